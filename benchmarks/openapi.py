@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ferrule.openapi import look
+from ferrule.openapi.toolset import import_operations
 from ferrule.providers import anthropic, openai_responses
 from ferrule.sources import openapi
 
@@ -135,8 +135,8 @@ if __name__ == "__main__":
         measure(file)
     for name in sys.argv[1:]:
         print(name)
-        spent = seconds(lambda name=name: look(name, roots=Path(name).parent))  # type: ignore[misc]
-        found = look(name, roots=Path(name).parent)
+        spent = seconds(lambda name=name: import_operations(name, calls=False, roots=Path(name).parent))  # type: ignore[misc]
+        found = import_operations(name, calls=False, roots=Path(name).parent)
         exported = time.process_time()
         anthropic.tools(found)
         exported = time.process_time() - exported

@@ -115,7 +115,7 @@ def test_the_tools_of_a_plug_in_come_in_every_form(tmp_path: Path, monkeypatch: 
         for name, names in expected.items():
             assert [tool.name for tool in sources.plugins(name)] == names
         tools = sources.plugins("several", "shop")
-        assert [one.what for one in tools.report.taken] == ["crm:several of crm 1.2"] * 2 + ["crm:shop of crm 1.2"]
+        assert [tool.source for tool in tools.report.tools] == ["crm:several of crm 1.2"] * 2 + ["crm:shop of crm 1.2"]
 
 
 def test_a_broken_one_is_told_and_stops_nothing(
@@ -125,7 +125,7 @@ def test_a_broken_one_is_told_and_stops_nothing(
     with packages(tmp_path, monkeypatch, crm={"tools": broken}):
         tools = sources.plugins("*")
         assert [tool.name for tool in tools] == ["pay", "look"]
-        assert [str(one.what).split("'")[1] for one in tools.report.left_out] == ["gone", "none", "seven"]
+        assert [str(one.item).split("'")[1] for one in tools.report.left_out] == ["gone", "none", "seven"]
         for text in ("has no attribute 'gone'", "No module named 'nothing_of_the_kind'"):
             assert text in caplog.text and text in str(tools.report)
         assert {record.levelno for record in caplog.records} == {logging.ERROR}
@@ -150,7 +150,7 @@ def test_of_two_tools_of_one_name_the_first_is_taken_and_the_other_told(
         tools = sources.plugins("*")
         assert [tool.name for tool in tools] in (["pay", "look"], ["look", "pay"])
         [left_out] = tools.report.left_out
-        assert left_out.what.startswith("the tool 'pay' of the plug-in") and "its name is taken by" in left_out.reason
+        assert left_out.item.startswith("the tool 'pay' of the plug-in") and "its name is taken by" in left_out.reason
 
 
 def test_guards_middleware_and_approvers_are_for_a_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from ferrule import (
     tool,
 )
 from ferrule.adapters import afk
-from ferrule.approval import AcceptedAnswer, Answer, ApprovalRequest, Grants, Offer, RequestApprover, WaitingCall
+from ferrule.approval import AcceptedAnswer, Answer, Asked, Grants, Offer, RequestApprover, WaitingCall
 from ferrule.guards import commands, hosts, rules, within
 from ferrule.journal import events
 from ferrule.middleware import redact, sanitize
@@ -113,7 +113,7 @@ async def opened(url: str) -> int:
 # Approvals.
 
 
-async def by_chat(asked: ApprovalRequest) -> Answer:
+async def by_chat(asked: Asked) -> Answer:
     """Ask somebody elsewhere."""
     offers: tuple[Offer, ...] = asked.offers
     if asked.call.name == "pay" and offers:
@@ -121,27 +121,27 @@ async def by_chat(asked: ApprovalRequest) -> Answer:
     return asked.deny(f"{asked.text}: not {asked.digest}")
 
 
-def at_once(asked: ApprovalRequest) -> bool:
+def at_once(asked: Asked) -> bool:
     return asked.decision.into is None
 
 
-def decided(asked: ApprovalRequest) -> Decision:
+def decided(asked: Asked) -> Decision:
     return allow(by="ann") if asked.binds else deny("no")
 
 
 sealed: Store = SealedFile("grants.json", b"x" * 32, apart_from=[Path("notes")])
 grants = Grants(sealed)
 approvers: list[Approver | RequestApprover] = [
-    approval.callback(by_chat, allow_own=False),
+    approval.callback(by_chat, own=False),
     approval.callback(at_once),
     approval.callback(decided),
     approval.console(by="ann"),
     approval.later,
-    approval.remember(approval.console(), grants),
-    approval.remember(approval.later),
+    approval.remembered(approval.console(), grants),
+    approval.remembered(approval.later),
 ]
 
-queue = approval.web(Memory(), tools=[pay], allow_own=False)
+queue = approval.web(Memory(), tools=[pay], own=False)
 
 
 async def drained(suspended: ToolResult, body: dict[str, str], user: str) -> AcceptedAnswer:
@@ -166,7 +166,7 @@ put_aside: list[tuple[Tool, str | None]] = [(one, one.quarantine) for one in loc
 runner = Runner(
     locked,
     guards=guards,
-    approve=approval.remember(approval.callback(by_chat), grants),
+    approve=approval.remembered(approval.callback(by_chat), grants),
     around=[sanitize, redact],
     observers=[events.to_file("log.jsonl", decisions=True)],
 )

@@ -41,7 +41,7 @@ from shell_tool import shell
 from tests_tool import run_tests
 
 from ferrule import Decision, DefinitionError, Event, FerruleError, Runner, ToolCall, ToolContext, deny, models
-from ferrule.approval import Answer, ApprovalRequest, Grants, console, printable, remember
+from ferrule.approval import Answer, Asked, Grants, console, printable, remembered
 from ferrule.cli.kept import Kept
 from ferrule.guards import rules, within
 from ferrule.journal import events
@@ -80,9 +80,9 @@ class Answering:
         self.terminal = console()
 
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        return (await self.answer(ApprovalRequest.from_call(call, decision, context))).decision
+        return (await self.answer(Asked.of(call, decision, context))).decision
 
-    async def answer(self, asked: ApprovalRequest) -> Answer:
+    async def answer(self, asked: Asked) -> Answer:
         known = asked.call.name in self.approve and asked.decision.into is None
         return asked.approve(by="--yes") if known else await self.terminal.answer(asked)
 
@@ -96,7 +96,7 @@ def agent(folder: Path, yes: Collection[str] = (), policy: Path = POLICY, log: P
     return Runner(
         TOOLS,
         guards=[within(folder), no_repository_internals, rules(policy, tools=TOOLS)],
-        approve=remember(Answering(yes), grants),
+        approve=remembered(Answering(yes), grants),
         around=[limit_output(16_000)],
         observers=[events.to_file(log, decisions=True)],
         timeout=60,

@@ -12,7 +12,7 @@ from test_console import Terminal
 from test_console_choices import ALLOW, PROMPT, typed
 
 from ferrule import Runner, ToolCall, ToolResult, allow, approval
-from ferrule.approval import ApprovalRequest
+from ferrule.approval import Asked
 from ferrule.testing import ApproverContract
 from ferrule.types import Approver
 
@@ -23,7 +23,7 @@ class TestCallback(ApproverContract):
         self.answers: dict[str, asyncio.Future[Any]] = {}
         return approval.callback(self._look)
 
-    async def _look(self, asked: ApprovalRequest) -> Any:
+    async def _look(self, asked: Asked) -> Any:
         self.texts.append(asked.text)
         return await self._answer_to(asked.call)
 
@@ -42,7 +42,7 @@ class TestCallback(ApproverContract):
 
 class TestRemembered(TestCallback):
     def approver(self) -> Approver:
-        return approval.remember(super().approver())
+        return approval.remembered(super().approver())
 
 
 class TestLater(ApproverContract):
@@ -58,7 +58,7 @@ class TestLater(ApproverContract):
 
 class TestRememberedLater(TestLater):
     def approver(self) -> Approver:
-        return approval.remember(approval.later)
+        return approval.remembered(approval.later)
 
 
 class TestWeb(TestLater):

@@ -15,7 +15,7 @@ import pytest
 from test_console import BOUND, PROMPT, Terminal
 
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, approval, ask, deny, tool
-from ferrule.approval import Answer, ApprovalRequest, Offer
+from ferrule.approval import Answer, Asked, Offer
 from ferrule.guards import ask_before_changes, within
 from ferrule.tools import files
 
@@ -293,7 +293,7 @@ def test_a_call_that_is_cancelled_ends_the_editor_and_leaves_no_file(
 def offered(terminal: Terminal, offers: tuple[Offer, ...], *dialogue: tuple[str, str]) -> Answer:
     async def run() -> Answer:
         call = ToolCall("1", "shell", {"command": "pytest tests"})
-        asked = ApprovalRequest.from_call(call, ask("why"), ToolContext(), offers)
+        asked = Asked.of(call, ask("why"), ToolContext(), offers)
         answer = asyncio.ensure_future(approval.console(terminal.input, terminal.output, by="ann").answer(asked))
         await typed(terminal, dialogue)
         return await asyncio.wait_for(answer, BOUND)
@@ -338,7 +338,7 @@ def test_what_changes_while_an_offer_is_chosen_is_shown_as_it_is_now(terminal: T
         [write] = [one for one in files.tools if one.name == "write_file"]
         call = ToolCall("1", "write_file", {"path": str(path), "content": "new\n"})
         offers = (Offer("always", "write_file", exactly=True),)
-        request = ApprovalRequest.from_call(call, ask("why"), ToolContext(working_directory=root), offers)
+        request = Asked.of(call, ask("why"), ToolContext(working_directory=root), offers)
         request = replace(request, tool=write)
         answer = asyncio.ensure_future(approval.console(terminal.input, terminal.output, by="ann").answer(request))
         await typed(terminal, ((ALLOW, "1\n"), (CONFIRM, changed_meanwhile), (ALLOW, "y\n")))

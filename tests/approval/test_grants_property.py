@@ -12,7 +12,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, allow, ask
-from ferrule.approval import Answer, ApprovalRequest, Grants, remember
+from ferrule.approval import Answer, Asked, Grants, remembered
 
 TEXTS = ["", "a", "b", "a b", "/etc/x", "../x", "~x", "https://a.org/", "file:/x"]
 VALUES: dict[str, list[Any]] = {
@@ -114,19 +114,19 @@ def tool_of(made: Made) -> Tool:
 
 async def answered(made: Made, grants: Grants, chosen: int | None) -> bool:
     """Whether the call was answered by a grant; else the person chooses the offer of that number."""
-    asked: list[ApprovalRequest] = []
+    asked: list[Asked] = []
 
     class Person:
         async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
             raise NotImplementedError
 
-        async def answer(self, question: ApprovalRequest) -> Answer:
+        async def answer(self, question: Asked) -> Answer:
             asked.append(question)
             offers = question.offers
             return Answer(allow(), None if chosen is None or not offers else offers[chosen % len(offers)])
 
     runner = Runner(
-        [tool_of(made)], guards=[lambda *_: ask("may it?", rule=made.rule)], approve=remember(Person(), grants)
+        [tool_of(made)], guards=[lambda *_: ask("may it?", rule=made.rule)], approve=remembered(Person(), grants)
     )
     context: ToolContext = ToolContext(principal=made.principal, session=made.session, working_directory=made.directory)
     result = await runner.run(made.tool, made.given, context)

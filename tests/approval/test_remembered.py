@@ -28,7 +28,7 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.approval import Answer, ApprovalRequest, Grants, Offer, remember
+from ferrule.approval import Answer, Asked, Grants, Offer, remembered
 from ferrule.guards import rules
 from ferrule.policy import Trusted
 from ferrule.stores.store import Memory, SealedFile, Store
@@ -54,12 +54,12 @@ class Person:
     def __init__(self, key: str | None = None, *, narrow: Callable[[Offer], Offer] = lambda offer: offer) -> None:
         self.key = key
         self.narrow = narrow
-        self.asked: list[ApprovalRequest] = []
+        self.asked: list[Asked] = []
 
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        return (await self.answer(ApprovalRequest.from_call(call, decision, context))).decision
+        return (await self.answer(Asked.of(call, decision, context))).decision
 
-    async def answer(self, asked: ApprovalRequest) -> Answer:
+    async def answer(self, asked: Asked) -> Answer:
         self.asked.append(asked)
         chosen = next((self.narrow(offer) for offer in asked.offers if offer.key == self.key), None)
         return Answer(allow(by="ada"), chosen)
@@ -106,7 +106,7 @@ def runner_of(
     person: Any, *tools: Tool, grants: Grants | None = None, guards: Any = (asks,), **options: Any
 ) -> tuple[Runner, Grants]:
     kept = Grants() if grants is None else grants
-    return Runner(tools, guards=guards, approve=remember(person, kept), **options), kept
+    return Runner(tools, guards=guards, approve=remembered(person, kept), **options), kept
 
 
 def was_asked(person: Person, runner: Runner, name: str, arguments: Mapping[str, Any], **given: Any) -> bool:
@@ -789,7 +789,7 @@ def test_the_text_of_a_grant_for_these_arguments_has_them_and_what_has_ended_is_
 @pytest.mark.parametrize(("uses", "kept"), [(1, True), (2, True), (3, False), (None, False)])
 def test_of_an_offer_for_so_many_uses_no_more_may_be_chosen(uses: int | None, kept: bool) -> None:
     class OfTwo(Person):
-        async def answer(self, asked: ApprovalRequest) -> Answer:
+        async def answer(self, asked: Asked) -> Answer:
             two = replace(asked.offers[-1], uses=2)
             if kept:
                 grants.grant(replace(asked, offers=(two,)), replace(two, uses=uses))
@@ -875,7 +875,7 @@ def test_what_is_no_part_of_what_was_offered_is_refused_and_nothing_is_remembere
     narrow: Callable[[Offer], Offer],
 ) -> None:
     class Callback(Person):
-        async def answer(self, asked: ApprovalRequest) -> Answer:
+        async def answer(self, asked: Asked) -> Answer:
             self.asked.append(asked)
             return Answer(allow(), narrow(asked.offers[-1]))
 
@@ -917,7 +917,7 @@ def test_a_session_may_be_chosen_where_always_was_offered_and_not_the_other_way_
 @pytest.mark.parametrize("changed", [{"to": "eve"}, {"copies": True}, {"more": None}, {"copies": ...}])
 def test_arguments_that_a_person_has_changed_are_not_remembered(changed: dict[str, Any]) -> None:
     class Editor(Person):
-        async def answer(self, asked: ApprovalRequest) -> Answer:
+        async def answer(self, asked: Asked) -> Answer:
             given = {**asked.call.arguments, **changed}
             kept = {name: value for name, value in given.items() if value is not ...}
             return Answer(allow(kept), asked.offers[-1])
@@ -929,7 +929,7 @@ def test_arguments_that_a_person_has_changed_are_not_remembered(changed: dict[st
 
 def test_arguments_that_a_person_gives_as_they_were_shown_are_remembered() -> None:
     class Editor(Person):
-        async def answer(self, asked: ApprovalRequest) -> Answer:
+        async def answer(self, asked: Asked) -> Answer:
             return Answer(allow(dict(asked.arguments)), asked.offers[-1])
 
     runner, grants = runner_of(Editor(), note)
@@ -938,7 +938,7 @@ def test_arguments_that_a_person_gives_as_they_were_shown_are_remembered() -> No
 
 def test_a_no_remembers_nothing_whatever_was_chosen_beside_it() -> None:
     class Refuses(Person):
-        async def answer(self, asked: ApprovalRequest) -> Answer:
+        async def answer(self, asked: Asked) -> Answer:
             return Answer(deny("no"), asked.offers[-1])
 
     runner, grants = runner_of(Refuses(), note)

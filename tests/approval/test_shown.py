@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ferrule import Decision, Diff, Runner, ToolCall, ToolContext, ToolResult, allow, approval, ask, deny, tool
-from ferrule.approval import Answer, ApprovalRequest
+from ferrule.approval import Answer, Asked
 from ferrule.guards import ask_before_changes, within
 from ferrule.tools import files
 
@@ -21,15 +21,15 @@ def root(tmp_path: Path) -> Path:
     return Path(os.path.realpath(tmp_path))
 
 
-def runner(root: Path, answer: Callable[[ApprovalRequest], Any], **options: Any) -> Runner:
+def runner(root: Path, answer: Callable[[Asked], Any], **options: Any) -> Runner:
     guards = [within(root), ask_before_changes]
     return Runner(files.tools, guards=guards, approve=approval.callback(answer), **options)
 
 
-def after(change: Callable[[], object]) -> Callable[[ApprovalRequest], bool]:
+def after(change: Callable[[], object]) -> Callable[[Asked], bool]:
     """A person who says yes, and somebody who changes something between what is shown and the yes."""
 
-    def answer(asked: ApprovalRequest) -> bool:
+    def answer(asked: Asked) -> bool:
         change()
         return True
 
@@ -80,7 +80,7 @@ def test_the_next_call_is_shown_anew_and_then_it_is_written(root: Path) -> None:
     path.write_text("one\n", encoding="utf-8")
     shown = []
 
-    def answer(asked: ApprovalRequest) -> bool:
+    def answer(asked: Asked) -> bool:
         shown.append(asked.preview)
         if len(shown) == 1:
             path.write_text("other\n", encoding="utf-8")
@@ -116,7 +116,7 @@ def test_no_event_and_no_record_has_what_a_call_is_held_to(root: Path) -> None:
     (root / "a.txt").write_text("one", encoding="utf-8")
     digests = []
 
-    def answer(asked: ApprovalRequest) -> bool:
+    def answer(asked: Asked) -> bool:
         digests.append(asked.binds["expected"])
         assert "expected" not in asked.text and "expected" not in asked.arguments
         return True
@@ -171,13 +171,13 @@ def pays(**options: Any) -> Any:
 PAY = ("pay", {"to": "ada", "euros": 5})
 
 
-def asked_of(answer: Any, allow_own: bool = True, **options: Any) -> ToolResult:
-    approve = approval.callback(answer, allow_own=allow_own)
+def asked_of(answer: Any, own: bool = True, **options: Any) -> ToolResult:
+    approve = approval.callback(answer, own=own)
     made = Runner([pays(**options)], guards=[ask_before_changes], approve=approve)
     return made.run_sync(*PAY, principal="ann")
 
 
-async def says_yes(asked: ApprovalRequest) -> Answer:
+async def says_yes(asked: Asked) -> Answer:
     return asked.approve(by="bob")
 
 
@@ -203,11 +203,11 @@ def test_whatever_else_it_says_denies(said: Any) -> None:
     assert asked_of(lambda asked: said).status == "denied"
 
 
-def breaks(asked: ApprovalRequest) -> bool:
+def breaks(asked: Asked) -> bool:
     raise StopIteration
 
 
-async def breaks_later(asked: ApprovalRequest) -> bool:
+async def breaks_later(asked: Asked) -> bool:
     raise SystemExit
 
 
@@ -238,28 +238,28 @@ def test_not_now_suspends() -> None:
     ],
 )
 def test_a_principal_does_not_allow_its_own_calls_where_that_is_barred(by: str | None, status: str) -> None:
-    assert asked_of(lambda asked: asked.approve(by=by), allow_own=False).status == status
+    assert asked_of(lambda asked: asked.approve(by=by), own=False).status == status
     assert asked_of(lambda asked: asked.approve(by=by)).status == "ok"
-    assert asked_of(lambda asked: asked.deny("mine"), allow_own=False).error == "Denied: mine. Nothing was run."
+    assert asked_of(lambda asked: asked.deny("mine"), own=False).error == "Denied: mine. Nothing was run."
 
 
 @pytest.mark.parametrize("principal", [None, ""])
 def test_where_nobody_may_allow_a_call_of_their_own_it_has_to_be_known_whose_it_is(principal: str | None) -> None:
-    approve = approval.callback(lambda asked: asked.approve(by="bob"), allow_own=False)
+    approve = approval.callback(lambda asked: asked.approve(by="bob"), own=False)
     made = Runner([pays()], guards=[ask_before_changes], approve=approve)
     result = made.run_sync(*PAY, principal=principal)
     assert result.status == "denied" and "principal of this call is unknown" in result.text
 
 
 def test_nobody_is_asked_about_what_cannot_work(root: Path) -> None:
-    asked: list[ApprovalRequest] = []
+    asked: list[Asked] = []
     (root / "a.txt").write_text("two", encoding="utf-8")
     result = runner(root, lambda one: bool(asked.append(one))).run_sync(*EDIT, ToolContext(working_directory=str(root)))
     assert result.status == "denied" and "old does not occur" in str(result.error) and asked == []
 
 
 def test_a_preview_binds_what_is_private_and_nothing_else() -> None:
-    shown: list[ApprovalRequest] = []
+    shown: list[Asked] = []
     preview = Diff("a", "b", "x", {"euros": 5000})
     result = asked_of(lambda asked: shown.append(asked) or True, preview=lambda arguments: preview)
     assert result.output == "paid ada 5"
@@ -269,12 +269,12 @@ def test_a_preview_binds_what_is_private_and_nothing_else() -> None:
 # The digest
 
 
-def question(**changes: Any) -> ApprovalRequest:
+def question(**changes: Any) -> Asked:
     call = ToolCall("1", "pay", changes.get("arguments", {"to": "ada", "euros": 5}))
     decision = Decision("ask", changes.get("reason", "why"), rule=changes.get("rule", "a rule"))
     given = {name: changes[name] for name in ("session", "principal", "working_directory") if name in changes}
     context = ToolContext[Any](**{"principal": "ann", **given})
-    return ApprovalRequest(call, decision, context, preview=changes.get("preview"), binds=changes.get("binds", {}))
+    return Asked(call, decision, context, preview=changes.get("preview"), binds=changes.get("binds", {}))
 
 
 @pytest.mark.parametrize(

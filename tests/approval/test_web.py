@@ -197,7 +197,7 @@ def test_what_is_no_answer_takes_nothing(given: Any) -> None:
 
 def test_a_principal_does_not_allow_its_own_call_where_that_is_barred() -> None:
     async def main() -> None:
-        desk, queue = Desk(), approval.web(allow_own=False)
+        desk, queue = Desk(), approval.web(own=False)
         shown = await desk.waits(queue)
         with pytest.raises(OwnCall):
             await queue.answer(shown.id, shown.digest, allow(by="eve"), by="ann")
@@ -212,7 +212,7 @@ def test_a_principal_does_not_allow_its_own_call_where_that_is_barred() -> None:
 @pytest.mark.parametrize("hidden", ["\u200b", "\ufe0f", "\u034f", "\u3164", "\u115f", "\u2800", "\x00", " "])
 def test_an_invisible_character_makes_nobody_somebody_else(hidden: str) -> None:
     async def main() -> None:
-        desk, queue = Desk(), approval.web(allow_own=False)
+        desk, queue = Desk(), approval.web(own=False)
         shown = await desk.waits(queue)
         for by in (f"ann{hidden}", f"{hidden}Ann", f" ann{hidden} "):
             with pytest.raises(OwnCall):
@@ -587,7 +587,7 @@ def test_a_call_that_waits_holds_no_slot_and_no_deadline() -> None:
             answered.set()
         return name
 
-    def person(asked: approval.ApprovalRequest) -> bool:
+    def person(asked: approval.Asked) -> bool:
         # The first is answered once the second has run: with one slot, and a deadline of its own.
         return asked.call.arguments["name"] == "quick" or answered.wait(BOUND)
 
@@ -613,7 +613,7 @@ def test_a_yes_that_comes_after_the_call_was_cancelled_runs_nothing() -> None:
         ran.append(name)
         return name
 
-    def person(question: approval.ApprovalRequest) -> bool:
+    def person(question: approval.Asked) -> bool:
         asked.set()
         return go_on.wait(BOUND)
 

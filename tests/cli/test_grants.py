@@ -17,7 +17,7 @@ from terminal import PROGRAM
 
 import preloaded
 from ferrule import Decision, Journal, Runner, ToolCall, ToolContext, allow, ask, tool
-from ferrule.approval import Answer, ApprovalRequest, Grants, remember
+from ferrule.approval import Answer, Asked, Grants, remembered
 from ferrule.cli import find
 from ferrule.cli.kept import Kept
 from ferrule.cli.program import main
@@ -52,14 +52,14 @@ class Always:
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
         raise NotImplementedError
 
-    async def answer(self, asked: ApprovalRequest) -> Answer:
+    async def answer(self, asked: Asked) -> Answer:
         self.asked += 1
         return Answer(allow(by="ada"), asked.offers[-1])
 
 
 def asked_about_a_note() -> bool:
     person = Always()
-    runner = Runner([note], guards=[lambda *_: ask("?")], approve=remember(person, Grants(Kept())))
+    runner = Runner([note], guards=[lambda *_: ask("?")], approve=remembered(person, Grants(Kept())))
     assert asyncio.run(runner.run("note", {"text": "a"}, principal="kim")).success
     return bool(person.asked)
 
@@ -94,7 +94,7 @@ def test_a_call_that_a_grant_answers_is_allowed_by_the_grant(
 
     async def run_again() -> None:
         journal = Journal.open(tmp_path / "calls.db")
-        approve = remember(Always(), Grants(Kept()))
+        approve = remembered(Always(), Grants(Kept()))
         runner = Runner([note], guards=[lambda *_: ask("?")], approve=approve, journal=journal)
         assert (await runner.run("note", {"text": "b"}, principal="kim")).success
         await journal.flush()
@@ -264,7 +264,7 @@ class Chooses(Always):
         super().__init__()
         self.number, self.offers = number, 0
 
-    async def answer(self, asked: ApprovalRequest) -> Answer:
+    async def answer(self, asked: Asked) -> Answer:
         self.offers = len(asked.offers)
         chosen = asked.offers[self.number] if self.number < self.offers else None
         return Answer(allow(by="ada"), chosen)

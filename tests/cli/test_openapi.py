@@ -130,7 +130,7 @@ def test_a_call_goes_to_the_server_with_the_credential_of_the_environment(
         (["--server", "https://a.example"], "--server is for --openapi FILE"),
         (["--budget", "5"], "--budget is for --openapi FILE"),
         (["--openapi", "nowhere.yaml"], "nowhere.yaml cannot be read"),
-        (["--openapi", "{file}"], "say where the API is: --server https://api.example.com"),
+        (["--openapi", "{file}"], "name the API's address: --server https://api.example.com"),
         (["--openapi", "{file}", "--server", "https://a.example", "--only", "PUT"], "names no operation"),
         (["--openapi", "{file}", "--server", "https://a.example", "--secret", "key"], "has to be NAME=VARIABLE"),
         (
@@ -140,13 +140,13 @@ def test_a_call_goes_to_the_server_with_the_credential_of_the_environment(
         (["--openapi", "{file}", "--server", "a.example"], "--server a.example: it is no whole URL"),
         (
             ["--openapi", "{file}", "--server", "https://a.example", "--secret", "key=PATH"],
-            "the folder that the files are in, --root DIR",
+            "the folder of the files, --root DIR",
         ),
         (["--openapi", "{file}", "--only", "PUT", "--server", "https://a.example"], "--only 'PUT' names no operation"),
-        (["--openapi", "{file}", "--root", "{folder}", "--server", "http://a.example"], "go over https alone"),
+        (["--openapi", "{file}", "--root", "{folder}", "--server", "http://a.example"], "go over https only"),
         (
             ["--openapi", "{file}", "--root", "{folder}", "--server", "https://a.example"],
-            "say which of your secrets that is, --secret key=VARIABLE",
+            "name your secret for it, --secret key=VARIABLE",
         ),
         (["--openapi", "{file}", "--budget", "many"], "a whole number of tokens"),
     ],

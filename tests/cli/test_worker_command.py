@@ -44,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
         (".py:QUEUED", "write '{module}:QUEUED'"),
         (":HERE", "none of these tools has a queue"),
         (":RUNNER", "none of these tools has a queue"),
-        (":OTHERS", "two queues are called 'tools'"),
+        (":OTHERS", "two queues have the name 'tools'"),
         (":FAR", "the queues of one database"),
         (":OLD", "postgresql://… or sqlite:///…"),
         (":NOTHING", "there is no 'NOTHING'"),

@@ -51,7 +51,7 @@ def test_server_everything_is_used_with_all_that_its_tools_give() -> None:
         servers = tools_of("server-everything")
         async with servers as tools:
             assert [(one.tool, one.reason.partition(",")[0]) for one in servers.left_out] == [
-                ("simulate-research-query", "it runs as a task alone (execution.taskSupport)")
+                ("simulate-research-query", "it runs only as a task (execution.taskSupport)")
             ]
             assert servers.status["server-everything"].protocol == "2025-11-25"
             runner = Runner(tools, approve=fill_in, observers=[events.append])

@@ -48,7 +48,7 @@ def test_a_worker_is_lost_that_says_nothing_while_it_is_looked_at(monkeypatch: p
 
     def lost(after: float) -> set[str]:
         now[0] += after
-        return database._lost({"speaks", "silent", "ended"})
+        return database._find_lost_workers({"speaks", "silent", "ended"})
 
     assert lost(0) == {"ended"}  # it is not there, and the others may have been away as the database was
     database.rows["speaks"] = 2.0

@@ -312,7 +312,7 @@ def test_the_value_of_a_private_parameter_is_never_asked_of_a_client(era: str) -
     runner = Runner([send], guards=[lambda call, context: ask("which key?", into="key")])
     person = Person({"key": "k"}, YES)
     result = call(runner, era, "send", {"text": "hi"}, person)
-    assert result.is_error and "never asked of a client" in text(result) and person.asked == []
+    assert result.is_error and "Ferrule never asks a client" in text(result) and person.asked == []
 
 
 @both_eras
@@ -438,7 +438,7 @@ def test_the_answer_is_compared_with_the_whole_schema(era: str) -> None:
 @both_eras
 @pytest.mark.parametrize(
     ("answer", "error"),
-    [('{"days": [1, 2]}', None), ('{"days": ["x"]}', "integer"), ("[1]", "no JSON object"), ("{", "no JSON")],
+    [('{"days": [1, 2]}', None), ('{"days": ["x"]}', "integer"), ("[1]", "not a JSON object"), ("{", "not JSON")],
 )
 def test_nested_properties_are_asked_for_as_one_text_of_json(answer: str, error: str | None, era: str) -> None:
     person = Person({"json": answer})
@@ -564,7 +564,7 @@ def test_an_answer_that_is_none_of_mcps_is_a_no_and_no_fault_of_the_server(
             await serving
             return said
 
-    assert "no answer of MCP's" in go(main()) and shelf.removed == []
+    assert "not valid in MCP" in go(main()) and shelf.removed == []
     assert caplog.records == []
 
 

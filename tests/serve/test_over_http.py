@@ -28,7 +28,7 @@ from starlette.routing import Mount
 
 from ferrule import DefinitionError, Event, Runner, ToolContext, __version__, build_tool, serve, tool
 from ferrule.guards import ask_before_changes
-from ferrule.mcp.serve._caller import identity_of
+from ferrule.mcp.serve._caller import make_identity
 from ferrule.tools.background import check_call
 from waits import BOUND
 
@@ -346,10 +346,10 @@ def test_without_a_known_token_nothing_is_answered_but_401(
 
     status, challenge = go(main())
     assert status == 401 and challenge.startswith("Bearer ")
-    reason = "its token is not known" if headers else "it gave no token"
+    reason = "its token is unknown" if headers else "it gave no token"
     [event] = seen
     assert (event.kind, event.data["reason"], event.data["address"]) == ("client:refused", reason, "127.0.0.1")
-    assert f"refused: {reason}" in caplog.text
+    assert f"refused a client at 127.0.0.1: {reason}" in caplog.text
     assert not any(token in caplog.text for token in ("wrong", "dG9rZW4gb2YgYW5u", "token of ann", "xxx"))
 
 
@@ -697,19 +697,19 @@ ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("one", "other"), ALIKE, ids=str)
 def test_contexts_that_look_alike_are_told_apart(one: dict[str, Any], other: dict[str, Any]) -> None:
-    first, again, second = (identity_of("ann", ToolContext(principal="ann", **given)) for given in (one, one, other))
+    first, again, second = (make_identity("ann", ToolContext(principal="ann", **given)) for given in (one, one, other))
     assert first == again != second
 
 
 def test_no_name_of_a_principal_is_the_identity_of_another() -> None:
-    ann = identity_of("ann", ToolContext(principal="ann", metadata={"plan": "free"}))
-    assert identity_of(ann, ToolContext(principal=ann)) != ann
+    ann = make_identity("ann", ToolContext(principal="ann", metadata={"plan": "free"}))
+    assert make_identity(ann, ToolContext(principal=ann)) != ann
 
 
 def test_the_order_of_keys_and_what_may_change_in_deps_makes_no_other_caller() -> None:
     given: list[tuple[Any, Any]] = [({"a": 1, "b": [2]}, KeyClass("a")), ({"b": [2], "a": 1}, KeyClass("b"))]
     one, other = (ToolContext(metadata=metadata, deps=[deps, deps.__init__]) for metadata, deps in given)
-    assert identity_of("ann", one) == identity_of("ann", other)
+    assert make_identity("ann", one) == make_identity("ann", other)
 
 
 def tenants(token: str) -> ToolContext | None:

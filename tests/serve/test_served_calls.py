@@ -120,7 +120,7 @@ def test_a_result_of_the_handlers_own_that_does_not_fit_is_told_so() -> None:
         return ToolResult(None)  # type: ignore[return-value]
 
     result = call(Runner([measure]), ERAS[0], "measure")
-    assert result.is_error and "The tool was run" in text(result) and "or has no such form in JSON" in text(result)
+    assert result.is_error and "The tool ran" in text(result) and "or JSON cannot express it" in text(result)
     assert text(result).endswith("\nnull") and result.structured_content is None
 
 
@@ -359,7 +359,7 @@ def test_what_middleware_has_changed_so_that_it_fits_no_more_is_told_and_nothing
 
     result = call(Runner([origin], around=[mask]), era, "origin")
     assert result.is_error and result.structured_content is None
-    assert text(result).startswith("The tool was run") and text(result).endswith(masked)
+    assert text(result).startswith("The tool ran") and text(result).endswith(masked)
 
 
 @both_eras
@@ -616,20 +616,20 @@ def test_clients_that_listen_take_no_place_of_a_call_and_are_bounded_too() -> No
     ("options", "error"),
     [
         ({"state_key": b"short"}, "state_key: request-state keys must be at least 32 bytes"),
-        ({"in_flight": 0}, "in_flight is a number greater than 0"),
-        ({"answer_within": float("inf")}, "answer_within is a number greater than 0"),
-        ({"keep_list": -1}, "keep_list is a number greater than 0"),
-        ({"keep_list": float("inf")}, "keep_list is a number greater than 0"),
-        ({"context": {"principal": "ann"}}, "context is a ToolContext, not dict"),
+        ({"in_flight": 0}, "in_flight must be a number greater than 0"),
+        ({"answer_within": float("inf")}, "answer_within must be a number greater than 0"),
+        ({"keep_list": -1}, "keep_list must be a number greater than 0"),
+        ({"keep_list": float("inf")}, "keep_list must be a number greater than 0"),
+        ({"context": {"principal": "ann"}}, "context must be a ToolContext, not dict"),
         (
             {"tokens": "a token of some length"},
-            r"^tokens is a Path, a text that ends in '\.toml' .* serve\.fixed_token",
+            r"^tokens must be a Path, a text that ends in '\.toml' .* serve\.fixed_token",
         ),
-        ({"hosts": ["https://tools.example.com"]}, "hosts: 'https://tools.example.com' is none"),
-        ({"hosts": ["*"]}, r"hosts: '\*' is none; write 'tools.example.com'"),
-        ({"origins": ["*"]}, r"origins: '\*' is none; write 'https://app.example.com'"),
-        ({"origins": ["https://app.example.com/"]}, "origins: 'https://app.example.com/' is none"),
-        ({"origins": ["app.example.com"]}, "origins: 'app.example.com' is none"),
+        ({"hosts": ["https://tools.example.com"]}, "hosts: 'https://tools.example.com' is invalid"),
+        ({"hosts": ["*"]}, r"hosts: '\*' is invalid; write 'tools.example.com'"),
+        ({"origins": ["*"]}, r"origins: '\*' is invalid; write 'https://app.example.com'"),
+        ({"origins": ["https://app.example.com/"]}, "origins: 'https://app.example.com/' is invalid"),
+        ({"origins": ["app.example.com"]}, "origins: 'app.example.com' is invalid"),
     ],
 )
 def test_what_could_not_work_is_told_where_it_is_written(options: Any, error: str) -> None:

@@ -146,14 +146,14 @@ def test_a_file_that_cannot_be_used_any_more_lets_nobody_in(file: Path, broken: 
     ("content", "said"),
     [
         ("[ann]", "the token 'ann' needs sha256, 64 hexadecimal digits"),
-        (f'sha256 = "{"0" * 64}"', "'sha256' stands outside of a token"),
+        (f'sha256 = "{"0" * 64}"', "'sha256' is outside a token"),
         (entry("ann", calls_per_minuet=2), "unknown key 'calls_per_minuet'; did you mean 'calls_per_minute'"),
-        (entry("ann", calls=0), "calls of the token 'ann' is a whole number of at least 1, not 0"),
-        (entry("ann", concurrency="true"), "concurrency of the token 'ann' is a whole number"),
+        (entry("ann", calls=0), "calls of the token 'ann' must be a whole number of at least 1, not 0"),
+        (entry("ann", concurrency="true"), "concurrency of the token 'ann' must be a whole number"),
         (entry("ann", expires="2027-01-31"), "a time with its offset, such as 2027-01-31T00:00:00Z, not 2027-01-31"),
-        (entry("ann", principal='""'), "the principal of the token 'ann' is a text that is not empty"),
+        (entry("ann", principal='""'), "the principal of the token 'ann' must be a text"),
         ("[ann", "it is no TOML"),
-        ('["a b"]', "'a b' is no name of a token"),
+        ('["a b"]', "'a b' is not a valid name of a token"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_told_when_serving_begins(file: Path, content: str, said: str) -> None:
@@ -224,7 +224,7 @@ def test_of_several_tokens_of_a_principal_the_smallest_limit_counts(
     given = [{} if limit is None else {"calls": limit} for limit in limits]
     write(path, "".join(entry(f"t{at}", str(at), principal='"ann"', **one) for at, one in enumerate(given)))
     expected = min((limit for limit in limits if limit is not None), default=None)
-    assert TokenFile(path).limits_of("ann").calls == expected
+    assert TokenFile(path).find_limits("ann").calls == expected
 
 
 def test_a_call_waits_while_as_many_of_its_principal_run_as_may(file: Path) -> None:
@@ -278,9 +278,9 @@ def test_a_job_in_the_background_counts_as_its_call(file: Path) -> None:
 
 
 def test_an_address_beyond_the_loopback_needs_tokens_and_a_name(file: Path) -> None:
-    with pytest.raises(DefinitionError, match=r"whoever reaches 0\.0\.0\.0 could call the tools: give tokens="):
+    with pytest.raises(DefinitionError, match=r"everybody who reaches 0\.0\.0\.0 could call the tools: give tokens="):
         go(serve.http(Runner([who]), host="0.0.0.0", port=0))
-    with pytest.raises(DefinitionError, match=r"say under which name it is reached, hosts="):
+    with pytest.raises(DefinitionError, match=r"give the name that clients use, hosts="):
         go(serve.http(Runner([who]), host="0.0.0.0", port=0, tokens=file))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(DefinitionError, match=r"cannot serve at 127\.0\.0\.1:\d+: Address already in use"):
@@ -405,7 +405,7 @@ def test_a_changed_list_that_cannot_be_served_leaves_the_one_before(caplog: pyte
                 return [one.name for one in (await client.list_tools()).tools]
 
     assert go(run()) == ["who", "twice"]
-    assert "a changed list of tools is not served, and the one before stays" in caplog.text
+    assert "a changed list of tools cannot be served, so the earlier one stays" in caplog.text
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -463,7 +463,7 @@ def test_the_file_is_its_owners_alone_and_holds_no_token(tmp_path: Path, capsys:
         (["list", "ann"], "ferrule token list"),
         (["remove", "an"], "there is no token 'an'; did you mean 'ann'?"),
         (["remove", "ann", "--days", "3"], "are for ferrule token new, not for remove"),
-        (["new", "a b"], "'a b' is no name of a token"),
+        (["new", "a b"], "'a b' is not a valid name of a token"),
     ],
 )
 def test_a_command_that_cannot_be_meant_is_told(

@@ -71,7 +71,7 @@ def test_an_error_of_the_tool_is_a_failure_whose_text_the_model_gets() -> None:
     result = answered(text("there is no such city: Rom", is_error=True))
     assert (result.status, result.error, result.executed) == ("failed", "there is no such city: Rom", True)
     silent = answered(types.CallToolResult(content=[], is_error=True))
-    assert silent.error == "the server says that it failed, and no more"
+    assert silent.error == "the server reports a failure without a text"
     shown = [types.TextContent(text="see"), types.ImageContent(data=ENCODED, mime_type="image/png")]
     pictured = answered(types.CallToolResult(content=shown, is_error=True))
     assert pictured.error == "see" and Media("image", PNG, "image/png") in pictured.content
@@ -105,7 +105,7 @@ def test_an_output_schema_need_not_be_of_an_object() -> None:
 @pytest.mark.parametrize(
     ("block", "error"),
     [
-        (types.ImageContent(data="iVBO!Rw0K", mime_type="image/png"), "no base64"),
+        (types.ImageContent(data="iVBO!Rw0K", mime_type="image/png"), "is not base64"),
         (types.ImageContent(data=ENCODED, mime_type="evil\r\nX: y"), "mime_type"),
         (types.ImageContent(data=base64.b64encode(bytes(51_000_000)).decode(), mime_type="image/png"), "50,000,000"),
     ],

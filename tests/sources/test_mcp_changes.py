@@ -176,7 +176,7 @@ def test_a_storm_of_changes_is_one_more_list(mode: str, monkeypatch: pytest.Monk
 
 
 def test_a_list_is_read_again_when_its_time_to_live_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_connection, "_SHORTEST_KEPT", 0.01)
+    monkeypatch.setattr(_connection, "_SHORTEST_LIFETIME", 0.01)
 
     async def main() -> None:
         kept, forever, old = made("one"), made("one"), made("one")
@@ -202,6 +202,6 @@ def test_a_list_is_read_again_neither_at_once_nor_never(ttl: int, seconds: float
         server = made("one").add("two")
         server.page, server.ttl = 1, ttl
         async with Client(server.server) as client:
-            return (await _connection.list_tools(client.session)).kept
+            return (await _connection.list_tools(client.session)).lifetime
 
     assert go(main()) == seconds

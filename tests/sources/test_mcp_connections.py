@@ -90,7 +90,7 @@ def test_one_that_dies_again_and_again_is_not_started_at_every_call() -> None:
             assert "told to die" in servers.status["p"].reason
             refused = await runner.run("p__echo", {"text": "x"})
             assert (refused.status, refused.executed) == ("failed", False)
-            assert "p is down; tried again in 0." in str(refused.error)
+            assert "p is down; Ferrule tries again in 0." in str(refused.error)
             assert "Nothing was run" in str(refused.error)
             assert 0 < refused.metadata["retry_after"] <= 0.5
             assert servers.status["p"].state == "down" and servers.status["p"].retry_in > 0
@@ -114,7 +114,7 @@ def test_a_program_that_is_not_there_is_named() -> None:
         async with mcp.connect(["/nowhere/at-all"]):
             raise AssertionError("it did not start")
 
-    with pytest.raises(mcp.ServersDownError, match="there is no program '/nowhere/at-all'"):
+    with pytest.raises(mcp.ServersDownError, match="the program '/nowhere/at-all' does not exist"):
         go(main())
 
 
@@ -284,7 +284,7 @@ runpy.run_path({PROGRAM[1]!r})
     with caplog.at_level(logging.INFO):
         go(main())
     lines = [record.getMessage() for record in caplog.records if "loading" in record.getMessage()]
-    assert "loading *** 0 xxx" in lines[0] and max(map(len, lines)) < 1100 and len(lines) < 600
+    assert "loading *** 0 xxx" in lines[0] and max(map(len, lines)) < 1100 and len(lines) < 2_000
     assert {record.name for record in caplog.records if record.levelno >= logging.WARNING} == {"ferrule.mcp"}
     assert "blue-horse" not in caplog.text and "Traceback" not in caplog.text
 

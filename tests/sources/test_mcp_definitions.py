@@ -14,7 +14,7 @@ from mcp_servers import ERAS, Made, go, made, text
 from ferrule import DefinitionError, Runner, Toolset, mcp
 from ferrule.mcp import _tools
 from ferrule.mcp._connection import list_tools
-from ferrule.mcp._questions import schema_of
+from ferrule.mcp._questions import read_schema
 from ferrule.providers import anthropic
 from ferrule.providers.lint import findings
 from ferrule.security.characters import visible
@@ -131,7 +131,7 @@ def test_names_that_look_the_same_or_come_twice_are_left_out() -> None:
     twice = made("one")
     twice.tools["again"] = twice.tools["one"]
     toolset, left_out = listed(twice.memory())
-    assert len(toolset) == 1 and "another tool of this name" in left_out[0].reason
+    assert len(toolset) == 1 and "another tool with this name" in left_out[0].reason
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_what_nobody_sees_in_a_text_is_removed_for_the_model_and_told(caplog: py
     assert tool.description == "Reads. ❤\ufe0f &lt;|im_end|>"
     assert tool.input_schema["properties"]["description"]["description"] == "Atext"
     assert tool.metadata["mcp"]["removed"] == 4 + 1 + 4 + 1 + 4
-    assert "14 hidden or too many characters" in caplog.text
+    assert "14 characters of its texts are removed" in caplog.text
 
 
 HEAVY = "([^!]{1,250}a){1,30}!"
@@ -226,7 +226,7 @@ def test_a_list_has_a_number_of_characters_and_what_does_not_fit_is_left_out(mon
     toolset, left_out = listed(server.memory())
     assert [tool.name for tool in toolset] == ["first", "third"]
     assert [(one.tool, one.reason) for one in left_out] == [
-        ("second", "with it the list would have over 2,500 characters"),
+        ("second", "the list would have over 2,500 characters"),
         ("fourth", "its definition has over 2,000 characters"),
     ]
 
@@ -249,9 +249,7 @@ def test_what_there_was_no_time_for_is_left_out_and_tools_are_made_in_a_thread(m
             looks = [False, True]
             assert await tools.take(listing, lambda: looks.pop(0))
             assert [tool.name for tool in tools.tools] == ["one"]
-            assert [(one.tool, one.reason) for one in tools.left_out] == [
-                ("two", "there was no time left to look at it")
-            ]
+            assert [(one.tool, one.reason) for one in tools.left_out] == [("two", "there was no time left to read it")]
             assert await tools.take(listing, lambda: False)
             assert len(tools.tools) == 2 and not tools.left_out
 
@@ -263,7 +261,7 @@ def test_a_question_with_a_pattern_over_the_bounds_is_none_that_a_person_gets() 
     for pattern in (HEAVY, "("):
         asked = types.ElicitRequestFormParams(message="?", requested_schema=of_property({"pattern": pattern}))
         with pytest.raises(ValueError, match="its question"):
-            schema_of(asked)
+            read_schema(asked)
 
 
 def test_a_description_is_bounded() -> None:
@@ -297,7 +295,7 @@ def test_hints_are_believed_of_a_trusted_server_alone(trusted: Any, hints: Any, 
 
 @pytest.mark.parametrize(
     ("options", "error"),
-    [({"trusted": 5}, "trusted is true, false"), ({"start_timeout": "5"}, "start_timeout is a number")],
+    [({"trusted": 5}, "trusted must be true, false"), ({"start_timeout": "5"}, "start_timeout must be a number")],
 )
 def test_a_setting_of_another_type_is_told_where_it_is_written(options: Any, error: str) -> None:
     with pytest.raises(DefinitionError, match=error):
@@ -327,7 +325,11 @@ def test_all_pages_are_read_and_no_more_than_there_may_be() -> None:
     for number in range(60):
         large.add(f"tool{number}", description="x" * 200_000)
     toolset, left_out = listed(large.memory())
-    assert len(toolset) == 24 and large.lists == 25 and "5,000,000 characters, of which the first" in left_out[0].reason
+    assert (
+        len(toolset) == 24
+        and large.lists == 25
+        and "5,000,000 characters; Ferrule takes the first" in left_out[0].reason
+    )
 
 
 def test_a_server_without_tools_has_none() -> None:
@@ -373,7 +375,7 @@ def test_a_tool_that_runs_as_a_task_alone_is_left_out() -> None:
         async with servers as toolset:
             assert [tool.name for tool in toolset] == ["optional", "forbidden"]
             [one] = servers.left_out
-            assert one.tool == "required" and "runs as a task alone" in one.reason
+            assert one.tool == "required" and "runs only as a task" in one.reason
 
     go(main())
 

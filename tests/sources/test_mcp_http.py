@@ -96,7 +96,7 @@ def test_a_server_that_went_away_and_came_back_is_called_again(mode: mcp.Mode) -
     there, gone, down, back = go(main())
     assert there.success and back.success
     assert (gone.status, gone.executed) == ("failed", False) and "could not be reached" in str(gone.error)
-    assert (down.status, down.executed) == ("failed", False) and "is down; tried again" in str(down.error)
+    assert (down.status, down.executed) == ("failed", False) and "is down; Ferrule tries again" in str(down.error)
 
 
 def test_headers_are_sent_and_the_arguments_that_the_schema_names() -> None:
@@ -265,7 +265,7 @@ def test_one_that_speaks_sse_alone_is_named_so() -> None:
         async with serving(of_2024) as address, mcp.connect(address):
             raise AssertionError("it speaks Streamable HTTP")
 
-    with pytest.raises(mcp.ServersDownError, match="is down: it speaks the transport with HTTP and SSE of 2024 alone"):
+    with pytest.raises(mcp.ServersDownError, match="is down: it speaks only the HTTP\\+SSE transport of 2024"):
         go(main())
 
 

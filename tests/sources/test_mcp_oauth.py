@@ -26,7 +26,7 @@ from mcp_servers import go, made, serving
 from ferrule import DefinitionError, Event, Runner, mcp
 from ferrule.mcp._http import HttpClient
 from ferrule.mcp._log import ServerLog
-from ferrule.mcp._oauth import provider
+from ferrule.mcp._oauth import make_provider
 from ferrule.mcp._reach import Reach
 
 
@@ -257,7 +257,7 @@ def test_a_secret_is_sent_to_its_own_authorization_server_or_nowhere(way: str, t
             by_hand: dict[str, Any] = {"client_id": "by-hand", "client_secret": "sk-of-the-client", "issuer": issuer}
             auth = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=open_it, **by_hand)
             reach = Reach(address)
-            flow = await provider(address, auth, reach, nullcontext)
+            flow = await make_provider(address, auth, reach, nullcontext)
             async with HttpClient({}, flow, reach, ServerLog("s")) as client:
                 said = [(await client.post(address, json={})).json()]
                 server.answers["/mcp"] = 403, {"www-authenticate": 'Bearer error="insufficient_scope"'}, {}
@@ -283,7 +283,7 @@ def test_no_server_has_a_person_asked_for_more_than_the_developer_has_named(
             server.gives(origin)
             auth = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=shown.append, scopes=scopes, timeout=0.01)
             reach = Reach(address)
-            flow = await provider(address, auth, reach, nullcontext)
+            flow = await make_provider(address, auth, reach, nullcontext)
             async with HttpClient({}, flow, reach, ServerLog("s")) as client:
                 for status in (401, 403):
                     challenge = 'Bearer error="insufficient_scope", scope="admin:all"'
@@ -306,7 +306,7 @@ def test_a_refresh_token_goes_back_to_who_gave_it_alone(tmp_path: Path) -> None:
             url = "https://me.example/client"  # by which every authorization server knows it
             auth = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=Person(), client_metadata_url=url)
             reach = Reach(address)
-            flow = await provider(address, auth, reach, nullcontext)
+            flow = await make_provider(address, auth, reach, nullcontext)
             async with HttpClient({}, flow, reach, ServerLog("s")) as client:
                 await client.post(address, json={})
                 server.answers["/mcp"] = 200, {}, {}
@@ -326,11 +326,11 @@ def test_a_refresh_token_goes_back_to_who_gave_it_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({"client_secret": "s"}, "which is missing"),
-        ({"client_id": "a"}, "name it by issuer"),
+        ({"client_secret": "s"}, "needs client_id"),
+        ({"client_id": "a"}, "needs its authorization server: issuer"),
         (
             {"client_id": "a", "issuer": "https://i.example", "client_metadata_url": "https://me.example/client"},
-            "by both",
+            "not both",
         ),
     ],
 )
@@ -403,7 +403,7 @@ def test_a_browser_is_shown_no_address_but_of_the_web(url: str, tmp_path: Path) 
     async def main() -> None:
         settings = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=shown.append)
         own = "https://example.com/mcp"
-        made = await provider(own, settings, Reach(own), nullcontext)
+        made = await make_provider(own, settings, Reach(own), nullcontext)
         assert made.context.redirect_handler is not None
         await made.context.redirect_handler(url)
 

@@ -176,14 +176,14 @@ def test_state_alone_is_asked_again_a_few_times() -> None:
 
     done, endless = go(main())
     assert done.output == "done"
-    assert endless.status == "failed" and "only asked to be asked again" in str(endless.error)
+    assert endless.status == "failed" and "only asked to be called again" in str(endless.error)
     assert len(server.calls) == 4 + 10
 
 
 def test_what_was_not_offered_is_not_given() -> None:
     sampling = types.CreateMessageRequest(params=types.CreateMessageRequestParams(messages=[], max_tokens=5))
     result = go(book(booking(model=sampling), answering(True)))  # type: ignore[arg-type]
-    assert result.status == "failed" and "'sampling/createMessage', which it was not offered" in str(result.error)
+    assert result.status == "failed" and "'sampling/createMessage', which Ferrule did not offer" in str(result.error)
 
 
 @pytest.mark.parametrize("offered", [True, False])
@@ -258,8 +258,8 @@ def test_a_program_with_several_calls_under_way_asks_nobody_and_is_told_why(
 
     with caplog.at_level(logging.WARNING, "ferrule.mcp"):
         result = go(main())
-    why = "nobody was asked: 2 calls are under way, and it does not say which of them it is about"
-    assert result.output == f"decline None {why}" and why in caplog.text
+    why = "asked nobody: 2 calls are running, and it does not name one of them"
+    assert result.output == f"decline None Ferrule {why}" and why in caplog.text
 
 
 @pytest.mark.parametrize("over", ["memory", "http"])

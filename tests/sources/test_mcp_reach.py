@@ -131,9 +131,9 @@ def test_a_server_may_name_what_is_where_it_is_itself_and_nobody_gets_there_by_a
     for address, url in [("10.0.0.1", "https://10.0.0.2"), ("127.0.0.1", "https://127.0.0.1:5")]:
         reach = Reach(str(own))
         assert not may(reach, url)
-        reach.connected(httpx2.URL("https://other.example/"), address)
+        reach.learn_address(httpx2.URL("https://other.example/"), address)
         assert not may(reach, url)
-        reach.connected(own, address)
+        reach.learn_address(own, address)
         assert may(reach, url) is (address == "10.0.0.1") and not may(reach, url.replace("https", "http"))
 
 

@@ -44,21 +44,20 @@ STDIO = {"command": "x"}
         ({}, "has no servers"),
         ({"mcpServers": []}, "has no servers"),
         ({"mcpServers": {}, "servers": {}}, "both 'mcpServers' and 'servers'"),
-        ({"mcpServers": {}, "other": {}}, "'other' is not known"),
-        ({"servers": {}, "inputs": {}}, "'inputs' is a list of objects"),
+        ({"mcpServers": {}, "other": {}}, "'other' is unknown"),
+        ({"servers": {}, "inputs": {}}, "'inputs' must be a list of objects"),
         ({"servers": {"a": STDIO}, "inputs": [{"type": "promptString"}]}, "each with an 'id'"),
         (config(a="x"), "an object with 'command' or 'url'"),
         (config(a={}), "either 'command' or 'url'"),
         (config(a={"command": "x", "url": "http://x"}), "either 'command' or 'url'"),
-        (config(a={**STDIO, "headers": {}}), "'headers' is not known"),
-        (config(a={**STDIO, "autoApprove": "x"}), "autoApprove of an MCP server is a list of texts"),
-        (config(a={**STDIO, "disabledTools": ["x"]}), "'disabledTools' is not known"),
+        (config(a={**STDIO, "headers": {}}), "'headers' is unknown"),
+        (config(a={**STDIO, "disabledTools": ["x"]}), "'disabledTools' is unknown"),
         (config(a={**STDIO, "envFile": "/nowhere/.env"}), "the envFile '/nowhere/.env' cannot be read"),
-        (config(a={"url": "http://x", "envFile": "x"}), "'envFile' is not known"),
+        (config(a={"url": "http://x", "envFile": "x"}), "'envFile' is unknown"),
         (config(a={**STDIO, "args": ["${env:NOT_THERE}"]}), "the environment has no NOT_THERE"),
-        (config(a={**STDIO, "args": ["${workspaceFolder}"]}), "is the folder of a file, and this is a mapping"),
-        (config(a={**STDIO, "args": ["${command:pick}"]}), r"\$\{command:pick\} is not known here"),
-        (config(a={**STDIO, "env": {"A": "a ${1}"}}), r"\$\{1\} is not known here"),
+        (config(a={**STDIO, "args": ["${workspaceFolder}"]}), "is the folder of a file, but this is a mapping"),
+        (config(a={**STDIO, "args": ["${command:pick}"]}), r"\$\{command:pick\} is unknown"),
+        (config(a={**STDIO, "env": {"A": "a ${1}"}}), r"\$\{1\} is unknown"),
         (config(a={**STDIO, "env": {"A": "${input:key}"}}), r"inputs=\{'key': …\}"),
         (config(a={**STDIO, "disabled": "yes"}), "true or false"),
         (config(a={**STDIO, "type": "sse"}), "'type' is 'sse'"),
@@ -66,7 +65,7 @@ STDIO = {"command": "x"}
         (config(a={**STDIO, "args": [1]}), "list of texts"),
         (config(a={**STDIO, "env": {"A": 1}}), "mapping of texts"),
         (config(a={**STDIO, "args": ["${NOT_THERE}"]}), "the environment has no NOT_THERE"),
-        (config(a={"url": "ftp://x"}), "begins with http"),
+        (config(a={"url": "ftp://x"}), "begin with http"),
         (config(a__b=STDIO), "no two underscores"),
         (config(a_=STDIO), "none at its end"),
         (config(a=STDIO, A=STDIO), "look the same"),
@@ -111,19 +110,16 @@ def test_the_files_of_the_usual_clients_are_read_as_what_they_are(
         file.parent.mkdir()
         file.write_text(json.dumps(content))
 
-    async def main() -> tuple[list[str], frozenset[str]]:
-        servers = mcp.connect(*files, of_others, inputs={"key": "the key"})
-        assert servers.auto_approved == frozenset()
-        async with servers as toolset:
+    async def main() -> list[str]:
+        async with mcp.connect(*files, of_others, inputs={"key": "the key"}) as toolset:
             runner = Runner(toolset)
             asked = [("code", name) for name in "ABCDEF"] + [("cursor", "A")]
             found = [await runner.run(f"{server}__environment", {"text": name}) for server, name in asked]
-            return [result.output for result in found], servers.auto_approved
+            return [result.output for result in found]
 
-    found, approved = go(main())
+    found = go(main())
     home = f"{Path.home()}{os.sep}{tmp_path.name}"
     assert found == ["one", "two words", "the key", "here", "from outside", str(tmp_path), home]
-    assert approved == {"tools__echo", "tools__pid"}
 
 
 @pytest.mark.parametrize("kind", ["http", "streamable-http", "streamableHttp", "sse"])
@@ -131,19 +127,17 @@ def test_each_type_of_an_address_is_taken(kind: str) -> None:
     assert len(mcp.connect(config(web={"type": kind, "url": "http://127.0.0.1:9/mcp"})).status) == 1
 
 
-def test_what_a_file_would_run_without_asking_is_asked_about_all_the_same() -> None:
+def test_a_file_lets_no_tool_run_without_asking() -> None:
     asked: list[str] = []
 
     def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
         asked.append(call.name)
-        return call.name in servers.auto_approved
+        return True
 
-    program = {"command": PROGRAM[0], "args": PROGRAM[1:], "autoApprove": ["*"]}
-    servers = mcp.connect(config(tools=program))
+    program = {"command": PROGRAM[0], "args": PROGRAM[1:], "autoApprove": ["*"], "alwaysAllow": ["echo"]}
 
     async def main() -> ToolResult:
-        async with servers as toolset:
-            assert servers.auto_approved == {tool.name for tool in toolset}
+        async with mcp.connect(config(tools=program)) as toolset:
             return await Runner(toolset, guards=[ask_before_changes], approve=approve).run("tools__echo", {"text": "a"})
 
     assert go(main()).success and asked == ["tools__echo"]
@@ -161,10 +155,10 @@ def test_a_line_of_an_env_file_that_is_none_is_told_without_what_it_holds(tmp_pa
     [
         ([], "at least one server"),
         ([[]], "empty"),
-        ([5], "no MCP server"),
+        ([5], "not an MCP server"),
         (["/nowhere/mcp.json"], "cannot be read"),
         ([["a"], ["b"]], "'a' has none"),
-        ([mcp.Stdio("a", name="x"), mcp.Stdio("b", name="x")], "called 'x'"),
+        ([mcp.Stdio("a", name="x"), mcp.Stdio("b", name="x")], "have the name 'x'"),
         ([""], "cannot be read"),
     ],
 )
@@ -175,7 +169,7 @@ def test_servers_that_cannot_be_meant_are_told(given: Any, error: str) -> None:
 
 def test_a_file_that_is_no_json_or_too_large_is_told(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
-    for text, error in [("{", "is no JSON"), (" " * 1_100_000, "more than 1,000,000 bytes")]:
+    for text, error in [("{", "is not JSON"), (" " * 1_100_000, "more than 1,000,000 bytes")]:
         file.write_text(text)
         with pytest.raises(DefinitionError, match=error):
             mcp.connect(file)
@@ -193,7 +187,7 @@ def test_a_file_that_is_no_json_or_too_large_is_told(tmp_path: Path) -> None:
 def test_what_stands_twice_in_a_file_is_told_and_none_of_the_two_wins(text: str, key: str, tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text(text)
-    with pytest.raises(DefinitionError, match=f"mcp.json': '{key}' stands twice"):
+    with pytest.raises(DefinitionError, match=f"mcp.json': '{key}' appears twice"):
         mcp.connect(file)
 
 

@@ -164,7 +164,7 @@ def test_the_token_of_a_user_who_calls_again_and_again_stays_hidden() -> None:
     for number in range(1_000):
         log.hide(f"Bearer of-user-{number}-blue-horse")
         log.hide("Bearer of-ann-blue-horse")
-    assert_clean(log.told("of-ann-blue-horse"), log.told("of-user-900-blue-horse"))
+    assert_clean(log.clean("of-ann-blue-horse"), log.clean("of-user-900-blue-horse"))
 
 
 TOKEN = "7f3k-blue-horse-9x"
@@ -225,7 +225,7 @@ def test_a_secret_is_found_wherever_it_stands_and_whatever_was_cut_off(
 ) -> None:
     said = ServerLog("s", [secret])
     for text in (before + secret + after, before + repr(secret) + after, (before + secret)[: len(before) + most]):
-        shown = said.told(text, 1000)
+        shown = said.clean(text, 1000)
         assert secret not in shown
 
 
@@ -244,7 +244,7 @@ KEY = "9x/Blue+Horse=7"
 )
 def test_a_secret_that_a_server_writes_otherwise_is_stars(said: str) -> None:
     for secret in (KEY, f"Bearer {KEY}"):
-        shown = ServerLog("s", [secret]).told(f"before {said} after")
+        shown = ServerLog("s", [secret]).clean(f"before {said} after")
         assert "**********" in shown and shown.startswith("before ") and shown.endswith(" after")
         assert said not in shown
 

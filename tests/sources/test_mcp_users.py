@@ -101,5 +101,5 @@ def test_a_token_is_in_no_error_and_no_log(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_a_fixed_token_is_a_header() -> None:
-    with pytest.raises(DefinitionError, match="a fixed token is one of headers="):
+    with pytest.raises(DefinitionError, match="put a fixed token into headers="):
         mcp.Bearer("token")  # type: ignore[arg-type]

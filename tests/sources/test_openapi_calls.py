@@ -48,7 +48,7 @@ def signed(scheme: Any, secret: Any, *answers: bytes, **more: Any) -> tuple[Tool
         (None, "names no server"),
         ([], "names no server"),
         ([{"url": "/v1"}], "is no whole URL"),
-        ([{"url": "https://{region}.example.com"}], "is to be filled in"),
+        ([{"url": "https://{region}.example.com"}], "has variables"),
         ([{"url": "https://a.example.com"}, {"url": "https://b.example.com"}], "names 2 servers"),
         ([{"url": "http://api.example.com"}], "is not public and https"),
         ([{"url": "https://localhost/v1"}], "is not public and https"),
@@ -59,7 +59,7 @@ def signed(scheme: Any, secret: Any, *answers: bytes, **more: Any) -> tuple[Tool
         ([{"url": "file:///etc/passwd"}], "it names no host"),
         ([{"url": "https://user:pass@example.com"}], "credentials"),
         ([{"url": "https://example.com\\@evil.example"}], "clients read in several ways"),
-        ([{"url": "https://example.com/a/../b"}], "a part '.' or '..'"),
+        ([{"url": "https://example.com/a/../b"}], "have '.' or '..'"),
         ([{"url": "https://example.com/?x="}], "has a '?' or '#'"),
     ],
 )
@@ -111,9 +111,9 @@ def test_a_server_of_an_operation_is_used_at_or_below_one_that_is_named_and_else
     ):
         assert urls(api, other) == []
     given = document({"/x": {"get": operation(servers=[{"url": "/admin"}])}})
-    assert "its server is another one, ['/admin']" in openapi(given, server=api).report.left_out[0].reason
+    assert "it has another server, ['/admin']" in openapi(given, server=api).report.left_out[0].reason
     given = document({"/x": {"get": operation(servers=[{"url": "https://{a}.example.com"}])}})
-    assert "is to be filled in" in openapi(given, server=api).report.left_out[0].reason
+    assert "has variables" in openapi(given, server=api).report.left_out[0].reason
 
 
 # -- credentials -------------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_a_key_is_never_an_argument_whoever_declares_it_as_one() -> None:
     given = secured({"type": "apiKey", "in": "header", "name": "X-Key"}, parameters=parameters)
     tools = imported(given, credentials={"key": "key"})
     assert next(iter(tools)).input_schema["properties"] == {}
-    assert tools.report.taken[0].notes == ("the header parameter 'x_KEY' is left out: a credential goes there",)
+    assert tools.report.tools[0].notes == ("the header parameter 'x_KEY' is left out: a credential goes there",)
 
 
 @pytest.mark.parametrize(
@@ -200,9 +200,9 @@ def test_no_object_that_is_spread_brings_a_key_of_its_own(place: str, parameter:
 
 def test_a_document_names_no_secret() -> None:
     given = secured({"type": "http", "scheme": "bearer"})
-    with pytest.raises(DefinitionError, match=r"say which of your secrets that is, credentials=\{'key': '…'\}"):
+    with pytest.raises(DefinitionError, match=r"name your secret for it, credentials=\{'key': '…'\}"):
         imported(given)
-    with pytest.raises(DefinitionError, match=r"'other': '…'\}: .* no scheme of this name .* has \['key'\]"):
+    with pytest.raises(DefinitionError, match=r"'other': '…'\}: .* no supported scheme of this name.* has \['key'\]"):
         imported(given, credentials={"other": "x"})
 
     async def calls(runner: Runner, wire: Wire) -> Any:
@@ -254,7 +254,7 @@ def test_a_call_without_its_credential_is_not_sent_and_the_log_says_which(caplog
         result, wire = called(given, {}, tls=True, runner={"secrets": secrets})
         assert (result.status, result.executed, wire.heard) == ("failed", False, [])
         assert "needs a credential" in result.text and "'key'" not in result.text
-    assert "its API needs ['key']" in caplog.text and "'key' is no text in printable ASCII" in caplog.text
+    assert "its API needs ['key']" in caplog.text and "'key' must be a text in printable ASCII" in caplog.text
     assert "two\nlines" not in caplog.text
 
 
@@ -273,7 +273,7 @@ def test_credentials_go_only_to_a_server_that_is_named_and_over_https() -> None:
     given = {**secured({"type": "http", "scheme": "bearer"}), "servers": [{"url": "https://api.example.com"}]}
     with pytest.raises(DefinitionError, match="go only to a server that you name"):
         openapi(given)
-    with pytest.raises(DefinitionError, match="go over https alone"):
+    with pytest.raises(DefinitionError, match="go over https only"):
         openapi(given, server="http://api.example.com")
     assert len(openapi(given, server="https://api.example.com", credentials={"key": "key"})) == 1
     assert len(openapi(given, server="http://127.0.0.1:8000", credentials={"key": "key"})) == 1, "this very machine"
@@ -291,7 +291,7 @@ def test_where_a_credential_is_optional_it_goes_to_no_server_that_nobody_named()
 )
 def test_an_operation_that_needs_what_is_not_known_is_left_out(scheme: Any) -> None:
     tools = imported(secured(scheme))
-    assert not tools and "no way to send that is known" in tools.report.left_out[0].reason
+    assert not tools and "is not supported: apiKey" in tools.report.left_out[0].reason
 
 
 ODD = "abc/def+ghi==XYZ"
@@ -371,7 +371,7 @@ def test_a_redirect_is_followed_on_the_same_server_and_as_the_same_request(
         assert wire.header("authorization") == f"Bearer {TOKEN}"
         assert wire.body() == (b'{"a":1}' if expected[1].startswith("POST") else b"")
     else:
-        assert result.executed is None and "to where it is not sent" in result.text
+        assert result.executed is None and "which Ferrule does not follow" in result.text
 
 
 def test_a_server_that_redirects_without_end_is_left() -> None:
@@ -554,53 +554,7 @@ def test_an_answer_that_is_packed_without_a_bound_is_not_read(packed: str) -> No
     result, _ = called(
         ONE, {}, answer("200 OK", zlib.compress(b"x"), content_type="text/plain", content_encoding=packed)
     )
-    assert not result.success and "packed in another way" in result.text and packed not in result.text
-
-
-def test_an_answer_that_is_not_as_its_document_says_is_logged_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    pet = {
-        "type": "object",
-        "properties": {"id": {"type": "integer"}, "key": {"type": "string", "writeOnly": True}},
-        "required": ["id", "key"],
-    }
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Pet"}}}
-    given = {
-        **document(
-            {"/x": {"get": {"operationId": "op", "responses": {"2XX": {"description": "", "content": content}}}}}
-        ),
-        "components": {"schemas": {"Pet": pet}},
-    }
-    for body, told in ((b'{"id":7}', False), (b'{"id":"seven"}', True)):
-        caplog.clear()
-        result, _ = called(given, {}, answer("200 OK", body, content_type="application/json"))
-        assert result.success and ("is not as its document says" in caplog.text) is told
-        assert "seven" not in caplog.text
-
-
-def test_an_answer_is_compared_with_what_is_said_of_its_status_and_type(caplog: pytest.LogCaptureFixture) -> None:
-    def schema(kind: str) -> dict[str, Any]:
-        return {"schema": {"type": kind}}
-
-    responses = {
-        "200": {
-            "description": "",
-            "content": {"text/csv": schema("null"), "application/json; charset=utf-8": schema("object")},
-        },
-        "201": {"description": "", "content": {"application/json": schema("array")}},
-        "default": {"description": "", "content": {"application/vnd.api+json": schema("string")}},
-    }
-    for status, kind, body, told in (
-        ("200 OK", "application/json", b"{}", False),
-        ("200 OK", "application/json", b"[]", True),
-        ("201 Created", "application/json", b"[]", False),
-        ("201 Created", "application/json", b"{}", True),
-        ("299 Several", "application/json", b'"a"', False),
-        ("299 Several", "application/json", b"1", True),
-    ):
-        caplog.clear()
-        given = document({"/x": {"get": {"operationId": "op", "responses": responses}}})
-        result, _ = called(given, {}, answer(status, body, content_type=kind))
-        assert result.success and ("is not as its document says" in caplog.text) is told, status
+    assert not result.success and "compressed with another method" in result.text and packed not in result.text
 
 
 @pytest.mark.parametrize("after", [answer("429 Too Many Requests", retry_after="0"), b""])
@@ -682,7 +636,7 @@ def test_a_client_of_ones_own_sends_its_headers_and_keeps_its_cookies_to_itself(
 
 @pytest.mark.parametrize("client", [httpx2.Client, object])
 def test_a_client_that_is_none_is_refused(client: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"client= takes an httpx2\.AsyncClient"):
+    with pytest.raises(DefinitionError, match=r"client= must be an httpx2\.AsyncClient"):
         imported(ONE, client=client())
 
 
@@ -780,21 +734,6 @@ def test_no_part_of_a_credential_that_comes_back_is_shown(given: bytes) -> None:
         secured(KEY), calls, given, tls=True, runner={"secrets": {"key": TOKEN}, "sizes": Sizes(output=10**9)}
     )
     assert TOKEN[:5] not in result.text + str(result.output) + str(result.content)
-
-
-def test_a_credential_in_an_answer_that_differs_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    content = {"application/json": {"schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
-    given = secured(KEY, responses={"200": {"description": "", "content": content}})
-    body = f'{{"a": "{TOKEN}\\n\\u202e"}}'.encode()
-    result, _ = called(
-        given,
-        {},
-        answer("200 OK", body.replace(b"\n", b"\\n"), content_type="application/json"),
-        tls=True,
-        runner={"secrets": {"key": TOKEN}},
-    )
-    assert result.success and "is not as its document says" in caplog.text
-    assert TOKEN not in caplog.text and "\u202e" not in caplog.text
 
 
 def test_a_header_that_the_client_adds_is_no_argument() -> None:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from openapi_wire import document, imported, operation
 
 from ferrule import DefinitionError, Runner
-from ferrule.openapi import look
 from ferrule.openapi.document import Document, Node, _from_yaml
 from ferrule.openapi.schemas import MOST_NODES, Schemas
+from ferrule.openapi.toolset import import_operations
 from ferrule.selection import keyword
 from ferrule.sources import openapi
 from ferrule.values.frozen import thaw
@@ -39,10 +39,10 @@ def taking(schema: Any, **more: Any) -> dict[str, Any]:
     return document({"/x": {"post": operation(requestBody=body)}}, **more)
 
 
-def converted(schema: Any, minor: int = 1, direction: Any = "request", **components: Any) -> dict[str, Any]:
+def converted(schema: Any, minor: int = 1, **components: Any) -> dict[str, Any]:
     """A schema as JSON Schema 2020-12."""
     whole = document({}, f"3.{minor}.0", components={"schemas": components})
-    [found], defs = Schemas(Document(whole, ()), direction).bundle(Node(schema, ""))
+    [found], defs = Schemas(Document(whole, ())).bundle(Node(schema, ""))
     return {**found, "$defs": defs} if defs else found  # type: ignore[no-any-return]
 
 
@@ -57,14 +57,14 @@ def test_these_versions_are_read(version: str) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"swagger": "2.0"}, "is of Swagger 2.0"),
-        ({"openapi": "4.0.0"}, "its openapi is '4.0.0'"),
-        ({"openapi": 3.1}, "its openapi is 3.1"),
-        ({}, "its openapi is None"),
-        ({"openapi": "3.1.0"}, "has no paths"),
-        ({"openapi": "3.1.0", "paths": []}, "has no paths"),
-        ([], "is a file or a mapping, not a list"),
-        (b"{}", "is a file or a mapping, not a bytes"),
+        ({"swagger": "2.0"}, "is Swagger 2.0"),
+        ({"openapi": "4.0.0"}, "its 'openapi' is '4.0.0'"),
+        ({"openapi": 3.1}, "its 'openapi' is 3.1"),
+        ({}, "its 'openapi' is None"),
+        ({"openapi": "3.1.0"}, "has no 'paths'"),
+        ({"openapi": "3.1.0", "paths": []}, "has no 'paths'"),
+        ([], "must be a file or a mapping, not a list"),
+        (b"{}", "must be a file or a mapping, not a bytes"),
         ("nowhere.yaml", "nowhere.yaml cannot be read"),
     ],
 )
@@ -162,7 +162,7 @@ def test_other_files_are_read_from_the_roots_alone(tmp_path: Path) -> None:
     assert validator.is_valid({"up": "a", "me": {"up": "b"}}) and not validator.is_valid({"me": {"up": 1}})
     assert "is in none of the folders" in str(tools.report.left_out[0])
     without = imported(inside / "api.yaml")
-    assert not without and "name the folder that the files are in, roots=[…]" in str(without.report)
+    assert not without and "name the folder of the files, roots=[…]" in str(without.report)
     (inside / "link.yaml").symlink_to(tmp_path / "secret.yaml")
     linked = document({"/s": {"$ref": "link.yaml#/S"}})
     assert "is in none of the folders" in str(imported(linked, roots=[inside]).report)
@@ -173,11 +173,11 @@ def test_other_files_are_read_from_the_roots_alone(tmp_path: Path) -> None:
     [
         ("#/components/schemas/None", "it leads nowhere"),
         ("#/info/title/x", "it leads nowhere"),
-        ("https://example.com/pet.yaml", "nothing is fetched"),
+        ("https://example.com/pet.yaml", "Ferrule fetches nothing"),
         ("file:///etc/passwd", "it is in another file"),
-        ("//evil.example/x", "nothing is fetched"),
+        ("//evil.example/x", "Ferrule fetches nothing"),
         ("other.yaml", "it is in another file"),
-        (7, "stands where a reference has to be"),
+        (7, "is not a reference"),
     ],
 )
 def test_a_reference_that_leads_nowhere_leaves_its_operation_out_and_no_other(reference: Any, why: str) -> None:
@@ -185,20 +185,20 @@ def test_a_reference_that_leads_nowhere_leaves_its_operation_out_and_no_other(re
     given["paths"]["/y"] = {"get": {**operation(), "operationId": "good"}}
     tools = imported(given)
     assert [tool.name for tool in tools] == ["good"]
-    assert tools.report.left_out[0].what == "POST /x" and why in tools.report.left_out[0].reason
+    assert tools.report.left_out[0].item == "POST /x" and why in tools.report.left_out[0].reason
 
 
 def test_references_that_go_round_end() -> None:
     schemas = {"A": {"$ref": "#/components/schemas/B"}, "B": {"$ref": "#/components/schemas/A"}}
     tools = imported(taking({"$ref": "#/components/schemas/A"}, components={"schemas": schemas}))
-    assert "for more than 20 steps" in str(tools.report)
+    assert "more than 20 references" in str(tools.report)
     parameters = {"A": {"$ref": "#/components/parameters/B"}, "B": {"$ref": "#/components/parameters/A"}}
     tools = imported(
         document(
             {"/x": {"get": operation({"$ref": "#/components/parameters/A"})}}, components={"parameters": parameters}
         )
     )
-    assert "for more than 20 steps" in str(tools.report)
+    assert "more than 20 references" in str(tools.report)
 
 
 # -- hostile documents -------------------------------------------------------------------------------------------------
@@ -232,44 +232,44 @@ def test_references_that_would_be_copied_without_end_are_kept_as_references() ->
     [
         (bomb(2_000), f"over {MOST_NODES:,} keywords"),
         (taking({"enum": [*range(MOST_NODES)]}), f"over {MOST_NODES:,} keywords"),
-        (taking(deep(5_000)), "nests over 100 deep"),
+        (taking(deep(5_000)), "nested more than 100 deep"),
         (taking({"type": "string", "pattern": "("}), "is no regular expression"),
         (taking({"type": "nonsense"}), "is not a valid JSON Schema"),
         (taking({"properties": {"a\u200b": {}}}), "hidden characters"),
         (taking({"$dynamicRef": "#x"}), "$dynamicRef"),
-        (taking("text"), "a str stands where a schema has to be"),
+        (taking("text"), "a str is not a schema"),
         (
             document({"/a": {"get": operation(*({"in": "query", "name": f"p{n}"} for n in range(600)))}}),
             "takes 600 arguments",
         ),
-        (document({"/a%b": {"get": operation()}}), "what it asks for are parameters"),
-        (document({"/a%2f..": {"get": operation()}}), "what it asks for are parameters"),
-        (document({"/a\u200b": {"get": operation()}}), "what it asks for are parameters"),
-        (document({"/a/..;x/b": {"get": operation()}}), "a part '.' or '..'"),
+        (document({"/a%b": {"get": operation()}}), "use parameters"),
+        (document({"/a%2f..": {"get": operation()}}), "use parameters"),
+        (document({"/a\u200b": {"get": operation()}}), "use parameters"),
+        (document({"/a/..;x/b": {"get": operation()}}), "have '.' or '..'"),
         (document({"/a": {"$ref": "#/paths/~1b", "post": {}}, "/b": {}}), "'post' stands beside its $ref"),
-        (document({"/a": {"post": operation(requestBody={"content": {"a/b\r\nx: y": {}}})}}), "which is not written"),
+        (document({"/a": {"post": operation(requestBody={"content": {"a/b\r\nx: y": {}}})}}), "which is not supported"),
         (
             document({"/a": {"post": operation(requestBody={"content": {"multipart/mixed": {}}})}}),
-            "which is not written",
+            "which is not supported",
         ),
-        (document({"/a/../b": {"get": operation()}}), "a part '.' or '..'"),
-        (document({"/a/%2E%2e/b": {"get": operation()}}), "a part '.' or '..'"),
+        (document({"/a/../b": {"get": operation()}}), "have '.' or '..'"),
+        (document({"/a/%2E%2e/b": {"get": operation()}}), "have '.' or '..'"),
         (document({"//evil.example/b": {"get": operation()}}), "'//'"),
-        (document({"/a?b": {"get": operation()}}), "what it asks for are parameters"),
+        (document({"/a?b": {"get": operation()}}), "use parameters"),
         (document({"/a\\b": {"get": operation()}}), "'\\'"),
-        (document({"a": {"get": operation()}}), "begins with '/'"),
-        (document({"/{a}": {"get": operation()}}), "and not in both"),
+        (document({"a": {"get": operation()}}), "begin with '/'"),
+        (document({"/{a}": {"get": operation()}}), "must be both in"),
         (document({"/{a": {"get": operation()}}), "a brace"),
-        (document({"/a": {"get": []}}), "no object"),
-        (document({"/a": []}), "no object"),
-        (document({"/a": {"get": {"parameters": {}}}}), "are no list"),
-        (document({"/a": {"get": operation({"in": "body", "name": "b"})}}), "is none of path"),
+        (document({"/a": {"get": []}}), "must be an object"),
+        (document({"/a": []}), "must be an object"),
+        (document({"/a": {"get": {"parameters": {}}}}), "must be a list"),
+        (document({"/a": {"get": operation({"in": "body", "name": "b"})}}), "be in one of path"),
         (
             document({"/a": {"get": operation({"in": "query", "name": "b", "style": "matrix"})}}),
             "has the style 'matrix'",
         ),
-        (document({"/a": {"post": operation(requestBody={"content": {}})}}), "has no content"),
-        (document({"/a": {"additionalOperations": {"TRACE": operation()}}}, "3.2.0"), "this method is not sent"),
+        (document({"/a": {"post": operation(requestBody={"content": {}})}}), "needs 'content'"),
+        (document({"/a": {"additionalOperations": {"TRACE": operation()}}}, "3.2.0"), "this method is not supported"),
     ],
 )
 def test_what_cannot_be_kept_is_left_out_with_the_reason(given: Any, why: str) -> None:
@@ -288,14 +288,14 @@ def test_a_pattern_that_would_take_long_is_shown_and_not_enforced() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (b"[" * 100_000, "nests too deep"),
+        (b"[" * 100_000, "nested too deeply"),
         (b"a: " + b"[" * 20_000, "YAML"),
-        (b"{", "is no JSON"),
-        (b"a: b: c", "is no YAML"),
+        (b"{", "is not JSON"),
+        (b"a: b: c", "is not YAML"),
         (b"a: !!python/object/apply:os.system [id]", "it has tags"),
         (b'a: !!int ""', "it has tags"),
-        (b"a: " + b"[" * 1_000_000, "nests over 200 deep"),
-        (b"- " * 200_000, "nests over 200 deep"),
+        (b"a: " + b"[" * 1_000_000, "nested more than 200 deep"),
+        (b"- " * 200_000, "nested more than 200 deep"),
         (b"{" + b" " * 25_000_000 + b"}", "is too large: 24,000,000 bytes of JSON"),
         (b"a: b\n" * 1_300_000, "is too large: 6,000,000 bytes of YAML"),
         (b'{"a":"' + b"x" * 50_000_000 + b'"}', "is too large"),
@@ -407,15 +407,14 @@ def test_names_that_are_bound_stay_so_where_something_is_only_read() -> None:
     assert [validator.is_valid({name: 1}) for name in ("n", "N", "id")] == [True, False, False]
 
 
-def test_what_is_only_read_or_only_written_goes_one_way() -> None:
+def test_read_only_properties_are_not_sent() -> None:
     schema = {
         "properties": {"a": {"readOnly": True}, "b": {"writeOnly": True}, "c": {"$ref": "#/components/schemas/R"}},
         "required": ["a", "b", "c"],
     }
-    requests, answers = (converted(schema, 1, way, R={"readOnly": True}) for way in ("request", "response"))
+    requests = converted(schema, 1, R={"readOnly": True})
     assert (requests["properties"], requests["required"]) == ({"b": {}}, ["b"])
     assert requests["propertyNames"] == {"not": {"enum": ["a", "c"]}}
-    assert ([*answers["properties"]], answers["required"]) == (["a", "c"], ["a", "c"])
 
 
 def test_two_schemas_of_one_name_in_two_files_stay_two(tmp_path: Path) -> None:
@@ -563,7 +562,7 @@ SHOP = document(
 
 
 def test_names_come_from_ids_and_else_from_method_and_path_and_stay_apart() -> None:
-    names = {one.what: one.name for one in imported(SHOP).report.taken}
+    names = {tool.source: tool.name for tool in imported(SHOP).report.tools}
     assert names == {
         "GET /orders": "get_orders",
         "POST /orders": "orders_create",
@@ -603,7 +602,7 @@ def test_two_operations_that_one_name_would_be_made_of_have_a_digest_in_it() -> 
 )
 def test_operations_are_chosen_by_method_path_tag_and_id(only: Any, expected: list[str]) -> None:
     report = imported(SHOP, only=only).report
-    assert [one.what for one in report.taken] == expected and report.not_chosen == 6 - len(expected)
+    assert [tool.source for tool in report.tools] == expected and report.not_chosen == 6 - len(expected)
 
 
 @pytest.mark.parametrize("only", ["gets", "tag:none", "/none", "PATCH", "GET /none"])
@@ -630,7 +629,7 @@ def large(count: int) -> dict[str, Any]:
 
 
 def test_more_tools_than_the_budget_has_room_for_are_an_error_with_the_ways_out() -> None:
-    with pytest.raises(DefinitionError, match=r"800 operations would take about [0-9,]+ tokens") as raised:
+    with pytest.raises(DefinitionError, match=r"800 operations need about [0-9,]+ tokens") as raised:
         imported(large(800))
     for part in ("the budget is 20,000", "only=[", "group 0 (267)", "ferrule.selection", "budget=None"):
         assert part in str(raised.value)
@@ -653,10 +652,12 @@ def test_the_report_says_what_was_taken_and_left_out_and_the_log_that_something_
 ) -> None:
     given = {**SHOP, "paths": {**SHOP["paths"], "/bad": {"get": operation({"$ref": "#/nowhere"})}, "/t": {"trace": {}}}}
     report = imported(given, only="/*").report
-    assert report.tokens == sum(one.tokens for one in report.taken) > 0
+    assert report.tokens == sum(tool.tokens for tool in report.tools) > 0
     text = str(report)
     assert "6 tools, about" in text and "get_orders_by_id" in text
-    assert "TRACE /t is left out: this method is not sent" in text and "GET /bad is left out: the reference" in text
+    assert (
+        "TRACE /t is left out: this method is not supported" in text and "GET /bad is left out: the reference" in text
+    )
     assert caplog.text.count("operations are left out") == 1
     assert not [record for record in caplog.records if record.levelno > logging.WARNING]
 
@@ -727,9 +728,9 @@ def test_another_server_is_another_tool_for_who_waits() -> None:
 def test_one_method_that_cannot_be_read_leaves_the_others_of_its_path() -> None:
     item = {"get": {"$ref": "#/nope"}, "put": 5, "post": operation(), "additionalOperations": {"A B": {}, "COPY": {}}}
     tools = imported(document({"/a": item}, "3.2.0"))
-    assert [one.what for one in tools.report.taken] == ["POST /a", "COPY /a"]
-    assert [one.what for one in tools.report.left_out] == ["PUT /a", "GET /a", "A B /a"] or {
-        one.what for one in tools.report.left_out
+    assert [tool.source for tool in tools.report.tools] == ["POST /a", "COPY /a"]
+    assert [one.item for one in tools.report.left_out] == ["PUT /a", "GET /a", "A B /a"] or {
+        one.item for one in tools.report.left_out
     } == {"PUT /a", "GET /a", "A B /a"}
 
 
@@ -742,8 +743,8 @@ def test_a_name_does_not_depend_on_what_was_asked_for() -> None:
 def test_the_report_has_what_was_asked_for_alone() -> None:
     given = document({"/a": {"get": operation()}, "/b?x": {"get": {}}, "/c": {"get": {"$ref": "#/nope"}, "post": {}}})
     assert not imported(given, only="/a").report.left_out
-    assert [one.what for one in imported(given, only=["/a", "/c"]).report.left_out] == ["GET /c"]
-    assert [one.what for one in imported(given, only="GET").report.left_out] == ["GET /c"]
+    assert [one.item for one in imported(given, only=["/a", "/c"]).report.left_out] == ["GET /c"]
+    assert [one.item for one in imported(given, only="GET").report.left_out] == ["GET /c"]
 
 
 def test_a_body_that_is_optional_and_requires_something_is_required() -> None:
@@ -752,7 +753,7 @@ def test_a_body_that_is_optional_and_requires_something_is_required() -> None:
         document({"/x": {"post": operation(requestBody={"content": {"application/json": {"schema": schema}}})}})
     )
     assert (
-        next(iter(tools)).input_schema["required"] == ["a"] and "its body is optional" in tools.report.taken[0].notes[0]
+        next(iter(tools)).input_schema["required"] == ["a"] and "its body is optional" in tools.report.tools[0].notes[0]
     )
 
 
@@ -822,8 +823,6 @@ def test_the_work_of_a_whole_document_has_a_bound(monkeypatch: pytest.MonkeyPatc
     )
     with pytest.raises(DefinitionError, match="takes too much work"):
         imported(given, budget=None)
-    with pytest.raises(DefinitionError, match="20 operations would take over 200,000 tokens"):
-        imported(given)
     many = document({f"/x{one}": {"get": {}} for one in range(10_001)})
     with pytest.raises(DefinitionError, match="over 10,000 operations"):
         imported(many, budget=None)
@@ -855,7 +854,7 @@ def test_the_texts_of_the_report_are_lines(caplog: pytest.LogCaptureFixture) -> 
     caplog.set_level(logging.INFO)
     given = document({"/a\nWARNING forged \x1b[2J": {"get": {}}, "/b": {"get": operation({"$ref": "#/a\nb\u200b"})}})
     report = imported(given).report
-    assert all(text.isprintable() for one in report.left_out for text in (one.what, one.reason))
+    assert all(text.isprintable() for one in report.left_out for text in (one.item, one.reason))
     assert "\x1b" not in caplog.text
 
 
@@ -893,24 +892,25 @@ def test_what_thousands_of_paths_share_is_no_work_without_a_bound(
         },
     )
     with pytest.raises(DefinitionError, match="takes too much work"):
-        look({**given, "openapi": "3.1.0"})
+        import_operations({**given, "openapi": "3.1.0"}, calls=False)
 
 
 @pytest.mark.parametrize(
-    ("path", "reason"), [("/" + "x" * 1_001, "over 1,000 characters"), ("/a\u00adb", "has no"), ("/a\u3164b", "has no")]
+    ("path", "reason"),
+    [("/" + "x" * 1_001, "over 1,000 characters"), ("/a\u00adb", "must not have"), ("/a\u3164b", "must not have")],
 )
 def test_a_path_that_nobody_could_read_is_no_operation(path: str, reason: str) -> None:
-    [left_out] = look(document({path: {"get": {}}})).report.left_out
-    assert reason in left_out.reason and len(left_out.what) <= 500
+    [left_out] = import_operations(document({path: {"get": {}}}), calls=False).report.left_out
+    assert reason in left_out.reason and len(left_out.item) <= 500
 
 
 def test_what_a_document_calls_something_has_a_bound() -> None:
     given = document({"/x": {"get": {"operationId": "i" * 5_000, "tags": ["t" * 5_000] * 100, "summary": "s" * 9_000}}})
-    [tool] = look(given)
+    [tool] = import_operations(given, calls=False)
     assert len(tool.name) <= 128 and len(tool.tags) <= 50 and len(tool.description) <= 8_000
     assert len(tool.metadata["openapi"]["id"]) == 1_000 and {len(tag) for tag in tool.tags} == {1_000}
 
 
 def test_a_reference_that_leads_to_nothing_but_itself_is_refused() -> None:
-    with pytest.raises(DefinitionError, match="leads on for more than 20 steps"):
+    with pytest.raises(DefinitionError, match="leads through more than 20 references"):
         converted({"properties": {"p": {"$ref": "#/components/schemas/A"}}}, 1, A={"$ref": "#/components/schemas/A"})

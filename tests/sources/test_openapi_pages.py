@@ -29,13 +29,12 @@ def listing(
     *,
     body: Any = ITEMS,
     headers: Any = None,
-    links: Any = None,
     **more: Any,
 ) -> dict[str, Any]:
     """A document with one list, which takes this parameter and answers with this body."""
     answered = {"description": "", "headers": headers or {}, "content": {"application/json": {"schema": body}}}
     query = [{"in": "query", "name": parameter, "schema": schema}] if parameter else []
-    return document({"/x": {"get": operation(*query, responses={"200": {**answered, "links": links or {}}})}}, **more)
+    return document({"/x": {"get": operation(*query, responses={"200": {**answered}})}}, **more)
 
 
 def fields(**schemas: Any) -> dict[str, Any]:
@@ -73,14 +72,6 @@ SCHEMES: dict[str, Scheme] = {
     "token": (
         listing("pageToken", body=fields(meta={"type": "object", "properties": {"nextPageToken": TEXT}})),
         lambda at, after, part, total: page({"items": part, "meta": {"nextPageToken": str(after or "")}}),
-    ),
-    "link of the document": (
-        listing(
-            "from",
-            body=fields(end=TEXT),
-            links={"nextPage": {"operationId": "op", "parameters": {"from": "$response.body#/end"}}},
-        ),
-        lambda at, after, part, total: page({"items": part, "end": after}),
     ),
     "number of pages": (
         listing("page", PAGE, body=fields(total_pages=INTEGER)),

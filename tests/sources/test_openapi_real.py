@@ -40,7 +40,7 @@ def called(
 
 
 def test_the_uspto_searches_by_a_form() -> None:
-    with pytest.raises(DefinitionError, match="which is to be filled in"):
+    with pytest.raises(DefinitionError, match="which has variables"):
         openapi(DATA / "uspto.yaml")
     arguments = {"dataset": "oa_citations", "version": "v1", "criteria": "a:[1 TO 2]", "rows": 5}
     body = b'[{"a":{}},{"b":1}]'
@@ -98,7 +98,7 @@ def test_digitalocean_s_document_is_in_several_files() -> None:
     )
     assert [tool.name for tool in tools] == ["droplets_list", "droplets_create", "droplets_destroy"]
     [left_out] = tools.report.left_out
-    assert left_out.what == "GET /v1/models" and "is another one, ['https://inference.do-ai.run']" in left_out.reason
+    assert left_out.item == "GET /v1/models" and "another server, ['https://inference.do-ai.run']" in left_out.reason
     secrets = {"bearer_auth": "token-0123456789"}
     for body, status in (
         ({"name": "web.example.com", "size": "s-1", "ssh_keys": None}, "ok"),
@@ -125,7 +125,7 @@ def test_digitalocean_s_document_is_in_several_files() -> None:
 
 def test_openai_takes_a_file_in_parts() -> None:
     tools = openapi(DATA / "openai.yaml", server="https://api.openai.com/v1", credentials={"ApiKeyAuth": "t"})
-    assert [one.what for one in tools.report.left_out] == ["/responses?beta=true"]
+    assert [one.item for one in tools.report.left_out] == ["/responses?beta=true"]
     arguments = {
         "file": {"name": "a.jsonl", "text": "{}\n"},
         "purpose": "batch",

@@ -16,7 +16,7 @@ from openapi_wire import Wire, called, document, imported, operation
 from ferrule import ToolError
 from ferrule.openapi.arguments import Argument, Signature
 from ferrule.openapi.bodies import Encoding
-from ferrule.openapi.requests import request_of
+from ferrule.openapi.requests import make_request
 
 BLUE, COLORS, RGB = "blue", ["blue", "black", "brown"], {"R": 100, "G": 200, "B": 150}
 
@@ -188,7 +188,7 @@ def test_one_name_in_two_places_has_the_place_before_it_and_the_report_says_so()
     given = document({"/x/{id}": {"get": operation(text_of("id", "path"), text_of("id"), text_of("q"))}})
     tools = imported(given)
     assert [*next(iter(tools)).input_schema["properties"]] == ["path_id", "query_id", "q"]
-    assert tools.report.taken[0].notes == (
+    assert tools.report.tools[0].notes == (
         "the argument 'path_id' is 'id' in the path",
         "the argument 'query_id' is 'id' in the query",
     )
@@ -268,7 +268,7 @@ def test_a_list_of_objects_in_a_style_that_cannot_write_it_is_left_out(required:
         assert not tools and "which its style cannot write" in tools.report.left_out[0].reason
     else:
         assert next(iter(tools)).input_schema["properties"] == {}
-        assert "which its style cannot write: it is left out" in tools.report.taken[0].notes[0]
+        assert "which its style cannot write: it is left out" in tools.report.tools[0].notes[0]
 
 
 # -- bodies ------------------------------------------------------------------------------------------------------------
@@ -446,7 +446,9 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 
 def written(place: Any, encoding: Encoding, value: Any) -> Any:
     path = "/a/{p}/z" if place == "path" else "/a"
-    return request_of("GET", path, Signature((Argument("p", place, "p", encoding, False),), None, {}, ()), {"p": value})
+    return make_request(
+        "GET", path, Signature((Argument("p", place, "p", encoding, False),), None, {}, ()), {"p": value}
+    )
 
 
 @given(TEXTS)
@@ -523,7 +525,7 @@ def test_every_text_in_a_path_is_one_part_of_it_or_refused(text: str) -> None:
 )
 def test_every_value_in_a_body_is_read_as_that_value(value: Any) -> None:
     [tool] = imported(with_body("application/json", {}))
-    made = request_of("POST", "/x", tool.handler.__self__.signature, {"body": value})  # type: ignore[attr-defined]
+    made = make_request("POST", "/x", tool.handler.__self__.signature, {"body": value})  # type: ignore[attr-defined]
     assert json.loads(made.content) == value
 
 

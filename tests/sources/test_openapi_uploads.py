@@ -13,7 +13,7 @@ import pytest
 from openapi_wire import Wire, answer, called, document, imported, operation, run
 
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult
-from ferrule.approval import ApprovalRequest, later
+from ferrule.approval import Asked, later
 from ferrule.guards import ask_before_changes, within
 from ferrule.middleware import retry
 from ferrule.sources import openapi
@@ -135,7 +135,7 @@ def test_who_approves_sees_name_type_and_size(file: Any, shown: str, folder: Pat
     seen: list[str] = []
 
     def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
-        seen.append(ApprovalRequest.from_call(call, decision, context).with_preview().text)
+        seen.append(Asked.of(call, decision, context).with_preview().text)
         return False
 
     given = upload(encoding={"file": {"contentType": "image/png"}}) if "data" in file else upload()
@@ -157,7 +157,7 @@ def test_every_attempt_of_a_call_sends_its_idempotency_key(name: str, schema: An
     header = {"in": "header", "name": name, "required": True, "schema": {"type": "string", **schema}}
     given = document({"/x": {"post": operation(header)}})
     tools = imported(given)
-    assert next(iter(tools)).input_schema["properties"] == {} and "no argument" in tools.report.taken[0].notes[0]
+    assert next(iter(tools)).input_schema["properties"] == {} and "not an argument" in tools.report.tools[0].notes[0]
 
     async def calls(runner: Runner, wire: Wire) -> list[str]:
         for id in ("a", "b"):

@@ -45,7 +45,7 @@ def test_a_folder_gives_the_tools_of_its_files_and_nothing_is_put_on_the_path(fo
     before = [*sys.path]
     tools = python(folder)
     assert [tool.name for tool in tools] == ["send", "price"] and tools.get("price").read_only is True
-    assert [one.what for one in tools.report.taken] == [str(folder / "mail.py"), str(folder / "orders.py")]
+    assert [tool.source for tool in tools.report.tools] == [str(folder / "mail.py"), str(folder / "orders.py")]
     assert asyncio.run(Runner(tools).run("price", {"item": "tea"})).output == 4
     assert sys.path == before and "orders" not in sys.modules
 
@@ -85,7 +85,7 @@ def test_a_file_that_cannot_be_used_is_left_out_of_a_folder_and_is_an_error_by_i
     tools = python(folder)
     assert [tool.name for tool in tools] == ["send", "price"]
     [left_out] = tools.report.left_out
-    assert left_out.what == str(folder / "broken.py") and why in left_out.reason
+    assert left_out.item == str(folder / "broken.py") and why in left_out.reason
     assert f"broken.py is left out: {left_out.reason}" in str(tools.report)
     with pytest.raises(DefinitionError) as raised:
         python(folder / "broken.py")

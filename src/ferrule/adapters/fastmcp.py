@@ -41,8 +41,8 @@ from ferrule.adapters.adapter import Adapter, context_maker, failed_outside, rec
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.mcp.content import annotations_of, call_result, tells_form, wire_name
-from ferrule.mcp.forms import MOST_IN_A_MESSAGE, Form, answer_of, elicitation, form_of
+from ferrule.mcp.content import has_sendable_schema, make_annotations, to_wire_result, wire_name
+from ferrule.mcp.forms import MOST_MESSAGE, Form, elicitation, make_form, to_decision
 from ferrule.mcp.results import to_result
 from ferrule.runner import Runner
 from ferrule.values.call import ToolCall, new_id
@@ -124,14 +124,14 @@ class _RunnerTool(TheirTool):
 
 def _their_tool(adapter: Adapter, tool: Tool, context_of: ContextOf) -> TheirTool:
     schema = tool.output_schema
-    told = schema is not None and schema.get("type") == "object" and tells_form(tool, adapter.runner.around)
+    told = schema is not None and schema.get("type") == "object" and has_sendable_schema(tool, adapter.runner.around)
     made = _RunnerTool(
         name=wire_name(tool),
         title=tool.title,
         description=tool.description or None,
         parameters=thaw(tool.input_schema),
         output_schema=thaw(schema) if told else None,
-        annotations=annotations_of(tool),
+        annotations=make_annotations(tool),
     )
 
     async def call(arguments: Mapping[str, Any]) -> TheirResult:
@@ -195,10 +195,10 @@ class _Request:
 
     async def _begin(self) -> ToolResult:
         """Run the call. If it brings an answer and has lost its `request_state`, ask again."""
-        form = form_of("", None, {})
+        form = make_form("", None, {})
         given = None if self._ctx.request_state else (self._ctx.input_responses or {}).get(form.key)
         if isinstance(given, wire.ElicitResult):
-            answer = answer_of(form, given, self._context.principal, self._sent.arguments)
+            answer = to_decision(form, given, self._context.principal, self._sent.arguments)
             return await self._answer(answer, None)
         return await self._adapter.run(self._sent, self._context, self._tell)
 
@@ -223,7 +223,7 @@ class _Request:
         return self._answer_of(form, given, pending)
 
     def _answer_of(self, form: Form, given: wire.ElicitResult, pending: Mapping[str, Any]) -> Decision:
-        return answer_of(form, given, self._context.principal, pending["arguments"])
+        return to_decision(form, given, self._context.principal, pending["arguments"])
 
     async def _tell(self, done: float, total: float | None, message: str | None) -> None:
         if done > self._done:  # MCP forbids a value that does not increase
@@ -262,11 +262,11 @@ def _record_in(state: str) -> Any:
 def _form_about(pending: Mapping[str, Any]) -> Form:
     """Return the question, with the call that it is about. Long texts are cut, so nothing hides behind them."""
     arguments = pending["arguments"]
-    most = MOST_IN_A_MESSAGE // (2 + len(arguments))
+    most = MOST_MESSAGE // (2 + len(arguments))
     lines = [f"{name}: {truncate_text(format_json(thaw(value)), most)}" for name, value in arguments.items()]
     message = "\n".join([truncate_text(pending["reason"], most), "", pending["call"]["name"], *lines])
     shown = "".join(c if c == "\n" or c.isprintable() else repr(c)[1:-1] for c in message)
-    return form_of(truncate_text(shown, MOST_IN_A_MESSAGE), pending["schema"], {})
+    return make_form(truncate_text(shown, MOST_MESSAGE), pending["schema"], {})
 
 
 def _input_required(form: Form, record: Mapping[str, Any]) -> TheirResult:
@@ -275,7 +275,9 @@ def _input_required(form: Form, record: Mapping[str, Any]) -> TheirResult:
 
 
 def _returned(result: ToolResult, tool: Tool, told: bool) -> TheirResult:
-    written = wire.CallToolResult.model_validate(call_result(result, tool, told=told, untold=(dict,)))
+    written = wire.CallToolResult.model_validate(
+        to_wire_result(result, tool, schema_listed=told, unlisted_types=(dict,))
+    )
     return TheirResult(written.content, written.structured_content, is_error=written.is_error is True)
 
 

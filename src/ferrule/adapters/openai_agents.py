@@ -66,7 +66,7 @@ _MOST_CHARACTERS: Final = 10_000
 """The most characters of arguments that the model is asked to send."""
 _UNASKED: Final = (
     "%s: a call of tool %r has to be asked about, and a person was not, or about another one, or by a runner with "
-    "another resume_key; it was not run. A yes to all calls is none here: ferrule.approval.remember keeps what a "
+    "another resume_key; it was not run. A yes to all calls is none here: ferrule.approval.remembered keeps what a "
     "person grants"
 )
 _UNASKABLE: Final = (
@@ -86,7 +86,7 @@ def tools(
 
     A call that needs a person's answer interrupts the agent's run in two cases: the runner has no approver, or its
     approver has `suspends = True`, because it answers at once only what it foresees, like
-    `approval.remember(approval.later)`.
+    `approval.remembered(approval.later)`.
 
     Args:
         context: Make the context of a call; `context_of` by default. The same call must get the same session from it

@@ -1,8 +1,8 @@
 """Approvers: the answer when a guard asks.
 
 `console` asks the person at the terminal, and `callback` a function of your program. `later` suspends the call, and
-`web` is a queue of suspended calls for a page. `remember` asks once and stores the answer for a while in `Grants`.
-`ApprovalRequest`, `Question` and `preview_lines` hold the contents of a question. `printable` makes text from others
+`web` is a queue of suspended calls for a page. `remembered` asks once and stores the answer for a while in `Grants`.
+`Asked`, `Question` and `preview_lines` hold the contents of a question. `printable` makes text from others
 safe to print.
 
 An approver takes the call, the decision to ask and the context. `allow(…)` or `True` lets the call run, and `ask(…)`
@@ -21,8 +21,8 @@ from ferrule.approval.later import later
 from ferrule.approval.offer import Offer
 from ferrule.approval.preview import NoPreview, preview_lines
 from ferrule.approval.question import Question
-from ferrule.approval.remember import remember
-from ferrule.approval.request import Answer, ApprovalRequest, RequestApprover, add_preview
+from ferrule.approval.remember import remembered
+from ferrule.approval.request import Answer, Asked, RequestApprover, add_preview
 from ferrule.approval.terminal import printable
 from ferrule.approval.web import (
     AcceptedAnswer,
@@ -39,7 +39,7 @@ __all__ = [
     "AlreadyAnswered",
     "Answer",
     "AnswerRefused",
-    "ApprovalRequest",
+    "Asked",
     "RequestApprover",
     "Grant",
     "Grants",
@@ -57,6 +57,6 @@ __all__ = [
     "preview_lines",
     "add_preview",
     "printable",
-    "remember",
+    "remembered",
     "web",
 ]

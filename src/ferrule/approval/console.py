@@ -18,7 +18,7 @@ from typing import Any, TextIO
 from ferrule.approval.editing import LONG_TEXT, edit_text, find_editor, parse_typed_value
 from ferrule.approval.offer import Offer
 from ferrule.approval.question import Question, format_name
-from ferrule.approval.request import Answer, ApprovalRequest
+from ferrule.approval.request import Answer, Asked
 from ferrule.approval.terminal import printable, reset
 from ferrule.executors.threads import Raised, run_in_thread
 from ferrule.values.call import ToolCall
@@ -54,9 +54,9 @@ class Console:
         self.by = by
 
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        return (await self.answer(ApprovalRequest.from_call(call, decision, context))).decision
+        return (await self.answer(Asked.of(call, decision, context))).decision
 
-    async def answer(self, request: ApprovalRequest) -> Answer:
+    async def answer(self, request: Asked) -> Answer:
         """Return the person's answer. The preview is made when the question has its turn."""
         source: TextIO | None = self.input or sys.stdin
         output: TextIO | None = self.output or sys.stderr
@@ -127,7 +127,7 @@ async def _run_dialogue(dialogue: _Dialogue) -> Answer:
 class _Dialogue:
     """One question to the person at the terminal, from its text to its answer."""
 
-    def __init__(self, request: ApprovalRequest, source: TextIO, output: TextIO, by: str | None) -> None:
+    def __init__(self, request: Asked, source: TextIO, output: TextIO, by: str | None) -> None:
         self.request = request
         self.source = source
         self.output = output
@@ -159,7 +159,7 @@ class _Dialogue:
         finally:
             _TERMINAL_LOCK.release()
 
-    def _ask_yes_or_no(self, request: ApprovalRequest) -> Answer:
+    def _ask_yes_or_no(self, request: Asked) -> Answer:
         question = self._show_question(request)
         while True:
             typed = self._read_answer(f"Allow it? [y/N{', m to show everything' if question.has_more else ''}] ")
@@ -190,7 +190,7 @@ class _Dialogue:
                 return request.deny(request.problem)
             question = self._show_question(request)
 
-    def _show_question(self, request: ApprovalRequest, *, whole: bool = False) -> Question:
+    def _show_question(self, request: Asked, *, whole: bool = False) -> Question:
         question = request.question(whole=whole)
         self._write(reset())
         self._show(question.text)
@@ -198,7 +198,7 @@ class _Dialogue:
             self._show(_EDIT_HINT)
         return question
 
-    def _refresh(self, request: ApprovalRequest) -> ApprovalRequest:
+    def _refresh(self, request: Asked) -> Asked:
         """Return `request` if its bound values are unchanged, otherwise the question as it is now."""
         current = request.with_preview(self._check_stopped) if request.binds else request
         if current.binds == request.binds:
@@ -206,7 +206,7 @@ class _Dialogue:
         self._show_line("The preview has changed. Now:")
         return current
 
-    def _ask_for_always(self, request: ApprovalRequest, offer: Offer) -> Answer | ApprovalRequest:
+    def _ask_for_always(self, request: Asked, offer: Offer) -> Answer | Asked:
         """Return the answer with the offer narrowed by the person, or the question to ask again."""
         self._show_line("Narrow each part, or press Enter to keep it.")
         for part in offer.parts:
@@ -229,13 +229,13 @@ class _Dialogue:
 
     # -- editing ------------------------------------------------------------------------------------------------------
 
-    def _find_editable(self, request: ApprovalRequest) -> list[str]:
+    def _find_editable(self, request: Asked) -> list[str]:
         """Return the names of the shown arguments. Only these may be edited."""
         if request.decision.schema is not None:
             return []
         return [name for name in request.call.arguments if name not in request.hidden]
 
-    def _edit_arguments(self, request: ApprovalRequest) -> ApprovalRequest:
+    def _edit_arguments(self, request: Asked) -> Asked:
         """Return the question with the arguments edited by the person, or unchanged if there is no edit.
 
         The person edits until the arguments fit.
@@ -298,7 +298,7 @@ class _Dialogue:
             self._write("" if echoes else "\n")
             self._show_line("The line has control characters, such as from an arrow key. Type it again.")
 
-    def _ask_for_value(self, into: str, request: ApprovalRequest) -> Answer:
+    def _ask_for_value(self, into: str, request: Asked) -> Answer:
         if self._show_question(request).has_more:
             typed = self._read_answer("Show everything? [m/N] ") or ""
             if typed.lower() in {"m", "more"}:
@@ -315,7 +315,7 @@ class _Dialogue:
             return request.deny(f"the person gave no value for {format_name(into)}")
         return request.to_answer(allow({**request.call.arguments, into: value}), self.by)
 
-    def _ask_for_object(self, schema: Mapping[str, Any], request: ApprovalRequest) -> Answer:
+    def _ask_for_object(self, schema: Mapping[str, Any], request: Asked) -> Answer:
         """Ask for one property after another, and return the answer."""
         question = self._show_question(request)
         values: dict[str, Any] = {}

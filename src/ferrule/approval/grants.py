@@ -22,7 +22,7 @@ from pydantic import ConfigDict, TypeAdapter
 from ferrule.approval.bounds import find_bounds, is_at_most, meets_condition, needs_exact_arguments, resolve_roots
 from ferrule.approval.offer import Offer
 from ferrule.approval.question import format_name
-from ferrule.approval.request import ApprovalRequest
+from ferrule.approval.request import Asked
 from ferrule.errors import DefinitionError
 from ferrule.policy.lock import definition_of
 from ferrule.scheduling.clock import MONOTONIC, Clock
@@ -284,7 +284,7 @@ class Grants:
                 return grant
         return None
 
-    def offers(self, request: ApprovalRequest) -> tuple[Offer, ...]:
+    def offers(self, request: Asked) -> tuple[Offer, ...]:
         """Return the offers for a question beside a single yes; none if no grant may answer it."""
         subject = find_subject(request.call, request.decision, request.context)
         if subject is None:
@@ -305,7 +305,7 @@ class Grants:
                 found.append(always)
         return tuple(found)
 
-    def grant(self, request: ApprovalRequest, offer: Offer, *, by: str | None = None) -> Grant:
+    def grant(self, request: Asked, offer: Offer, *, by: str | None = None) -> Grant:
         """Store a grant for the person's choice among the offers, perhaps narrowed.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ferrule.approval.request import Answer, ApprovalRequest, RequestApprover
+from ferrule.approval.request import Answer, Asked, RequestApprover
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
@@ -22,7 +22,7 @@ class Later:
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
         return decision
 
-    async def answer(self, request: ApprovalRequest) -> Answer:
+    async def answer(self, request: Asked) -> Answer:
         """Return "not now"."""
         return Answer(request.decision)
 

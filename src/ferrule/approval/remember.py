@@ -9,7 +9,7 @@ from typing import Any
 
 from ferrule.approval.grants import Grant, Grants
 from ferrule.approval.offer import Offer
-from ferrule.approval.request import Answer, ApprovalRequest, run_blocking
+from ferrule.approval.request import Answer, Asked, run_blocking
 from ferrule.definition.handler import is_async
 from ferrule.types import Approver
 from ferrule.values.call import ToolCall
@@ -22,7 +22,7 @@ log = logging.getLogger("ferrule")
 
 
 class Remember:
-    """The approver made by `remember`."""
+    """The approver made by `remembered`."""
 
     def __init__(self, inner: Approver, grants: Grants) -> None:
         self.inner: Any = inner
@@ -34,9 +34,9 @@ class Remember:
         return getattr(self.inner, "suspends", False) is True
 
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        return (await self.answer(ApprovalRequest.from_call(call, decision, context))).decision
+        return (await self.answer(Asked.of(call, decision, context))).decision
 
-    async def answer(self, request: ApprovalRequest) -> Answer:
+    async def answer(self, request: Asked) -> Answer:
         """Return the answer of a grant, or the other approver's answer to the question with offers."""
         try:
             grant = await run_blocking(lambda: self.grants.use(request.call, request.decision, request.context))
@@ -58,7 +58,7 @@ class Remember:
         inner = getattr(self.inner, "foresee", None)
         return None if inner is None else await inner(call, decision, context)
 
-    async def _inner_answer(self, request: ApprovalRequest) -> Answer:
+    async def _inner_answer(self, request: Asked) -> Answer:
         if (ask := getattr(self.inner, "answer", None)) is not None:
             return await ask(request)  # type: ignore[no-any-return]
         question = request.call, request.decision, request.context
@@ -67,7 +67,7 @@ class Remember:
         given: Any = await run_blocking(lambda: self.inner(*question))
         return request.to_answer(await given if inspect.isawaitable(given) else given)
 
-    async def _store_grant(self, request: ApprovalRequest, answer: Answer, offer: Offer) -> Answer:
+    async def _store_grant(self, request: Asked, answer: Answer, offer: Offer) -> Answer:
         """Store the chosen grant, and return the answer; a deny if the choice goes beyond the offers."""
         if not _is_unchanged(request, answer.decision):
             return Answer(deny("the person changed the arguments, and a grant covers unchanged arguments only"))
@@ -80,7 +80,7 @@ class Remember:
         return answer
 
 
-def _is_unchanged(request: ApprovalRequest, decision: Decision) -> bool:
+def _is_unchanged(request: Asked, decision: Decision) -> bool:
     """Return whether an allow is for the arguments as shown."""
     if decision.arguments is None:
         return True
@@ -91,7 +91,7 @@ def _is_unchanged(request: ApprovalRequest, decision: Decision) -> bool:
     return is_same_json(given, shown)
 
 
-def remember(inner: Approver, grants: Grants | None = None) -> Remember:
+def remembered(inner: Approver, grants: Grants | None = None) -> Remember:
     """Make an approver that asks `inner` once, and then remembers the answer if the person wants it.
 
     See docs/approvals.md#remembered-answers. A grant answers each call it covers: `allow(by=…)` with the name of its

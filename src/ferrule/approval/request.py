@@ -1,4 +1,4 @@
-"""A question to a person and the answer: an `ApprovalRequest` is shown, and an `Answer` comes back.
+"""A question to a person and the answer: an `Asked` is shown, and an `Answer` comes back.
 
 Each approver of this folder is called like any other, as `(call, decision, context)`. Its second method,
 `answer(request)`, takes offers for "always" as well, and returns the chosen one.
@@ -46,7 +46,7 @@ _THREADS_EACH = 8
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A person's answer to an `ApprovalRequest`. See docs/approvals.md.
+    """A person's answer to an `Asked`. See docs/approvals.md.
 
     Attributes:
         decision: `allow(…)`, `deny(…)`, or `ask(…)` for "not now".
@@ -62,11 +62,11 @@ class RequestApprover(Protocol):
 
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision: ...
 
-    async def answer(self, request: ApprovalRequest) -> Answer: ...
+    async def answer(self, request: Asked) -> Answer: ...
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalRequest:
+class Asked:
     """One question: a call, the decision to ask, and everything to show to a person. See docs/approvals.md.
 
     Attributes:
@@ -93,9 +93,7 @@ class ApprovalRequest:
     edited: bool = False
 
     @classmethod
-    def from_call(
-        cls, call: ToolCall, decision: Decision, context: ToolContext, offers: tuple[Offer, ...] = ()
-    ) -> ApprovalRequest:
+    def of(cls, call: ToolCall, decision: Decision, context: ToolContext, offers: tuple[Offer, ...] = ()) -> Asked:
         """Return the question for an approver, without its preview."""
         return cls(call, decision, context, offers, getattr(context, "tool", None))
 
@@ -150,14 +148,14 @@ class ApprovalRequest:
         """Whether the tool can preview this call. A question for input has none."""
         return getattr(self.tool, "preview", None) is not None and self.decision.schema is None
 
-    def with_preview(self, on_wait: Callable[[], object] = lambda: None) -> ApprovalRequest:
+    def with_preview(self, on_wait: Callable[[], object] = lambda: None) -> Asked:
         """Return the question with a new preview. `on_wait` is called during the preview, and may raise.
 
         A preview that raises or takes longer than 10 s is left out, and the question says so.
         """
         return add_previews([self], on_wait)[0]
 
-    def _make_preview(self) -> ApprovalRequest:
+    def _make_preview(self) -> Asked:
         """Return the question with its preview as plain data, whatever the tool returns or raises."""
         failed = self._without_preview("")
         try:
@@ -177,7 +175,7 @@ class ApprovalRequest:
         lines = format_traceback(error, make_redactor(getattr(self.context, "secrets", None)))
         write_log(logging.ERROR, facts, "the preview of tool %r raised: %s", self.call.name, lines)
 
-    def _without_preview(self, reason: str) -> ApprovalRequest:
+    def _without_preview(self, reason: str) -> Asked:
         return replace(self, preview=reason, binds=FrozenDict(), problem=None)
 
     def _read_bindings(self, result: object) -> JsonObject:
@@ -191,9 +189,7 @@ class ApprovalRequest:
                 raise NoPreview(f"it binds {name!r} to a value without JSON") from None
         return binds
 
-    def with_arguments(
-        self, arguments: Mapping[str, Any], on_wait: Callable[[], object] = lambda: None
-    ) -> ApprovalRequest:
+    def with_arguments(self, arguments: Mapping[str, Any], on_wait: Callable[[], object] = lambda: None) -> Asked:
         """Return the question about the call with other arguments from a person, with a new preview.
 
         A changed path becomes a real path. The question has no offers, because "always" is for the arguments of the
@@ -289,15 +285,13 @@ class ApprovalRequest:
         return replace(decision, arguments={**decision.arguments, **self.binds})
 
 
-def add_previews(
-    requests: Sequence[ApprovalRequest], on_wait: Callable[[], object] = lambda: None
-) -> list[ApprovalRequest]:
+def add_previews(requests: Sequence[Asked], on_wait: Callable[[], object] = lambda: None) -> list[Asked]:
     """Return the requests with their previews, made in parallel within 10 s for all of them.
 
     Each principal has at most eight threads, so slow previews of one do not delay those of another. `on_wait` is
     called during the previews, and may raise.
     """
-    made: dict[int, ApprovalRequest] = {}
+    made: dict[int, Asked] = {}
     queues: defaultdict[str | None, deque[int]] = defaultdict(deque)
     for number, request in enumerate(requests):
         if request.has_preview:
@@ -332,7 +326,7 @@ def add_previews(
     ]
 
 
-async def add_preview(request: ApprovalRequest) -> ApprovalRequest:
+async def add_preview(request: Asked) -> Asked:
     """Return `request` with its preview, made in a thread. See docs/approvals.md."""
     return await run_blocking(request.with_preview)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ferrule.approval.request import ApprovalRequest, add_previews, run_blocking
+from ferrule.approval.request import Asked, add_previews, run_blocking
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.stores.store import BrokenRow, Memory, Store, read_row, replace_row
@@ -53,7 +53,7 @@ class WaitingCall:
     """
 
     id: str
-    request: ApprovalRequest
+    request: Asked
     record: JsonObject
     expires_at: float
     problem: str | None = None
@@ -83,10 +83,10 @@ class AcceptedAnswer(NamedTuple):
 class Web:
     """The queue made by `web`."""
 
-    def __init__(self, store: Store, tools: Mapping[str, Tool], allow_own: bool, name: str) -> None:
+    def __init__(self, store: Store, tools: Mapping[str, Tool], own: bool, name: str) -> None:
         self.store = store
         self.tools = tools
-        self.allow_own = allow_own
+        self.own = own
         self._prefix = f"waiting-{name} " if name else "waiting "
 
     async def put(self, suspended: ToolResult | JsonObject) -> str:
@@ -149,7 +149,7 @@ class Web:
         decision = replace(found.request.to_answer(given).decision, by=by)
         if decision.kind == "allow" and found.problem is not None:
             raise AnswerRefused(f"this call can only be denied: {found.problem}")
-        conflict = None if self.allow_own or decision.kind != "allow" else found.request.find_conflict(by)
+        conflict = None if self.own or decision.kind != "allow" else found.request.find_conflict(by)
         if conflict is not None:
             raise OwnCall(conflict)
         answered = {"answered": by, "pending": {"expires_at": found.expires_at}}
@@ -174,7 +174,7 @@ class Web:
         if isinstance(read, WaitingCall):
             return read
         problem = f"the stored record cannot be read ({read.problem})"
-        request = ApprovalRequest(ToolCall(id, "unreadable"), Decision("ask", problem), ToolContext(), problem=problem)
+        request = Asked(ToolCall(id, "unreadable"), Decision("ask", problem), ToolContext(), problem=problem)
         return WaitingCall(id, request, freeze({"pending": None}), time.time() + _UNREADABLE_SECONDS, problem)
 
     def _read(self, id: str, row: Any) -> WaitingCall:
@@ -189,7 +189,7 @@ class Web:
         wanted = None if pending["schema"] is None else freeze(pending["schema"])
         decision = Decision("ask", pending["reason"], into=pending["into"], schema=wanted, rule=pending["rule"])
         tool = self.tools.get(name) if pending["listed"] else None
-        request = ApprovalRequest(call, decision, ToolContext(**pending["context"]), tool=tool)
+        request = Asked(call, decision, ToolContext(**pending["context"]), tool=tool)
         if pending["key"] != str(id) or not (request.text and request.digest):
             raise ValueError(f"the record belongs to {pending['key']!r}")
         0.0 + pending["asked_at"] + pending["expires_at"]  # both are numbers, not texts
@@ -212,7 +212,7 @@ def _has_expired(row: Any) -> bool:
     return bool(row["pending"]["expires_at"] <= time.time())
 
 
-def web(store: Store | None = None, *, tools: Iterable[Tool] = (), allow_own: bool = True, name: str = "") -> Web:
+def web(store: Store | None = None, *, tools: Iterable[Tool] = (), own: bool = True, name: str = "") -> Web:
     """Make a queue of suspended calls for a page or a chat bot.
 
     The runner has `approval.later` as its approver. See docs/approvals.md#a-page-or-a-chat-bot.
@@ -229,4 +229,4 @@ def web(store: Store | None = None, *, tools: Iterable[Tool] = (), allow_own: bo
     """
     if not re.fullmatch(r"[\w.-]*", name):
         raise DefinitionError(f"web(name) may have letters, digits, '_', '.' and '-', not {name!r}")
-    return Web(Memory() if store is None else store, {tool.name: tool for tool in tools}, allow_own, name)
+    return Web(Memory() if store is None else store, {tool.name: tool for tool in tools}, own, name)

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset, allow
-from ferrule.approval import Answer, ApprovalRequest, Grants, RequestApprover, console, printable, remember
+from ferrule.approval import Answer, Asked, Grants, RequestApprover, console, printable, remembered
 from ferrule.approval.remember import Remember
 from ferrule.approval.request import run_blocking
 from ferrule.cli import load
@@ -22,7 +22,7 @@ from ferrule.cli.usage import UsageError, choices
 from ferrule.definition.handler import is_async
 from ferrule.guards import ask_before_changes, within
 from ferrule.middleware import limit_output
-from ferrule.sources._objects import toolset_of
+from ferrule.sources._objects import to_toolset
 from ferrule.stores.store import ReachableError
 from ferrule.types import Approver, Guard, Observer
 
@@ -135,7 +135,7 @@ def runner(
     tools = Toolset([]) if more is None else more
     for place, what in found:
         try:
-            tools = tools + toolset_of(what)
+            tools = tools + to_toolset(what)
         except DefinitionError as error:
             raise UsageError(f"the tools of {place!r} cannot be used: {error}") from None
     if lock is not None:
@@ -175,7 +175,7 @@ def _remembering(
     """
     try:
         kept = Kept(roots_of([what for _, what in found if isinstance(what, Runner)]))
-        return remember(person, Grants(kept, scope=scope))
+        return remembered(person, Grants(kept, scope=scope))
     except ReachableError as error:
         person.note = f"ferrule: answers are not remembered here: {error}"
         return person
@@ -204,9 +204,9 @@ class _AtTheTerminal:
         """A note to print once, before the first question to a person who is there."""
 
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        return (await self.answer(ApprovalRequest.from_call(call, decision, context))).decision
+        return (await self.answer(Asked.of(call, decision, context))).decision
 
-    async def answer(self, asked: ApprovalRequest) -> Answer:
+    async def answer(self, asked: Asked) -> Answer:
         """Return the answer of the person."""
         async with self._turn:
             await asyncio.sleep(0)

@@ -18,7 +18,7 @@ from types import ModuleType
 
 from ferrule.cli.usage import UsageError
 from ferrule.security.import_path import load_searching_modules
-from ferrule.sources.python import module_of
+from ferrule.sources.python import load_module_file
 
 
 def load_file(name: str) -> ModuleType:
@@ -35,7 +35,7 @@ def load_file(name: str) -> ModuleType:
     _append(str(file.absolute().parent))
     try:
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for the command's own output
-            return module_of(file)
+            return load_module_file(file)
     except (Exception, SystemExit) as error:
         raise broken(name, error) from error
 

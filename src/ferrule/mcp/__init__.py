@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ferrule import DefinitionError, FerruleError, Toolset
-from ferrule.mcp._config import servers_of
+from ferrule.mcp._config import parse_servers
 from ferrule.mcp._settings import Bearer, Http, Memory, Mode, OAuth, Stdio
 from ferrule.mcp._status import LeftOut, ServerStatus
 from ferrule.policy.lock import LockFile, locked
@@ -76,20 +76,22 @@ def connect(
             missing or the lock file cannot be read.
         ServersDownError: On entering, no server started, or a required one did not.
     """
-    found = servers_of(servers, name, inputs or {})
-    known = {server.name for server in found}
+    found = parse_servers(servers, name, inputs or {})
+    server_names = {server.name for server in found}
     if not isinstance(trusted, bool):
         if not isinstance(trusted, Collection):
-            raise DefinitionError(f"trusted is true, false, or the names of servers, not {trusted!r}")
+            raise DefinitionError(f"trusted must be true, false or names of servers, not {trusted!r}")
         names = {trusted} if isinstance(trusted, str) else set(trusted)
-        if unknown := sorted(names - known, key=str):
-            raise DefinitionError(f"trusted={unknown[0]!r} names no server; their names are {sorted(map(str, known))}")
+        if unknown := sorted(names - server_names, key=str):
+            raise DefinitionError(
+                f"trusted={unknown[0]!r} names no server; their names are {sorted(map(str, server_names))}"
+            )
         trusted = frozenset(names)
     seconds: object = start_timeout
     if not (isinstance(seconds, int | float) and seconds > 0):
-        raise DefinitionError(f"start_timeout is a number of seconds, not {start_timeout!r}")
+        raise DefinitionError(f"start_timeout must be a number of seconds, not {start_timeout!r}")
     if type(longest_description) is not int or longest_description < 1:
-        raise DefinitionError(f"longest_description is a number of characters, not {longest_description!r}")
+        raise DefinitionError(f"longest_description must be a number of characters, not {longest_description!r}")
     return Servers(found, trusted, required, elicitation, start_timeout, longest_description, lock)
 
 
@@ -131,20 +133,6 @@ class Servers:
         return self._left_out
 
     @property
-    def auto_approved(self) -> frozenset[str]:
-        """The names of the tools that an `mcp.json` wants to run without asking (`autoApprove`, `alwaysAllow`). Ferrule
-        does not follow them; your approver can: `approve=lambda call, decision, context: call.name in
-        servers.auto_approved`."""
-        found: set[str] = set()
-        for server in self._servers:
-            prefix = "" if server.name is None else f"{server.name}__"
-            wanted = {f"{prefix}{name}" for name in server.auto_approve}
-            if f"{prefix}*" in wanted:
-                wanted |= {tool.name for tool in self._toolset if tool.name.startswith(prefix)}
-            found |= wanted
-        return frozenset(found & {tool.name for tool in self._toolset})
-
-    @property
     def status(self) -> Mapping[str, ServerStatus]:
         """The state of each server, by its name, or by its address if it has no name."""
         if not self._connections:
@@ -171,7 +159,7 @@ class Servers:
 
     async def __aenter__(self) -> Toolset:
         if self._entered:
-            raise RuntimeError("connect(…) is entered once; make another one for another connection")
+            raise RuntimeError("connect(…) can be entered once; call connect(…) again for another connection")
         self._entered = True
         if self._lock is not None:
             self._lock.hold_key()
@@ -213,9 +201,9 @@ class Servers:
         """
         for connection in self._connections:
             connection.start()
-            self._tasks.append(asyncio.create_task(connection.own(), name=f"mcp {connection.server.label}"))
+            self._tasks.append(asyncio.create_task(connection.run(), name=f"mcp {connection.server.label}"))
         for connection in self._connections:
-            await connection.settled()
+            await connection.wait_until_settled()
         down = [status for status in self.status.values() if status.state == "down"]
         if down and (self._required or len(down) == len(self._connections)):
             raise ServersDownError("; ".join(f"the MCP server {one.name} is down: {one.reason}" for one in down))
@@ -236,11 +224,11 @@ class Servers:
 
     async def _take(self, place: int, listing: Listing, is_late: Callable[[], bool]) -> None:
         """Take over a server's list, as far as there is time."""
-        from ferrule.mcp._tools import without_doubles
+        from ferrule.mcp._tools import remove_duplicates
 
         if not await self._tools[place].take(listing, is_late):
             return
-        tools, left_out = without_doubles(self._tools)
+        tools, left_out = remove_duplicates(self._tools)
         self._left_out = tuple(left_out)
         if tools == list(self._listed):
             return

@@ -26,8 +26,8 @@ _MOST_WAITS = 10
 _MOST_ERRORS = 100
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.25
 """Seconds between two tries if a server wants no input, but to be asked again; as the SDK's own client waits."""
-_VISIT_FIRST = types.URL_ELICITATION_REQUIRED
-_PERHAPS = "The call may have been executed all the same: its effect may have happened."
+_VISIT_REQUIRED = types.URL_ELICITATION_REQUIRED
+_MAY_HAVE_RUN = "The call may have been executed all the same: its effect may have happened."
 _ENDED_TEXTS = ("Connection closed", "SSE stream ")
 """The beginnings of the SDK's error, with the code -32000, for a connection that ended. A server may use that code for
 its own errors."""
@@ -47,7 +47,7 @@ class _CallRequest(types.Request[Any, Literal["tools/call"]]):
         return {"method": self.method, "params": {**self.params}}
 
 
-def _request(name: str, payload: dict[str, Any], responses: Responses | None, state: str | None) -> _CallRequest:
+def _make_request(name: str, payload: dict[str, Any], responses: Responses | None, state: str | None) -> _CallRequest:
     params: dict[str, Any] = {"name": name, "arguments": payload}
     if responses is not None:
         dumped = {key: one.model_dump(by_alias=True, mode="json", exclude_none=True) for key, one in responses.items()}
@@ -78,20 +78,20 @@ class RemoteTool:
         for name in context.tool.hidden:  # the server may repeat bound and private values in its log
             self._connection.log.hide(str(_ferrule_payload.get(name, "")))
         try:
-            return await self._answered(_ferrule_payload, context)
+            return await self._wait_for_result(_ferrule_payload, context)
         except Exception as error:  # the server may have chosen its words, whatever it is
-            raise self._connection.log.failure(error) from None
+            raise self._connection.log.make_error(error) from None
 
-    async def _answered(self, payload: dict[str, Any], context: ToolContext) -> object:
+    async def _wait_for_result(self, payload: dict[str, Any], context: ToolContext) -> object:
         answer = context.answer
         responses, state = (None, None) if answer is None else to_responses(answer)
         wait = _FIRST_PAUSE
         for _ in range(_MOST_WAITS):
-            found = await self._sent(payload, responses, state, context)
+            found = await self._send(payload, responses, state, context)
             if isinstance(found, InputRequired):
                 return found
             if isinstance(found, types.CallToolResult):
-                self._connection.answered()
+                self._connection.on_answer()
                 return to_result(found, self.check)
             if found.input_requests:
                 return to_question(found, self._connection.server.label)
@@ -99,9 +99,9 @@ class RemoteTool:
             if not await context.pause(wait):
                 break
             wait = min(2 * wait, _LONGEST_PAUSE)
-        raise ToolError(f"{self._connection.server.label} did not come to an end, and only asked to be asked again")
+        raise ToolError(f"{self._connection.server.label} gave no result and only asked to be called again")
 
-    async def _sent(
+    async def _send(
         self, payload: dict[str, Any], responses: Responses | None, state: str | None, context: ToolContext
     ) -> types.CallToolResult | types.InputRequiredResult | InputRequired:
         """Return the server's answer. The call is sent once more if the server did not look at it.
@@ -109,68 +109,68 @@ class RemoteTool:
         Raises:
             ToolError: There is no answer.
         """
-        request = _request(self._name, payload, responses, state)
+        request = _make_request(self._name, payload, responses, state)
         try:
-            return await self._exchanged(request, context)
+            return await self._exchange(request, context)
         except MCPError as error:
-            asked = to_visit(error, self._connection.server.label) if error.code == _VISIT_FIRST else None
+            asked = to_visit(error, self._connection.server.label) if error.code == _VISIT_REQUIRED else None
             if asked is not None:
                 return asked
-            if not await self._mended(error):
-                raise self._failure(error) from error
+            if not await self._can_send_again(error):
+                raise self._make_error(error) from error
         try:
-            return await self._exchanged(request, context)
+            return await self._exchange(request, context)
         except MCPError as error:
-            raise self._failure(error) from error
+            raise self._make_error(error) from error
 
-    async def _exchanged(
+    async def _exchange(
         self, request: _CallRequest, context: ToolContext
     ) -> types.CallToolResult | types.InputRequiredResult:
         connection = self._connection
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:
-            context.progress(progress, total, connection.log.told(message or ""))
+            context.progress(progress, total, connection.log.clean(message or ""))
 
-        session = connection.ready or await connection.opened()
+        session = connection.ready or await connection.open()
         users, http = connection.users, connection.http
         signed = None
         if users is not None:
             has_session = http is not None and http.has_session
             signed = await users.begin(context, connection.protocol, has_session=has_session)
-        call = connection.begins(context)
+        call = connection.begin_call(context)
         before = OPEN_CALL.set(call)
         # Over HTTP the SDK reads an answer in the context of its call.
         logs = None if http is None else SDK_LOGS.set(connection.log)
         try:
             return await session.send_request(request, _ANSWER, progress_callback=tell)
         except asyncio.CancelledError:
-            if not call.take_back():
+            if not call.undo_cancellation():
                 raise
-            text = f"the connection to {connection.server.label} was left before its answer. {_PERHAPS}"
+            text = f"the connection to {connection.server.label} was left before its answer. {_MAY_HAVE_RUN}"
             raise ToolError(text, executed=None) from None
         except ValidationError as error:
             errors = error.errors() if error.error_count() <= _MOST_ERRORS else []  # a list of all takes seconds
             kinds = ", ".join(sorted({".".join(map(str, one["loc"][:4])) for one in errors})[:3])
-            raise self._unreadable(f"{UNREADABLE_ANSWER}: {kinds}") from None
+            raise self._make_unreadable_error(f"{UNREADABLE_ANSWER}: {kinds}") from None
         except MCPError as error:
             fate = self._fate(error)
             if fate in ("forgotten", "expired"):
-                connection.forgotten(session)
+                connection.mark_forgotten(session)
             if fate != "not sent":
                 raise
-            why = connection.log.told_of(error)
-            connection.unreachable(why)
+            why = connection.log.clean_error(error)
+            connection.mark_unreachable(why)
             text = f"{connection.server.label} could not be reached: {why}"
             raise ToolError(text, executed=False) from error
         finally:
-            connection.ends(call)
+            connection.end_call(call)
             OPEN_CALL.reset(before)
             if users is not None and signed is not None:
                 users.end(signed)
             if logs is not None:
                 SDK_LOGS.reset(logs)
 
-    async def _mended(self, error: MCPError) -> bool:
+    async def _can_send_again(self, error: MCPError) -> bool:
         """Return whether the server certainly did not look at the call, and it may be sent again by now: the server
         lost its session, or wants headers known only from its present list of tools."""
         connection = self._connection
@@ -185,27 +185,27 @@ class RemoteTool:
         http = self._connection.http
         return None if http is None else http.fate(error)
 
-    def _failure(self, error: MCPError) -> ToolError:
+    def _make_error(self, error: MCPError) -> ToolError:
         """Return the error of a call for an error in place of its answer."""
         label = self._connection.server.label
-        message = self._connection.log.told_of(error)
+        message = self._connection.log.clean_error(error)
         fate = self._fate(error)
         has_ended = fate == "broken" or (error.code == types.CONNECTION_CLOSED and message.startswith(_ENDED_TEXTS))
         if has_ended or fate == "failed":  # bytes or an address of the server's may stand in the message
-            self._connection.log.tell(logging.WARNING, f"{label}: a call failed: {message}")
+            self._connection.log.write(logging.WARNING, f"{label}: a call failed: {message}")
             what = f"connection to {label} ended before its answer" if has_ended else f"request to {label} failed"
-            return ToolError(f"the {what}. {_PERHAPS}", executed=None)
-        self._connection.answered()
+            return ToolError(f"the {what}. {_MAY_HAVE_RUN}", executed=None)
+        self._connection.on_answer()
         if message.startswith((UNREADABLE_ANSWER, _REDIRECTED)):
-            return self._unreadable(message)
+            return self._make_unreadable_error(message)
         if message.startswith("HTTP 5"):
-            return ToolError(f"{label} failed: {message}. {_PERHAPS}", executed=None)
+            return ToolError(f"{label} failed: {message}. {_MAY_HAVE_RUN}", executed=None)
         return ToolError(f"{label} refused the call: {message} (error {error.code})", executed=None)
 
-    def _unreadable(self, why: str) -> ToolError:
+    def _make_unreadable_error(self, why: str) -> ToolError:
         """Log the reason, and return the error for the call. The reason is not for the model: the server may have
         chosen its words."""
         label = self._connection.server.label
-        self._connection.log.tell(logging.WARNING, f"{label}: {why}")
+        self._connection.log.write(logging.WARNING, f"{label}: {why}")
         text = f"The answer of {label!r} could not be read. The call may have been executed."
         return ToolError(text, executed=None)

@@ -32,8 +32,8 @@ from pydantic import ValidationError
 from ferrule import InputRequired, ToolContext, ToolError, __version__
 from ferrule.mcp._http import HttpClient
 from ferrule.mcp._log import DROPPED, SDK_LOGS, ServerLog
-from ferrule.mcp._oauth import provider
-from ferrule.mcp._questions import accepted, reason_of, schema_of
+from ferrule.mcp._oauth import make_provider
+from ferrule.mcp._questions import accept, format_reason, read_schema
 from ferrule.mcp._reach import Reach
 from ferrule.mcp._settings import Bearer, Http, Memory, OAuth, Server, Stdio
 from ferrule.mcp._status import State
@@ -51,13 +51,13 @@ _MOST_INSTRUCTIONS = 8_000
 _DEBOUNCE, _BETWEEN_LISTS = 0.1, 3.0
 """Seconds to wait for further changes, and least seconds between two lists."""
 _LEAVE_SECONDS = 2.0
-_SHORTEST_KEPT, _LONGEST_KEPT = 5.0, 86_400.0
+_SHORTEST_LIFETIME, _LONGEST_LIFETIME = 5.0, 86_400.0
 """The range of seconds until a list is read again if the server limits its lifetime."""
 
 
 _SSE_ALONE = (
-    "it speaks the transport with HTTP and SSE of 2024 alone, which MCP has given up; give the address at which the "
-    "server speaks Streamable HTTP, often /mcp in the place of /sse"
+    "it speaks only the HTTP+SSE transport of 2024, which MCP has replaced; give the address where the "
+    "server speaks Streamable HTTP, often /mcp instead of /sse"
 )
 
 
@@ -67,15 +67,15 @@ class Listing(NamedTuple):
     Attributes:
         tools: The definitions.
         left_out: The name of a tool, or `None` for the list as a whole, with the problem.
-        kept: Seconds until the list is read again; `None` if the server gives no time.
+        lifetime: Seconds until the list is read again; `None` if the server gives no time.
     """
 
     tools: list[types.Tool]
     left_out: list[tuple[str | None, str]]
-    kept: float | None = None
+    lifetime: float | None = None
 
 
-class Sifted(NamedTuple):
+class ToolValidation(NamedTuple):
     """The state of reading a list definition by definition.
 
     Attributes:
@@ -98,7 +98,7 @@ class OpenCall:
         variables: The context variables of the call: an approver may find the person to ask by them.
     """
 
-    __slots__ = ("_cancels", "_left", "_task", "context", "owner", "variables")
+    __slots__ = ("_earlier_cancellations", "_is_cancelled_here", "_task", "context", "owner", "variables")
 
     def __init__(self, owner: Connection, context: ToolContext) -> None:
         self.owner = owner
@@ -106,19 +106,19 @@ class OpenCall:
         self.variables = contextvars.copy_context()
         task: Any = asyncio.current_task()
         self._task: asyncio.Task[Any] = task
-        self._cancels = self._task.cancelling()
-        self._left = False
+        self._earlier_cancellations = self._task.cancelling()
+        self._is_cancelled_here = False
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         """End the wait for the answer, by cancelling the task."""
-        if not self._left:
-            self._left = True
+        if not self._is_cancelled_here:
+            self._is_cancelled_here = True
             self._task.cancel()
 
-    def take_back(self) -> bool:
-        """Undo the cancellation by `leave`. Return whether there was one, and nobody else has cancelled the task."""
-        left, self._left = self._left, False
-        return left and self._task.uncancel() <= self._cancels
+    def undo_cancellation(self) -> bool:
+        """Undo the cancellation by `cancel`. Return whether there was one, and nobody else has cancelled the task."""
+        was_cancelled, self._is_cancelled_here = self._is_cancelled_here, False
+        return was_cancelled and self._task.uncancel() <= self._earlier_cancellations
 
 
 OPEN_CALL: ContextVar[OpenCall | None] = ContextVar("ferrule.mcp.call", default=None)
@@ -133,7 +133,7 @@ class Connection:
         server: The server.
         start_timeout: Seconds for a start, until the tools are listed.
         elicitation: Whether the server may ask a person.
-        listed: Called with each list of the server, and with a function that returns whether it is late.
+        on_listing: Called with each list of the server, and with a function that returns whether it is late.
 
     Attributes:
         session: The SDK's session for requests; `None` unless the server is ready.
@@ -152,29 +152,29 @@ class Connection:
         server: Server,
         start_timeout: float,
         elicitation: bool,
-        listed: Callable[[Listing, Callable[[], bool]], Awaitable[None]],
+        on_listing: Callable[[Listing, Callable[[], bool]], Awaitable[None]],
     ) -> None:
         self.server = server
         self.session: ClientSession | None = None
         self.http: HttpClient | None = None
         self.state: State = "idle"
         self.reason = self.protocol = self.server_info = self.instructions = ""
-        self._start_timeout, self._elicitation, self._listed = start_timeout, elicitation, listed
+        self._start_timeout, self._elicitation, self._on_listing = start_timeout, elicitation, on_listing
         auth = getattr(server, "auth", None)
         self.users = UserTokens(auth, server.label) if isinstance(auth, Bearer) else None
         self.log = ServerLog(server.label, server.secrets)
         self._loop = asyncio.get_running_loop()
         self._retry_at, self._failures, self._has_listed = 0.0, 0, False
         self._forgotten = False
-        self._given_up: set[types.RequestId] = set()
-        self._sifted: Sifted | None = None
-        self._kept: float | None = None
-        self._limit: asyncio.Timeout | None = None
+        self._cancelled_requests: set[types.RequestId] = set()
+        self._validation: ToolValidation | None = None
+        self._list_lifetime: float | None = None
+        self._start_limit: asyncio.Timeout | None = None
         self._closing = False
         self._calls: set[OpenCall] = set()
         self._idle = asyncio.Event()
-        self._asked: dict[OpenCall, asyncio.Task[Any]] = {}
-        self._wanted, self._settled, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._questions: dict[OpenCall, asyncio.Task[Any]] = {}
+        self._start_requested, self._settled, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._stale, self._followed = asyncio.Event(), asyncio.Event()
 
     # -- for calls -----------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Connection:
         """The session for requests, if nothing has to be waited for."""
         return self.session if asyncio.get_running_loop() is self._loop else None
 
-    async def opened(self) -> ClientSession:
+    async def open(self) -> ClientSession:
         """Return the session for requests. Start the server if it may be started.
 
         Raises:
@@ -198,63 +198,63 @@ class Connection:
         if self.state == "starting":
             await self._settled.wait()
         if self.session is None:
-            raise self._refusal()
+            raise self._make_down_error()
         return self.session
 
-    def _refusal(self) -> ToolError:
+    def _make_down_error(self) -> ToolError:
         label, left = self.server.label, self.retry_in
         if self.state == "closed":
-            return ToolError(f"{label} is closed: its connect(…) was left", executed=False)
+            return ToolError(f"{label} is closed: its connect(…) has ended", executed=False)
         # The reason is in the log and not for a model: the server may have chosen its words.
-        return ToolError(f"{label} is down; tried again in {left:.1f} s", executed=False, retry_after=left)
+        return ToolError(f"{label} is down; Ferrule tries again in {left:.1f} s", executed=False, retry_after=left)
 
     @property
     def retry_in(self) -> float:
         """Seconds until a call may start it again."""
         return max(self._retry_at - self._loop.time(), 0.0) if self.state == "down" else 0.0
 
-    def answered(self) -> None:
+    def on_answer(self) -> None:
         """Forget earlier failures, because the server has answered a call."""
         self._failures = 0
 
-    def begins(self, context: ToolContext) -> OpenCall:
+    def begin_call(self, context: ToolContext) -> OpenCall:
         """Register a call. The server may ask its person until the call `ends`."""
         call = OpenCall(self, context)
         self._calls.add(call)
         return call
 
-    def ends(self, call: OpenCall) -> None:
+    def end_call(self, call: OpenCall) -> None:
         """Unregister a call, and withdraw the server's question about it."""
         self._calls.discard(call)
-        call.take_back()
+        call.undo_cancellation()
         if self._forgotten and not self._calls:
             self._idle.set()
-        if self._asked and (asked := self._asked.pop(call, None)) is not None:
-            asked.cancel()
+        if self._questions and (question := self._questions.pop(call, None)) is not None:
+            question.cancel()
 
     def start(self) -> None:
         """Have the connection's task start the server."""
         self.state = "starting"
         self._settled.clear()
-        self._wanted.set()
+        self._start_requested.set()
 
-    def lost(self, reason: str) -> None:
+    def mark_lost(self, reason: str) -> None:
         """Mark the connection as lost. Later calls start it again."""
         if self.session is not None:
-            self._down(reason)
+            self._on_down(reason)
         self._ended.set()
 
-    def forgotten(self, session: ClientSession) -> None:
+    def mark_forgotten(self, session: ClientSession) -> None:
         """Mark this session as forgotten by the server. Later calls make another one, once the calls under way have
         heard the same, or their time is over."""
         if self.session is session:
             self._forgotten = True
-            self.lost("the server has forgotten the session")
+            self.mark_lost("the server has forgotten the session")
 
-    def unreachable(self, reason: str) -> None:
+    def mark_unreachable(self, reason: str) -> None:
         """Mark the connection as lost after a call could not be sent, unless others are under way."""
         if len(self._calls) <= 1:
-            self.lost(reason)
+            self.mark_lost(reason)
 
     async def list_again(self) -> bool:
         """List the tools again, because a call may need the headers named in their definitions. Return whether there
@@ -264,30 +264,30 @@ class Connection:
             return False
         try:
             async with asyncio.timeout(self._start_timeout):
-                listing = await self._list(session)
+                listing = await self._fetch_list(session)
         except (MCPError, ValueError, TimeoutError):
             return False
-        await self._take_listing(listing, self._loop.time() + self._start_timeout)
+        await self._pass_listing(listing, self._loop.time() + self._start_timeout)
         return True
 
-    async def _list(self, session: ClientSession) -> Listing:
+    async def _fetch_list(self, session: ClientSession) -> Listing:
         """Return the list. If the SDK refuses all of it for one definition, list once more, and leave out invalid
         definitions."""
         try:
             return await list_tools(session)
         except ValidationError:
-            sifted = self._sifted = Sifted(session.protocol_version or "", [])
+            validation = self._validation = ToolValidation(session.protocol_version or "", [])
         try:
             listing = await list_tools(session)
         finally:
-            self._sifted = None
-        return listing._replace(left_out=[*sifted.left_out, *listing.left_out])
+            self._validation = None
+        return listing._replace(left_out=[*validation.left_out, *listing.left_out])
 
-    async def _take_listing(self, listing: Listing, deadline: float) -> None:
+    async def _pass_listing(self, listing: Listing, deadline: float) -> None:
         """Have tools made of the list. That happens in a thread, so it learns when it is late instead of being
         cancelled."""
-        await self._listed(listing, lambda: self._closing or self._loop.time() > deadline)
-        self._kept = listing.kept
+        await self._on_listing(listing, lambda: self._closing or self._loop.time() > deadline)
+        self._list_lifetime = listing.lifetime
 
     # -- for who follows -----------------------------------------------------------------------------------------------
 
@@ -296,29 +296,29 @@ class Connection:
         if not self._followed.is_set():
             self._followed.set()
             if self.state == "down" and not self._has_listed:
-                self._loop.call_later(self.retry_in, self._start_where_down)
+                self._loop.call_later(self.retry_in, self._start_if_down)
 
-    def _start_where_down(self) -> None:
+    def _start_if_down(self) -> None:
         if self.state == "down":
             self.start()
 
-    async def settled(self) -> None:
+    async def wait_until_settled(self) -> None:
         """Wait until the start has succeeded or failed."""
         await self._settled.wait()
 
     # -- its task ------------------------------------------------------------------------------------------------------
 
-    async def own(self) -> None:
+    async def run(self) -> None:
         """Start the server whenever it is wanted, until the connection is closed. This is the task of the
         connection."""
         SDK_LOGS.set(self.log)
         OPEN_CALL.set(None)  # this task may have been made within a call
         try:
             while not self._closing:
-                await self._wanted.wait()
-                self._wanted.clear()
+                await self._start_requested.wait()
+                self._start_requested.clear()
                 if not self._closing:
-                    await self._run()
+                    await self._run_once()
         finally:
             self.session, self.state = None, "closed"
             self._settled.set()
@@ -326,53 +326,55 @@ class Connection:
     def close(self) -> None:
         """Let the task end. It is not cancelled: that would break off the SDK's end of a process under way."""
         self._closing = True
-        self._wanted.set()
+        self._start_requested.set()
         self._ended.set()
-        if self.state == "starting" and self._limit is not None:
+        if self.state == "starting" and self._start_limit is not None:
             with contextlib.suppress(RuntimeError):  # it has just started, or is ending already
-                self._limit.reschedule(self._loop.time())
+                self._start_limit.reschedule(self._loop.time())
 
-    async def _run(self) -> None:
+    async def _run_once(self) -> None:
         """Run one connection, from its start to its end."""
         self._ended.clear()
         self._forgotten = False
-        self._given_up.clear()
+        self._cancelled_requests.clear()
         self.log.clear()
         reason, opened = "the connection ended", False
         try:
             async with AsyncExitStack() as stack:
-                async with asyncio.timeout(self._start_timeout) as self._limit:
+                async with asyncio.timeout(self._start_timeout) as self._start_limit:
                     try:
-                        client = await stack.enter_async_context(await self._client(stack))
-                        listing = await self._list(client.session)
+                        client = await stack.enter_async_context(await self._make_client(stack))
+                        listing = await self._fetch_list(client.session)
                     except Exception:
                         if isinstance(self.server, Http) and self.http and await self.http.gets_sse(self.server.url):
                             raise MCPError(types.INVALID_REQUEST, _SSE_ALONE) from None
                         raise
-                when = self._limit.when() or 0.0
-                await self._take_listing(listing, max(when, self._loop.time() + _LEAVE_SECONDS))
+                when = self._start_limit.when() or 0.0
+                await self._pass_listing(listing, max(when, self._loop.time() + _LEAVE_SECONDS))
                 if self._ended.is_set():  # the server died meanwhile; nothing reports that again
                     raise MCPError(types.CONNECTION_CLOSED, reason)
                 opened = True
-                self._opened(client)
+                self._on_open(client)
                 watching = [asyncio.create_task(self._watch(client))]
                 stack.push_async_callback(_stop, watching)
                 stack.callback(self._leave_calls)
                 await self._ended.wait()
                 if self._forgotten:
-                    await self._heard()
+                    await self._wait_for_calls()
         except Exception as error:
-            is_late = self._limit is not None and self._limit.expired()
-            reason = f"it did not answer within {self._start_timeout:g} s" if is_late else reason_for(error, self.log)
-            self._tell_of("the connection broke", error)
+            is_late = self._start_limit is not None and self._start_limit.expired()
+            reason = (
+                f"it did not answer within {self._start_timeout:g} s" if is_late else describe_failure(error, self.log)
+            )
+            self._log_error("the connection broke", error)
         if self._closing:
             return
         if not (opened and self._ended.is_set()):
-            self._down(reason)
+            self._on_down(reason)
         elif self.state == "down" and self.log.end not in self.reason:  # with the output that it wrote while it ended
-            self.reason = self._with_log(self.reason)
+            self.reason = self._add_last_output(self.reason)
 
-    async def _heard(self) -> None:
+    async def _wait_for_calls(self) -> None:
         """Wait a short time until no call of a forgotten session is under way."""
         self._idle.clear()
         if self._calls:
@@ -384,107 +386,107 @@ class Connection:
         """End the calls under way when the connection is left: in memory, nothing else would."""
         if self._closing:
             for call in self._calls:
-                call.leave()
+                call.cancel()
 
-    def _opened(self, client: Client) -> None:
+    def _on_open(self, client: Client) -> None:
         session = client.session
         info = session.server_info
         self.protocol = session.protocol_version or ""
-        said = "" if info is None else one_line(f"{info.name} {info.version}", _MOST_INFO)
-        self.server_info = self.log.told(said, _MOST_INFO)
-        said = inert(visible(session.instructions or "")[0]).strip()[:_MOST_INSTRUCTIONS]
-        self.instructions = self.log.told(said, _MOST_INSTRUCTIONS)
+        text = "" if info is None else one_line(f"{info.name} {info.version}", _MOST_INFO)
+        self.server_info = self.log.clean(text, _MOST_INFO)
+        text = inert(visible(session.instructions or "")[0]).strip()[:_MOST_INSTRUCTIONS]
+        self.instructions = self.log.clean(text, _MOST_INSTRUCTIONS)
         self.session, self.state, self.reason, self._has_listed = session, "ready", "", True
-        self.log.tell(logging.INFO, f"{self.server.label} is ready: {self.server_info}, MCP {self.protocol}")
+        self.log.write(logging.INFO, f"{self.server.label} is ready: {self.server_info}, MCP {self.protocol}")
         self._settled.set()
 
-    def _down(self, reason: str) -> None:
+    def _on_down(self, reason: str) -> None:
         self.session, self.state = None, "down"
-        self.reason = self._with_log(reason)
+        self.reason = self._add_last_output(reason)
         step = self._failures - self._has_listed
         wait = 0.0 if step < 0 else min(_FIRST_BACKOFF * 2 ** min(step, 10), _LONGEST_BACKOFF)
         self._retry_at = self._loop.time() + wait
         self._failures += 1
         if not self._closing:
-            self.log.tell(logging.WARNING, f"{self.server.label} is down: {self.reason}")
+            self.log.write(logging.WARNING, f"{self.server.label} is down: {self.reason}")
         if self._followed.is_set() and not self._has_listed:
-            self._loop.call_later(self.retry_in, self._start_where_down)
+            self._loop.call_later(self.retry_in, self._start_if_down)
         self._settled.set()
 
-    def _tell_of(self, what: str, error: Exception) -> None:
-        self.log.tell_error(logging.DEBUG, what, error)
+    def _log_error(self, what: str, error: Exception) -> None:
+        self.log.write_error(logging.DEBUG, what, error)
 
     def _warn(self, what: str) -> None:
-        self.log.tell(logging.WARNING, f"{self.server.label}: {what}")
+        self.log.write(logging.WARNING, f"{self.server.label}: {what}")
 
-    def _with_log(self, reason: str) -> str:
-        return self.log.told(f"{reason}; its last words: {self.log.end}" if self.log.end else reason, _MOST_REASON)
+    def _add_last_output(self, reason: str) -> str:
+        return self.log.clean(f"{reason}; its last output: {self.log.end}" if self.log.end else reason, _MOST_REASON)
 
-    async def _client(self, stack: AsyncExitStack) -> Client:
+    async def _make_client(self, stack: AsyncExitStack) -> Client:
         """Return the SDK's client for this server."""
         server = self.server
         target: Any
         if isinstance(server, Memory):
             target = server.server
             if server.mode == "legacy":
-                target = self._watched(InMemoryTransport(target))
+                target = self._watch_transport(InMemoryTransport(target))
         elif isinstance(server, Stdio):
-            target = self._watched(run_program(server, stack.enter_context(self.log.stderr()), self.log))
+            target = self._watch_transport(run_program(server, stack.enter_context(self.log.stderr()), self.log))
         else:
             auth, reach = self.users or server.auth, Reach(server.url, server.authorization_servers)
             if isinstance(auth, OAuth):
-                auth = await provider(server.url, auth, reach, self._person_waited_for)
+                auth = await make_provider(server.url, auth, reach, self._pause_start_limit)
             http = self.http = await stack.enter_async_context(HttpClient(server.headers, auth, reach, self.log))
             transport = streamable_http_client(server.url, http_client=http, max_sse_event_size=None)  # `http` has one
-            target = self._watched(transport)
+            target = self._watch_transport(transport)
         return Client(
             target,
             mode=server.mode,
             client_info=types.Implementation(name="ferrule", version=__version__),
             elicitation_callback=self._elicit if self._elicitation else None,
-            logging_callback=self._take_log,
-            message_handler=self._take_message,
+            logging_callback=self._on_log,
+            message_handler=self._on_message,
             cache=None,
         )
 
     @contextlib.contextmanager
-    def _person_waited_for(self) -> Iterator[None]:
+    def _pause_start_limit(self) -> Iterator[None]:
         """Pause the time limit of the start while a person is asked to log in: no server can speed that up. The start
         has its full time afterwards."""
-        self._move_limit(None)
+        self._move_start_limit(None)
         try:
             yield
         finally:
-            self._move_limit(self._loop.time() + self._start_timeout)
+            self._move_start_limit(self._loop.time() + self._start_timeout)
 
-    def _move_limit(self, when: float | None) -> None:
-        if self._limit is not None and self.state == "starting":
+    def _move_start_limit(self, when: float | None) -> None:
+        if self._start_limit is not None and self.state == "starting":
             with contextlib.suppress(RuntimeError):  # the start is over
-                self._limit.reschedule(when)
+                self._start_limit.reschedule(when)
 
-    def _watched(self, transport: Any) -> Any:
-        return _watched_transport(transport, self._stream_ended, self._sent, self._came)
+    def _watch_transport(self, transport: Any) -> Any:
+        return _watched_transport(transport, self._on_stream_end, self._on_sent, self._on_received)
 
-    def _stream_ended(self) -> None:
-        self.lost("the connection ended")
+    def _on_stream_end(self) -> None:
+        self.mark_lost("the connection ended")
 
-    def _sent(self, message: types.JSONRPCMessage) -> None:
+    def _on_sent(self, message: types.JSONRPCMessage) -> None:
         """Remember the cancelled requests: a later question of the server may be about one of them."""
         if isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
-            self._given_up.add((message.params or {})["requestId"])
+            self._cancelled_requests.add((message.params or {})["requestId"])
 
-    def _came(self, message: object) -> None:
+    def _on_received(self, message: object) -> None:
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
-            self._given_up.discard(message.id)
-        if self._sifted is not None and isinstance(message, types.JSONRPCResponse):
-            _sift(message.result, self._sifted)
+            self._cancelled_requests.discard(message.id)
+        if self._validation is not None and isinstance(message, types.JSONRPCResponse):
+            _remove_invalid_tools(message.result, self._validation)
 
     # -- what the server sends -----------------------------------------------------------------------------------------
 
-    async def _take_log(self, params: types.LoggingMessageNotificationParams) -> None:
-        self.log.say(f"{params.level}: {params.data}", logging.DEBUG if params.level == "debug" else logging.INFO)
+    async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
+        self.log.add_line(f"{params.level}: {params.data}", logging.DEBUG if params.level == "debug" else logging.INFO)
 
-    async def _take_message(self, message: IncomingMessage) -> None:
+    async def _on_message(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._stale.set()
 
@@ -492,42 +494,42 @@ class Connection:
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
         """Ask the person of the call that the question is about."""
-        call = self._asking_call()
+        call = self._find_asking_call()
         if isinstance(call, str):
-            return self._declined(call)
+            return self._decline(call)
         try:
-            wanted = InputRequired(reason_of(params, self.server.label), schema_of(params))
+            request = InputRequired(format_reason(params, self.server.label), read_schema(params))
         except ValueError as error:
-            return self._declined(str(error))
-        work = call.context.ask(wanted)
-        asked = self._asked[call] = self._loop.create_task(work, context=call.variables.copy())
+            return self._decline(str(error))
+        answering = call.context.ask(request)
+        question = self._questions[call] = self._loop.create_task(answering, context=call.variables.copy())
         try:
-            await asyncio.wait({asked})
+            await asyncio.wait({question})
         finally:
-            self._asked.pop(call, None)
-            asked.cancel()
-        if asked.cancelled():  # the call has ended meanwhile
+            self._questions.pop(call, None)
+            question.cancel()
+        if question.cancelled():  # the call has ended meanwhile
             return types.ElicitResult(action="cancel")
-        value = asked.result()
-        return types.ElicitResult(action="decline") if value is None else accepted(params.mode, value)
+        value = question.result()
+        return types.ElicitResult(action="decline") if value is None else accept(params.mode, value)
 
-    def _asking_call(self) -> OpenCall | str:
+    def _find_asking_call(self) -> OpenCall | str:
         """Return the call for a question, or the reason why nobody can be asked. It is the call of the stream that the
         question came on or, if no stream belongs to one call, the only call under way."""
         call = OPEN_CALL.get()
         if call is None or call.owner is not self:
-            if self._given_up:
-                return "a call that was given up has no answer, and it may be about that one"
+            if self._cancelled_requests:
+                return "it may be about a cancelled call that has no answer yet"
             if len(self._calls) != 1:
-                return f"{len(self._calls)} calls are under way, and it does not say which of them it is about"
+                return f"{len(self._calls)} calls are running, and it does not name one of them"
             call = next(iter(self._calls))
         if call not in self._calls:
             return "its call has ended"
-        return "another one of its call waits" if call in self._asked else call
+        return "its call already waits for another question" if call in self._questions else call
 
-    def _declined(self, why: str) -> types.ElicitResult:
-        self._warn(f"a question was declined, and nobody was asked: {why}")
-        return types.ElicitResult(action="decline", _meta={"reason": f"nobody was asked: {why}"})
+    def _decline(self, why: str) -> types.ElicitResult:
+        self._warn(f"Ferrule declined a question and asked nobody: {why}")
+        return types.ElicitResult(action="decline", _meta={"reason": f"Ferrule asked nobody: {why}"})
 
     async def _watch(self, client: Client) -> None:
         """List the tools again whenever the list changes, or its lifetime is over, if somebody follows the changes."""
@@ -539,12 +541,12 @@ class Connection:
         try:
             while not _is_cancelled():
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._kept):
+                    async with asyncio.timeout(self._list_lifetime):
                         await self._stale.wait()
                 await asyncio.sleep(_DEBOUNCE)
                 self._stale.clear()
                 if not await self.list_again():
-                    self._warn("its list of tools could not be read again")
+                    self._warn("Ferrule could not read its list of tools again")
                 await asyncio.sleep(_BETWEEN_LISTS)
         finally:
             await _stop(listening)
@@ -559,36 +561,36 @@ class Connection:
                         return
                     wait = _FIRST_BACKOFF
                     async for _ in changes:
-                        pass  # each comes to `_take_message` as well
+                        pass  # each comes to `_on_message` as well
             except MCPError as error:
                 if error.code in (types.METHOD_NOT_FOUND, types.INVALID_REQUEST):
                     return  # it reports no changes
             except Exception as error:
-                self._tell_of("listening for changes ended", error)
+                self._log_error("listening for changes ended", error)
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LONGEST_BACKOFF)
             self._stale.set()
 
 
-def _sift(result: dict[str, Any], sifted: Sifted) -> None:
+def _remove_invalid_tools(result: dict[str, Any], validation: ToolValidation) -> None:
     """Remove invalid definitions from a list, in place: the SDK would refuse all of it."""
-    listed = result.get("tools")
-    if not isinstance(listed, list):
+    tools = result.get("tools")
+    if not isinstance(tools, list):
         return
-    kept = []
-    for definition in listed[:_MOST_TOOLS]:
+    valid = []
+    for definition in tools[:_MOST_TOOLS]:
         try:
             with contextlib.suppress(KeyError):  # the revision has no such list
-                methods.validate_server_result("tools/list", sifted.version, {**result, "tools": [definition]})
+                methods.validate_server_result("tools/list", validation.version, {**result, "tools": [definition]})
             types.Tool.model_validate(definition, by_name=False)
-            kept.append(definition)
+            valid.append(definition)
         except ValidationError as error:
             name = definition.get("name") if isinstance(definition, dict) else None
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"] if part not in ("tools", 0))
-            said = f"it is no definition of a tool: {where}: {first['msg']}"
-            sifted.left_out.append((name if isinstance(name, str) else None, said))
-    result["tools"] = kept
+            text = f"it is no definition of a tool: {where}: {first['msg']}"
+            validation.left_out.append((name if isinstance(name, str) else None, text))
+    result["tools"] = valid
 
 
 async def list_tools(session: ClientSession) -> Listing:
@@ -610,7 +612,7 @@ async def _list_tools(session: ClientSession, left_out: list[tuple[str | None, s
     found: list[types.Tool] = []
     cursors: set[str] = set()
     cursor: str | None = None
-    ttl, room = _LONGEST_KEPT * 1000, MOST_LIST
+    ttl, room = _LONGEST_LIFETIME * 1000, MOST_LIST
     for _ in range(_MOST_PAGES):
         params = None if cursor is None else types.PaginatedRequestParams(cursor=cursor)
         try:
@@ -623,30 +625,30 @@ async def _list_tools(session: ClientSession, left_out: list[tuple[str | None, s
         ttl = min(ttl, page.ttl_ms)
         cursor = page.next_cursor
         if len(found) > _MOST_TOOLS:
-            left_out.append((None, f"it has more than {_MOST_TOOLS:,} tools, of which the first are taken"))
+            left_out.append((None, f"it has more than {_MOST_TOOLS:,} tools; Ferrule takes the first ones"))
             break
         if cursor is None:
             break
         if cursor in cursors:
-            left_out.append((None, "its pages go round in a circle"))
+            left_out.append((None, "its pages form a circle"))
             break
         room -= await asyncio.to_thread(size_of, page.tools, room)
         if room < 0:
-            left_out.append((None, f"it has more than {MOST_LIST:,} characters, of which the first pages are taken"))
+            left_out.append((None, f"it has more than {MOST_LIST:,} characters; Ferrule takes the first pages"))
             break
         cursors.add(cursor)
     else:
-        left_out.append((None, f"it has more than {_MOST_PAGES} pages, of which the first are taken"))
-    return Listing(found[:_MOST_TOOLS], left_out, max(ttl / 1000, _SHORTEST_KEPT) if ttl else None)
+        left_out.append((None, f"it has more than {_MOST_PAGES} pages; Ferrule takes the first ones"))
+    return Listing(found[:_MOST_TOOLS], left_out, max(ttl / 1000, _SHORTEST_LIFETIME) if ttl else None)
 
 
-def reason_for(error: BaseException, said: ServerLog) -> str:
+def describe_failure(error: BaseException, server_log: ServerLog) -> str:
     """Return the reason why a connection broke: the first exception inside all groups."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     if isinstance(error, FileNotFoundError):
-        return f"there is no program {error.filename!r}"
-    text = said.told_of(error)
+        return f"the program {error.filename!r} does not exist"
+    text = server_log.clean_error(error)
     if isinstance(error, MCPError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -55,7 +55,7 @@ once, because a server may ask much and take none."""
 _NOTIFICATION, _INITIALIZED = b'{"jsonrpc":"2.0","method":', b'"method":"notifications/initialized"'
 _BETWEEN_STREAMS = 1.0
 """Least seconds between a task's last request and its next request for a stream: a server may send `retry: 0`."""
-_ASKED: ContextVar[float] = ContextVar("when a task has sent its last request", default=-math.inf)
+_LAST_REQUEST: ContextVar[float] = ContextVar("when a task has sent its last request", default=-math.inf)
 _MOST_BEGIN = 1_000
 Fate: TypeAlias = Literal["not sent", "broken", "forgotten", "expired", "failed"]
 _SESSION_REFUSALS = (400, 401, 404)
@@ -73,11 +73,11 @@ _MOST_A_TURN = 16_384
 """Bytes of a body for one turn of the loop: 64 KB decompress to 64 MB, with as many as 30 million events."""
 _LONGEST_BESIDE = 30.0
 """Seconds for a body other than an answer of the server: OAuth's own requests have no time limit."""
-_SHOWN = {"http": "connection.connect_tcp.complete", "https": "connection.start_tls.complete"}
+_NAME_PROVED = {"http": "connection.connect_tcp.complete", "https": "connection.start_tls.complete"}
 """The trace event after which the other side of a connection has proved its name, as far as the scheme can prove it."""
 _SECRET_PARAMETERS = ("assertion", "client_assertion", "client_secret", "code", "code_verifier", "refresh_token")
 """The secret parameters of a request for a token: RFC 6749, 7521, 7636."""
-_OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
+_BODY_HEADERS = ("content-encoding", "content-length", "transfer-encoding")
 
 
 class UnreadableAnswerError(httpx2.RequestError):
@@ -93,7 +93,7 @@ class _Exchange:
     """
 
     def __init__(self, content: bytes, log: ServerLog) -> None:
-        self._warn = partial(log.say, level=logging.WARNING)
+        self._warn = partial(log.add_line, level=logging.WARNING)
         self._requests = OpenRequests()
         self.id: int | None = None
         if (match := _REQUEST.match(content)) is not None:
@@ -106,16 +106,16 @@ class _Exchange:
         for message in self._requests.read(data, self._warn):
             if self.id is not None and isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
                 is_its_own = message.id is not None and coerce_request_id(message.id) == self.id
-                yield message if is_its_own else self._lost()
+                yield message if is_its_own else self._make_lost_error()
             else:
                 yield message
 
     def answer(self, body: bytes) -> types.JSONRPCMessage:
         """Return the answer in a JSON body, or an error in its place."""
         answers = types.JSONRPCResponse | types.JSONRPCError
-        return next((one for one in self.read(body) if isinstance(one, answers)), self._lost())
+        return next((one for one in self.read(body) if isinstance(one, answers)), self._make_lost_error())
 
-    def _lost(self) -> types.JSONRPCError:
+    def _make_lost_error(self) -> types.JSONRPCError:
         return types.JSONRPCError(jsonrpc="2.0", id=self.id, error=LOST)
 
 
@@ -139,7 +139,7 @@ class HttpClient(httpx2.AsyncClient):
     """
 
     def __init__(self, headers: Mapping[str, str], auth: Any, reach: Reach, log: ServerLog) -> None:
-        hooks: Any = {"request": [self._leaves], "response": [self._came]}
+        hooks: Any = {"request": [self._check_request], "response": [self._bound_response]}
         super().__init__(headers={**headers}, auth=auth, timeout=_TIMEOUT, event_hooks=hooks, limits=_POOL_LIMITS)
         self._reach, self._log = reach, log
         self._mark = secrets.token_hex(8)
@@ -174,14 +174,14 @@ class HttpClient(httpx2.AsyncClient):
 
     async def aclose(self) -> None:
         """Close the connections. Undelivered messages are dropped."""
-        await self._give_up_deliveries()
+        await self._cancel_deliveries()
         await super().aclose()
 
     async def __aexit__(self, *raised: Any) -> None:
-        await self._give_up_deliveries()
+        await self._cancel_deliveries()
         await super().__aexit__(*raised)
 
-    async def _give_up_deliveries(self) -> None:
+    async def _cancel_deliveries(self) -> None:
         for delivery in self._deliveries:
             delivery.cancel()
         await asyncio.gather(*self._deliveries, return_exceptions=True)
@@ -193,7 +193,7 @@ class HttpClient(httpx2.AsyncClient):
             async with asyncio.timeout(_LONGEST_DELIVERY), self._slots[kind]:
                 for _ in range(1 + self.max_redirects):
                     response = await self._exchange(request, stream=True)
-                    why = _error_of(response).get("message") or f"HTTP {response.status_code}"
+                    why = _read_error(response).get("message") or f"HTTP {response.status_code}"
                     await response.aclose()
                     if response.is_success:
                         return
@@ -202,15 +202,15 @@ class HttpClient(httpx2.AsyncClient):
                     request = redirected
         except TimeoutError:
             why = f"no answer within {_LONGEST_DELIVERY:g} s"
-        self._log.say(f"a {kind} was not delivered: {why}", level=logging.WARNING)
+        self._log.add_line(f"a {kind} was not delivered: {why}", level=logging.WARNING)
 
     async def _exchange(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         request.extensions = {**request.extensions, self._mark: frozenset(request.headers.raw)}
         if request.method == "GET":
-            await asyncio.sleep(_ASKED.get() + _BETWEEN_STREAMS - asyncio.get_running_loop().time())
+            await asyncio.sleep(_LAST_REQUEST.get() + _BETWEEN_STREAMS - asyncio.get_running_loop().time())
         else:
             _EXCHANGE.set(_Exchange(request.read(), self._log) if request.method == "POST" else None)
-        _ASKED.set(asyncio.get_running_loop().time())
+        _LAST_REQUEST.set(asyncio.get_running_loop().time())
         HTTP_LOGS_ARE_OFF.set(True)  # while the task of the SDK reads the body, too
         try:
             async with asyncio.timeout(_LEAVE_SECONDS if request.method == "DELETE" else None):
@@ -227,14 +227,14 @@ class HttpClient(httpx2.AsyncClient):
         except UnreadableAnswerError as error:
             return self._error(request, 502, types.PARSE_ERROR, f"{UNREADABLE_ANSWER}: {error}")
         except httpx2.DecodingError as error:
-            return self._error(request, 502, types.PARSE_ERROR, f"{UNREADABLE_ANSWER}: {_text_of(error)}")
+            return self._error(request, 502, types.PARSE_ERROR, f"{UNREADABLE_ANSWER}: {_describe_error(error)}")
         except NotReachableError as error:
             return self._error(request, 502, types.INTERNAL_ERROR, str(error), "failed")
         except httpx2.RequestError as error:
             fate: Fate = "not sent" if isinstance(error, _NOT_CONNECTED) else "broken"
-            return self._error(request, 503, types.CONNECTION_CLOSED, _text_of(error), fate)
+            return self._error(request, 503, types.CONNECTION_CLOSED, _describe_error(error), fate)
         except Exception as error:  # the signing code may raise anything
-            return self._error(request, 502, types.INTERNAL_ERROR, _text_of(error), "failed")
+            return self._error(request, 502, types.INTERNAL_ERROR, _describe_error(error), "failed")
         status = response.status_code
         if status < 400:
             return response
@@ -243,7 +243,7 @@ class HttpClient(httpx2.AsyncClient):
             await response.aclose()
             said = _NO_SESSION if ended == "forgotten" else getattr(exchange.answer(response.content), "error", LOST)
             return self._error(request, status, said.code, said.message, ended)
-        code = _error_of(response).get("code")
+        code = _read_error(response).get("code")
         if code is not None or status == 404:  # the SDK gives all others without a code the same text
             return response
         await response.aclose()
@@ -265,21 +265,21 @@ class HttpClient(httpx2.AsyncClient):
                             break
         return begin.lstrip().replace(b" ", b"").startswith(b"event:endpoint")
 
-    async def _leaves(self, request: httpx2.Request) -> None:
+    async def _check_request(self, request: httpx2.Request) -> None:
         """Check the address of a request, of the server's or beside it, before it is sent.
 
         Raises:
             NotReachableError: The request may not go there.
         """
-        for secret in _secrets_of(request, request.extensions.get(self._mark, frozenset())):
+        for secret in _find_secrets(request, request.extensions.get(self._mark, frozenset())):
             self._log.hide(secret)
         if self._mark not in request.extensions:
             self._reach.check(request.url)
             request.extensions = {"timeout": _TIMEOUT_BESIDE.as_dict(), **request.extensions}
         if self.auth is not None:
-            request.extensions = {**request.extensions, "trace": _watching(self._reach, request.url)}
+            request.extensions = {**request.extensions, "trace": _make_trace_hook(self._reach, request.url)}
 
-    async def _came(self, response: httpx2.Response) -> None:
+    async def _bound_response(self, response: httpx2.Response) -> None:
         """Bound the body of a response, for every reader."""
         answers = self._mark in response.request.extensions and response.is_success
         has_events = answers and _has_type(response, _EVENTS_TYPE)
@@ -293,7 +293,7 @@ class HttpClient(httpx2.AsyncClient):
             response.status_code, headers=response.headers, stream=_Bounded(packed, packed.aclose, *most)
         )
         response.stream = _Bounded(unpacked.aiter_bytes(), unpacked.aclose, *most)
-        for key in _OF_THE_BODY:
+        for key in _BODY_HEADERS:
             response.headers.pop(key, None)
         if has_events:
             response.stream = _Events(response.stream, _EXCHANGE.get() or _Exchange(b"", self._log))
@@ -307,7 +307,7 @@ class HttpClient(httpx2.AsyncClient):
         return httpx2.Response(status, headers={"content-type": _JSON_TYPE}, content=body, request=request)
 
 
-def _watching(reach: Reach, url: httpx2.URL) -> Callable[[str, dict[str, Any]], Awaitable[None]]:
+def _make_trace_hook(reach: Reach, url: httpx2.URL) -> Callable[[str, dict[str, Any]], Awaitable[None]]:
     """Return a trace hook that checks the address of a request's connection before the request uses it. Addresses
     behind a proxy are not checked: bounding them is the proxy's task.
 
@@ -316,7 +316,7 @@ def _watching(reach: Reach, url: httpx2.URL) -> Callable[[str, dict[str, Any]], 
     """
     host = address = ""
 
-    async def hear(event: str, about: dict[str, Any]) -> None:  # for httpcore2's extension `trace`
+    async def on_trace(event: str, about: dict[str, Any]) -> None:  # for httpcore2's extension `trace`
         nonlocal host, address
         if event == "connection.connect_tcp.started":
             host = about["host"]
@@ -328,10 +328,10 @@ def _watching(reach: Reach, url: httpx2.URL) -> Callable[[str, dict[str, Any]], 
             except NotReachableError:
                 await stream.aclose()
                 raise
-        if address and event == _SHOWN.get(url.scheme):
-            reach.connected(url, address)
+        if address and event == _NAME_PROVED.get(url.scheme):
+            reach.learn_address(url, address)
 
-    return hear
+    return on_trace
 
 
 class _Events(httpx2.AsyncByteStream):
@@ -411,7 +411,7 @@ class _Bounded(httpx2.AsyncByteStream):
         await self._close()
 
 
-def _secrets_of(request: httpx2.Request, before: frozenset[tuple[bytes, bytes]]) -> list[str]:
+def _find_secrets(request: httpx2.Request, before: frozenset[tuple[bytes, bytes]]) -> list[str]:
     """Return the secrets on a request. For a request to the server, the headers that signing added to `before`. For one
     of OAuth's own, its authorization and the secret parameters of its form."""
     if before:
@@ -457,14 +457,14 @@ def _is_json(response: httpx2.Response) -> bool:
     return response.status_code not in _WITHOUT_BODY and _has_type(response, _JSON_TYPE)
 
 
-def _text_of(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     text = format_masked_error(error)
     if text and isinstance(error, OAuthFlowError | FerruleError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _error_of(response: httpx2.Response) -> Mapping[str, Any]:
+def _read_error(response: httpx2.Response) -> Mapping[str, Any]:
     """Return the JSON-RPC error in a response; empty without one."""
     found: Any = None
     if response.is_closed:
@@ -489,9 +489,9 @@ def _fate_in_session(response: httpx2.Response, request_id: int | None) -> Fate 
     if _has_type(response, _EVENTS_TYPE) or may_answer(response.content, request_id):
         return "expired" if status == 404 else None
     if status != 404:
-        error = _error_of(response)
+        error = _read_error(response)
         is_ended = status == 400 and error.get("code") == types.CONNECTION_CLOSED and error["id"] is None
-        said = response.text[:1000].lower()
-        if not (is_ended if error else "no valid session id" in said or "session not found" in said):
+        text = response.text[:1000].lower()
+        if not (is_ended if error else "no valid session id" in text or "session not found" in text):
             return None
     return "forgotten"

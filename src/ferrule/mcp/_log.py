@@ -1,5 +1,5 @@
 """The texts of an MCP server beside its results: in errors, in its status, and in the log. All of them pass
-`ServerLog.told`: it bounds them and removes hidden characters and secrets."""
+`ServerLog.clean`: it bounds them and removes hidden characters and secrets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LEAST_SECRET = 6
 """Least characters of a value of `env` or `headers` to be masked. In a header, the part after the scheme is masked as
 well."""
 _ESCAPED_CHARACTER = re.compile(r"\\+(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
-_TELLING_BEGIN = 16
+_PREFIX_LENGTH = 16
 """Characters of the beginning of a secret. They are enough to find it if its end was cut off."""
 _MOST_SIGNED = 400
 """Most values of requests to hide; each user's token is two. Searching for all of them takes 0.3 ms."""
@@ -53,8 +53,8 @@ class ServerLog:
 
     def __init__(self, label: str, secrets: Iterable[str] = ()) -> None:
         self._label = label
-        parts = _parts_of(secrets)
-        self._given = _forms_of(parts)
+        parts = _split_secrets(secrets)
+        self._given = _list_spellings(parts)
         self._redact_encoded = make_redactor(parts)
         self._found: deque[str] = deque(maxlen=_MOST_SIGNED)
         self._kept: deque[str] = deque(maxlen=_MOST_KEPT)
@@ -74,64 +74,64 @@ class ServerLog:
 
     def hide(self, value: str) -> None:
         """From now on hide this value of a request in every text, until many others were hidden since."""
-        forms = _forms_of(_parts_of([value]))
+        forms = _list_spellings(_split_secrets([value]))
         for form in [form for form in forms if form in self._found]:
             self._found.remove(form)
         self._found += forms
 
-    def told(self, text: str, most: int = _MOST_LINE) -> str:
+    def clean(self, text: str, most: int = _MOST_LINE) -> str:
         """Return at most `most` characters of the text, without hidden characters, and with stars for secrets."""
         return truncate_text(self._clean(text[: 4 * most]), most)
 
-    def told_of(self, error: BaseException) -> str:
+    def clean_error(self, error: BaseException) -> str:
         """Return the text of an exception, at most 500 characters; for a `ValidationError`, without the validated
         input."""
         return format_masked_error(error, lambda text: self._clean(text[:_MOST_TRACEBACK]))
 
-    def failure(self, error: Exception) -> ToolError:
+    def make_error(self, error: Exception) -> ToolError:
         """Return the error of a call for an exception. This is the only way to make an error of a connection."""
         if isinstance(error, ToolError):
-            text = self.told(str(error), _MOST_ERROR)
+            text = self.clean(str(error), _MOST_ERROR)
             return ToolError(text, executed=error.executed, retry_after=error.retry_after)
-        self.tell_error(logging.ERROR, "a call broke", error)
-        return ToolError(f"the call of {self._label} broke: {type(error).__name__}", executed=None)
+        self.write_error(logging.ERROR, "a call failed", error)
+        return ToolError(f"the call to {self._label} failed: {type(error).__name__}", executed=None)
 
-    def tell(self, level: int, text: str, most: int = 2 * _MOST_LINE) -> None:
+    def write(self, level: int, text: str, most: int = 2 * _MOST_LINE) -> None:
         """Write a record about the server to the log."""
-        log.log(level, "%s", self.told(text, most))
+        log.log(level, "%s", self.clean(text, most))
 
-    def tell_error(self, level: int, what: str, error: Exception) -> None:
+    def write_error(self, level: int, what: str, error: Exception) -> None:
         """Write a record about the server to the log, with a traceback."""
         if log.isEnabledFor(level):
-            text = self.told("".join(traceback.format_exception(error)), _MOST_TRACEBACK)
-            log.log(level, "%s%s", self.told(f"{self._label}: {what}"), LogLines(text.rstrip()))
+            text = self.clean("".join(traceback.format_exception(error)), _MOST_TRACEBACK)
+            log.log(level, "%s%s", self.clean(f"{self._label}: {what}"), LogLines(text.rstrip()))
 
     def _clean(self, text: str) -> str:
         shown = visible(text)[0]
         bare = _ESCAPED_CHARACTER.sub("", shown)  # hidden characters may stand escaped between the letters of a secret
-        starred = self._starred(bare)
-        return self._redact_encoded(self._starred(shown) if starred == bare and bare != shown else starred)
+        starred = self._mask_secrets(bare)
+        return self._redact_encoded(self._mask_secrets(shown) if starred == bare and bare != shown else starred)
 
-    def _starred(self, text: str) -> str:
+    def _mask_secrets(self, text: str) -> str:
         """Return the text with stars for secrets, and for beginnings of secrets, because the text may have been cut."""
         for secret in (*self._given, *self._found):
-            begin, at = secret[:_TELLING_BEGIN], 0
+            begin, at = secret[:_PREFIX_LENGTH], 0
             while (at := text.find(begin, at)) >= 0:
                 alike = zip(text[at : at + len(secret)], secret, strict=False)
                 end = next((at + i for i, (one, other) in enumerate(alike) if one != other), at + len(secret))
                 text, at = text[:at] + MASK + text[end:], at + len(MASK)
         return text
 
-    def say(self, text: str, level: int = logging.INFO) -> None:
+    def add_line(self, text: str, level: int = logging.INFO) -> None:
         """Store and log one line."""
-        text = self.told(text).rstrip()
+        text = self.clean(text).rstrip()
         if not text:
             return
         self._kept.append(text)
         second = int(asyncio.get_running_loop().time())
         if second != self._second:
             if self._lines > _MOST_LOGGED:
-                self.tell(logging.WARNING, f"{self._label}: {self._lines - _MOST_LOGGED} more lines were not logged")
+                self.write(logging.WARNING, f"{self._label}: {self._lines - _MOST_LOGGED} more lines were not logged")
             self._second, self._lines = second, 0
         self._lines += 1
         if self._lines <= _MOST_LOGGED:
@@ -142,7 +142,7 @@ class ServerLog:
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[: 4 * _MOST_LINE]
         for line in lines:
-            self.say(line[: 4 * _MOST_LINE].decode("utf-8", "replace"))
+            self.add_line(line[: 4 * _MOST_LINE].decode("utf-8", "replace"))
 
     @contextlib.contextmanager
     def stderr(self) -> Iterator[Any]:
@@ -176,12 +176,12 @@ class ServerLog:
             os.close(read)
 
 
-def _parts_of(secrets: Iterable[str]) -> set[str]:
+def _split_secrets(secrets: Iterable[str]) -> set[str]:
     """Return each secret, and the part after its scheme."""
     return {part for value in secrets for part in (value, value.partition(" ")[2]) if len(part) >= _LEAST_SECRET}
 
 
-def _forms_of(parts: Iterable[str]) -> list[str]:
+def _list_spellings(parts: Iterable[str]) -> list[str]:
     """Return the parts to search for: plain, and as in JSON or a `repr`."""
     forms = {form for part in parts for form in (part, ascii(part)[1:-1], json.dumps(part)[1:-1])}
     return sorted(forms, key=len, reverse=True)
@@ -200,7 +200,7 @@ _SDK_LOGGERS = (
 )
 
 
-def _is_of_others(record: logging.LogRecord) -> bool:
+def _should_log(record: logging.LogRecord) -> bool:
     """Return whether a record of the SDK is about no server of this package. Such servers have their own log."""
     if record.levelno < logging.WARNING:
         return SDK_LOGS.get() is None  # the SDK logs addresses, and a key may stand in one
@@ -215,10 +215,10 @@ def _is_of_others(record: logging.LogRecord) -> bool:
     if isinstance(error, ValidationError):  # of an input that was no message
         text += f": {str(error.errors(include_url=False)[0]['input'])[: 4 * _MOST_LINE]}"
     elif error is not None:
-        text += f": {type(error).__name__}: {server.told_of(error)}"
-    server.say(" ".join(text.split()), logging.WARNING)
+        text += f": {type(error).__name__}: {server.clean_error(error)}"
+    server.add_line(" ".join(text.split()), logging.WARNING)
     return False
 
 
 for sdk_logger in map(logging.getLogger, _SDK_LOGGERS):
-    sdk_logger.addFilter(_is_of_others)
+    sdk_logger.addFilter(_should_log)

@@ -29,11 +29,11 @@ _LOOPBACK = "127.0.0.1"
 _PATH = "/callback"
 _MOST_LINE_BYTES = 16_384
 _READ_SECONDS = 10.0
-_SEEN = "You may close this window and go back to the program."
+_DONE_TEXT = "You may close this window and go back to the program."
 Pause = Callable[[], contextlib.AbstractContextManager[object]]
 
 
-async def provider(url: str, settings: OAuth, reach: Reach, pause: Pause) -> OAuthClientProvider:
+async def make_provider(url: str, settings: OAuth, reach: Reach, pause: Pause) -> OAuthClientProvider:
     """Return the signer of the requests to one server.
 
     Args:
@@ -45,11 +45,13 @@ async def provider(url: str, settings: OAuth, reach: Reach, pause: Pause) -> OAu
     """
     store: Any = settings.store
     storage: TokenStorage = FileStore(Path(store), url) if isinstance(store, str | os.PathLike) else store
-    known = None if settings.client_id is not None else await storage.get_client_info()
-    receiver = _Receiver(settings.redirect_port or _port_of(known) or _free_port(), settings, reach, pause)
+    client = None if settings.client_id is not None else await storage.get_client_info()
+    receiver = _Receiver(
+        settings.redirect_port or _find_registered_port(client) or _free_port(), settings, reach, pause
+    )
     if settings.client_id is not None:
-        storage = _OfClient(storage, settings.client_id, settings, receiver.address)
-    metadata = (_WithScopes if settings.scopes else OAuthClientMetadata)(
+        storage = _FixedClientStore(storage, settings.client_id, settings, receiver.address)
+    metadata = (_FixedScopeMetadata if settings.scopes else OAuthClientMetadata)(
         client_name=settings.client_name,
         redirect_uris=[AnyUrl(receiver.address)],
         grant_types=["authorization_code", "refresh_token"],
@@ -57,15 +59,15 @@ async def provider(url: str, settings: OAuth, reach: Reach, pause: Pause) -> OAu
         scope=" ".join(settings.scopes) or None,
         token_endpoint_auth_method="none",
     )
-    made = _Provider(
+    signer = _Provider(
         url, metadata, storage, receiver.ask, receiver.answer, client_metadata_url=settings.client_metadata_url
     )
-    if isinstance(storage, _OfClient):
-        storage.context = made.context
-    return made
+    if isinstance(storage, _FixedClientStore):
+        storage.context = signer.context
+    return signer
 
 
-class _WithScopes(OAuthClientMetadata):
+class _FixedScopeMetadata(OAuthClientMetadata):
     """A client that keeps the developer's scopes: the SDK replaces them with the server's (mcp 2.3.0)."""
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -82,7 +84,7 @@ class _Provider(OAuthClientProvider):
     authorization server without being its client (mcp 2.3.0).
     """
 
-    _given_by: httpx2.URL | None = None
+    _token_url: httpx2.URL | None = None
 
     async def _auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         """Run the SDK's flow, and check every request except `request`. The SDK wants this method from a subclass."""
@@ -90,15 +92,15 @@ class _Provider(OAuthClientProvider):
         try:
             outgoing = await anext(flow)
             while True:
-                grant = "" if outgoing is request else _grant_of(outgoing)
+                grant = "" if outgoing is request else _read_grant_type(outgoing)
                 if grant:
                     self._check_issuer()
-                if grant == "refresh_token" and outgoing.url != self._given_by:
+                if grant == "refresh_token" and outgoing.url != self._token_url:
                     response = httpx2.Response(400, request=outgoing)  # after this, a person is asked again
                 else:
                     response = yield outgoing
                 if grant and response.is_success:
-                    self._given_by = outgoing.url
+                    self._token_url = outgoing.url
                 outgoing = await flow.asend(response)
         except StopAsyncIteration:
             return
@@ -121,19 +123,17 @@ class _Provider(OAuthClientProvider):
             return
         found = context.get_authorization_base_url(context.server_url) if metadata is None else str(metadata.issuer)
         if not issuers_match(client.issuer, found):
-            why = (
-                f"of the authorization server {client.issuer}, and the server would have its token asked for at {found}"
-            )
+            why = f"of the authorization server {client.issuer}, but the server asks for its token at {found}"
             raise OAuthFlowError(f"the client {client.client_id!r} is {why}")
 
 
-def _grant_of(request: httpx2.Request) -> str:
+def _read_grant_type(request: httpx2.Request) -> str:
     """Return the `grant_type` (RFC 6749) of a request for a token; empty for another request."""
     form = request.headers.get("content-type") == "application/x-www-form-urlencoded"
     return parse_qs(request.content.decode("latin-1")).get("grant_type", [""])[0] if form else ""
 
 
-class _OfClient:
+class _FixedClientStore:
     """The tokens of a store, for the client that was registered by hand, even if the store names another client.
 
     Attributes:
@@ -188,7 +188,7 @@ class FileStore:
             with self._path.open("rb") as file:
                 others = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077
                 if os.name != "nt" and others:
-                    raise FerruleError(f"the tokens in {str(self._path)!r} are not read: others may; chmod 600 it")
+                    raise FerruleError(f"{str(self._path)!r} can be read by others: chmod 600 it")
                 found = json.load(file)
         except FileNotFoundError:
             return {}
@@ -196,23 +196,23 @@ class FileStore:
             kind = type(error).__name__  # the text of an error in JSON may show parts of the file
             raise FerruleError(f"the tokens in {str(self._path)!r} cannot be read: {kind}") from None
         if not isinstance(found, dict):
-            raise FerruleError(f"{str(self._path)!r} is no file of tokens")
+            raise FerruleError(f"{str(self._path)!r} is not a file of tokens")
         return found
 
     def _write(self, key: str, value: object) -> None:
-        kept = self._read()
-        kept[self._url] = {**kept.get(self._url, {}), key: value}
-        beside = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
+        stored = self._read()
+        stored[self._url] = {**stored.get(self._url, {}), key: value}
+        temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
         try:
-            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(kept, file)
+                json.dump(stored, file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(beside, self._path)
+            os.replace(temporary, self._path)
         except OSError as error:
             with contextlib.suppress(OSError):
-                beside.unlink()
+                temporary.unlink()
             raise FerruleError(f"tokens cannot be written to {str(self._path)!r}: {error.strerror}") from None
 
 
@@ -239,7 +239,7 @@ class _Receiver:
         try:
             self._server = await asyncio.start_server(self._receive, _LOOPBACK, self._port, limit=_MOST_LINE_BYTES)
         except OSError as error:
-            raise OAuthFlowError(f"the port {self._port} for the answer is taken: {error.strerror}") from None
+            raise OAuthFlowError(f"the port {self._port} for the answer is not free: {error.strerror}") from None
         opened = self._settings.open_browser
         if opened is None:
             await asyncio.to_thread(webbrowser.open, url)
@@ -272,37 +272,37 @@ class _Receiver:
             async with asyncio.timeout(_READ_SECONDS):
                 line = await reader.readline()
             path = line.decode("latin-1").split(" ")[1] if line.startswith(b"GET /") else ""
-            given = {key: values[0] for key, values in parse_qs(urlsplit(path).query).items()}
-            right = urlsplit(path).path == _PATH and secrets.compare_digest(
-                given.get("state", "").encode(), self._state.encode()
+            parameters = {key: values[0] for key, values in parse_qs(urlsplit(path).query).items()}
+            is_answer = urlsplit(path).path == _PATH and secrets.compare_digest(
+                parameters.get("state", "").encode(), self._state.encode()
             )
-            status, text = ("200 OK", _SEEN) if right else ("404 Not Found", "")
+            status, text = ("200 OK", _DONE_TEXT) if is_answer else ("404 Not Found", "")
             body = text.encode()
             head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
             writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
             await writer.drain()
-            if right:
-                self._take(given)
+            if is_answer:
+                self._set_answer(parameters)
         except (OSError, ValueError, TimeoutError):
             pass  # not the browser of a person
         finally:
             writer.close()
 
-    def _take(self, given: dict[str, str]) -> None:
+    def _set_answer(self, parameters: dict[str, str]) -> None:
         if self._answer is None or self._answer.done():
             return
-        if "code" in given:
+        if "code" in parameters:
             self._answer.set_result(
-                AuthorizationCodeResult(code=given["code"], state=given["state"], iss=given.get("iss"))
+                AuthorizationCodeResult(code=parameters["code"], state=parameters["state"], iss=parameters.get("iss"))
             )
         else:
-            reason = given.get("error", "no code")[:100]
-            self._answer.set_exception(OAuthFlowError(f"the authorization server said no: {reason!a}"))
+            reason = parameters.get("error", "no code")[:100]
+            self._answer.set_exception(OAuthFlowError(f"the authorization server refused: {reason!a}"))
 
 
-def _port_of(known: OAuthClientInformationFull | None) -> int | None:
+def _find_registered_port(client: OAuthClientInformationFull | None) -> int | None:
     """Return the registered port, because some servers accept no other."""
-    for address in (known.redirect_uris or []) if known is not None else []:
+    for address in (client.redirect_uris or []) if client is not None else []:
         if address.host == _LOOPBACK and address.path == _PATH:
             return address.port
     return None

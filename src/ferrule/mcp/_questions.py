@@ -31,23 +31,23 @@ def to_question(wanted: types.InputRequiredResult, server: str) -> InputRequired
     asked: dict[str, types.ElicitRequestParams] = {}
     for key, request in (wanted.input_requests or {}).items():
         if not isinstance(request, types.ElicitRequest):
-            raise ToolError(f"{server} asks for {request.method!r}, which it was not offered", executed=None)
+            raise ToolError(f"{server} asks for {request.method!r}, which Ferrule did not offer", executed=None)
         asked[key] = request.params
     try:
         return _one_question(asked, wanted.request_state, server)
     except ValueError as error:
-        raise ToolError(f"{server} asks for what nobody can be shown: {error}", executed=None) from None
+        raise ToolError(f"{server} asks a question that cannot be shown: {error}", executed=None) from None
 
 
 def _one_question(asked: Mapping[str, types.ElicitRequestParams], state: str | None, server: str) -> InputRequired:
-    reasons = [reason_of(params, server) for params in asked.values()]
+    reasons = [format_reason(params, server) for params in asked.values()]
     modes = {key: params.mode for key, params in asked.items()}
     if len(asked) == 1:
-        schema = schema_of(next(iter(asked.values())))
+        schema = read_schema(next(iter(asked.values())))
     else:
         if unseen := next((key for key in asked if has_hidden(key)), None):
-            raise ValueError(f"its question holds hidden characters in {ascii(unseen)[:80]}")
-        properties = {key: schema_of(params) for key, params in asked.items()}
+            raise ValueError(f"its question has hidden characters in {ascii(unseen)[:80]}")
+        properties = {key: read_schema(params) for key, params in asked.items()}
         schema = {
             "type": "object",
             "properties": properties,
@@ -66,11 +66,11 @@ def to_visit(error: MCPError, server: str) -> InputRequired | None:
         return None
     if not wanted:
         return None
-    reasons = [reason_of(params, server) for params in wanted]
-    return InputRequired("\n".join(reasons), schema_of(wanted[0]), {"modes": {}, "state": None})
+    reasons = [format_reason(params, server) for params in wanted]
+    return InputRequired("\n".join(reasons), read_schema(wanted[0]), {"modes": {}, "state": None})
 
 
-def reason_of(params: types.ElicitRequestParams, server: str) -> str:
+def format_reason(params: types.ElicitRequestParams, server: str) -> str:
     """Return the question, with the name of the server."""
     message = truncate_text(visible(params.message)[0].strip() or "(nothing)", _MOST_TEXT)
     if not isinstance(params, types.ElicitRequestURLParams):
@@ -79,7 +79,7 @@ def reason_of(params: types.ElicitRequestParams, server: str) -> str:
     return f"{server} asks: {message}\nIt wants you to go to {url}\nAllow it once you have been there."
 
 
-def schema_of(params: types.ElicitRequestParams) -> dict[str, Any]:
+def read_schema(params: types.ElicitRequestParams) -> dict[str, Any]:
     """Return the JSON Schema of the wanted input, without hidden characters; for an address, the schema of a plain yes.
 
     Raises:
@@ -92,9 +92,9 @@ def schema_of(params: types.ElicitRequestParams) -> dict[str, Any]:
     try:
         not_enforced = ForeignSchema(shown).not_enforced
     except DefinitionError as error:
-        raise ValueError(f"of its question {error}") from None
+        raise ValueError(f"in its question, {error}") from None
     if not_enforced:
-        raise ValueError(f"its question holds {not_enforced[0]}")
+        raise ValueError(f"its question has {not_enforced[0]}")
     return shown
 
 
@@ -104,9 +104,9 @@ def to_responses(answer: Answer) -> tuple[Responses, str | None]:
     value = answer.value
     responses: Responses = {}
     for key, mode in modes.items():
-        responses[key] = accepted(mode, value if len(modes) == 1 else value.get(key, {}))
+        responses[key] = accept(mode, value if len(modes) == 1 else value.get(key, {}))
     return responses, answer.state["state"]
 
 
-def accepted(mode: str, value: JsonObject) -> types.ElicitResult:
+def accept(mode: str, value: JsonObject) -> types.ElicitResult:
     return types.ElicitResult(action="accept", content=thaw(value) if mode == "form" else None)

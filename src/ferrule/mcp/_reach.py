@@ -26,8 +26,8 @@ class Reach:
     """
 
     def __init__(self, server: str, named: Iterable[str] = ()) -> None:
-        self._origins = {_where(server), *map(_where, named)}
-        self._own = _where(server)
+        self._origins = {_parse_origin(server), *map(_parse_origin, named)}
+        self._own = _parse_origin(server)
         self._kinds: set[Kind | None] = {None, "global", kind_of_host(self._own[1])}
 
     def check(self, url: httpx2.URL | str) -> None:
@@ -36,7 +36,7 @@ class Reach:
         Raises:
             NotReachableError: It may not be reached, whatever it resolves to.
         """
-        scheme, _host, _port = origin = _where(url)
+        scheme, _host, _port = origin = _parse_origin(url)
         if origin in self._origins:
             return
         try:
@@ -55,14 +55,14 @@ class Reach:
         Raises:
             NotReachableError: It may not be reached.
         """
-        if _where(url) not in self._origins:
+        if _parse_origin(url) not in self._origins:
             self._check_kind(url, kind_of(address))
 
-    def connected(self, url: httpx2.URL, address: str) -> None:
+    def learn_address(self, url: httpx2.URL, address: str) -> None:
         """Learn the kind of the server's own address, once the server has proved its name. A loopback address does not
         count: the owner of a name may let it point to this machine today and elsewhere tomorrow."""
         kind = kind_of(address)
-        if _where(url) == self._own and kind != "loopback":
+        if _parse_origin(url) == self._own and kind != "loopback":
             self._kinds.add(kind)
 
     def _check_kind(self, url: httpx2.URL | str, kind: Kind | None) -> None:
@@ -70,7 +70,7 @@ class Reach:
             raise _not_reachable(url, f"which is at a {kind} address")
 
 
-def _where(url: httpx2.URL | str) -> tuple[str, str, int | None]:
+def _parse_origin(url: httpx2.URL | str) -> tuple[str, str, int | None]:
     """Return scheme, host and port, as the HTTP client reads them."""
     try:
         found = httpx2.URL(url)
@@ -80,7 +80,7 @@ def _where(url: httpx2.URL | str) -> tuple[str, str, int | None]:
 
 
 def _not_reachable(url: httpx2.URL | str, why: str) -> NotReachableError:
-    scheme, host, port = _where(url)
+    scheme, host, port = _parse_origin(url)
     origin = f"{scheme}://{f'[{host}]' if ':' in host else host}" + ("" if port == _PORTS.get(scheme) else f":{port}")
     text = f"the server names {origin}, {why}; where that is right, give Http(…, authorization_servers=[{origin!r}])"
     return NotReachableError(text)

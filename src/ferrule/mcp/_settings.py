@@ -21,25 +21,21 @@ _MODES = ("auto", "legacy", "2026-07-28")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named:
+class ServerSettings:
     """The fields of all forms of a server.
 
     Attributes:
         name: The prefix of its tools' names, before two underscores, and their tag; `None` for no prefix.
         mode: The revisions to speak: `"auto"` asks the server, `"legacy"` is one of those before 2026-07-28.
-        auto_approve: Its tools that an `mcp.json` wants to run without asking. Nothing here follows it; see
-            `Servers.auto_approved`.
     """
 
     name: str | None = None
     mode: Mode = "auto"
-    auto_approve: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_name(self.name)
         if self.mode not in _MODES:
-            raise DefinitionError(f"mode is one of {', '.join(map(repr, _MODES))}, not {self.mode!r}")
-        object.__setattr__(self, "auto_approve", words_of("auto_approve", self.auto_approve))
+            raise DefinitionError(f"mode must be one of {', '.join(map(repr, _MODES))}, not {self.mode!r}")
 
     @property
     def address(self) -> str:
@@ -64,7 +60,7 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Stdio(Named):
+class Stdio(ServerSettings):
     """A server that is a program, spoken to over its standard input and output. See docs/mcp.md.
 
     Attributes:
@@ -81,11 +77,11 @@ class Stdio(Named):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        words_of("the command", [self.command])
+        to_texts("the command", [self.command])
         if not self.command.strip():
             raise DefinitionError("the command of an MCP server is empty")
-        object.__setattr__(self, "args", words_of("args", self.args))
-        object.__setattr__(self, "env", _text_values("env", self.env))
+        object.__setattr__(self, "args", to_texts("args", self.args))
+        object.__setattr__(self, "env", _to_text_mapping("env", self.env))
 
     @property
     def address(self) -> str:
@@ -133,15 +129,15 @@ class OAuth:
     timeout: float = 300.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scopes", words_of("scopes", self.scopes))
+        object.__setattr__(self, "scopes", to_texts("scopes", self.scopes))
         if not isinstance(self.store, str | os.PathLike) and not hasattr(self.store, "get_tokens"):
-            raise DefinitionError("store= is a path, or a TokenStorage with get_tokens and set_tokens")
+            raise DefinitionError("store= must be a path, or a TokenStorage with get_tokens and set_tokens")
         if self.client_secret is not None and self.client_id is None:
-            raise DefinitionError("client_secret= is of a client_id=, which is missing")
+            raise DefinitionError("client_secret= needs client_id=")
         if self.client_id is not None and self.issuer is None:
-            raise DefinitionError("client_id= is of one authorization server: name it by issuer='https://…'")
+            raise DefinitionError("client_id= needs its authorization server: issuer='https://…'")
         if self.client_id is not None and self.client_metadata_url is not None:
-            raise DefinitionError("a client is known by client_id= or by client_metadata_url=, not by both")
+            raise DefinitionError("give client_id= or client_metadata_url=, not both")
 
 
 @dataclass(frozen=True)
@@ -157,11 +153,11 @@ class Bearer:
 
     def __post_init__(self) -> None:
         if not callable(self.token):
-            raise DefinitionError("Bearer(…) takes a function of the call's context; a fixed token is one of headers=")
+            raise DefinitionError("Bearer(…) takes a function of the call's context; put a fixed token into headers=")
 
 
 @dataclass(frozen=True)
-class Http(Named):
+class Http(ServerSettings):
     """A server at an address, spoken to by Streamable HTTP. See docs/mcp.md.
 
     Attributes:
@@ -179,13 +175,13 @@ class Http(Named):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        words_of("the address", [self.url])
+        to_texts("the address", [self.url])
         if not is_address(self.url):
-            raise DefinitionError(f"the address of an MCP server begins with http:// or https://, not {self.url!r}")
-        object.__setattr__(self, "headers", _text_values("headers", self.headers))
-        named = words_of("authorization_servers", self.authorization_servers)
+            raise DefinitionError(f"the address of an MCP server must begin with http:// or https://, not {self.url!r}")
+        object.__setattr__(self, "headers", _to_text_mapping("headers", self.headers))
+        named = to_texts("authorization_servers", self.authorization_servers)
         if wrong := [address for address in named if not is_address(address)]:
-            raise DefinitionError(f"authorization_servers begin with http:// or https://, not {wrong[0]!r}")
+            raise DefinitionError(f"authorization_servers must begin with http:// or https://, not {wrong[0]!r}")
         object.__setattr__(self, "authorization_servers", named)
 
     @property
@@ -206,15 +202,19 @@ class Http(Named):
         named = [*parse_qsl(parts.query), *[("", unquote(one)) for one in parts.path.split("/")]]
         found = [value for name, value in named if _is_credential(name, value)]
         client_secret = getattr(self.auth, "client_secret", None)
-        given = (unquote(parts.password or ""), client_secret if isinstance(client_secret, str) else "")
-        return [*self.headers.values(), *filter(None, given), *{form for one in found for form in (one, quote(one))}]
+        passwords = (unquote(parts.password or ""), client_secret if isinstance(client_secret, str) else "")
+        return [
+            *self.headers.values(),
+            *filter(None, passwords),
+            *{form for one in found for form in (one, quote(one))},
+        ]
 
     def __repr__(self) -> str:
         return f"Http({self.address!r}, name={self.name!r})"
 
 
 @dataclass(frozen=True)
-class Memory(Named):
+class Memory(ServerSettings):
     """A low-level `mcp.server.Server` in this very process, for tests and for servers at hand anyway. See docs/mcp.md.
 
     Attributes:
@@ -237,9 +237,9 @@ Server: TypeAlias = Stdio | Http | Memory
 
 def _is_credential(name: str, value: str) -> bool:
     """Return whether a part of an address, or a parameter of it, seems to be a credential."""
-    said = f"{name}={value}" if name else value
+    text = f"{name}={value}" if name else value
     random = len(value) >= _LEAST_RANDOM and re.search("[0-9]", value) and re.search("[A-Za-z]", value)
-    return bool(random) or mask_credentials(said) != said
+    return bool(random) or mask_credentials(text) != text
 
 
 def is_address(text: str) -> bool:
@@ -258,25 +258,25 @@ def check_name(name: object) -> None:
     seen = lookalike_key(name) if isinstance(name, str) else ""
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-][\w. -]{0,63}", name) or "__" in seen or seen[-1] == "_":
         raise DefinitionError(
-            f"an MCP server's name is 1 to 64 letters, digits, '.', '-', '_' and blanks, with no two underscores in a "
-            f"row and none at its end, not {name!r}: it stands before the names of its tools"
+            f"an MCP server's name must be 1 to 64 letters, digits, '.', '-', '_' and spaces, with no two "
+            f"underscores in a row and none at its end, not {name!r}: it is a prefix of its tools' names"
         )
 
 
-def words_of(what: str, value: object) -> tuple[str, ...]:
+def to_texts(what: str, value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise DefinitionError(f"{what} of an MCP server is a list of texts, not {value!r}")
+        raise DefinitionError(f"{what} of an MCP server must be a list of texts, not {value!r}")
     found = tuple(value)
     for item in found:
         if not isinstance(item, str):
-            raise DefinitionError(f"{what} of an MCP server is a list of texts, and {item!r} is none")
+            raise DefinitionError(f"{what} of an MCP server must be a list of texts, and {item!r} is not a text")
     return found
 
 
-def _text_values(what: str, value: object) -> dict[str, str]:
+def _to_text_mapping(what: str, value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise DefinitionError(f"{what} of an MCP server is a mapping of texts, not {type(value).__name__}")
+        raise DefinitionError(f"{what} of an MCP server must be a mapping of texts, not {type(value).__name__}")
     for key, item in value.items():
         if not isinstance(key, str) or not isinstance(item, str):  # the value may be a secret
-            raise DefinitionError(f"{what} of an MCP server is a mapping of texts, and that of {key!r} is none")
+            raise DefinitionError(f"{what} of an MCP server must be a mapping of texts, and {key!r} has another value")
     return dict(value)

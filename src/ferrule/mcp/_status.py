@@ -34,8 +34,8 @@ class ServerStatus:
     instructions: str = field(default="", repr=False)
 
     def __str__(self) -> str:
-        known = ", ".join(filter(None, (self.server, self.protocol)))
-        about = f": {self.reason}" if self.reason else f" ({known})" if known else ""
+        identity = ", ".join(filter(None, (self.server, self.protocol)))
+        about = f": {self.reason}" if self.reason else f" ({identity})" if identity else ""
         return f"{self.name} is {self.state}{about}"
 
 

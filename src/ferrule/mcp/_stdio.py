@@ -67,7 +67,7 @@ async def read_messages(
 ) -> AsyncGenerator[SessionMessage, None]:
     """Yield the messages of a program until its output ends, or cannot be read for any other reason."""
     buffer = LineBuffer(_LONGEST_MESSAGE)
-    warn = partial(server_log.say, level=logging.WARNING)
+    warn = partial(server_log.add_line, level=logging.WARNING)
     try:
         while True:
             for line in buffer.feed(await pipes.receive()):
@@ -78,7 +78,7 @@ async def read_messages(
     except _PIPE_ERRORS:
         pass
     except Exception as error:  # the end of the stream fails the open calls, and the next call starts the program
-        server_log.tell_error(logging.ERROR, "its output could not be read any further", error)
+        server_log.write_error(logging.ERROR, "its output could not be read any further", error)
 
 
 class Pipes:

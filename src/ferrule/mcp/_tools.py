@@ -32,7 +32,7 @@ _NAME = "[A-Za-z0-9_./-]{1,128}"
 _MOST_NAME = 140
 
 
-class Offered(NamedTuple):
+class OfferedTool(NamedTuple):
     """A tool on offer, its definition, and the patterns in that."""
 
     raw: dict[str, Any]
@@ -47,13 +47,13 @@ class Built(NamedTuple):
         patterns: The patterns of all its schemas.
         offered: The tools on offer, by their names.
         left_out: The names of the other tools, each with the reason.
-        told: Other texts for the log.
+        warnings: Other texts for the log.
     """
 
     patterns: Patterns
-    offered: dict[str, Offered]
+    offered: dict[str, OfferedTool]
     left_out: list[tuple[str | None, str]]
-    told: list[str]
+    warnings: list[str]
 
 
 class Tools:
@@ -80,10 +80,10 @@ class Tools:
             self._built = built = await asyncio.to_thread(self._build, listing, is_late)
         before_tools, before_out = self.tools, self.left_out
         self.tools = tuple(one.tool for one in built.offered.values())
-        self.left_out = tuple(self._refused(name, reason) for name, reason in built.left_out)
+        self.left_out = tuple(self._make_left_out(name, reason) for name, reason in built.left_out)
         news = [str(one) for one in self.left_out if one not in before_out]
-        for text in (*news, *built.told):
-            self._connection.log.tell(logging.WARNING, text)
+        for text in (*news, *built.warnings):
+            self._connection.log.write(logging.WARNING, text)
         return self.tools != before_tools or self.left_out != before_out
 
     def _build(self, listing: Listing, is_late: Callable[[], bool]) -> Built:
@@ -92,12 +92,12 @@ class Tools:
         for definition in listing.tools:
             try:
                 if is_late():
-                    raise DefinitionError("there was no time left to look at it")
+                    raise DefinitionError("there was no time left to read it")
                 size = size_of(definition, _MOST_DEFINITION)
                 if size > _MOST_DEFINITION:
                     raise DefinitionError(f"its definition has over {_MOST_DEFINITION:,} characters")
                 if size > room:
-                    raise DefinitionError(f"with it the list would have over {MOST_LIST:,} characters")
+                    raise DefinitionError(f"the list would have over {MOST_LIST:,} characters")
                 room -= size
                 self._add(definition, built)
             except (DefinitionError, ValueError) as error:
@@ -114,33 +114,31 @@ class Tools:
         _check_schemas(definition)
         raw = definition.model_dump(by_alias=True, exclude_none=True, mode="json")
         if name in built.offered:
-            raise DefinitionError("the server lists another tool of this name, which was taken")
+            raise DefinitionError("the server lists another tool with this name")
         before = self._built.offered.get(name)
         if before is None or before.raw != raw:
-            built.offered[name] = Offered(raw, *self._made(definition, built))
+            built.offered[name] = OfferedTool(raw, *self._make_tool(definition, built))
             return
         built.offered[name] = before
         for text in before.patterns:
             built.patterns.of(text)
 
-    def _refused(self, name: str | None, reason: str) -> LeftOut:
+    def _make_left_out(self, name: str | None, reason: str) -> LeftOut:
         """Return a tool as left out. The name could mislead, so it is shown escaped."""
         connection = self._connection
-        shown = None if name is None else connection.log.told(ascii(name)[1:-1])[:_MOST_NAME]
-        return LeftOut(connection.server.label, shown, connection.log.told(reason))
+        shown = None if name is None else connection.log.clean(ascii(name)[1:-1])[:_MOST_NAME]
+        return LeftOut(connection.server.label, shown, connection.log.clean(reason))
 
-    def _made(self, definition: types.Tool, built: Built) -> tuple[Tool, tuple[str, ...]]:
+    def _make_tool(self, definition: types.Tool, built: Built) -> tuple[Tool, tuple[str, ...]]:
         """Return one tool, and the patterns in its schemas.
 
         Raises:
             DefinitionError, ValueError: The definition is invalid.
         """
         if not re.fullmatch(_NAME, definition.name):
-            raise DefinitionError(
-                "its name is not 1 to 128 ASCII letters, digits, '_', '.', '/' and '-', which look like no others"
-            )
+            raise DefinitionError("its name must be 1 to 128 ASCII letters, digits, '_', '.', '/' and '-'")
         if definition.execution is not None and definition.execution.task_support == "required":
-            raise DefinitionError("it runs as a task alone (execution.taskSupport), and its calls are answered at once")
+            raise DefinitionError("it runs only as a task (execution.taskSupport), which Ferrule does not support")
         prefix = self._connection.server.name
         name = definition.name if prefix is None else f"{prefix}__{definition.name}"
         description, removed = visible(definition.description or "")
@@ -163,13 +161,13 @@ class Tools:
         }
         if removed + more:
             about["removed"] = removed + more
-            what = f"{removed + more} hidden or too many characters of its texts are left out"
-            built.told.append(f"{name}: {what}")
+            what = f"{removed + more} characters of its texts are removed: hidden, or too many"
+            built.warnings.append(f"{name}: {what}")
         metadata: dict[str, Any] = {"mcp": {key: value for key, value in about.items() if value}}
         if title is not None:
             metadata["title"] = inert(visible(title)[0])
         remote = RemoteTool(self._connection, definition.name)
-        made: Tool = Tool(
+        tool: Tool = Tool(
             name,
             remote.call,
             description=truncate_text(description, self._longest, "head"),
@@ -179,8 +177,8 @@ class Tools:
             metadata=metadata,
             **self._traits(hints),
         ).with_server(_digest(*self._connection.server.identity, definition.name))
-        remote.check = None if output_schema is None else made.output.describe_misfit
-        return made, tuple(text for schema in schemas for text in schema.patterns)
+        remote.check = None if output_schema is None else tool.output.describe_misfit
+        return tool, tuple(text for schema in schemas for text in schema.patterns)
 
     def _traits(self, hints: types.ToolAnnotations) -> Any:
         """Return the tool's effects on the world: the server's hints, with MCP's defaults, if the server is trusted.
@@ -211,10 +209,10 @@ def _check_schemas(definition: types.Tool) -> None:
     for what, schema in (("inputSchema", definition.input_schema), ("outputSchema", definition.output_schema)):
         copy_schema(schema or {}, f"its {what}")
         if (size := len(json.dumps(schema))) > _MOST_SCHEMA:
-            raise DefinitionError(f"its {what} has {size:,} characters of JSON; at most {_MOST_SCHEMA:,} are taken")
+            raise DefinitionError(f"its {what} has {size:,} characters of JSON; at most {_MOST_SCHEMA:,} are allowed")
 
 
-def without_doubles(servers: Iterable[Tools]) -> tuple[list[Tool], list[LeftOut]]:
+def remove_duplicates(servers: Iterable[Tools]) -> tuple[list[Tool], list[LeftOut]]:
     """Return the tools of all servers, and those left out because they look the same as another tool of a toolset."""
     tools: list[Tool] = []
     left_out: list[LeftOut] = []

@@ -50,9 +50,9 @@ class UserTokens(httpx2.Auth):
             raise ToolError(f"{self._label} has no token for this call", executed=False)
         return self._token.set(found)
 
-    def end(self, begun: Token[str | None]) -> None:
+    def end(self, signing: Token[str | None]) -> None:
         """Stop signing requests for the call."""
-        self._token.reset(begun)
+        self._token.reset(signing)
 
     def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
         """Sign one request; httpx2 calls this for each."""

@@ -21,8 +21,8 @@ from ferrule.values.json_text import format_json
 from ferrule.values.result import ToolResult, get_original
 
 _MISSHAPEN = (
-    "The tool was run, and its result follows. It is not in the form that the tool declares: it was cut or changed on "
-    "its way, or has no such form in JSON."
+    "The tool ran, and its result follows. The result does not have the declared form: middleware cut or changed "
+    "it, or JSON cannot express it."
 )
 _CUT_ITEMS = re.compile(r"\[cut: \d+ items left out\]")
 _CUT_KEYS = re.compile(r"\[+cut\]+")
@@ -41,14 +41,14 @@ def wire_name(tool: Tool) -> str:
     return tool.name if _MCP_NAME.fullmatch(tool.name) else tool.wire_name
 
 
-def annotations_of(tool: Tool) -> wire.ToolAnnotations:
+def make_annotations(tool: Tool) -> wire.ToolAnnotations:
     """Return the tool's title, and its effects on the world, as far as they do not depend on arguments."""
     values = {hint: getattr(tool, name) for name, hint in _HINTS.items()}
     hints = {hint: value for hint, value in values.items() if isinstance(value, bool)}
     return wire.ToolAnnotations.model_validate({**hints, "title": tool.title})
 
 
-def tells_form(tool: Tool, around: Iterable[object]) -> bool:
+def has_sendable_schema(tool: Tool, around: Iterable[object]) -> bool:
     """Return whether clients may be sent the tool's output schema. A client that has the schema refuses results without
     structured content. So the schema must not allow null, because structured content is never null, and no middleware
     may wrap the content in an envelope.
@@ -61,7 +61,9 @@ def tells_form(tool: Tool, around: Iterable[object]) -> bool:
     return not enveloped and bool(tool.output.describe_misfit(None))
 
 
-def call_result(result: ToolResult, tool: Tool, *, told: bool, untold: tuple[type, ...]) -> dict[str, Any]:
+def to_wire_result(
+    result: ToolResult, tool: Tool, *, schema_listed: bool, unlisted_types: tuple[type, ...]
+) -> dict[str, Any]:
     """Return the result of a call in the form for the wire. The SDK validates that anyway; making a model of it and
     taking it apart again would take 5 µs.
 
@@ -70,23 +72,23 @@ def call_result(result: ToolResult, tool: Tool, *, told: bool, untold: tuple[typ
     alone.
 
     Args:
-        told: Whether the client was sent an output schema for this tool.
-        untold: The classes of outputs sent as structured content if it has not.
+        schema_listed: Whether the client was sent an output schema for this tool.
+        unlisted_types: The classes of outputs sent as structured content if it has not.
     """
-    own = get_original(result)[1]
+    original = get_original(result)[1]
     content = [_content_block(block, place) for place, block in enumerate(result.content)]
-    if own is not None and result.content == own:  # otherwise a middleware has cut, masked or wrapped it
+    if original is not None and result.content == original:  # otherwise a middleware has cut, masked or wrapped it
         _add_details(content, result)
     if result.status != "ok":
         return _complete(content, is_error=True)
-    if not told:
-        as_it_came = own is not None and result.content == own and result.output != [*own]
-        if as_it_came and isinstance(result.output, untold):
+    if not schema_listed:
+        is_unchanged = original is not None and result.content == original and result.output != [*original]
+        if is_unchanged and isinstance(result.output, unlisted_types):
             return _complete(content, result.output)
         return _complete(content)
     declared: Mapping[str, Any] = {} if tool.output_schema is None else tool.output_schema.get("properties", {})
-    for value in _shown_values(result, own, declared):
-        is_checked = own is None and value == result.output
+    for value in _find_candidates(result, original, declared):
+        is_checked = original is None and value == result.output
         if value is not None and (is_checked or not tool.output.describe_misfit(value)):
             return _complete(content, value)
     return _complete([_text_block(_MISSHAPEN), *content], is_error=True)
@@ -99,20 +101,22 @@ def _complete(content: list[dict[str, Any]], structured: Any = None, *, is_error
     return found
 
 
-def _shown_values(result: ToolResult, own: tuple[Block, ...] | None, declared: Mapping[str, Any]) -> Iterator[Any]:
+def _find_candidates(
+    result: ToolResult, original: tuple[Block, ...] | None, declared: Mapping[str, Any]
+) -> Iterator[Any]:
     """Yield candidates for the value that the content shows, the most faithful first. The output schema declares
     properties."""
     output, content = result.output, result.content
-    if own is not None and content == own:
+    if original is not None and content == original:
         yield output
     if isinstance(output, str):
         yield result.text
     else:
-        yield (value := _json_of(result.text))
+        yield (value := _parse_json(result.text))
         yield _without_marks(value)
-    if own is not None:
+    if original is not None:
         with suppress(LookupError):
-            yield _as_shown(output, own, content, declared)
+            yield _replace_texts(output, original, content, declared)
 
 
 def _without_marks(value: Any) -> Any:
@@ -124,7 +128,9 @@ def _without_marks(value: Any) -> Any:
     return value
 
 
-def _as_shown(output: Any, own: tuple[Block, ...], shown: tuple[Block, ...], declared: Mapping[str, Any]) -> Any:
+def _replace_texts(
+    output: Any, original: tuple[Block, ...], shown: tuple[Block, ...], declared: Mapping[str, Any]
+) -> Any:
     """Return the output with each text of the handler's blocks replaced by the text shown now, and without texts no
     longer shown. The output must hold nothing else: servers give a value, or a list of values, in blocks as well. That
     value may stand in an object with only keys from the output schema.
@@ -132,40 +138,40 @@ def _as_shown(output: Any, own: tuple[Block, ...], shown: tuple[Block, ...], dec
     Raises:
         LookupError: The output holds anything else, or a changed block is not in it.
     """
-    left = len(own) - len(shown) + 1
+    left = len(original) - len(shown) + 1
     note = Text(f"[cut: {left} blocks left out]")
     if left > 1 and note in shown:
         place = shown.index(note)
         now: tuple[Block | None, ...] = (*shown[: place + 1], *[None] * (left - 1), *shown[place + 1 :])
     else:
         now = shown
-    if len(now) != len(own):
+    if len(now) != len(original):
         raise LookupError
     texts: deque[tuple[str, str | None]] = deque()
-    for before, after in zip(own, now, strict=True):
+    for before, after in zip(original, now, strict=True):
         if isinstance(before, Text) and (after is None or isinstance(after, Text)):
             texts.append((before.text, None if after is None else after.text))
         elif before != after:
             raise LookupError
 
-    def written(value: Any) -> Any:
-        if texts and (value == texts[0][0] or (not isinstance(value, str) and value == _json_of(texts[0][0]))):
+    def replace(value: Any) -> Any:
+        if texts and (value == texts[0][0] or (not isinstance(value, str) and value == _parse_json(texts[0][0]))):
             after = texts.popleft()[1]
-            return after if isinstance(value, str) or after is None else _without_marks(_json_of(after))
+            return after if isinstance(value, str) or after is None else _without_marks(_parse_json(after))
         if isinstance(value, list) and value:
-            return [item for item in map(written, value) if item is not None]
+            return [item for item in map(replace, value) if item is not None]
         raise LookupError
 
     if isinstance(output, dict) and output.keys() <= declared.keys():
-        found: Any = {key: written(item) for key, item in output.items()}
+        found: Any = {key: replace(item) for key, item in output.items()}
     else:
-        found = written(output)
+        found = replace(output)
     if any(before != after for before, after in texts):
         raise LookupError
     return found
 
 
-def _json_of(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """Return the value of a JSON text; `None` if it is none."""
     with suppress(ValueError):
         return from_json(text)
@@ -179,10 +185,10 @@ def _add_details(content: list[dict[str, Any]], result: ToolResult) -> None:
     found = about.get("content", ()) if isinstance(about, Mapping) else ()
     if found and len(format_json(thaw(found))) > _MOST_DETAILS:
         return
-    for said in found:
-        place = said.get("block")
+    for details in found:
+        place = details.get("block")
         if isinstance(place, int) and place < len(content):
-            content[place] |= {key: thaw(value) for key, value in said.items() if key in _DETAILS}
+            content[place] |= {key: thaw(value) for key, value in details.items() if key in _DETAILS}
 
 
 def _text_block(text: str) -> dict[str, Any]:

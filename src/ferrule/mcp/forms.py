@@ -20,8 +20,8 @@ _YES: dict[str, Any] = {
     "properties": {"approve": {"type": "boolean", "title": "Approve", "description": "Whether it may run."}},
     "required": ["approve"],
 }
-_KEPT_KEYS = {"type", "title", "description", "default"}
-_KEYS_OF = {
+_COMMON_KEYS = {"type", "title", "description", "default"}
+_TYPE_KEYS = {
     "string": {"enum", "enumNames", "oneOf", "minLength", "maxLength", "format"},
     "number": {"minimum", "maximum"},
     "integer": {"minimum", "maximum"},
@@ -29,9 +29,9 @@ _KEYS_OF = {
     "array": {"items", "minItems", "maxItems"},
 }
 _QUESTION = "question"
-_MOST_IN_A_KEY = 64
+_MOST_KEY = 64
 _FORMATS = {"date", "date-time", "email", "uri"}
-MOST_IN_A_MESSAGE = 8_000
+MOST_MESSAGE = 8_000
 
 
 class Form(NamedTuple):
@@ -51,21 +51,21 @@ class Form(NamedTuple):
     binds: dict[str, Any] = {}  # noqa: RUF012
 
 
-def form_of(message: str, wanted: JsonObject | None, binds: JsonObject) -> Form:
+def make_form(message: str, wanted: JsonObject | None, binds: JsonObject) -> Form:
     """Return the question as a form. Input that does not fit a form is asked for as JSON.
 
     Args:
         wanted: The JSON Schema of the wanted input; `None` for a yes.
         binds: Arguments that bind the call to the values in the message.
     """
-    if wanted is None or (not wanted.get("properties") and _takes_nothing(wanted)):
+    if wanted is None or (not wanted.get("properties") and _accepts_empty(wanted)):
         return Form("yes", _QUESTION, message, _YES, thaw(binds))
     title = wanted.get("title")
-    key = title if isinstance(title, str) and 0 < len(title) <= _MOST_IN_A_KEY else _QUESTION
-    flat = _flat(wanted)
+    key = title if isinstance(title, str) and 0 < len(title) <= _MOST_KEY else _QUESTION
+    flat = _flatten(wanted)
     if flat is not None:
         return Form("object", key, message, flat)
-    text = truncate_text(json.dumps(thaw(wanted), ensure_ascii=False), MOST_IN_A_MESSAGE)
+    text = truncate_text(json.dumps(thaw(wanted), ensure_ascii=False), MOST_MESSAGE)
     field = {"type": "string", "title": "JSON", "description": f"A JSON object that fits this JSON Schema: {text}"}
     return Form("json", key, message, {"type": "object", "properties": {"json": field}, "required": ["json"]})
 
@@ -76,12 +76,12 @@ def elicitation(form: Form) -> wire.ElicitRequest:
     return wire.ElicitRequest(params=params)
 
 
-def answer_of(form: Form, given: wire.ElicitResult, by: str | None, arguments: JsonObject) -> Decision:
+def to_decision(form: Form, answer: wire.ElicitResult, by: str | None, arguments: JsonObject) -> Decision:
     """Return a person's answer as a decision. `by` is on whose behalf, and `arguments` are those in question."""
-    if given.action != "accept":
-        said = "declined" if given.action == "decline" else "left the question without an answer"
-        return deny(f"the person who was asked {said}")
-    content: dict[str, Any] = given.content or {}
+    if answer.action != "accept":
+        reaction = "declined" if answer.action == "decline" else "left the question without an answer"
+        return deny(f"the person who was asked {reaction}")
+    content: dict[str, Any] = answer.content or {}
     if form.kind == "yes":
         allowed = allow({**arguments, **form.binds} if form.binds else None, by=by)
         return allowed if content.get("approve") is True else deny("the person who was asked said no")
@@ -90,11 +90,11 @@ def answer_of(form: Form, given: wire.ElicitResult, by: str | None, arguments: J
     try:
         value = parse_json(str(content.get("json", "")))
     except ValueError as error:
-        return deny(f"the answer is no JSON: {error}")
-    return allow(value, by=by) if isinstance(value, dict) else deny("the answer is no JSON object")
+        return deny(f"the answer is not JSON: {error}")
+    return allow(value, by=by) if isinstance(value, dict) else deny("the answer is not a JSON object")
 
 
-def _flat(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+def _flatten(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the form's part of a schema if all its properties are of a primitive type, else None. The answer is
     compared with the whole schema."""
     properties: Any = thaw(wanted.get("properties"))
@@ -105,7 +105,7 @@ def _flat(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"type": "object", "properties": shown, **({"required": required} if required else {})}
 
 
-def _takes_nothing(wanted: Mapping[str, Any]) -> bool:
+def _accepts_empty(wanted: Mapping[str, Any]) -> bool:
     """Return whether a plain yes is an answer: the empty object fits."""
     try:
         SchemaParameters(wanted).validate_with_repairs("the answer", {})
@@ -127,13 +127,13 @@ def _is_flat(schema: dict[str, Any]) -> bool:
 
 
 def _are_texts(choices: Any) -> bool:
-    given = [one.get("const") if isinstance(one, dict) else one for one in choices or ()]
-    return bool(given) and all(isinstance(one, str) for one in given)
+    values = [choice.get("const") if isinstance(choice, dict) else choice for choice in choices or ()]
+    return bool(values) and all(isinstance(value, str) for value in values)
 
 
 def _form_field(schema: dict[str, Any]) -> dict[str, Any]:
-    keys = _KEPT_KEYS | _KEYS_OF[schema["type"]]
-    kept = {key: value for key, value in schema.items() if key in keys}
-    if kept.get("format", "date") not in _FORMATS:
-        del kept["format"]
-    return kept
+    keys = _COMMON_KEYS | _TYPE_KEYS[schema["type"]]
+    field = {key: value for key, value in schema.items() if key in keys}
+    if field.get("format", "date") not in _FORMATS:
+        del field["format"]
+    return field

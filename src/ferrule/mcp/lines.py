@@ -249,7 +249,7 @@ class OpenRequests:
             self._notifications += 1
             self._sent_since.clear()
             if message.method == "notifications/cancelled":
-                self._give_up(coerce_request_id((message.params or {})["requestId"]))
+                self._forget(coerce_request_id((message.params or {})["requestId"]))
 
     def parse(self, line: bytes) -> JSONRPCMessage | UnreadableLine:
         """Parse a line of the other side. An open request that it sends back is not one of its own."""
@@ -276,8 +276,8 @@ class OpenRequests:
                 answers = []
             for request_id in answers:
                 yield from self.on_lost_answer(request_id)
-            if (said := line[:_LONGEST_LOGGED].decode("utf-8", "replace")).strip():
-                log(f"{'an answer could not be read' if answers else 'no message'}: {said}")
+            if (text := line[:_LONGEST_LOGGED].decode("utf-8", "replace")).strip():
+                log(f"{'an answer could not be read' if answers else 'no message'}: {text}")
         elif isinstance(found, JSONRPCResponse | JSONRPCError):
             yield from self.on_answer(found)
         else:
@@ -316,9 +316,9 @@ class OpenRequests:
             self._sent_since.clear()
         self._open.pop(request_id, None)
         self._suspects.discard(request_id)
-        return self._take_failed()
+        return self._pop_failed()
 
-    def _give_up(self, request_id: RequestId) -> None:
+    def _forget(self, request_id: RequestId) -> None:
         """Remove a request whose answer nobody waits for. A suspect was probably cancelled because its answer was
         lost."""
         self._open.pop(request_id, None)
@@ -336,9 +336,9 @@ class OpenRequests:
             return set()
         self._suspects |= self._open.keys()
         self._lost += 1
-        return self._take_failed()
+        return self._pop_failed()
 
-    def _take_failed(self) -> set[RequestId]:
+    def _pop_failed(self) -> set[RequestId]:
         if len(self._suspects) > self._lost:
             return set()
         failed = self._suspects

@@ -17,7 +17,7 @@ _MOST_MEDIA = 50_000_000
 """Most bytes of all media of one result."""
 _MOST_METADATA = 1_000_000
 """Most characters of JSON for everything beside the content: nobody else bounds it, as no model reads it."""
-_SAID_NOTHING = "the server says that it failed, and no more"
+_NO_ERROR_TEXT = "the server reports a failure without a text"
 _NO_TYPE = "application/octet-stream"
 Check = Callable[[object], str]
 
@@ -45,15 +45,15 @@ def to_result(answer: types.CallToolResult, check: Check | None) -> ToolResult |
         output = answer.structured_content
         blocks = blocks or [*to_blocks(to_output(output))]
     if answer.is_error:
-        error = "\n".join(texts).strip() or _SAID_NOTHING
+        error = "\n".join(texts).strip() or _NO_ERROR_TEXT
         return ToolResult(
             output if structured else None, error, metadata, None if only_texts else (Text(error), *blocks)
         )
     if check is not None:
         if not structured:
-            raise ToolError("the server gave no structuredContent, which its output schema promises")
+            raise ToolError("the server gave no structuredContent, although it declares an output schema")
         if misfit := check(output):
-            raise ToolError(f"what the server gave does not fit its output schema: {misfit}")
+            raise ToolError(f"the server's structuredContent does not fit its output schema: {misfit}")
     return ToolResult(output, None, metadata, blocks or None)
 
 
@@ -64,19 +64,19 @@ def _metadata(answer: types.CallToolResult) -> dict[str, Any] | None:
     if meta and (len(meta) > 1 or types.SERVER_INFO_META_KEY not in meta):
         # Every answer of 2026-07-28 names its server; `status` has that, too.
         about["_meta"] = {key: value for key, value in meta.items() if key != types.SERVER_INFO_META_KEY}
-    beside = []
+    block_details = []
     # An error's text stands before blocks that are not all texts.
     first = int(answer.is_error and not all(isinstance(block, types.TextContent) for block in answer.content))
     for index, block in enumerate(answer.content, first):
-        said: dict[str, Any] = {"_meta": dict(block.meta or {})}
+        details: dict[str, Any] = {"_meta": dict(block.meta or {})}
         if block.annotations is not None:
-            said["annotations"] = block.annotations.model_dump(exclude_none=True, by_alias=True, mode="json")
+            details["annotations"] = block.annotations.model_dump(exclude_none=True, by_alias=True, mode="json")
         if isinstance(block, types.ResourceLink):
-            said |= {"title": block.title, "description": block.description, "size": block.size}
-        if kept := {key: value for key, value in said.items() if value}:
-            beside.append({"block": index, **kept})
-    if beside:
-        about["content"] = beside
+            details |= {"title": block.title, "description": block.description, "size": block.size}
+        if filled := {key: value for key, value in details.items() if value}:
+            block_details.append({"block": index, **filled})
+    if block_details:
+        about["content"] = block_details
     length = len(to_json_text(about))
     if length > _MOST_METADATA:
         about = {"left_out": f"{length:,} characters of JSON; at most {_MOST_METADATA:,} are kept"}
@@ -88,14 +88,14 @@ def _blocks(content: list[types.ContentBlock]) -> list[Text | Media]:
     found: list[Text | Media] = []
     for index, block in enumerate(content):
         try:
-            made = _block(block)
+            media = _block(block)
         except (TypeError, ValueError) as error:
             raise ToolError(f"block {index} of the server's answer, of the type {block.type!r}, {error}") from None
-        if isinstance(made, Media):
-            left -= len(made.data or b"")
+        if isinstance(media, Media):
+            left -= len(media.data or b"")
         if left < 0:
             raise ToolError(f"the server's answer has more than {_MOST_MEDIA:,} bytes of media; ask for less at a time")
-        found.append(made)
+        found.append(media)
     return found
 
 
@@ -117,11 +117,11 @@ def _block(block: types.ContentBlock) -> Text | Media:
             return Media("resource", resource.text.encode("utf-8", "replace"), kind, str(resource.uri))
         case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):
             return Media("resource", _from_base64(resource.blob), resource.mime_type or _NO_TYPE, str(resource.uri))
-    raise TypeError("is not known")
+    raise TypeError("is unknown")
 
 
 def _from_base64(data: str) -> bytes:
     try:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"is no base64: {error}") from None
+        raise ValueError(f"is not base64: {error}") from None

@@ -1,5 +1,5 @@
 """Tools from an OpenAPI document: `from ferrule.sources import openapi`. See docs/openapi.md."""
 
-from ferrule.openapi.toolset import look, openapi
+from ferrule.openapi.toolset import openapi
 
-__all__ = ["look", "openapi"]
+__all__ = ["openapi"]

@@ -10,16 +10,16 @@ from typing import Any, Final
 from uuid import UUID
 
 from ferrule import DefinitionError
-from ferrule.openapi.bodies import MOST_ARGUMENTS, STYLES, Body, Encoding, Place, RequestPart, body_of, is_json
+from ferrule.openapi.bodies import MOST_ARGUMENTS, STYLES, Body, Encoding, Place, RequestPart, is_json, make_body
 from ferrule.openapi.document import Document, Node
-from ferrule.openapi.operations import IN_BRACES, Operation, digest, is_token, told_text
+from ferrule.openapi.operations import IN_BRACES, Operation, clean_description, digest, is_token
 from ferrule.openapi.schemas import Schemas
 from ferrule.security.foreign_text import one_line
 
 _PLACES: Final = ("path", "query", "querystring", "header", "cookie")
 _NOT_ARGUMENTS: Final = frozenset({"accept", "content-type", "authorization"})
 """Headers that are no parameters, by the specification."""
-_OF_THE_CONNECTION: Final = frozenset(
+_CONNECTION_HEADERS: Final = frozenset(
     {"host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "te", "trailer"}
     | {"upgrade", "cookie", "proxy-authorization", "proxy-connection", "expect"}
 )
@@ -113,7 +113,7 @@ class Signature:
     key_header: KeyHeader | None = None
 
 
-def signature_of(
+def make_signature(
     operation: Operation, document: Document, schemas: Schemas, hidden: frozenset[tuple[str, str]]
 ) -> Signature:
     """Return the signature of an operation.
@@ -125,183 +125,185 @@ def signature_of(
         DefinitionError: A part cannot be read, or cannot be written into a request.
     """
     notes: list[str] = []
-    wanted = []
+    parts = []
     key_header = None
-    for one in declared_parameters(operation, document, notes):
-        if (one.place, folded_name(one.place, one.wire)) in hidden:
-            notes.append(f"the {one.place} parameter {one.wire!r} is left out: a credential goes there")
-        elif one.place == "header" and one.wire.lower() == _KEY_HEADER:
-            schema = document.follow(one.schema).value
-            key_header = KeyHeader(one.wire, isinstance(schema, Mapping) and schema.get("format") == "uuid")
-            notes.append(f"the header {one.wire!r} gets the idempotency key of the call, and is no argument")
+    for part in declared_parameters(operation, document, notes):
+        if (part.place, fold_name(part.place, part.wire)) in hidden:
+            notes.append(f"the {part.place} parameter {part.wire!r} is left out: a credential goes there")
+        elif part.place == "header" and part.wire.lower() == _KEY_HEADER:
+            schema = document.follow(part.schema).value
+            key_header = KeyHeader(part.wire, isinstance(schema, Mapping) and schema.get("format") == "uuid")
+            notes.append(f"the header {part.wire!r} gets the idempotency key of the call, and is not an argument")
         else:
-            wanted.append(one)
-    wanted = [one for one in wanted if _is_writable(one, document, notes)]
-    _check_path_parameters(operation, wanted)
-    body, of_body = body_of(operation, document, schemas, {one.wire for one in wanted}, notes)
-    wanted += of_body
-    if len(wanted) > MOST_ARGUMENTS:
-        raise DefinitionError(f"it takes {len(wanted):,} arguments, and at most {MOST_ARGUMENTS} are taken")
-    names = _argument_names(wanted)
-    converted, defs = schemas.bundle(*(one.schema for one in wanted))
+            parts.append(part)
+    parts = [part for part in parts if _is_writable(part, document, notes)]
+    _check_path_parameters(operation, parts)
+    body, body_parts = make_body(operation, document, schemas, {part.wire for part in parts}, notes)
+    parts += body_parts
+    if len(parts) > MOST_ARGUMENTS:
+        raise DefinitionError(f"it takes {len(parts):,} arguments, and at most {MOST_ARGUMENTS} are allowed")
+    names = _argument_names(parts)
+    converted, defs = schemas.bundle(*(part.schema for part in parts))
     properties: dict[str, Any] = {}
-    for name, one, schema in zip(names, wanted, converted, strict=True):
-        properties[name] = _property(schema, one, name)
-        if one.wire and name != one.wire:
-            notes.append(f"the argument {name!r} is {one.wire!r} in the {one.place}")
-    required = [name for name, one in zip(names, wanted, strict=True) if one.required]
+    for name, part, schema in zip(names, parts, converted, strict=True):
+        properties[name] = _make_schema(schema, part, name)
+        if part.wire and name != part.wire:
+            notes.append(f"the argument {name!r} is {part.wire!r} in the {part.place}")
+    required = [name for name, part in zip(names, parts, strict=True) if part.required]
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     if not required:
         del schema["required"]
     notes = [one_line(note, _MOST_NAME) for note in notes]
     arguments = tuple(
-        Argument(name, one.place, one.wire, one.encoding, bool(one.files))
-        for name, one in zip(names, wanted, strict=True)
+        Argument(name, part.place, part.wire, part.encoding, bool(part.files))
+        for name, part in zip(names, parts, strict=True)
     )
-    reserved = hidden | {(one.place, folded_name(one.place, one.wire)) for one in wanted}
+    reserved = hidden | {(part.place, fold_name(part.place, part.wire)) for part in parts}
     return Signature(
         arguments, body, {**schema, **({"$defs": defs} if defs else {})}, tuple(notes), reserved, key_header
     )
 
 
-def _property(schema: Any, one: RequestPart, name: str) -> dict[str, Any]:
+def _make_schema(schema: Any, part: RequestPart, name: str) -> dict[str, Any]:
     """Return the schema of an argument. A default is described and not filled in: it is the server's, and in a PATCH it
     would change fields that nobody wanted to change."""
-    if one.files:
-        forms = [dict(_FILE_ARGUMENTS[kind]) for kind in sorted(one.files)]
-        made: dict[str, Any] = forms[0] if len(forms) == 1 else {"anyOf": forms}
+    if part.files:
+        forms = [dict(_FILE_ARGUMENTS[kind]) for kind in sorted(part.files)]
+        described: dict[str, Any] = forms[0] if len(forms) == 1 else {"anyOf": forms}
     else:
-        made = dict(schema) if isinstance(schema, Mapping) else {} if schema else {"not": {}}
-    said = [one.description or str(made.get("description", ""))]
-    if one.wire and name != one.wire and one.place != "body":
-        said.insert(0, f"{one.wire!r} in the {one.place}.")
-    if "default" in made:
-        said.append(f"{'Usually' if one.required else 'Left out, it is'} {made.pop('default')!r:.200}.")
-    if text := " ".join(filter(None, said)):
-        made["description"] = text
-    return made
+        described = dict(schema) if isinstance(schema, Mapping) else {} if schema else {"not": {}}
+    sentences = [part.description or str(described.get("description", ""))]
+    if part.wire and name != part.wire and part.place != "body":
+        sentences.insert(0, f"{part.wire!r} in the {part.place}.")
+    if "default" in described:
+        sentences.append(f"{'Usually' if part.required else 'Left out, it is'} {described.pop('default')!r:.200}.")
+    if text := " ".join(filter(None, sentences)):
+        described["description"] = text
+    return described
 
 
 def declared_parameters(operation: Operation, document: Document, notes: list[str]) -> Iterator[RequestPart]:
     """Yield the parameters of the path and of the operation. The operation's replace the path's."""
     found: dict[tuple[str, str], RequestPart] = {}
     for owner in (operation.item, operation.node):
-        listed = owner.value.get("parameters", [])
-        if not isinstance(listed, list):
-            raise DefinitionError("its parameters are no list")
-        document.spend(20 * len(listed))
-        if len(listed) > MOST_ARGUMENTS:
-            raise DefinitionError(f"it takes {len(listed):,} arguments, and at most {MOST_ARGUMENTS} are taken")
-        for one in listed:
-            wanted = _parameter(document.follow(Node(one, owner.base)), document, notes)
-            if wanted is not None:
-                found[wanted.place, wanted.wire] = wanted
+        declared = owner.value.get("parameters", [])
+        if not isinstance(declared, list):
+            raise DefinitionError("'parameters' must be a list")
+        document.spend(20 * len(declared))
+        if len(declared) > MOST_ARGUMENTS:
+            raise DefinitionError(f"it takes {len(declared):,} arguments, and at most {MOST_ARGUMENTS} are allowed")
+        for value in declared:
+            parameter = _parameter(document.follow(Node(value, owner.base)), document, notes)
+            if parameter is not None:
+                found[parameter.place, parameter.wire] = parameter
     yield from found.values()
 
 
 def _parameter(node: Node, document: Document, notes: list[str]) -> RequestPart | None:
     value = node.value
     if not isinstance(value, Mapping):
-        raise DefinitionError("a parameter is no object")
+        raise DefinitionError("a parameter must be an object")
     place, wire = value.get("in"), value.get("name")
     if place not in _PLACES or not isinstance(wire, str) or not 0 < len(wire) <= _MOST_NAME:
         shown = wire if isinstance(wire, str) else ""
-        raise DefinitionError(f"a parameter {shown[:50]!r} in {str(place)[:50]!r} is none of {', '.join(_PLACES)}")
+        raise DefinitionError(
+            f"a parameter {shown[:50]!r} in {str(place)[:50]!r} must be in one of {', '.join(_PLACES)}"
+        )
     if place == "header" and wire.lower() in _NOT_ARGUMENTS:
         return None
-    if place == "header" and not may_be_header(wire):
+    if place == "header" and not can_be_header(wire):
         notes.append(f"the header {wire!r} is left out: the connection writes it")
         return None
     if place == "cookie" and not is_token(wire):
-        raise DefinitionError(f"{wire!r} is no name of a cookie")
-    schema, encoding = _schema_and_encoding(node, place, document)
+        raise DefinitionError(f"{wire!r} is not a valid cookie name")
+    schema, encoding = _read_encoding(node, place, document)
     required = place == "path" or value.get("required") is True
-    return RequestPart(place, wire, schema, required, told_text(value.get("description")), encoding)
+    return RequestPart(place, wire, schema, required, clean_description(value.get("description")), encoding)
 
 
-def folded_name(place: str, name: str) -> str:
+def fold_name(place: str, name: str) -> str:
     """Return a name as servers compare it: headers without case, and with `-` for `_`, as for some servers."""
     return name.lower().replace("_", "-") if place == "header" else name
 
 
-def may_be_header(name: str) -> bool:
+def can_be_header(name: str) -> bool:
     """Return whether a document may name this header; the others are the connection's."""
-    return is_token(name) and name.lower() not in _OF_THE_CONNECTION
+    return is_token(name) and name.lower() not in _CONNECTION_HEADERS
 
 
-def _schema_and_encoding(node: Node, place: str, document: Document) -> tuple[Node, Encoding]:
+def _read_encoding(node: Node, place: str, document: Document) -> tuple[Node, Encoding]:
     value, wire = node.value, node.value["name"]
     if (content := value.get("content")) is not None:
         if not isinstance(content, Mapping) or len(content) != 1:
-            raise DefinitionError(f"the content of the parameter {wire!r} has to be of one type")
-        media, one = next(iter(content.items()))
+            raise DefinitionError(f"the content of the parameter {wire!r} must have exactly one type")
+        media, value = next(iter(content.items()))
         if not (is_json(media) or media == "application/x-www-form-urlencoded" or media.startswith("text/")):
-            raise DefinitionError(f"the parameter {wire!r} is of the type {media!r:.80}, which is not written")
-        about = document.follow(Node(one, node.base))
+            raise DefinitionError(f"the parameter {wire!r} is of the type {media!r:.80}, which is not supported")
+        about = document.follow(Node(value, node.base))
         return Node(about.value.get("schema", {}) if isinstance(about.value, Mapping) else {}, about.base), Encoding(
             media=media
         )
     if place == "querystring":
-        raise DefinitionError(f"the parameter {wire!r} is the whole query string, and has no content that says how")
+        raise DefinitionError(f"the parameter {wire!r} is the whole query string and needs 'content' to describe it")
     styles = STYLES[place]
     style = value.get("style", styles[0])
     if style not in styles:
         raise DefinitionError(
-            f"the parameter {wire!r} has the style {style!r:.50}; of a {place} it is {', '.join(styles)}"
+            f"the parameter {wire!r} has the style {style!r:.50}; the styles for {place} are {', '.join(styles)}"
         )
     explode = value.get("explode", style in {"form", "cookie"})
     reserved = place == "query" and value.get("allowReserved") is True
     return Node(value.get("schema", {}), node.base), Encoding(style, explode is True, None, reserved)
 
 
-def _is_writable(one: RequestPart, document: Document, notes: list[str]) -> bool:
+def _is_writable(part: RequestPart, document: Document, notes: list[str]) -> bool:
     """Return whether the parameter's style can write its values. If not, an optional parameter is left out, with a
     note.
 
     Raises:
         DefinitionError: The parameter is required.
     """
-    if one.encoding.media is not None or one.encoding.style == "deepObject":
+    if part.encoding.media is not None or part.encoding.style == "deepObject":
         return True
-    schema = document.follow(one.schema).value
-    inner = schema.get("items") if isinstance(schema, Mapping) else None
-    item = document.follow(Node(inner, one.schema.base)).value if inner is not None else None
+    schema = document.follow(part.schema).value
+    item_schema = schema.get("items") if isinstance(schema, Mapping) else None
+    item = document.follow(Node(item_schema, part.schema.base)).value if item_schema is not None else None
     if not isinstance(item, Mapping) or item.get("type") not in ("object", "array"):
         return True
-    what = f"the {one.place} parameter {one.wire!r} is a list of {item['type']}s, which its style cannot write"
-    if one.required:
-        raise DefinitionError(what)
-    notes.append(f"{what}: it is left out")
+    problem = f"the {part.place} parameter {part.wire!r} is a list of {item['type']}s, which its style cannot write"
+    if part.required:
+        raise DefinitionError(problem)
+    notes.append(f"{problem}: it is left out")
     return False
 
 
-def _check_path_parameters(operation: Operation, wanted: list[RequestPart]) -> None:
-    named = set(IN_BRACES.findall(operation.path))
-    given = {one.wire for one in wanted if one.place == "path"}
-    if named != given:
-        unlike = sorted(named ^ given)
-        raise DefinitionError(f"{unlike[0]!r} is in the path or among the path's parameters, and not in both")
+def _check_path_parameters(operation: Operation, parts: list[RequestPart]) -> None:
+    braced_names = set(IN_BRACES.findall(operation.path))
+    path_names = {part.wire for part in parts if part.place == "path"}
+    if braced_names != path_names:
+        mismatched = sorted(braced_names ^ path_names)
+        raise DefinitionError(f"{mismatched[0]!r} must be both in the path and among its path parameters")
     if "{" in IN_BRACES.sub("", operation.path) or "}" in IN_BRACES.sub("", operation.path):
-        raise DefinitionError("its path has a brace that no parameter is in")
+        raise DefinitionError("its path has a brace without a parameter")
 
 
-def _argument_names(wanted: list[RequestPart]) -> list[str]:
+def _argument_names(parts: list[RequestPart]) -> list[str]:
     """Return the names for a model: a parameter's own name if every API takes it. If names collide, one that was
     changed gets a digest, and then names of different places get their place as a prefix."""
-    names = [_argument_name(one.wire) for one in wanted]
-    often = Counter(names)
+    names = [_argument_name(part.wire) for part in parts]
+    counts = Counter(names)
     names = [
-        f"{name}_{digest(one.wire)}" if often[name] > 1 and name != one.wire and one.wire else name
-        for name, one in zip(names, wanted, strict=True)
+        f"{name}_{digest(part.wire)}" if counts[name] > 1 and name != part.wire and part.wire else name
+        for name, part in zip(names, parts, strict=True)
     ]
-    often = Counter(names)
+    counts = Counter(names)
     names = [
-        f"{one.place}_{name}"[:64] if often[name] > 1 and one.wire else name
-        for name, one in zip(names, wanted, strict=True)
+        f"{part.place}_{name}"[:64] if counts[name] > 1 and part.wire else name
+        for name, part in zip(names, parts, strict=True)
     ]
     if len(set(names)) < len(names):
-        double = next(name for name, count in Counter(names).items() if count > 1)
-        raise DefinitionError(f"two of its parameters would be called {double!r}")
+        duplicate = next(name for name, count in Counter(names).items() if count > 1)
+        raise DefinitionError(f"two of its parameters would have the name {duplicate!r}")
     return names
 
 
@@ -310,5 +312,5 @@ def _argument_name(wire: str) -> str:
         return "body"
     if _ARGUMENT.fullmatch(wire):
         return wire
-    kept = re.sub(r"[^A-Za-z0-9_.-]+", "_", wire).strip("_")
-    return kept if kept and len(kept) <= 50 else f"{kept[:50]}_{digest(wire)}"
+    safe_name = re.sub(r"[^A-Za-z0-9_.-]+", "_", wire).strip("_")
+    return safe_name if safe_name and len(safe_name) <= 50 else f"{safe_name[:50]}_{digest(wire)}"

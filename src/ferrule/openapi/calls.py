@@ -20,10 +20,10 @@ from ferrule.openapi.arguments import Signature
 from ferrule.openapi.bodies import is_json
 from ferrule.openapi.operations import leads_elsewhere
 from ferrule.openapi.pages import ListAnswer, NextPage, PagedList, Paging
-from ferrule.openapi.requests import NOTHING_SENT, Request, request_of
+from ferrule.openapi.requests import NOTHING_SENT, Request, make_request
 from ferrule.openapi.responses import Responses
-from ferrule.openapi.security import Alternatives, sign
-from ferrule.openapi.servers import Server, origin_of
+from ferrule.openapi.security import Alternatives, add_credentials
+from ferrule.openapi.servers import Server, parse_origin
 from ferrule.openapi.uploads import read_uploads
 from ferrule.security.foreign_text import one_line
 from ferrule.security.http import NotReachableError, Transport, without_http_logs
@@ -39,7 +39,7 @@ _TIMEOUT: Final = httpx2.Timeout(60.0, connect=10.0)
 _NO_CONNECTION: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 _BOUNDED_ENCODINGS: Final = frozenset({"", "identity", "gzip", "deflate"})
 """Content encodings that may be read, one at most: brotli, zstd or two of these can turn a kilobyte into any size."""
-_PERHAPS: Final = "The request may have been carried out."
+_MAY_HAVE_RUN: Final = "The request may have been carried out."
 _SHORTEST_SECRET: Final = 8
 _LONGEST_SPELLING: Final = 6
 """Most characters of an answer for one character of a credential."""
@@ -53,18 +53,18 @@ _LATER: Final = frozenset({408, 425, 429})
 _PERHAPS_LATER: Final = frozenset({409, 421, 423})
 
 
-class _Sent:
+class _SendTracker:
     """A `trace` hook of httpcore. It records whether a request has begun to go out."""
 
     def __init__(self) -> None:
-        self.anything = False
+        self.has_begun = False
 
     async def __call__(self, event: str, info: Mapping[str, Any]) -> None:
         if "send_request_headers" in event:
-            self.anything = True
+            self.has_begun = True
 
 
-def _found_no_connection(error: Exception, request: httpx2.Request) -> bool:
+def _has_no_connection(error: Exception, request: httpx2.Request) -> bool:
     """Return whether this very request found no connection. The auth of a client may send other requests, and fail at
     those."""
     if not isinstance(error, (*_NO_CONNECTION, NotReachableError)):
@@ -87,7 +87,7 @@ class AnswerError(ToolError):
         self.metadata = metadata
 
 
-def add_answer(result: ToolResult, context: ToolContext) -> ToolResult | None:
+def add_answer_metadata(result: ToolResult, context: ToolContext) -> ToolResult | None:
     """Add the status and the headers of an error answer to the metadata of its result."""
     error = result.exception
     return result.replace(metadata={**error.metadata, **result.metadata}) if isinstance(error, AnswerError) else None
@@ -138,16 +138,16 @@ class Answer(NamedTuple):
         return json.loads(self.text)
 
 
-class Signed(NamedTuple):
+class SignedRequest(NamedTuple):
     """A request with its credentials.
 
     Attributes:
-        hidden: The credentials, as they may come back.
+        credentials: The credentials, as they may come back.
         query: The pairs of the query that are credentials.
     """
 
     request: httpx2.Request
-    hidden: list[str]
+    credentials: list[str]
     query: list[str]
 
 
@@ -180,36 +180,37 @@ class Endpoint(NamedTuple):
             ToolError: There was no answer, or the answer is an error.
         """
         until = asyncio.get_running_loop().time() + _LONGEST_CALL
-        signed = await self._signed_request(_ferrule_payload, context)
+        signed = await self._sign_request(_ferrule_payload, context)
         answer = await self._exchange(signed, MOST_ANSWER, _LONGEST_CALL)
         if answer.status >= 300:
-            raise self._failure(answer, signed.hidden)
+            raise self._answer_error(answer, signed.credentials)
         try:
             body = answer.json()
         except (ValueError, RecursionError):
-            return self._result(answer, signed.hidden, _ferrule_payload)
-        return await self._json_result(answer, body, signed.hidden, _ferrule_payload, context, until)
+            return self._plain_result(answer, signed.credentials, _ferrule_payload)
+        return await self._json_result(answer, body, signed.credentials, _ferrule_payload, context, until)
 
-    async def _signed_request(self, payload: dict[str, Any], context: ToolContext) -> Signed:
+    async def _sign_request(self, payload: dict[str, Any], context: ToolContext) -> SignedRequest:
         """Return the request of a call, with its credentials.
 
         Raises:
             ToolError: It cannot be written, or there are no credentials.
         """
         uploads = await read_uploads(self.signature, payload, context)
-        made = request_of(self.method, self.path, self.signature, payload, uploads)
+        parts = make_request(self.method, self.path, self.signature, payload, uploads)
         if self.signature.key_header is not None:
-            made.headers.append(self.signature.key_header.pair(context.idempotency_key))
-        own = len(made.query)
-        hidden = sign(made, self.tool, self.security, context.secrets)
+            parts.headers.append(self.signature.key_header.pair(context.idempotency_key))
+        first_credential = len(parts.query)
+        credentials = add_credentials(parts, self.tool, self.security, context.secrets)
         try:
-            request = _http_request(made, self.server.url)
+            request = _http_request(parts, self.server.url)
         except Exception as error:  # such as an address that is too long
             text = f"the request cannot be written ({type(error).__name__}). Nothing was sent."
             raise ToolError(text, executed=False, retryable=False) from error
-        return Signed(request, [one for one in hidden if len(one) >= _SHORTEST_SECRET], made.query[own:])
+        redacted = [secret for secret in credentials if len(secret) >= _SHORTEST_SECRET]
+        return SignedRequest(request, redacted, parts.query[first_credential:])
 
-    async def _exchange(self, signed: Signed, most: int, seconds: float) -> Answer:
+    async def _exchange(self, signed: SignedRequest, most: int, seconds: float) -> Answer:
         """Send a request and read its answer. Redirects that stay on the server are followed.
 
         Args:
@@ -221,55 +222,56 @@ class Endpoint(NamedTuple):
         try:
             async with asyncio.timeout(seconds):
                 with without_http_logs():
-                    return await self._answer(signed.request, signed.hidden, most)
+                    return await self._send_request(signed.request, signed.credentials, most)
         except TimeoutError as error:
             raise ToolError(
-                f"{self.server.origin[1]} gave no answer in {seconds:.3g} s. {_PERHAPS}", executed=None
+                f"{self.server.origin[1]} gave no answer in {seconds:.3g} s. {_MAY_HAVE_RUN}", executed=None
             ) from error
 
-    async def _answer(self, request: httpx2.Request, hidden: list[str], most: int) -> Answer:
-        sent = _Sent()
+    async def _send_request(self, request: httpx2.Request, credentials: list[str], most: int) -> Answer:
+        sent = _SendTracker()
         request.extensions["trace"] = sent
         is_first = True
         try:
-            async with _sender(self.client, self.server, is_signed=bool(self.security)) as send:
+            async with _open_sender(self.client, self.server, is_signed=bool(self.security)) as send:
                 for _ in range(_MOST_HOPS):
                     response = await send(request)
-                    sent.anything = True  # for any transport: one of a test sends no events
+                    sent.has_begun = True  # for any transport: one of a test sends no events
                     try:
                         target = response.headers.get("location") if response.is_redirect else None
                         if target is None:
-                            self._check_packed(response, hidden)
+                            self._check_compression(response, credentials)
                             return Answer(request, response, *await _read_body(response, most), is_first)
-                        request, is_first = await self._redirected(request, response, target, hidden), False
+                        request, is_first = await self._follow_redirect(request, response, target, credentials), False
                     finally:
                         await response.aclose()
         except ToolError:
             raise
         except Exception as error:
-            nothing = not sent.anything and _found_no_connection(error, request)
-            what = "could not be reached" if nothing else "gave no answer"
-            text = f"{self.server.origin[1]} {what} ({type(error).__name__}). {NOTHING_SENT if nothing else _PERHAPS}"
-            raise ToolError(text, executed=False if nothing else None) from error
+            nothing_sent = not sent.has_begun and _has_no_connection(error, request)
+            what = "could not be reached" if nothing_sent else "gave no answer"
+            effect = NOTHING_SENT if nothing_sent else _MAY_HAVE_RUN
+            text = f"{self.server.origin[1]} {what} ({type(error).__name__}). {effect}"
+            raise ToolError(text, executed=False if nothing_sent else None) from error
         raise AnswerError(
-            f"{self.server.origin[1]} redirected the request more than {_MOST_HOPS - 1} times. {_PERHAPS}",
-            self._metadata(response, hidden),
+            f"{self.server.origin[1]} redirected the request more than {_MOST_HOPS - 1} times. {_MAY_HAVE_RUN}",
+            self._metadata(response, credentials),
             executed=None,
         )
 
-    def _check_packed(self, response: httpx2.Response, hidden: list[str]) -> None:
+    def _check_compression(self, response: httpx2.Response, credentials: list[str]) -> None:
         """Raise an `AnswerError` for a body in an unbounded compression."""
-        packed = response.headers.get("content-encoding", "").strip().lower()
-        if packed not in _BOUNDED_ENCODINGS:
+        encoding = response.headers.get("content-encoding", "").strip().lower()
+        if encoding not in _BOUNDED_ENCODINGS:
             raise AnswerError(
-                f"HTTP {response.status_code}: the answer is packed in another way than gzip or deflate",
-                self._metadata(response, hidden),
+                f"HTTP {response.status_code}: the answer is compressed with another method than gzip or deflate",
+                self._metadata(response, credentials),
                 executed=None,
                 retryable=False,
             )
 
-    async def _redirected(
-        self, request: httpx2.Request, response: httpx2.Response, target: str, hidden: list[str]
+    async def _follow_redirect(
+        self, request: httpx2.Request, response: httpx2.Response, target: str, credentials: list[str]
     ) -> httpx2.Request:
         """Return the request to the target of a redirect. It must stay on the server, and keep its method and body;
         after a 303 it becomes a GET.
@@ -280,115 +282,119 @@ class Endpoint(NamedTuple):
         status = response.status_code
         try:
             where = urljoin(str(request.url), target)
-            stays = origin_of(where) == self.server.origin
+            stays = parse_origin(where) == self.server.origin
             stays &= not leads_elsewhere(where.partition("?")[0].partition("://")[2])
         except ValueError:
             where, stays = "", False
         keeps = request.method in ("GET", "HEAD") or status in (307, 308)
         if not stays or not (keeps or status == 303):
             raise AnswerError(
-                f"{self.server.origin[1]} redirected the request (HTTP {status}) to where it is not sent: to another "
-                "server, or as another request. It may have been carried out.",
-                self._metadata(response, hidden),
+                f"{self.server.origin[1]} redirected the request (HTTP {status}) to another server, or as another "
+                "request, which Ferrule does not follow. It may have been carried out.",
+                self._metadata(response, credentials),
                 executed=None,
                 retryable=False,
             )
-        headers = [(key, value) for key, value in request.headers.multi_items() if keeps or key not in _OF_THE_BODY]
+        headers = [(key, value) for key, value in request.headers.multi_items() if keeps or key not in _BODY_HEADERS]
         method = request.method if keeps else "GET"
         content = await request.aread() if keeps else b""
         return httpx2.Request(method, where, headers=headers, content=content, extensions=dict(request.extensions))
 
     # -- results -------------------------------------------------------------------------------------------------------
 
-    def _metadata(self, response: httpx2.Response, hidden: list[str]) -> dict[str, Any]:
+    def _metadata(self, response: httpx2.Response, credentials: list[str]) -> dict[str, Any]:
         """Return the status, and the headers that the document declares for it."""
         names = [name for name in self.responses.headers(response.status_code) if name in response.headers]
-        headers = {name: _without_credentials(response.headers[name], hidden)[:_MOST_ERROR] for name in names}
+        headers = {name: _redact_credentials(response.headers[name], credentials)[:_MOST_ERROR] for name in names}
         return {"status": response.status_code, "headers": headers}
 
-    def _words(self, answer: Answer, hidden: list[str]) -> list[str]:
+    def _describe_headers(self, answer: Answer, credentials: list[str]) -> list[str]:
         """Return the meaning of declared headers for the next call, in words."""
         declared = {name.lower() for name in self.responses.headers(answer.status)}
         words = []
         if "x-total-count" in declared and (count := answer.header("x-total-count")).isdecimal():
             words.append(f"There are {count[:20]} in all.")
         if "retry-after" in declared and (after := answer.header("retry-after")):
-            when = f"{after} s" if after.isdecimal() else f"until {_without_credentials(after, hidden)}"
+            when = f"{after} s" if after.isdecimal() else f"until {_redact_credentials(after, credentials)}"
             words.append(f"The server asks to wait {one_line(when, _LONGEST_DATE)}.")
         return words
 
-    def _made(self, output: Any, metadata: dict[str, Any], words: list[str], content: Any = None) -> ToolResult:
+    def _make_result(self, output: Any, metadata: dict[str, Any], words: list[str], content: Any = None) -> ToolResult:
         """Return a result. Its model also reads the words."""
-        made = ToolResult(output, metadata=metadata, content=content)
-        return made.replace(content=[*made.content, Text(" ".join(words))]) if words else made
+        result = ToolResult(output, metadata=metadata, content=content)
+        return result.replace(content=[*result.content, Text(" ".join(words))]) if words else result
 
-    def _result(self, answer: Answer, hidden: list[str], payload: dict[str, Any]) -> ToolResult:
+    def _plain_result(self, answer: Answer, credentials: list[str], payload: dict[str, Any]) -> ToolResult:
         """Return the result of an answer that is no JSON."""
-        status = _without_credentials(answer.status_text, hidden)
-        about, words = self._metadata(answer.response, hidden), self._words(answer, hidden)
+        status = _redact_credentials(answer.status_text, credentials)
+        metadata, words = self._metadata(answer.response, credentials), self._describe_headers(answer, credentials)
         if self.method == "HEAD":
-            kept = {key: value for key, value in answer.response.headers.items() if key.lower() != "set-cookie"}
-            return ToolResult(_without_credentials(kept, hidden), metadata=about)
-        self._add_next_page(self._next_page(answer, PagedList(None), payload), about, words, hidden)
+            headers = {key: value for key, value in answer.response.headers.items() if key.lower() != "set-cookie"}
+            return ToolResult(_redact_credentials(headers, credentials), metadata=metadata)
+        self._add_next_page(self._next_page(answer, PagedList(None), payload), metadata, words, credentials)
         if not answer.body:
             location = answer.header("location")
-            text = _without_credentials(f"{status}, Location: {location}" if location else status, hidden)
-            return self._made(None, about, words, [Text(text)])
+            text = _redact_credentials(f"{status}, Location: {location}" if location else status, credentials)
+            return self._make_result(None, metadata, words, [Text(text)])
         media = answer.media
         if not (is_json(media) or _is_text(media)):
             if not answer.is_whole:
                 raise AnswerError(
                     f"{status}: the answer has over {MOST_ANSWER:,} bytes of {media}, which were not read",
-                    about,
+                    metadata,
                     retryable=False,
                 )
-            block = _without_credentials(_media_of_answer(media, answer.body), hidden)
-            return self._made(status, about, words, [block])
-        text = _without_credentials(answer.text, hidden, answer.is_whole)
+            block = _redact_credentials(_media_of_answer(media, answer.body), credentials)
+            return self._make_result(status, metadata, words, [block])
+        text = _redact_credentials(answer.text, credentials, answer.is_whole)
         note = "" if answer.is_whole else f"\n[cut after {MOST_ANSWER:,} bytes]"
-        return self._made(f"{text}{note}", about, words)
+        return self._make_result(f"{text}{note}", metadata, words)
 
-    def _failure(self, answer: Answer, hidden: list[str]) -> AnswerError:
+    def _answer_error(self, answer: Answer, credentials: list[str]) -> AnswerError:
         """Return the error for an error answer. The model reads the caller's errors; after the server's own, nobody
         knows the effect."""
-        status = _without_credentials(answer.status_text, hidden)
+        status = _redact_credentials(answer.status_text, credentials)
         is_shown = is_json(answer.media) or _is_text(answer.media) or not answer.media
-        text = _without_credentials(answer.text if is_shown else "", hidden, answer.is_whole)[:_MOST_ERROR]
+        text = _redact_credentials(answer.text if is_shown else "", credentials, answer.is_whole)[:_MOST_ERROR]
         seconds = answer.header("retry-after")
         after = float(seconds) if seconds.isdecimal() and len(seconds) < 7 else None
         # By a 429 the server declares that it did not take the request, RFC 6585; `retry` may send it again. After a
         # redirect it was another request that it did not take.
         executed: bool | None = not (answer.status == 429 and answer.is_first)
         if answer.status >= 500:
-            text, executed = f"{status} of {self.server.origin[1]}: {text} {_PERHAPS}", None
+            text, executed = f"{status} of {self.server.origin[1]}: {text} {_MAY_HAVE_RUN}", None
         else:
             text = f"{status}: {text}" if text else status
-        if words := self._words(answer, hidden):
+        if words := self._describe_headers(answer, credentials):
             text = f"{text} {' '.join(words)}"
         retryable = True if after is not None else _may_succeed_later(answer.status)
-        return AnswerError(
-            text, self._metadata(answer.response, hidden), retry_after=after, executed=executed, retryable=retryable
-        )
+        metadata = self._metadata(answer.response, credentials)
+        return AnswerError(text, metadata, retry_after=after, executed=executed, retryable=retryable)
 
     # -- pages ---------------------------------------------------------------------------------------------------------
 
     async def _json_result(
-        self, answer: Answer, body: Any, hidden: list[str], payload: dict[str, Any], context: ToolContext, until: float
+        self,
+        answer: Answer,
+        body: Any,
+        credentials: list[str],
+        payload: dict[str, Any],
+        context: ToolContext,
+        until: float,
     ) -> ToolResult:
         """Return the result of a JSON answer. For a list, read further pages as well, as many as one call may read.
 
         Args:
             until: When the call ends at the latest, by the clock of the loop.
         """
-        shown = _without_credentials(body, hidden)
-        self.responses.check(answer.status, answer.media, shown)
+        shown = _redact_credentials(body, credentials)
         pages, problem = PagedList(body), ""
         left, seen = MOST_ANSWER - len(answer.body), {str(answer.request.url)}
         found = self._next_page(answer, pages, payload)
         while found is not None and found.is_here and pages.read < self.pages and pages.place is not None:
             arguments = {**payload, **(found.arguments or {})}
             try:
-                signed = await self._page_request(found, arguments, context)
+                signed = await self._sign_page_request(found, arguments, context)
                 if str(signed.request.url) in seen:
                     found, problem = None, "the server names a page that was read before"
                     break
@@ -396,18 +402,19 @@ class Endpoint(NamedTuple):
                 page = await self._read_page(signed, left, until, context)
                 pages.add(page.json())
             except (ToolError, ValueError, RecursionError) as error:
-                problem = one_line(_without_credentials(str(error), hidden), _MOST_PROBLEM)
+                problem = one_line(_redact_credentials(str(error), credentials), _MOST_PROBLEM)
                 break
             answer, payload, left = page, arguments, left - len(page.body)
             context.progress(pages.read)
             found = self._next_page(answer, pages, payload)
-        about, words = self._metadata(answer.response, hidden), self._words(answer, hidden)
+        metadata, words = self._metadata(answer.response, credentials), self._describe_headers(answer, credentials)
         if self.paging is not None and self.pages > 1:
-            about["pages"] = pages.read
+            metadata["pages"] = pages.read
         if problem:
             words.append(f"The list is not complete: page {pages.read + 1} could not be read ({problem}).")
-        self._add_next_page(found, about, words, hidden)
-        return self._made(shown if pages.read == 1 else _without_credentials(pages.output, hidden), about, words)
+        self._add_next_page(found, metadata, words, credentials)
+        output = shown if pages.read == 1 else _redact_credentials(pages.output, credentials)
+        return self._make_result(output, metadata, words)
 
     def _next_page(self, answer: Answer, pages: PagedList, payload: dict[str, Any]) -> NextPage | None:
         if self.paging is None:
@@ -416,9 +423,9 @@ class Endpoint(NamedTuple):
             rel: link["url"] for rels, link in answer.response.links.items() for rel in (rels or "").lower().split()
         }
         url, total = str(answer.request.url), answer.header("x-total-count")
-        return self.paging.next(ListAnswer(payload, url, links, total, pages), self.server)
+        return self.paging.find_next(ListAnswer(payload, url, links, total, pages), self.server)
 
-    async def _read_page(self, signed: Signed, most: int, until: float, context: ToolContext) -> Answer:
+    async def _read_page(self, signed: SignedRequest, most: int, until: float, context: ToolContext) -> Answer:
         """Read a further page. The time limit leaves the call time to return its other pages.
 
         Raises:
@@ -429,36 +436,40 @@ class Endpoint(NamedTuple):
             seconds = min(seconds, remaining * _SHARE_OF_DEADLINE)
         page = await self._exchange(signed, most, seconds)
         if page.status >= 300:
-            raise self._failure(page, signed.hidden)
+            raise self._answer_error(page, signed.credentials)
         if not page.is_whole:
             raise ToolError(f"all pages together have over {MOST_ANSWER:,} bytes")
         return page
 
-    def _add_next_page(self, page: NextPage | None, about: dict[str, Any], words: list[str], hidden: list[str]) -> None:
-        """Add the way to the next page, if there is one: for the program to `about`, for the model to `words`."""
+    def _add_next_page(
+        self, page: NextPage | None, metadata: dict[str, Any], words: list[str], credentials: list[str]
+    ) -> None:
+        """Add the way to the next page, if there is one: for the program to `metadata`, for the model to `words`."""
         if page is None:
             return
-        arguments = about["next_page"] = _without_credentials(page.arguments, hidden)
+        arguments = metadata["next_page"] = _redact_credentials(page.arguments, credentials)
         if arguments is not None:
-            given = json.dumps(arguments)
-            words.append(f"There is a next page: call {self.tool} with {given} and the other arguments as they are.")
+            shown = json.dumps(arguments)
+            words.append(f"There is a next page: call {self.tool} with {shown} and the other arguments as they are.")
         elif page.address is not None:
             words.append(f"There is a next page, to which no argument of {self.tool} leads.")
         else:
             words.append("There is a next page on another server, and it is not read.")
 
-    async def _page_request(self, page: NextPage, arguments: dict[str, Any], context: ToolContext) -> Signed:
+    async def _sign_page_request(
+        self, page: NextPage, arguments: dict[str, Any], context: ToolContext
+    ) -> SignedRequest:
         """Return the request of a further page, with the credentials of the call.
 
         Raises:
             ToolError: It cannot be written.
         """
-        signed = await self._signed_request(arguments, context)
+        signed = await self._sign_request(arguments, context)
         if page.address is None:
             return signed
         address, _, query = page.address.partition("#")[0].partition("?")
-        own = {unquote_plus(pair.partition("=")[0]) for pair in signed.query}
-        pairs = [one for one in query.split("&") if one and unquote_plus(one.partition("=")[0]) not in own]
+        first_credential = {unquote_plus(pair.partition("=")[0]) for pair in signed.query}
+        pairs = [one for one in query.split("&") if one and unquote_plus(one.partition("=")[0]) not in first_credential]
         url = f"{address}?{'&'.join([*pairs, *signed.query])}"
         try:
             return signed._replace(request=httpx2.Request("GET", url, headers=signed.request.headers))
@@ -473,7 +484,7 @@ def _may_succeed_later(status: int) -> bool | None:
     return status >= 500 or status in _LATER
 
 
-_OF_THE_BODY: Final = frozenset({"content-type", "content-length", "transfer-encoding"})
+_BODY_HEADERS: Final = frozenset({"content-type", "content-length", "transfer-encoding"})
 
 
 def _is_text(media: str) -> bool:
@@ -489,14 +500,14 @@ def _media_of_answer(media: str, body: bytes) -> Media:
         return Media("file", body, "application/octet-stream")
 
 
-def _without_credentials(value: Any, hidden: list[str], is_whole: bool = True) -> Any:
+def _redact_credentials(value: Any, credentials: list[str], is_whole: bool = True) -> Any:
     """Return the value without the credentials of the request, in its texts, keys and bytes.
 
     Some servers send back their input. If a text is cut off, a possible beginning of a credential is removed from its
     end.
     """
-    value = redact_value(value, make_redactor(hidden))
-    return value if is_whole or not hidden else value[: -_LONGEST_SPELLING * max(map(len, hidden))]
+    value = redact_value(value, make_redactor(credentials))
+    return value if is_whole or not credentials else value[: -_LONGEST_SPELLING * max(map(len, credentials))]
 
 
 def _body_text(response: httpx2.Response, body: bytes) -> str:
@@ -537,17 +548,17 @@ def _http_request(request: Request, base: str) -> httpx2.Request:
         headers.append(("Content-Type", request.media))
     if request.cookies:
         headers.append(("Cookie", "; ".join(request.cookies)))
-    given: dict[str, Any] = {"content": request.content}
+    body: dict[str, Any] = {"content": request.content}
     if request.parts is not None:
         files = [
             (name, (file, content, media) if media else (file, content)) for name, file, content, media in request.parts
         ]
-        given = {"files": files}
-    return httpx2.Request(request.method, url, headers=headers, **given)
+        body = {"files": files}
+    return httpx2.Request(request.method, url, headers=headers, **body)
 
 
 @asynccontextmanager
-async def _sender(
+async def _open_sender(
     client: httpx2.AsyncClient | None, server: Server, *, is_signed: bool
 ) -> AsyncIterator[Callable[[httpx2.Request], Any]]:
     """Yield a function that sends a request. It does not follow redirects and keeps no cookies.
@@ -556,16 +567,16 @@ async def _sender(
     closes it.
     """
     if client is not None:
-        given = client
+        own_client = client
 
         async def send(request: httpx2.Request) -> httpx2.Response:
             # Made without the client, so that it has none of the client's cookies.
-            request.extensions = {"timeout": given.timeout.as_dict(), **request.extensions}
-            for key, value in given.headers.multi_items():
+            request.extensions = {"timeout": own_client.timeout.as_dict(), **request.extensions}
+            for key, value in own_client.headers.multi_items():
                 request.headers.setdefault(key, value)
             # If the request has credentials, the client's own `auth` would add those of somebody else.
             auth = {"auth": None} if is_signed else {}
-            return await given.send(request, stream=True, follow_redirects=False, **auth)
+            return await own_client.send(request, stream=True, follow_redirects=False, **auth)
 
         yield send
         return
@@ -585,7 +596,7 @@ def _transport(server: Server) -> httpx2.AsyncBaseTransport:
     """Return a transport that ignores the environment. If the document named the server, it reaches public addresses
     only."""
     limits = httpx2.Limits(max_keepalive_connections=0)
-    if server.named:
+    if server.is_named:
         return httpx2.AsyncHTTPTransport(verify=_ssl_context(), trust_env=False, limits=limits)
     scheme, host, port = server.origin
     return Transport(host, schemes=(scheme,), ports=(port,), verify=_ssl_context(), trust_env=False)

@@ -67,7 +67,7 @@ class Document:
     """An OpenAPI document of version 3.0, 3.1 or 3.2.
 
     Args:
-        given: A file, or the data of one.
+        source: A file, or the data of one.
         roots: The folders for the files in its references.
         spelling: The spelling of options in errors.
 
@@ -81,28 +81,28 @@ class Document:
     """
 
     def __init__(
-        self, given: str | os.PathLike[str] | Mapping[str, Any], roots: tuple[str, ...], spelling: Spelling = IN_PYTHON
+        self, source: str | os.PathLike[str] | Mapping[str, Any], roots: tuple[str, ...], spelling: Spelling = IN_PYTHON
     ) -> None:
         self.spelling = spelling
         try:
             import referencing
         except ImportError as error:
-            raise DefinitionError(f"OpenAPI documents need what could not be imported ({error}): {_EXTRA}") from error
+            raise DefinitionError(f"OpenAPI needs a package that cannot be imported ({error}): {_EXTRA}") from error
         library: Any = referencing
         self._opaque = library.Specification.OPAQUE
         self._roots = [os.path.realpath(root) for root in roots]
         self._left = _MOST_READ
         self._work = 0
         self._files: dict[str, Any] = {}
-        if isinstance(given, Mapping):
-            self.name, value = "the OpenAPI document", given
+        if isinstance(source, Mapping):
+            self.name, value = "the OpenAPI document", source
             base = Path(self._roots[0], "document").as_uri() if self._roots else ""
-        elif isinstance(given, str | os.PathLike):
-            path = Path(os.path.realpath(given))
-            self.name, base = os.fspath(given), path.as_uri()
+        elif isinstance(source, str | os.PathLike):
+            path = Path(os.path.realpath(source))
+            self.name, base = os.fspath(source), path.as_uri()
             value = self._read(str(path.parent), str(path), self.name)
         else:
-            raise DefinitionError(f"an OpenAPI document is a file or a mapping, not a {type(given).__name__}")
+            raise DefinitionError(f"an OpenAPI document must be a file or a mapping, not a {type(source).__name__}")
         self.minor = _minor_version(value, self.name)
         itself = [base, *([value["$self"]] if self.minor >= 2 and isinstance(value.get("$self"), str) else [])]
         resources = [(uri, self._resource(value)) for uri in itself]
@@ -131,10 +131,10 @@ class Document:
             reference = node.value.get("$ref") if isinstance(node.value, Mapping) else None
             if not isinstance(reference, str):
                 return node
-            node = self.at(reference, node.base)
-        raise DefinitionError(f"the reference {reference!r:.200} leads on for more than {_MOST_FOLLOWED} steps")
+            node = self.resolve(reference, node.base)
+        raise DefinitionError(f"the reference {reference!r:.200} leads through more than {_MOST_FOLLOWED} references")
 
-    def at(self, reference: str, base: str) -> Node:
+    def resolve(self, reference: str, base: str) -> Node:
         """Return the target of a reference in the document `base`.
 
         Raises:
@@ -143,11 +143,11 @@ class Document:
         from referencing.exceptions import Unresolvable
 
         self.spend(10)
-        check_length(reference)
+        check_reference_length(reference)
         try:
             found = self._registry.resolver(base).lookup(reference)
         except (Unresolvable, ValueError, TypeError) as error:  # the last for a pointer into a value without parts
-            raise DefinitionError(f"the reference {reference!r:.200}: {_why(error)}") from None
+            raise DefinitionError(f"the reference {reference!r:.200}: {_find_cause(error)}") from None
         return Node(found.contents, urldefrag(urljoin(base, reference))[0])
 
     def _resource(self, value: Any) -> Any:
@@ -155,18 +155,16 @@ class Document:
 
     def _retrieve(self, uri: str) -> Any:
         if uri not in self._files:
-            self._files[uri] = self._resource(self._external(uri))
+            self._files[uri] = self._resource(self._read_external(uri))
         return self._files[uri]
 
-    def _external(self, uri: str) -> Any:
+    def _read_external(self, uri: str) -> Any:
         parts = urlsplit(uri)
         if parts.scheme not in {"", "file"} or parts.netloc:
             roots = self.spelling.roots
-            raise DefinitionError(f"it is at an address, and nothing is fetched: save it into a folder of {roots}")
+            raise DefinitionError(f"it is at an address, and Ferrule fetches nothing: save it into a folder of {roots}")
         if not self._roots:
-            raise DefinitionError(
-                f"it is in another file: name the folder that the files are in, {self.spelling.roots}"
-            )
+            raise DefinitionError(f"it is in another file: name the folder of the files, {self.spelling.roots}")
         path = url2pathname(parts.path)
         for root in self._roots:
             try:
@@ -200,34 +198,14 @@ class Document:
                 "cut out the operations that you need"
             )
         try:
-            return _from_json_or_yaml(text, is_json)
+            return json.loads(text) if is_json else _from_yaml(text)
         except RecursionError:
-            raise DefinitionError(f"{shown} nests too deep") from None
+            raise DefinitionError(f"{shown} is nested too deeply") from None
         except ValueError as error:
-            raise DefinitionError(f"{shown} is no {'JSON' if is_json else 'YAML'}: {error}") from None
+            raise DefinitionError(f"{shown} is not {'JSON' if is_json else 'YAML'}: {error}") from None
 
 
-def _from_json_or_yaml(text: bytes, is_json: bool) -> Any:
-    """Return the data of JSON, or of YAML; a text that begins like JSON may be YAML all the same.
-
-    Raises:
-        ValueError, RecursionError: The text is neither.
-    """
-    if not is_json:
-        return _from_yaml(text)
-    try:
-        return json.loads(text)
-    except ValueError:
-        if len(text) > _MOST_YAML:
-            raise
-        try:
-            return _from_yaml(text)
-        except ValueError:
-            pass
-        raise
-
-
-def _why(error: BaseException) -> str:
+def _find_cause(error: BaseException) -> str:
     """Return the problem with a file, if it is the reason why a reference leads nowhere."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, DefinitionError):
@@ -237,14 +215,14 @@ def _why(error: BaseException) -> str:
 
 def _minor_version(value: Any, name: str) -> int:
     if not isinstance(value, Mapping):
-        raise DefinitionError(f"{name} is no OpenAPI document: it is no object")
+        raise DefinitionError(f"{name} is not an OpenAPI document: it must be an object")
     version = value.get("openapi")
     found = _VERSIONS_READ.fullmatch(version) if isinstance(version, str) else None
     if found is not None:
         return int(found[1])
     if "swagger" in value:
-        raise DefinitionError(f"{name} is of Swagger 2.0, and 3.0, 3.1 and 3.2 are read: convert it")
-    raise DefinitionError(f"{name} is no OpenAPI document of version 3.0, 3.1 or 3.2: its openapi is {version!r:.50}")
+        raise DefinitionError(f"{name} is Swagger 2.0: convert it to OpenAPI 3.0, 3.1 or 3.2")
+    raise DefinitionError(f"{name} is not an OpenAPI document of 3.0, 3.1 or 3.2: its 'openapi' is {version!r:.50}")
 
 
 def _from_yaml(text: bytes) -> Any:
@@ -257,7 +235,7 @@ def _from_yaml(text: bytes) -> Any:
     try:
         import yaml
     except ImportError as error:
-        raise DefinitionError(f"YAML needs what could not be imported ({error}): {_EXTRA}") from error
+        raise DefinitionError(f"YAML needs a package that cannot be imported ({error}): {_EXTRA}") from error
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the class is chosen here
         yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # those of YAML 1.1 are left out
@@ -289,11 +267,11 @@ def _check_events(events: Iterable[Any], yaml: Any) -> None:
         if count > _MOST_VALUES_YAML:
             raise ValueError(f"it has over {_MOST_VALUES_YAML:,} values")
         if getattr(event, "tag", None) is not None:
-            raise ValueError("it has tags, and the data of JSON has none")
+            raise ValueError("it has tags, which JSON does not have")
         if isinstance(event, yaml.CollectionStartEvent):
             deep += 1
             if deep > _MOST_DEEP_YAML:
-                raise ValueError(f"it nests over {_MOST_DEEP_YAML} deep")
+                raise ValueError(f"it is nested more than {_MOST_DEEP_YAML} deep")
         elif isinstance(event, yaml.CollectionEndEvent):
             deep -= 1
 
@@ -308,16 +286,16 @@ _CORE_SCHEMA: Final = (
 007. The `<<` of YAML 1.1 is left out: a few lines of it would be a billion pairs."""
 
 
-def check_length(reference: str) -> None:
+def check_reference_length(reference: str) -> None:
     """Refuse a reference that is too long to resolve again and again.
 
     Raises:
         DefinitionError: The reference is too long.
     """
     if len(reference) > _MOST_REFERENCE:
-        raise DefinitionError(f"a reference has {len(reference):,} characters")
+        raise DefinitionError(f"a reference has {len(reference):,} characters; at most {_MOST_REFERENCE:,} are allowed")
 
 
-def texts_in(value: Any) -> list[str]:
+def list_texts(value: Any) -> list[str]:
     """Return the texts of a list; none if it is no list."""
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []

@@ -7,11 +7,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from ferrule import DefinitionError
-from ferrule.openapi.document import Document, Node, texts_in
+from ferrule.openapi.document import Document, Node, list_texts
 from ferrule.security.characters import inert, visible
 from ferrule.security.foreign_text import has_hidden
 from ferrule.security.similar_names import lookalike_key
@@ -24,22 +24,6 @@ _LONGEST_ID: Final = 1_000
 _MOST_TAGS: Final = 50
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 IN_BRACES = re.compile(r"\{([^{}/]*)\}")
-
-
-class _Named(Protocol):
-    """An operation that a pattern of `only=` may name."""
-
-    @property
-    def method(self) -> str: ...
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def tags(self) -> tuple[str, ...]: ...
 
 
 class Operation(NamedTuple):
@@ -66,15 +50,15 @@ class Operation(NamedTuple):
     @property
     def tags(self) -> tuple[str, ...]:
         """The tags that are texts, without hidden characters."""
-        listed = self.node.value.get("tags")
-        listed = listed[:_MOST_TAGS] if isinstance(listed, list) else None
-        return tuple(visible(tag[:_LONGEST_ID])[0] for tag in texts_in(listed))
+        declared = self.node.value.get("tags")
+        declared = declared[:_MOST_TAGS] if isinstance(declared, list) else None
+        return tuple(visible(tag[:_LONGEST_ID])[0] for tag in list_texts(declared))
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
 
 
-class Refused(NamedTuple):
+class RefusedOperation(NamedTuple):
     """A part of the document that cannot be read as an operation.
 
     Attributes:
@@ -91,7 +75,7 @@ class Refused(NamedTuple):
         return f"{self.method} {self.path}".strip()
 
 
-def operations_of(document: Document) -> tuple[list[Operation], list[Refused]]:
+def list_operations(document: Document) -> tuple[list[Operation], list[RefusedOperation]]:
     """Return all operations, in the document's order, and the unreadable ones, each with the reason.
 
     Raises:
@@ -99,22 +83,22 @@ def operations_of(document: Document) -> tuple[list[Operation], list[Refused]]:
     """
     paths = document.root.value.get("paths")
     if not isinstance(paths, Mapping):
-        raise DefinitionError(f"{document.name} has no paths, and so no operations")
+        raise DefinitionError(f"{document.name} has no 'paths', and so no operations")
     found: list[Operation] = []
-    refused: list[Refused] = []
+    refused: list[RefusedOperation] = []
     for path, value in paths.items():
         if str(path).startswith("x-"):
             continue
         try:
             item = _path_item(path, Node(value, document.root.base), document)
         except DefinitionError as error:
-            refused.append(Refused("", str(path), str(error)))
+            refused.append(RefusedOperation("", str(path), str(error)))
             continue
-        for method, one in _methods_of(item.value):
+        for method, one in _list_methods(item.value):
             try:
                 found.append(_operation(method, path, Node(one, item.base), item, document))
             except DefinitionError as error:
-                refused.append(Refused(method, path, str(error)))
+                refused.append(RefusedOperation(method, path, str(error)))
         if len(found) + len(refused) > MOST_OPERATIONS:
             raise DefinitionError(
                 f"{document.name} has over {MOST_OPERATIONS:,} operations: cut out those that you need"
@@ -126,20 +110,20 @@ def _path_item(path: Any, node: Node, document: Document) -> Node:
     item = document.follow(node)
     _check_path(path, item.value)
     if item is not node and (beside := [key for key in node.value if key not in ("$ref", "summary", "description")]):
-        raise DefinitionError(f"{beside[0]!r} stands beside its $ref, and it is not said which of them counts")
+        raise DefinitionError(f"{beside[0]!r} stands beside its $ref, so it is unclear which of them counts")
     return item
 
 
 def _operation(method: str, path: str, node: Node, item: Node, document: Document) -> Operation:
     if not is_token(method) or method.upper() in {"TRACE", "CONNECT"}:
-        raise DefinitionError("this method is not sent")
+        raise DefinitionError("this method is not supported")
     operation = document.follow(node)
     if not isinstance(operation.value, Mapping):
-        raise DefinitionError("it is no object")
+        raise DefinitionError("it must be an object")
     return Operation(method, path, operation, item)
 
 
-def _methods_of(item: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _list_methods(item: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from ((method.upper(), item[method]) for method in (*_METHODS, "trace") if method in item)
     more = item.get("additionalOperations", {})
     yield from ((str(method), one) for method, one in more.items()) if isinstance(more, Mapping) else ()
@@ -147,7 +131,7 @@ def _methods_of(item: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _check_path(path: Any, item: Any) -> None:
     if not isinstance(path, str) or not path.startswith("/"):
-        raise DefinitionError("a path begins with '/'")
+        raise DefinitionError("a path must begin with '/'")
     if len(path) > _LONGEST_ID:
         raise DefinitionError(f"its path has over {_LONGEST_ID:,} characters")
     if (
@@ -156,11 +140,11 @@ def _check_path(path: Any, item: Any) -> None:
         or not path.isprintable()
         or has_hidden(path)
     ):
-        raise DefinitionError("a path has no '?', '#', '\\', '//' or space: what it asks for are parameters")
+        raise DefinitionError("a path must not have '?', '#', '\\', '//' or spaces: use parameters")
     if leads_elsewhere(path):
-        raise DefinitionError("its path has a part '.' or '..', which leads elsewhere")
+        raise DefinitionError("its path must not have '.' or '..' as a part")
     if not isinstance(item, Mapping):
-        raise DefinitionError("its item is no object")
+        raise DefinitionError("its path item must be an object")
 
 
 def leads_elsewhere(path: str) -> bool:
@@ -169,59 +153,61 @@ def leads_elsewhere(path: str) -> bool:
     return any(part.partition(";")[0] in {".", ".."} for part in parts)
 
 
-def chosen(known: Sequence[_Named], only: Iterable[str], tags: Iterable[str], spelled: str) -> set[int]:
+def match_patterns(
+    operations: Sequence[Operation | RefusedOperation], only: Iterable[str], tags: Iterable[str], pattern_spelling: str
+) -> set[int]:
     """Return the places of the operations that one of the patterns names.
 
     Args:
         tags: All tags of the document, for the error.
-        spelled: The spelling of a pattern in the error.
+        pattern_spelling: The spelling of a pattern in the error.
 
     Raises:
         DefinitionError: A pattern names no operation.
     """
-    taken: set[int] = set()
+    chosen: set[int] = set()
     for pattern in only:
-        matched = {place for place, one in enumerate(known) if _pattern_names(pattern, one)}
+        matched = {place for place, one in enumerate(operations) if _pattern_names(pattern, one)}
         if not matched:
             raise DefinitionError(
-                f"{spelled.format(pattern)} names no operation; it is a method (GET), a path (/pets/*), both "
+                f"{pattern_spelling.format(pattern)} names no operation; write a method (GET), a path (/pets/*), both "
                 f"(GET /pets/*), a tag (tag:pets) or an operationId (list*); the tags are {sorted(tags)[:20]}"
             )
-        taken |= matched
-    return taken
+        chosen |= matched
+    return chosen
 
 
-def _pattern_names(pattern: str, one: _Named) -> bool:
+def _pattern_names(pattern: str, operation: Operation | RefusedOperation) -> bool:
     if pattern.startswith("tag:"):
-        return any(fnmatch.fnmatchcase(tag, pattern[4:].strip()) for tag in one.tags)
+        return any(fnmatch.fnmatchcase(tag, pattern[4:].strip()) for tag in operation.tags)
     method, _, path = pattern.rpartition(" ")
     if path.startswith("/"):
-        return method.upper() in ("", one.method) and fnmatch.fnmatchcase(one.path, path)
-    return pattern.upper() == one.method or fnmatch.fnmatchcase(one.id, pattern)
+        return method.upper() in ("", operation.method) and fnmatch.fnmatchcase(operation.path, path)
+    return pattern.upper() == operation.method or fnmatch.fnmatchcase(operation.id, pattern)
 
 
-def names_of(operations: Sequence[Operation]) -> list[str]:
+def name_operations(operations: Sequence[Operation]) -> list[str]:
     """Return a name for each operation: from its id, or else from method and path. The order of the document does not
     matter: if two names are alike, both operations are named by method and path, and then by a digest."""
-    names = [_safe(operation.id) or _by_path(operation) for operation in operations]
-    for make in (_by_path, _by_digest):
-        often = Counter(map(lookalike_key, names))
+    names = [_to_safe_name(operation.id) or _name_by_path(operation) for operation in operations]
+    for make in (_name_by_path, _name_by_digest):
+        counts = Counter(map(lookalike_key, names))
         pairs = zip(names, operations, strict=True)
-        names = [make(one) if often[lookalike_key(name)] > 1 else name for name, one in pairs]
+        names = [make(one) if counts[lookalike_key(name)] > 1 else name for name, one in pairs]
     return names
 
 
-def _safe(text: str) -> str:
+def _to_safe_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_-")[:128]
 
 
-def _by_path(operation: Operation) -> str:
+def _name_by_path(operation: Operation) -> str:
     path = IN_BRACES.sub(r"by_\1", operation.path.strip("/"))
-    return _safe(f"{operation.method.lower()}_{path}") or _by_digest(operation)
+    return _to_safe_name(f"{operation.method.lower()}_{path}") or _name_by_digest(operation)
 
 
-def _by_digest(operation: Operation) -> str:
-    return f"{_safe(operation.path)[:100]}_{digest(str(operation))}".lstrip("_-")
+def _name_by_digest(operation: Operation) -> str:
+    return f"{_to_safe_name(operation.path)[:100]}_{digest(str(operation))}".lstrip("_-")
 
 
 def digest(text: str) -> str:
@@ -229,7 +215,7 @@ def digest(text: str) -> str:
     return sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
 
 
-def told_text(value: Any) -> str:
+def clean_description(value: Any) -> str:
     """Return a text of the document, without hidden characters; empty if the value is no text."""
     return inert(visible(value[:_MOST_TEXT])[0]).strip() if isinstance(value, str) else ""
 

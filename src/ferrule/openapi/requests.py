@@ -12,10 +12,10 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
 from ferrule import Media, ToolError
-from ferrule.openapi.arguments import Argument, Signature, folded_name
+from ferrule.openapi.arguments import Argument, Signature, fold_name
 from ferrule.openapi.bodies import Encoding, is_json
 from ferrule.openapi.operations import is_token, leads_elsewhere
-from ferrule.openapi.uploads import name_and_type, one_type
+from ferrule.openapi.uploads import choose_name_and_type, find_single_type
 
 Pair: TypeAlias = tuple[str, str]
 _Names: TypeAlias = dict[tuple[str, str], str]
@@ -59,7 +59,7 @@ class _NotWritable(Exception):
     """A value cannot be written in its place; the text gives the reason."""
 
 
-def request_of(
+def make_request(
     method: str,
     path: str,
     signature: Signature,
@@ -74,15 +74,15 @@ def request_of(
     Raises:
         ToolError: A value cannot be written in its place.
     """
-    made = Request(method, path)
+    request = Request(method, path)
     of_body: dict[str, tuple[Argument, Any]] = {}
-    taken: _Names = {}
+    owners: _Names = {}
     for argument in signature.arguments:
         value = arguments.get(argument.name)
         if argument.name not in arguments or (value is None and argument.place != "body"):
             if argument.place == "path":
                 raise ToolError(
-                    f"{argument.name!r} is in the path and has to have a value. {NOTHING_SENT}",
+                    f"{argument.name!r} is in the path and must have a value. {NOTHING_SENT}",
                     executed=False,
                     retryable=False,
                 )
@@ -91,43 +91,43 @@ def request_of(
             if argument.place == "body":
                 of_body[argument.name] = argument, value
                 continue
-            before = len(made.query), len(made.cookies)
-            _WRITERS[argument.place](made, argument, value)
-            _check_written("query", made.query[before[0] :], argument, signature, taken)
-            _check_written("cookie", made.cookies[before[1] :], argument, signature, taken)
+            before = len(request.query), len(request.cookies)
+            _WRITERS[argument.place](request, argument, value)
+            _check_written("query", request.query[before[0] :], argument, signature, owners)
+            _check_written("cookie", request.cookies[before[1] :], argument, signature, owners)
         except (_NotWritable, UnicodeEncodeError) as error:
-            raise _unwritable(repr(argument.name), error) from None
-    made.path = _checked_path(quote(made.path, safe=_STAYS_IN_PATH))
+            raise _unwritable_error(repr(argument.name), error) from None
+    request.path = _check_path(quote(request.path, safe=_STAYS_IN_PATH))
     if signature.body is not None and (of_body or signature.body.required):
         try:
-            _write_body(made, signature, list(of_body.values()), taken, uploads)
+            _write_body(request, signature, list(of_body.values()), owners, uploads)
         except (_NotWritable, UnicodeEncodeError) as error:
-            raise _unwritable("the body", error) from None
-    return made
+            raise _unwritable_error("the body", error) from None
+    return request
 
 
-def _check_written(place: str, pairs: Sequence[str], argument: Argument, signature: Signature, taken: _Names) -> None:
+def _check_written(place: str, pairs: Sequence[str], argument: Argument, signature: Signature, owners: _Names) -> None:
     """Refuse a value written under the name of another parameter or of a credential: the keys of a spread object become
     names.
 
     Args:
         pairs: Each `name=value`, as it is written.
-        taken: Place and name of each earlier value, with its argument; this call adds to it.
+        owners: Place and name of each earlier value, with its argument; this call adds to it.
     """
-    own = folded_name(place, argument.wire)
+    own_name = fold_name(place, argument.wire)
     for pair in pairs:
-        name = folded_name(place, unquote(pair.partition("=")[0]))
-        of_another = name != own and (place, name) in signature.reserved
-        if of_another or taken.setdefault((place, name), argument.name) != argument.name:
+        name = fold_name(place, unquote(pair.partition("=")[0]))
+        is_of_another = name != own_name and (place, name) in signature.reserved
+        if is_of_another or owners.setdefault((place, name), argument.name) != argument.name:
             raise _NotWritable(f"has the key {name!r:.80}, which another parameter has")
 
 
-def _unwritable(what: str, error: Exception) -> ToolError:
+def _unwritable_error(what: str, error: Exception) -> ToolError:
     why = error if isinstance(error, _NotWritable) else "holds half of a surrogate pair, which UTF-8 cannot write"
     return ToolError(f"{what} {why}. {NOTHING_SENT}", executed=False, retryable=False)
 
 
-def _checked_path(path: str) -> str:
+def _check_path(path: str) -> str:
     if leads_elsewhere(path) or "//" in path:
         text = "a value in the path is empty, '.' or '..', which would lead elsewhere"
         raise ToolError(f"{text}. {NOTHING_SENT}", executed=False, retryable=False)
@@ -154,6 +154,13 @@ def _item_texts(value: Sequence[Any]) -> list[str]:
     return [_plain_text(item) for item in value if item is not None]
 
 
+def _flat_texts(value: Any) -> list[str]:
+    """Return the texts of a plain value, of the items of a list, or of the names and values of an object in turn."""
+    if isinstance(value, Mapping):
+        return [text for pair in _field_pairs(value) for text in pair]
+    return _item_texts(value) if isinstance(value, list | tuple) else [_plain_text(value)]
+
+
 def _field_pairs(value: Mapping[str, Any]) -> list[Pair]:
     return [(str(key), _plain_text(item)) for key, item in value.items() if item is not None]
 
@@ -169,7 +176,7 @@ def _join_apart(texts: Sequence[str], separator: str) -> str:
     return separator.join(texts)
 
 
-def _as(media: str, value: Any) -> str:
+def _format_value(media: str, value: Any) -> str:
     """Return the value as a text of a type: JSON, a form, or the plain value."""
     if is_json(media):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -181,51 +188,46 @@ def _as(media: str, value: Any) -> str:
 # -- path, query, headers, cookies -------------------------------------------------------------------------------------
 
 
-def _write_path(made: Request, argument: Argument, value: Any) -> None:
+def _write_path(request: Request, argument: Argument, value: Any) -> None:
     encoding = argument.encoding
-    text = quote(_as(encoding.media, value), safe="") if encoding.media else _in_path(encoding, argument.wire, value)
-    if not text:
-        raise _NotWritable("is in the path and has to have a value")
-    made.path = made.path.replace(f"{{{argument.wire}}}", text)
-
-
-def _in_path(encoding: Encoding, name: str, value: Any) -> str:
-    """Write the styles simple, label and matrix: https://spec.openapis.org/oas/v3.2.0#style-examples"""
-    lead, joint = {"simple": ("", ","), "label": (".", "."), "matrix": (";", ";")}[encoding.style]
-    named = encoding.style == "matrix"
-    if isinstance(value, Mapping):
-        if encoding.explode:
-            pairs = [f"{_percent_encoded(key)}={_percent_encoded(item)}" for key, item in _field_pairs(value)]
-            return f"{lead}{_join_apart(pairs, joint)}"
-        texts = [part for pair in _field_pairs(value) for part in pair]
-    elif isinstance(value, list | tuple):
-        texts = _item_texts(value)
-        if encoding.explode and named:
-            return "".join(f";{_percent_encoded(name)}={_percent_encoded(text)}" for text in texts)
-    else:
-        texts = [_plain_text(value)]
-    separator = joint if encoding.explode and not named else ","
     text = (
-        _join_apart([_percent_encoded(one) for one in texts], separator)
-        if isinstance(value, list | tuple | Mapping)
-        else _percent_encoded(texts[0])
+        quote(_format_value(encoding.media, value), safe="")
+        if encoding.media
+        else _format_path_value(encoding, argument.wire, value)
     )
-    return f"{lead}{_percent_encoded(name)}={text}" if named else f"{lead}{text}"
+    if not text:
+        raise _NotWritable("is in the path and must have a value")
+    request.path = request.path.replace(f"{{{argument.wire}}}", text)
 
 
-def _percent_encoded(text: str) -> str:
+def _format_path_value(encoding: Encoding, name: str, value: Any) -> str:
+    """Write the styles simple, label and matrix: https://spec.openapis.org/oas/v3.2.0#style-examples"""
+    prefix, explode_separator = {"simple": ("", ","), "label": (".", "."), "matrix": (";", ";")}[encoding.style]
+    is_matrix = encoding.style == "matrix"
+    if encoding.explode and isinstance(value, Mapping):
+        pairs = [f"{_percent_encode(key)}={_percent_encode(item)}" for key, item in _field_pairs(value)]
+        return f"{prefix}{_join_apart(pairs, explode_separator)}"
+    texts = [_percent_encode(text) for text in _flat_texts(value)]
+    if encoding.explode and is_matrix and isinstance(value, list | tuple):
+        return "".join(f";{_percent_encode(name)}={text}" for text in texts)
+    separator = explode_separator if encoding.explode and not is_matrix else ","
+    text = _join_apart(texts, separator) if isinstance(value, list | tuple | Mapping) else texts[0]
+    return f"{prefix}{_percent_encode(name)}={text}" if is_matrix else f"{prefix}{text}"
+
+
+def _percent_encode(text: str) -> str:
     return quote(text, safe="")
 
 
-def _write_query(made: Request, argument: Argument, value: Any) -> None:
-    made.query += _query_pairs(argument.encoding, argument.wire, value)
+def _write_query(request: Request, argument: Argument, value: Any) -> None:
+    request.query += _query_pairs(argument.encoding, argument.wire, value)
 
 
-def _write_query_string(made: Request, argument: Argument, value: Any) -> None:
+def _write_query_string(request: Request, argument: Argument, value: Any) -> None:
     media = argument.encoding.media or ""
-    text = _as(media, value)
-    made.query.append(
-        text if media == "application/x-www-form-urlencoded" and isinstance(value, Mapping) else _percent_encoded(text)
+    text = _format_value(media, value)
+    request.query.append(
+        text if media == "application/x-www-form-urlencoded" and isinstance(value, Mapping) else _percent_encode(text)
     )
 
 
@@ -235,76 +237,66 @@ def _query_pairs(encoding: Encoding, name: str, value: Any) -> Iterator[str]:
     safe = _STAYS_IN_QUERY if encoding.reserved else ""
 
     def pair(key: str, text: str) -> str:
-        return f"{_percent_encoded(key)}={quote(text, safe=safe)}"
+        return f"{_percent_encode(key)}={quote(text, safe=safe)}"
 
     if encoding.media is not None:
-        yield pair(name, _as(encoding.media, value))
+        yield pair(name, _format_value(encoding.media, value))
     elif encoding.style == "deepObject" and isinstance(value, Mapping | list | tuple):
-        yield from (pair(key, text) for key, text in _deep(name, value))
+        yield from (pair(key, text) for key, text in _deep_pairs(name, value))
     elif isinstance(value, Mapping) and encoding.explode:
         yield from (pair(key, text) for key, text in _field_pairs(value))
     elif isinstance(value, list | tuple) and encoding.explode:
         yield from (pair(name, text) for text in _item_texts(value))
     elif isinstance(value, Mapping | list | tuple):
-        flat = (
-            _item_texts(value)
-            if not isinstance(value, Mapping)
-            else [part for both in _field_pairs(value) for part in both]
-        )
-        joint = _SEPARATORS.get(encoding.style, ",")
-        yield f"{_percent_encoded(name)}={_join_apart([quote(text, safe=safe) for text in flat], joint)}"
+        texts = [quote(text, safe=safe) for text in _flat_texts(value)]
+        yield f"{_percent_encode(name)}={_join_apart(texts, _SEPARATORS.get(encoding.style, ','))}"
     else:
         yield pair(name, _plain_text(value))
 
 
-def _deep(name: str, value: Any) -> Iterator[Pair]:
+def _deep_pairs(name: str, value: Any) -> Iterator[Pair]:
     """Yield `name[key]=value`. The specification has only one level. Deeper levels and lists follow the servers that
     take such parameters: `name[key][inner]`, `name[]` for each plain item, `name[0][key]` for objects."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _deep(f"{name}[{key}]", item)
+            yield from _deep_pairs(f"{name}[{key}]", item)
     elif isinstance(value, list | tuple):
         for place, item in enumerate(value):
             inner = str(place) if isinstance(item, Mapping | list | tuple) else ""
-            yield from _deep(f"{name}[{inner}]", item)
+            yield from _deep_pairs(f"{name}[{inner}]", item)
     elif value is not None:
         yield name, _plain_text(value)
 
 
-def _write_header(made: Request, argument: Argument, value: Any) -> None:
+def _write_header(request: Request, argument: Argument, value: Any) -> None:
     encoding = argument.encoding
     if encoding.media is not None:
-        text = json.dumps(value) if is_json(encoding.media) else _as(encoding.media, value)
-    elif isinstance(value, Mapping):
-        pairs = _field_pairs(value)
-        texts = (
-            [f"{key}={item}" for key, item in pairs] if encoding.explode else [part for pair in pairs for part in pair]
-        )
-        text = _join_apart(texts, ",")
+        text = json.dumps(value) if is_json(encoding.media) else _format_value(encoding.media, value)
+    elif isinstance(value, Mapping) and encoding.explode:
+        text = _join_apart([f"{key}={item}" for key, item in _field_pairs(value)], ",")
+    elif isinstance(value, Mapping | list | tuple):
+        text = _join_apart(_flat_texts(value), ",")
     else:
-        text = _join_apart(_item_texts(value), ",") if isinstance(value, list | tuple) else _plain_text(value)
+        text = _plain_text(value)
     if text and not PRINTABLE.fullmatch(text):
-        raise _NotWritable("goes into a header, which holds printable ASCII alone")
-    made.headers.append((argument.wire, text))
+        raise _NotWritable("goes into a header, which takes only printable ASCII")
+    request.headers.append((argument.wire, text))
 
 
-def _write_cookie(made: Request, argument: Argument, value: Any) -> None:
+def _write_cookie(request: Request, argument: Argument, value: Any) -> None:
     encoding = argument.encoding
     if encoding.style != "cookie" or encoding.media is not None:
-        made.cookies += _query_pairs(encoding, argument.wire, value)
+        request.cookies += _query_pairs(encoding, argument.wire, value)
         return
     if isinstance(value, Mapping):
         pairs = _field_pairs(value)
     else:
-        pairs = [
-            (argument.wire, text)
-            for text in (_item_texts(value) if isinstance(value, list | tuple) else [_plain_text(value)])
-        ]
+        pairs = [(argument.wire, text) for text in _flat_texts(value)]
     if not all(is_token(name) for name, _ in pairs):
-        raise _NotWritable("has a key that is no name of a cookie")
+        raise _NotWritable("has a key that is not a valid cookie name")
     if any(re.search(r"[^\x21-\x7e]|[\",;\\]", text) for _, text in pairs):
-        raise _NotWritable("goes into a cookie as it is, which has no space, comma, semicolon, quote or backslash")
-    made.cookies += [f"{name}={text}" for name, text in pairs]
+        raise _NotWritable("goes into a cookie, which takes no space, comma, semicolon, quote or backslash")
+    request.cookies += [f"{name}={text}" for name, text in pairs]
 
 
 _WRITERS: Final = {
@@ -320,43 +312,43 @@ _WRITERS: Final = {
 
 
 def _write_body(
-    made: Request,
+    request: Request,
     signature: Signature,
-    given: list[tuple[Argument, Any]],
-    taken: _Names,
+    values: list[tuple[Argument, Any]],
+    owners: _Names,
     uploads: Mapping[str, bytes],
 ) -> None:
     body = signature.body
     assert body is not None
-    made.media = body.media
-    whole = given[0][1] if body.whole and given else None
+    request.media = body.media
+    whole = values[0][1] if body.whole and values else None
     if body.kind == "json":
-        value = whole if body.whole else {argument.wire: item for argument, item in given}
-        made.content = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        value = whole if body.whole else {argument.wire: item for argument, item in values}
+        request.content = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     elif body.kind == "text":
-        made.content = _plain_text("" if whole is None else whole).encode()
-        made.media = body.media if "charset" in body.media.lower() else f"{body.media}; charset=utf-8"
+        request.content = _plain_text("" if whole is None else whole).encode()
+        request.media = body.media if "charset" in body.media.lower() else f"{body.media}; charset=utf-8"
     elif body.kind == "octets":
         by_path = isinstance(whole, Mapping)
-        made.content = b"" if whole is None else uploads[whole["path"]] if by_path else _bytes(whole)
+        request.content = b"" if whole is None else uploads[whole["path"]] if by_path else _decode_base64(whole)
     elif body.kind == "form":
-        texts = _form_pairs(whole or {}) if body.whole else _form(given, signature, taken)
-        made.content = "&".join(texts).encode()
+        texts = _form_pairs(whole or {}) if body.whole else _write_form(values, signature, owners)
+        request.content = "&".join(texts).encode()
     else:
-        made.media, made.parts = (
+        request.media, request.parts = (
             None,
-            [part for argument, item in given for part in _body_parts(argument, item, uploads)],
+            [part for argument, item in values for part in _body_parts(argument, item, uploads)],
         )
 
 
-def _form(given: Iterable[tuple[Argument, Any]], signature: Signature, taken: _Names) -> Iterator[str]:
-    for argument, value in given:
+def _write_form(values: Iterable[tuple[Argument, Any]], signature: Signature, owners: _Names) -> Iterator[str]:
+    for argument, value in values:
         if value is None:
             continue
         listed = argument.encoding.media is not None and isinstance(value, list | tuple)
         for one in value if listed else [value]:
             pairs = [*_query_pairs(argument.encoding, argument.wire, one)]
-            _check_written("body", pairs, argument, signature, taken)
+            _check_written("body", pairs, argument, signature, owners)
             yield from pairs
 
 
@@ -376,32 +368,32 @@ def _body_parts(
 ) -> Iterator[tuple[str, str | None, bytes, str | None]]:
     for one in value if isinstance(value, list | tuple) else [] if value is None else [value]:
         if argument.is_file:
-            media = _file(one, argument.encoding.media, uploads)
+            media = _make_file(one, argument.encoding.media, uploads)
             yield argument.wire, media.name or "file", media.data or b"", media.mime_type
         else:
             type_of = argument.encoding.media or ("application/json" if isinstance(one, Mapping | list) else None)
-            text = _as(type_of, one) if type_of else _plain_text(one)
+            text = _format_value(type_of, one) if type_of else _plain_text(one)
             yield argument.wire, None, text.encode(), type_of
 
 
-def _file(given: Mapping[str, Any], media: str | None, uploads: Mapping[str, bytes]) -> Media:
+def _make_file(file: Mapping[str, Any], media: str | None, uploads: Mapping[str, bytes]) -> Media:
     """Return the file from a model.
 
     Raises:
         _NotWritable: The file does not have one of text, bytes and path, or its type is invalid.
     """
-    text, data, path = given.get("text"), given.get("data"), given.get("path")
+    text, data, path = file.get("text"), file.get("data"), file.get("path")
     if sum(one is not None for one in (text, data, path)) != 1:
         raise _NotWritable("has a file that has to have one of text, data and path")
-    content = uploads[path] if path is not None else text.encode() if isinstance(text, str) else _bytes(data)
-    name, kind = name_and_type(given, one_type(media))
+    content = uploads[path] if path is not None else text.encode() if isinstance(text, str) else _decode_base64(data)
+    name, kind = choose_name_and_type(file, find_single_type(media))
     try:
         return Media("file", content, kind, name=name)
     except TypeError as error:
         raise _NotWritable(f"has a file that is none: {error}") from None
 
 
-def _bytes(text: Any) -> bytes:
+def _decode_base64(text: Any) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError, TypeError):

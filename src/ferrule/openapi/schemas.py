@@ -6,28 +6,25 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 from urllib.parse import urljoin
 
 from ferrule import DefinitionError
-from ferrule.openapi.document import Document, Node, check_length
+from ferrule.openapi.document import Document, Node, check_reference_length
 from ferrule.security.foreign_text import visible_schema
-
-Direction: TypeAlias = Literal["request", "response"]
-"""The direction of the values: a request has no `readOnly` properties, and a response no `writeOnly` ones."""
 
 MOST_NODES: Final = 20_000
 """Most keywords and values in the schemas of one operation, with all referenced schemas."""
 _MOST_SCHEMA_TEXT: Final = 200_000
-_A_NODE: Final = 20
+_NODE_COST: Final = 20
 """The work of making a tool for each of its nodes, in microseconds."""
 _MOST_DESCRIPTION: Final = 8_000
 _MOST_DEEP: Final = 100
 _MOST_COMPOSED: Final = 5
-_NONE: Final = frozenset[str]()
-_BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
-_LISTS: Final = frozenset({"anyOf", "oneOf", "prefixItems"})
-_SINGLE: Final = frozenset(
+_NO_NAMES: Final = frozenset[str]()
+_SCHEMAS_BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+_SCHEMA_LISTS: Final = frozenset({"anyOf", "oneOf", "prefixItems"})
+_SINGLE_SCHEMAS: Final = frozenset(
     {"items", "additionalItems", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"}
     | {"unevaluatedProperties", "unevaluatedItems", "contentSchema"}
 )
@@ -40,9 +37,8 @@ _PLAIN_KEYWORDS: Final = frozenset(
 """Keywords with values that hold no schemas. Anything else than a keyword of JSON Schema 2020-12 is left out, so a
 reference to something else than a schema shows nothing of it. `examples` are left out because they cost tokens, and
 `$id` because every place is written anew."""
-_KEYWORDS: Final = _PLAIN_KEYWORDS | _BY_NAME | _LISTS | _SINGLE
+_KEYWORDS: Final = _PLAIN_KEYWORDS | _SCHEMAS_BY_NAME | _SCHEMA_LISTS | _SINGLE_SCHEMAS
 _COMPONENT = re.compile(r"#/components/schemas/([A-Za-z0-9._-]+)")
-_HIDDEN_IN: Final[dict[Direction, str]] = {"request": "readOnly", "response": "writeOnly"}
 
 
 @dataclass
@@ -63,15 +59,11 @@ class Converted:
 
 
 class Schemas:
-    """The schemas of one document. Each referenced schema is converted once.
+    """The schemas of one document, for requests: without `readOnly` properties. Each referenced schema is converted
+    once."""
 
-    Args:
-        direction: The direction of the values.
-    """
-
-    def __init__(self, document: Document, direction: Direction) -> None:
+    def __init__(self, document: Document) -> None:
         self._document = document
-        self._hidden = _HIDDEN_IN[direction]
         self._shared: dict[str, Converted] = {}
 
     def bundle(self, *schemas: Node) -> tuple[list[Any], dict[str, Any]]:
@@ -80,18 +72,18 @@ class Schemas:
         Raises:
             DefinitionError: A value is no schema, a reference leads nowhere, or there is too much.
         """
-        converted = [self._converted(one) for one in schemas]
+        converted = [self._convert(one) for one in schemas]
         waiting, needed = [uri for one in converted for uri in sorted(one.refers)], dict[str, Converted]()
         nodes = sum(one.nodes for one in converted)
         while waiting:
             uri = waiting.pop()
             if uri in needed:
                 continue
-            needed[uri] = shared = self._shared_at(uri)
+            needed[uri] = shared = self._convert_shared(uri)
             nodes += shared.nodes
-            self._document.spend(_A_NODE * shared.nodes)
+            self._document.spend(_NODE_COST * shared.nodes)
             if nodes > MOST_NODES:
-                raise DefinitionError(f"its schemas have over {MOST_NODES:,} keywords, with all that they refer to")
+                raise DefinitionError(f"its schemas have over {MOST_NODES:,} keywords, including their references")
             waiting += sorted(shared.refers - needed.keys())
         return [one.schema for one in converted], {
             _definition_name(uri, self._base): needed[uri].schema for uri in needed
@@ -101,71 +93,75 @@ class Schemas:
     def _base(self) -> str:
         return self._document.root.base
 
-    def _shared_at(self, uri: str) -> Converted:
+    def _convert_shared(self, uri: str) -> Converted:
         if uri not in self._shared:
-            self._shared[uri] = self._converted(self._document.at(uri or "#", self._base))
+            self._shared[uri] = self._convert(self._document.resolve(uri or "#", self._base))
         return self._shared[uri]
 
-    def _converted(self, node: Node) -> Converted:
-        made = Converted()
+    def _convert(self, node: Node) -> Converted:
+        converted = Converted()
         try:
-            made.schema, _ = visible_schema(self._schema(node, made, 0, frozenset()), _MOST_DESCRIPTION)
+            schema = self._convert_schema(node, converted, 0, frozenset())
+            converted.schema, _ = visible_schema(schema, _MOST_DESCRIPTION)
         finally:  # also for refused schemas
-            self._document.spend(_A_NODE * made.nodes)
-        return made
+            self._document.spend(_NODE_COST * converted.nodes)
+        return converted
 
-    def _schema(self, node: Node, made: Converted, deep: int, hidden: frozenset[str]) -> Any:
+    def _convert_schema(self, node: Node, converted: Converted, depth: int, hidden: frozenset[str]) -> Any:
         """Return the schema converted.
 
         Args:
             hidden: The properties hidden by other schemas of the same `allOf`.
         """
         value, base = node
-        _count(made, deep)
+        _count(converted, depth)
         if isinstance(value, bool):
             return value
         if not isinstance(value, Mapping):
-            raise DefinitionError(f"a {type(value).__name__} stands where a schema has to be")
+            raise DefinitionError(f"a {type(value).__name__} is not a schema")
         if "$dynamicRef" in value:
-            raise DefinitionError("its schema has $dynamicRef, which is not read: write $ref")
+            raise DefinitionError("its schema has $dynamicRef, which is not supported: write $ref")
         if "$ref" in value and (self._document.minor == 0 or len(value) == 1):
-            return self._reference(value["$ref"], base, made)
+            return self._convert_reference(value["$ref"], base, converted)
         hidden |= self._hidden_names(node)
         found: dict[str, Any] = {}
         for key, item in value.items():
             if key == "$ref":
-                found |= self._reference(item, base, made)
+                found |= self._convert_reference(item, base, converted)
             elif key == "allOf" and isinstance(item, list):
-                found[key] = [self._schema(Node(one, base), made, deep + 1, hidden) for one in item]
+                found[key] = [self._convert_schema(Node(one, base), converted, depth + 1, hidden) for one in item]
             elif key in _KEYWORDS:
-                found[key] = self._keyword(key, Node(item, base), made, deep + 1)
+                found[key] = self._convert_keyword(key, Node(item, base), converted, depth + 1)
         _refuse_hidden(found, hidden)
-        return _from_3_0(value, found) if self._document.minor == 0 else found
+        return _convert_from_3_0(value, found) if self._document.minor == 0 else found
 
-    def _reference(self, reference: Any, base: str, made: Converted) -> dict[str, str]:
+    def _convert_reference(self, reference: Any, base: str, converted: Converted) -> dict[str, str]:
         if not isinstance(reference, str):
-            raise DefinitionError(f"a {type(reference).__name__} stands where a reference has to be")
-        check_length(reference)
+            raise DefinitionError(f"a {type(reference).__name__} is not a reference")
+        check_reference_length(reference)
         uri = urljoin(base, reference) if base else reference
-        made.refers.add(uri)
+        converted.refers.add(uri)
         return {"$ref": f"#/$defs/{_definition_name(uri, self._base)}"}
 
-    def _keyword(self, key: str, node: Node, made: Converted, deep: int) -> Any:
+    def _convert_keyword(self, key: str, node: Node, converted: Converted, depth: int) -> Any:
         value, base = node
-        if key in _BY_NAME and isinstance(value, Mapping):
-            return {str(name): self._schema(Node(one, base), made, deep, _NONE) for name, one in value.items()}
-        if isinstance(value, list) and (key in _LISTS or key == "items"):
-            return [self._schema(Node(one, base), made, deep, _NONE) for one in value]
-        if key in _SINGLE:
-            return self._schema(node, made, deep, _NONE)
-        return _plain_json_value(value, made, deep)
+        if key in _SCHEMAS_BY_NAME and isinstance(value, Mapping):
+            return {
+                str(name): self._convert_schema(Node(schema, base), converted, depth, _NO_NAMES)
+                for name, schema in value.items()
+            }
+        if isinstance(value, list) and (key in _SCHEMA_LISTS or key == "items"):
+            return [self._convert_schema(Node(one, base), converted, depth, _NO_NAMES) for one in value]
+        if key in _SINGLE_SCHEMAS:
+            return self._convert_schema(node, converted, depth, _NO_NAMES)
+        return _plain_json_value(value, converted, depth)
 
     def _hidden_names(self, node: Node, seen: set[int] | None = None) -> frozenset[str]:
-        """Return the properties hidden in this direction, by the schema itself and by those in its `allOf`."""
+        """Return the `readOnly` properties of the schema itself and of those in its `allOf`."""
         value, base = node if seen is None else self._document.follow(node)
         seen = set() if seen is None else seen
         if not isinstance(value, Mapping) or id(value) in seen:
-            return _NONE
+            return _NO_NAMES
         seen.add(id(value))
         properties, inner = value.get("properties"), value.get("allOf")
         found = properties.items() if isinstance(properties, Mapping) else ()
@@ -175,11 +171,11 @@ class Schemas:
         return names
 
     def is_hidden(self, node: Node) -> bool:
-        """Return whether a property is hidden in this direction."""
+        """Return whether a property is `readOnly`."""
         for _ in range(_MOST_COMPOSED):
             if not isinstance(node.value, Mapping):
                 return False
-            if node.value.get(self._hidden) is True:
+            if node.value.get("readOnly") is True:
                 return True
             inner = node.value.get("allOf")
             if "$ref" in node.value:
@@ -205,30 +201,30 @@ def _refuse_hidden(found: dict[str, Any], hidden: frozenset[str]) -> None:
         found["required"] = [name for name in required if not (isinstance(name, str) and name in hidden)]
 
 
-def _plain_json_value(value: Any, made: Converted, deep: int) -> Any:
-    _count(made, deep)
+def _plain_json_value(value: Any, converted: Converted, depth: int) -> Any:
+    _count(converted, depth)
     if isinstance(value, Mapping):
-        return {str(key): _plain_json_value(item, made, deep + 1) for key, item in value.items()}
+        return {str(key): _plain_json_value(item, converted, depth + 1) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain_json_value(item, made, deep + 1) for item in value]
+        return [_plain_json_value(item, converted, depth + 1) for item in value]
     if isinstance(value, str):
-        made.characters += len(value)
-        if made.characters > _MOST_SCHEMA_TEXT:
+        converted.characters += len(value)
+        if converted.characters > _MOST_SCHEMA_TEXT:
             raise DefinitionError(f"a schema has over {_MOST_SCHEMA_TEXT:,} characters")
     if value is None or isinstance(value, str | bool | int | float):
         return value
     return str(value)  # a date from a reader of YAML 1.1
 
 
-def _count(made: Converted, deep: int) -> None:
-    made.nodes += 1
-    if made.nodes > MOST_NODES:
+def _count(converted: Converted, depth: int) -> None:
+    converted.nodes += 1
+    if converted.nodes > MOST_NODES:
         raise DefinitionError(f"a schema has over {MOST_NODES:,} keywords")
-    if deep > _MOST_DEEP:
-        raise DefinitionError(f"a schema nests over {_MOST_DEEP} deep")
+    if depth > _MOST_DEEP:
+        raise DefinitionError(f"a schema is nested more than {_MOST_DEEP} deep")
 
 
-def _from_3_0(value: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+def _convert_from_3_0(value: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     """Convert the keywords with another form in OpenAPI 3.0: https://spec.openapis.org/oas/v3.0.4#schema-object"""
     for exclusive, bound in (("exclusiveMaximum", "maximum"), ("exclusiveMinimum", "minimum")):
         if isinstance(found.get(exclusive), bool) and found.pop(exclusive) and bound in found:
@@ -255,10 +251,10 @@ def _definition_name(uri: str, base: str) -> str:
     return f"{last}_{sha256(uri.encode()).hexdigest()[:8]}"
 
 
-def keywords_of(schema: Any) -> Iterator[str]:
+def find_constraints(schema: Any) -> Iterator[str]:
     """Yield the keywords at the top of a schema that decide about valid values, references among them."""
     if isinstance(schema, Mapping):
-        yield from (key for key in schema if key == "$ref" or key == "allOf" or key in _KEYWORDS - _SAYS_NOTHING)
+        yield from (key for key in schema if key == "$ref" or key == "allOf" or key in _KEYWORDS - _ANNOTATIONS)
 
 
-_SAYS_NOTHING: Final = frozenset({"title", "description", "deprecated", "default", "format"})
+_ANNOTATIONS: Final = frozenset({"title", "description", "deprecated", "default", "format"})

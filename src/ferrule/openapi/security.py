@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from ferrule import DefinitionError, ToolError
-from ferrule.openapi.arguments import folded_name, may_be_header
+from ferrule.openapi.arguments import can_be_header, fold_name
 from ferrule.openapi.document import Document, Node
 from ferrule.openapi.operations import Operation, is_token
 from ferrule.openapi.requests import PRINTABLE, Request
@@ -39,7 +39,7 @@ Alternatives: TypeAlias = tuple[tuple[Scheme, ...], ...]
 """Groups of schemes that go together. The first group with secrets for all is used; an empty group is anonymous."""
 
 
-def schemes_of(document: Document, credentials: Mapping[str, str]) -> dict[str, Scheme]:
+def read_schemes(document: Document, credentials: Mapping[str, str]) -> dict[str, Scheme]:
     """Return the supported schemes, by name.
 
     Args:
@@ -49,9 +49,9 @@ def schemes_of(document: Document, credentials: Mapping[str, str]) -> dict[str, 
         DefinitionError: The document has no such scheme.
     """
     components = document.root.value.get("components")
-    listed = components.get("securitySchemes") if isinstance(components, Mapping) else None
+    declared = components.get("securitySchemes") if isinstance(components, Mapping) else None
     found: dict[str, Scheme] = {}
-    for name, value in listed.items() if isinstance(listed, Mapping) else ():
+    for name, value in declared.items() if isinstance(declared, Mapping) else ():
         try:
             node = document.follow(Node(value, document.root.base))
         except DefinitionError:
@@ -60,67 +60,65 @@ def schemes_of(document: Document, credentials: Mapping[str, str]) -> dict[str, 
             found[str(name)] = scheme._replace(secret=credentials.get(str(name), ""))
     if unknown := sorted(credentials.keys() - found.keys()):
         raise DefinitionError(
-            f"{document.spelling.credential.format(unknown[0])}: {document.name} has no scheme of this name that is "
-            f"known here; it has {sorted(found)}"
+            f"{document.spelling.credential.format(unknown[0])}: {document.name} has no supported scheme of "
+            f"this name; it has {sorted(found)}"
         )
     return found
 
 
 def _scheme(name: str, value: Mapping[str, Any]) -> Scheme | None:
-    kind, wire, way = value.get("type"), value.get("name"), value.get("scheme")
+    kind, wire, http_scheme = value.get("type"), value.get("name"), value.get("scheme")
     if kind == "apiKey" and isinstance(wire, str):
         place = value.get("in")
-        right = may_be_header(wire) if place == "header" else is_token(wire) if place == "cookie" else bool(wire)
-        return Scheme(name, place, wire) if place in _PLACES and right else None
-    if kind == "http" and isinstance(way, str) and way.lower() in ("basic", "bearer"):
-        return Scheme(name, "basic" if way.lower() == "basic" else "bearer")
+        is_valid = can_be_header(wire) if place == "header" else is_token(wire) if place == "cookie" else bool(wire)
+        return Scheme(name, place, wire) if place in _PLACES and is_valid else None
+    if kind == "http" and isinstance(http_scheme, str) and http_scheme.lower() in ("basic", "bearer"):
+        return Scheme(name, "basic" if http_scheme.lower() == "basic" else "bearer")
     if kind in ("oauth2", "openIdConnect"):
         return Scheme(name, "bearer")
     return Scheme(name, "client") if kind == "mutualTLS" else None
 
 
-def alternatives_of(operation: Operation, document: Document, schemes: Mapping[str, Scheme]) -> Alternatives:
+def find_alternatives(operation: Operation, document: Document, schemes: Mapping[str, Scheme]) -> Alternatives:
     """Return the credentials of an operation; empty if it needs none.
 
     Raises:
         DefinitionError: It needs a scheme that is not supported.
     """
-    listed = operation.node.value.get("security", document.root.value.get("security"))
-    if not isinstance(listed, list) or not listed:
+    declared = operation.node.value.get("security", document.root.value.get("security"))
+    if not isinstance(declared, list) or not declared:
         return ()
-    document.spend(10 * len(listed))
+    document.spend(10 * len(declared))
     found = []
-    for one in listed:
-        if isinstance(one, Mapping) and all(name in schemes for name in one):
-            found.append(tuple(schemes[name] for name in one))
+    for group in declared:
+        if isinstance(group, Mapping) and all(name in schemes for name in group):
+            found.append(tuple(schemes[name] for name in group))
     if not found:
-        names = sorted({str(name) for one in listed if isinstance(one, Mapping) for name in one})
-        raise DefinitionError(
-            f"it needs {names}, and no way to send that is known: apiKey, basic, bearer and oauth2 are"
-        )
+        names = sorted({str(name) for group in declared if isinstance(group, Mapping) for name in group})
+        raise DefinitionError(f"it needs {names}, which is not supported: apiKey, basic, bearer and oauth2 are")
     return tuple(sorted(found, key=lambda schemes: not schemes))
 
 
-def need_secrets(alternatives: Alternatives) -> bool:
+def requires_secrets(alternatives: Alternatives) -> bool:
     """Return whether an operation cannot be called without a secret."""
-    return bool(alternatives) and all(any(one.kind != "client" for one in some) for some in alternatives)
+    return bool(alternatives) and all(any(scheme.kind != "client" for scheme in group) for group in alternatives)
 
 
-def unnamed(alternatives: Alternatives) -> str | None:
+def find_unnamed_scheme(alternatives: Alternatives) -> str | None:
     """Return the scheme that `credentials` has to name, if an operation cannot be called without it."""
-    for some in alternatives:
-        missing = [one.name for one in some if one.kind != "client" and not one.secret]
+    for group in alternatives:
+        missing = [scheme.name for scheme in group if scheme.kind != "client" and not scheme.secret]
         if not missing:
             return None
     return missing[0] if alternatives else None
 
 
-def places_of(schemes: Iterable[Scheme]) -> frozenset[tuple[str, str]]:
+def list_credential_places(schemes: Iterable[Scheme]) -> frozenset[tuple[str, str]]:
     """Return place and name of the keys: none is an argument."""
-    return frozenset((one.kind, folded_name(one.kind, one.wire)) for one in schemes if one.kind in _PLACES)
+    return frozenset((scheme.kind, fold_name(scheme.kind, scheme.wire)) for scheme in schemes if scheme.kind in _PLACES)
 
 
-def sign(request: Request, tool: str, alternatives: Alternatives, secrets: Mapping[str, Any]) -> list[str]:
+def add_credentials(request: Request, tool: str, alternatives: Alternatives, secrets: Mapping[str, Any]) -> list[str]:
     """Put the credentials on a request. Return them as they may come back.
 
     Raises:
@@ -128,23 +126,26 @@ def sign(request: Request, tool: str, alternatives: Alternatives, secrets: Mappi
     """
     if not alternatives:
         return []
-    for some in alternatives:
-        if all(one.kind == "client" or (one.secret and one.secret in secrets) for one in some):
+    for group in alternatives:
+        if all(scheme.kind == "client" or (scheme.secret and scheme.secret in secrets) for scheme in group):
             try:
                 return [
-                    way for one in some if one.kind != "client" for way in _put_on(request, one, secrets[one.secret])
+                    secret
+                    for scheme in group
+                    if scheme.kind != "client"
+                    for secret in _add_credential(request, scheme, secrets[scheme.secret])
                 ]
             except ValueError as error:
-                log.error("tool %r was not called: its credential in secrets %s", tool, error)
+                log.error("tool %r was not called: the secret %s", tool, error)
                 break
     else:
-        names = " or ".join(str([one.secret for one in some]) for some in alternatives)
+        names = " or ".join(str([scheme.secret for scheme in group]) for group in alternatives)
         log.error("tool %r was not called: its API needs %s, by Runner(…, secrets={…}) or the context's", tool, names)
     text = f"{tool} needs a credential that this program does not have. Nothing was sent."
     raise ToolError(text, executed=False, retryable=False)
 
 
-def _put_on(request: Request, scheme: Scheme, secret: Any) -> list[str]:
+def _add_credential(request: Request, scheme: Scheme, secret: Any) -> list[str]:
     if scheme.kind == "basic":
         user, password = _user_and_password(scheme, secret)
         encoded = base64.b64encode(f"{user}:{password}".encode()).decode()
@@ -167,12 +168,12 @@ def _user_and_password(scheme: Scheme, secret: Any) -> tuple[str, str]:
         return _secret_text(scheme, secret[0]), _secret_text(scheme, secret[1])
     user, colon, password = _secret_text(scheme, secret).partition(":")
     if not colon:
-        raise ValueError(f"{scheme.secret!r} is no 'user:password', and no pair of these")
+        raise ValueError(f"{scheme.secret!r} must be 'user:password' or a pair of both")
     return user, password
 
 
 def _secret_text(scheme: Scheme, secret: Any) -> str:
     text = secret.get_secret_value() if hasattr(secret, "get_secret_value") else secret
     if not isinstance(text, str) or not PRINTABLE.fullmatch(text):
-        raise ValueError(f"{scheme.secret!r} is no text in printable ASCII")
+        raise ValueError(f"{scheme.secret!r} must be a text in printable ASCII")
     return text

@@ -21,17 +21,17 @@ class Server(NamedTuple):
     Attributes:
         url: The address, without a `/` at its end.
         origin: Scheme, host and port.
-        named: Whether the developer named it: credentials go nowhere else.
-        kept_apart: Whether nobody else can read the connection: https, or this very machine.
+        is_named: Whether the developer named it: credentials go nowhere else.
+        is_secure: Whether nobody else can read the connection: https, or this very machine.
     """
 
     url: str
     origin: tuple[str, str, int]
-    named: bool
-    kept_apart: bool
+    is_named: bool
+    is_secure: bool
 
 
-NOWHERE = Server("https://api.invalid", ("https", "api.invalid", 443), named=True, kept_apart=True)
+NO_SERVER = Server("https://api.invalid", ("https", "api.invalid", 443), is_named=True, is_secure=True)
 """A server that nothing reaches, RFC 2606."""
 
 
@@ -50,36 +50,36 @@ class Servers:
         servers = [_named_server(text, document) for text in named]
         self._further = document.spelling.further_server
         self._named = servers
-        self.own = servers[0] if servers else _of_document(document)
+        self.own = servers[0] if servers else _find_document_server(document)
 
-    def of(self, operation: Operation) -> Server:
+    def choose(self, operation: Operation) -> Server:
         """Return the server of an operation.
 
         Raises:
             DefinitionError: It is a server that nobody named.
         """
-        listed = operation.node.value.get("servers") or operation.item.value.get("servers")
-        if not isinstance(listed, list) or not listed:
+        declared = operation.node.value.get("servers") or operation.item.value.get("servers")
+        if not isinstance(declared, list) or not declared:
             return self.own
-        listed = listed[:_MOST_SERVERS]
-        texts = [one["url"] for one in listed if isinstance(one, Mapping) and isinstance(one.get("url"), str)]
+        declared = declared[:_MOST_SERVERS]
+        texts = [one["url"] for one in declared if isinstance(one, Mapping) and isinstance(one.get("url"), str)]
         for text in texts:
             whole = urljoin(f"{self.own.url}/", text)
             try:
                 url = read_url(whole)
-                found = _server(whole, url, named=bool(self._named))
+                server = _server(whole, url, named=bool(self._named))
             except ValueError:
                 continue
-            if "{" not in text and any(_is_below(found, known) for known in self._named or [self.own]):
-                return found
+            if "{" not in text and any(_is_below(server, base) for base in self._named or [self.own]):
+                return server
         if any("{" in text for text in texts):
-            raise DefinitionError(f"its server {texts[:1]!r:.200} is to be filled in, which is not done")
-        raise DefinitionError(f"its server is another one, {texts[:1]!r:.200}: name it too, {self._further}")
+            raise DefinitionError(f"its server {texts[:1]!r:.200} has variables: name the server itself")
+        raise DefinitionError(f"it has another server, {texts[:1]!r:.200}: name that one as well, {self._further}")
 
 
-def _is_below(server: Server, known: Server) -> bool:
+def _is_below(server: Server, base: Server) -> bool:
     """Return whether a server is at or below a named one: one host may have several applications."""
-    return server.origin == known.origin and f"{server.url}/".startswith(f"{known.url}/")
+    return server.origin == base.origin and f"{server.url}/".startswith(f"{base.url}/")
 
 
 def _named_server(text: Any, document: Document) -> Server:
@@ -89,18 +89,18 @@ def _named_server(text: Any, document: Document) -> Server:
         raise DefinitionError(f"{document.spelling.server.format(text)[:200]}: {error}") from None
 
 
-def _of_document(document: Document) -> Server:
-    listed = document.root.value.get("servers")
-    found = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
-    texts = [one["url"] for one in found if isinstance(one.get("url"), str)]
-    spelled = document.spelling.server
-    remedy = f"say where the API is: {spelled.format(_EXAMPLE)}"
+def _find_document_server(document: Document) -> Server:
+    declared = document.root.value.get("servers")
+    servers = [one for one in declared if isinstance(one, Mapping)] if isinstance(declared, list) else []
+    texts = [one["url"] for one in servers if isinstance(one.get("url"), str)]
+    spelling = document.spelling.server
+    remedy = f"name the API's address: {spelling.format(_EXAMPLE)}"
     if len(texts) != 1:
         shown = f"{len(texts)} servers, {texts[:3]!r:.300}" if texts else "no server"
         raise DefinitionError(f"{document.name} names {shown}; {remedy}")
     [text] = texts
     if "{" in text:
-        raise DefinitionError(f"{document.name} names the server {text!r:.200}, which is to be filled in; {remedy}")
+        raise DefinitionError(f"{document.name} names the server {text!r:.200}, which has variables; {remedy}")
     try:
         url = read_url(text)
         server = _server(text, url, named=False)
@@ -108,8 +108,8 @@ def _of_document(document: Document) -> Server:
         raise DefinitionError(f"{document.name} names the server {text!r:.200}: {error}; {remedy}") from None
     if url.scheme != "https" or kind_of_host(url.host) not in (None, "global"):
         raise DefinitionError(
-            f"{document.name} names the server {text!r:.200}, which is not public and https; where that is right, "
-            f"name it yourself, {spelled.format(text)[:200]}"
+            f"{document.name} names the server {text!r:.200}, which is not public and https; if that is right, "
+            f"name it yourself, {spelling.format(text)[:200]}"
         )
     return server
 
@@ -121,20 +121,20 @@ def _server(text: str, url: Url, *, named: bool) -> Server:
         ValueError: The address is no plain http or https address.
     """
     if url.scheme not in ("https", "http"):
-        raise ValueError(f"it is of the scheme {url.scheme!r}, and no https")
+        raise ValueError(f"its scheme is {url.scheme!r}, not https")
     if "?" in text or "#" in text:
         raise ValueError("it has a '?' or '#'")
     if leads_elsewhere(url.path):
-        raise ValueError("its path has a part '.' or '..'")
-    kept_apart = url.scheme == "https" or kind_of_host(url.host) == "loopback"
-    return Server(text.rstrip("/"), _origin_of_url(url), named, kept_apart)
+        raise ValueError("its path must not have '.' or '..' as a part")
+    is_secure = url.scheme == "https" or kind_of_host(url.host) == "loopback"
+    return Server(text.rstrip("/"), _origin_of_url(url), named, is_secure)
 
 
 def _origin_of_url(url: Url) -> tuple[str, str, int]:
     return url.scheme, url.host, url.port
 
 
-def has_below(server: Server, text: str) -> bool:
+def covers_url(server: Server, text: str) -> bool:
     """Return whether a URL is at or below the address of a server, as every client reads it."""
     try:
         url = read_url(text)
@@ -144,7 +144,7 @@ def has_below(server: Server, text: str) -> bool:
     return _origin_of_url(url) == server.origin and is_below and not leads_elsewhere(url.path)
 
 
-def origin_of(text: str) -> tuple[str, str, int]:
+def parse_origin(text: str) -> tuple[str, str, int]:
     """Return scheme, host and port of a URL.
 
     Raises:

@@ -18,40 +18,38 @@ from typing import TYPE_CHECKING, Any
 
 from ferrule import DefinitionError, Tool
 from ferrule.definition.hooks import Hook
-from ferrule.openapi.arguments import Signature, folded_name, signature_of
+from ferrule.openapi.arguments import Signature, fold_name, make_signature
 from ferrule.openapi.document import IN_PYTHON, Document, Spelling, WholeDocumentError
-from ferrule.openapi.operations import Operation, chosen, names_of, operations_of, told_text
-from ferrule.openapi.pages import paging_of
+from ferrule.openapi.operations import Operation, clean_description, list_operations, match_patterns, name_operations
+from ferrule.openapi.pages import find_paging
 from ferrule.openapi.responses import Responses
 from ferrule.openapi.schemas import Schemas
 from ferrule.openapi.security import (
     Alternatives,
-    alternatives_of,
-    need_secrets,
-    places_of,
-    schemes_of,
-    unnamed,
+    find_alternatives,
+    find_unnamed_scheme,
+    list_credential_places,
+    read_schemes,
+    requires_secrets,
 )
-from ferrule.openapi.servers import NOWHERE, Server, Servers
+from ferrule.openapi.servers import NO_SERVER, Server, Servers
 from ferrule.openapi.uploads import preview_upload
 from ferrule.security.characters import inert
 from ferrule.security.foreign_text import one_line
 from ferrule.security.patterns import ForeignSchema, Patterns
-from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
+from ferrule.sources._report import Imported, ImportedTool, LeftOut, Report, make_entry
 from ferrule.values.content import truncate_text
 
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["look", "openapi"]
+__all__ = ["openapi"]
 
 log = logging.getLogger("ferrule")
 _MOST_DESCRIPTION = 8_000
-_LONGEST_OF_REPORT = 500
-_TIMES_THE_BUDGET = 10
-"""Most tokens, as a multiple of the budget. Beyond it no more tools are made, and the error gives no exact count."""
-_OF_EVERY_CLIENT = {("header", key) for key in ("accept", "accept-encoding", "connection", "user-agent")}
-_AN_OPERATION = 1_000
+_LONGEST_ENTRY = 500
+_DEFAULT_HEADERS = {("header", key) for key in ("accept", "accept-encoding", "connection", "user-agent")}
+_OPERATION_COST = 1_000
 """The work of one tool beside its schemas."""
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "QUERY"})
 _IDEMPOTENT = _SAFE | {"PUT", "DELETE"}
@@ -108,21 +106,6 @@ def openapi(
     )
 
 
-def look(
-    document: str | os.PathLike[str] | Mapping[str, Any],
-    *,
-    only: str | Iterable[str] = (),
-    roots: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
-) -> Imported:
-    """Return the operations of an API as tools to be looked at. Their calls reach no server. See
-    docs/openapi.md#the-report.
-
-    Raises:
-        DefinitionError: As for `openapi`.
-    """
-    return import_operations(document, calls=False, only=only, roots=roots)
-
-
 def import_operations(
     document: str | os.PathLike[str] | Mapping[str, Any],
     *,
@@ -137,7 +120,7 @@ def import_operations(
     roots: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     pages: int = 1,
 ) -> Imported:
-    """Return the operations of an API as tools, for `openapi`, `look` and the command line. See docs/openapi.md.
+    """Return the operations of an API as tools, for `openapi` and the command line. See docs/openapi.md.
 
     Args:
         spelling: The spelling of options in errors.
@@ -148,59 +131,60 @@ def import_operations(
     """
     if type(pages) is not int or pages < 1:
         raise DefinitionError(f"pages must be a whole number of at least 1, not {pages!r}")
-    read = Document(document, tuple(os.fspath(one) for one in _one_or_more(roots)), spelling)
-    named = _one_or_more(server)
-    checked = _checked_client(client)
-    if checked is not None and not named:
-        raise DefinitionError("client= needs server=, as its headers and its auth go where the requests go")
-    servers = Servers(read, named) if calls else None
-    maker = _ToolMaker(read, servers, checked, trusted, credentials or {}, budget, pages)
-    return _as_tools(read, maker, only, budget)
+    source = Document(document, tuple(os.fspath(one) for one in _to_tuple(roots)), spelling)
+    addresses = _to_tuple(server)
+    http_client = _check_client(client)
+    if http_client is not None and not addresses:
+        raise DefinitionError("client= needs server=, because its headers and its auth go there")
+    servers = Servers(source, addresses) if calls else None
+    maker = _ToolMaker(source, servers, http_client, trusted, credentials or {}, pages)
+    return _make_tools(source, maker, only, budget)
 
 
-def _as_tools(read: Document, maker: _ToolMaker, only: str | Iterable[str], budget: int | None) -> Imported:
-    found, refused = operations_of(read)
-    names, places, left_out = names_of(found), range(len(found)), refused
-    if patterns := _one_or_more(only):
+def _make_tools(source: Document, maker: _ToolMaker, only: str | Iterable[str], budget: int | None) -> Imported:
+    found, refused = list_operations(source)
+    names, places, left_out = name_operations(found), range(len(found)), refused
+    if patterns := _to_tuple(only):
         tags = {tag for operation in found for tag in operation.tags}
-        chosen_places = chosen([*found, *refused], patterns, tags, read.spelling.only)
+        chosen_places = match_patterns([*found, *refused], patterns, tags, source.spelling.only)
         wanted = [place for place in places if place in chosen_places]
         left_out = [one for place, one in enumerate(refused, len(found)) if place in chosen_places]
     else:
         wanted = [*places]
-    tools, entries, also = maker.tools([(names[place], found[place]) for place in wanted])
+    tools, entries, failed = maker.tools([(names[place], found[place]) for place in wanted])
     report = Report(
-        tuple(entries), (*(_told_left_out(str(one), one.reason) for one in left_out), *also), len(found) - len(wanted)
+        tuple(entries), (*(_make_left_out(str(one), one.reason) for one in left_out), *failed), len(found) - len(wanted)
     )
-    _check_budget(report, budget, [found[place] for place in wanted], read)
+    if budget is not None and report.tokens > budget:
+        raise _over_budget(source, [found[place] for place in wanted], report.tokens, budget)
     if report.left_out:
         count = len(report.left_out)
-        log.warning("%s: %d operations are left out; the report of the toolset says why", read.name, count)
+        log.warning("%s: %d operations are left out; the report of the toolset says why", source.name, count)
     for one in report.left_out:
-        log.info("%s: %s", read.name, one)
+        log.info("%s: %s", source.name, one)
     return Imported(tools, report)
 
 
-def _told_left_out(what: str, reason: str) -> LeftOut:
+def _make_left_out(what: str, reason: str) -> LeftOut:
     """Return the report's entry, in one line each and without hidden characters: a document may hold anything."""
-    return LeftOut(one_line(what, _LONGEST_OF_REPORT), one_line(reason, _LONGEST_OF_REPORT))
+    return LeftOut(one_line(what, _LONGEST_ENTRY), one_line(reason, _LONGEST_ENTRY))
 
 
-def _one_or_more(given: Any) -> tuple[Any, ...]:
+def _to_tuple(given: Any) -> tuple[Any, ...]:
     if given is None:
         return ()
     return (given,) if isinstance(given, str | os.PathLike) else tuple(given)
 
 
-def _checked_client(client: Any) -> Any:
+def _check_client(client: Any) -> Any:
     try:
         import httpx2
     except ImportError as error:
         raise DefinitionError(
-            f'OpenAPI needs httpx2, which could not be imported ({error}): pip install "ferrule[openapi]"'
+            f'OpenAPI needs httpx2, which cannot be imported ({error}): pip install "ferrule[openapi]"'
         ) from error
     if client is not None and not isinstance(client, httpx2.AsyncClient):
-        raise DefinitionError(f"client= takes an httpx2.AsyncClient, not a {type(client).__name__}")
+        raise DefinitionError(f"client= must be an httpx2.AsyncClient, not a {type(client).__name__}")
     return client
 
 
@@ -222,69 +206,60 @@ class _ToolMaker:
         client: Any,
         trusted: bool,
         credentials: Mapping[str, str],
-        budget: int | None,
         pages: int,
     ) -> None:
         self._document, self._servers, self._client, self._trusted = document, servers, client, trusted
         self._pages = pages
-        self._schemas, self._responses = Schemas(document, "request"), Schemas(document, "response")
+        self._schemas = Schemas(document)
         self._patterns = Patterns()
-        self._schemes = schemes_of(document, credentials)
-        self._hidden = places_of(self._schemes.values()) | _headers_of(client)
-        self._most = None if budget is None else budget * _TIMES_THE_BUDGET
+        self._schemes = read_schemes(document, credentials)
+        self._hidden = list_credential_places(self._schemes.values()) | _list_client_headers(client)
 
-    def tools(self, operations: list[tuple[str, Operation]]) -> tuple[list[Tool], list[Taken], list[LeftOut]]:
+    def tools(self, operations: list[tuple[str, Operation]]) -> tuple[list[Tool], list[ImportedTool], list[LeftOut]]:
         """Return the tools, their entries in the report, and the left-out operations.
 
         Raises:
             WholeDocumentError: A problem concerns all of them.
         """
         tools: list[Tool] = []
-        entries: list[Taken] = []
+        entries: list[ImportedTool] = []
         left_out: list[LeftOut] = []
         missing = ""
-        tokens = 0
         for name, operation in operations:
-            self._document.spend(_AN_OPERATION)
+            self._document.spend(_OPERATION_COST)
             try:
                 tool, notes = self._tool(operation, name)
             except WholeDocumentError:
                 raise
             except Exception as error:  # a document may hold anything anywhere, and one operation stops no other
-                said = (
-                    str(error)
-                    if isinstance(error, DefinitionError | ValueError)
-                    else f"{type(error).__name__}: {error}"
-                )
-                left_out.append(_told_left_out(str(operation), said))
+                is_expected = isinstance(error, DefinitionError | ValueError)
+                reason = str(error) if is_expected else f"{type(error).__name__}: {error}"
+                left_out.append(_make_left_out(str(operation), reason))
                 if isinstance(error, MissingCredentialError):
-                    missing = missing or f"{left_out[-1].what}: {error}"
+                    missing = missing or f"{left_out[-1].item}: {error}"
                 continue
             tools.append(tool)
-            entries.append(taken(tool, one_line(str(operation), _LONGEST_OF_REPORT), notes))
-            tokens += entries[-1].tokens
-            if self._most is not None and tokens > self._most:
-                raise _over_budget(self._document, operations, f"over {self._most:,}", self._most // _TIMES_THE_BUDGET)
+            entries.append(make_entry(tool, one_line(str(operation), _LONGEST_ENTRY), notes))
         if missing and not tools:
             raise WholeDocumentError(f"{self._document.name}: {missing}")
         return tools, entries, left_out
 
     def _tool(self, operation: Operation, name: str) -> tuple[Tool, tuple[str, ...]]:
-        from ferrule.openapi.calls import Endpoint, add_answer  # it imports httpx2
+        from ferrule.openapi.calls import Endpoint, add_answer_metadata  # it imports httpx2
 
-        server = NOWHERE if self._servers is None else self._servers.of(operation)
-        security = alternatives_of(operation, self._document, self._schemes)
-        if need_secrets(security):
+        server = NO_SERVER if self._servers is None else self._servers.choose(operation)
+        security = find_alternatives(operation, self._document, self._schemes)
+        if requires_secrets(security):
             spelling = self._document.spelling
             _check_credentials(server, spelling)
-            if self._servers is not None and (scheme := unnamed(security)) is not None:
+            if self._servers is not None and (scheme := find_unnamed_scheme(security)) is not None:
                 raise MissingCredentialError(
-                    f"it needs the credential of its scheme {scheme!r}: say which of your secrets that is, "
+                    f"it needs the credential of its scheme {scheme!r}: name your secret for it, "
                     f"{spelling.credential.format(scheme)}"
                 )
-        elif not (server.named and server.kept_apart):
+        elif not (server.is_named and server.is_secure):
             security = ()
-        signature = signature_of(operation, self._document, self._schemas, self._hidden)
+        signature = make_signature(operation, self._document, self._schemas, self._hidden)
         endpoint = Endpoint(
             name,
             operation.method,
@@ -293,8 +268,8 @@ class _ToolMaker:
             signature,
             security,
             self._client,
-            Responses(name, operation, self._document, self._responses),
-            paging_of(operation, self._document, signature),
+            Responses(operation, self._document),
+            find_paging(operation, self._document, signature),
             self._pages if operation.method == "GET" else 1,
         )
         uploads = any(one.is_file for one in signature.arguments)
@@ -305,7 +280,7 @@ class _ToolMaker:
             description=_description(operation),
             input_schema=ForeignSchema(signature.schema, self._patterns),
             tags=operation.tags,
-            inside=[Hook(after=add_answer)],
+            inside=[Hook(after=add_answer_metadata)],
             preview=partial(preview_upload, operation, server, signature) if uploads else None,
             metadata={
                 "openapi": {
@@ -325,11 +300,11 @@ class _ToolMaker:
         return {"read_only": reads, "destructive": not reads, "idempotent": idempotent, "open_world": True}
 
 
-def _headers_of(client: Any) -> frozenset[tuple[str, str]]:
+def _list_client_headers(client: Any) -> frozenset[tuple[str, str]]:
     """Return the headers that a client adds by the developer's choice. A key may be among them, so no argument takes
     their place."""
-    named = () if client is None else client.headers.keys()
-    return frozenset(("header", folded_name("header", key)) for key in named) - _OF_EVERY_CLIENT
+    addresses = () if client is None else client.headers.keys()
+    return frozenset(("header", fold_name("header", key)) for key in addresses) - _DEFAULT_HEADERS
 
 
 def _wire_digest(server: Server, operation: Operation, signature: Signature, security: Alternatives) -> str:
@@ -339,38 +314,31 @@ def _wire_digest(server: Server, operation: Operation, signature: Signature, sec
 
 
 def _check_credentials(server: Server, spelling: Spelling) -> None:
-    if not server.named:
+    if not server.is_named:
         raise MissingCredentialError(
-            "it needs credentials, which go only to a server that you name: "
-            f"{spelling.server.format(server.url)[:200]}, where that is it"
+            f"it needs credentials, which go only to a server that you name: {spelling.server.format(server.url)[:200]}"
         )
-    if not server.kept_apart:
-        raise MissingCredentialError(f"it needs credentials, which go over https alone, and {server.url!r:.200} is not")
+    if not server.is_secure:
+        raise MissingCredentialError(
+            f"it needs credentials, which go over https only, and {server.url!r:.200} is not https"
+        )
 
 
 def _description(operation: Operation) -> str:
     value = operation.node.value
-    said = [told_text(value.get("summary")), told_text(value.get("description"))]
+    sentences = [clean_description(value.get("summary")), clean_description(value.get("description"))]
     if value.get("deprecated") is True:
-        said.append("Deprecated.")
-    return truncate_text("\n\n".join(dict.fromkeys(filter(None, said))), _MOST_DESCRIPTION, "head") or inert(
+        sentences.append("Deprecated.")
+    return truncate_text("\n\n".join(dict.fromkeys(filter(None, sentences))), _MOST_DESCRIPTION, "head") or inert(
         str(operation)
     )
 
 
-def _check_budget(report: Report, budget: int | None, operations: list[Operation], document: Document) -> None:
-    if budget is not None and report.tokens > budget:
-        known = [(one.name, operation) for one, operation in zip(report.taken, operations, strict=False)]
-        raise _over_budget(document, known, f"about {report.tokens:,}", budget)
-
-
-def _over_budget(
-    document: Document, operations: list[tuple[str, Operation]], tokens: str, budget: int
-) -> DefinitionError:
-    counts = Counter(tag for _, operation in operations for tag in operation.tags)
+def _over_budget(document: Document, operations: list[Operation], tokens: int, budget: int) -> DefinitionError:
+    counts = Counter(tag for operation in operations for tag in operation.tags)
     tags = ", ".join(f"{one_line(tag, 50)} ({count})" for tag, count in counts.most_common(8))
+    shown_tags = f"; its tags are {tags}" if tags else ""
     return WholeDocumentError(
-        f"{document.name}: {len(operations)} operations would take {tokens} tokens of each request, and the budget is "
-        f"{budget:,}: choose some, {document.spelling.some}{f'; its tags are {tags}' if tags else ''}; or "
-        f"{document.spelling.budget}"
+        f"{document.name}: {len(operations)} operations need about {tokens:,} tokens in each request, and the budget "
+        f"is {budget:,}: choose some, {document.spelling.some}{shown_tags}; or {document.spelling.budget}"
     )

@@ -31,22 +31,22 @@ async def read_uploads(signature: Signature, arguments: Mapping[str, Any], conte
     """
     found: dict[str, bytes] = {}
     left = MOST_UPLOADED
-    for argument, given in _given_files(signature, arguments):
-        path = given.get("path")
+    for argument, file in _list_files(signature, arguments):
+        path = file.get("path")
         if path is None or path in found:
             continue
         if context.running_call is None or path not in ALLOWED_PATHS.get(context.running_call, ()):
-            raise _not_read(argument, "this program lets no upload read files; give its text or data")
+            raise _unread_error(argument, "this program lets no upload read files; give its text or data")
         try:
             found[path] = await asyncio.to_thread(_read_upload, path, left)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise _not_read(argument, f"the file {os.path.basename(path)!r:.200} cannot be read: {why}") from None
+            raise _unread_error(argument, f"the file {os.path.basename(path)!r:.200} cannot be read: {why}") from None
         left -= len(found[path])
     return found
 
 
-def _not_read(argument: Argument, why: str) -> ToolError:
+def _unread_error(argument: Argument, why: str) -> ToolError:
     return ToolError(f"{argument.name!r}: {why}. Nothing was sent.", executed=False, retryable=False)
 
 
@@ -58,51 +58,51 @@ def _read_upload(path: str, most: int) -> bytes:
     return content
 
 
-def _given_files(signature: Signature, arguments: Mapping[str, Any]) -> Iterator[tuple[Argument, Mapping[str, Any]]]:
+def _list_files(signature: Signature, arguments: Mapping[str, Any]) -> Iterator[tuple[Argument, Mapping[str, Any]]]:
     """Yield the files that a call uploads, with their arguments."""
     for argument in signature.arguments:
         value = arguments.get(argument.name) if argument.is_file else None
-        for one in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(one, Mapping):
-                yield argument, one
-            elif isinstance(one, str):  # a body of bytes
-                yield argument, {"data": one}
+        for file in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(file, Mapping):
+                yield argument, file
+            elif isinstance(file, str):  # a body of bytes
+                yield argument, {"data": file}
 
 
-def name_and_type(given: Mapping[str, Any], declared: str | None) -> tuple[str, str]:
+def choose_name_and_type(file: Mapping[str, Any], declared: str | None) -> tuple[str, str]:
     """Return the name and the type of a file to send.
 
     Args:
         declared: The document's type for it, if there is exactly one.
     """
-    path = given.get("path")
-    name = given.get("name") or ("file" if path is None else os.path.basename(path))
+    path = file.get("path")
+    name = file.get("name") or ("file" if path is None else os.path.basename(path))
     guessed = None if path is None else mimetypes.guess_type(name)[0]
-    fallback = "application/octet-stream" if given.get("text") is None else "text/plain"
-    return name, given.get("mime_type") or declared or guessed or fallback
+    fallback = "application/octet-stream" if file.get("text") is None else "text/plain"
+    return name, file.get("mime_type") or declared or guessed or fallback
 
 
 def preview_upload(operation: Operation, server: Server, signature: Signature, arguments: Mapping[str, Any]) -> str:
     """Return the contents of a call for the person who is asked: for each file its name, its type and its size."""
     lines = [f"{operation} at {server.url}"]
     uploads = {argument.name for argument in signature.arguments if argument.is_file}
-    for argument, given in _given_files(signature, arguments):
-        name, media = name_and_type(given, one_type(argument.encoding.media))
-        source = f", from {given['path']!r}" if given.get("path") is not None else ""
-        lines.append(f"{argument.name}: {name!r}, {media!r}, {_size(given)}{source}")
+    for argument, file in _list_files(signature, arguments):
+        name, media = choose_name_and_type(file, find_single_type(argument.encoding.media))
+        source = f", from {file['path']!r}" if file.get("path") is not None else ""
+        lines.append(f"{argument.name}: {name!r}, {media!r}, {_describe_size(file)}{source}")
     for name, value in arguments.items():
         if name not in uploads:
             lines.append(f"{name}: {json.dumps(value, ensure_ascii=False, default=dict)}")
     return "\n".join(lines)
 
 
-def one_type(media: str | None) -> str | None:
+def find_single_type(media: str | None) -> str | None:
     """Return the document's type for a part, if there is exactly one."""
     return None if media is None or "," in media or "*" in media else media
 
 
-def _size(given: Mapping[str, Any]) -> str:
-    path, text, data = given.get("path"), given.get("text"), given.get("data")
+def _describe_size(file: Mapping[str, Any]) -> str:
+    path, text, data = file.get("path"), file.get("text"), file.get("data")
     if path is not None:
         try:
             size = os.stat(path, follow_symlinks=False).st_size

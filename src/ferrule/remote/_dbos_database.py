@@ -32,19 +32,19 @@ ALIVE_SECONDS = 5.0
 _READ_AGAIN = {"postgresql": 1.0, "sqlite": 0.02}
 """Seconds between two reads of a stream. PostgreSQL notifies its readers, and this covers missed notifications."""
 _RETRY = 0.5
-_GIVE_UP_SECONDS = 60.0
+_FAILING_SECONDS = 60.0
 """The seconds to wait for an answer while the database fails."""
 _NOW = {"postgresql": "extract(epoch from clock_timestamp())", "sqlite": "unixepoch('subsec')"}
 _SQLITE = (3, 42)  # DBOS's tables use unixepoch('subsec')
 _TABLE = "CREATE TABLE IF NOT EXISTS ferrule_workers (id text PRIMARY KEY, seen double precision NOT NULL)"
-_NO_SILENCE = {"connect_timeout": 3, "tcp_user_timeout": 2000}  # a heartbeat must not wait long
-_KEPT_SECONDS = 3600.0
+_CONNECT_OPTIONS = {"connect_timeout": 3, "tcp_user_timeout": 2000}  # a heartbeat must not wait long
+_RECORD_SECONDS = 3600.0
 _MOST_PRUNED = 1000
 _JSON_ONLY: ContextVar[bool] = ContextVar("ferrule.json_only", default=False)
 _patched = threading.Lock()
 
 
-def imported() -> Any:
+def import_dbos() -> Any:
     """Return the package `dbos`.
 
     Raises:
@@ -68,7 +68,7 @@ class Limits(NamedTuple):
     poll: float
 
     @staticmethod
-    def checked(
+    def validate(
         name: object, concurrency: object, per_worker: object, per_principal: object, rate: object, poll: object
     ) -> Limits:
         """Return the limits if they are valid.
@@ -77,25 +77,25 @@ class Limits(NamedTuple):
             DefinitionError: A limit is invalid.
         """
         if not isinstance(name, str) or not name or name.startswith("_dbos_"):
-            raise DefinitionError(f"a queue has a name, which does not begin with '_dbos_', and not {name!r}")
+            raise DefinitionError(f"a queue needs a name that does not begin with '_dbos_', not {name!r}")
         counts = {"concurrency": concurrency, "per_worker": per_worker, "per_principal": per_principal}
         for word, value in counts.items():
             if value is not None and not _is_count(value):
                 raise DefinitionError(f"queue({word}) must be a whole number of at least 1, not {value!r}")
         if rate is not None and not (
-            isinstance(rate, tuple) and len(rate) == 2 and _is_count(rate[0]) and _is_time(rate[1])
+            isinstance(rate, tuple) and len(rate) == 2 and _is_count(rate[0]) and _is_duration(rate[1])
         ):
             raise DefinitionError(
                 f"queue(rate) must be how many calls in how many seconds, such as (20, 1.0), not {rate!r}"
             )
-        if not _is_time(poll):
+        if not _is_duration(poll):
             raise DefinitionError(f"queue(poll) must be seconds above 0, not {poll!r}")
         for word in ("per_worker", "per_principal"):
             if isinstance(concurrency, int) and isinstance(value := counts[word], int) and value > concurrency:
                 raise DefinitionError(f"queue({word}={value}) is more than its concurrency={concurrency}")
         return Limits(name, concurrency, per_worker, per_principal, rate, poll)  # type: ignore[arg-type]
 
-    def of_dbos(self) -> dict[str, Any]:
+    def to_dbos_options(self) -> dict[str, Any]:
         """Return the limits as options of DBOS."""
         rate = None if self.rate is None else {"limit": self.rate[0], "period": self.rate[1]}
         return {
@@ -111,7 +111,7 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _is_time(value: object) -> bool:
+def _is_duration(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
@@ -132,7 +132,7 @@ class Database:
         self.url = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
         self._dialect = self.url.partition(":")[0].partition("+")[0]
         if self._dialect not in _READ_AGAIN:
-            raise DefinitionError("the database of a queue is postgresql://… or sqlite:///…")
+            raise DefinitionError("the database of a queue must be postgresql://… or sqlite:///…")
         if self._dialect == "sqlite" and sqlite3.sqlite_version_info < _SQLITE:
             raise DefinitionError(
                 f"DBOS needs SQLite 3.42 or newer, and this Python has {sqlite3.sqlite_version}: use one of python.org "
@@ -142,9 +142,9 @@ class Database:
         self._client: Any = None
         self._engine: Any = None
         self._process = os.getpid()
-        self._waiting = 0
-        self._tending = False
-        self._looks: dict[str, tuple[float, float]] = {}
+        self._waiters = 0
+        self._is_recovering = False
+        self._sightings: dict[str, tuple[float, float]] = {}
 
     # -- for senders ---------------------------------------------------------------------------------------------------
 
@@ -167,11 +167,11 @@ class Database:
             options["queue_partition_key"] = partition
 
         def put() -> None:
-            client = self._connected(limits)
+            client = self._connect(limits)
             try:
                 client.check_connection()  # after this check, a failed write may still be stored
             except Exception as error:
-                raise unreachable(error) from error
+                raise make_unreachable_error(error) from error
             client.enqueue(options, limits.name, order)
 
         putting = asyncio.ensure_future(asyncio.to_thread(put))
@@ -179,7 +179,7 @@ class Database:
             await asyncio.shield(putting)
         except asyncio.CancelledError:
             await asyncio.wait([putting])
-            await self._take_back(workflow)
+            await self._withdraw(workflow)
             raise
         except NotStartedError:
             raise
@@ -189,7 +189,7 @@ class Database:
                 "effect may yet happen. Do not repeat it; find out whether it happened, or ask."
             ) from error
 
-    async def told(self, workflow: str) -> AsyncGenerator[str, None]:
+    async def read_messages(self, workflow: str) -> AsyncGenerator[str, None]:
         """Yield the messages about an order until the last one. A cancellation here also cancels the workflow.
 
         Raises:
@@ -200,41 +200,41 @@ class Database:
                 async for message in messages:
                     yield message
         except asyncio.CancelledError:
-            await self._take_back(workflow)
+            await self._withdraw(workflow)
             raise
 
     async def _read(self, workflow: str) -> AsyncGenerator[str, None]:
-        client = await asyncio.to_thread(self._connected)
+        client = await asyncio.to_thread(self._connect)
         _JSON_ONLY.set(True)
         offset, every, failing = 0, _READ_AGAIN[self._dialect], 0.0
-        with self._waited_for():
+        with self._recover_during_wait():
             while True:
                 try:
-                    told = client.read_stream_async(workflow, STREAM, offset=offset, polling_interval_sec=every)
-                    async with aclosing(told):
-                        async for message in told:
+                    messages = client.read_stream_async(workflow, STREAM, offset=offset, polling_interval_sec=every)
+                    async with aclosing(messages):
+                        async for message in messages:
                             offset, failing = offset + 1, 0.0
                             yield str(message)
                     return
                 except _database_errors() as error:
                     if not failing:
-                        log.warning("the database of the queues failed: %s", reason(error))
+                        log.warning("the database of the queues failed: %s", describe_database_error(error))
                     failing += _RETRY
-                    if failing > _GIVE_UP_SECONDS:
+                    if failing > _FAILING_SECONDS:
                         raise
                     await asyncio.sleep(_RETRY)
 
-    async def _take_back(self, workflow: str) -> None:
+    async def _withdraw(self, workflow: str) -> None:
         """Cancel a workflow. Raise a `NotStartedError` if certainly no worker has taken it."""
         if await self._cancel(workflow):
-            raise NotStartedError("it was cancelled before a worker had it")
+            raise NotStartedError("it was cancelled before a worker took it")
 
     async def _cancel(self, workflow: str) -> bool:
         """Cancel a workflow, unless it has ended. Return whether certainly no worker has taken it.
 
         In that case the workflow is deleted, and may be sent again.
         """
-        client = await asyncio.to_thread(self._connected)
+        client = await asyncio.to_thread(self._connect)
         await client.cancel_workflow_async(workflow)
         found = await client.list_workflows_async(workflow_ids=[workflow], load_input=False, load_output=False)
         untouched = bool(found) and found[0].executor_id is None
@@ -242,16 +242,16 @@ class Database:
             await client.delete_workflow_async(workflow)
         return untouched
 
-    def _connected(self, limits: Limits | None = None) -> Any:
+    def _connect(self, limits: Limits | None = None) -> Any:
         """Return the client. Create a queue with these limits if the database has none.
 
         Raises:
             NotStartedError: The database cannot be reached.
         """
         with self._lock:
-            self._begin_anew_in_a_fork()
+            self._reset_after_fork()
             if self._client is None:
-                dbos = imported()
+                dbos = import_dbos()
                 try:
                     self.prepare()
                     client = dbos.DBOSClient(
@@ -263,11 +263,11 @@ class Database:
                     )
                     weakref.finalize(self, client.destroy)
                     if limits is not None:
-                        options = {"on_conflict": "never_update", **limits.of_dbos()}
+                        options = {"on_conflict": "never_update", **limits.to_dbos_options()}
                         client.register_queue(limits.name, **options)
                     self._client = client
                 except Exception as error:
-                    raise unreachable(error) from error
+                    raise make_unreachable_error(error) from error
             return self._client
 
     # -- for workers ---------------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class Database:
     def prepare(self) -> None:
         """Make the missing tables."""
         self._make_file()
-        imported().DBOS.migrate(self.url)
+        import_dbos().DBOS.migrate(self.url)
         with suppress(_database_errors()):  # another program was making it
             self._execute(_TABLE)
         self._execute("SELECT 1 FROM ferrule_workers WHERE id = ''")
@@ -288,7 +288,7 @@ class Database:
         if self._dialect == "sqlite" and file and not os.path.exists(file):
             os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
 
-    def beat(self, worker: str) -> None:
+    def record_heartbeat(self, worker: str) -> None:
         """Record that a worker is alive."""
         now = _NOW[self._dialect]
         self._execute(
@@ -297,14 +297,14 @@ class Database:
             id=worker,
         )
 
-    def bury(self, worker: str) -> None:
+    def remove_worker(self, worker: str) -> None:
         """Record that a worker has ended, and delete the records of workers lost long ago."""
         now = _NOW[self._dialect]
-        self._execute(f"DELETE FROM ferrule_workers WHERE id = :id OR seen < {now} - {_KEPT_SECONDS}", id=worker)
+        self._execute(f"DELETE FROM ferrule_workers WHERE id = :id OR seen < {now} - {_RECORD_SECONDS}", id=worker)
 
     def prune(self, days: float) -> bool:
         """Delete at most a thousand calls that ended more than `days` ago. Return whether there may be more."""
-        client = self._connected()
+        client = self._connect()
         before = datetime.now(UTC) - timedelta(days=days)
         ours = {"name": [*WORKFLOWS.values()], "app_version": VERSION, "load_input": False, "load_output": False}
         ended = client.list_workflows(completed_before=before.isoformat(), limit=_MOST_PRUNED, **ours)
@@ -312,19 +312,19 @@ class Database:
             client.delete_workflows([one.workflow_id for one in ended])
         return len(ended) == _MOST_PRUNED
 
-    def tend(self) -> None:
+    def recover_calls(self) -> None:
         """Recover the calls of lost workers.
 
         A repeatable call goes back to its queue. All others are cancelled, so their callers learn of it.
         """
-        client = self._connected()
+        client = self._connect()
         try:
             running = client.list_workflows(
                 status="PENDING", name=[*WORKFLOWS.values()], app_version=VERSION, load_input=False, load_output=False
             )
-            lost = self._lost({one.executor_id for one in running})
+            lost = self._find_lost_workers({one.executor_id for one in running})
         except Exception:
-            self._looks.clear()  # a worker may have lived between two looks
+            self._sightings.clear()  # a worker may have lived between two looks
             raise
         for one in running:
             if one.executor_id not in lost:
@@ -337,74 +337,74 @@ class Database:
             else:
                 client.cancel_workflow(one.workflow_id)
 
-    def _lost(self, workers: set[str]) -> set[str]:
+    def _find_lost_workers(self, workers: set[str]) -> set[str]:
         """Return the workers without a record, or without a heartbeat for as long as this process has watched them."""
         seen = dict(self._execute("SELECT id, seen FROM ferrule_workers")) if workers else {}
-        now, looks = time.monotonic(), self._looks
-        self._looks = {
-            one: looks[one] if one in looks and looks[one][0] == seen[one] else (seen[one], now)
+        now, sightings = time.monotonic(), self._sightings
+        self._sightings = {
+            one: sightings[one] if one in sightings and sightings[one][0] == seen[one] else (seen[one], now)
             for one in workers
             if one in seen
         }
-        return {one for one in workers if one not in seen or now - self._looks[one][1] > ALIVE_SECONDS}
+        return {one for one in workers if one not in seen or now - self._sightings[one][1] > ALIVE_SECONDS}
 
     def _execute(self, statement: str, **values: object) -> list[Any]:
         import sqlalchemy  # comes with DBOS
 
-        self._begin_anew_in_a_fork()
+        self._reset_after_fork()
         if self._engine is None:
-            url, given = sqlalchemy.make_url(self.url), {}
+            url, options = sqlalchemy.make_url(self.url), {}
             if self._dialect == "postgresql":
-                url, given = url.set(drivername="postgresql+psycopg"), _NO_SILENCE
+                url, options = url.set(drivername="postgresql+psycopg"), _CONNECT_OPTIONS
             self._engine = sqlalchemy.create_engine(
-                url, connect_args=given, pool_size=1, max_overflow=1, pool_pre_ping=True
+                url, connect_args=options, pool_size=1, max_overflow=1, pool_pre_ping=True
             )
             weakref.finalize(self, self._engine.dispose)
         with self._engine.begin() as connection:
             found = connection.execute(sqlalchemy.text(statement), values)
             return [tuple(row) for row in found] if found.returns_rows else []
 
-    def _begin_anew_in_a_fork(self) -> None:
+    def _reset_after_fork(self) -> None:
         """Drop the connections in a forked process: it must not use its parent's."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._client = self._engine = None
-            self._waiting, self._tending = 0, False
+            self._waiters, self._is_recovering = 0, False
 
     # -- recovery during a wait ----------------------------------------------------------------------------------------
 
     @contextmanager
-    def _waited_for(self) -> Iterator[None]:
+    def _recover_during_wait(self) -> Iterator[None]:
         """Recover the calls of lost workers during the wait, because there may be no worker left to do it."""
         with self._lock:
-            self._waiting += 1
-            if not self._tending:
-                self._tending = True
-                threading.Thread(target=self._tend, name="ferrule-tend", daemon=True).start()
+            self._waiters += 1
+            if not self._is_recovering:
+                self._is_recovering = True
+                threading.Thread(target=self._recover_in_background, name="ferrule-recover", daemon=True).start()
         try:
             yield
         finally:
             with self._lock:
-                self._waiting -= 1
+                self._waiters -= 1
 
-    def _tend(self) -> None:
+    def _recover_in_background(self) -> None:
         while True:
             time.sleep(ALIVE_SECONDS / 5)
             with self._lock:
-                if not self._waiting:
-                    self._tending = False
+                if not self._waiters:
+                    self._is_recovering = False
                     return
             with suppress(Exception):  # the next round tries again
-                self.tend()
+                self.recover_calls()
 
 
-def unreachable(error: Exception) -> NotStartedError:
+def make_unreachable_error(error: Exception) -> NotStartedError:
     """Return the error for an order that was not sent, without the address, because that may hold a password."""
-    log.warning("the database of the queues cannot be reached: %s", reason(error))
+    log.warning("the database of the queues cannot be reached: %s", describe_database_error(error))
     return NotStartedError(f"the database of the queue cannot be reached ({type(error).__name__})", limited=True)
 
 
-def reason(error: Exception) -> str:
+def describe_database_error(error: Exception) -> str:
     """Return a driver's text about a connection, in one line; it holds no password."""
     return (str(getattr(error, "orig", None) or error).strip() or type(error).__name__).partition("\n")[0]
 
@@ -426,20 +426,20 @@ def refuse_pickles(*, everywhere: bool = False) -> None:
         DefinitionError: DBOS has changed inside: the function to replace is gone, or the one that `Database.tend`
             needs.
     """
-    imported()
+    import_dbos()
     from dbos import _serialization, _sys_db
 
     pickled: Any = getattr(_serialization, "DefaultSerializer", None)
     recovers = hasattr(_sys_db.SystemDatabase, "reenqueue_for_recovery")
     if pickled is None or not hasattr(pickled, "deserialize") or not recovers:
-        raise DefinitionError("this DBOS is another one inside than is known here: use an older one, from 3.4 on")
+        raise DefinitionError("this version of DBOS is not supported: use an older one, from 3.4 on")
     with _patched:
         before = getattr(pickled.deserialize, "unpickles", pickled.deserialize)
         never = everywhere or getattr(pickled.deserialize, "never", False)
 
         def deserialize(self: object, serialized_data: str) -> Any:
             if never or _JSON_ONLY.get():
-                raise ValueError("a pickled row is not read here")
+                raise ValueError("Ferrule reads no pickled row")
             return before(self, serialized_data)
 
         deserialize.unpickles, deserialize.never = before, never  # type: ignore[attr-defined]

@@ -44,26 +44,28 @@ class Seal:
     def __init__(
         self, keys: bytes | Sequence[bytes] | None = None, encrypt_key: bytes | Sequence[bytes] | None = None
     ) -> None:
-        self._signing = _seal_keys("key", keys, KEY_VARIABLE)
-        if not self._signing:
+        self._signing_keys = _read_keys("key", keys, KEY_VARIABLE)
+        if not self._signing_keys:
             raise DefinitionError(
-                f"orders are signed: set {KEY_VARIABLE}, the same where the program and where the workers run, to what "
-                '`python -c "import secrets; print(secrets.token_hex(32))"` prints, or give key=…'
+                f"orders need a signing key, the same for the program and its workers: set {KEY_VARIABLE} to the "
+                'output of `python -c "import secrets; print(secrets.token_hex(32))"`, or give key=…'
             )
-        self._ciphers = [_cipher(key) for key in _seal_keys("encrypt_key", encrypt_key, ENCRYPT_VARIABLE)]
+        self._ciphers = [_cipher(key) for key in _read_keys("encrypt_key", encrypt_key, ENCRYPT_VARIABLE)]
 
     @property
     def encrypts(self) -> bool:
         return bool(self._ciphers)
 
-    def close(self, body: str, *, valid: float, **about: object) -> str:
+    def close(self, body: str, *, valid: float, **subject: object) -> str:
         """Return `body`, signed together with its subject, valid for `valid` seconds."""
-        about["expires"] = time.time() + valid
+        subject["expires"] = time.time() + valid
         if self._ciphers:
             nonce = os.urandom(_NONCE_BYTES)
             body = b64encode(nonce + self._ciphers[0].encrypt(nonce, body.encode(), None)).decode()
-        written = json.dumps(about)
-        return json.dumps({"about": written, "body": body, "seal": _signature(self._signing[0], written, body)})
+        subject_text = json.dumps(subject)
+        return json.dumps(
+            {"about": subject_text, "body": body, "seal": _signature(self._signing_keys[0], subject_text, body)}
+        )
 
     def open(self, text: str, **expected: object) -> tuple[str, dict[str, Any]]:
         """Return the body and its subject. The subject must contain `expected`.
@@ -73,24 +75,24 @@ class Seal:
         """
         try:
             sealed = json.loads(text)
-            written, body, seal = str(sealed["about"]), str(sealed["body"]), str(sealed["seal"]).encode()
-            made = [_signature(key, written, body).encode() for key in self._signing]
+            subject_text, body, seal = str(sealed["about"]), str(sealed["body"]), str(sealed["seal"]).encode()
+            signatures = [_signature(key, subject_text, body).encode() for key in self._signing_keys]
         except (ValueError, LookupError, TypeError, RecursionError) as error:
-            raise SealError(f"it is no signed text ({type(error).__name__})") from None
-        if not any(hmac.compare_digest(one, seal) for one in made):
-            raise SealError("it was not signed with a key that is known here")
-        about: dict[str, Any] = json.loads(written)
-        if others := [name for name, value in expected.items() if about.get(name) != value]:
+            raise SealError(f"it is not a signed text ({type(error).__name__})") from None
+        if not any(hmac.compare_digest(one, seal) for one in signatures):
+            raise SealError("it was not signed with a known key")
+        subject: dict[str, Any] = json.loads(subject_text)
+        if others := [name for name, value in expected.items() if subject.get(name) != value]:
             raise SealError(f"it was signed for another {others[0]}")
-        if not time.time() <= about["expires"]:
+        if not time.time() <= subject["expires"]:
             raise SealError("it has expired")
-        return (self._decrypted(body) if self._ciphers else body), about
+        return (self._decrypt(body) if self._ciphers else body), subject
 
     def pseudonym(self, text: str) -> str:
         """Return a stand-in for a text that others must not read; the same for equal texts."""
-        return hmac.new(self._signing[0], text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:32]
+        return hmac.new(self._signing_keys[0], text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:32]
 
-    def _decrypted(self, body: str) -> str:
+    def _decrypt(self, body: str) -> str:
         for cipher in self._ciphers:
             try:
                 data = b64decode(body)
@@ -98,27 +100,27 @@ class Seal:
             except Exception:  # from a package that is imported on demand
                 continue
             return text.decode()
-        raise SealError("it was not encrypted with a key that is known here")
+        raise SealError("it was not encrypted with a known key")
 
 
-def _signature(key: bytes, about: str, body: str) -> str:
+def _signature(key: bytes, subject: str, body: str) -> str:
     """Return the signature over both, with the length of the first, so that no part can be moved to the other."""
-    return hmac.new(key, f"{len(about)} {about}{body}".encode(), hashlib.sha256).hexdigest()
+    return hmac.new(key, f"{len(subject)} {subject}{body}".encode(), hashlib.sha256).hexdigest()
 
 
-def _seal_keys(name: str, given: object, variable: str) -> tuple[bytes, ...]:
+def _read_keys(name: str, value: object, variable: str) -> tuple[bytes, ...]:
     """Return the keys. Raise a `DefinitionError` for an invalid key."""
-    if given is None:
+    if value is None:
         texts = [text.strip() for text in os.environ.get(variable, "").split(",") if text.strip()]
         try:
-            given = [bytes.fromhex(text) for text in texts]
+            value = [bytes.fromhex(text) for text in texts]
         except ValueError:
-            raise DefinitionError(f"{variable} is no key in hexadecimal, or several with commas between them") from None
-    keys = tuple(given) if isinstance(given, list | tuple) else (given,)
+            raise DefinitionError(f"{variable} must be a key in hexadecimal, or several separated by commas") from None
+    keys = tuple(value) if isinstance(value, list | tuple) else (value,)
     if not all(isinstance(key, bytes) and len(key) >= KEY_BYTES for key in keys):
         raise DefinitionError(
             f"{name} must be at least {KEY_BYTES} bytes, such as secrets.token_bytes({KEY_BYTES}) made once, or a list "
-            f"of such keys: the first is used, all are known; or set {variable} to the same in hexadecimal"
+            f"of such keys, of which the first is used; or set {variable} to the same in hexadecimal"
         )
     return keys
 

@@ -74,7 +74,7 @@ class Order:
         """
         fields = json.loads(text)
         if (version := fields.pop("version")) != VERSION:
-            raise ValueError(f"the order is of version {version}, and this is {VERSION}: run one Ferrule everywhere")
+            raise ValueError(f"the order has version {version}, not {VERSION}: use the same Ferrule everywhere")
         return Order(**fields)
 
     def fields(self, deps: object, secrets: dict[str, object]) -> ContextFields:
@@ -87,11 +87,11 @@ _FIELDS = tuple(Order.__dataclass_fields__)
 
 
 class Kind(StrEnum):
-    """The kind of a message from the far side."""
+    """The kind of a message from the remote side."""
 
     BEGAN = "began"
     """The handler begins; from now on any of its effects may happen."""
-    TOLD = "told"
+    PROGRESS = "told"
     """The progress since the last message: a list of the data of `tool:progress` events, including chunks."""
     VALUE = "value"
     """The return value, packed. The last message."""

@@ -35,12 +35,12 @@ from ferrule.remote._dbos_database import (
     WORKFLOWS,
     Database,
     Limits,
-    imported,
-    reason,
+    describe_database_error,
+    import_dbos,
     refuse_pickles,
 )
-from ferrule.remote._far import FarSide, places_of
-from ferrule.remote._near import Line, RemoteExecutor
+from ferrule.remote._executor import OrderTransport, RemoteExecutor
+from ferrule.remote._order_runner import OrderRunner, list_places
 from ferrule.remote._seal import Seal
 from ferrule.stores.store import StoreError
 from ferrule.types import Next, ToolInput
@@ -51,9 +51,9 @@ from ferrule.values.result import ToolResult
 __all__ = ["Queue", "Step", "Worker", "Workflows", "queue", "step", "worker", "workflows"]
 
 Keys = bytes | Sequence[bytes] | None
-_FAR_SIDES: dict[str, FarSide] = {}
-"""The far sides that run orders in this process, by the name of the queue."""
-_OWN = "this program's workflows "
+_ORDER_RUNNERS: dict[str, OrderRunner] = {}
+"""The order runners that run orders in this process, by the name of the queue."""
+_LOCAL_PREFIX = "this program's workflows "
 _POLL = 0.05
 _PRUNE_EVERY = 600.0
 _END_SECONDS = 5.0
@@ -83,19 +83,19 @@ class Step:
     """The middleware from `step`. See docs/beyond-one-machine.md#a-run-that-is-a-workflow."""
 
     def __init__(self) -> None:
-        self._dbos = imported().DBOS
-        self._other_step: type[Exception] = imported().error.DBOSUnexpectedStepError
+        self._dbos = import_dbos().DBOS
+        self._other_step: type[Exception] = import_dbos().error.DBOSUnexpectedStepError
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         if self._dbos.workflow_id is None:
             return await next(call, context)
         try:
-            return await self._as_step(call, context, next)
+            return await self._call_as_step(call, context, next)
         except self._other_step:
-            why = "its workflow was taken up again and made its calls in another order than before"
-            return _unknown_now(call.name, why)
+            why = "its workflow was resumed and made its calls in another order"
+            return _make_unknown(call.name, why)
 
-    async def _as_step(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
+    async def _call_as_step(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         # DBOS identifies steps by their number and name. The name includes the arguments: without them, a call made in
         # another order, or instead of one that is denied now, would get the result of another call.
         name = f"{call.name} {hashlib.sha256(judged_text(call).encode()).hexdigest()[:16]}"
@@ -106,29 +106,29 @@ class Step:
             return mark
 
         if not (context.tool.read_only or context.tool.idempotent):
-            begun = await self._kept(f"begin {name}", begin)
+            begun = await self._run_step(f"begin {name}", begin)
 
         async def run() -> str:
-            ran.append(await next(call, context) if begun == mark else _unknown_now(call.name, _CUT_OFF))
+            ran.append(await next(call, context) if begun == mark else _make_unknown(call.name, _CUT_OFF))
             return pack(ran[0], "json").decode()
 
-        text = await self._kept(f"tool {name}", run)
+        text = await self._run_step(f"tool {name}", run)
         if ran:
             return ran[0]
         found: ToolResult = unpack(text.encode(), "json")  # type: ignore[assignment]
         return found.replace(metadata={**found.metadata, "replayed": True})
 
-    async def _kept(self, name: str, body: Callable[[], Awaitable[str]]) -> str:
-        kept: str = await self._dbos.run_step_async({"name": name}, body)
-        return kept
+    async def _run_step(self, name: str, body: Callable[[], Awaitable[str]]) -> str:
+        result: str = await self._dbos.run_step_async({"name": name}, body)
+        return result
 
 
-_CUT_OFF = "it was begun before its workflow was cut off"
+_CUT_OFF = "it began before its workflow was interrupted"
 
 
-def _unknown_now(name: str, why: str) -> ToolResult:
+def _make_unknown(name: str, why: str) -> ToolResult:
     error = (
-        f"{name}: {why}, and it is not known what came of it: its effect may have happened. Nothing was run now. Do "
+        f"{name}: {why}, and its outcome is unknown: its effect may have happened. Nothing ran now. Do "
         "not repeat it; find out whether it happened, or ask."
     )
     return ToolResult(None, error, tool_name=name, status="unknown", executed=None)
@@ -155,7 +155,7 @@ def workflows(*, key: Keys = None, encrypt_key: Keys = None, url: str | None = N
         DefinitionError: DBOS is not installed, a key is wrong, or there is no address.
     """
     if not (url or os.environ.get(URL_VARIABLE)):
-        raise DefinitionError(f"workflows(url=…) is the address that DBOS's own config names; or set {URL_VARIABLE}")
+        raise DefinitionError(f"workflows(url=…) must be the address in DBOS's own config; or set {URL_VARIABLE}")
     return Workflows(Seal(key, encrypt_key), Database(url))
 
 
@@ -164,11 +164,12 @@ class Workflows:
 
     def __init__(self, seal: Seal, database: Database) -> None:
         refuse_pickles()
-        self._name = f"{_OWN}{len(_FAR_SIDES)}"  # the same after a restart of the program, which makes them again
+        # The same after a restart of the program, which makes them again in the same order.
+        self._name = f"{_LOCAL_PREFIX}{len(_ORDER_RUNNERS)}"
         self._seal = seal
         self._database = database
-        self._far = FarSide((), seal)
-        self._started = register(self._name, self._far)
+        self._order_runner = OrderRunner((), seal)
+        self._started = register(self._name, self._order_runner)
 
     def executor(self, tool: Tool) -> Executor:
         """Return the executor of the handler of `tool`.
@@ -176,11 +177,12 @@ class Workflows:
         Raises:
             DefinitionError: No other process could make the tool, or its values need an encryption key.
         """
-        self._far.places |= places_of([tool])
-        return RemoteExecutor(tool, _InProgram(self._name, self._started, self._database), self._seal, self._name)
+        self._order_runner.places |= list_places([tool])
+        transport = _WorkflowTransport(self._name, self._started, self._database)
+        return RemoteExecutor(tool, transport, self._seal, self._name)
 
 
-class _InProgram(Line):
+class _WorkflowTransport(OrderTransport):
     """A line to workflows in this program."""
 
     def __init__(self, name: str, started: Mapping[bool, Any], database: Database) -> None:
@@ -191,12 +193,12 @@ class _InProgram(Line):
     async def send(
         self, workflow: str, order: str, *, repeatable: bool, principal: str | None
     ) -> AsyncGenerator[str | None, None]:
-        dbos = imported()
+        dbos = import_dbos()
         if not dbos.DBOS.application_version:
             raise NotStartedError("DBOS was not launched: call DBOS(config=…) and DBOS.launch() first")
         with dbos.SetWorkflowID(workflow):
             await dbos.DBOS.start_workflow_async(self._started[repeatable], self._name, order)
-        async with aclosing(self._database.told(workflow)) as messages:
+        async with aclosing(self._database.read_messages(workflow)) as messages:
             async for message in messages:
                 yield message
 
@@ -235,7 +237,7 @@ def queue(
     Raises:
         DefinitionError: A limit is no whole number from 1, or the rate, the name or the time is invalid.
     """
-    return Queue(Limits.checked(name, concurrency, per_worker, per_principal, rate, poll), key, encrypt_key, url)
+    return Queue(Limits.validate(name, concurrency, per_worker, per_principal, rate, poll), key, encrypt_key, url)
 
 
 class Queue:
@@ -249,13 +251,13 @@ class Queue:
 
     def __init__(self, limits: Limits, key: Keys, encrypt_key: Keys, url: str | None) -> None:
         self.limits = limits
-        self._given = (key, encrypt_key)
+        self._keys = (key, encrypt_key)
         self._url = url
 
     @cached_property
     def seal(self) -> Seal:
         """The seal of its orders."""
-        return Seal(*self._given)
+        return Seal(*self._keys)
 
     @cached_property
     def database(self) -> Database:
@@ -270,22 +272,22 @@ class Queue:
                 encryption), DBOS is not installed or of an unknown version, or the database cannot be used.
         """
         refuse_pickles()
-        return RemoteExecutor(tool, _Queued(self), self.seal, self.limits.name)
+        return RemoteExecutor(tool, _QueueTransport(self), self.seal, self.limits.name)
 
 
-class _Queued(Line):
+class _QueueTransport(OrderTransport):
     """A line to a queue."""
 
-    def __init__(self, its: Queue) -> None:
-        self._queue = its
+    def __init__(self, tool_queue: Queue) -> None:
+        self._queue = tool_queue
 
     async def send(
         self, workflow: str, order: str, *, repeatable: bool, principal: str | None
     ) -> AsyncGenerator[str | None, None]:
         limits, database = self._queue.limits, self._queue.database
-        whose = None if limits.per_principal is None else self._queue.seal.pseudonym(repr(principal))
-        await database.enqueue(workflow, order, limits, repeatable=repeatable, partition=whose)
-        async with aclosing(database.told(workflow)) as messages:
+        partition = None if limits.per_principal is None else self._queue.seal.pseudonym(repr(principal))
+        await database.enqueue(workflow, order, limits, repeatable=repeatable, partition=partition)
+        async with aclosing(database.read_messages(workflow)) as messages:
             async for message in messages:
                 yield message
 
@@ -293,57 +295,57 @@ class _Queued(Line):
 # -- running orders ----------------------------------------------------------------------------------------------------
 
 
-def register(name: str, far: FarSide) -> Mapping[bool, Any]:
+def register(name: str, order_runner: OrderRunner) -> Mapping[bool, Any]:
     """Let the workflows of this process run the orders of a queue.
 
     Return the workflow functions, by whether they may run again after an interruption of the process.
     """
-    _FAR_SIDES[name] = far
-    dbos = imported()
+    _ORDER_RUNNERS[name] = order_runner
+    dbos = import_dbos()
     portable = dbos.WorkflowSerializationFormat.PORTABLE
-    made = {}
+    functions = {}
     for repeatable, called in WORKFLOWS.items():
         again = {} if repeatable else {"max_recovery_attempts": 0}  # its effect may have happened: never repeat it
         options = {"name": called, "serialization_type": portable, **again}
-        made[repeatable] = dbos.DBOS.workflow(**options)(_BODIES[repeatable])
-    return made
+        functions[repeatable] = dbos.DBOS.workflow(**options)(_WORKFLOW_FUNCTIONS[repeatable])
+    return functions
 
 
-async def _workflow(queue_name: str, order: str, repeatable: bool) -> None:
+async def _run_workflow(queue_name: str, order: str, repeatable: bool) -> None:
     """Run one call. Its messages and outcome are in its stream.
 
     A cancelled workflow ends the step, and so the handler.
     """
-    dbos = imported()
+    dbos = import_dbos()
     options = {"name": "handler", "preemptible": True}
     await dbos.DBOS.run_step_async(options, _stream_messages, queue_name, order, repeatable)
 
 
 async def _stream_messages(queue_name: str, order: str, repeatable: bool) -> None:
-    dbos = imported()
+    dbos = import_dbos()
     portable = dbos.WorkflowSerializationFormat.PORTABLE
-    about = {"queue": queue_name, "workflow": dbos.DBOS.workflow_id, "repeatable": repeatable}
-    messages = _FAR_SIDES[queue_name].run(order, **about)
+    subject = {"queue": queue_name, "workflow": dbos.DBOS.workflow_id, "repeatable": repeatable}
+    messages = _ORDER_RUNNERS[queue_name].run(order, **subject)
     async with aclosing(messages):
         async for message in messages:
             await dbos.DBOS.write_stream_async(STREAM, message, serialization_type=portable)
 
 
 async def _changing(queue_name: str, order: str) -> None:
-    await _workflow(queue_name, order, False)
+    await _run_workflow(queue_name, order, False)
 
 
 async def _repeatable(queue_name: str, order: str) -> None:
-    await _workflow(queue_name, order, True)
+    await _run_workflow(queue_name, order, True)
 
 
-def _no_cancellation(record: logging.LogRecord) -> bool:
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
     """Return whether a record is worth a line: DBOS logs each cancelled call with a traceback."""
     kind = record.exc_info[0] if record.exc_info else None
     return kind is None or "WorkflowCancelled" not in kind.__name__
 
 
-_BODIES = {False: _changing, True: _repeatable}
+_WORKFLOW_FUNCTIONS = {False: _changing, True: _repeatable}
 
 
 def worker(
@@ -369,9 +371,9 @@ def worker(
         DefinitionError: A time is wrong, no tool has a queue, or their queues are in several databases.
     """
     times: dict[str, object] = {"drain": drain, "keep": keep}
-    for name, given in times.items():
-        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < math.inf:
-            raise DefinitionError(f"worker({name}) must be a number from 0, not {given!r}")
+    for name, seconds in times.items():
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+            raise DefinitionError(f"worker({name}) must be a number from 0, not {seconds!r}")
     return Worker(tools, deps, secrets, drain, keep)
 
 
@@ -397,22 +399,24 @@ class Worker:
         if not queued:
             raise DefinitionError('none of these tools has a queue: give them isolation=dbos.queue("…")')
         self.queues: dict[str, Queue] = {}
-        self._far_sides: dict[str, FarSide] = {}
+        self._order_runners: dict[str, OrderRunner] = {}
         for tool in queued:
-            its: Any = tool.isolation
-            name = its.limits.name
-            if self.queues.setdefault(name, its) is not its:
-                raise DefinitionError(f"two queues are called {name!r}: make it once, and give it to all of its tools")
-            far = self._far_sides.setdefault(name, FarSide((), its.seal, deps=deps, secrets=secrets))
-            far.places |= places_of([tool])
-        databases = {its.database.url for its in self.queues.values()}
+            tool_queue: Any = tool.isolation
+            name = tool_queue.limits.name
+            if self.queues.setdefault(name, tool_queue) is not tool_queue:
+                raise DefinitionError(f"two queues have the name {name!r}: make one, and give it to all of its tools")
+            order_runner = self._order_runners.setdefault(
+                name, OrderRunner((), tool_queue.seal, deps=deps, secrets=secrets)
+            )
+            order_runner.places |= list_places([tool])
+        databases = {tool_queue.database.url for tool_queue in self.queues.values()}
         if len(databases) > 1:
-            raise DefinitionError("a worker drains the queues of one database, and these are in several")
+            raise DefinitionError("a worker serves the queues of one database, but these are in several")
         self._database = next(iter(self.queues.values())).database
         self.drain = drain
         self._keep = keep
         self._stopped = threading.Event()
-        self._beating: threading.Thread | None = None
+        self._heartbeat_thread: threading.Thread | None = None
         self._id = uuid.uuid4().hex
 
     def start(self) -> None:
@@ -422,15 +426,15 @@ class Worker:
             StoreError: The database cannot be reached.
             Exception: DBOS cannot be launched; this is its own exception.
         """
-        dbos = imported()
+        dbos = import_dbos()
         refuse_pickles(everywhere=True)
-        for name, far in self._far_sides.items():
-            register(name, far)
+        for name, order_runner in self._order_runners.items():
+            register(name, order_runner)
         try:
             self._database.prepare()
-            self._database.beat(self._id)
+            self._database.record_heartbeat(self._id)
         except Exception as error:
-            raise StoreError(f"the database of the queues cannot be used: {reason(error)}") from error
+            raise StoreError(f"the database of the queues cannot be used: {describe_database_error(error)}") from error
         config = {
             "name": VERSION,
             "application_version": VERSION,
@@ -439,14 +443,16 @@ class Worker:
             "serializer": dbos.DBOSPortableJSONSerializer(),
             "log_level": "ERROR",
         }
-        logging.getLogger("dbos").addFilter(_no_cancellation)
+        logging.getLogger("dbos").addFilter(_is_no_cancellation)
         dbos.DBOS(config=config)
         dbos.DBOS.listen_queues(list(self.queues))
         dbos.DBOS.launch()
-        for its in self.queues.values():
-            dbos.DBOS.register_queue(its.limits.name, on_conflict="always_update", **its.limits.of_dbos())
-        self._beating = threading.Thread(target=self._beat, name="ferrule-worker", daemon=True)
-        self._beating.start()
+        for tool_queue in self.queues.values():
+            dbos.DBOS.register_queue(
+                tool_queue.limits.name, on_conflict="always_update", **tool_queue.limits.to_dbos_options()
+            )
+        self._heartbeat_thread = threading.Thread(target=self._send_heartbeats, name="ferrule-worker", daemon=True)
+        self._heartbeat_thread.start()
 
     def stop(self) -> None:
         """Take no new calls, and let running calls end.
@@ -458,27 +464,27 @@ class Worker:
         ending.join(self.drain + _END_SECONDS)  # bounded, because a missing database would block it
 
     def _end(self) -> None:
-        imported().DBOS.destroy(workflow_completion_timeout_sec=math.ceil(self.drain))
+        import_dbos().DBOS.destroy(workflow_completion_timeout_sec=math.ceil(self.drain))
         self._stopped.set()
-        if self._beating is not None:
-            self._beating.join()
+        if self._heartbeat_thread is not None:
+            self._heartbeat_thread.join()
         try:
-            self._database.bury(self._id)
+            self._database.remove_worker(self._id)
         except Exception as error:  # others find out by themselves
-            log.warning("the database of the queues failed: %s", reason(error))
+            log.warning("the database of the queues failed: %s", describe_database_error(error))
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         prune_at = time.monotonic()
         while not self._stopped.wait(ALIVE_SECONDS / 5):
             try:
-                self._database.beat(self._id)
-                self._database.tend()
+                self._database.record_heartbeat(self._id)
+                self._database.recover_calls()
                 if time.monotonic() >= prune_at:
                     while self._database.prune(self._keep):
                         pass
                     prune_at = time.monotonic() + _PRUNE_EVERY
             except Exception as error:  # the next round tries again; meanwhile others may regard this worker as lost
-                log.warning("the database of the queues failed: %s", reason(error))
+                log.warning("the database of the queues failed: %s", describe_database_error(error))
 
     async def __aenter__(self) -> Worker:
         await asyncio.to_thread(self.start)

@@ -19,8 +19,8 @@ from typing import Any
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, NotStartedError, WorkerDiedError
 from ferrule.executors import Executor
-from ferrule.remote._far import FarSide, Place, places_of
-from ferrule.remote._near import Line, RemoteExecutor
+from ferrule.remote._executor import OrderTransport, RemoteExecutor
+from ferrule.remote._order_runner import OrderRunner, Place, list_places
 from ferrule.remote._seal import Seal
 from ferrule.scheduling.limiter import Limiter
 from ferrule.stores.store import KEY_BYTES
@@ -79,7 +79,7 @@ class Actors:
             raise DefinitionError("actors(options) must be options by the name of a tool, {'render': {'num_gpus': 1}}")
         self._shape = (count, concurrency)
         self._options = options
-        self._made = (deps, secrets)
+        self._factories = (deps, secrets)
         self._key = os.urandom(KEY_BYTES)  # only the actors get it
         self._groups: dict[str, _Group] = {}
 
@@ -94,13 +94,13 @@ class Actors:
         group = self._groups.get(name)
         if group is None:
             options = dict(self._options.get(name, {}))
-            group = self._groups[name] = _Group(*self._shape, options, self._key, *self._made)
-        made = RemoteExecutor(tool, _OnActor(group, tool), Seal(self._key), _RAY)
-        made.limiter = group.slots
-        return made
+            group = self._groups[name] = _Group(*self._shape, options, self._key, *self._factories)
+        executor = RemoteExecutor(tool, _ActorTransport(group, tool), Seal(self._key), _RAY)
+        executor.limiter = group.slots
+        return executor
 
 
-class _Member:
+class _ActorSlot:
     """An actor, the number of its calls, and whether it is known to be ready."""
 
     def __init__(self) -> None:
@@ -127,21 +127,21 @@ class _Group:
     ) -> None:
         self.slots = Limiter(count * concurrency)
         self._options = {**options, "max_restarts": 0, "max_concurrency": concurrency, "max_task_retries": 0}
-        self._given = (key, deps, secrets)
-        self._members = [_Member() for _ in range(count)]
+        self._actor_arguments = (key, deps, secrets)
+        self._actor_slots = [_ActorSlot() for _ in range(count)]
 
-    def next(self) -> _Member:
-        """Return the member for the next call."""
-        return min(self._members, key=lambda member: member.calls)
+    def next(self) -> _ActorSlot:
+        """Return the slot for the next call."""
+        return min(self._actor_slots, key=lambda slot: slot.calls)
 
-    def made(self) -> Any:
+    def make_actor(self) -> Any:
         """Return a new actor."""
-        return _ray().remote(Actor).options(**self._options).remote(*self._given)
+        return _ray().remote(Actor).options(**self._options).remote(*self._actor_arguments)
 
-    def leave(self, member: _Member) -> None:
+    def replace(self, slot: _ActorSlot) -> None:
         """Replace an actor that is gone or cannot be made."""
-        if member in self._members:
-            self._members[self._members.index(member)] = _Member()
+        if slot in self._actor_slots:
+            self._actor_slots[self._actor_slots.index(slot)] = _ActorSlot()
 
 
 class Actor:
@@ -150,92 +150,92 @@ class Actor:
     def __init__(
         self, key: bytes, deps: Callable[[], object] | None, secrets: Callable[[], Mapping[str, object]] | None
     ) -> None:
-        made: dict[str, Any] = {"deps": None if deps is None else deps()}
-        made["secrets"] = None if secrets is None else secrets()
-        self._far = FarSide((), Seal(key), **made)
+        self._order_runner = OrderRunner(
+            (), Seal(key), deps=deps() if deps else None, secrets=secrets() if secrets else None
+        )
 
     async def ready(self) -> None:
         """Do nothing: an answer shows that the actor is there."""
 
-    async def tell(self, order: str, workflow: str, places: list[Place]) -> AsyncGenerator[str, None]:
+    async def stream_messages(self, order: str, workflow: str, places: list[Place]) -> AsyncGenerator[str, None]:
         """Yield the messages about an order, and allow the imports of `places` for it.
 
         The caller of an actor may run any code in the cluster anyway, so the program decides about the places.
         """
-        self._far.places.update(places)
-        async with aclosing(self._far.run(order, queue=_RAY, workflow=workflow)) as messages:
+        self._order_runner.places.update(places)
+        async with aclosing(self._order_runner.run(order, queue=_RAY, workflow=workflow)) as messages:
             async for message in messages:
                 yield message
 
-    async def answer(self, order: str, workflow: str, places: list[Place]) -> list[str]:
+    async def collect_messages(self, order: str, workflow: str, places: list[Place]) -> list[str]:
         """Return all messages about an order at its end. For handlers without a context, which report no progress."""
-        return [message async for message in self.tell(order, workflow, places)]
+        return [message async for message in self.stream_messages(order, workflow, places)]
 
 
-class _OnActor(Line):
+class _ActorTransport(OrderTransport):
     """A line to an actor."""
 
     def __init__(self, group: _Group, tool: Tool) -> None:
         self._group = group
-        self._places = sorted(places_of([tool]))
-        self._tells = tool.handling.kwargs_call is None or tool.handling.streams
+        self._places = sorted(list_places([tool]))
+        self._streams = tool.handling.kwargs_call is None or tool.handling.streams
 
     async def send(
         self, workflow: str, order: str, *, repeatable: bool, principal: str | None
     ) -> AsyncGenerator[str | None, None]:
         ray, sent = _ray(), None
         if not ray.is_initialized():  # Ray would start its own cluster, for seconds, on this loop
-            raise NotStartedError("Ray is not there: call ray.init(…) first")
-        member = self._group.next()
-        member.calls += 1
+            raise NotStartedError("Ray is not initialized: call ray.init(…) first")
+        slot = self._group.next()
+        slot.calls += 1
         try:
-            await self._await_ready(member)
-            if self._tells:
-                sent = member.actor.tell.options(num_returns="streaming").remote(order, workflow, self._places)
+            await self._await_ready(slot)
+            if self._streams:
+                sent = slot.actor.stream_messages.options(num_returns="streaming").remote(order, workflow, self._places)
                 yield None
-                async for told in sent:
-                    yield await told
+                async for message in sent:
+                    yield await message
             else:  # a stream takes half as long again
-                sent = member.actor.answer.remote(order, workflow, self._places)
+                sent = slot.actor.collect_messages.remote(order, workflow, self._places)
                 yield None
                 for message in await sent:
                     yield message
         except asyncio.CancelledError:
-            await _end_there(ray, sent)
+            await _cancel_remote(ray, sent)
             raise
         except NotStartedError:
             raise
         except Exception as error:
-            self._group.leave(member)
+            self._group.replace(slot)
             if not isinstance(error, ray.exceptions.RayError):  # for example an error of a cluster that was left
                 raise
             raise WorkerDiedError(f"the actor that ran it is gone ({type(error).__name__})") from error
         finally:
-            member.calls -= 1
+            slot.calls -= 1
 
-    async def _await_ready(self, member: _Member) -> None:
+    async def _await_ready(self, slot: _ActorSlot) -> None:
         """Wait until an actor is there. It may have to be made, on a machine that has to be found.
 
         Raises:
             NotStartedError: There is no actor.
         """
         try:
-            if not member.ready:
-                if member.actor is None:
-                    member.actor = self._group.made()
-                await member.actor.ready.remote()
-                member.ready = True
+            if not slot.ready:
+                if slot.actor is None:
+                    slot.actor = self._group.make_actor()
+                await slot.actor.ready.remote()
+                slot.ready = True
         except asyncio.CancelledError as error:
-            raise NotStartedError("no actor was there in time", limited=True) from error
+            raise NotStartedError("no actor was ready in time", limited=True) from error
         except Exception as error:  # from Ray, or from the function that makes `deps`
-            self._group.leave(member)
-            raise NotStartedError(f"no actor can be had ({type(error).__name__})", limited=True) from error
+            self._group.replace(slot)
+            raise NotStartedError(f"no actor can be made ({type(error).__name__})", limited=True) from error
 
 
-async def _end_there(ray: Any, sent: Any) -> None:
+async def _cancel_remote(ray: Any, sent: Any) -> None:
     """Repeat the cancellation until the call has ended: Ray forgets a cancellation that arrives before the call."""
     last = sent.completed() if hasattr(sent, "completed") else sent
-    ended = asyncio.ensure_future(_came_to_its_end(last))
+    ended = asyncio.ensure_future(_wait_for_end(last))
     for _ in range(_CANCELS):
         ray.cancel(sent)
         done, _pending = await asyncio.wait([ended], timeout=_CANCEL_AGAIN)
@@ -243,7 +243,7 @@ async def _end_there(ray: Any, sent: Any) -> None:
             return
 
 
-async def _came_to_its_end(ref: Any) -> None:
+async def _wait_for_end(ref: Any) -> None:
     with suppress(Exception):
         await ref
 

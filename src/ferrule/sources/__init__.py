@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ferrule.sources._report import Imported, LeftOut, Report, Taken
+from ferrule.sources._report import Imported, ImportedTool, LeftOut, Report
 from ferrule.sources.plugins import plugins
 from ferrule.sources.python import python
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ferrule import mcp
     from ferrule.openapi import openapi
 
-__all__ = ["Imported", "LeftOut", "Report", "Taken", "mcp", "openapi", "plugins", "python"]
+__all__ = ["Imported", "LeftOut", "Report", "ImportedTool", "mcp", "openapi", "plugins", "python"]
 
 
 def __getattr__(name: str) -> object:

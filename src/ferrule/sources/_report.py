@@ -14,30 +14,30 @@ class LeftOut:
     """An item that is not offered. See docs/sources.md#the-report.
 
     Attributes:
-        what: The item: an operation, a file, a plug-in.
+        item: The item: an operation, a file, a plug-in.
         reason: The reason.
     """
 
-    what: str
+    item: str
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.what} is left out: {self.reason}"
+        return f"{self.item} is left out: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A tool that was made. See docs/sources.md#the-report.
+class ImportedTool:
+    """A tool of a source. See docs/sources.md#the-report.
 
     Attributes:
         name: The tool's name.
-        what: The source of the tool.
+        source: The place that it comes from.
         tokens: The cost of its definition, as an estimate.
         notes: The differences from its source.
     """
 
     name: str
-    what: str
+    source: str
     tokens: int
     notes: tuple[str, ...] = ()
 
@@ -47,26 +47,26 @@ class Report:
     """The report of a search for tools; as text it is a table. See docs/sources.md#the-report.
 
     Attributes:
-        taken: The tools, in their order.
+        tools: The tools, in their order.
         left_out: The items that are not offered.
         not_chosen: The number of further items that nobody asked for.
     """
 
-    taken: tuple[Taken, ...]
+    tools: tuple[ImportedTool, ...]
     left_out: tuple[LeftOut, ...]
     not_chosen: int = 0
 
     @property
     def tokens(self) -> int:
         """The cost of all definitions, as an estimate."""
-        return sum(one.tokens for one in self.taken)
+        return sum(tool.tokens for tool in self.tools)
 
     def __str__(self) -> str:
-        width = max((len(one.name) for one in self.taken), default=0)
-        lines = [f"{len(self.taken)} tools, about {self.tokens:,} tokens"]
-        for one in self.taken:
-            lines.append(f"  {one.name:<{width}}  {one.tokens:>6,}  {one.what}")
-            lines += [f"    {note}" for note in one.notes]
+        width = max((len(tool.name) for tool in self.tools), default=0)
+        lines = [f"{len(self.tools)} tools, about {self.tokens:,} tokens"]
+        for tool in self.tools:
+            lines.append(f"  {tool.name:<{width}}  {tool.tokens:>6,}  {tool.source}")
+            lines += [f"    {note}" for note in tool.notes]
         lines += map(str, self.left_out)
         if self.not_chosen:
             lines.append(f"{self.not_chosen} more were not asked for")
@@ -86,6 +86,6 @@ class Imported(Toolset):
         vars(self).update(report=report)
 
 
-def taken(tool: Tool, what: str, notes: Iterable[str] = ()) -> Taken:
+def make_entry(tool: Tool, source: str, notes: Iterable[str] = ()) -> ImportedTool:
     """Return the report's entry for a tool."""
-    return Taken(tool.name, what, definition_tokens(tool), tuple(notes))
+    return ImportedTool(tool.name, source, definition_tokens(tool), tuple(notes))

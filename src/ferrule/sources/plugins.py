@@ -12,8 +12,8 @@ import logging
 from ferrule import Tool
 from ferrule.plugins import Plugin, fault_of, load
 from ferrule.security.similar_names import lookalike_key
-from ferrule.sources._objects import toolset_of
-from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
+from ferrule.sources._objects import to_toolset
+from ferrule.sources._report import Imported, ImportedTool, LeftOut, Report, make_entry
 
 __all__ = ["plugins"]
 
@@ -35,11 +35,11 @@ def plugins(*names: str) -> Imported:
     loaded, faults = load("tools", *names)
     left_out = [LeftOut(str(plugin), why) for plugin, why in faults.items()]
     tools: list[Tool] = []
-    entries: list[Taken] = []
+    entries: list[ImportedTool] = []
     owners: dict[str, str] = {}
     for plugin, found in loaded.items():
         try:
-            offered = [(tool, taken(tool, _origin_of(plugin))) for tool in toolset_of(found)]
+            offered = [(tool, make_entry(tool, _format_origin(plugin))) for tool in to_toolset(found)]
         except Exception as error:  # the package may have anything there
             left_out.append(LeftOut(str(plugin), fault_of(error)))
             log.error("%s", left_out[-1])
@@ -56,5 +56,5 @@ def plugins(*names: str) -> Imported:
     return Imported(tools, Report(tuple(entries), tuple(left_out)))
 
 
-def _origin_of(plugin: Plugin) -> str:
+def _format_origin(plugin: Plugin) -> str:
     return f"{plugin.value} of {plugin.package} {plugin.version}".strip()

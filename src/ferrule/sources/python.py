@@ -18,10 +18,10 @@ from types import ModuleType
 
 from ferrule import DefinitionError, Tool, Toolset
 from ferrule.plugins import fault_of
-from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
+from ferrule.sources._report import Imported, ImportedTool, LeftOut, Report, make_entry
 from ferrule.values.content import safe_str
 
-__all__ = ["module_of", "python"]
+__all__ = ["load_module_file", "python"]
 
 
 def python(*places: str | os.PathLike[str] | ModuleType) -> Imported:
@@ -42,37 +42,37 @@ def python(*places: str | os.PathLike[str] | ModuleType) -> Imported:
     if not places:
         raise DefinitionError("python(…) takes folders, files and modules: python('tools/')")
     tools: list[Tool] = []
-    entries: list[Taken] = []
+    entries: list[ImportedTool] = []
     left_out: list[LeftOut] = []
     for place in places:
-        for where, found in _tools_at(place, left_out):
+        for where, found in _load_tools(place, left_out):
             tools += found
-            entries += [taken(tool, where) for tool in found]
+            entries += [make_entry(tool, where) for tool in found]
     return Imported(tools, Report(tuple(entries), tuple(left_out)))
 
 
-def _tools_at(place: str | os.PathLike[str] | ModuleType, left_out: list[LeftOut]) -> Iterator[tuple[str, Toolset]]:
+def _load_tools(place: str | os.PathLike[str] | ModuleType, left_out: list[LeftOut]) -> Iterator[tuple[str, Toolset]]:
     if isinstance(place, ModuleType):
         yield place.__name__, Toolset.of(place)
     elif isinstance(place, str) and not (place.endswith(".py") or "/" in place or os.sep in place):
-        yield place, Toolset.of(_imported_module(place))
+        yield place, Toolset.of(_import_module(place))
     elif isinstance(place, str | os.PathLike):
         path = Path(place)
         if not path.is_dir():
             if not path.is_file():
                 raise DefinitionError(f"{os.fspath(place)!r} is no Python file and no folder")
-            yield os.fspath(place), Toolset.of(_loaded_file(path))
+            yield os.fspath(place), Toolset.of(_load_file(path))
             return
         for file in sorted(file for file in path.glob("*.py") if file.name[0] not in "._" and not file.is_dir()):
             try:
-                yield str(file), Toolset.of(_loaded_file(file))
+                yield str(file), Toolset.of(_load_file(file))
             except Exception as error:  # the file may have anything in the place of tools
                 left_out.append(LeftOut(str(file), fault_of(error)))
     else:
         raise DefinitionError(f"python(…) takes folders, files and modules, not {place!r}")
 
 
-def _imported_module(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
@@ -81,10 +81,10 @@ def _imported_module(name: str) -> ModuleType:
             if not isinstance(error, ModuleNotFoundError)
             else f"; a folder or a file is written '{name}/', './{name}.py'"
         )
-        raise DefinitionError(f"the module {name!r} {_import_failure(error)}{hint}") from error
+        raise DefinitionError(f"the module {name!r} {_describe_import_error(error)}{hint}") from error
 
 
-def _loaded_file(file: Path) -> ModuleType:
+def _load_file(file: Path) -> ModuleType:
     """Return the module in a file.
 
     Raises:
@@ -93,14 +93,14 @@ def _loaded_file(file: Path) -> ModuleType:
     if file.suffix != ".py":
         raise DefinitionError(f"{str(file)!r} is no Python file: its name has to end in .py")
     try:
-        return module_of(file)
+        return load_module_file(file)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # anything that ends an import, such as a SystemExit, must not end the program here
-        raise DefinitionError(f"{str(file)!r} {_import_failure(error)}") from error
+        raise DefinitionError(f"{str(file)!r} {_describe_import_error(error)}") from error
 
 
-def module_of(file: Path) -> ModuleType:
+def load_module_file(file: Path) -> ModuleType:
     """Return the module in a Python file, loaded anew, under a name that no import statement can have. See
     docs/sources.md#files-and-modules.
 
@@ -120,11 +120,10 @@ def module_of(file: Path) -> ModuleType:
     return module
 
 
-def _import_failure(error: BaseException) -> str:
+def _describe_import_error(error: BaseException) -> str:
     """Return the error, with the line of the code that raised it; the text of a `SyntaxError` already has that."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if frame.filename != __file__ and "importlib" not in frame.filename]
-    where = (
-        f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs and not isinstance(error, SyntaxError) else ""
-    )
+    module_frames = [frame for frame in frames if frame.filename != __file__ and "importlib" not in frame.filename]
+    has_line = module_frames and not isinstance(error, SyntaxError)
+    where = f" ({module_frames[-1].filename}, line {module_frames[-1].lineno})" if has_line else ""
     return f"cannot be imported: {type(error).__name__}: {safe_str(error)}{where}"

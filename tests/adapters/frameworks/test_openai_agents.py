@@ -194,13 +194,13 @@ def test_what_was_granted_here_runs_and_all_else_waits() -> None:
 
     class AtTheDesk:
         async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-            return (await self.answer(approval.ApprovalRequest.from_call(call, decision, context))).decision
+            return (await self.answer(approval.Asked.of(call, decision, context))).decision
 
-        async def answer(self, asked: approval.ApprovalRequest) -> approval.Answer:
+        async def answer(self, asked: approval.Asked) -> approval.Answer:
             return approval.Answer(allow(), next(offer for offer in asked.offers if offer.key == "always"))
 
     def runner(approver: Any) -> Runner:
-        return Runner([order], guards=[ask_before_changes], approve=approval.remember(approver, grants))
+        return Runner([order], guards=[ask_before_changes], approve=approval.remembered(approver, grants))
 
     async def run() -> Any:
         assert (await runner(AtTheDesk()).run("order", {"item": "tea", "pieces": 2}, principal="ada")).success

@@ -13,7 +13,7 @@ from typing import Any
 import started_worker  # noqa: F401
 
 from ferrule.cli import main
-from ferrule.remote import _dbos_database, _far, dbos
+from ferrule.remote import _dbos_database, _order_runner, dbos
 
 POINTS = ("claimed", "began", "effect", "told", "recorded")
 """Before the order is read; with the first message written and the handler not begun; with the effect and no word of
@@ -33,7 +33,7 @@ def passes(point: str) -> None:
 
 
 def killed_on_its_way() -> None:
-    run, pack = _far.FarSide.run, _far.pack
+    run, pack = _order_runner.OrderRunner.run, _order_runner.pack
 
     async def told(self: Any, *args: Any, **about: Any) -> AsyncGenerator[str, None]:
         passes("claimed")
@@ -48,8 +48,8 @@ def killed_on_its_way() -> None:
         passes("effect")
         return pack(*args)
 
-    _far.FarSide.run, _far.pack = told, packed  # type: ignore[method-assign,assignment]
-    dbos_class = dbos.imported().DBOS
+    _order_runner.OrderRunner.run, _order_runner.pack = told, packed  # type: ignore[method-assign,assignment]
+    dbos_class = dbos.import_dbos().DBOS
     step = dbos_class.run_step_async
 
     async def recorded(*args: Any) -> Any:

@@ -22,7 +22,7 @@ from workers import worker
 
 from ferrule import Event, Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, tool
 from ferrule.errors import DefinitionError
-from ferrule.remote import _dbos_database, _near, dbos, ray
+from ferrule.remote import _dbos_database, _executor, dbos, ray
 from ferrule.remote._dbos_database import VERSION, WORKFLOWS, Database
 
 BOUND = 120.0
@@ -303,12 +303,12 @@ def test_an_order_that_was_signed_with_another_key_is_not_run(drained: str, tmp_
 def test_a_tool_that_the_worker_was_not_started_with_is_not_imported(drained: str) -> None:
     result = send(queued(textwrap.shorten, drained, description="Shorten."), {"text": "one two", "width": 5})
     assert (result.status, result.executed) == ("failed", False)
-    assert "textwrap:shorten is no handler of a tool that this worker was started with" in (result.error or "")
+    assert "textwrap:shorten is not a handler of this worker's tools" in (result.error or "")
 
 
 def test_an_order_that_is_too_old_is_not_run(drained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "noted"
-    monkeypatch.setattr(_near, "VALID", -1.0)
+    monkeypatch.setattr(_executor, "VALID_SECONDS", -1.0)
     result = send(queued(far_tools.note, drained), {"file": str(file), "line": "x"}, "old")
     assert (result.status, result.executed) == ("unknown", None)  # of what is no order of now, nothing is told
     assert not file.exists()
@@ -432,5 +432,5 @@ def test_a_dbos_that_is_another_one_inside_is_refused_when_the_runner_is_made(mo
     from dbos import _sys_db
 
     monkeypatch.delattr(_sys_db.SystemDatabase, "reenqueue_for_recovery")
-    with pytest.raises(DefinitionError, match="another one inside"):
+    with pytest.raises(DefinitionError, match="not supported"):
         Runner([queued(far_tools.add, "postgresql://nobody@127.0.0.1/x")])

@@ -89,7 +89,7 @@ def test_an_actor_that_cannot_be_made_runs_nothing_and_another_is_tried(tmp_path
 
     refused, had = go(calls())
     assert (refused.status, refused.executed) == ("limited", False)
-    assert "no actor can be had" in (refused.error or "") and "no database" not in (refused.error or "")
+    assert "no actor can be made" in (refused.error or "") and "no database" not in (refused.error or "")
     assert had.output == ["made", {}]
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ferrule import DefinitionError, Runner, ToolContext, Toolset, __version__
 from ferrule.mcp.serve._caller import Tokens, ask_client
-from ferrule.mcp.serve._follow import following
+from ferrule.mcp.serve._follow import serve_changes
 from ferrule.mcp.serve._listen import allowed_hosts, is_loopback, serve_http
 
 if TYPE_CHECKING:
@@ -87,27 +87,27 @@ def mcp(
         ReachableError: The runner's tools may reach the file of tokens.
     """
     _check_numbers(max_body=max_body)
-    hosts = _forms("hosts", hosts, _HOST, "tools.example.com")
-    origins = _forms("origins", origins, _ORIGIN, "https://app.example.com")
-    known, limit = _known_tokens(tokens, runner)
-    served = _served(
+    hosts = _check_forms("hosts", hosts, _HOST, "tools.example.com")
+    origins = _check_forms("origins", origins, _ORIGIN, "https://app.example.com")
+    find_principal, limit = _read_tokens(tokens, runner)
+    served = _make_server(
         runner,
         name=name,
         version=version,
         instructions=instructions,
-        context=_context(context),
+        context=_check_context(context),
         answer_within=answer_within,
         state_key=state_key,
         in_flight=in_flight,
         in_flight_each=in_flight_each,
         keep_list=keep_list,
         structured=structured,
-        public=known is None,
+        public=find_principal is None,
         limit=limit,
     )
     from ferrule.mcp.serve._http import MCPApp
 
-    return MCPApp(served, tokens=known, hosts=hosts, origins=origins, max_body=max_body)
+    return MCPApp(served, tokens=find_principal, hosts=hosts, origins=origins, max_body=max_body)
 
 
 async def http(
@@ -144,10 +144,10 @@ async def http(
     """
     if tokens is None and not is_loopback(host):
         raise DefinitionError(
-            f"whoever reaches {host} could call the tools: give tokens='tokens.toml', or host='127.0.0.1'"
+            f"everybody who reaches {host} could call the tools: give tokens='tokens.toml', or host='127.0.0.1'"
         )
     app = mcp(runner, tokens=tokens, hosts=allowed_hosts(host, hosts), **options)
-    async with following(app, changes):
+    async with serve_changes(app, changes):
         await serve_http(app, host, port, ready, stop)
 
 
@@ -179,8 +179,8 @@ async def stdio(
         DefinitionError: An argument could not work, or `mcp` is not installed.
         RuntimeError: There is no standard input or output, or another call of this function has them.
     """
-    context = _context(context)
-    served = _served(
+    context = _check_context(context)
+    served = _make_server(
         runner,
         name=name,
         version=version,
@@ -196,7 +196,7 @@ async def stdio(
     )
     from ferrule.mcp.serve._stdio import serve_stdio
 
-    async with following(served, changes):
+    async with serve_changes(served, changes):
         await serve_stdio(served, stop)
 
 
@@ -207,41 +207,41 @@ def fixed_token(token: str, principal: str = "client") -> Tokens:
     Raises:
         DefinitionError: The token has less than 16 characters, or the principal is empty.
     """
-    given: object = token
-    if not isinstance(given, str) or len(given.strip()) < _LEAST_TOKEN:
-        raise DefinitionError(f"a token has at least {_LEAST_TOKEN} characters: secrets.token_urlsafe() makes one")
+    value: object = token
+    if not isinstance(value, str) or len(value.strip()) < _LEAST_TOKEN:
+        raise DefinitionError(f"a token must have at least {_LEAST_TOKEN} characters: use secrets.token_urlsafe()")
     if not principal:
-        raise DefinitionError("fixed_token(principal=…) names who has the token")
+        raise DefinitionError("fixed_token(principal=…) must not be empty")
     expected = token.strip().encode()
 
-    def known(given: str) -> str | None:
-        return principal if hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected) else None
+    def find_principal(candidate: str) -> str | None:
+        return principal if hmac.compare_digest(candidate.encode("utf-8", "surrogatepass"), expected) else None
 
-    return known
+    return find_principal
 
 
-def _known_tokens(
-    given: Tokens | str | os.PathLike[str] | None, runner: Runner
+def _read_tokens(
+    tokens: Tokens | str | os.PathLike[str] | None, runner: Runner
 ) -> tuple[Tokens | None, Middleware | None]:
     """Return the function that finds a token's principal, and the middleware for its limits."""
-    if given is None:
+    if tokens is None:
         return None, None
     from ferrule.mcp.serve._tokens import TokenFile, TokenLimits  # half of the imports of serving
 
-    if isinstance(given, os.PathLike) or (isinstance(given, str) and given.endswith(".toml")):
-        given = TokenFile(given)
-    if isinstance(given, TokenFile):
-        given.check_reach(runner)
-        return given, TokenLimits(given, runner.journal)
-    if not callable(given):  # do not quote it: it may be a token
+    if isinstance(tokens, os.PathLike) or (isinstance(tokens, str) and tokens.endswith(".toml")):
+        tokens = TokenFile(tokens)
+    if isinstance(tokens, TokenFile):
+        tokens.check_reach(runner)
+        return tokens, TokenLimits(tokens, runner.journal)
+    if not callable(tokens):  # do not quote it: it may be a token
         raise DefinitionError(
-            "tokens is a Path, a text that ends in '.toml' (the path of a file of tokens), or a function of a token; "
-            "for a single token, serve.fixed_token(…) makes one"
+            "tokens must be a Path, a text that ends in '.toml' (the path of a file of tokens), or a function of a "
+            "token; for a single token, use serve.fixed_token(…)"
         )
-    return given, None
+    return tokens, None
 
 
-def _served(runner: Runner, **settings: Any) -> RunnerServer:
+def _make_server(runner: Runner, **settings: Any) -> RunnerServer:
     _check_numbers(**{name: settings[name] for name in ("in_flight", "in_flight_each", "answer_within")})
     if settings["keep_list"] != 0:
         _check_numbers(keep_list=settings["keep_list"])
@@ -254,22 +254,22 @@ def _served(runner: Runner, **settings: Any) -> RunnerServer:
     return RunnerServer(runner, Settings(**settings))
 
 
-def _check_numbers(**given: object) -> None:
-    for name, value in given.items():
+def _check_numbers(**numbers: object) -> None:
+    for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-            raise DefinitionError(f"{name} is a number greater than 0, not {value!r}")
+            raise DefinitionError(f"{name} must be a number greater than 0, not {value!r}")
 
 
-def _context(given: object) -> ToolContext:
-    if given is not None and not isinstance(given, ToolContext):
-        raise DefinitionError(f"context is a ToolContext, not {type(given).__name__}")
-    return given or ToolContext()
+def _check_context(context: object) -> ToolContext:
+    if context is not None and not isinstance(context, ToolContext):
+        raise DefinitionError(f"context must be a ToolContext, not {type(context).__name__}")
+    return context or ToolContext()
 
 
-def _forms(what: str, given: Iterable[Any], form: re.Pattern[str], example: str) -> list[str]:
+def _check_forms(what: str, texts: Iterable[Any], form: re.Pattern[str], example: str) -> list[str]:
     """Return the forms as a list. A malformed host or origin raises: it would never match a client's."""
-    found = [given] if isinstance(given, str) else [*given]
+    found = [texts] if isinstance(texts, str) else [*texts]
     for one in found:
         if not isinstance(one, str) or not form.fullmatch(one):
-            raise DefinitionError(f"{what}: {one!r} is none; write {example!r}, with ':*' behind it for any port")
+            raise DefinitionError(f"{what}: {one!r} is invalid; write {example!r}, and ':*' after it for any port")
     return found

@@ -17,12 +17,12 @@ from ferrule.definition.handler import is_async
 from ferrule.types import Approver
 from ferrule.values.frozen import get_fields
 
-Known: TypeAlias = str | ToolContext | None
+TokenOwner: TypeAlias = str | ToolContext | None
 """The owner of a bearer token: a principal, the context of its calls, or nobody."""
-Tokens: TypeAlias = Callable[[str], Known | Awaitable[Known]]
+Tokens: TypeAlias = Callable[[str], TokenOwner | Awaitable[TokenOwner]]
 
 
-def identity_of(name: str, context: ToolContext) -> str:
+def make_identity(name: str, context: ToolContext) -> str:
     """Return the identity of a caller: the principal, and a digest of the other contents of its token's context.
 
     Two contexts of one principal differ if their session, working directory, metadata, secrets or deps differ. A
@@ -30,8 +30,8 @@ def identity_of(name: str, context: ToolContext) -> str:
     its own by its texts, and any other object by its type.
     """
     fields = context.fields._replace(principal=None)
-    beside = fields.session, fields.working_directory, fields.deps
-    if all(one is None for one in beside) and not (fields.metadata or fields.secrets or "#" in name):
+    others = fields.session, fields.working_directory, fields.deps
+    if all(one is None for one in others) and not (fields.metadata or fields.secrets or "#" in name):
         return name
     digestible = name, _digestible(fields._replace(deps=None)), _digestible(fields.deps, mutable=False)
     return f"{name}#{hashlib.sha256(json.dumps(digestible).encode()).hexdigest()}"
@@ -46,11 +46,11 @@ def _digestible(value: Any, mutable: bool = True) -> Any:
     if hasattr(value, "get_secret_value"):
         value = value.get_secret_value()
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    own_hash: Any = type(value).__hash__
-    is_value = own_hash not in (None, object.__hash__) and not callable(value)
+    class_hash: Any = type(value).__hash__
+    is_value = class_hash not in (None, object.__hash__) and not callable(value)
     digestible = partial(_digestible, mutable=mutable)
-    if (own := get_fields(value)) is not None and (mutable or is_value):
-        return [kind, digestible(own)]
+    if (fields := get_fields(value)) is not None and (mutable or is_value):
+        return [kind, digestible(fields)]
     if isinstance(value, Mapping):
         return [
             "mapping",
@@ -72,7 +72,7 @@ class Caller(Protocol):
     async def ask(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
         """Return the answer of the client's person; an ask, if the result of the call is to ask."""
 
-    def note_answer(self, call: ToolCall, context: ToolContext, answer: object) -> None:
+    def on_answer(self, call: ToolCall, context: ToolContext, answer: object) -> None:
         """Receive the approver's answer, no matter whom it asked."""
 
 
@@ -96,29 +96,29 @@ async def ask_client(call: ToolCall, decision: Decision, context: ToolContext) -
     """
     caller = CALLER.get()
     if caller is None:
-        return deny("nobody is there to ask: this call came from no client")
+        return deny("nobody can be asked: this call came from no client")
     if decision.into is not None:
-        return deny(f"the value of {decision.into!r} is never asked of a client")
+        return deny(f"Ferrule never asks a client for the value of {decision.into!r}")
     return await caller.ask(call, decision, context)
 
 
-def noting(approve: Any) -> Approver:
+def report_answers(approve: Any) -> Approver:
     """Return the same approver, but report its answers to the client of the call. A plain function stays one, for the
     runner to call in a thread."""
 
-    def note(call: ToolCall, context: ToolContext, answer: Any) -> Any:
+    def report(call: ToolCall, context: ToolContext, answer: Any) -> Any:
         if (caller := CALLER.get()) is not None:
-            caller.note_answer(call, context, answer)
+            caller.on_answer(call, context, answer)
         return answer
 
-    async def note_awaited(call: ToolCall, context: ToolContext, answering: Any) -> Any:
-        return note(call, context, await answering)
+    async def report_awaited(call: ToolCall, context: ToolContext, answering: Any) -> Any:
+        return report(call, context, await answering)
 
-    async def noted(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
-        return note(call, context, await approve(call, decision, context))
+    async def reporting(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
+        return report(call, context, await approve(call, decision, context))
 
-    def noted_in_thread(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
+    def reporting_in_thread(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
         answer = approve(call, decision, context)
-        return note_awaited(call, context, answer) if isawaitable(answer) else note(call, context, answer)
+        return report_awaited(call, context, answer) if isawaitable(answer) else report(call, context, answer)
 
-    return noted if is_async(approve) else noted_in_thread
+    return reporting if is_async(approve) else reporting_in_thread

@@ -21,9 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ferrule import DefinitionError, Runner, ToolContext
 from ferrule.mcp.lines import UnreadableLine, parse_line
-from ferrule.mcp.serve._caller import Tokens, identity_of
+from ferrule.mcp.serve._caller import Tokens, make_identity
 from ferrule.mcp.serve._server import Principal, RunnerServer
-from ferrule.mcp.serve._sessions import SessionRoom
+from ferrule.mcp.serve._sessions import SessionLimits
 from ferrule.security.masking import MASK, format_traceback, mask_certain_credentials
 from ferrule.security.redactor import make_redactor
 from ferrule.values.content import safe_str
@@ -67,8 +67,8 @@ class MCPApp:
         self._served = served
         self.server: Server = served.server
         security = TransportSecuritySettings(
-            allowed_hosts=[*_with_ports(_LOCAL_HOSTS), *_with_ports(hosts)],
-            allowed_origins=[*_with_ports(f"http://{host}" for host in _LOCAL_HOSTS), *origins],
+            allowed_hosts=[*_add_ports(_LOCAL_HOSTS), *_add_ports(hosts)],
+            allowed_origins=[*_add_ports(f"http://{host}" for host in _LOCAL_HOSTS), *origins],
         )
         verifier = None if tokens is None else _Verifier(tokens)
         self._app = served.server.streamable_http_app(
@@ -81,7 +81,7 @@ class MCPApp:
         # Without tokens there is nobody to share with. Added before the others it runs behind them, and knows the
         # principal of a request.
         each = _MOST_SESSIONS if verifier is None else _MOST_SESSIONS_EACH
-        self._app.add_middleware(SessionRoom, most=_MOST_SESSIONS, most_each=each)
+        self._app.add_middleware(SessionLimits, most=_MOST_SESSIONS, most_each=each)
         if verifier is not None:
             self._app.add_middleware(AuthContextMiddleware)
             self._app.add_middleware(AuthenticationMiddleware, backend=BearerAuthBackend(verifier))
@@ -109,9 +109,9 @@ class MCPApp:
 
     def _report_refused_client(self, scope: Scope) -> None:
         has_token = "authorization" in Headers(scope=scope)
-        reason = "its token is not known" if has_token else "it gave no token"
+        reason = "its token is unknown" if has_token else "it gave no token"
         address = (scope.get("client") or ("",))[0]
-        log.warning("a client at %s was refused: %s", address, reason)
+        log.warning("refused a client at %s: %s", address, reason)
         self.runner.report_refused_client(reason, address)
 
     @property
@@ -180,28 +180,28 @@ class _Verifier:
         if not token or len(token) > _MOST_TOKEN:
             return None
         try:
-            known = self._tokens(token)
-            if isawaitable(known):
-                known = await known
-            return _principal_of(token, known)
+            owner = self._tokens(token)
+            if isawaitable(owner):
+                owner = await owner
+            return _make_principal(token, owner)
         except Exception as error:  # nobody is known, so nothing is allowed
             # A database may quote the token. A long one is searched as it is: anybody can send one full of slashes.
             hide = (
                 make_redactor(token) if len(token) <= _LONGEST_ESCAPED_TOKEN else lambda text: text.replace(token, MASK)
             )
             lines = "" if isinstance(error, DefinitionError) else format_traceback(error, hide)
-            log.error("no token can be looked up: %s%s", mask_certain_credentials(hide(safe_str(error))), lines)
+            log.error("a token cannot be looked up: %s%s", mask_certain_credentials(hide(safe_str(error))), lines)
             return None
 
 
-def _principal_of(token: str, known: object) -> Principal | None:
-    if isinstance(known, str) and known:
-        known = ToolContext(principal=known)
-    if not isinstance(known, ToolContext):  # silence means no
+def _make_principal(token: str, owner: object) -> Principal | None:
+    if isinstance(owner, str) and owner:
+        owner = ToolContext(principal=owner)
+    if not isinstance(owner, ToolContext):  # silence means no
         return None
     # Without a principal, all bearers of the same token are the same.
-    name = known.principal or f"token:{hashlib.sha256(token.encode()).hexdigest()[:24]}"
-    return Principal(token="", client_id=identity_of(name, known), name=name, scopes=[], context=known)
+    name = owner.principal or f"token:{hashlib.sha256(token.encode()).hexdigest()[:24]}"
+    return Principal(token="", client_id=make_identity(name, owner), name=name, scopes=[], context=owner)
 
 
 def _refuse_headers(headers: Headers) -> PlainTextResponse | None:
@@ -214,7 +214,7 @@ def _refuse_headers(headers: Headers) -> PlainTextResponse | None:
     return None
 
 
-def _with_ports(hosts: Iterable[str]) -> list[str]:
+def _add_ports(hosts: Iterable[str]) -> list[str]:
     """Return each host as it is, and with any port."""
     return [form for host in hosts for form in (host, f"{host}:*")]
 

@@ -33,14 +33,13 @@ def allowed_hosts(host: str, hosts: Iterable[str]) -> list[str]:
     Raises:
         DefinitionError: The server can be reached under names that nobody gave.
     """
-    given = [hosts] if isinstance(hosts, str) else [*hosts]
-    if is_loopback(host) or given:
-        return given
+    names = [hosts] if isinstance(hosts, str) else [*hosts]
+    if is_loopback(host) or names:
+        return names
     with contextlib.suppress(ValueError):
         if ipaddress.ip_address(host).is_unspecified:
             raise DefinitionError(
-                f"{host} is every address of this machine: say under which name it is reached, "
-                "hosts=['tools.example.com']"
+                f"{host} is every address of this machine: give the name that clients use, hosts=['tools.example.com']"
             )
     return [f"[{host}]" if ":" in host else host]
 
@@ -72,8 +71,8 @@ async def serve_http(
         def capture_signals(self) -> Iterator[None]:
             yield  # the signals are handled below
 
-    told = stop or asyncio.Event()
-    with bind(host, port) as sock, stop_on_signals(told) if stop is None else contextlib.nullcontext():
+    stopped = stop or asyncio.Event()
+    with bind(host, port) as sock, stop_on_signals(stopped) if stop is None else contextlib.nullcontext():
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=_STREAMS_END
         )
@@ -81,7 +80,7 @@ async def serve_http(
         async with app.lifespan():
             with _log_level(logging.ERROR):
                 serving = asyncio.ensure_future(server.serve(sockets=[sock]))
-                stopping = asyncio.ensure_future(told.wait())
+                stopping = asyncio.ensure_future(stopped.wait())
                 try:
                     if ready is not None:
                         ready(f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}/mcp")

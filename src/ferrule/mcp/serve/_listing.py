@@ -11,7 +11,7 @@ import mcp_types as wire
 from mcp.shared.exceptions import MCPError
 
 from ferrule import Runner, Tool
-from ferrule.mcp.content import annotations_of, tells_form, wire_name
+from ferrule.mcp.content import has_sendable_schema, make_annotations, wire_name
 from ferrule.values.frozen import thaw
 
 PAGE = 100
@@ -32,16 +32,17 @@ class Listing:
 
     def __init__(self, runner: Runner, *, seconds: float, public: bool, structured: bool) -> None:
         self._tools = tools = runner.tools
-        kept = [tool for tool in tools if structured and tells_form(tool, runner.around)]
-        schemas = {t.name: t.output_schema for t in kept}
-        told = {name: schema for name, schema in schemas.items() if schema is not None}
-        self._structured = frozenset(told)
-        self._structured_legacy = frozenset(name for name, schema in told.items() if schema.get("type") == "object")
-        self._untold = ((dict, list), (dict,)) if structured else ((), ())
+        with_schema = [tool for tool in tools if structured and has_sendable_schema(tool, runner.around)]
+        schemas = {t.name: t.output_schema for t in with_schema}
+        schemas_listed = {name: schema for name, schema in schemas.items() if schema is not None}
+        self._structured = frozenset(schemas_listed)
+        objects = {name for name, schema in schemas_listed.items() if schema.get("type") == "object"}
+        self._structured_legacy = frozenset(objects)
+        self._unlisted_types = ((dict, list), (dict,)) if structured else ((), ())
         self._ttl = int(seconds * 1000)
         self._scope: Any = "public" if public else "private"
-        self._modern = [self._written(tool, modern=True) for tool in tools]
-        self._legacy = [self._written(tool, modern=False) for tool in tools]
+        self._modern = [self._to_wire_tool(tool, modern=True) for tool in tools]
+        self._legacy = [self._to_wire_tool(tool, modern=False) for tool in tools]
         text = json.dumps([tool.model_dump(mode="json", by_alias=True) for tool in self._modern], sort_keys=True)
         self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -64,24 +65,24 @@ class Listing:
         before 2026 an object."""
         return tool.name in (self._structured if modern else self._structured_legacy)
 
-    def untold(self, *, modern: bool) -> tuple[type, ...]:
+    def unlisted_types(self, *, modern: bool) -> tuple[type, ...]:
         """Return the classes of outputs sent as structured content if the tool's output schema was not listed. Before
         2026 structured content is an object."""
-        return self._untold[0 if modern else 1]
+        return self._unlisted_types[0 if modern else 1]
 
-    def schema_of(self, name: str) -> dict[str, Any] | None:
+    def find_input_schema(self, name: str) -> dict[str, Any] | None:
         """Return the input schema of a tool, for the headers that mirror arguments."""
         tool = self._tools.find(name)
         return None if tool is None else thaw(tool.input_schema)
 
-    def _written(self, tool: Tool, *, modern: bool) -> wire.Tool:
+    def _to_wire_tool(self, tool: Tool, *, modern: bool) -> wire.Tool:
         return wire.Tool(
             name=wire_name(tool),
             title=tool.title,
             description=tool.description or None,
             input_schema=thaw(tool.input_schema),
             output_schema=thaw(tool.output_schema) if self.is_structured(tool, modern=modern) else None,
-            annotations=annotations_of(tool),
+            annotations=make_annotations(tool),
         )
 
     def _cursor(self, place: int) -> str:
@@ -91,4 +92,4 @@ class Listing:
         for place in range(PAGE, len(self._modern), PAGE):
             if cursor == self._cursor(place):
                 return place
-        raise MCPError(wire.INVALID_PARAMS, "Unknown cursor: the list has changed; begin again without one")
+        raise MCPError(wire.INVALID_PARAMS, "Unknown cursor: the list has changed; start again without a cursor")

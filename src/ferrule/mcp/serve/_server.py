@@ -4,7 +4,7 @@ a request            `RunnerServer._call_tool`: who asks, on whose behalf, and w
 its first time       `runner.run`, with the whole path; a question to a client of 2026-07-28 suspends the call, and
 │                    its sealed record travels as `requestState`, encrypted and bound by `RequestStateBoundary`
 its next time        `runner.resume`, with the person's answer
-the result           `call_result`
+the result           `to_wire_result`
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolResult, ask, deny
-from ferrule.approval import ApprovalRequest, add_preview
+from ferrule.approval import Asked, add_preview
 from ferrule.kernel.results import NOTHING_RUN
 from ferrule.kernel.tasks import start_eagerly
-from ferrule.mcp.content import call_result
-from ferrule.mcp.forms import MOST_IN_A_MESSAGE, Form, answer_of, elicitation, form_of
-from ferrule.mcp.serve._caller import CALLER, ask_client, noting
+from ferrule.mcp.content import to_wire_result
+from ferrule.mcp.forms import MOST_MESSAGE, Form, elicitation, make_form, to_decision
+from ferrule.mcp.serve._caller import CALLER, ask_client, report_answers
 from ferrule.mcp.serve._listing import Listing
 from ferrule.scheduling.clock import running_loop
 from ferrule.security.masking import MASK
@@ -56,13 +56,13 @@ from ferrule.values.json_text import format_json, is_same_json
 from ferrule.values.log import make_logger
 
 Request = ServerRequestContext[Any, Any]
-_Said = tuple[float, float | None, str]
+_Progress = tuple[float, float | None, str]
 _MOST_STATE = 1_000_000
 _MOST_PROGRESS = 100
 _MOST_ANSWERS = 100
 _TRACE_KEYS = ("traceparent", "tracestate", "baggage")
-_NOTHING_SAID: deque[_Said] = deque(maxlen=0)
-_NO_FORMS = deny("the client of this call can ask nobody: it declares no elicitation by form")
+_NO_PROGRESS: deque[_Progress] = deque(maxlen=0)
+_NO_FORMS = deny("the client of this call cannot ask a person: it declares no elicitation by form")
 _FORMS_REQUIRED: dict[str, Any] = {"requiredCapabilities": {"elicitation": {"form": {}}}}
 _TOO_LARGE = "The call is too large to be asked about: its record has more than 1,000,000 characters."
 _MAY_HAVE_RUN = "It had been started, so its effect may have happened."
@@ -106,7 +106,7 @@ class Principal(AccessToken):
     """A recognized bearer token.
 
     Attributes:
-        client_id: The identity of the caller: `identity_of` its name and context.
+        client_id: The identity of the caller: `make_identity` its name and context.
         name: The principal, or a name in place of one.
         context: The context of its calls.
     """
@@ -125,12 +125,12 @@ class LowLevelServer(Server[Any]):
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
         """Return the options of the handshake."""
-        told = notification_options or NotificationOptions(tools_changed=True)
-        return super().create_initialization_options(told, experimental_capabilities, extensions)
+        options = notification_options or NotificationOptions(tools_changed=True)
+        return super().create_initialization_options(options, experimental_capabilities, extensions)
 
 
 @dataclass(eq=False)
-class _Served:
+class _ServedRunner:
     """One runner and its list of tools. A call keeps those that it began with.
 
     Attributes:
@@ -146,20 +146,20 @@ class _Client:
     """The client of one call: ask it, and report progress to it. If there is too much progress, the oldest is dropped.
 
     Attributes:
-        telling: The task that reports progress, if there was any.
+        progress_task: The task that reports progress, if there was any.
     """
 
-    def __init__(self, request: Request, settings: Settings, ahead: Mapping[str, object]) -> None:
+    def __init__(self, request: Request, settings: Settings, early_answers: Mapping[str, object]) -> None:
         self._request = request
         self._settings = settings
-        self._ahead = dict(ahead) if ahead else {}
-        self._put_off: tuple[Decision, Decision, Form] | None = None
-        self._left: tuple[Decision, Decision, Form] | None = None
+        self._early_answers = dict(early_answers)
+        self._offered: tuple[Decision, Decision, Form] | None = None
+        self._open_question: tuple[Decision, Decision, Form] | None = None
         self._lacks_forms = False
         self._loop = asyncio.get_running_loop()
-        self._told = -math.inf
-        self._waiting: deque[_Said] = _NOTHING_SAID  # most calls report no progress
-        self.telling: asyncio.Task[None] | None = None
+        self._last_progress = -math.inf
+        self._waiting: deque[_Progress] = _NO_PROGRESS  # most calls report no progress
+        self.progress_task: asyncio.Task[None] | None = None
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -174,26 +174,26 @@ class _Client:
         declared = None if capabilities is None else capabilities.elicitation
         if declared is None or (declared.form is None and declared.url is not None):
             return _NO_FORMS
-        asked = await add_preview(ApprovalRequest.from_call(call, decision, context))
+        asked = await add_preview(Asked.of(call, decision, context))
         if asked.problem is not None:
             return deny(asked.problem)
-        form = _form_of(asked)
+        form = _make_form(asked)
         if not modern:
             return await self._elicit(form, call)
         # Input for a tool may come with the call; a yes is only valid after its question.
-        given = None if form.kind == "yes" else self._ahead.pop(form.key, None)
-        if isinstance(given, wire.ElicitResult):
-            return answer_of(form, given, name_of(_principal(self._request)), call.arguments)
-        put_off = ask(decision.reason, into=decision.into)  # another object, to recognize it by identity
-        self._put_off = put_off, decision, form
-        return put_off
+        answer = None if form.kind == "yes" else self._early_answers.pop(form.key, None)
+        if isinstance(answer, wire.ElicitResult):
+            return to_decision(form, answer, get_name(_principal(self._request)), call.arguments)
+        offered = ask(decision.reason, into=decision.into)  # another object, to recognize it by identity
+        self._offered = offered, decision, form
+        return offered
 
-    def note_answer(self, call: ToolCall, context: ToolContext, answer: object) -> None:
+    def on_answer(self, call: ToolCall, context: ToolContext, answer: object) -> None:
         """Remember the question if the approver has answered with the very ask from `ask`. An ask of the approver's own
         is not for the client, even if the client was asked before."""
         if call.parent is None and not context.inside:
-            put_off = self._put_off
-            self._left = put_off if put_off is not None and answer is put_off[0] else None
+            offered = self._offered
+            self._open_question = offered if offered is not None and answer is offered[0] else None
             self._lacks_forms = answer is _NO_FORMS
 
     def check_declared(self, result: ToolResult) -> None:
@@ -213,9 +213,9 @@ class _Client:
 
     def form_for(self, pending: Mapping[str, Any]) -> Form | None:
         """Return the form for the question of a suspended call, or None if the question is not for the client."""
-        if self._left is None:
+        if self._open_question is None:
             return None
-        _, asked, form = self._left
+        _, asked, form = self._open_question
         # Background work of a handler may have asked since.
         is_it = pending["reason"] == clean_text(asked.reason) and is_same_json(
             thaw(pending["schema"]), thaw(asked.schema)
@@ -224,7 +224,7 @@ class _Client:
 
     async def _elicit(self, form: Form, call: ToolCall) -> Decision | bool:
         try:
-            given = await self._request.session.send_request(
+            answer = await self._request.session.send_request(
                 elicitation(form),
                 wire.ElicitResult,
                 request_read_timeout_seconds=self._settings.answer_within,
@@ -235,48 +235,48 @@ class _Client:
                 return deny(f"nobody answered within {self._settings.answer_within:g} s")
             return deny("the client could not ask")
         except ValidationError:
-            return deny("what the client answered is no answer of MCP's")
-        return answer_of(form, given, name_of(_principal(self._request)), call.arguments)
+            return deny("the client's answer is not valid in MCP")
+        return to_decision(form, answer, get_name(_principal(self._request)), call.arguments)
 
     # -- progress -----------------------------------------------------------------------------------------------------
 
-    def note(self, data: Mapping[str, Any]) -> None:
+    def on_progress(self, data: Mapping[str, Any]) -> None:
         """Queue the progress of a `tool:progress` event, from any thread."""
         done: Any = data.get("done")
         total: Any = data.get("total")
         if _is_number(done):
-            said: _Said = (done, total if _is_number(total) else None, data.get("message") or "")
+            progress: _Progress = (done, total if _is_number(total) else None, data.get("message") or "")
             if running_loop() is self._loop:
-                self._add(said)
+                self._add(progress)
             else:
-                self._loop.call_soon_threadsafe(self._add, said)
+                self._loop.call_soon_threadsafe(self._add, progress)
 
-    def _add(self, said: _Said) -> None:
-        if self._waiting is _NOTHING_SAID:
+    def _add(self, progress: _Progress) -> None:
+        if self._waiting is _NO_PROGRESS:
             self._waiting = deque(maxlen=_MOST_PROGRESS)
-        self._waiting.append(said)
-        if self.telling is None or self.telling.done():
-            self.telling = self._loop.create_task(self._tell())
+        self._waiting.append(progress)
+        if self.progress_task is None or self.progress_task.done():
+            self.progress_task = self._loop.create_task(self._report_progress())
 
-    async def _tell(self) -> None:
+    async def _report_progress(self) -> None:
         while self._waiting:
             done, total, message = self._waiting.popleft()
-            if done > self._told:  # MCP forbids progress that does not increase
-                self._told = done
+            if done > self._last_progress:  # MCP forbids progress that does not increase
+                self._last_progress = done
                 await self._request.session.report_progress(done, total, message or None)
 
-    async def all_told(self) -> None:
+    async def wait_for_progress(self) -> None:
         """Wait until all progress is reported. The result must come after it."""
-        if self.telling is not None:
-            await asyncio.wait({self.telling})
+        if self.progress_task is not None:
+            await asyncio.wait({self.progress_task})
 
-    def stop_telling(self) -> None:
+    def stop_progress(self) -> None:
         """Report nothing more."""
-        if self.telling is not None:
-            self.telling.cancel()
+        if self.progress_task is not None:
+            self.progress_task.cancel()
 
 
-class _Room:
+class _Quota:
     """The count of something, of all principals and of each, with its limits."""
 
     def __init__(self, most: float, most_each: float) -> None:
@@ -285,21 +285,21 @@ class _Room:
         self._all = 0
         self._each: dict[str | None, int] = {}
 
-    def enter(self, who: str | None) -> bool:
+    def enter(self, owner: str | None) -> bool:
         """Count one more, if there is room for it. Return whether there was."""
-        each = self._each.get(who, 0)
+        each = self._each.get(owner, 0)
         if self._all >= self._most or each >= self._most_each:
             return False
         self._all += 1
-        self._each[who] = each + 1
+        self._each[owner] = each + 1
         return True
 
-    def leave(self, who: str | None) -> None:
+    def leave(self, owner: str | None) -> None:
         """Count one less."""
         self._all -= 1
-        each = self._each[who] = self._each[who] - 1
+        each = self._each[owner] = self._each[owner] - 1
         if not each:
-            del self._each[who]
+            del self._each[owner]
 
 
 class RunnerServer:
@@ -311,9 +311,9 @@ class RunnerServer:
 
     def __init__(self, runner: Runner, settings: Settings) -> None:
         self._settings = settings
-        self._calls = _Room(settings.in_flight, settings.in_flight_each)
-        self._listeners = _Room(settings.in_flight, settings.in_flight_each)
-        self._before: set[_Served] = set()  # served before, with calls under way
+        self._calls = _Quota(settings.in_flight, settings.in_flight_each)
+        self._listeners = _Quota(settings.in_flight, settings.in_flight_each)
+        self._earlier: set[_ServedRunner] = set()  # served before, with calls under way
         self._clients: dict[str, _Client] = {}
         self._followed: set[str | int] = set()
         self._bus = InMemorySubscriptionBus()
@@ -326,7 +326,7 @@ class RunnerServer:
             instructions=settings.instructions,
             on_list_tools=self._list_tools,
             on_subscriptions_listen=self._listen_for_changes,
-            get_tool_input_schema=lambda name: self._served.listing.schema_of(name),
+            get_tool_input_schema=lambda name: self._served.listing.find_input_schema(name),
         )
         # Results go out as they are, and not as models.
         self.server.add_request_handler("tools/call", wire.CallToolRequestParams, self._call_tool)
@@ -340,7 +340,7 @@ class RunnerServer:
         changed."""
         before, self._served, self.runner = self._served, self._serve(runner), runner
         if before.calls:
-            self._before.add(before)
+            self._earlier.add(before)
         if before.listing.digest != self._served.listing.digest:
             await self._bus.publish(ToolsListChanged())
 
@@ -348,17 +348,17 @@ class RunnerServer:
         """Take no new calls, and wait for those under way, like leaving a runner does. End the streams of clients that
         listen for changes."""
         self._listen.close()
-        await asyncio.gather(*[_leave(served.runner) for served in (self._served, *self._before)])
+        await asyncio.gather(*[_leave(served.runner) for served in (self._served, *self._earlier)])
 
-    def _serve(self, runner: Runner) -> _Served:
+    def _serve(self, runner: Runner) -> _ServedRunner:
         if not isinstance(runner, Runner):
-            raise DefinitionError(f"what is served is a Runner, not {type(runner).__name__}: Runner(tools) makes one")
+            raise DefinitionError(f"serve a Runner, not {type(runner).__name__}: Runner(tools) makes one")
         settings = self._settings
         listing = Listing(runner, seconds=settings.keep_list, public=settings.public, structured=settings.structured)
         observers = [*runner.observers, self._observe]
         inside = runner.inside if settings.limit is None else (settings.limit, *runner.inside)
-        approve = noting(runner.approve or ask_client)
-        return _Served(runner.replace(approve=approve, observers=observers, inside=inside), listing)
+        approve = report_answers(runner.approve or ask_client)
+        return _ServedRunner(runner.replace(approve=approve, observers=observers, inside=inside), listing)
 
     # -- what clients send --------------------------------------------------------------------------------------------
 
@@ -368,13 +368,13 @@ class RunnerServer:
     async def _listen_for_changes(
         self, request: Request, params: wire.SubscriptionsListenRequestParams
     ) -> wire.SubscriptionsListenResult:
-        who = name_of(_principal(request))
-        if not self._listeners.enter(who):
+        owner = get_name(_principal(request))
+        if not self._listeners.enter(owner):
             raise MCPError(wire.INTERNAL_ERROR, _TOO_MANY_LISTEN)
         try:
             return await self._listen(request, params)
         finally:
-            self._listeners.leave(who)
+            self._listeners.leave(owner)
 
     async def _follow_changes(self, request: Request, params: wire.NotificationParams) -> None:
         """Notify a client of 2025 of changes, as long as its connection lasts: the SDK ends this with it."""
@@ -399,11 +399,11 @@ class RunnerServer:
         self, request: Request, params: wire.CallToolRequestParams
     ) -> dict[str, Any] | wire.CallToolResult | wire.InputRequiredResult:
         served, principal, modern = self._served, _principal(request), _is_modern(request)
-        who = name_of(principal)
+        owner = get_name(principal)
         tool = served.runner.tools.find(params.name)
         if tool is None:
             raise MCPError(wire.INVALID_PARAMS, f"Unknown tool: {params.name[:200]!r}")
-        if not self._calls.enter(who):
+        if not self._calls.enter(owner):
             return _refused_call(_BUSY)
         served.calls += 1
         state = params.request_state if modern else None
@@ -414,24 +414,28 @@ class RunnerServer:
                 call = ToolCall(new_id(), tool.name, format_json(params.arguments or {}))
                 result = await self._run(client, call.id, served.runner.run(call, context))
             else:
-                form, record = _carried(state)
-                given = (params.input_responses or {}).get(form.key)
-                if not isinstance(given, wire.ElicitResult):  # asked again, until there is an answer
+                form, record = _read_state(state)
+                answer = (params.input_responses or {}).get(form.key)
+                if not isinstance(answer, wire.ElicitResult):  # asked again, until there is an answer
                     return _question(form, state)
-                answer = answer_of(form, given, who, record["pending"]["arguments"])
-                run = served.runner.resume(record, answer, context, by=who)
+                decision = to_decision(form, answer, owner, record["pending"]["arguments"])
+                run = served.runner.resume(record, decision, context, by=owner)
                 result = await self._run(client, record["pending"]["call"]["id"], run)
         finally:
-            self._calls.leave(who)
+            self._calls.leave(owner)
             served.calls -= 1
             if not served.calls:
-                self._before.discard(served)
+                self._earlier.discard(served)
         if result.pending is not None and (asked := client.form_for(result.pending)) is not None:
-            return _asked(asked, result, time.time() + self._settings.answer_within)
+            return _make_question(asked, result, time.time() + self._settings.answer_within)
         client.check_declared(result)
         listing = served.listing
-        told, untold = listing.is_structured(tool, modern=modern), listing.untold(modern=modern)
-        return call_result(result, tool, told=told, untold=untold)
+        return to_wire_result(
+            result,
+            tool,
+            schema_listed=listing.is_structured(tool, modern=modern),
+            unlisted_types=listing.unlisted_types(modern=modern),
+        )
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
@@ -445,8 +449,7 @@ class RunnerServer:
         try:
             if not task.done():
                 await asyncio.wait({task})
-            if client.telling is not None:
-                await client.all_told()
+            await client.wait_for_progress()
         except asyncio.CancelledError:
             task.cancel()
             with anyio.CancelScope(shield=True):
@@ -456,15 +459,14 @@ class RunnerServer:
             raise
         finally:
             CALLER.reset(token)
-            if client.telling is not None:
-                client.stop_telling()
+            client.stop_progress()
             if self._clients.get(call_id) is client:  # a question that was answered twice has one call
                 del self._clients[call_id]
         return task.result()
 
     def _observe(self, event: Event) -> None:
         if event.kind == "tool:progress" and (client := self._clients.get(event.call.id)) is not None:
-            client.note(event.data)
+            client.on_progress(event.data)
 
     def _context(self, request: Request, principal: Principal | None) -> ToolContext:
         """Return the context of a call: its token's, or the server's own, with the session of its connection."""
@@ -515,7 +517,7 @@ def _security(settings: Settings) -> RequestStateSecurity:
         raise DefinitionError(f"state_key: {error}") from None
 
 
-def name_of(principal: Principal | None) -> str | None:
+def get_name(principal: Principal | None) -> str | None:
     """Return the name of a caller; `None` if no tokens are asked for."""
     return None if principal is None else principal.name
 
@@ -527,10 +529,10 @@ def identity(request: Request) -> str | None:
 
 
 def _principal(request: Request) -> Principal | None:
-    return None if request.request is None else principal_of(request.request.scope)
+    return None if request.request is None else find_principal(request.request.scope)
 
 
-def principal_of(scope: Mapping[str, Any]) -> Principal | None:
+def find_principal(scope: Mapping[str, Any]) -> Principal | None:
     """Return the principal of an HTTP request, if its token was recognized."""
     user = scope.get("user")
     token = user.access_token if isinstance(user, AuthenticatedUser) else None
@@ -554,7 +556,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
-def _asked(form: Form, result: ToolResult, until: float) -> wire.CallToolResult | wire.InputRequiredResult:
+def _make_question(form: Form, result: ToolResult, until: float) -> wire.CallToolResult | wire.InputRequiredResult:
     """Return the question of a suspended call, with its record."""
     state = json.dumps([form, {"pending": thaw(result.pending)}, until])
     if len(state) <= _MOST_STATE:
@@ -562,7 +564,7 @@ def _asked(form: Form, result: ToolResult, until: float) -> wire.CallToolResult 
     return _refused_call(f"{_TOO_LARGE} {NOTHING_RUN if result.executed is False else _MAY_HAVE_RUN}")
 
 
-def _carried(state: str) -> tuple[Form, dict[str, Any]]:
+def _read_state(state: str) -> tuple[Form, dict[str, Any]]:
     """Return the form and the record carried by a client. The SDK has checked their seal. The seal is made anew
     whenever the question is sent again; the time for an answer is not.
 
@@ -576,20 +578,15 @@ def _carried(state: str) -> tuple[Form, dict[str, Any]]:
     return Form(*form), record
 
 
-def _form_of(asked: ApprovalRequest) -> Form:
+def _make_form(asked: Asked) -> Form:
     message = asked.text.strip()
-    if len(message) > MOST_IN_A_MESSAGE:  # beginnings and ends, so that nothing hides behind much else
-        message = truncate_text(asked.question().text.strip(), MOST_IN_A_MESSAGE)
-    return form_of(message, asked.decision.schema, asked.binds)
+    if len(message) > MOST_MESSAGE:  # beginnings and ends, so that nothing hides behind much else
+        message = truncate_text(asked.question().text.strip(), MOST_MESSAGE)
+    return make_form(message, asked.decision.schema, asked.binds)
 
 
 def _question(form: Form, state: str | None) -> wire.InputRequiredResult:
     return wire.InputRequiredResult(input_requests={form.key: elicitation(form)}, request_state=state)
-
-
-def _elicitation(form: Form) -> wire.ElicitRequest:
-    params = wire.ElicitRequestFormParams(message=form.message, requested_schema=form.schema)
-    return wire.ElicitRequest(params=params)
 
 
 def _refused_call(why: str) -> wire.CallToolResult:

@@ -129,7 +129,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 @contextmanager
 def _claimed_input() -> Iterator[int]:
     """Yield the real standard input; for tools and their programs it is empty meanwhile."""
-    standard = _descriptor_of("input", sys.stdin)
+    standard = _get_descriptor("input", sys.stdin)
     private = os.dup(standard)
     _point_to_nothing(standard, os.O_RDONLY)
     try:
@@ -144,9 +144,9 @@ def _claimed_output() -> Iterator[int]:
 
     Its descriptor stays open, because a thread may still write to it.
     """
-    standard = _descriptor_of("output", sys.stdout)
+    standard = _get_descriptor("output", sys.stdout)
     if not _output_is_free.acquire(blocking=False):
-        raise RuntimeError("another serve.stdio of this process has its standard output")
+        raise RuntimeError("another serve.stdio of this process uses its standard output")
     private = os.dup(standard)
     try:
         os.dup2(2, standard)
@@ -159,11 +159,11 @@ def _claimed_output() -> Iterator[int]:
         _output_is_free.release()
 
 
-def _descriptor_of(name: str, stream: Any) -> int:
+def _get_descriptor(name: str, stream: Any) -> int:
     try:
         return int(stream.fileno())
     except (AttributeError, OSError, ValueError):
-        raise RuntimeError(f"serve.stdio needs a standard {name}, and there is none") from None
+        raise RuntimeError(f"serve.stdio needs a standard {name}, which is missing") from None
 
 
 def _point_to_nothing(descriptor: int, flags: int) -> None:

@@ -108,7 +108,7 @@ class TokenFile:
             return None
         return None if found is None else found.principal
 
-    def limits_of(self, principal: str | None) -> Limits:
+    def find_limits(self, principal: str | None) -> Limits:
         """Return the limits of a principal: the smallest of each if several tokens have one."""
         return self._limits.get(principal or "", Limits())
 
@@ -179,7 +179,7 @@ def check_name(name: str) -> None:
         DefinitionError: The name is invalid; the text gives the rule.
     """
     if not _TOKEN_NAME.fullmatch(name):
-        raise DefinitionError(f"{name!r} is no name of a token: it has letters, digits, '_' and '-', 100 at most")
+        raise DefinitionError(f"{name!r} is not a valid name of a token: use at most 100 letters, digits, '_' and '-'")
 
 
 _ENTRY_KEYS = ("sha256", "principal", "expires", *LIMIT_KEYS)
@@ -188,7 +188,7 @@ _ENTRY_KEYS = ("sha256", "principal", "expires", *LIMIT_KEYS)
 def _read_entry(name: str, entry: Any) -> Token:
     check_name(name)
     if not isinstance(entry, Mapping):
-        raise DefinitionError(f"{name!r} stands outside of a token: write it under a heading such as [ann]")
+        raise DefinitionError(f"{name!r} is outside a token: write it below a heading such as [ann]")
     for key in entry:
         if key not in _ENTRY_KEYS:
             near = NameIndex(_ENTRY_KEYS).find_nearest(key, 1)
@@ -198,27 +198,27 @@ def _read_entry(name: str, entry: Any) -> Token:
     if not isinstance(digest, str) or not _SHA256.fullmatch(digest):
         raise DefinitionError(f"the token {name!r} needs sha256, 64 hexadecimal digits: ferrule token new writes it")
     if not isinstance(principal, str) or not principal:
-        raise DefinitionError(f"the principal of the token {name!r} is a text that is not empty, not {principal!r}")
+        raise DefinitionError(f"the principal of the token {name!r} must be a text with a character, not {principal!r}")
     if expires is not None and not (isinstance(expires, datetime) and expires.tzinfo):
         raise DefinitionError(
-            f"expires of the token {name!r} is a time with its offset, such as 2027-01-31T00:00:00Z, not {expires}"
+            f"expires of the token {name!r} must be a time with its offset, such as 2027-01-31T00:00:00Z, not {expires}"
         )
     limits = Limits(**{key: _read_limit(name, key, entry[key]) for key in LIMIT_KEYS if key in entry})
     return Token(name, digest, principal, expires, limits)
 
 
-def _read_limit(name: str, key: str, given: Any) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise DefinitionError(f"{key} of the token {name!r} is a whole number of at least 1, not {given!r}")
-    return given
+def _read_limit(name: str, key: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise DefinitionError(f"{key} of the token {name!r} must be a whole number of at least 1, not {value!r}")
+    return value
 
 
 def _limits_by_principal(tokens: Iterable[Token]) -> dict[str, Limits]:
     found: dict[str, Limits] = {}
     for token in tokens:
-        both = zip(found.get(token.principal, Limits()), token.limits, strict=True)
-        given = ([limit for limit in pair if limit is not None] for pair in both)
-        found[token.principal] = Limits(*(min(limits, default=None) for limits in given))
+        pairs = zip(found.get(token.principal, Limits()), token.limits, strict=True)
+        stated = ([limit for limit in pair if limit is not None] for pair in pairs)
+        found[token.principal] = Limits(*(min(limits, default=None) for limits in stated))
     return found
 
 
@@ -237,20 +237,20 @@ class TokenLimits:
         # A name of its own: a rate of the runner's in the same journal counts apart.
         self._shared = shared(Memory() if journal is None else journal, name="ferrule.definition.tokens")
         self._running: set[str] = set()
-        self._middleware_for = cache(self._middleware_of)
+        self._middleware_for = cache(self._make_middleware)
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         """Run the call if its principal's limits allow it, or return a result with the limit that is reached."""
         if call.parent not in self._running:
-            for middleware in self._middleware_for(self._tokens.limits_of(context.principal)):
-                next = _next_of(middleware, next)
+            for middleware in self._middleware_for(self._tokens.find_limits(context.principal)):
+                next = _wrap_next(middleware, next)
         self._running.add(call.id)
         try:
             return await next(call, context)
         finally:
             self._running.discard(call.id)
 
-    def _middleware_of(self, limits: Limits) -> list[Middleware]:
+    def _make_middleware(self, limits: Limits) -> list[Middleware]:
         """Return the middleware for these limits, the innermost first. The limit that refuses most often stands
         outermost, so a refused call counts nothing in the others."""
         by_principal: Any = {"by": "principal", "limits": self._shared}
@@ -275,12 +275,12 @@ class TokenLimits:
             return ([day, count + 1], True) if count < most else (value, False)
 
         try:
-            had = await wait_for_answer(self._shared.order(self._shared.place("day", context.principal), take))
+            is_counted = await wait_for_answer(self._shared.order(self._shared.place("day", context.principal), take))
         except StoreError as error:
-            log.error("%s was not run, as what counts the calls of a day did not answer: %s", call.name, error)
-            return _limit_reached(call, "what counts the calls of a day cannot be reached")
+            log.error("%s did not run, because the count of today's calls cannot be read: %s", call.name, error)
+            return _make_limited(call, "the count of today's calls cannot be read")
         text = f"the limit of {most} calls a day for this principal is reached, until 0:00 UTC"
-        return await next(call, context) if had else _limit_reached(call, text, round(_DAY_SECONDS - seconds, 3))
+        return await next(call, context) if is_counted else _make_limited(call, text, round(_DAY_SECONDS - seconds, 3))
 
     async def _hold_slot(self, most: int, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         slot = self._shared.lease({f"token:{context.principal}": most}, (), shared=False)
@@ -292,16 +292,16 @@ class TokenLimits:
 
         try:
             await context.pause(_SLOT_WAIT, acquire, timed=False)
-            return await next(call, context) if has_slot else _limit_reached(call, slot.busy_reason)
+            return await next(call, context) if has_slot else _make_limited(call, slot.busy_reason)
         finally:
             slot.release()
 
 
-def _next_of(middleware: Middleware, next: Next) -> Next:
+def _wrap_next(middleware: Middleware, next: Next) -> Next:
     return lambda call, context: middleware(call, context, next)
 
 
-def _limit_reached(call: ToolCall, why: str, retry_after: float | None = None) -> ToolResult:
+def _make_limited(call: ToolCall, why: str, retry_after: float | None = None) -> ToolResult:
     text = f"{call.name} could not be called: {why}. Nothing was run."
     metadata = None if retry_after is None else {"retry_after": retry_after}
     return ToolResult(None, text, metadata, status="limited", executed=False)

@@ -19,19 +19,19 @@ from ferrule.remote._wire import VERSION, Kind, Order
 from ferrule.values.call import ToolCall
 
 log = logging.getLogger("ferrule")
-VALID = 86_400.0
+VALID_SECONDS = 86_400.0
 """The seconds after which no worker accepts an order."""
 _WITHDRAW_SECONDS = 5.0
 """The seconds to find out whether a cancelled handler had begun."""
 
 
-class Line(Protocol):
-    """A way to send orders to the far side and to get its messages. See docs/beyond-one-machine.md#other-engines."""
+class OrderTransport(Protocol):
+    """A way to send orders to the remote side and to get its messages. See docs/beyond-one-machine.md#other-engines."""
 
     def send(
         self, workflow: str, order: str, *, repeatable: bool, principal: str | None
     ) -> AsyncGenerator[str | None, None]:
-        """Yield the messages of the far side, up to its last one.
+        """Yield the messages of the remote side, up to its last one.
 
         `None` means that the order was handed over: the handler counts as begun from then on.
 
@@ -47,28 +47,28 @@ class Line(Protocol):
 
 
 class RemoteExecutor(Executor):
-    """The executor of one tool's handler on the far side of a line. See docs/beyond-one-machine.md#other-engines.
+    """The executor of one tool's handler behind a transport. See docs/beyond-one-machine.md#other-engines.
 
     Args:
         tool: Another process must find it by its name in its module.
-        line: The way to send orders.
+        transport: The way to send orders.
         seal: The seal to sign orders and verify messages.
-        queue: The name of the far side, which verifies it.
+        queue: The name of the remote side, which verifies it.
 
     Raises:
         DefinitionError: No other process could make the tool, or it has hidden values and the seal does not encrypt.
     """
 
-    def __init__(self, tool: Tool, line: Line, seal: Seal, queue: str) -> None:
+    def __init__(self, tool: Tool, transport: OrderTransport, seal: Seal, queue: str) -> None:
         if tool.hidden and not seal.encrypts:
             names = ", ".join(sorted(tool.hidden))
             raise DefinitionError(
-                f"tool {tool.name!r} has values that are bound or private ({names}), which others could read on their "
+                f"tool {tool.name!r} has values that are bound or private ({names}), which others could read on the "
                 "way: give encrypt_key=…, or set FERRULE_ENCRYPT_KEY"
             )
         self._tool = tool
         self._recipe = Recipe(tool).text
-        self._line = line
+        self._transport = transport
         self._seal = seal
         self._queue = queue
 
@@ -82,14 +82,14 @@ class RemoteExecutor(Executor):
             refused = NotStartedError(f"the call cannot be sent: {type(error).__name__}: {error}")
             call.report_not_started(refused)
             raise refused from error
-        about, repeatable = {"queue": self._queue, "workflow": workflow}, self._may_be_repeated(call.call)
-        order = self._seal.close(text, valid=VALID, kind="order", repeatable=repeatable, **about)
-        messages = self._line.send(workflow, order, repeatable=repeatable, principal=context.principal)
-        incoming = Incoming(call, self._seal, about)
+        subject, repeatable = {"queue": self._queue, "workflow": workflow}, self._may_be_repeated(call.call)
+        order = self._seal.close(text, valid=VALID_SECONDS, kind="order", repeatable=repeatable, **subject)
+        messages = self._transport.send(workflow, order, repeatable=repeatable, principal=context.principal)
+        incoming = Incoming(call, self._seal, subject)
         reading = asyncio.ensure_future(incoming.read(messages))
         reading.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # seen, even if nobody waits
         try:
-            if await call.wait_for_start(incoming.begun):
+            if await call.wait_for_start(incoming.start):
                 return await asyncio.shield(reading)
             await _withdraw(reading)
             if incoming.not_started:
@@ -97,7 +97,7 @@ class RemoteExecutor(Executor):
                     "nobody took a call of %r from %r in time: is a worker running?", call.call.name, self._queue
                 )
                 raise NotStartedError("no worker was free for it in time", limited=True)
-            raise UnknownOutcomeError(_untold(call.call.name))
+            raise UnknownOutcomeError(_describe_unknown(call.call.name))
         except NotStartedError as error:
             if incoming.not_started:  # not a NotStartedError of the handler itself
                 call.report_not_started(error)
@@ -123,18 +123,18 @@ class Incoming:
 
     Attributes:
         not_started: Whether certainly no handler was started.
-        begun: The time at which the handler began, by `time.monotonic()`; `None` if there is nothing to wait for.
+        start: The time at which the handler began, by `time.monotonic()`; `None` if there is nothing to wait for.
     """
 
-    def __init__(self, call: StartedCall, seal: Seal, about: dict[str, str]) -> None:
+    def __init__(self, call: StartedCall, seal: Seal, subject: dict[str, str]) -> None:
         self._call = call
         self._seal = seal
-        self._about = about
+        self._subject = subject
         self._run: str | None = None
         self._number = 0
         self._chunks: list[object] = []
         self.not_started = False
-        self.begun: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
+        self.start: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
 
     async def read(self, messages: AsyncGenerator[str | None, None]) -> Any:
         """Read all messages and return the handler's value.
@@ -145,20 +145,20 @@ class Incoming:
             BaseException: The handler's own exception.
         """
         try:
-            async with aclosing(self._told(messages)) as told:
-                async for text in told:
-                    kind, what = self._opened(text) if text is not None else (Kind.BEGAN, None)
+            async with aclosing(self._read_all(messages)) as texts:
+                async for text in texts:
+                    kind, what = self._verify(text) if text is not None else (Kind.BEGAN, None)
                     if kind == Kind.BEGAN:
-                        self._begin(time.monotonic())
-                    elif kind == Kind.TOLD:
-                        self._take(what)
+                        self._set_start(time.monotonic())
+                    elif kind == Kind.PROGRESS:
+                        self._add_progress(what)
                     else:
-                        return self._ended(kind, what)
-            raise UnknownOutcomeError(_untold(self._call.call.name))
+                        return self._to_value(kind, what)
+            raise UnknownOutcomeError(_describe_unknown(self._call.call.name))
         finally:
-            self._begin(None)
+            self._set_start(None)
 
-    async def _told(self, messages: AsyncGenerator[str | None, None]) -> AsyncGenerator[str | None, None]:
+    async def _read_all(self, messages: AsyncGenerator[str | None, None]) -> AsyncGenerator[str | None, None]:
         """Yield the messages of a line. If the line breaks, raise that the outcome is unknown."""
         try:
             async with aclosing(messages):
@@ -166,51 +166,51 @@ class Incoming:
                     yield text
         except NotStartedError as error:
             if self._run is not None:  # a message had already arrived
-                raise UnknownOutcomeError(_untold(self._call.call.name)) from error
+                raise UnknownOutcomeError(_describe_unknown(self._call.call.name)) from error
             self.not_started = True
             raise
         except ToolError:
             raise
         except Exception as error:
-            why = f"what is told of it cannot be read ({type(error).__name__})"
-            raise UnknownOutcomeError(_untold(self._call.call.name, why)) from error
+            why = f"its messages cannot be read ({type(error).__name__})"
+            raise UnknownOutcomeError(_describe_unknown(self._call.call.name, why)) from error
 
-    def _opened(self, text: str) -> tuple[str, Any]:
+    def _verify(self, text: str) -> tuple[str, Any]:
         """Verify the next message. A run that begins anew starts with its first message."""
         try:
-            body, about = self._seal.open(text, kind="message", version=VERSION, **self._about)
-            if about["number"] == 1:
-                self._run, self._number, self._chunks = about["run"], 0, self._call.create_chunk_list()
+            body, subject = self._seal.open(text, kind="message", version=VERSION, **self._subject)
+            if subject["number"] == 1:
+                self._run, self._number, self._chunks = subject["run"], 0, self._call.create_chunk_list()
             self._number += 1
-            if (about["run"], about["number"]) != (self._run, self._number):
-                raise SealError("a message is missing, or came twice")
+            if (subject["run"], subject["number"]) != (self._run, self._number):
+                raise SealError("a message is missing or repeated")
             kind, what = json.loads(body)
         except (SealError, LookupError, ValueError, TypeError) as error:
             name = self._call.call.name
-            raise UnknownOutcomeError(_untold(name, f"what came back cannot be believed: {error}")) from error
+            raise UnknownOutcomeError(_describe_unknown(name, f"its messages cannot be trusted: {error}")) from error
         return kind, what
 
-    def _begin(self, at: float | None) -> None:
-        if not self.begun.done():
-            self.begun.set_result(at)
+    def _set_start(self, at: float | None) -> None:
+        if not self.start.done():
+            self.start.set_result(at)
 
-    def _take(self, told: Any) -> None:
-        for data in told:
+    def _add_progress(self, progress: Any) -> None:
+        for data in progress:
             if "chunk" in data:
                 self._chunks.append(data["chunk"])
             self._call.announce(data)
 
-    def _ended(self, kind: str, what: Any) -> Any:
+    def _to_value(self, kind: str, what: Any) -> Any:
         if kind == Kind.VALUE:
             return unpack(what.encode(), "json")
         error = rebuild_error(what)
         if kind == Kind.NOT_STARTED:
             self.not_started = True
             limited = isinstance(error, NotStartedError) and error.limited
-            why = f"it could not be started where it was sent: {type(error).__name__}: {error}"
+            why = f"the other side could not start it: {type(error).__name__}: {error}"
             raise NotStartedError(why, limited=limited) from error
         raise error
 
 
-def _untold(name: str, why: str = "it was handed over, and nobody tells what came of it") -> str:
+def _describe_unknown(name: str, why: str = "it was sent, and its outcome is unknown") -> str:
     return f"{name}: {why}. Its effect may have happened. Do not repeat it; find out whether it happened, or ask."

@@ -25,18 +25,18 @@ from ferrule.values.context import CURRENT
 
 log = logging.getLogger("ferrule")
 Place = tuple[str, str]
-_MOST_MADE = 1000
-_GRACE = 2.0
+_MOST_TOOLS = 1000
+_GRACE_SECONDS = 2.0
 """The seconds that a handler may outlive its deadline. The program watches the deadline and cancels; this limit ends
 handlers that the program has lost.
 """
-_VALID = 30 * 86_400.0
+_VALID_SECONDS = 30 * 86_400.0
 """The seconds during which a repeated call gets the earlier outcome."""
 _MOST_IN_MESSAGE = 1000
 """The most items in one message."""
 
 
-def places_of(tools: Iterable[Tool]) -> set[Place]:
+def list_places(tools: Iterable[Tool]) -> set[Place]:
     """Return the places to import in order to make these tools again: handlers, argument models and wrappers.
 
     See docs/beyond-one-machine.md#other-engines.
@@ -44,20 +44,20 @@ def places_of(tools: Iterable[Tool]) -> set[Place]:
     Raises:
         DefinitionError: No other process could make a tool.
     """
-    return {place for tool in tools for place in _places_in(Recipe(tool).text)}
+    return {place for tool in tools for place in _read_places(Recipe(tool).text)}
 
 
-def _places_in(recipe: str) -> set[Place]:
+def _read_places(recipe: str) -> set[Place]:
     written = json.loads(recipe)
     found = [written[part] for part in ("target", "model", "wrap") if written[part] is not None]
     return {(module, qualname) for module, qualname, *_ in found}
 
 
-class FarSide:
+class OrderRunner:
     """The runner of orders. See docs/beyond-one-machine.md#other-engines.
 
     Args:
-        places: The only places to import for an order: `places_of` the tools that may be ordered.
+        places: The only places to import for an order: `list_places` the tools that may be ordered.
         seal: The seal to verify orders and sign messages.
         deps: The `deps` of its handlers' contexts. Orders have none.
         secrets: The `secrets` of the same.
@@ -72,7 +72,7 @@ class FarSide:
         self._secrets = dict(secrets or {})
         self._tools: dict[str, Tool] = {}
 
-    async def run(self, text: str, **about: object) -> AsyncGenerator[str, None]:
+    async def run(self, text: str, **subject: object) -> AsyncGenerator[str, None]:
         """Yield the signed messages about an order. The last one has the outcome.
 
         An order from no known program gets no message: a signed one could be shown as a message about the call that the
@@ -81,11 +81,11 @@ class FarSide:
         A caller that closes the iterator, or is cancelled while it waits for the next message, cancels the handler.
 
         Args:
-            about: The required subject of the order: `queue=` and `workflow=`, and `repeatable=` if it is known.
+            subject: The required subject of the order: `queue=` and `workflow=`, and `repeatable=` if it is known.
         """
-        telling = Telling(self._seal, about["queue"], about["workflow"])
+        messages = MessageSigner(self._seal, subject["queue"], subject["workflow"])
         try:
-            body, _ = self._seal.open(text, kind="order", **about)
+            body, _ = self._seal.open(text, kind="order", **subject)
         except SealError as error:
             log.warning("an order was refused: %s", error)
             return
@@ -97,16 +97,16 @@ class FarSide:
             call = RemoteCall(tool, order, arguments, self._deps, self._secrets)
         except Exception as error:
             log.warning("an order was refused: %s: %s", type(error).__name__, error)
-            yield telling.message(Kind.NOT_STARTED, describe_error(error))
+            yield messages.message(Kind.NOT_STARTED, describe_error(error))
             return
-        yield telling.message(Kind.BEGAN)
+        yield messages.message(Kind.BEGAN)
         with continue_trace(order.trace):
-            handling = asyncio.create_task(_handle(tool, values, call))
+            handling = asyncio.create_task(_run_handler(tool, values, call))
         handling.add_done_callback(call.wake)
         try:
-            while told := await call.next(handling):
-                yield telling.message(Kind.TOLD, told)
-            yield telling.message(*handling.result())
+            while progress := await call.next(handling):
+                yield messages.message(Kind.PROGRESS, progress)
+            yield messages.message(*handling.result())
         finally:
             await _end_handling(handling, call)
 
@@ -118,21 +118,21 @@ class FarSide:
         """
         tool = self._tools.get(recipe)
         if tool is None:
-            if strangers := _places_in(recipe) - self.places:
+            if strangers := _read_places(recipe) - self.places:
                 module, qualname = min(strangers)
-                raise PermissionError(f"{module}:{qualname} is no handler of a tool that this worker was started with")
-            if len(self._tools) >= _MOST_MADE:
+                raise PermissionError(f"{module}:{qualname} is not a handler of this worker's tools")
+            if len(self._tools) >= _MOST_TOOLS:
                 self._tools.clear()
             tool = self._tools[recipe] = make_tool(recipe)
         return tool
 
 
-class Telling:
+class MessageSigner:
     """A signer of the messages about one run of an order, in their order."""
 
     def __init__(self, seal: Seal, queue: object, workflow: object) -> None:
         self._seal = seal
-        self._about = {
+        self._subject = {
             "kind": "message",
             "version": VERSION,
             "queue": queue,
@@ -144,14 +144,16 @@ class Telling:
     def message(self, kind: Kind, what: object = None) -> str:
         """Return the next message."""
         self._number += 1
-        return self._seal.close(json.dumps([kind, what], default=str), valid=_VALID, number=self._number, **self._about)
+        return self._seal.close(
+            json.dumps([kind, what], default=str), valid=_VALID_SECONDS, number=self._number, **self._subject
+        )
 
 
 class RemoteCall(DetachedCall):
     """The running call for its handler's context and its executor: a `RunningCall` and a `StartedCall`.
 
     Attributes:
-        unstarted: The executor's reason not to start the handler. A handler may raise a similar error itself.
+        start_error: The executor's reason not to start the handler. A handler may raise a similar error itself.
     """
 
     def __init__(
@@ -160,46 +162,46 @@ class RemoteCall(DetachedCall):
         call = make_judged_call(ToolCall(order.id, tool.name, parent=order.parent), arguments)
         super().__init__(tool, call, order.fields(deps, secrets), order.key, order.remaining)
         self.cancelled = False
-        self.unstarted: NotStartedError | None = None
+        self.start_error: NotStartedError | None = None
         self._loop = asyncio.get_running_loop()
         self._unsent: list[Mapping[str, Any]] = []
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def announce(self, data: Mapping[str, Any]) -> None:
         """Send progress to the program, from any thread. Data after the end is dropped."""
         if not self.ended:
             self._unsent.append(dict(data))
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._news.set)
+                self._loop.call_soon_threadsafe(self._changed.set)
 
     def wake(self, handling: object) -> None:
         """Handle the end of the handler."""
-        self._news.set()
+        self._changed.set()
 
     async def next(self, handling: asyncio.Task[Any]) -> list[Mapping[str, Any]]:
         """Wait for new progress and return it; empty after the handler has ended."""
         while not self._unsent and not handling.done():
-            self._news.clear()
+            self._changed.clear()
             if not self._unsent:
-                await self._news.wait()
-        told, self._unsent = self._unsent[:_MOST_IN_MESSAGE], self._unsent[_MOST_IN_MESSAGE:]
-        return told
+                await self._changed.wait()
+        progress, self._unsent = self._unsent[:_MOST_IN_MESSAGE], self._unsent[_MOST_IN_MESSAGE:]
+        return progress
 
     def create_chunk_list(self) -> list[object]:
         return self.attempt.chunks
 
     def report_not_started(self, error: NotStartedError | None = None) -> None:
-        self.unstarted = error
+        self.start_error = error
 
     async def wait_for_start(self, started: asyncio.Future[float | None]) -> bool:
         await started
         return True
 
     def abandon(self, job: Job) -> None:
-        log.warning("the handler of %r goes on in its thread, although it was given up", self.tool.name)
+        log.warning("the handler of %r continues in its thread after its cancellation", self.tool.name)
 
 
-def _executor(tool: Tool) -> Executor:
+def _make_executor(tool: Tool) -> Executor:
     """Return an executor for the handler in this process. The program converts the value."""
     handler = tool.handling
     if handler.streams:
@@ -207,16 +209,16 @@ def _executor(tool: Tool) -> Executor:
     return LoopExecutor(handler) if handler.is_async else ThreadExecutor(handler, lambda value: value)
 
 
-async def _handle(tool: Tool, values: object, call: RemoteCall) -> tuple[Kind, object]:
+async def _run_handler(tool: Tool, values: object, call: RemoteCall) -> tuple[Kind, object]:
     """Run the handler and return the last message. Raise nothing: a `SystemExit` in a task would end the loop."""
     CURRENT.set(call)
     try:
-        seconds = None if (left := call.remaining()) is None else left + _GRACE
+        seconds = None if (left := call.remaining()) is None else left + _GRACE_SECONDS
         async with asyncio.timeout(seconds):
-            value = await _executor(tool).run(values, call)
+            value = await _make_executor(tool).run(values, call)
         return Kind.VALUE, pack(value, "json").decode()
     except BaseException as error:
-        return Kind.NOT_STARTED if error is call.unstarted else Kind.RAISED, describe_error(error)
+        return Kind.NOT_STARTED if error is call.start_error else Kind.RAISED, describe_error(error)
     finally:
         call.ended = True
 
@@ -227,4 +229,4 @@ async def _end_handling(handling: asyncio.Task[Any], call: RemoteCall) -> None:
         return
     call.cancelled = True
     handling.cancel()
-    await asyncio.wait([handling], timeout=_GRACE)
+    await asyncio.wait([handling], timeout=_GRACE_SECONDS)

@@ -1,4 +1,4 @@
-"""Handlers that a far side imports."""
+"""Handlers that an order runner imports."""
 
 from __future__ import annotations
 

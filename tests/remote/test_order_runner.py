@@ -1,4 +1,4 @@
-"""An order, from the executor to where the handler runs and back, over a line in memory."""
+"""An order, from the executor to where the handler runs and back, over a transport in memory."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from contextvars import Context
 from pathlib import Path
 from typing import Any
 
-import far_handlers
 import pytest
+import remote_handlers
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Event, Runner, Tool, ToolCall, ToolContext, ToolResult, Toolset, tool
 from ferrule.executors import Executor
-from ferrule.remote import FarSide, Line, RemoteExecutor, Seal, _far, places_of
+from ferrule.remote import OrderRunner, OrderTransport, RemoteExecutor, Seal, _order_runner, list_places
 from ferrule.remote._wire import Order
 from waits import BOUND
 
 KEY = b"k" * 32
 HANDLERS = [
-    *(far_handlers.add, far_handlers.steps, far_handlers.wait, far_handlers.ask, far_handlers.own),
-    *(far_handlers.guarded, far_handlers.traced, far_handlers.pretends, far_handlers.chunks),
-    far_handlers.odd_progress,
+    *(remote_handlers.add, remote_handlers.steps, remote_handlers.wait, remote_handlers.ask, remote_handlers.own),
+    *(remote_handlers.guarded, remote_handlers.traced, remote_handlers.pretends, remote_handlers.chunks),
+    remote_handlers.odd_progress,
 ]
 
 
-class Memory(Line):
-    """Hands an order to a far side, and what it tells back; others may stand between."""
+class Memory(OrderTransport):
+    """Hands an order to an order runner, and what it tells back; others may stand between."""
 
-    def __init__(self, far: FarSide, between: Callable[[list[str]], list[str]] | None = None) -> None:
-        self.far = far
+    def __init__(self, order_runner: OrderRunner, between: Callable[[list[str]], list[str]] | None = None) -> None:
+        self.order_runner = order_runner
         self.between = between
         self.orders: list[tuple[str, str]] = []
 
@@ -57,7 +57,7 @@ class Memory(Line):
                 await asyncio.wait([pump])
 
     async def pump(self, order: str, workflow: str, told: asyncio.Queue[str | None]) -> None:
-        async with aclosing(self.far.run(order, queue="memory", workflow=workflow)) as messages:
+        async with aclosing(self.order_runner.run(order, queue="memory", workflow=workflow)) as messages:
             async for message in messages:
                 told.put_nowait(message)
         told.put_nowait(None)
@@ -66,21 +66,23 @@ class Memory(Line):
 class Place:
     """What `isolation=` takes."""
 
-    def __init__(self, line: Line, seal: Seal | None = None) -> None:
-        self.line = line
+    def __init__(self, transport: OrderTransport, seal: Seal | None = None) -> None:
+        self.transport = transport
         self.seal = seal or Seal(KEY, ())
 
     def executor(self, tool: Tool) -> Executor:
-        return RemoteExecutor(tool, self.line, self.seal, "memory")
+        return RemoteExecutor(tool, self.transport, self.seal, "memory")
 
 
-def far_side(seal: Seal | None = None, **given: Any) -> FarSide:
-    return FarSide(places_of(Toolset(HANDLERS)), seal or Seal(KEY, ()), **given)
+def make_order_runner(seal: Seal | None = None, **given: Any) -> OrderRunner:
+    return OrderRunner(list_places(Toolset(HANDLERS)), seal or Seal(KEY, ()), **given)
 
 
-def run(handler: Any, line: Line, arguments: Any = None, *, seal: Seal | None = None, **options: Any) -> ToolResult:
+def run(
+    handler: Any, transport: OrderTransport, arguments: Any = None, *, seal: Seal | None = None, **options: Any
+) -> ToolResult:
     [known] = Toolset([handler])
-    made = known.replace(isolation=Place(line, seal))
+    made = known.replace(isolation=Place(transport, seal))
 
     async def bounded() -> ToolResult:
         async with asyncio.timeout(BOUND):
@@ -90,32 +92,32 @@ def run(handler: Any, line: Line, arguments: Any = None, *, seal: Seal | None = 
 
 
 def test_a_handler_runs_over_there_with_what_was_judged() -> None:
-    result = run(far_handlers.add, Memory(far_side()), {"a": 1})
+    result = run(remote_handlers.add, Memory(make_order_runner()), {"a": 1})
     assert (result.status, result.output, result.executed) == ("ok", 3, True)
 
 
 def test_a_tool_has_the_context_of_its_own_module() -> None:
-    assert run(far_handlers.own, Memory(far_side())).output == "the module's"
+    assert run(remote_handlers.own, Memory(make_order_runner())).output == "the module's"
 
 
 def test_nothing_is_imported_but_what_was_named() -> None:
-    result = run(textwrap.shorten, Memory(far_side()), {"text": "one two", "width": 5})
+    result = run(textwrap.shorten, Memory(make_order_runner()), {"text": "one two", "width": 5})
     assert (result.status, result.executed) == ("failed", False)
-    assert "textwrap:shorten is no handler of a tool" in (result.error or "")
+    assert "textwrap:shorten is not a handler of this worker's tools" in (result.error or "")
 
 
 def test_an_order_of_another_key_is_refused() -> None:
-    result = run(far_handlers.add, Memory(far_side(Seal(b"o" * 32, ()))), {"a": 1})
+    result = run(remote_handlers.add, Memory(make_order_runner(Seal(b"o" * 32, ()))), {"a": 1})
     assert (result.status, result.executed) == ("unknown", None)
 
 
 def test_of_what_nobody_ordered_for_that_call_nothing_is_run_or_signed() -> None:
-    line = Memory(far_side())
-    assert run(far_handlers.add, line, {"a": 1}).success
-    [(workflow, order)] = line.orders
+    transport = Memory(make_order_runner())
+    assert run(remote_handlers.add, transport, {"a": 1}).success
+    [(workflow, order)] = transport.orders
 
     async def told(text: str, **about: object) -> list[str]:
-        return [message async for message in line.far.run(text, **about)]
+        return [message async for message in transport.order_runner.run(text, **about)]
 
     assert len(asyncio.run(told(order, queue="memory", workflow=workflow))) == 2
     for text, about in (
@@ -128,7 +130,7 @@ def test_of_what_nobody_ordered_for_that_call_nothing_is_run_or_signed() -> None
 
 
 def test_what_a_handler_raises_is_no_word_on_whether_it_was_started() -> None:
-    result = run(far_handlers.pretends, Memory(far_side()))
+    result = run(remote_handlers.pretends, Memory(make_order_runner()))
     assert (result.status, result.executed) == ("failed", True)
 
 
@@ -146,7 +148,7 @@ def test_no_message_that_is_missing_moved_or_doubled_makes_another_result(order:
         if event.kind == "tool:progress":
             seen.append(event.data["chunk"])
 
-    result = run(far_handlers.chunks, Memory(far_side(), between), {"count": PROGRESS}, observers=[observe])
+    result = run(remote_handlers.chunks, Memory(make_order_runner(), between), {"count": PROGRESS}, observers=[observe])
     whole = [f"{chunk} " for chunk in range(PROGRESS)]
     assert result.status != "ok" or (result.output, seen[-PROGRESS:]) == ("".join(whole), whole)
     assert result.status == "ok" or (result.status, result.executed) == ("unknown", None)
@@ -160,11 +162,11 @@ def test_messages_of_two_runs_are_not_one_result() -> None:
         return messages
 
     async def both() -> list[str]:
-        line = Memory(far_side(), between)
-        made = tool(far_handlers.add, isolation=Place(line))
+        transport = Memory(make_order_runner(), between)
+        made = tool(remote_handlers.add, isolation=Place(transport))
         assert (await Runner([made]).run(ToolCall("c1", "add", {"a": 1}), session="s")).success
         assert (await Runner([made]).run(ToolCall("c1", "add", {"a": 1}), session="s")).success
-        line.between = lambda messages: [kept[0][0], kept[1][1]]
+        transport.between = lambda messages: [kept[0][0], kept[1][1]]
         mixed = await Runner([made]).run(ToolCall("c1", "add", {"a": 1}), session="s")
         return [mixed.status]
 
@@ -172,26 +174,26 @@ def test_messages_of_two_runs_are_not_one_result() -> None:
 
 
 def test_a_message_of_another_version_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_far, "VERSION", 2)
-    assert run(far_handlers.add, Memory(far_side()), {"a": 1}).status == "unknown"
+    monkeypatch.setattr(_order_runner, "VERSION", 2)
+    assert run(remote_handlers.add, Memory(make_order_runner()), {"a": 1}).status == "unknown"
 
 
 def test_an_order_of_another_version_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = Memory(far_side())
+    transport = Memory(make_order_runner())
     write = Order.text
     monkeypatch.setattr(Order, "text", lambda order: write(order).replace('"version": 1', '"version": 2'))
-    result = run(far_handlers.add, line, {"a": 1})
+    result = run(remote_handlers.add, transport, {"a": 1})
     assert (result.status, result.executed) == ("failed", False) and "version 2" in (result.error or "")
 
 
 def test_progress_that_is_no_plain_json_does_not_harm_the_result() -> None:
-    here = asyncio.run(Runner([tool(far_handlers.odd_progress)]).run("odd_progress"))
-    there = run(far_handlers.odd_progress, Memory(far_side()))
+    here = asyncio.run(Runner([tool(remote_handlers.odd_progress)]).run("odd_progress"))
+    there = run(remote_handlers.odd_progress, Memory(make_order_runner()))
     assert (there.status, there.text) == (here.status, here.text) == ("ok", here.text)
 
 
 def test_what_comes_back_of_another_call_is_not_believed() -> None:
-    first = Memory(far_side())
+    first = Memory(make_order_runner())
     recorded: list[str] = []
 
     def record(messages: list[str]) -> list[str]:
@@ -199,9 +201,9 @@ def test_what_comes_back_of_another_call_is_not_believed() -> None:
         return messages
 
     first.between = record
-    assert run(far_handlers.add, first, {"a": 1}).output == 3
-    second = Memory(far_side(), lambda messages: recorded)
-    assert run(far_handlers.add, second, {"a": 5}).status == "unknown"
+    assert run(remote_handlers.add, first, {"a": 1}).output == 3
+    second = Memory(make_order_runner(), lambda messages: recorded)
+    assert run(remote_handlers.add, second, {"a": 5}).status == "unknown"
 
 
 def test_a_line_that_breaks_leaves_the_call_unknown(caplog: pytest.LogCaptureFixture) -> None:
@@ -211,13 +213,13 @@ def test_a_line_that_breaks_leaves_the_call_unknown(caplog: pytest.LogCaptureFix
                 yield message
                 raise OSError("the password is sesame")
 
-    result = run(far_handlers.add, Breaks(far_side()), {"a": 1})
+    result = run(remote_handlers.add, Breaks(make_order_runner()), {"a": 1})
     assert (result.status, result.executed) == ("unknown", None) and "sesame" not in result.text
 
 
 def test_a_deadline_ends_the_handler(tmp_path: Path) -> None:
     began = tmp_path / "began"
-    made = tool(far_handlers.wait, isolation=Place(Memory(far_side())))
+    made = tool(remote_handlers.wait, isolation=Place(Memory(make_order_runner())))
 
     async def cut_off() -> ToolResult:
         result = await Runner([made], timeout=0.2).run("wait", {"began": str(began)})
@@ -229,34 +231,34 @@ def test_a_deadline_ends_the_handler(tmp_path: Path) -> None:
 
 
 def test_what_the_program_has_is_not_asked_for_over_there() -> None:
-    result = run(far_handlers.ask, Memory(far_side()))
+    result = run(remote_handlers.ask, Memory(make_order_runner()))
     assert result.status == "failed" and "context.run(...) is not available" in (result.error or "")
 
 
 def test_hidden_values_need_a_seal_that_encrypts() -> None:
-    bound = tool(far_handlers.guarded, isolation=Place(Memory(far_side()))).bind(token="sesame")
+    bound = tool(remote_handlers.guarded, isolation=Place(Memory(make_order_runner()))).bind(token="sesame")
     with pytest.raises(DefinitionError, match=r"bound or private \(token\)"):
         Runner([bound])
 
 
 def test_hidden_values_are_not_to_be_read_on_their_way() -> None:
     seal = Seal(KEY, KEY)
-    line = Memory(far_side(seal))
-    bound = tool(far_handlers.guarded, isolation=Place(line, seal)).bind(token="sesame")
+    transport = Memory(make_order_runner(seal))
+    bound = tool(remote_handlers.guarded, isolation=Place(transport, seal)).bind(token="sesame")
     result = asyncio.run(Runner([bound]).run("guarded", {"path": "door"}))
-    assert result.output == "door with sesame" and "sesame" not in line.orders[0][1]
+    assert result.output == "door with sesame" and "sesame" not in transport.orders[0][1]
 
 
 def test_no_deps_and_no_secrets_are_in_an_order() -> None:
-    line = Memory(far_side())
-    made = tool(far_handlers.steps, isolation=Place(line))
+    transport = Memory(make_order_runner())
+    made = tool(remote_handlers.steps, isolation=Place(transport))
     context = ToolContext(deps="sesame", secrets={"token": "sesame"}, session="s1", metadata={"tenant": 7})
     assert asyncio.run(Runner([made]).run("steps", {"count": 1}, context)).success
-    assert "sesame" not in line.orders[0][1] and "tenant" in line.orders[0][1]
+    assert "sesame" not in transport.orders[0][1] and "tenant" in transport.orders[0][1]
 
 
 def test_the_trace_of_the_caller_goes_on_over_there() -> None:
     trace = pytest.importorskip("opentelemetry.trace")
     parent = trace.NonRecordingSpan(trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1)))
     with trace.use_span(parent):
-        assert run(far_handlers.traced, Memory(far_side())).output == f"{0xABC:032x}"
+        assert run(remote_handlers.traced, Memory(make_order_runner())).output == f"{0xABC:032x}"
