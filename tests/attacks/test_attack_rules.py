@@ -15,7 +15,7 @@ from sample import CASES, make_folder, rows
 
 from ferrule import Runner, ToolCall, ToolContext, tool
 from ferrule.guards import hosts, rules, within
-from ferrule.policy import Trusted, load
+from ferrule.policy import TrustedFiles, load
 from ferrule.tools import files
 
 MEANT = {"deny": {"deny"}, "ask_or_deny": {"ask", "deny"}, "unknown": {"deny", "ask"}, "documented": {"allow"}}
@@ -133,7 +133,7 @@ def test_no_shell_line_changes_what_a_policy_says_however_it_writes_the_file(lin
     folder, home = Path(os.path.realpath(tmp_path)) / "ws", Path(os.path.realpath(tmp_path)) / "home"
     policy = written(folder / ".ferrule" / "policy.toml", 'allow = ["*"]\ndeny = ["pay"]')
     written(folder / "evil", 'allow = ["*"]')
-    Trusted().trust(policy)
+    TrustedFiles().trust(policy)
     paid: list[int] = []
 
     @tool

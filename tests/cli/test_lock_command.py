@@ -15,7 +15,7 @@ import pytest
 
 import preloaded
 from ferrule.cli import main
-from ferrule.policy import Trusted
+from ferrule.policy import TrustedFiles
 from waits import BOUND
 
 SHOP = '''
@@ -139,13 +139,13 @@ def test_a_trusted_lock_that_is_written_anew_has_to_be_trusted_again(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     ferrule("lock", "--tools", "shop.py")
-    Trusted().trust("ferrule.lock")
+    TrustedFiles().trust("ferrule.lock")
     edit(tmp_path, "Order more", "Get more")
     remedy = f"ferrule policy trust {tmp_path / 'ferrule.lock'}"
     assert remedy in ferrule("lock", "--tools", "shop.py", "--accept", "order").stdout
     done = ferrule("list", "--tools", "shop.py", "--lock", "ferrule.lock")
     assert done.returncode == 2 and remedy in done.stderr
-    Trusted().trust("ferrule.lock")
+    TrustedFiles().trust("ferrule.lock")
     assert ferrule("list", "--tools", "shop.py", "--lock", "ferrule.lock").returncode == 0
 
 

@@ -20,11 +20,11 @@ from typing_extensions import TypedDict
 from ferrule import Tool, ToolCall, ToolContext, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import rules
-from ferrule.policy import Finding, Trusted, load
-from ferrule.policy.checks import check_beside, fit_of, is_misspelling, may_be_given
-from ferrule.policy.conditions import condition
-from ferrule.policy.files import MOST_BYTES
-from ferrule.policy.reading import MOST_RULES, read_document
+from ferrule.policy import Finding, TrustedFiles, load
+from ferrule.policy.checks import check_redundancy, find_fit, is_misspelling, may_have_arguments
+from ferrule.policy.conditions import parse_condition
+from ferrule.policy.files import MAX_FILE_BYTES
+from ferrule.policy.reading import MAX_RULES, read_document
 from ferrule.policy.rule import ANY_COMMAND, Rule
 from ferrule.policy.trust import TrustedVersion
 from policy.policies import decided, fetch, findings_of, move, policy_of, refund, shell, write_file
@@ -159,11 +159,11 @@ def test_a_policy_that_is_broken_denies_every_call(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"a" * (MOST_BYTES + 1), "more than"),
+        (b"a" * (MAX_FILE_BYTES + 1), "more than"),
         (b"\xff", "cannot be read"),
         (b"", "it is empty"),
         (b" \n", "it is empty"),
-        (b"allow = [" + b'"a",' * (MOST_RULES + 1) + b"]", f"at most {MOST_RULES} rules"),
+        (b"allow = [" + b'"a",' * (MAX_RULES + 1) + b"]", f"at most {MAX_RULES} rules"),
     ],
 )
 def test_a_file_has_a_bound(data: bytes, said: str, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_what_it_takes_to_hold_rules_against_each_other_grows_with_their_number_
         text = "allow = [" + ", ".join(f'"tool_{at}(amount<={at})"' for at in range(count)) + "]"
         made = [*read_document(text, "policy.toml", "managed").rules]
         assert len(made) == count
-        return steps(lambda: list(check_beside(made)))
+        return steps(lambda: list(check_redundancy(made)))
 
     assert work(400) < 3 * work(200)
 
@@ -364,12 +364,12 @@ def test_no_rule_is_left_out_for_a_tool_of_which_some_call_matches_it_nor_is_an_
     place, table = placed
     schema = {"type": "object", "properties": properties, "additionalProperties": is_open, "$defs": DEFS}
     made = Tool(name="t", handler=_anything, input_schema=schema)
-    rule = Rule("deny", (name,), arguments={place: condition(table)})
+    rule = Rule("deny", (name,), arguments={place: parse_condition(table)})
     is_valid = jsonschema_rs.validator_for(schema).is_valid
     given = [arguments for value in VALUES for arguments in ({"a": value}, {"command": value}) if is_valid(arguments)]
     if any(rule.matches(ToolCall("c1", "t", arguments), ToolContext[Any](), made) for arguments in given):
-        fit = fit_of(rule, made)
-        assert fit.speaks or may_be_given(rule, made)
+        fit = find_fit(rule, made)
+        assert fit.applies or may_have_arguments(rule, made)
         # Of an object that names some of its keys a name is taken for a slip, though other keys may be given too.
         assert fit.problem == "" or place in ("a.y", ANY_COMMAND)
 
@@ -413,13 +413,13 @@ def test_a_rule_for_many_tools_does_not_speak_of_those_without_its_arguments(tmp
 
 
 @pytest.fixture
-def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trusted:
+def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrustedFiles:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return Trusted(tmp_path / "state" / "trusted.json")
+    return TrustedFiles(tmp_path / "state" / "trusted.json")
 
 
 def test_loading_again_keeps_what_was_there_where_the_new_is_broken_and_says_so(
-    tmp_path: Path, trusted: Trusted, caplog: Any
+    tmp_path: Path, trusted: TrustedFiles, caplog: Any
 ) -> None:
     file = tmp_path / "p0.toml"
     policy = policy_of(tmp_path, 'deny = ["refund"]')
@@ -435,10 +435,10 @@ def test_loading_again_keeps_what_was_there_where_the_new_is_broken_and_says_so(
     assert decided(policy, refund, {"amount": 1}).kind == "allow"
 
 
-def test_of_two_that_load_again_at_once_the_one_that_reads_last_counts(tmp_path: Path, trusted: Trusted) -> None:
+def test_of_two_that_load_again_at_once_the_one_that_reads_last_counts(tmp_path: Path, trusted: TrustedFiles) -> None:
     file = tmp_path / "p.toml"
 
-    class Waiting(Trusted):
+    class Waiting(TrustedFiles):
         """Looks up what is trusted while another loads the file again, which has changed since it was read."""
 
         other: threading.Thread | None = None

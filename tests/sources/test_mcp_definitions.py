@@ -17,7 +17,7 @@ from ferrule.mcp._connection import list_tools
 from ferrule.mcp._questions import schema_of
 from ferrule.providers import anthropic
 from ferrule.providers.lint import findings
-from ferrule.security.characters import visible
+from ferrule.security.characters import remove_hidden
 from ferrule.security.patterns import ForeignSchema
 
 
@@ -160,14 +160,14 @@ def test_a_name_that_is_not_plain_is_left_out_and_shown_escaped(name: str, shown
 
 @pytest.mark.parametrize("text", ["❤\ufe0f", "☺\ufe0e", "1\ufe0f\u20e3", "\U0001f5d1\ufe0f", "⌚\ufe0f"])
 def test_a_variation_selector_stays_behind_what_has_one(text: str) -> None:
-    assert visible(text) == (text, 0)
+    assert remove_hidden(text) == (text, 0)
 
 
 @pytest.mark.parametrize(
     "text", ["pay\ufe0f", "\ufe0f", "é\ufe0f", "1\ufe0f", "❤\ufe0f\ufe0f", "中\ufe0e", "a\ufe0f\u20e3"]
 )
 def test_a_variation_selector_is_hidden_everywhere_else(text: str) -> None:
-    assert visible(text)[1] == 1
+    assert remove_hidden(text)[1] == 1
 
 
 def test_what_nobody_sees_in_a_text_is_removed_for_the_model_and_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ import re
 import secrets
 
 from ferrule.middleware._texts import is_text
-from ferrule.security.characters import REFERENCE, reference
+from ferrule.security.characters import REFERENCE, escape_reference
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, count_characters, truncate_blocks
@@ -126,9 +126,9 @@ def _defused(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
 
 
 def _defused_media(block: Media) -> Media:
-    name = block.name and _LOOKS_LIKE_OURS.sub(reference, block.name)
-    uri = block.uri and _LOOKS_LIKE_OURS.sub(reference, block.uri)
-    mime_type = _LOOKS_LIKE_OURS.sub(reference, block.mime_type)
+    name = block.name and _LOOKS_LIKE_OURS.sub(escape_reference, block.name)
+    uri = block.uri and _LOOKS_LIKE_OURS.sub(escape_reference, block.uri)
+    mime_type = _LOOKS_LIKE_OURS.sub(escape_reference, block.mime_type)
     if len(mime_type) > 255:  # escaping made it longer than content allows
         mime_type = mime_type.partition(";")[0]
     if (name, uri, mime_type, False) == (block.name, block.uri, block.mime_type, block.fetch):
@@ -141,7 +141,7 @@ def _escaped_at(text: str, found: list[re.Match[str]], before: int) -> str:
     parts: list[str] = []
     start = 0
     for match in found:
-        parts += [text[start : match.start() - before], reference(match)]
+        parts += [text[start : match.start() - before], escape_reference(match)]
         start = match.end() - before
     return "".join([*parts, text[start:]])
 

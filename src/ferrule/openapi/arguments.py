@@ -14,7 +14,7 @@ from ferrule.openapi.bodies import MOST_ARGUMENTS, STYLES, Body, Encoding, Place
 from ferrule.openapi.document import Document, Node
 from ferrule.openapi.operations import IN_BRACES, Operation, digest, is_token, told_text
 from ferrule.openapi.schemas import Schemas
-from ferrule.security.foreign_text import one_line
+from ferrule.security.foreign_text import to_one_line
 
 _PLACES: Final = ("path", "query", "querystring", "header", "cookie")
 _NOT_ARGUMENTS: Final = frozenset({"accept", "content-type", "authorization"})
@@ -153,7 +153,7 @@ def signature_of(
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     if not required:
         del schema["required"]
-    notes = [one_line(note, _MOST_NAME) for note in notes]
+    notes = [to_one_line(note, _MOST_NAME) for note in notes]
     arguments = tuple(
         Argument(name, one.place, one.wire, one.encoding, bool(one.files))
         for name, one in zip(names, wanted, strict=True)

@@ -13,7 +13,7 @@ from ferrule.openapi.bodies import is_json
 from ferrule.openapi.document import Document, Node
 from ferrule.openapi.operations import Operation, is_token
 from ferrule.openapi.schemas import Schemas
-from ferrule.security.foreign_text import one_line
+from ferrule.security.foreign_text import to_one_line
 from ferrule.security.patterns import ForeignSchema
 
 log = logging.getLogger("ferrule")
@@ -51,7 +51,7 @@ class Responses:
                 f"{'/'.join(map(str, one.instance_path)) or 'it'}: {one.message}"
                 for one in [*errors][:_DIFFERENCES_TOLD]
             )
-            said = one_line(said, 500)
+            said = to_one_line(said, 500)
             log.warning("the answer of tool %r (HTTP %d) is not as its document says: %s", self._tool, status, said)
 
     def headers(self, status: int) -> tuple[str, ...]:

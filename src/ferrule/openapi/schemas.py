@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 
 from ferrule import DefinitionError
 from ferrule.openapi.document import Document, Node, check_length
-from ferrule.security.foreign_text import visible_schema
+from ferrule.security.foreign_text import clean_schema
 
 Direction: TypeAlias = Literal["request", "response"]
 """The direction of the values: a request has no `readOnly` properties, and a response no `writeOnly` ones."""
@@ -109,7 +109,7 @@ class Schemas:
     def _converted(self, node: Node) -> Converted:
         made = Converted()
         try:
-            made.schema, _ = visible_schema(self._schema(node, made, 0, frozenset()), _MOST_DESCRIPTION)
+            made.schema, _ = clean_schema(self._schema(node, made, 0, frozenset()), _MOST_DESCRIPTION)
         finally:  # also for refused schemas
             self._document.spend(_A_NODE * made.nodes)
         return made

@@ -34,8 +34,8 @@ from ferrule.openapi.security import (
 )
 from ferrule.openapi.servers import NOWHERE, Server, Servers
 from ferrule.openapi.uploads import preview_upload
-from ferrule.security.characters import inert
-from ferrule.security.foreign_text import one_line
+from ferrule.security.characters import disarm
+from ferrule.security.foreign_text import to_one_line
 from ferrule.security.patterns import ForeignSchema, Patterns
 from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
 from ferrule.values.content import truncate_text
@@ -183,7 +183,7 @@ def _as_tools(read: Document, maker: _ToolMaker, only: str | Iterable[str], budg
 
 def _told_left_out(what: str, reason: str) -> LeftOut:
     """Return the report's entry, in one line each and without hidden characters: a document may hold anything."""
-    return LeftOut(one_line(what, _LONGEST_OF_REPORT), one_line(reason, _LONGEST_OF_REPORT))
+    return LeftOut(to_one_line(what, _LONGEST_OF_REPORT), to_one_line(reason, _LONGEST_OF_REPORT))
 
 
 def _one_or_more(given: Any) -> tuple[Any, ...]:
@@ -261,7 +261,7 @@ class _ToolMaker:
                     missing = missing or f"{left_out[-1].what}: {error}"
                 continue
             tools.append(tool)
-            entries.append(taken(tool, one_line(str(operation), _LONGEST_OF_REPORT), notes))
+            entries.append(taken(tool, to_one_line(str(operation), _LONGEST_OF_REPORT), notes))
             tokens += entries[-1].tokens
             if self._most is not None and tokens > self._most:
                 raise _over_budget(self._document, operations, f"over {self._most:,}", self._most // _TIMES_THE_BUDGET)
@@ -353,7 +353,7 @@ def _description(operation: Operation) -> str:
     said = [told_text(value.get("summary")), told_text(value.get("description"))]
     if value.get("deprecated") is True:
         said.append("Deprecated.")
-    return truncate_text("\n\n".join(dict.fromkeys(filter(None, said))), _MOST_DESCRIPTION, "head") or inert(
+    return truncate_text("\n\n".join(dict.fromkeys(filter(None, said))), _MOST_DESCRIPTION, "head") or disarm(
         str(operation)
     )
 
@@ -368,7 +368,7 @@ def _over_budget(
     document: Document, operations: list[tuple[str, Operation]], tokens: str, budget: int
 ) -> DefinitionError:
     counts = Counter(tag for _, operation in operations for tag in operation.tags)
-    tags = ", ".join(f"{one_line(tag, 50)} ({count})" for tag, count in counts.most_common(8))
+    tags = ", ".join(f"{to_one_line(tag, 50)} ({count})" for tag, count in counts.most_common(8))
     return WholeDocumentError(
         f"{document.name}: {len(operations)} operations would take {tokens} tokens of each request, and the budget is "
         f"{budget:,}: choose some, {document.spelling.some}{f'; its tags are {tags}' if tags else ''}; or "

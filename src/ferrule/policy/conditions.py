@@ -15,15 +15,15 @@ from decimal import Decimal
 from typing import Any, Final, Protocol, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.security.command_arguments import lines_of
-from ferrule.security.commands import CommandPattern, Line, allowed, found, what_is_unknown
+from ferrule.security.command_arguments import read_lines
+from ferrule.security.commands import CommandPattern, Line, find_unknown_part, has_match, is_allowed
 from ferrule.security.paths import Roots
-from ferrule.security.urls import HostPattern, host_found, host_matches
+from ferrule.security.urls import HostPattern, has_host_match, host_matches
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import JsonObject, thaw
 
 Number: TypeAlias = int | float
-MOST_DIGITS: Final = 100
+MAX_DIGITS: Final = 100
 _NUMERAL = re.compile(r"-?(0|[1-9][0-9]{0,99})(\.[0-9]{1,99})?")
 """A number as text, as decimals are written in JSON. A number with an exponent does not match."""
 
@@ -35,7 +35,7 @@ class Condition(Protocol):
         """Return whether the condition holds for the whole value. Allow rules use this."""
         ...
 
-    def found(self, value: Any, context: ToolContext) -> bool | None:
+    def has_match(self, value: Any, context: ToolContext) -> bool | None:
         """Return whether the condition holds for any part of the value, such as one command of a shell line.
 
         Ask and deny rules use this.
@@ -64,7 +64,7 @@ class _Whole:
     def matches(self, value: Any, context: ToolContext) -> bool | None:
         raise NotImplementedError
 
-    def found(self, value: Any, context: ToolContext) -> bool | None:
+    def has_match(self, value: Any, context: ToolContext) -> bool | None:
         return self.matches(value, context)
 
 
@@ -85,19 +85,19 @@ class OneOf(_Whole):
     def matches(self, value: Any, context: ToolContext) -> bool | None:
         if value is None:
             return False
-        kind = _kind(value)
-        alike = [one for one in self.values if _kind(one) is kind]
+        kind = _find_type(value)
+        alike = [one for one in self.values if _find_type(one) is kind]
         return value in alike if alike else None
 
     def covers(self, other: Condition) -> bool:
-        return isinstance(other, OneOf) and all(self.matches(one, _NOBODY) is True for one in other.values)
+        return isinstance(other, OneOf) and all(self.matches(one, _EMPTY_CONTEXT) is True for one in other.values)
 
     def to_json(self) -> dict[str, Any]:
         return {"equals": self.values[0]} if len(self.values) == 1 else {"one_of": list(self.values)}
 
     @property
     def text(self) -> str:
-        return f"is {' or '.join(_value_text(value) for value in self.values)}"
+        return f"is {' or '.join(_format_value(value) for value in self.values)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +112,13 @@ class Glob(_Whole):
     def matches(self, value: Any, context: ToolContext) -> bool | None:
         if value is None:
             return False
-        return fits(self.pattern, value) if isinstance(value, str) else None
+        return matches_glob(self.pattern, value) if isinstance(value, str) else None
 
     def covers(self, other: Condition) -> bool:
         # Only a `*` matches a `*` of the other pattern, and it matches whatever that one stands for.
         if isinstance(other, Glob):
-            return fits(self.pattern, other.pattern)
-        return isinstance(other, OneOf) and all(self.matches(one, _NOBODY) is True for one in other.values)
+            return matches_glob(self.pattern, other.pattern)
+        return isinstance(other, OneOf) and all(self.matches(one, _EMPTY_CONTEXT) is True for one in other.values)
 
     def to_json(self) -> dict[str, Any]:
         return {"glob": self.pattern}
@@ -140,7 +140,7 @@ class Range(_Whole):
     def __post_init__(self) -> None:
         given = self.to_json()
         for name, bound in given.items():
-            if _kind(bound) is not _A_NUMBER:
+            if _find_type(bound) is not _NUMBER_TYPE:
                 raise DefinitionError(f"{name} takes a number, not {bound!r}")
             _check_number(bound, name)
         if not given or {"above", "at_least"} <= given.keys() or {"below", "at_most"} <= given.keys():
@@ -173,7 +173,7 @@ class Range(_Whole):
             # A bound means the written number: 5.1 as a float is a little less than the decimal.
             value = Decimal(value)
             low, high = (None if one is None else (Decimal(str(one[0])), one[1]) for one in (low, high))
-        elif _kind(value) is not _A_NUMBER or value != value:
+        elif _find_type(value) is not _NUMBER_TYPE or value != value:
             return None
         if low is not None and (value < low[0] or (low[1] and value == low[0])):
             return False
@@ -181,11 +181,13 @@ class Range(_Whole):
 
     def covers(self, other: Condition) -> bool:
         if isinstance(other, OneOf):
-            return all(self.matches(one, _NOBODY) is True for one in other.values)
+            return all(self.matches(one, _EMPTY_CONTEXT) is True for one in other.values)
         if not isinstance(other, Range):
             return False
         low, high = (self._low, other._low), (self._high, other._high)
-        return _bounds(*low, lambda mine, theirs: theirs > mine) and _bounds(*high, lambda mine, theirs: theirs < mine)
+        return _is_looser(*low, lambda mine, theirs: theirs > mine) and _is_looser(
+            *high, lambda mine, theirs: theirs < mine
+        )
 
     def to_json(self) -> dict[str, Any]:
         given = {"above": self.above, "at_least": self.at_least, "below": self.below, "at_most": self.at_most}
@@ -196,7 +198,7 @@ class Range(_Whole):
         return " and ".join(f"{name.replace('_', ' ')} {bound}" for name, bound in self.to_json().items())
 
 
-def _bounds(
+def _is_looser(
     mine: tuple[Number, bool] | None, theirs: tuple[Number, bool] | None, inside: Callable[[Number, Number], bool]
 ) -> bool:
     """Return whether a bound allows every number that another bound allows."""
@@ -223,12 +225,12 @@ class Within(_Whole):
         if not isinstance(value, str) or "://" in value or value[:5].lower() == "file:":
             return None
         try:
-            return self._roots.hold(value, context.fields.working_directory)
+            return self._roots.contains(value, context.fields.working_directory)
         except (OSError, ValueError):
             return None
 
     def covers(self, other: Condition) -> bool:
-        return isinstance(other, Within) and self._roots.cover(other._roots)
+        return isinstance(other, Within) and self._roots.covers(other._roots)
 
     def to_json(self) -> dict[str, Any]:
         return {"within": list(self.roots)}
@@ -243,27 +245,27 @@ class Hosts:
     """A URL, or a host by itself, with one of these hosts."""
 
     patterns: tuple[str, ...]
-    _read: tuple[HostPattern, ...] = field(init=False, repr=False, compare=False)
+    _parsed: tuple[HostPattern, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.patterns:
             raise DefinitionError("hosts = [] can never match")
-        object.__setattr__(self, "_read", tuple(map(HostPattern, self.patterns)))
+        object.__setattr__(self, "_parsed", tuple(map(HostPattern, self.patterns)))
 
     def matches(self, value: Any, context: ToolContext) -> bool | None:
         if value is None:
             return False
-        return host_matches(value, self._read) if isinstance(value, str) else None
+        return host_matches(value, self._parsed) if isinstance(value, str) else None
 
-    def found(self, value: Any, context: ToolContext) -> bool | None:
+    def has_match(self, value: Any, context: ToolContext) -> bool | None:
         if value is None:
             return False
-        return host_found(value, self._read) if isinstance(value, str) else None
+        return has_host_match(value, self._parsed) if isinstance(value, str) else None
 
     def covers(self, other: Condition) -> bool:
         if not isinstance(other, Hosts):
             return False
-        return all(any(one.covers(narrower) for one in self._read) for narrower in other._read)
+        return all(any(one.covers(narrower) for one in self._parsed) for narrower in other._parsed)
 
     def to_json(self) -> dict[str, Any]:
         return {"hosts": list(self.patterns)}
@@ -279,43 +281,43 @@ class Commands:
 
     patterns: tuple[str, ...]
     within: tuple[str, ...] = ()
-    _read: tuple[CommandPattern, ...] = field(init=False, repr=False, compare=False)
+    _parsed: tuple[CommandPattern, ...] = field(init=False, repr=False, compare=False)
     _targets: Within | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.patterns:
             raise DefinitionError("commands = [] can never match")
-        object.__setattr__(self, "_read", tuple(map(CommandPattern, self.patterns)))
+        object.__setattr__(self, "_parsed", tuple(map(CommandPattern, self.patterns)))
         object.__setattr__(self, "_targets", Within(self.within) if self.within else None)
 
     @classmethod
-    def together(cls, given: Iterable[Commands]) -> Commands:
+    def merge(cls, given: Iterable[Commands]) -> Commands:
         """Return one condition for the commands of all of these."""
         listed = list(given)
         patterns = dict.fromkeys(pattern for one in listed for pattern in one.patterns)
         return cls(tuple(patterns), tuple(dict.fromkeys(root for one in listed for root in one.within)))
 
     def matches(self, value: Any, context: ToolContext) -> bool | None:
-        return False if value is None else self.of_lines(lines_of("", value, {}), context, allows=True)
+        return False if value is None else self.match_lines(read_lines("", value, {}), context, allows=True)
 
-    def found(self, value: Any, context: ToolContext) -> bool | None:
-        return False if value is None else self.of_lines(lines_of("", value, {}), context, allows=False)
+    def has_match(self, value: Any, context: ToolContext) -> bool | None:
+        return False if value is None else self.match_lines(read_lines("", value, {}), context, allows=False)
 
-    def of_lines(self, lines: Iterable[Line], context: ToolContext, *, allows: bool) -> bool | None:
+    def match_lines(self, lines: Iterable[Line], context: ToolContext, *, allows: bool) -> bool | None:
         """Return whether the lines of an argument match: all lines for an allow, otherwise any.
 
         `command_arguments` reads the lines from the argument and the arguments beside it.
         """
         if allows:
             return every(self._allows(line, context) for line in lines)
-        return some(found(line, self._read) for line in lines)
+        return some(has_match(line, self._parsed) for line in lines)
 
-    def what_is_unknown(self, line: Line) -> str:
-        """Return the unknown part of a line as text for a person, or "" if `found` has an answer."""
-        return what_is_unknown(line, self._read)
+    def find_unknown_part(self, line: Line) -> str:
+        """Return the unknown part of a line as text for a person, or "" if `has_match` has an answer."""
+        return find_unknown_part(line, self._parsed)
 
     def _allows(self, line: Line, context: ToolContext) -> bool | None:
-        if allowed(line, self._read, lambda path: self._may_write(path, context)):
+        if is_allowed(line, self._parsed, lambda path: self._may_write(path, context)):
             return True
         return None if line.unknown else False
 
@@ -326,7 +328,7 @@ class Commands:
         if not isinstance(other, Commands):
             return False
         targets = other._targets is None or (self._targets is not None and self._targets.covers(other._targets))
-        return targets and all(any(one.covers(narrower) for one in self._read) for narrower in other._read)
+        return targets and all(any(one.covers(narrower) for one in self._parsed) for narrower in other._parsed)
 
     def to_json(self) -> dict[str, Any]:
         return {"commands": list(self.patterns), **({"within": list(self.within)} if self.within else {})}
@@ -357,16 +359,16 @@ def some(answers: Iterable[bool | None]) -> bool | None:
 
 # -- parse conditions --------------------------------------------------------------------------------------------------
 
-_NOBODY: Final = ToolContext[Any]()
-_A_NUMBER: Final = "a number"
+_EMPTY_CONTEXT: Final = ToolContext[Any]()
+_NUMBER_TYPE: Final = "a number"
 
 
-def _kind(value: Any) -> str:
+def _find_type(value: Any) -> str:
     """Return the JSON type of a value. Integers and other numbers are one type."""
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, int | float):
-        return _A_NUMBER
+        return _NUMBER_TYPE
     return "text" if isinstance(value, str) else "a list or an object"
 
 
@@ -376,13 +378,13 @@ def _check_number(value: Any, name: str) -> None:
     Raises:
         DefinitionError: The number is one of these.
     """
-    if isinstance(value, int) and abs(value) >= 10**MOST_DIGITS:
-        raise DefinitionError(f"{name} takes a number of at most {MOST_DIGITS} digits")
+    if isinstance(value, int) and abs(value) >= 10**MAX_DIGITS:
+        raise DefinitionError(f"{name} takes a number of at most {MAX_DIGITS} digits")
     if isinstance(value, float) and not math.isfinite(value):
         raise DefinitionError(f"{name} takes a number that a call can have, not {value}")
 
 
-def _value_text(value: object) -> str:
+def _format_value(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
@@ -406,7 +408,7 @@ def check_glob(pattern: object) -> None:
         raise DefinitionError(f"{pattern!r} is no pattern: write text, with * for any characters")
 
 
-def fits(pattern: str, text: str) -> bool:
+def matches_glob(pattern: str, text: str) -> bool:
     """Return whether `text` fits `pattern`, with `*` for any characters, also none. Case counts."""
     first, *others = pattern.split("*")
     if not others:
@@ -423,13 +425,13 @@ def fits(pattern: str, text: str) -> bool:
     return True
 
 
-def _text_list(given: object, name: str) -> tuple[str, ...]:
+def _read_texts(given: object, name: str) -> tuple[str, ...]:
     if isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(one, str) for one in given):
         return tuple(given)
     raise DefinitionError(f'{name} takes a list of texts, such as {name} = ["…"], not {given!r}')
 
 
-def _list(given: object) -> tuple[Any, ...]:
+def _read_values(given: object) -> tuple[Any, ...]:
     if isinstance(given, Sequence) and not isinstance(given, str):
         return tuple(given)
     raise DefinitionError(f"one_of takes a list of values, not {given!r}")
@@ -438,19 +440,19 @@ def _list(given: object) -> tuple[Any, ...]:
 _RANGE: Final = frozenset({"above", "at_least", "below", "at_most"})
 _MAKERS: Final[dict[frozenset[str], Callable[..., Condition]]] = {
     frozenset({"equals"}): lambda equals: OneOf((equals,)),
-    frozenset({"one_of"}): lambda one_of: OneOf(_list(one_of)),
+    frozenset({"one_of"}): lambda one_of: OneOf(_read_values(one_of)),
     frozenset({"glob"}): lambda glob: Glob(glob),
-    frozenset({"within"}): lambda within: Within(_text_list(within, "within")),
-    frozenset({"hosts"}): lambda hosts: Hosts(_text_list(hosts, "hosts")),
-    frozenset({"commands"}): lambda commands: Commands(_text_list(commands, "commands")),
+    frozenset({"within"}): lambda within: Within(_read_texts(within, "within")),
+    frozenset({"hosts"}): lambda hosts: Hosts(_read_texts(hosts, "hosts")),
+    frozenset({"commands"}): lambda commands: Commands(_read_texts(commands, "commands")),
     frozenset({"commands", "within"}): lambda commands, within: Commands(
-        _text_list(commands, "commands"), _text_list(within, "within")
+        _read_texts(commands, "commands"), _read_texts(within, "within")
     ),
 }
 KEYS: Final = _RANGE.union(*_MAKERS)
 
 
-def condition(given: object) -> Condition:
+def parse_condition(given: object) -> Condition:
     """Return the condition for a table such as `{ above = 100 }` or `{ within = ["notes"] }`.
 
     See docs/policy.md#conditions.
@@ -480,10 +482,10 @@ def refuse_unknown_keys(table: Iterable[str], known: Iterable[str], what: str) -
     for key in table:
         if key not in names:
             every_name = ", ".join(names)
-            raise DefinitionError(f"{what} has no {key!r}{nearest(key, names) or f': there are {every_name}'}")
+            raise DefinitionError(f"{what} has no {key!r}{suggest_name(key, names) or f': there are {every_name}'}")
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def suggest_name(name: str, names: Iterable[str]) -> str:
     """Return a question whether a similar name was meant, or "" if no name is similar."""
     from difflib import get_close_matches  # loaded only for an error
 
