@@ -32,17 +32,7 @@ from ferrule.approval import Answer, Asked, AskedApprover, Grants, Offer, Taken,
 from ferrule.guards import commands, hosts, rules, within
 from ferrule.journal import events
 from ferrule.middleware import redact, sanitize
-from ferrule.policy import (
-    Condition,
-    Finding,
-    Policy,
-    PolicyDecision,
-    Rule,
-    TrustedFiles,
-    find_files,
-    load,
-    parse_condition,
-)
+from ferrule.policy import Condition, Finding, Policy, PolicyDecision, Rule, TrustedFiles, find_files, parse_condition
 from ferrule.security.commands import CommandPattern, Line, has_match, read_line
 from ferrule.security.http import async_client, client
 from ferrule.security.urls import Url, find_address_kind, host_matches, read_url
@@ -74,9 +64,9 @@ guards: list[Guard] = [
 
 def checked(files: Sequence[str]) -> list[str]:
     """What is wrong in files, without an exception."""
-    loaded = load([("user", file) for file in files], tools=Toolset([pay]), trusted=TrustedFiles())
+    loaded = Policy([("user", file) for file in files], tools=Toolset([pay]), trusted=TrustedFiles())
     assert_type(loaded.rules, tuple[Rule, ...])
-    loaded = load(find_files("."))
+    loaded = Policy(find_files("."))
     return [f"{finding.source}:{finding.line}" for finding in loaded.findings if finding.level == "error"]
 
 

@@ -306,7 +306,7 @@ def test_the_command_line_names_other_tools(here: Path, capsys: pytest.CaptureFi
         ("[[test]]\ncall = 'x'\ncalled = [{ times = 1 }]", "called names the tool"),
         ("[[test]]\ncall = 'x'\ndenied = [5]", "denied is a list"),
         ("[[test]]\ncall = 'x'\nnot_called = []", "not_called is a list of texts"),
-        ("[[test]", "it is no TOML"),
+        ("[[test]", "it is not TOML"),
         ("", "there are no tests"),
     ],
 )

@@ -200,7 +200,7 @@ def test_what_the_program_fills_in_is_not_told() -> None:
     decision = asyncio.run(runner.decide(ToolCall("1", "fetch", {})))
     assert (decision.kind, decision.reason) == (
         "deny",
-        "a URL that only the program knows leads to a host that is not allowed",
+        "a URL set by the program leads to a host that is not allowed",
     )
     runner = Runner([fetch.bind(url="https://example.org/", note=LOOPBACK)], guards=[hosts()])
     assert asyncio.run(runner.decide(ToolCall("1", "fetch", {}))).kind == "allow"

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ferrule import Tool, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import rules
-from ferrule.policy import TrustedFiles, find_files, list_standard_files, load
+from ferrule.policy import Policy, TrustedFiles, find_files, list_standard_files
 from ferrule.policy.lock import LOCK_FILE
 from policy.policies import decided, move, policy_of, refund, shell, write_file
 
@@ -105,7 +105,7 @@ def test_what_is_trusted_is_that_persons_alone_and_is_what_was_shown(home: Path)
     assert os.stat(Path(trusted.path).parent).st_mode & 0o777 == 0o700
     assert trusted.versions() == {str(file): (digest, 'allow = ["*"]')}
     assert trusted.forget(file) is True and trusted.forget(file) is False and trusted.versions() == {}
-    with pytest.raises(DefinitionError, match="has changed since it was shown"):
+    with pytest.raises(DefinitionError, match="has changed since you read it"):
         trusted.trust(file, "0" * 64)
 
 
@@ -337,7 +337,7 @@ def test_a_list_in_a_folder_that_may_not_be_entered_is_none(home: Path) -> None:
 
 def test_a_file_of_a_scope_that_needs_trust_allows_nothing_before(home: Path) -> None:
     (home / "p.toml").write_text('allow = ["refund"]')
-    policy = load([("user", home / "p.toml")], needs_trust=["user"])
+    policy = Policy([("user", home / "p.toml")], needs_trust=["user"])
     assert decided(policy, refund, {"amount": 1}).kind == "ask"
 
 
@@ -464,6 +464,6 @@ def test_in_shadow_private_values_are_stars_and_kinds_of_differences_have_a_boun
 
 def test_a_policy_that_was_loaded_for_its_findings_is_the_same_guard(home: Path) -> None:
     (home / "p.toml").write_text('deny = ["refund"]')
-    policy = load([("user", home / "p.toml")])
+    policy = Policy([("user", home / "p.toml")])
     assert policy.__name__ == "rules(p.toml)" and policy.modes == frozenset()
     assert decided(policy, refund, {"amount": 1}).rule == "p.toml:1"

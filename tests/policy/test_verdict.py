@@ -14,7 +14,7 @@ from pydantic import Field
 from attacks.sample import rows
 from ferrule import Runner, ToolCall, ToolContext, Toolset, tool
 from ferrule.errors import DefinitionError
-from ferrule.policy import TrustedFiles, load
+from ferrule.policy import Policy, TrustedFiles
 from ferrule.policy.conditions import Commands
 from ferrule.policy.rule import Rule
 from ferrule.policy.verdict import Entry, ToolRules
@@ -189,7 +189,7 @@ def test_files_of_any_scope_in_any_order_are_the_same_policy(
     files = [folder / f"p{at}.toml" for at in range(4)]
     for file, text in zip(files, texts, strict=True):
         file.write_text(text)
-    policy = load(zip(scopes, files, strict=True), trusted=TrustedFiles(folder / "trusted.json"))
+    policy = Policy(zip(scopes, files, strict=True), trusted=TrustedFiles(folder / "trusted.json"))
     assert [kind_of(policy, refund, {"amount": amount}) for amount in (1, 6, 10)] == ["allow", "deny", "deny"]
 
 
@@ -462,7 +462,7 @@ def test_a_condition_of_what_is_private_is_judged_and_not_shown(tmp_path: Path) 
 
     policy = policy_of(tmp_path, 'deny = ["pay(tenant=acme)"]')
     decision = decided(policy, pay.bind(tenant="acme"), {"amount": 1})
-    assert (decision.kind, decision.reason) == ("deny", "the policy says so")
+    assert (decision.kind, decision.reason) == ("deny", "the policy has a rule for this call")
     assert kind_of(policy, pay.bind(tenant="other"), {"amount": 1}) == "ask"
 
 
@@ -534,7 +534,7 @@ def test_what_cannot_be_known_of_a_line_is_named_in_the_question(tmp_path: Path)
     }
     for line, doubt in doubts.items():
         decision = decided(policy, shell, {"command": line})
-        assert decision.kind == "ask" and decision.reason.endswith(f"; in doubt is {doubt}"), decision.reason
+        assert decision.kind == "ask" and decision.reason.endswith(f"; unknown is {doubt}"), decision.reason
     decision = decided(policy, shell, {"command": "pytest $x"})
     assert "deny shell(rm *); ask shell(git push *)" in decision.reason and decision.rule == "p0.toml:3; p0.toml:2"
     on_one_line = policy_of(tmp_path, 'deny = ["shell(rm *)", "shell(git push *)"]\n')

@@ -131,7 +131,7 @@ def test_a_lock_that_is_changed_meanwhile_counts_once_a_person_trusts_it(
             await accepted(tmp_path, server)  # as a model can that may write files
             changes = servers.changes()
             toolset = await next_toolset(server, changes)
-            assert not toolset and "which nobody has trusted" in str(toolset.quarantined[0].quarantine)
+            assert not toolset and "nobody trusts that version" in str(toolset.quarantined[0].quarantine)
             TrustedFiles().trust(file)
             server.add("other")
             toolset = await next_toolset(server, changes)

@@ -14,7 +14,7 @@ from ferrule.approval import printable
 from ferrule.cli import settings
 from ferrule.cli.text import short
 from ferrule.cli.usage import UsageError
-from ferrule.policy import Finding, Policy, PolicyDecision, Rule, TrustedFiles, find_files, list_standard_files, load
+from ferrule.policy import Finding, Policy, PolicyDecision, Rule, TrustedFiles, find_files, list_standard_files
 from ferrule.policy.checks import find_fit
 from ferrule.policy.rule import Scope
 
@@ -57,7 +57,7 @@ def _policy_for(named: Sequence[str], of_project: Sequence[str], shadow: str | N
     files += [("session", name) for name in named]
     if not files and shadow is None:
         return None
-    policy = load(files, tools=tools, shadow=shadow, needs_trust=FOUND)
+    policy = Policy(files, tools=tools, shadow=shadow, needs_trust=FOUND)
     errors = [finding for finding in policy.findings if finding.level == "error"]
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""

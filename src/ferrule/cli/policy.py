@@ -25,7 +25,7 @@ from ferrule.cli.screen import lay, screen, table_of
 from ferrule.cli.text import one_line
 from ferrule.cli.timeline import NAME_WIDTH, arguments
 from ferrule.cli.usage import UsageError, choices
-from ferrule.policy import Finding, Policy, PolicyDecision, PolicyTest, Rule, TrustedFiles, find_files, load
+from ferrule.policy import Finding, Policy, PolicyDecision, PolicyTest, Rule, TrustedFiles, find_files
 from ferrule.policy.lock import read_lock
 from ferrule.policy.policy import read_files
 from ferrule.policy.rule import Scope
@@ -96,7 +96,7 @@ def _check_files(options: argparse.Namespace) -> int:
     if not files:
         raise UsageError("there is no policy file here: ferrule policy check FILE")
     tools = _tools(options)
-    policy = load(files, tools=tools, needs_trust=FOUND)
+    policy = Policy(files, tools=tools, needs_trust=FOUND)
     console = screen()
     print_findings(console, policy.findings)
     if modes := policy.modes - {"ask"}:
@@ -167,7 +167,7 @@ def _test_files(options: argparse.Namespace) -> int:
     if not options.files:
         raise UsageError("which file? ferrule policy test FILE")
     tools = _tools(options)
-    policy = load([("session", file) for file in options.files], tools=tools)
+    policy = Policy([("session", file) for file in options.files], tools=tools)
     console = screen()
     errors = [finding for finding in policy.findings if finding.level == "error"]
     print_findings(console, errors)

@@ -23,24 +23,25 @@ def read_names(guard: str, **options: Iterable[str]) -> list[frozenset[str]]:
     Raises:
         DefinitionError: A value is not a name, or a name is in two options.
     """
-    found: dict[str, frozenset[str]] = {}
-    for option, given in options.items():
-        names: tuple[Any, ...] = () if isinstance(given, str) else tuple(given)
-        if isinstance(given, str) or not all(isinstance(name, str) and name for name in names):
-            raise DefinitionError(f"{guard}({option}=…) takes names such as ('target', 'place'), not {given!r}")
-        for before, others in found.items():
-            if both := others & set(names):
-                raise DefinitionError(f"{guard}(…): {sorted(both)} cannot be in `{before}` and in `{option}`")
-        found[option] = frozenset(names)
-    return list(found.values())
+    sets: dict[str, frozenset[str]] = {}
+    for option, value in options.items():
+        names: tuple[Any, ...] = () if isinstance(value, str) else tuple(value)
+        if isinstance(value, str) or not all(isinstance(name, str) and name for name in names):
+            raise DefinitionError(f"{guard}({option}=…) takes names such as ('target', 'place'), not {value!r}")
+        for other_option, others in sets.items():
+            if shared := others & set(names):
+                raise DefinitionError(f"{guard}(…): {sorted(shared)} cannot be in both {other_option!r} and {option!r}")
+        sets[option] = frozenset(names)
+    return list(sets.values())
 
 
 def declares_text(forms: Iterable[Schema]) -> bool:
     """Return whether the schema declares the kind of text, by `contentMediaType` or base64, in every form of text."""
     forms = [form for form in forms if not _COMBINING_KEYWORDS & form.keys()]
-    of_text = [form for form in forms if "string" in form.get("type", "string")]
-    told = ("contentMediaType" in form or form.get("contentEncoding") == "base64" for form in of_text)
-    return bool(of_text) and all(told)
+    text_forms = [form for form in forms if "string" in form.get("type", "string")]
+    return bool(text_forms) and all(
+        "contentMediaType" in form or form.get("contentEncoding") == "base64" for form in text_forms
+    )
 
 
 def has_listed_values(schema: Schema, place: Place) -> bool:
@@ -54,8 +55,8 @@ def find_place_forms(schema: Schema, place: Place) -> list[Schema]:
     nodes: list[Any] = [schema]
     for part in place:
         forms = find_forms(nodes, schema)
-        below = (property_schemas(form, part) if isinstance(part, str) else item_schemas(form, part) for form in forms)
-        nodes = [node for found in below for node in found]
+        inner = (property_schemas(form, part) if isinstance(part, str) else item_schemas(form, part) for form in forms)
+        nodes = [node for schemas in inner for node in schemas]
     return find_forms(nodes, schema)
 
 
@@ -78,5 +79,5 @@ def suggest_exemption(guard: str, place: Place, unnamed: Collection[Place]) -> s
     """
     for end in range(len(place), 0, -1):
         if isinstance(place[end - 1], str) and place[:end] not in unnamed:
-            return f" (if it is none: {guard}(…, text=({place[end - 1]!r},)))"
-    return f" (if it is none: a schema that names it, and {guard}(…, text=…))"
+            return f" (if it is not: {guard}(…, text=({place[end - 1]!r},)))"
+    return f" (if it is not: name it in the schema, and in {guard}(…, text=…))"

@@ -118,16 +118,16 @@ class _HostJudge:
 
     def judge_mapping(self, values: Mapping[str, Any], nodes: list[Any], place: Place, role: _Role | None) -> None:
         forms = match_forms(values, self.find_forms(nodes))
-        of_keys = [form["propertyNames"] for form in forms if "propertyNames" in form]
+        key_schemas = [form["propertyNames"] for form in forms if "propertyNames" in form]
         for key, value in values.items():
             inner = (*place, key)
             if not any(key in form.get("properties", ()) for form in forms):
                 self.unnamed.add(inner)
             inherited = role if inner in self.unnamed else None
-            self.judge_text(key, self.find_forms(of_keys), inner, "host" if inherited == "host" else None)
+            self.judge_text(key, self.find_forms(key_schemas), inner, "host" if inherited == "host" else None)
             if key not in self.texts or inner in self.unnamed:
-                below = [node for form in forms for node in property_schemas(form, key)]
-                self.judge_value(value, below, inner, self.find_role(key) or inherited)
+                inner_nodes = [node for form in forms for node in property_schemas(form, key)]
+                self.judge_value(value, inner_nodes, inner, self.find_role(key) or inherited)
 
     def judge_value(self, value: Any, nodes: list[Any], place: Place, role: _Role | None) -> None:
         forms = self.find_forms(nodes)
@@ -141,30 +141,30 @@ class _HostJudge:
                 self.judge_value(one, [node for form in forms for node in item_schemas(form, at)], (*place, at), role)
         elif role == "host" and type(value) in {int, float}:
             if type(value) is float or not 0 < value < _LEAST_ADDRESS:
-                self.add_decision("deny", place, f"{format_place(place)} must be a host as text, and is a number")
+                self.add_decision("deny", place, f"{format_place(place)} must be a host as text, not a number")
 
     def judge_text(self, text: str, forms: list[Schema], place: Place, role: _Role | None) -> None:
         role = None if _is_constant(text, forms) else _find_role(forms) or role
         if role is not None:
             self.judge_url(text, role, place, format_argument(place, text))
         elif place[0] not in self.hidden and not declares_text(forms):
-            given = (
+            description = (
                 f"{format_argument(place, text)} reads as a URL{suggest_exemption('hosts', place, self.unnamed)} and"
             )
             for read in _iter_urls(text):
-                self.judge_url(read, "url", place, given)
+                self.judge_url(read, "url", place, description)
 
-    def judge_url(self, text: str, role: _Role, place: Place, given: str) -> None:
+    def judge_url(self, text: str, role: _Role, place: Place, description: str) -> None:
         if role != "host" and self.reaches_no_host(text, role):
             return
         try:
-            found = _parse_url(text, role)
+            url = _parse_url(text, role)
         except ValueError as error:
-            self.add_decision("deny", place, f"{given} cannot be judged: {error}")
+            self.add_decision("deny", place, f"{description} cannot be judged: {error}")
             return
-        kind, why = self.rules.verdict(found)
+        kind, reason = self.rules.verdict(url)
         if kind != "allow":
-            self.add_decision(kind, place, f"{given} {why}")
+            self.add_decision(kind, place, f"{description} {reason}")
 
     def reaches_no_host(self, text: str, role: _Role) -> bool:
         """Return whether a URL has a scheme without hosts, or is a reference that stays on its host."""
@@ -178,9 +178,9 @@ class _HostJudge:
 
     def add_decision(self, kind: Literal["ask", "deny"], place: Place, reason: str) -> None:
         if place[0] in self.hidden:
-            reason = "a URL that only the program knows leads to a host that is not allowed"
-        found = Decision(kind, reason)
-        self.decision = found if self.decision is None else self.decision.stricter(found)
+            reason = "a URL set by the program leads to a host that is not allowed"
+        decision = Decision(kind, reason)
+        self.decision = decision if self.decision is None else self.decision.stricter(decision)
 
     def find_role(self, key: str) -> _Role | None:
         if key in self.named or has_last_word(key, HOST_NAMES):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.policy import Policy, TrustedFiles, load
+from ferrule.policy import Policy, TrustedFiles
 from ferrule.policy.rule import Scope
 
 Files: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -39,13 +39,13 @@ def rules(
         DefinitionError: The files have errors; the text lists all of them with file and line.
     """
     scopes: dict[Scope, Files] = {"managed": managed, "user": user, "project": project, "session": session}
-    given: list[tuple[Scope, str | os.PathLike[str]]] = [("managed", file) for file in files]
-    given += [(scope, file) for scope, listed in scopes.items() for file in _list_files(listed)]
-    if not given:
+    scoped: list[tuple[Scope, str | os.PathLike[str]]] = [("managed", file) for file in files]
+    scoped += [(scope, file) for scope, listed in scopes.items() for file in _list_files(listed)]
+    if not scoped:
         raise DefinitionError('rules(…) takes policy files, such as rules("policy.toml")')
-    kept = trusted if isinstance(trusted, TrustedFiles) else TrustedFiles(trusted)
-    policy = load(given, tools=tools, shadow=shadow, trusted=kept)
-    if errors := [str(one) for one in policy.findings if one.level == "error"]:
+    trusted_files = trusted if isinstance(trusted, TrustedFiles) else TrustedFiles(trusted)
+    policy = Policy(scoped, tools=tools, shadow=shadow, trusted=trusted_files)
+    if errors := [str(finding) for finding in policy.findings if finding.level == "error"]:
         raise DefinitionError("\n".join(errors))
     return policy
 

@@ -77,8 +77,8 @@ def within(
     allowed = ", ".join(repr(os.fspath(root)) for root in roots) or "the working directory"
 
     def guard(call: ToolCall, context: ToolContext) -> Decision | None:
-        given = context.fields.working_directory
-        judge = _Judge(fixed.resolve_roots(given), fixed.find_base(given), allowed, paths, texts, call, context)
+        folder = context.fields.working_directory
+        judge = _Judge(fixed.resolve_roots(folder), fixed.find_base(folder), allowed, paths, texts, call, context)
         try:
             arguments = judge.judge_mapping(call.arguments, (), named=False, is_text=False)
         except _Outside as refusal:
@@ -101,7 +101,7 @@ class _Outside(Exception):
         self.place = place
 
 
-_HIDDEN_REASON = "a path that only the program knows is outside of what may be reached"
+_HIDDEN_REASON = "a path set by the program is outside the allowed folders"
 
 
 class _Judge:
@@ -127,9 +127,9 @@ class _Judge:
         self.changed = False
         self.found_paths: set[str] = set()
         places = call.arguments.places
-        known = () if places is None else places.paths
-        self.keys = {found.place for found in known if found.is_key}
-        self.values = {found.place for found in known if not found.is_key}
+        declared = () if places is None else places.paths
+        self.keys = {path.place for path in declared if path.is_key}
+        self.values = {path.place for path in declared if not path.is_key}
         self.unnamed = frozenset() if places is None else places.unnamed
 
     def judge_mapping(self, values: Mapping[str, Any], place: Place, *, named: bool, is_text: bool) -> dict[str, Any]:
@@ -143,9 +143,9 @@ class _Judge:
             if name in judged:
                 raise _Outside(inner, f"two keys of {format_place(place)} are one path: {key[:QUOTE_LENGTH]!r}")
             text = is_text or (key in self.texts and inner not in self.unnamed)
-            below = not (text or is_path) and (key in self.paths or has_last_word(key, PATH_NAMES))
+            is_named = not (text or is_path) and (key in self.paths or has_last_word(key, PATH_NAMES))
             # A value from the program is checked only if it is declared a path, however it reads.
-            judged[name] = self.judge_value(value, inner, named=below, is_text=text or inner[0] in self.hidden)
+            judged[name] = self.judge_value(value, inner, named=is_named, is_text=text or inner[0] in self.hidden)
             if has_last_word(key, COMMAND_NAMES) and not text:
                 self.judge_lines(value, inner, has_directory(values))
         return judged
@@ -165,10 +165,10 @@ class _Judge:
         """Raise `_Outside` if a redirection opens something outside."""
         for line in [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else ():
             for target in find_redirection_targets(line, elsewhere) if isinstance(line, str) else ():
-                given = f"{format_place(place)}: a redirection in {line[:QUOTE_LENGTH]!r}"
+                description = f"{format_place(place)}: a redirection in {line[:QUOTE_LENGTH]!r}"
                 if target is None:
-                    raise _Outside(place, f"{given} opens what cannot be known; write an absolute path that is known")
-                self.resolve_inside(target, place, f"{given} opens what")
+                    raise _Outside(place, f"{description} opens an unknown file; write its absolute path")
+                self.resolve_inside(target, place, f"{description} opens a file that")
 
     def must_be_text(self, value: Any, place: Place) -> bool:
         """Return whether the value must be text: a number is never `path`, but may be `max_files`."""
@@ -183,48 +183,48 @@ class _Judge:
         """
         if not isinstance(value, str):
             kind = "true or false" if isinstance(value, bool) else "a number"
-            raise _Outside(place, f"{format_place(place)} must be a path as text, and is {kind}")
+            raise _Outside(place, f"{format_place(place)} must be a path as text, not {kind}")
         if _URL.match(value):
             raise _Outside(place, f"{format_argument(place, value)} is a URL; write a path in {self.allowed}")
-        found = self.resolve_inside(value, place, format_argument(place, value))
-        self.changed = self.changed or found != value
-        self.found_paths.add(found)
-        return found
+        path = self.resolve_inside(value, place, format_argument(place, value))
+        self.changed = self.changed or path != value
+        self.found_paths.add(path)
+        return path
 
     def judge_text(self, text: str, place: Place, *, is_key: bool = False) -> None:
         """Raise `_Outside` if some client may read the whole text as a path to somewhere outside."""
         for read in _iter_readings(text):
-            way_out = suggest_exemption("within", place, self.unnamed)
+            exemption = suggest_exemption("within", place, self.unnamed)
             try:
-                self.judge_reading(read, place, f"{format_argument(place, text)} reads as a path{way_out} and")
+                self.judge_reading(read, place, f"{format_argument(place, text)} reads as a path{exemption} and")
             except _Outside:
                 if is_key or not self.is_declared_text(place):
                     raise
 
-    def judge_reading(self, read: str, place: Place, given: str) -> None:
+    def judge_reading(self, read: str, place: Place, description: str) -> None:
         if os.name == "posix" and _WINDOWS_PATH.match(read):
-            raise _Outside(place, f"{given} is one of Windows; allowed is: {self.allowed}")
+            raise _Outside(place, f"{description} is a path of Windows; allowed is: {self.allowed}")
         if self.is_prose(read):
             return
         if _FILE_URL.match(read):
-            raise _Outside(place, f"{given} is a URL; write a path in {self.allowed}")
-        self.resolve_inside(read, place, given)
+            raise _Outside(place, f"{description} is a URL; write a path in {self.allowed}")
+        self.resolve_inside(read, place, description)
 
-    def resolve_inside(self, text: str, place: Place, given: str) -> str:
+    def resolve_inside(self, text: str, place: Place, description: str) -> str:
         """Return the real path of a text.
 
         Raises:
             _Outside: It leads outside, or cannot be resolved.
         """
         try:
-            found = resolve_path(text, self.base)
-            found.encode()
+            path = resolve_path(text, self.base)
+            path.encode()
         except (ValueError, OSError) as error:
             reason = "its name is not valid UTF-8" if isinstance(error, UnicodeError) else str(error)[:300]
-            raise _Outside(place, f"{given} is no path that can be judged: {reason}") from None
-        if not any(contains(root, found) for root in self.roots):
-            raise _Outside(place, f"{given} is outside of what may be reached; allowed is: {self.allowed}")
-        return found
+            raise _Outside(place, f"{description} is not a valid path: {reason}") from None
+        if not any(contains(root, path) for root in self.roots):
+            raise _Outside(place, f"{description} is outside the allowed folders; allowed is: {self.allowed}")
+        return path
 
     def is_prose(self, text: str) -> bool:
         """Return whether a text is prose: `// a comment`, a picture in base64.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ferrule.policy.conditions import Condition, parse_condition
 from ferrule.policy.files import find_files, list_standard_files
-from ferrule.policy.policy import Difference, Policy, load
+from ferrule.policy.policy import Difference, Policy
 from ferrule.policy.reading import Finding, PolicyTest
 from ferrule.policy.rule import Rule
 from ferrule.policy.trust import TrustedFiles
@@ -25,6 +25,5 @@ __all__ = [
     "TrustedFiles",
     "parse_condition",
     "find_files",
-    "load",
     "list_standard_files",
 ]

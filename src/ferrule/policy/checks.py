@@ -41,9 +41,9 @@ def check_examples(rule: Rule) -> Iterator[Finding]:
         for example in examples:
             answer = _match_example(rule, example)
             if answer is not wanted:
-                said = {True: "it matches", False: "it does not match", None: "it cannot be known whether it matches"}
+                actual = {True: "it matches", False: "it does not match", None: "whether it matches is unknown"}
                 key = "match" if wanted else "no_match"
-                yield make_finding("error", rule, f"{key} = {dict(example)!r:.200} does not hold: {said[answer]}")
+                yield make_finding("error", rule, f"{key} = {dict(example)!r:.200} is wrong: {actual[answer]}")
 
 
 def _match_example(rule: Rule, example: Mapping[str, Any]) -> bool | None:
@@ -75,16 +75,16 @@ def check_redundancy(rules: Sequence[Rule]) -> Iterator[Finding]:
         stricter = (rules[place] for place in covering if rules[place].decide != rule.decide)
         if other := next(stricter, None):
             yield make_finding(
-                "warning", rule, f"{rule.text!r} never counts: {other.name} ({other.text!r}) is stricter"
+                "warning", rule, f"{rule.text!r} has no effect: {other.name} ({other.text!r}) is stricter"
             )
             continue
         if same := next((rules[place] for place in covering if place < at and rule.covers(rules[place])), None):
-            yield make_finding("warning", rule, f"{rule.text!r} stands twice, as {same.name} too")
+            yield make_finding("warning", rule, f"{rule.text!r} is a duplicate of {same.name}")
             continue
         if rule.reason or rule.into:  # the reason may be why it is there
             continue
         if other := next((rules[place] for place in covering if not rule.covers(rules[place])), None):
-            yield make_finding("warning", rule, f"{other.name} ({other.text!r}) says all of {rule.text!r}")
+            yield make_finding("warning", rule, f"{rule.text!r} is redundant: {other.name} ({other.text!r}) covers it")
 
 
 def _group_rules(rules: Sequence[Rule]) -> dict[str | None, list[int]]:
@@ -137,20 +137,20 @@ def check_tools(rules: Sequence[Rule], tools: Sequence[Any]) -> ToolFindings:
         known = names if rule.decide == "allow" else every_name
         missing = [glob for glob in rule.tools if not any(matches_glob(glob, name) for name in known)]
         for glob in missing:
-            meant = next((name for name in names if name not in named and is_misspelling(glob, name)), None)
-            if meant is None:
+            similar = next((name for name in names if name not in named and is_misspelling(glob, name)), None)
+            if similar is None:
                 waiting.setdefault(rule.source, []).append((rule, glob))
                 continue
-            text = f"there is no tool {glob!r}: did you mean {meant!r}? If not, write a rule for {meant!r} as well"
+            text = f"there is no tool {glob!r}: did you mean {similar!r}? If not, write a rule for {similar!r} as well"
             notices.append(make_finding("error" if is_of_project else "warning", rule, text))
-        spoken_of = [(tool, find_fit(rule, tool)) for tool in tools if rule.may_match_tool(tool)]
-        problems = {fit.problem for _, fit in spoken_of if fit.applies} - {""}
+        matching = [(tool, find_fit(rule, tool)) for tool in tools if rule.may_match_tool(tool)]
+        problems = {fit.problem for _, fit in matching if fit.applies} - {""}
         findings += [make_finding("error", rule, text) for text in sorted(problems)]
-        if any(fit.applies for _, fit in spoken_of) or (missing and not spoken_of):
+        if any(fit.applies for _, fit in matching) or (missing and not matching):
             continue
-        why = f": {spoken_of[0][1].problem}" if spoken_of else ""
-        text = f"{rule.text!r} speaks of none of the tools that are loaded{why}"
-        if any(_is_misspelled_for(rule, tool) for tool, _ in spoken_of):
+        problem = f": {matching[0][1].problem}" if matching else ""
+        text = f"{rule.text!r} matches none of the loaded tools{problem}"
+        if any(_is_misspelled_for(rule, tool) for tool, _ in matching):
             notices.append(make_finding("error" if is_of_project else "warning", rule, text))
         else:
             findings.append(make_finding("warning", rule, text))
@@ -167,9 +167,9 @@ def _report_missing_tools(several: Sequence[tuple[Rule, str]], names: Sequence[s
     others = [repr(glob) for glob in dict.fromkeys(glob for _, glob in several) if glob != first]
     more = f" and {len(others) - _MAX_NAMES} more" if len(others) > _MAX_NAMES else ""
     nor = f" (nor {', '.join(others[:_MAX_NAMES])}{more})" if others else ""
-    text = f"there is no tool {first!r}{nor} among those that are loaded{suggest_name(first, names) or '.'}"
+    text = f"there is no tool {first!r}{nor} among the loaded tools{suggest_name(first, names) or '.'}"
     return make_finding(
-        "warning", rule, f"{text} A rule counts once its tool is loaded; correct the name if it is wrong"
+        "warning", rule, f"{text} The rule applies once its tool is loaded; correct the name if it is wrong"
     )
 
 
@@ -212,7 +212,7 @@ def find_fit(rule: Rule, tool: Any) -> Fit:
     schema = handling.parameters.schema
     by_name = not {tool.name, *list_mounted_names(tool)}.isdisjoint(rule.tools)
     if rule.into is not None and rule.into not in schema.get("properties", ()):
-        return Fit(True, f"{tool.name} has no argument {rule.into!r}, which into names")
+        return Fit(True, f"{tool.name} has no argument {rule.into!r}, the value of into")
     forms: list[Any] | None
     for place, one in rule.arguments.items():
         if place == ANY_COMMAND:
@@ -221,15 +221,15 @@ def find_fit(rule: Rule, tool: Any) -> Fit:
             forms = _find_place_forms(schema, split_place(place))
         if forms is None:
             return Fit(by_name, f"{tool.name} has no {_describe_missing(place, one, schema.get('properties', ()))}")
-        if wrong := explain_wrong_kind(place, one, forms) or (by_name and _explain_mismatch(place, one, forms)):
-            return Fit(True, f"{tool.name}: {wrong}")
+        if problem := explain_wrong_kind(place, one, forms) or (by_name and _explain_mismatch(place, one, forms)):
+            return Fit(True, f"{tool.name}: {problem}")
     return Fit(True)
 
 
 def _describe_missing(place: str, one: Condition, names: Iterable[str]) -> str:
     if place != ANY_COMMAND or not isinstance(one, Commands):
         return f"argument {place!r}{suggest_name(place, names)}"
-    return f"shell line, as a command of which {' or '.join(map(repr, one.patterns))} is read; {SHORT_FORMS}"
+    return f"shell line, and {' or '.join(map(repr, one.patterns))} reads as a command; {SHORT_FORMS}"
 
 
 def may_have_arguments(rule: Rule, tool: Any) -> bool:
@@ -263,19 +263,20 @@ def _find_place_forms(schema: Mapping[str, Any], parts: Iterable[str]) -> list[A
     for depth, part in enumerate(parts):
         forms = find_forms(nodes, schema)
         if part == "[]":
-            said = [[*item_schemas(form, None), *prefix_items(form)] for form in forms]
-            open_forms = [form for form, nodes in zip(forms, said, strict=True) if not nodes and _allows(form, "array")]
+            schemas = [[*item_schemas(form, None), *prefix_items(form)] for form in forms]
+            is_open = any(not inner and _allows(form, "array") for form, inner in zip(forms, schemas, strict=True))
         else:
-            said = [property_schemas(form, part) for form in forms]
-            objects = [form for form, nodes in zip(forms, said, strict=True) if not nodes and _allows(form, "object")]
-            open_forms = [form for form in objects if depth > 0 and "properties" not in form]
-        below = [node for nodes in said for node in nodes]
-        is_open = bool(open_forms) or (depth == 0 and not below and not is_closed(schema))
-        if is_open or not all(isinstance(node, Mapping) for node in below):
+            schemas = [property_schemas(form, part) for form in forms]
+            is_open = depth > 0 and any(
+                not inner and _allows(form, "object") and "properties" not in form
+                for form, inner in zip(forms, schemas, strict=True)
+            )
+        nodes = [node for inner in schemas for node in inner]
+        is_open = is_open or (depth == 0 and not nodes and not is_closed(schema))
+        if is_open or not all(isinstance(node, Mapping) for node in nodes):
             return []
-        if not below:
+        if not nodes:
             return None
-        nodes = below
     return find_forms(nodes, schema)
 
 
@@ -289,14 +290,14 @@ def _explain_mismatch(place: str, condition: Condition, forms: Iterable[Mapping[
     leaves = [form for form in forms if not _COMBINES & form.keys()]
     values = [[form["const"]] if "const" in form else form.get("enum") for form in leaves]
     if leaves and None not in values and isinstance(condition, OneOf):
-        known = [value for several in values for value in several or ()]
-        if not any(condition.matches(value, _EMPTY_CONTEXT) for value in known):
-            return f"{place} is one of {', '.join(map(repr, known))}, so `{place} {condition.text}` never holds"
+        choices = [value for listed in values for value in listed or ()]
+        if not any(condition.matches(value, _EMPTY_CONTEXT) for value in choices):
+            return f"`{place} {condition.text}` never holds: {place} is one of {', '.join(map(repr, choices))}"
     types = {kind for form in leaves for kind in _listed_types(form.get("type"))}
     if not leaves or None in types or types & {*_list_matching_types(condition), "null"}:
         return ""
-    of_items = f"; of its items: {place}[]" if "array" in types else ""
-    return f"`{place} {condition.text}` never holds, as it is {' or '.join(sorted(map(str, types)))}{of_items}"
+    hint = f"; for its items write {place}[]" if "array" in types else ""
+    return f"`{place} {condition.text}` never holds: {place} is {' or '.join(sorted(map(str, types)))}{hint}"
 
 
 def _listed_types(given: Any) -> list[Any]:

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from ferrule.errors import DefinitionError
 from ferrule.security.command_arguments import read_lines
-from ferrule.security.commands import CommandPattern, Line, find_unknown_part, has_match, is_allowed
+from ferrule.security.commands import CommandPattern, Line, find_unknown_part, has_match, is_allowed, match_pieces
 from ferrule.security.paths import Roots
 from ferrule.security.urls import HostPattern, has_host_match, host_matches
 from ferrule.values.context import ToolContext
@@ -76,10 +76,10 @@ class OneOf(_Whole):
 
     def __post_init__(self) -> None:
         if not self.values:
-            raise DefinitionError("one_of = [] can never match")
+            raise DefinitionError("one_of = [] never matches: list the values")
         for value in self.values:
             if not isinstance(value, str | int | float):
-                raise DefinitionError(f"a value is compared with text, a number, true or false, not with {value!r}")
+                raise DefinitionError(f"a value is text, a number, true or false, not {value!r}")
             _check_number(value, "a value")
 
     def matches(self, value: Any, context: ToolContext) -> bool | None:
@@ -138,12 +138,12 @@ class Range(_Whole):
     at_most: Number | None = None
 
     def __post_init__(self) -> None:
-        given = self.to_json()
-        for name, bound in given.items():
+        bounds = self.to_json()
+        for name, bound in bounds.items():
             if _find_type(bound) is not _NUMBER_TYPE:
                 raise DefinitionError(f"{name} takes a number, not {bound!r}")
             _check_number(bound, name)
-        if not given or {"above", "at_least"} <= given.keys() or {"below", "at_most"} <= given.keys():
+        if not bounds or {"above", "at_least"} <= bounds.keys() or {"below", "at_most"} <= bounds.keys():
             raise DefinitionError(
                 "a range has one lower bound, above or at_least, one upper, below or at_most, or both"
             )
@@ -190,8 +190,8 @@ class Range(_Whole):
         )
 
     def to_json(self) -> dict[str, Any]:
-        given = {"above": self.above, "at_least": self.at_least, "below": self.below, "at_most": self.at_most}
-        return {name: bound for name, bound in given.items() if bound is not None}
+        bounds = {"above": self.above, "at_least": self.at_least, "below": self.below, "at_most": self.at_most}
+        return {name: bound for name, bound in bounds.items() if bound is not None}
 
     @property
     def text(self) -> str:
@@ -216,7 +216,7 @@ class Within(_Whole):
 
     def __post_init__(self) -> None:
         if not self.roots:
-            raise DefinitionError("within = [] can never match")
+            raise DefinitionError("within = [] never matches: list the folders")
         object.__setattr__(self, "_roots", Roots(*self.roots, of="within"))
 
     def matches(self, value: Any, context: ToolContext) -> bool | None:
@@ -249,7 +249,7 @@ class Hosts:
 
     def __post_init__(self) -> None:
         if not self.patterns:
-            raise DefinitionError("hosts = [] can never match")
+            raise DefinitionError("hosts = [] never matches: list the hosts")
         object.__setattr__(self, "_parsed", tuple(map(HostPattern, self.patterns)))
 
     def matches(self, value: Any, context: ToolContext) -> bool | None:
@@ -286,14 +286,14 @@ class Commands:
 
     def __post_init__(self) -> None:
         if not self.patterns:
-            raise DefinitionError("commands = [] can never match")
+            raise DefinitionError("commands = [] never matches: list the commands")
         object.__setattr__(self, "_parsed", tuple(map(CommandPattern, self.patterns)))
         object.__setattr__(self, "_targets", Within(self.within) if self.within else None)
 
     @classmethod
-    def merge(cls, given: Iterable[Commands]) -> Commands:
+    def merge(cls, conditions: Iterable[Commands]) -> Commands:
         """Return one condition for the commands of all of these."""
-        listed = list(given)
+        listed = list(conditions)
         patterns = dict.fromkeys(pattern for one in listed for pattern in one.patterns)
         return cls(tuple(patterns), tuple(dict.fromkeys(root for one in listed for root in one.within)))
 
@@ -381,7 +381,7 @@ def _check_number(value: Any, name: str) -> None:
     if isinstance(value, int) and abs(value) >= 10**MAX_DIGITS:
         raise DefinitionError(f"{name} takes a number of at most {MAX_DIGITS} digits")
     if isinstance(value, float) and not math.isfinite(value):
-        raise DefinitionError(f"{name} takes a number that a call can have, not {value}")
+        raise DefinitionError(f"{name} takes a finite number, not {value}")
 
 
 def _format_value(value: object) -> str:
@@ -395,7 +395,7 @@ def check_tag(tag: object) -> None:
         DefinitionError: The tag is not visible text.
     """
     if not isinstance(tag, str) or not tag.strip() or not tag.isprintable():
-        raise DefinitionError(f"{tag!r} is no tag: write its text, which is compared as it is, without *")
+        raise DefinitionError(f"{tag!r} is not a tag: write its whole text, without *")
 
 
 def check_glob(pattern: object) -> None:
@@ -405,36 +405,25 @@ def check_glob(pattern: object) -> None:
         DefinitionError: The pattern is not visible text.
     """
     if not isinstance(pattern, str) or not pattern or not pattern.isprintable():
-        raise DefinitionError(f"{pattern!r} is no pattern: write text, with * for any characters")
+        raise DefinitionError(f"{pattern!r} is not a pattern: write text, with * for any characters")
 
 
 def matches_glob(pattern: str, text: str) -> bool:
     """Return whether `text` fits `pattern`, with `*` for any characters, also none. Case counts."""
-    first, *others = pattern.split("*")
-    if not others:
-        return text == pattern
-    last = others.pop()
-    if not text.startswith(first) or not text.endswith(last) or len(text) < len(first) + len(last):
-        return False
-    at, end = len(first), len(text) - len(last)
-    for part in others:
-        at = text.find(part, at, end)
-        if at < 0:
-            return False
-        at += len(part)
-    return True
+    return match_pieces(pattern.split("*"), text)
 
 
-def _read_texts(given: object, name: str) -> tuple[str, ...]:
-    if isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(one, str) for one in given):
-        return tuple(given)
-    raise DefinitionError(f'{name} takes a list of texts, such as {name} = ["…"], not {given!r}')
+def _read_values(values: object, name: str = "one_of") -> tuple[Any, ...]:
+    if isinstance(values, Sequence) and not isinstance(values, str):
+        return tuple(values)
+    raise DefinitionError(f'{name} takes a list, such as {name} = ["…"], not {values!r}')
 
 
-def _read_values(given: object) -> tuple[Any, ...]:
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return tuple(given)
-    raise DefinitionError(f"one_of takes a list of values, not {given!r}")
+def _read_texts(texts: object, name: str) -> tuple[str, ...]:
+    values = _read_values(texts, name)
+    if not all(isinstance(value, str) for value in values):
+        raise DefinitionError(f"{name} takes a list of texts, not {texts!r}")
+    return values
 
 
 _RANGE: Final = frozenset({"above", "at_least", "below", "at_most"})
@@ -452,7 +441,7 @@ _MAKERS: Final[dict[frozenset[str], Callable[..., Condition]]] = {
 KEYS: Final = _RANGE.union(*_MAKERS)
 
 
-def parse_condition(given: object) -> Condition:
+def parse_condition(table: object) -> Condition:
     """Return the condition for a table such as `{ above = 100 }` or `{ within = ["notes"] }`.
 
     See docs/policy.md#conditions.
@@ -460,19 +449,19 @@ def parse_condition(given: object) -> Condition:
     Raises:
         DefinitionError: The table is no condition, or can never match.
     """
-    if not isinstance(given, Mapping) or not given:
-        raise DefinitionError(f'a condition is a table such as {{ above = 100 }} or {{ equals = "x" }}, not {given!r}')
-    table: JsonObject = thaw(given)
-    refuse_unknown_keys(table, KEYS, "a condition")
-    if table.keys() <= _RANGE:
-        return Range(**table)
-    make = _MAKERS.get(frozenset(table))
+    if not isinstance(table, Mapping) or not table:
+        raise DefinitionError(f'a condition is a table such as {{ above = 100 }} or {{ equals = "x" }}, not {table!r}')
+    options: JsonObject = thaw(table)
+    refuse_unknown_keys(options, KEYS, "a condition")
+    if options.keys() <= _RANGE:
+        return Range(**options)
+    make = _MAKERS.get(frozenset(options))
     if make is None:
-        raise DefinitionError(f"{' and '.join(sorted(table))} do not stand in one condition: use one of them")
-    return make(**table)
+        raise DefinitionError(f"a condition cannot have {' and '.join(sorted(options))} together: use one of them")
+    return make(**options)
 
 
-def refuse_unknown_keys(table: Iterable[str], known: Iterable[str], what: str) -> None:
+def refuse_unknown_keys(table: Iterable[str], known: Iterable[str], owner: str) -> None:
     """Refuse unknown keys. The error suggests the nearest known one.
 
     Raises:
@@ -482,7 +471,7 @@ def refuse_unknown_keys(table: Iterable[str], known: Iterable[str], what: str) -
     for key in table:
         if key not in names:
             every_name = ", ".join(names)
-            raise DefinitionError(f"{what} has no {key!r}{suggest_name(key, names) or f': there are {every_name}'}")
+            raise DefinitionError(f"{owner} has no {key!r}{suggest_name(key, names) or f': write {every_name}'}")
 
 
 def suggest_name(name: str, names: Iterable[str]) -> str:

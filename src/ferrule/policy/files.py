@@ -35,19 +35,19 @@ class PolicyFile:
     digest: str
 
 
-def read_policy_file(path: str | os.PathLike[str], scope: Scope, *, most: int = MAX_FILE_BYTES) -> PolicyFile:
-    """Read a file once. It has at most `most` bytes.
+def read_policy_file(path: str | os.PathLike[str], scope: Scope, *, max_bytes: int = MAX_FILE_BYTES) -> PolicyFile:
+    """Read a file once. It has at most `max_bytes` bytes.
 
     Raises:
         DefinitionError: The file cannot be read, is empty or too large, or is not UTF-8.
     """
-    given = os.path.expanduser(os.fspath(path))
+    expanded = os.path.expanduser(os.fspath(path))
     try:
-        exact = resolve_path(given, ".")
-        data = read_file(exact, most)
+        exact = resolve_path(expanded, ".")
+        data = read_file(exact, max_bytes)
         if not data.strip():  # another program may be writing it, and its deny rules would be missed
             raise ValueError("it is empty (a policy without rules has a comment that says so)")
-        return PolicyFile(exact, os.path.abspath(given), scope, data.decode("utf-8"), sha256(data).hexdigest())
+        return PolicyFile(exact, os.path.abspath(expanded), scope, data.decode("utf-8"), sha256(data).hexdigest())
     except (OSError, ValueError) as error:
         raise DefinitionError(f"it cannot be read: {error}") from None
 
@@ -69,8 +69,8 @@ def grant_files() -> tuple[str, str]:
 
 def _find_xdg_folder(variable: str, default: str) -> Path:
     """Return the folder in an environment variable. A relative path does not count, as the XDG specification says."""
-    given = os.environ.get(variable, "")
-    return Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~")) / default
+    folder = os.environ.get(variable, "")
+    return Path(folder) if os.path.isabs(folder) else Path(os.path.expanduser("~")) / default
 
 
 def list_standard_files(working_directory: str | os.PathLike[str] = ".") -> list[tuple[Scope, str]]:

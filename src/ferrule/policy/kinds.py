@@ -16,7 +16,7 @@ from ferrule.security.urls import HOST_NAMES, URL_NAMES
 
 
 class _TextKind(NamedTuple):
-    what: str
+    name: str
     names: frozenset[str]
     formats: frozenset[str]
     condition: type
@@ -49,5 +49,5 @@ def explain_wrong_kind(place: str, condition: Condition, forms: Iterable[Mapping
     by_format = [kind for kind in _TEXT_KINDS if kind.formats & formats]
     for kind in by_format or [kind for kind in _TEXT_KINDS if has_last_word(name, kind.names)]:
         if not isinstance(condition, kind.condition):
-            return f"{place} is {kind.what}, which can be written in many ways: {place} takes {kind.remedy} alone"
+            return f"{place} is {kind.name}, which has many spellings: write {place} = {{ {kind.remedy} }}"
     return ""

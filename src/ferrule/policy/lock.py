@@ -47,8 +47,8 @@ def make_definition(tool: Tool) -> Definition:
         "version": tool.version,
         "source": _find_source(tool),
     }
-    known = {name: value for name, value in parts.items() if value or name in ("description", "input_schema")}
-    plain: dict[str, Any] = json.loads(json.dumps(known))
+    present = {name: value for name, value in parts.items() if value or name in ("description", "input_schema")}
+    plain: dict[str, Any] = json.loads(json.dumps(present))
     return {**plain, "digest": _compute_digest(plain)}
 
 
@@ -112,8 +112,8 @@ class LockFile:
         before = self._first if trusted is None else trusted.digest
         if before not in {None, file.digest}:
             change = f"from {short_digest(before or '')} to {short_digest(file.digest)}"
-            remedy = f"read it, then {format_trust_command(file.place)}"
-            raise DefinitionError(f"{self.name!r} has changed {change}, which nobody has trusted: {remedy}")
+            remedy = f"read it, then run {format_trust_command(file.place)}"
+            raise DefinitionError(f"{self.name!r} has changed {change}, and nobody trusts that version: {remedy}")
         definitions = _parse_definitions(file.text, self.name)
         self._first = file.digest
         return definitions
@@ -122,34 +122,29 @@ class LockFile:
 def _read_lock_file(name: str) -> PolicyFile:
     if not os.path.lexists(name):
         raise DefinitionError(
-            f"there is no {name!r}, which says how the tools may be: `ferrule lock` writes it of the tools as they are"
+            f"there is no file {name!r} with the accepted tools: run `ferrule lock` to write it for the current tools"
         )
     try:
-        return read_policy_file(name, "project", most=MAX_TRUSTED_BYTES)
+        return read_policy_file(name, "project", max_bytes=MAX_TRUSTED_BYTES)
     except DefinitionError as error:
         raise DefinitionError(f"{name!r}: {error}") from None
 
 
 def _parse_definitions(text: str, name: str) -> dict[str, Definition]:
     text = text.replace("\r\n", "\n")  # as Git writes it on Windows
-    broken = (
-        f"{name!r} is not as `ferrule lock` has written it%s: take it from version control, or delete it and let "
-        "`ferrule lock` write it anew"
-    )
+    remedy = "restore it from version control, or delete it and run `ferrule lock` again"
+    edited = ""
     try:
-        found = json.loads(text)["tools"]
-        edited = [tool for tool, known in found.items() if known.pop("digest") != _compute_digest(known)]
-        definitions: dict[str, Definition] = {
-            tool: {**known, "digest": _compute_digest(known)} for tool, known in found.items()
-        }
-        is_whole = edited or text == format_lock(definitions)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise DefinitionError(broken % "") from error
-    if edited:
-        raise DefinitionError(broken % f", the entry of {edited[0]!r}")
-    if not is_whole:
-        raise DefinitionError(broken % "")
-    return definitions
+        definitions: dict[str, Definition] = {}
+        for tool, parts in json.loads(text)["tools"].items():
+            digest = parts.pop("digest")
+            definitions[tool] = {**parts, "digest": _compute_digest(parts)}
+            edited = edited or ("" if digest == definitions[tool]["digest"] else f", in the entry of {tool!r}")
+        if text == format_lock(definitions):
+            return definitions
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        pass
+    raise DefinitionError(f"{name!r} differs from the output of `ferrule lock`{edited}: {remedy}")
 
 
 def find_changed_parts(before: Definition, after: Definition) -> list[str]:
@@ -171,15 +166,15 @@ def find_lookalikes(names: Iterable[str]) -> dict[str, str]:
 
 def find_differences(tools: Iterable[Tool], definitions: Mapping[str, Definition]) -> dict[str, str]:
     """Return the reason for each tool that differs from its accepted definition, by tool name."""
-    tools, found = list(tools), {}
-    like = find_lookalikes([*definitions, *(tool.name for tool in tools)])
+    tools, reasons = list(tools), {}
+    lookalikes = find_lookalikes([*definitions, *(tool.name for tool in tools)])
     for tool in tools:
-        known, other = definitions.get(tool.name), like.get(tool.name)
-        if known is None:
-            found[tool.name] = "is new" if other is None else f"is new, and its name looks like {other!r}"
-        elif changed := find_changed_parts(known, make_definition(tool)):
-            found[tool.name] = f"changed since it was accepted: its {', '.join(changed)}"
-    return found
+        accepted, lookalike = definitions.get(tool.name), lookalikes.get(tool.name)
+        if accepted is None:
+            reasons[tool.name] = "is new" if lookalike is None else f"is new, and its name looks like {lookalike!r}"
+        elif changed := find_changed_parts(accepted, make_definition(tool)):
+            reasons[tool.name] = f"changed since it was accepted: its {', '.join(changed)}"
+    return reasons
 
 
 def lock_tools(tools: Toolset, file: str | os.PathLike[str] | LockFile) -> Toolset:
@@ -189,13 +184,13 @@ def lock_tools(tools: Toolset, file: str | os.PathLike[str] | LockFile) -> Tools
         DefinitionError: The file is missing, invalid or untrusted.
     """
     lock = file if isinstance(file, LockFile) else LockFile(file)
-    if (noted := RECORDED_TOOLSETS.get()) is not None:
-        noted.append((os.path.abspath(lock.name), tools))
+    if (recorded := RECORDED_TOOLSETS.get()) is not None:
+        recorded.append((os.path.abspath(lock.name), tools))
         return tools
-    whys = find_differences(tools, lock.read())
-    where = "" if lock.name == LOCK_FILE else f" --lock {lock.name!r}"
-    for name, why in whys.items():
-        whys[name] = f"{why} (where that is right: ferrule lock --accept {name!r}{where})"
-        logging.getLogger("ferrule").warning("the tool %r is quarantined: it %s", name, whys[name])
-    aside = tools.quarantined
-    return Toolset([*(one.with_quarantine(whys[one.name]) if one.name in whys else one for one in tools), *aside])
+    reasons = find_differences(tools, lock.read())
+    option = "" if lock.name == LOCK_FILE else f" --lock {lock.name!r}"
+    for name, reason in reasons.items():
+        reasons[name] = f"{reason} (to accept it: ferrule lock --accept {name!r}{option})"
+        logging.getLogger("ferrule").warning("the tool %r is quarantined: it %s", name, reasons[name])
+    judged = (tool.with_quarantine(reasons[tool.name]) if tool.name in reasons else tool for tool in tools)
+    return Toolset([*judged, *tools.quarantined])

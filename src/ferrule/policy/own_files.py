@@ -25,15 +25,16 @@ def find_protected_file(call: ToolCall, working_directory: str, places: Iterable
     `ferrule.lock` of the working directory. The working directory and the folders above it may be named.
     """
     base = os.path.realpath(working_directory)
-    kept = (*places, *(os.path.join(base, name) for name in _WORKING_DIRECTORY_FILES))
+    protected = (*places, *(os.path.join(base, name) for name in _WORKING_DIRECTORY_FILES))
     for text in dict.fromkeys(_iter_paths(call)):
         try:
             path = resolve_path(os.path.expanduser(text), base)
         except (OSError, ValueError):  # not a path to open
             continue
-        for one in kept:
-            if contains(one, path) or _is_same_file(one, path) or (contains(path, one) and not contains(path, base)):
-                return one
+        for file in protected:
+            is_above = contains(path, file) and not contains(path, base)
+            if is_above or contains(file, path) or _is_same_file(file, path):
+                return file
     return None
 
 

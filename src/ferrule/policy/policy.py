@@ -31,11 +31,11 @@ from ferrule.policy.verdict import Entry, Mode, PolicyDecision, ToolRules
 from ferrule.values.arguments import redact_hidden
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
-from ferrule.values.decision import Decision, deny
+from ferrule.values.decision import Decision, allow, deny
 from ferrule.values.frozen import JsonObject, freeze, thaw
 
 log = logging.getLogger("ferrule")
-GivenFile: TypeAlias = tuple[Scope, str | os.PathLike[str]]
+ScopedFile: TypeAlias = tuple[Scope, str | os.PathLike[str]]
 _MAX_DIFFERENCES = 100
 
 
@@ -76,42 +76,42 @@ class Contents(NamedTuple):
     """The findings about files without full trust, and about rules for tools that are not loaded."""
 
 
-def read_files(given: Iterable[GivenFile], tools: Sequence[Any] | None, trust: Trust) -> Contents:
+def read_files(scoped: Iterable[ScopedFile], tools: Sequence[Any] | None, trust: Trust) -> Contents:
     """Read files. Errors in them become findings; nothing is raised."""
-    found: list[Finding] = []
-    read: dict[str, PolicyFile] = {}
-    for scope, path in given:
+    findings: list[Finding] = []
+    files: dict[str, PolicyFile] = {}
+    for scope, path in scoped:
         try:
             file = read_policy_file(path, scope)
         except DefinitionError as error:
-            found.append(Finding("error", os.fspath(path), 0, str(error)))
+            findings.append(Finding("error", os.fspath(path), 0, str(error)))
             continue
-        if file.path in {other.path for other in read.values()}:
-            found.append(Finding("error", os.fspath(path), 0, "the file is given twice"))
-        read[os.fspath(path)] = file
-    names = _choose_names(list(read.values()))
-    documents = {path: read_document(file.text, names[file.path], file.scope) for path, file in read.items()}
+        if file.path in {other.path for other in files.values()}:
+            findings.append(Finding("error", os.fspath(path), 0, "the program passes this file twice"))
+        files[os.fspath(path)] = file
+    names = _choose_names(list(files.values()))
+    documents = {path: read_document(file.text, names[file.path], file.scope) for path, file in files.items()}
     rules = sorted((rule for document in documents.values() for rule in document.rules), key=_sort_key)
-    found += [one for document in documents.values() for one in document.findings]
-    found += [*(one for rule in rules for one in check_examples(rule)), *check_redundancy(rules)]
-    found += check_breadth(rules, tools)
-    beside_tools = ToolFindings([], []) if tools is None else check_tools(rules, tools)
-    found += beside_tools.findings
-    standings = [*find_standings(read, names, documents, trust)]
-    about_trust = [one for standing in standings for one in standing.findings]
+    findings += [finding for document in documents.values() for finding in document.findings]
+    findings += [finding for rule in rules for finding in check_examples(rule)]
+    findings += [*check_redundancy(rules), *check_breadth(rules, tools)]
+    tool_findings = ToolFindings([], []) if tools is None else check_tools(rules, tools)
+    standings = [*find_standings(files, names, documents, trust)]
+    trust_findings = [finding for standing in standings for finding in standing.findings]
+    findings += [*tool_findings.findings, *trust_findings]
     untrusted = {standing.source for standing in standings if not standing.allows}
-    counted = [rule for rule in rules if rule.decide != "allow" or rule.source not in untrusted]
+    active_rules = [rule for rule in rules if rule.decide != "allow" or rule.source not in untrusted]
     older = {f"{one.source} (as trusted)": one.older for one in standings if one.older is not None}
-    active = {**{names[read[path].path]: document for path, document in documents.items()}, **older}
-    restrictions = (rule for document in older.values() for rule in document.rules if rule.decide != "allow")
+    active_rules += [rule for document in older.values() for rule in document.rules if rule.decide != "allow"]
+    active = {**{names[files[path].path]: document for path, document in documents.items()}, **older}
     return Contents(
-        tuple(sorted((*counted, *restrictions), key=_sort_key)),
-        {of.mode[0]: f"{source}:{of.mode[1]}" for source, of in active.items() if of.mode is not None},
+        tuple(sorted(active_rules, key=_sort_key)),
+        {document.mode[0]: f"{source}:{document.mode[1]}" for source, document in active.items() if document.mode},
         tuple(test for document in documents.values() for test in document.tests),
-        tuple(sorted((*found, *about_trust), key=lambda one: (one.level, one.source, one.line))),
-        {path: file.digest for path, file in read.items()},
-        {names[file.path]: path for path, file in read.items()},
-        (*about_trust, *beside_tools.notices),
+        tuple(sorted(findings, key=lambda finding: (finding.level, finding.source, finding.line))),
+        {path: file.digest for path, file in files.items()},
+        {names[file.path]: path for path, file in files.items()},
+        (*trust_findings, *tool_findings.notices),
     )
 
 
@@ -125,7 +125,7 @@ def _choose_names(files: Sequence[PolicyFile]) -> dict[str, str]:
     short = {file.path: os.path.basename(file.path) for file in files}
     for longer in (
         {file.path: f"{file.scope}/{short[file.path]}" for file in files},
-        {one.path: one.path for one in files},
+        {file.path: file.path for file in files},
     ):
         counts = Counter(short.values())
         short = {path: name if counts[name] == 1 else longer[path] for path, name in short.items()}
@@ -138,25 +138,23 @@ class _CompiledPolicy:
     def __init__(self, contents: Contents) -> None:
         self.contents = contents
         self._by_tool: WeakKeyDictionary[Any, ToolRules] = WeakKeyDictionary()
-        self.broken = [one for one in contents.findings if one.level == "error"]
+        self.errors = [finding for finding in contents.findings if finding.level == "error"]
 
     def verdict(self, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
-        if self.broken:
-            return deny("the policy is broken, so nothing may run")
-        return self.for_tool(call, tool).verdict(call, context, tool, self.contents.modes)
+        if self.errors:
+            return deny("the policy has errors, so nothing may run")
+        return self.find_rules(tool).verdict(call, context, tool, self.contents.modes)
 
-    def for_tool(self, call: ToolCall, tool: Any) -> ToolRules:
+    def find_rules(self, tool: Any) -> ToolRules:
         """Return the rules that may apply to calls of a tool."""
         definition = getattr(tool, "definition", None)
         if definition is None:
-            return ToolRules.from_entries(map(Entry, self.contents.rules)) if tool is None else self._make_rules(tool)
-        found = self._by_tool.get(definition)
-        if found is None:
-            found = self._by_tool[definition] = self._make_rules(definition)
-        return found
-
-    def _make_rules(self, tool: Any) -> ToolRules:
-        return ToolRules.from_entries(self._iter_entries(tool))
+            entries = map(Entry, self.contents.rules) if tool is None else self._iter_entries(tool)
+            return ToolRules.from_entries(entries)
+        rules = self._by_tool.get(definition)
+        if rules is None:
+            rules = self._by_tool[definition] = ToolRules.from_entries(self._iter_entries(definition))
+        return rules
 
     def _iter_entries(self, tool: Any) -> Iterator[Entry]:
         hidden = frozenset(getattr(tool, "hidden", ()))
@@ -166,23 +164,28 @@ class _CompiledPolicy:
                 continue
             problem = fit.problem if fit.applies else ""
             if problem:
-                does = "never allows" if rule.decide == "allow" else "asks about every call"
-                log.warning("%s: %s; so it %s", rule.name, problem, does)
-            tops = {place.partition(".")[0].removesuffix("[]") for place in rule.arguments}
-            yield Entry(rule, problem, not hidden.isdisjoint(tops))
+                effect = "never allows" if rule.decide == "allow" else "asks about every call"
+                log.warning("%s: %s; so it %s", rule.name, problem, effect)
+            parameters = {place.partition(".")[0].removesuffix("[]") for place in rule.arguments}
+            yield Entry(rule, problem, not hidden.isdisjoint(parameters))
 
 
 class Policy:
-    """The rules of several files as a guard. Made by `guards.rules`, or by `load`. See docs/policy.md.
+    """The rules of several files as a guard. `guards.rules` makes it for you. See docs/policy.md#loading.
 
     Attributes:
-        findings: Errors and warnings about the files. Only a policy made by `load` can have errors, and it denies every
-            call then.
+        findings: Errors and warnings about the files. With an error among them, the policy denies every call.
+            `guards.rules` raises the errors instead.
+
+    Args:
+        files: The files with their scopes.
+        tools, shadow, trusted: As for `guards.rules`.
+        needs_trust: The scopes of files that allow nothing until a person trusts them.
     """
 
     def __init__(
         self,
-        files: Iterable[GivenFile],
+        files: Iterable[ScopedFile],
         *,
         tools: Iterable[Any] | None = None,
         shadow: str | os.PathLike[str] | None = None,
@@ -199,9 +202,9 @@ class Policy:
         self._lock = threading.Lock()
         self._loading = threading.Lock()
         shadows = () if shadow is None else (shadow,)
-        given = (*(path for _, path in (*self._files, *list_standard_files())), *shadows, self._trust.trusted.path)
-        self._own_files = [os.path.realpath(os.path.expanduser(path)) for path in given]
-        self._own_files += [os.path.realpath(folder) for folder in (state_folder(), configuration_folder())]
+        paths = (*(path for _, path in (*self._files, *list_standard_files())), *shadows, self._trust.trusted.path)
+        self._protected = [os.path.realpath(os.path.expanduser(path)) for path in paths]
+        self._protected += [os.path.realpath(folder) for folder in (state_folder(), configuration_folder())]
         self._trust.trusted.hold_key()
         self._activate(read_files(self._files, self._tools, self._trust))
 
@@ -211,8 +214,8 @@ class Policy:
         self._compiled = _CompiledPolicy(contents)
         for path, digest in contents.digests.items():
             log.info("the policy file %r is loaded, with the digest %s", path, digest)
-        for one in contents.notices:
-            log.warning("%s", one)
+        for notice in contents.notices:
+            log.warning("%s", notice)
 
     def _read_shadow(self) -> tuple[_CompiledPolicy | None, list[Finding]]:
         """Read the policy in shadow. Its file replaces the program's own.
@@ -223,9 +226,12 @@ class Policy:
             return None, []
         others = [(scope, path) for scope, path in self._files if scope != "managed"]
         compiled = _CompiledPolicy(read_files([("managed", self._shadow_file), *others], self._tools, self._trust))
-        if not compiled.broken:
+        if not compiled.errors:
             return compiled, []
-        return None, [_to_shadow_warning(one) for one in compiled.broken]
+        return None, [
+            error._replace(level="warning", text=f"in shadow, so it does not run: {error.text}")
+            for error in compiled.errors
+        ]
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -265,10 +271,9 @@ class Policy:
         """
         with self._loading:  # with two concurrent reloads, the last one to read counts
             contents = read_files(self._files, self._tools, self._trust._replace(loaded=self.digests))
-            errors = [one for one in contents.findings if one.level == "error"]
+            errors = [str(finding) for finding in contents.findings if finding.level == "error"]
             if errors:
-                texts = "; ".join(map(str, errors))
-                log.error("the policy was not loaded again, and the one before goes on to count: %s", texts)
+                log.error("the policy was not loaded again; the rules loaded before stay: %s", "; ".join(errors))
                 return contents.findings
             self._activate(contents)
             return self.findings
@@ -287,14 +292,14 @@ class Policy:
         A deny rule may ask too: it does if its match is unknown.
         """
         compiled = self._compiled
-        if compiled.broken or "never_ask" in self.modes or ("read_only" in self.modes and tool.read_only is False):
+        if compiled.errors or "never_ask" in self.modes or ("read_only" in self.modes and tool.read_only is False):
             return False
-        call = ToolCall("", tool.name)
-        parts = compiled.for_tool(call, tool)
-        if parts.ask or parts.deny:
+        rules = compiled.find_rules(tool)
+        if rules.ask or rules.deny:
             return True
-        allowed = any(one.match(call, ToolContext(), tool) for one in parts.allow if not one.rule.arguments)
-        return tool.read_only is not True and not allowed
+        call, context = ToolCall("", tool.name), ToolContext[Any]()
+        is_allowed = any(entry.match(call, context, tool) for entry in rules.allow if not entry.rule.arguments)
+        return tool.read_only is not True and not is_allowed
 
     def decide(self, call: ToolCall, context: ToolContext, tool: Any = None) -> PolicyDecision:
         """Return the decision with the answer of each rule. No difference from a shadow policy is recorded.
@@ -303,20 +308,20 @@ class Policy:
             tool: The tool for these arguments, in place of `context.tool`.
         """
         compiled, tool = self._compiled, getattr(context, "tool", None) if tool is None else tool
-        parts = compiled.for_tool(call, tool)
-        answers = {id(one.rule): one.match(call, context, tool) for part in parts for one in part}
-        said = tuple((rule, answers.get(id(rule), False)) for rule in compiled.contents.rules)
+        rules = compiled.find_rules(tool)
+        matches = {id(entry.rule): entry.match(call, context, tool) for entries in rules for entry in entries}
+        answers = tuple((rule, matches.get(id(rule), False)) for rule in compiled.contents.rules)
         decision = self._judge(compiled, call, context, tool)
-        alone = any(answer for rule, answer in said if rule.decide == "allow")
-        allows = decision is not None and decision.kind == "allow"
-        together = parts.find_joint_allows(call, context, tool) if allows and not alone else ()
-        return PolicyDecision(decision, said, tuple(entry.rule for entry in together))
+        is_joint = decision is not None and decision.kind == "allow"
+        is_joint = is_joint and not any(answer for rule, answer in answers if rule.decide == "allow")
+        joint = rules.find_joint_allows(call, context, tool) if is_joint else ()
+        return PolicyDecision(decision, answers, tuple(entry.rule for entry in joint))
 
     def _judge(self, compiled: _CompiledPolicy, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
         if tool is None or tool.read_only is not True:
-            named = find_protected_file(call, context.working_directory, self._own_files)
-            if named is not None:
-                return deny(f"{os.path.basename(named)} decides what may run, and no tool may change it")
+            file = find_protected_file(call, context.working_directory, self._protected)
+            if file is not None:
+                return deny(f"{os.path.basename(file)} decides what may run, and no tool may change it")
         return compiled.verdict(call, context, tool)
 
     # -- shadow --------------------------------------------------------------------------------------------------------
@@ -324,50 +329,30 @@ class Policy:
     def differences(self) -> tuple[Difference, ...]:
         """Return the calls so far with another decision by the policy in shadow, the most frequent first."""
         with self._lock:
-            return tuple(sorted(self._differences.values(), key=lambda one: -one.count))
+            return tuple(sorted(self._differences.values(), key=lambda difference: -difference.count))
 
     def _compare(
         self, shadow: _CompiledPolicy, decision: Decision | None, call: ToolCall, context: ToolContext, tool: Any
     ) -> None:
         try:
             other = self._judge(shadow, call, context, tool)
-            now, then = (one.kind if one is not None else "allow" for one in (decision, other))
-            if now != then:
-                spoke = [None if one is None else one.rule for one in (decision, other)]
-                self._record_difference(Difference(call.name, now, then, spoke[0], spoke[1], 1, {}), call, tool)
+            now, in_shadow = (allow() if one is None else one for one in (decision, other))
+            if now.kind != in_shadow.kind:
+                difference = Difference(call.name, now.kind, in_shadow.kind, now.rule, in_shadow.rule, 1, {})
+                self._record_difference(difference, call, tool)
         except Exception:
-            log.exception("the policy in shadow broke, and counts for nothing")
+            log.exception("the policy in shadow raised; it has no effect on the call")
 
-    def _record_difference(self, found: Difference, call: ToolCall, tool: Any) -> None:
-        key = (found.tool, found.now, found.shadow, found.now_rule, found.shadow_rule)
+    def _record_difference(self, new: Difference, call: ToolCall, tool: Any) -> None:
+        key = (new.tool, new.now, new.shadow, new.now_rule, new.shadow_rule)
         with self._lock:
-            known = self._differences.get(key)
-            if known is not None:
-                self._differences[key] = replace(known, count=known.count + 1)
+            difference = self._differences.get(key)
+            if difference is not None:
+                self._differences[key] = replace(difference, count=difference.count + 1)
             elif len(self._differences) < _MAX_DIFFERENCES:
                 example = thaw(redact_hidden(call.arguments, getattr(tool, "hidden", ())))
-                self._differences[key] = replace(found, example=freeze(example))
+                self._differences[key] = replace(new, example=freeze(example))
                 log.warning(
-                    "the policy in shadow says %s (%s) of a call of %r, and %s (%s) counts",
-                    *(found.shadow, found.shadow_rule, found.tool, found.now, found.now_rule),
+                    "the policy in shadow decides %s (%s) about a call of %r; the decision is %s (%s)",
+                    *(new.shadow, new.shadow_rule, new.tool, new.now, new.now_rule),
                 )
-
-
-def _to_shadow_warning(finding: Finding) -> Finding:
-    return finding._replace(level="warning", text=f"in shadow, so it does not run: {finding.text}")
-
-
-def load(
-    files: Iterable[GivenFile],
-    *,
-    tools: Iterable[Any] | None = None,
-    shadow: str | os.PathLike[str] | None = None,
-    trusted: TrustedFiles | None = None,
-    needs_trust: Collection[Scope] = NEEDS_TRUST,
-) -> Policy:
-    """Return the policy of files with their scopes. See docs/policy.md#loading.
-
-    Errors in the files are among its findings, and a policy with errors denies every call. Files of the scopes in
-    `needs_trust` allow nothing until a person trusts them.
-    """
-    return Policy(files, tools=tools, shadow=shadow, trusted=trusted, needs_trust=needs_trust)

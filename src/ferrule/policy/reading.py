@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from ferrule.errors import DefinitionError
@@ -113,11 +114,11 @@ class _DocumentReader:
             self.try_make(self.lines.find_line(key), partial(refuse_unknown_keys, [key], _POLICY_KEYS, "a policy"))
         if "mode" not in data:
             return None
-        line, given = self.lines.find_line("mode"), data["mode"]
-        if given not in MODES:
-            self.add_error(line, f'mode is "ask", "read_only" or "never_ask", not {given!r}')
+        line, mode = self.lines.find_line("mode"), data["mode"]
+        if mode not in MODES:
+            self.add_error(line, f'mode is "ask", "read_only" or "never_ask", not {mode!r}')
             return None
-        return cast("Mode", given), line
+        return cast("Mode", mode), line
 
     def iter_rules(self, data: Mapping[str, Any]) -> Iterator[Rule]:
         for at, (line, make) in enumerate(self._iter_makers(data)):
@@ -136,11 +137,11 @@ class _DocumentReader:
             line = self.lines.find_line("rule", at)
             yield line, partial(self.read_rule, table, line)
 
-    def read_list(self, data: Mapping[str, Any], key: str, kind: type[_T], such: str) -> list[_T]:
-        given = data.get(key, [])
-        if isinstance(given, list) and all(isinstance(one, kind) for one in given):
-            return given
-        self.add_error(self.lines.find_line(key), f"{key} is a list, as in {such}, not {given!r:.80}")
+    def read_list(self, data: Mapping[str, Any], key: str, kind: type[_T], example: str) -> list[_T]:
+        values = data.get(key, [])
+        if isinstance(values, list) and all(isinstance(value, kind) for value in values):
+            return values
+        self.add_error(self.lines.find_line(key), f"{key} is a list, as in {example}, not {values!r:.80}")
         return []
 
     def read_short_rule(self, decide: Any, text: str, line: int) -> Rule:
@@ -148,97 +149,91 @@ class _DocumentReader:
         return self._make_rule(line, decide=decide, tools=(tools,), arguments=arguments, text=f"{decide} {text}")
 
     def read_rule(self, table: Mapping[str, Any], line: int) -> Rule:
-        given = read_keys(table, _RULE_READERS, "a rule")
-        if "decide" not in given:
-            raise DefinitionError('a rule says decide = "allow", "ask" or "deny"')
-        return self._make_rule(line, **{"arguments": {}, **given})
+        fields = read_keys(table, _RULE_READERS, "a rule")
+        if "decide" not in fields:
+            raise DefinitionError('a rule needs decide = "allow", "ask" or "deny"')
+        return self._make_rule(line, **{"arguments": {}, **fields})
 
-    def _make_rule(self, line: int, *, arguments: Mapping[str, Condition], **given: Any) -> Rule:
-        rule = Rule(arguments=freeze_conditions(arguments), source=self.source, line=line, scope=self.scope, **given)
+    def _make_rule(self, line: int, *, arguments: Mapping[str, Condition], **fields: Any) -> Rule:
+        conditions = MappingProxyType(dict(sorted(arguments.items())))  # their order in the file makes no difference
+        rule = Rule(arguments=conditions, source=self.source, line=line, scope=self.scope, **fields)
         for place, one in arguments.items():
-            if wrong := explain_wrong_kind(place, one):
-                raise DefinitionError(wrong)
+            if problem := explain_wrong_kind(place, one):
+                raise DefinitionError(problem)
         return rule
 
     def iter_tests(self, data: Mapping[str, Any]) -> Iterator[PolicyTest]:
         for at, table in enumerate(self.read_list(data, "test", dict, "[[test]]")):
             line = self.lines.find_line("test", at)
-            made = self.try_make(line, partial(self.read_test, table, line))
-            if made is not None:
-                yield made
+            test = self.try_make(line, partial(self.read_test, table, line))
+            if test is not None:
+                yield test
 
     def read_test(self, table: Mapping[str, Any], line: int) -> PolicyTest:
-        given = read_keys(table, _TEST_READERS, "a test")
-        if missing := {"call", "expect"} - given.keys():
-            raise DefinitionError(f'a test says {min(missing)} = "…"')
-        if given["expect"] not in DECISIONS:
-            raise DefinitionError(f'expect is "allow", "ask" or "deny", not {given["expect"]!r}')
-        return PolicyTest(**{"arguments": freeze({}), **given}, source=self.source, line=line)
+        fields = read_keys(table, _TEST_READERS, "a test")
+        if missing := {"call", "expect"} - fields.keys():
+            raise DefinitionError(f'a test needs {min(missing)} = "…"')
+        if fields["expect"] not in DECISIONS:
+            raise DefinitionError(f'expect is "allow", "ask" or "deny", not {fields["expect"]!r}')
+        return PolicyTest(**{"arguments": freeze({}), **fields}, source=self.source, line=line)
 
 
-def freeze_conditions(arguments: Mapping[str, Condition]) -> Mapping[str, Condition]:
-    """Return the conditions sorted by place, so their order in the file makes no difference."""
-    from types import MappingProxyType
-
-    return MappingProxyType(dict(sorted(arguments.items())))
-
-
-def read_keys(table: Mapping[str, Any], readers: Mapping[str, Callable[[Any, str], Any]], of: str) -> dict[str, Any]:
+def read_keys(table: Mapping[str, Any], readers: Mapping[str, Callable[[Any, str], Any]], owner: str) -> dict[str, Any]:
     """Return the values of a table, each read by the reader of its key.
 
     Raises:
         DefinitionError: A key is unknown, or a value is invalid.
     """
-    refuse_unknown_keys(table, readers, of)
+    refuse_unknown_keys(table, readers, owner)
     return {key: read(table[key], key) for key, read in readers.items() if key in table}
 
 
-def read_text(given: Any, key: str) -> str:
+def read_text(value: Any, key: str) -> str:
     """Read a text, for `read_keys`."""
-    if not isinstance(given, str):
-        raise DefinitionError(f"{key} is text, not {given!r:.80}")
-    return given
+    if not isinstance(value, str):
+        raise DefinitionError(f"{key} is text, not {value!r:.80}")
+    return value
 
 
-def _read_table(given: Any, key: str) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise DefinitionError(f"{key} is a table, not {given!r:.80}")
-    return given
+def _read_table(value: Any, key: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DefinitionError(f"{key} is a table, not {value!r:.80}")
+    return value
 
 
-def read_texts(given: Any, key: str) -> tuple[str, ...]:
+def read_texts(value: Any, key: str) -> tuple[str, ...]:
     """Read a list of at least one text, for `read_keys`."""
-    if not isinstance(given, list) or not given or not all(isinstance(one, str) for one in given):
-        raise DefinitionError(f'{key} is a list of texts, as in {key} = ["…"], not {given!r:.80}')
-    return tuple(given)
+    if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
+        raise DefinitionError(f'{key} is a list of texts, as in {key} = ["…"], not {value!r:.80}')
+    return tuple(value)
 
 
-def _read_tables(given: Any, key: str) -> tuple[Mapping[str, Any], ...]:
-    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
-        raise DefinitionError(f"{key} is a list of tables, as in {key} = [{{ amount = 5 }}], not {given!r:.80}")
-    return tuple(read_plain_table(one, key) for one in given)
+def _read_tables(value: Any, key: str) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise DefinitionError(f"{key} is a list of tables, as in {key} = [{{ amount = 5 }}], not {value!r:.80}")
+    return tuple(read_plain_table(item, key) for item in value)
 
 
-def read_plain_table(given: Any, key: str) -> Mapping[str, Any]:
+def read_plain_table(value: Any, key: str) -> Mapping[str, Any]:
     """Read a table of JSON values, for `read_keys`."""
     try:
-        json.dumps(_read_table(given, key), allow_nan=False)
+        json.dumps(_read_table(value, key), allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        raise DefinitionError(f"{key} has a value that no call can have; a date or a time is written as text") from None
-    return freeze(given)  # type: ignore[no-any-return]
+        raise DefinitionError(f"{key} has a value that is not JSON; write a date or a time as text") from None
+    return freeze(value)  # type: ignore[no-any-return]
 
 
-def _read_conditions(given: Any, key: str) -> dict[str, Condition]:
-    return {place: _read_condition(place, one) for place, one in _read_table(given, key).items()}
+def _read_conditions(value: Any, key: str) -> dict[str, Condition]:
+    return {place: _read_condition(place, table) for place, table in _read_table(value, key).items()}
 
 
-def _read_condition(place: str, given: object) -> Condition:
+def _read_condition(place: str, table: object) -> Condition:
     try:
-        return parse_condition(given)
+        return parse_condition(table)
     except DefinitionError as error:
-        inner = isinstance(given, dict) and all(isinstance(one, dict) for one in given.values())
-        more = f'; what is inside {place} is written with its path in quotes, "{place}.…" = {{ … }}' if inner else ""
-        raise DefinitionError(f"{place}: {error}{more}") from None
+        is_nested = isinstance(table, dict) and all(isinstance(inner, dict) for inner in table.values())
+        hint = f'; for an argument inside {place} write its path in quotes, "{place}.…" = {{ … }}' if is_nested else ""
+        raise DefinitionError(f"{place}: {error}{hint}") from None
 
 
 _RULE_READERS: Final = {
@@ -280,18 +275,15 @@ def read_short_form(text: str) -> tuple[str, dict[str, Condition]]:
     if not opened:
         return glob, {}
     if not inside.endswith(")") or not inside[:-1].strip():
-        raise DefinitionError(f"{text!r} is no rule: write name, or name(condition, condition)")
-    found: dict[str, Condition] = {}
+        raise DefinitionError(f"{text!r} is not a rule: write name, or name(condition, condition)")
+    conditions: dict[str, Condition] = {}
     for part in re.split(r",\s+", inside[:-1].strip()):
         place, one = _read_short_condition(part.strip())
-        if place in found:
-            raise DefinitionError(f"{text!r} has two conditions of {_format_place(place)}; write a [[rule]]")
-        found[place] = one
-    return glob.strip(), found
-
-
-def _format_place(place: str) -> str:
-    return "the command" if place == ANY_COMMAND else place
+        if place in conditions:
+            name = "the command" if place == ANY_COMMAND else place
+            raise DefinitionError(f"{text!r} has two conditions for {name}; write a [[rule]]")
+        conditions[place] = one
+    return glob.strip(), conditions
 
 
 def _read_short_condition(part: str) -> tuple[str, Condition]:
@@ -322,7 +314,7 @@ def _check_command(part: str) -> str:
     is_place = second == "" or has_last_word(first, _TEXT_NAMES)
     if sign or second in _CONDITION_WORDS or (is_place and suggest_name(second, _CONDITION_WORDS)):
         raise DefinitionError(
-            f"{part!r} is no condition: {SHORT_FORMS}; where it is a command, write a [[rule]] with commands = […]"
+            f"{part!r} is not a condition: {SHORT_FORMS}; for a command write a [[rule]] with commands = […]"
         )
     return part
 
@@ -336,7 +328,7 @@ def _check_value(value: str) -> str:
     if not value.startswith('"') and (found := _NOT_PLAIN.search(value)):
         raise DefinitionError(f"{value!r} has {found[0]!r}: put text in double quotes, or write a [[rule]]")
     if "," in value:
-        raise DefinitionError(f"{value!r} has a comma: put a blank behind it between conditions, or write a [[rule]]")
+        raise DefinitionError(f"{value!r} has a comma: put a blank after it between conditions, or write a [[rule]]")
     return value
 
 
@@ -347,7 +339,9 @@ def _make_comparison(sign: str, text: str) -> Condition:
             raise DefinitionError(f"{sign} compares with a number, not with {text!r}")
         return Range(**{_BOUNDS[sign]: value})
     if "|" in text and not text.startswith('"'):
-        raise DefinitionError(f"{text!r} has '|': of several values write name in {text}, else put it in double quotes")
+        raise DefinitionError(
+            f"{text!r} has '|': for several values write name in {text}, otherwise put it in double quotes"
+        )
     return Glob(value) if isinstance(value, str) and "*" in text and not text.startswith('"') else OneOf((value,))
 
 
@@ -363,10 +357,10 @@ def read_value(text: str) -> str | int | float | bool:
         return float(text)
     if text.startswith('"'):
         try:
-            read = json.loads(text)
+            value = json.loads(text)
         except ValueError:
-            read = None
-        if not isinstance(read, str):
-            raise DefinitionError(f"{text} is no text in quotes")
-        return read
+            value = None
+        if not isinstance(value, str):
+            raise DefinitionError(f"{text} is not a text in double quotes, as JSON writes it")
+        return value
     return text

@@ -63,26 +63,28 @@ class Rule:
         if self.decide not in DECISIONS:
             raise DefinitionError(f'decide is "allow", "ask" or "deny", not {self.decide!r}')
         if not (self.tools or self.tags or self.traits or self.principals):
-            raise DefinitionError(
-                'a rule says of which calls it speaks, by tools, tags, traits or principals; tools = ["*"] are all'
-            )
+            raise DefinitionError('a rule needs tools, tags, traits or principals; tools = ["*"] covers every tool')
         for pattern in (*self.tools, *self.principals):
             check_glob(pattern)
         for tag in self.tags:
             check_tag(tag)
         for pattern in self.tools:
             if _NOT_IN_NAMES.search(pattern):
-                raise DefinitionError(f"{pattern!r} is no pattern of tools: write one name; * is the one wildcard")
+                raise DefinitionError(f"{pattern!r} is not a pattern of tools: write one name; the only wildcard is *")
         _check_traits(self.traits)
         for place, one in self.arguments.items():
             if place == ANY_COMMAND and isinstance(one, Commands):
                 continue
             if place == ANY_COMMAND or not _PLACE.fullmatch(place):
-                raise DefinitionError(f"{place!r} names no argument: write amount, order.amount or files[].path")
+                raise DefinitionError(
+                    f"{place!r} is not the place of an argument: write amount, order.amount or files[].path"
+                )
         if self.decide != "allow" and any(isinstance(one, Commands) and one.within for one in self.arguments.values()):
-            raise DefinitionError('within beside commands says where an allow may write; it is for decide = "allow"')
+            raise DefinitionError(
+                'within beside commands is only for decide = "allow": it says where the commands may write'
+            )
         if self.into is not None and self.decide != "ask":
-            raise DefinitionError('into is for decide = "ask": who is asked supplies the value')
+            raise DefinitionError('into is only for decide = "ask": the person who is asked supplies the value')
         object.__setattr__(self, "text", self.text or self._describe())
 
     @property
@@ -92,13 +94,10 @@ class Rule:
 
     def _describe(self) -> str:
         tools = ", ".join(self.tools) or "*"
-        given = [f"{place} {one.text}" for place, one in self.arguments.items()]
-        more = [f"{key} {', '.join(names)}" for key, names in self._besides().items() if names]
-        arguments = f"({', '.join(given)})" if given else ""
-        return f"{self.decide} {tools}{arguments}" + "".join(f" with {one}" for one in more)
-
-    def _besides(self) -> dict[str, tuple[str, ...]]:
-        return {"tags": self.tags, "traits": self.traits, "principals": self.principals}
+        conditions = ", ".join(f"{place} {one.text}" for place, one in self.arguments.items())
+        lists = {"tags": self.tags, "traits": self.traits, "principals": self.principals}
+        more = "".join(f" with {key} {', '.join(names)}" for key, names in lists.items() if names)
+        return f"{self.decide} {tools}{f'({conditions})' if conditions else ''}{more}"
 
     def may_match_tool(self, tool: Any) -> bool:
         """Return whether the rule may match a call of this tool, by name, tags and traits."""
@@ -121,13 +120,13 @@ class Rule:
         return every((answer, self._match_principal(context))) if self.principals else answer
 
     def match_arguments(
-        self, arguments: Mapping[str, Any], context: ToolContext, leave_out: Callable[[Condition], bool] | None = None
+        self, arguments: Mapping[str, Any], context: ToolContext, *, without_commands: bool = False
     ) -> bool | None:
-        """Return whether the conditions hold for these arguments. Conditions in `leave_out` count as true."""
+        """Return whether the conditions hold for these arguments, or all but those on shell lines."""
         answers = [
             match_place(one, place, arguments, context, allows=self.decide == "allow")
             for place, one in self.arguments.items()
-            if leave_out is None or not leave_out(one)
+            if not (without_commands and isinstance(one, Commands))
         ]
         if self.decide == "allow" and self.has_commands and self._find_unjudged_options(arguments, context):
             answers.append(None)
@@ -141,9 +140,9 @@ class Rule:
     def _find_unjudged_options(self, arguments: Mapping[str, Any], context: ToolContext) -> list[str]:
         """Return the arguments without a condition that may change the commands of a shell line."""
         hidden = getattr(getattr(context, "tool", None), "hidden", ())
-        given = {name: value for name, value in arguments.items() if name not in hidden}
+        visible = {name: value for name, value in arguments.items() if name not in hidden}
         lines = {place.rstrip("[]") for place, one in self.arguments.items() if isinstance(one, Commands)}
-        options = find_options(given, lambda key, place: is_command_name(key) or join_place(place) in lines)
+        options = find_options(visible, lambda key, place: is_command_name(key) or join_place(place) in lines)
         return [place for place in map(join_place, options) if place not in self.arguments]
 
     def _match_tool(self, name: str, tool: Any) -> bool | None:
@@ -166,13 +165,13 @@ class Rule:
 
     def _match_principal(self, context: ToolContext) -> bool | None:
         """Return whether the principal matches, or None if it is missing or only looks like a match."""
-        who = context.principal
-        if who is None or not who.strip():
+        principal = context.principal
+        if principal is None or not principal.strip():
             return None
-        if any(matches_glob(glob, who) for glob in self.principals):
+        if any(matches_glob(glob, principal) for glob in self.principals):
             return True
-        seen = lookalike_key(who)
-        return None if any(matches_glob(lookalike_key(glob), seen) for glob in self.principals) else False
+        key = lookalike_key(principal)
+        return None if any(matches_glob(lookalike_key(glob), key) for glob in self.principals) else False
 
     def covers(self, other: Rule) -> bool:
         """Return whether this rule matches every call that `other` matches. False is also possible if it does."""
@@ -205,14 +204,14 @@ def _cover_all(globs: Sequence[str], others: Sequence[str]) -> bool:
 
 
 def _check_traits(traits: Iterable[str]) -> None:
-    given = set(traits)
-    for trait in given:
+    wanted = set(traits)
+    for trait in wanted:
         plain = trait.removeprefix("not ")
         if plain not in JUDGED_TRAITS:
             raise DefinitionError(
-                f'{trait!r} is no trait: there are {", ".join(JUDGED_TRAITS)}, each also after "not "'
+                f'{trait!r} is not a trait: write one of {", ".join(JUDGED_TRAITS)}, also with "not " before it'
             )
-        if plain != trait and plain in given:
+        if plain != trait and plain in wanted:
             raise DefinitionError(f"no tool is {plain} and {trait}, so this can never match")
 
 

@@ -46,8 +46,8 @@ class Settings:
     @property
     def lines(self) -> list[str]:
         """The settings as lines of TOML."""
-        given = ((key, getattr(self, key)) for key in (*_PLAIN_KEYS, *_LIST_KEYS))
-        return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in given if value]
+        values = ((key, getattr(self, key)) for key in (*_PLAIN_KEYS, *_LIST_KEYS))
+        return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values if value]
 
 
 def is_settings_file(path: str | os.PathLike[str]) -> bool:
@@ -119,7 +119,7 @@ def _read_mcp_file(path: str) -> bytes:
     try:
         return read_file(path, MAX_FILE_BYTES)
     except (OSError, ValueError) as error:
-        raise DefinitionError(f"the file of MCP servers that they name cannot be read: {error}") from None
+        raise DefinitionError(f"a file of MCP servers cannot be read: {error}") from None
 
 
 def _comment_lines(name: str, data: bytes) -> Iterator[str]:
@@ -141,12 +141,12 @@ def _make_settings(table: Any, place: str) -> Settings:
     if not isinstance(table, Mapping):
         raise DefinitionError(f"[tool.ferrule] is a table, not {table!r:.200}")
     refuse_unknown_keys(table, (*_PLAIN_KEYS, *_LIST_KEYS), "a file of settings")
-    given: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in table.items():
         texts = value if isinstance(value, list) and key in _LIST_KEYS else [value]
         if not all(isinstance(one, str) and one and one.isprintable() for one in texts):
             kind = "a text, or a list of texts" if key in _LIST_KEYS else "a text"
             raise DefinitionError(f"{key} is {kind}, not {value!r:.200}")
-        given[key] = tuple(texts) if key in _LIST_KEYS else value
+        settings[key] = tuple(texts) if key in _LIST_KEYS else value
     folder = os.path.dirname(place)
-    return Settings(folder if os.path.basename(place) == PROJECT_FILE else os.path.dirname(folder), **given)
+    return Settings(folder if os.path.basename(place) == PROJECT_FILE else os.path.dirname(folder), **settings)

@@ -52,18 +52,18 @@ def find_standings(
         problem = f" ({error})"
     for path, file in read.items():
         source, version = names[file.path], versions.get(file.place)
-        remedy = f"read it, then {format_trust_command(file.place)}"
+        remedy = f"read it, then run {format_trust_command(file.place)}"
         if version is not None and version.digest == file.digest:
             yield Standing(source, True)
         elif trust.loaded is not None and trust.loaded.get(path) != file.digest:
             change = _format_change(trust.loaded.get(path, "nothing"), file.digest)
-            text = f"{file.place} has changed {change}, which nobody has trusted{problem}: {remedy}"
+            text = f"{file.place} has changed {change}, and nobody trusts that version{problem}: {remedy}"
             yield Standing(source, False, (Finding("error", source, 0, text),))
         elif version is not None:
             older = read_document(version.text, f"{source} (as trusted)", file.scope)
             change = _format_change(version.digest, file.digest)
-            text = f"it has changed {change} since it was trusted: its allow rules do not count, and the deny and ask"
-            text += f" rules of both versions do; {remedy}"
+            text = f"it has changed {change} since it was trusted: its allow rules have no effect, and the deny"
+            text += f" and ask rules of both versions apply; {remedy}"
             yield Standing(source, False, (Finding("warning", source, 0, text), *older.findings), older)
         elif problem or file.scope in trust.needed_by:
             yield Standing(source, False, tuple(_untrusted_allows(documents[path], problem, remedy)))
@@ -77,5 +77,5 @@ def _untrusted_allows(document: Document, problem: str, remedy: str) -> Iterator
     """Yield a warning about the allow rules without effect, if there are any."""
     allows = [rule for rule in document.rules if rule.decide == "allow"]
     if allows:
-        text = f"{len(allows)} of its allow rules do not count, as nobody has trusted the file as it is"
+        text = f"{len(allows)} of its allow rules have no effect, because nobody trusts this version of the file"
         yield Finding("warning", allows[0].source, allows[0].line, f"{text}{problem}: {remedy}")

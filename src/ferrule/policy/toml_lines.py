@@ -16,8 +16,8 @@ class TomlError(ValueError):
         line: The line of the error; 0 if it is unknown.
     """
 
-    def __init__(self, why: str, line: int) -> None:
-        super().__init__(f"it is no TOML: {why}")
+    def __init__(self, reason: str, line: int) -> None:
+        super().__init__(f"it is not TOML: {reason}")
         self.line = line
 
 
@@ -31,9 +31,9 @@ def read_toml(text: str) -> tuple[dict[str, Any], TomlLines]:
         _check_parts(text)
         return tomllib.loads(text), TomlLines(text)
     except (ValueError, RecursionError) as error:  # a TOMLDecodeError, or Python's error about too large a number
-        said = str(error) or "it nests too deep"
-        at = re.search(r"\(at line (\d+)", said)
-        raise TomlError(said, int(at[1]) if at else 0) from None
+        reason = str(error) or "it nests too deep"
+        found = re.search(r"\(at line (\d+)", reason)
+        raise TomlError(reason, int(found[1]) if found else 0) from None
 
 
 def _check_parts(text: str) -> None:

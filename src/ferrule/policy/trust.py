@@ -69,8 +69,8 @@ class TrustedFiles:
         try:
             return {place: TrustedVersion(**version) for place, version in self._open_list().items().items()}
         except (StoreError, TypeError) as error:
-            anew = f"move {self.path!r} away and trust your files again"
-            raise DefinitionError(f"what is trusted cannot be known: {error}. To begin anew, {anew}") from None
+            remedy = f"To start again, move {self.path!r} away and trust your files again"
+            raise DefinitionError(f"the list of trusted files cannot be read: {error}. {remedy}") from None
 
     def trust(self, file: str | os.PathLike[str], digest: str | None = None) -> str:
         """Trust the current version of a file, and return its digest.
@@ -80,11 +80,11 @@ class TrustedFiles:
         Raises:
             DefinitionError: The file has changed or cannot be read, or the list cannot be written.
         """
-        read = read_trusted_part(file)
-        if digest not in {None, read.digest}:
-            raise DefinitionError(f"{read.place} has changed since it was shown, and is not trusted")
-        self._set(read.place, TrustedVersion(read.digest, read.text))
-        return read.digest
+        part = read_trusted_part(file)
+        if digest not in {None, part.digest}:
+            raise DefinitionError(f"{part.place} has changed since you read it, so it is not trusted: read it again")
+        self._set(part.place, TrustedVersion(part.digest, part.text))
+        return part.digest
 
     def forget(self, file: str | os.PathLike[str]) -> bool:
         """Stop trusting a file. Return whether it was trusted.
@@ -107,15 +107,15 @@ class TrustedFiles:
                     _held_keys[self._key_file] = key
             replace_row(self._open_list(), place, new)
         except StoreError as error:
-            raise DefinitionError(f"what is trusted cannot be changed: {error}") from None
+            raise DefinitionError(f"the list of trusted files cannot be written: {error}") from None
 
     def _open_list(self) -> SealedFile:
         """Return the list. It stays open, so this object rejects an earlier copy of a list it has read."""
         if self._list is None:
             key = self._find_key()
             if key is None:
-                since = " was not there when this program started; start it again"
-                missing = since if self._key_file in _held_keys else " is not there"
+                is_held = self._key_file in _held_keys
+                missing = " did not exist when this program started; start it again" if is_held else " does not exist"
                 raise StoreError(f"{self.path!r} is sealed, and its key {self._key_file!r}{missing}")
             self._list = SealedFile(self.path, key, working_directory=None)
         return self._list
@@ -138,7 +138,7 @@ def read_trusted_part(file: str | os.PathLike[str]) -> PolicyFile:
         DefinitionError: The file cannot be read, or has no settings.
     """
     if not is_settings_file(file):
-        return read_policy_file(file, "project", most=MAX_TRUSTED_BYTES)
+        return read_policy_file(file, "project", max_bytes=MAX_TRUSTED_BYTES)
     settings = read_settings_to_trust(file)
     if settings is None:
         raise DefinitionError(f"{os.fspath(file)!r} has no table [tool.ferrule]")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from ferrule.policy.conditions import Commands, Condition, every
+from ferrule.policy.conditions import Commands, every
 from ferrule.policy.rule import ANY_COMMAND, Rule, match_place
 from ferrule.security.command_arguments import find_lines
 from ferrule.values.call import ToolCall
@@ -25,7 +25,7 @@ from ferrule.values.decision import Decision, ask, deny
 Mode: TypeAlias = Literal["ask", "read_only", "never_ask"]
 MODES: Final = ("ask", "read_only", "never_ask")
 _MAX_REASONS = 5
-_SAYS_SO = "the policy says so"
+_HIDDEN_REASON = "the policy has a rule for this call"
 
 
 class PolicyDecision(NamedTuple):
@@ -44,9 +44,9 @@ class PolicyDecision(NamedTuple):
         """The rules behind the decision, if any."""
         names = () if self.decision is None else str(self.decision.rule).split("; ")
         allows = self.decision is not None and self.decision.kind == "allow"
-        said = (rule for rule, answer in self.answers if answer or (answer is None and not allows))
+        matching = (rule for rule, answer in self.answers if answer or (answer is None and not allows))
         return self.joint_rules or tuple(
-            rule for rule in said if rule.name in names and (rule.decide == "allow") is allows
+            rule for rule in matching if rule.name in names and (rule.decide == "allow") is allows
         )
 
 
@@ -67,7 +67,7 @@ class Entry:
 
     def __post_init__(self) -> None:
         rule = self.rule
-        reason = rule.reason or (_SAYS_SO if self.is_hidden else f"the policy says: {rule.text}")
+        reason = rule.reason or (_HIDDEN_REASON if self.is_hidden else f"the policy says: {rule.text}")
         object.__setattr__(self, "decision", Decision(rule.decide, reason, into=rule.into, rule=rule.name))
 
     @property
@@ -90,7 +90,7 @@ class ToolRules(NamedTuple):
     @classmethod
     def from_entries(cls, entries: Iterable[Entry]) -> ToolRules:
         listed = list(entries)
-        return cls(*(tuple(one for one in listed if one.rule.decide == kind) for kind in cls._fields))
+        return cls(*(tuple(entry for entry in listed if entry.rule.decide == kind) for kind in cls._fields))
 
     def verdict(self, call: ToolCall, context: ToolContext, tool: Any, modes: Mapping[Mode, str]) -> Decision | None:
         """Return the decision of all rules, or None for a read-only call without a rule.
@@ -100,16 +100,16 @@ class ToolRules(NamedTuple):
             modes: The modes of the files, each with its position.
         """
         decision = self._apply_rules(call, context, tool)
-        reads = tool is not None and tool.read_only is True
+        is_read_only = tool is not None and tool.read_only is True
         if decision is not None and decision.kind == "deny":
             return decision
-        if "read_only" in modes and not reads:
-            return deny("the policy allows reading alone, and this call changes things", rule=modes["read_only"])
-        if decision is None and not reads:
+        if "read_only" in modes and not is_read_only:
+            return deny("the policy allows only reading, and this call changes things", rule=modes["read_only"])
+        if decision is None and not is_read_only:
             decision = ask(f"{_quote_name(call.name)} changes things, and no rule of the policy allows it")
         if decision is not None and decision.kind == "ask" and "never_ask" in modes:
             rule = decision.rule or modes["never_ask"]
-            return deny(f"{decision.reason}; the policy asks nobody", rule=rule)
+            return deny(f"{decision.reason}; the policy never asks a person", rule=rule)
         return decision
 
     def _apply_rules(self, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
@@ -137,12 +137,12 @@ class ToolRules(NamedTuple):
         for entry in self.allow:
             if entry.match(call, context, tool):
                 return entry.decision
-        found = self.find_joint_allows(call, context, tool)
-        if not found:
+        joint = self.find_joint_allows(call, context, tool)
+        if not joint:
             return None
-        rules = dict.fromkeys(entry.rule.name for entry in found)
-        texts = "; ".join(entry.rule.reason or entry.rule.text for entry in found)
-        reason = _SAYS_SO if any(entry.is_hidden for entry in found) else f"the policy says: {texts}"
+        rules = dict.fromkeys(entry.rule.name for entry in joint)
+        texts = "; ".join(entry.rule.reason or entry.rule.text for entry in joint)
+        reason = _HIDDEN_REASON if any(entry.is_hidden for entry in joint) else f"the policy says: {texts}"
         return Decision("allow", reason, rule="; ".join(rules))
 
     def find_joint_allows(self, call: ToolCall, context: ToolContext, tool: Any) -> list[Entry]:
@@ -152,11 +152,11 @@ class ToolRules(NamedTuple):
         """
         groups: dict[frozenset[str], list[Entry]] = {}
         for entry in self.allow:
-            places = _find_commands(entry.rule, call) if any(map(_is_commands, entry.rule.arguments.values())) else {}
+            places = _find_commands(entry.rule, call) if entry.rule.has_commands else {}
             if places and not entry.problem and _holds_but_for_commands(entry.rule, call, context, tool):
                 groups.setdefault(frozenset(places), []).append(entry)
         for places_of_group, group in groups.items():
-            if len(group) > 1 and _allow_together([one.rule for one in group], places_of_group, call, context):
+            if len(group) > 1 and _allow_jointly([entry.rule for entry in group], places_of_group, call, context):
                 return [entry for entry in group if _has_any_match(entry.rule, call, context)]
         return []
 
@@ -167,12 +167,9 @@ def _quote_name(name: str) -> str:
 
 def _ask_about_unknown(entries: Sequence[Entry], doubt: str) -> Decision:
     """Return the question for rules with an unknown match."""
-    which = "this holds" if len(entries) == 1 else "any of this holds"
-    reason = f"it cannot be known whether {which}: {_format_reasons([entry.unknown_text for entry in entries])}"
-    return ask(
-        f"{reason}; in doubt is {doubt}" if doubt else reason,
-        rule=_format_rule_names(entry.decision for entry in entries),
-    )
+    reason = f"it is unknown whether this applies: {_format_reasons(entry.unknown_text for entry in entries)}"
+    rule = _format_rule_names(entry.decision for entry in entries)
+    return ask(f"{reason}; unknown is {doubt}" if doubt else reason, rule=rule)
 
 
 def _find_doubt(entries: Sequence[Entry], call: ToolCall, tool: Any) -> str:
@@ -205,20 +202,15 @@ def _join_asks(asks: Sequence[Decision]) -> Decision:
     return ask(text, into=into, rule=_format_rule_names(asks))
 
 
-def _is_commands(condition: Condition) -> bool:
-    return isinstance(condition, Commands)
-
-
-def _allow_together(rules: Iterable[Rule], places: Iterable[str], call: ToolCall, context: ToolContext) -> bool:
+def _allow_jointly(rules: Iterable[Rule], places: Iterable[str], call: ToolCall, context: ToolContext) -> bool:
     merged = {place: Commands.merge([_find_commands(rule, call)[place] for rule in rules]) for place in places}
     answers = (match_place(one, place, call.arguments, context, allows=True) for place, one in merged.items())
     return every(answers) is True
 
 
 def _holds_but_for_commands(rule: Rule, call: ToolCall, context: ToolContext, tool: Any) -> bool:
-    return rule.match_call(call, context, tool) is True and bool(
-        rule.match_arguments(call.arguments, context, leave_out=_is_commands)
-    )
+    is_match = rule.match_call(call, context, tool) is True
+    return is_match and rule.match_arguments(call.arguments, context, without_commands=True) is True
 
 
 def _find_commands(rule: Rule, call: ToolCall) -> dict[str, Commands]:
@@ -229,8 +221,8 @@ def _find_commands(rule: Rule, call: ToolCall) -> dict[str, Commands]:
     """
     places = {place for place, _ in find_lines(call.arguments)}
     only = str(min(places)[0]) if len(places) == 1 and {len(place) for place in places} == {1} else ANY_COMMAND
-    found = ((place, one) for place, one in rule.arguments.items() if isinstance(one, Commands))
-    return {only if place == ANY_COMMAND else place: one for place, one in found}
+    conditions = ((place, one) for place, one in rule.arguments.items() if isinstance(one, Commands))
+    return {only if place == ANY_COMMAND else place: one for place, one in conditions}
 
 
 def _has_any_match(rule: Rule, call: ToolCall, context: ToolContext) -> bool:

@@ -45,6 +45,7 @@ __all__ = [
     "read_argv",
     "read_line",
     "is_transparent",
+    "match_pieces",
     "find_redirection_targets",
     "find_unknown_part",
     "without_relative_paths",
@@ -313,13 +314,13 @@ class CommandPattern:
 
     def matches(self, words: Sequence[str | None]) -> bool:
         """Return whether these words match for every possible value of the unknown ones."""
-        return _match(self.words, words, lambda pattern, word: word is not None and _match_word(pattern, word))
+        return _match(self.words, words, lambda pattern, word: word is not None and match_pieces(pattern, word))
 
     def covers(self, other: CommandPattern) -> bool:
         """Return whether this pattern matches everything that `other` matches; `False` if that is uncertain."""
         # No pattern has a NUL, so only a `*` matches a `*` of `other`.
         return _match(
-            self.words, other.words, lambda mine, theirs: theirs != _ANY_WORDS and _match_word(mine, "\0".join(theirs))
+            self.words, other.words, lambda mine, theirs: theirs != _ANY_WORDS and match_pieces(mine, "\0".join(theirs))
         )
 
 
@@ -368,16 +369,20 @@ def _match(pattern: Sequence[_Word], words: Sequence[_T], one: Callable[[_Word, 
     return all(rest == _ANY_WORDS for rest in pattern[at:])
 
 
-def _match_word(pattern: _Word, word: str) -> bool:
-    first, last = pattern[0], pattern[-1]
-    if len(pattern) == 1:
-        return word == first
-    end = len(word) - len(last)
-    if not word.startswith(first) or not word.endswith(last) or len(first) > end:
+def match_pieces(pieces: Sequence[str], text: str) -> bool:
+    """Return whether a text consists of these pieces, in this order, with any characters between them.
+
+    A single piece must be equal to the text. See docs/guards.md#commands.
+    """
+    first, last = pieces[0], pieces[-1]
+    if len(pieces) == 1:
+        return text == first
+    end = len(text) - len(last)
+    if not text.startswith(first) or not text.endswith(last) or len(first) > end:
         return False
     at = len(first)
-    for piece in pattern[1:-1]:
-        at = word.find(piece, at, end)
+    for piece in pieces[1:-1]:
+        at = text.find(piece, at, end)
         if at < 0:
             return False
         at += len(piece)
@@ -458,7 +463,7 @@ def _has_words_in_order(pattern: CommandPattern, arguments: Sequence[str | None]
         return True
     rest = iter(arguments)
     plain = [word for word in pattern.words[1:] if word != _ANY_WORDS and word[0][:1] != "-"]
-    in_order = all(any(_match_word(word, given or "") for given in rest) for word in plain)
+    in_order = all(any(match_pieces(word, given or "") for given in rest) for word in plain)
     wants_option = any(word[0][:1] == "-" for word in pattern.words[1:])
     return in_order and (not wants_option or any((given or "")[:1] == "-" for given in arguments))
 
