@@ -58,12 +58,12 @@ def test_a_url_that_all_parsers_read_alike_is_read(text: str, read: tuple[object
         *[(f"http://{host}/", "credentials") for host in ("a@b.example", "a:b@b.test", "@b.example", "a@b@c.test")],
         *[(f"http://{host}/", "no port") for host in ("a.example:", "a.example:0", "a.example:080")],
         *[(f"http://{host}/", "no port") for host in ("a.example:80a", "a.example:-1", "a.example:80:80", "[::1]:")],
-        ("http://a.example:65536/", "65536 is no port"),
-        ("http://a" + ".b" * 126 + "c", "no name"),
+        ("http://a.example:65536/", "65536 is not a port"),
+        ("http://a" + ".b" * 126 + "c", "not the name"),
         ("http://" + "é" * 200, "'é{120}'… is not ASCII"),
         *[(f"http://{host}/", "no host") for host in ("", ":80")],
-        *[(f"http://{host}/", "no name") for host in ("a..example", ".a.example", "a.example..", "a%2eexample", "a!b")],
-        *[(f"http://{host}/", "no name") for host in ("a" * 64 + ".example", "a." * 127 + "a")],
+        *[(f"http://{host}/", "not the name") for host in ("a..example", ".a.example", "a.example..", "a%2eexample", "a!b")],
+        *[(f"http://{host}/", "not the name") for host in ("a" * 64 + ".example", "a." * 127 + "a")],
         *[(f"http://public{one}.test/", "several ways") for one in "\t\n\r\0 \\\x7f\xa0\u200b\u202e\ud800"],
         *[(f"{one}http://public.test/{one}", "several ways") for one in " \n"],
         ("http://public.test\\@127.0.0.1/", "several ways"),
@@ -81,7 +81,7 @@ def test_what_two_parsers_may_read_in_two_ways_is_refused(text: str, why: str) -
 
 
 def test_a_refusal_names_the_character_and_shows_what_can_be_shown_of_a_host() -> None:
-    told = {"http://a\tb.test/": r"it holds '\t'", "http://a b.test/": "it holds ' '", "http://a\\b": r"it holds '\\'"}
+    told = {"http://a\tb.test/": r"it has '\t'", "http://a b.test/": "it has ' '", "http://a\\b": r"it has '\\'"}
     for text, begin in told.items():
         with pytest.raises(ValueError) as refused:
             read_url(text)
@@ -293,17 +293,17 @@ def test_a_verdict_is_the_strictest_and_says_why() -> None:
     )
     verdicts = {
         "https://x.org/": "allow",
-        "x.org": "ask: leads to x.org, which is asked about",  # by port 22, for all that is known
+        "x.org": "ask: leads to x.org, which needs an approval",  # by port 22, for all that is known
         "x.org:80": "allow",
-        "a.org:80": "ask: leads to a.org, which is asked about",
+        "a.org:80": "ask: leads to a.org, which needs an approval",
         "b.org:22": "deny: leads to b.org, which is denied",
         "x.c.org:22": "deny: leads to x.c.org, which is denied",
         "x.c.org:23": "allow",
-        "http://x.org/": "deny: goes by http, and allowed is https, ssh",
+        "http://x.org/": "deny: uses the scheme http; allowed is https, ssh",
         "db:1": "allow",
-        "localhost:1": "deny: leads to localhost (loopback), which is allowed only where it is written out; "
+        "localhost:1": "deny: leads to localhost (loopback), which only a pattern with the whole name allows; "
         "allowed is: *, db",
-        "a.xn--a:1": "deny: leads to a.xn--a (written with xn--), which is allowed only where it is written out; "
+        "a.xn--a:1": "deny: leads to a.xn--a (written with xn--), which only a pattern with the whole name allows; "
         "allowed is: *, db",
     }
     assert {text: said(rules, text) for text in verdicts} == verdicts
@@ -312,14 +312,14 @@ def test_a_verdict_is_the_strictest_and_says_why() -> None:
     assert said(Destinations.from_options(["a.org"]), "x.org") == "deny: leads to x.org; allowed is: a.org"
     ports = Destinations.from_options([], ports=[8443, 443])
     assert said(ports, "https://x.org/") == "allow"
-    assert said(ports, "x.org") == "deny: goes to a port that is not written, and allowed is 443, 8443"
-    assert said(ports, "x.org:80") == "deny: goes to port 80, and allowed is 443, 8443"
+    assert said(ports, "x.org") == "deny: goes to an unknown port; allowed is 443, 8443"
+    assert said(ports, "x.org:80") == "deny: goes to port 80; allowed is 443, 8443"
     assert said(Destinations.from_options([], ports=[], schemes=[]), "x.org") == (
-        "deny: goes to a port that is not written, and allowed is none"
+        "deny: goes to an unknown port; allowed is none"
     )
     assert (
         said(Destinations.from_options([], schemes=[]), "https://x.org/")
-        == "deny: goes by https, and allowed is nothing"
+        == "deny: uses the scheme https; allowed is nothing"
     )
 
 

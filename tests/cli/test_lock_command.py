@@ -176,7 +176,9 @@ def test_a_broken_file_is_an_error_and_is_left_as_it_is(ferrule: Ferrule, tmp_pa
     text = (tmp_path / "ferrule.lock").read_text()
     for words in (("lock",), ("lock", "--accept", "order"), ("list", "--lock", "ferrule.lock")):
         done = ferrule(*words, "--tools", "shop.py")
-        assert done.returncode == 2 and "not as `ferrule lock` has written it, the entry of 'order'" in done.stderr
+        assert (
+            done.returncode == 2 and "differs from the output of `ferrule lock`, in the entry of 'order'" in done.stderr
+        )
     assert (tmp_path / "ferrule.lock").read_text() == text
 
 

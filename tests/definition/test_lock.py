@@ -266,7 +266,7 @@ def test_the_file_is_the_same_whatever_the_order_and_hides_nothing(tmp_path: Pat
 
 
 def test_a_file_that_is_not_there_is_an_error_that_says_how_it_is_written(tmp_path: Path) -> None:
-    with pytest.raises(DefinitionError, match="`ferrule lock` writes it"):
+    with pytest.raises(DefinitionError, match="run `ferrule lock`"):
         Toolset([read]).with_lock(tmp_path / "ferrule.lock")
 
 
@@ -292,7 +292,7 @@ def test_a_file_that_was_edited_is_an_error(tmp_path: Path, edit: Callable[[str]
     edited = edit(file.read_text())
     assert edited != file.read_text()
     file.write_text(edited, encoding="utf-8")
-    with pytest.raises(DefinitionError, match=r"not as `ferrule lock` has written it|it is empty"):
+    with pytest.raises(DefinitionError, match=r"differs from the output of `ferrule lock`|it is empty"):
         Toolset([read, write]).with_lock(file)
 
 

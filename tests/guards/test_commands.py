@@ -125,7 +125,7 @@ def test_a_tool_whose_line_the_guard_does_not_find_is_refused_with_the_remedy(ma
 
 @pytest.mark.parametrize(("made", "name"), CHANGED, ids=lambda one: getattr(one, "input_schema", one))
 def test_a_tool_with_an_option_that_may_change_what_runs_is_refused_with_the_remedy(made: Tool, name: str) -> None:
-    with pytest.raises(DefinitionError, match=rf"'{name}' may change what runs.*harmless=\('{name}',\)"):
+    with pytest.raises(DefinitionError, match=rf"'{name}' may change what its command runs.*harmless=\('{name}',\)"):
         Runner([made], guards=[commands(allow=["git *"])])
     Runner([made], guards=[commands(allow=["git *"], harmless=[name])])
 
@@ -175,7 +175,7 @@ def test_a_schema_that_stands_in_itself_is_read() -> None:
         """Run steps."""
         return "ran"
 
-    with pytest.raises(DefinitionError, match=r"its command, 'executable' may change"):
+    with pytest.raises(DefinitionError, match=r"'executable' may change what its command runs"):
         Runner([steps], guards=[commands()])
     Runner([steps], guards=[commands(harmless=["executable"])])
 
@@ -212,7 +212,7 @@ def test_what_a_schema_leaves_open_is_asked_about_when_it_is_given(arguments: di
     made = Tool("act", lambda payload: "ran", description="Act.", input_schema={"type": "object"})
     runner = Runner([made], guards=[commands(allow=["git *"])])
     decision = asyncio.run(runner.decide(ToolCall("1", "act", arguments)))
-    assert decision.kind == "ask" and "cannot be known" in decision.reason
+    assert decision.kind == "ask" and "what runs is unknown" in decision.reason
 
 
 NAMES = st.sampled_from(["command", "cmd", "args", "cwd", "timeout", "executable", "flag", "description", "step", "s"])

@@ -184,7 +184,7 @@ def test_names_say_what_is_a_url_and_what_is_text() -> None:
 def test_the_reason_says_what_is_wrong_and_what_would_be_right() -> None:
     reason = judged(str, LOOPBACK, "url", hosts("example.org", "*.example.com")).reason
     assert reason == (
-        f"url='{LOOPBACK}' leads to 127.0.0.1 (loopback), which is allowed only where it is written out; "
+        f"url='{LOOPBACK}' leads to 127.0.0.1 (loopback), which only a pattern with the whole name allows; "
         "allowed is: example.org, *.example.com"
     )
     assert "text=('query',)" in str(judged(str, LOOPBACK, "query").reason)

@@ -53,15 +53,15 @@ TOOLS = [refund, shell, fetch, write_file, move]
         ('allow = [\n  "a",\n  # no\n  "b(amount<=x)",\n]', 4, "compares with a number"),
         ('allow = ["a",\n"b("]', 2, "is not a rule"),
         ('allow = ["a(amount<=1,currency=EUR)"]', 1, "has a comma"),
-        ('deny = ["a(currency=EUR|USD)"]', 1, "of several values write name in EUR|USD"),
+        ('deny = ["a(currency=EUR|USD)"]', 1, "for several values write name in EUR|USD"),
         ('allow = ["a(n<=1, n<=2)"]', 1, "two conditions for n"),
-        ('allow = ["read_?"]', 1, "* is the one wildcard"),
+        ('allow = ["read_?"]', 1, "the only wildcard is *"),
         ('deny = ["Wirte(*)"]', 1, "pattern"),
         ('deny = ["t(path=/etc/passwd)"]', 1, "path is a path, which has many spellings: write path = { within"),
         ('deny = ["t(imageUrl=*internal*)"]', 1, "imageUrl is a URL"),
         ('deny = ["t(host=example.org)"]', 1, "host is a URL"),
         ('deny = ["t(cmd=rm*)"]', 1, "cmd is a shell line"),
-        ('deny = ["t(files[].path=a)"]', 1, "takes within"),
+        ('deny = ["t(files[].path=a)"]', 1, "within ="),
         ('[[rule]]\ndecide = "deny"', 1, "a rule needs tools"),
         ('[[rule]]\ntools = ["t"]', 1, "a rule needs decide"),
         ('\n[[rule]]\ndecide = "deny"\ntools = "t"', 2, "tools is a list of texts"),
@@ -71,7 +71,7 @@ TOOLS = [refund, shell, fetch, write_file, move]
             "did you mean 'tools'?",
         ),
         ('[[rule]]\ndecide = "deny"\ntools = ["t"]\nreason = 5', 1, "reason is text"),
-        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\ninto = "pin"', 1, "into is for"),
+        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\ninto = "pin"', 1, "into is only for"),
         ('[[rule]]\ndecide = "deny"\ntools = ["t"]\nmatch = [{ on = 2026-01-01 }]', 1, "is not JSON"),
         ('[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments = { a = 5 }', 1, "a: a condition is a table"),
         ('[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments.order.amount = { above = 5 }', 1, "in quotes"),
@@ -213,7 +213,7 @@ def test_a_policy_needs_a_file_and_each_once(tmp_path: Path) -> None:
     with pytest.raises(DefinitionError, match="takes policy files"):
         rules()
     (tmp_path / "policy.toml").write_text('ask = ["t"]')
-    with pytest.raises(DefinitionError, match="given twice"):
+    with pytest.raises(DefinitionError, match="passes this file twice"):
         rules(tmp_path / "policy.toml", user=tmp_path / "policy.toml")
 
 
@@ -272,15 +272,15 @@ async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], or
             'ask = ["refund(amount between 1 and 5)"]',
             "managed",
             "error",
-            "no shell line, as a command of which 'amount between 1 and 5' is read; conditions are name<=5",
+            "no shell line, and 'amount between 1 and 5' reads as a command; conditions are name<=5",
         ),
         ('[[rule]]\ndecide = "ask"\ntools = ["refund"]\ninto = "pin"', "managed", "error", "the value of into"),
         ('[[rule]]\ndecide = "ask"\ntools = ["refund"]\ninto = "note"', "managed", None, ""),
         ('ask = ["ship(kind=parcell)"]', "managed", "error", "kind is one of 'parcel', 'letter'"),
         ('ask = ["ship(kind>5)"]', "managed", None, ""),
-        ('ask = ["ship(weight=heavy)"]', "managed", "error", "as it is integer"),
-        ('ask = ["ship(to=ada)"]', "managed", "error", "of its items: to[]"),
-        ('ask = ["ship(to=a*)"]', "managed", "error", "of its items: to[]"),
+        ('ask = ["ship(weight=heavy)"]', "managed", "error", "weight is integer"),
+        ('ask = ["ship(to=ada)"]', "managed", "error", "for its items write to[]"),
+        ('ask = ["ship(to=a*)"]', "managed", "error", "for its items write to[]"),
         ('ask = ["ship(to[]=ada)"]', "managed", None, ""),
         ('ask = ["ship(order.amount>5)"]', "managed", None, ""),
         ('ask = ["ship(box.width>5)"]', "managed", None, ""),
@@ -431,7 +431,7 @@ def test_loading_again_keeps_what_was_there_where_the_new_is_broken_and_says_so(
     trusted.trust(file)
     with caplog.at_level(logging.ERROR, "ferrule"):
         [found] = policy.reload()
-    assert found.level == "error" and "the one before goes on to count" in caplog.text
+    assert found.level == "error" and "the rules loaded before stay" in caplog.text
     assert decided(policy, refund, {"amount": 1}).kind == "deny"
     file.write_text('allow = ["refund"]')
     trusted.trust(file)

@@ -133,7 +133,7 @@ def test_trust_that_cannot_be_read_is_no_trust(text: str, home: Path) -> None:
     TrustedFiles().trust(file)
     Path(TrustedFiles().path).write_text(text)
     policy = rules(project=file)
-    assert decided(policy, refund, {"amount": 1}).kind == "ask" and "cannot be known" in policy.findings[0].text
+    assert decided(policy, refund, {"amount": 1}).kind == "ask" and "cannot be read" in policy.findings[0].text
 
 
 def test_the_files_that_are_found_are_those_that_are_there(home: Path) -> None:

@@ -47,7 +47,7 @@ HOSTILE = {
     "reference to nothing": (of_property({"$ref": "#/$defs/nothing"}), "not a valid JSON Schema"),
     "unknown dialect": ({"$schema": "http://example.com/mine", "type": "object"}, "not a valid JSON Schema"),
     "wrong keyword": (of_property({"type": "nonsense"}), "not a valid JSON Schema"),
-    "wrong pattern": (of_property({"type": "string", "pattern": "("}), "is no regular expression"),
+    "wrong pattern": (of_property({"type": "string", "pattern": "("}), "is not a regular expression"),
     "too deep": (deep(205), "recursion limit"),
     "required is no list": ({"type": "object", "required": [["a"]]}, "must be a string"),
     "too large": (of_property({"enum": ["x" * 100] * 3000}), "characters of JSON"),
@@ -215,7 +215,7 @@ def test_a_list_takes_no_more_patterns_than_there_may_be_and_offers_its_tools_al
     toolset, left_out = listed(server.memory())
     assert len(toolset) == 40 and not left_out
     assert "too many states" in toolset.get("tool0").metadata["mcp"]["not_enforced"][0]
-    assert "too many patterns beside it" in toolset.get("tool39").metadata["mcp"]["not_enforced"][0]
+    assert "the schemas have too many patterns" in toolset.get("tool39").metadata["mcp"]["not_enforced"][0]
 
 
 def test_a_list_has_a_number_of_characters_and_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ class LockFile:
 def _read_lock_file(name: str) -> PolicyFile:
     if not os.path.lexists(name):
         raise DefinitionError(
-            f"there is no file {name!r} with the accepted tools: run `ferrule lock` to write it for the current tools"
+            f"there is no {name!r} with the accepted tools: run `ferrule lock` to write it for the current tools"
         )
     try:
         return read_policy_file(name, "project", max_bytes=MAX_TRUSTED_BYTES)

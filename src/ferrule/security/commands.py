@@ -190,11 +190,11 @@ def _changes_directory(commands: Iterable[Command]) -> bool:
 
 
 def _without_relative_targets(command: Command) -> Command:
-    targets = (
+    redirections = (
         one if one.target is None or posixpath.isabs(one.target) else replace(one, target=None)
         for one in command.redirections
     )
-    return replace(command, redirections=tuple(targets)) if command.redirections else command
+    return replace(command, redirections=tuple(redirections)) if command.redirections else command
 
 
 def _unwrap_command(command: Command) -> Iterator[Command]:
@@ -320,7 +320,7 @@ class CommandPattern:
         """Return whether this pattern matches everything that `other` matches; `False` if that is uncertain."""
         # No pattern has a NUL, so only a `*` matches a `*` of `other`.
         return _match(
-            self.words, other.words, lambda mine, theirs: theirs != _ANY_WORDS and match_pieces(mine, "\0".join(theirs))
+            self.words, other.words, lambda wide, word: word != _ANY_WORDS and match_pieces(wide, "\0".join(word))
         )
 
 
@@ -333,7 +333,7 @@ def _read_pattern(text: object) -> tuple[_Word, ...]:
         match = _PIECE.match(text, at)
         if match is None:
             raise DefinitionError(
-                f"{text!r} is no pattern of one command: put {text[at:]!r} in quotes where it is meant"
+                f"{text!r} is not a pattern of one command: put {text[at:]!r} in quotes to mean it literally"
             )
         at = match.end()
         if match["blanks"]:
@@ -348,18 +348,18 @@ def _read_pattern(text: object) -> tuple[_Word, ...]:
             words[-1][-1] += _ESCAPED_LETTER.sub(r"\1", match["double"] or "") or match[match.lastgroup or 0]
     program = words[0]
     if len(program) > 1 or not program[0] or _SETS_VARIABLE.match(program[0]):
-        raise DefinitionError(f"{text!r}: the first word of a pattern is a program, without '*'")
+        raise DefinitionError(f"{text!r} must begin with the name of a program, without '*'")
     return tuple(tuple(word) for word in words)
 
 
-def _match(pattern: Sequence[_Word], words: Sequence[_T], one: Callable[[_Word, _T], bool]) -> bool:
+def _match(pattern: Sequence[_Word], words: Sequence[_T], match_one: Callable[[_Word, _T], bool]) -> bool:
     """Return whether the words match. The number of steps grows with the product of both lengths."""
     at, done, star, tried = 0, 0, -1, 0
     while done < len(words):
         if at < len(pattern) and pattern[at] == _ANY_WORDS:
             star, tried = at, done
             at += 1
-        elif at < len(pattern) and one(pattern[at], words[done]):
+        elif at < len(pattern) and match_one(pattern[at], words[done]):
             at, done = at + 1, done + 1
         elif star >= 0:
             tried += 1
@@ -399,14 +399,15 @@ def is_allowed(line: Line, patterns: Iterable[CommandPattern], may_write: Callab
     redirection, including those that only read.
     """
     patterns = tuple(patterns)
-    own = [command for command in line.commands if not command.through]
-    if line.unknown or not any(command.words for command in own):
+    written = [command for command in line.commands if not command.through]
+    if line.unknown or not any(command.words for command in written):
         return False
     if any(command.assignments for command in line.commands if _is_run_by_shell(command)):
         return False
-    if not all(one.target is not None and may_write(one.target) for each in line.commands for one in each.redirections):
+    targets = [redirection.target for command in line.commands for redirection in command.redirections]
+    if not all(target is not None and may_write(target) for target in targets):
         return False
-    return all(_matches_any(command.words, patterns) for command in own if command.words)
+    return all(_matches_any(command.words, patterns) for command in written if command.words)
 
 
 def _matches_any(words: tuple[str | None, ...], patterns: tuple[CommandPattern, ...]) -> bool:
@@ -463,9 +464,9 @@ def _has_words_in_order(pattern: CommandPattern, arguments: Sequence[str | None]
         return True
     rest = iter(arguments)
     plain = [word for word in pattern.words[1:] if word != _ANY_WORDS and word[0][:1] != "-"]
-    in_order = all(any(match_pieces(word, given or "") for given in rest) for word in plain)
+    in_order = all(any(match_pieces(word, argument or "") for argument in rest) for word in plain)
     wants_option = any(word[0][:1] == "-" for word in pattern.words[1:])
-    return in_order and (not wants_option or any((given or "")[:1] == "-" for given in arguments))
+    return in_order and (not wants_option or any((argument or "")[:1] == "-" for argument in arguments))
 
 
 def _may_run(pattern: CommandPattern, words: tuple[str | None, ...]) -> bool:

@@ -27,8 +27,8 @@ except ImportError as error:
 
 Resolve: TypeAlias = Callable[[str], Iterable[str]]
 """Return the addresses of a name, as text. It may block."""
-_MOST_REDIRECTS: Final = 5
-_MOST_TRIED: Final = 6
+_MAX_REDIRECTS: Final = 5
+_MAX_ADDRESSES: Final = 6
 """The most addresses of a name to connect to, one after another. Each may take the full time allowed for a
 connection.
 """
@@ -114,12 +114,12 @@ def async_client(
     return httpx2.AsyncClient(transport=transport, trust_env=False, **_check_options(options))
 
 
-def _check_options(given: dict[str, Any]) -> dict[str, Any]:
-    if around := sorted(_BYPASSING_OPTIONS & given.keys()):
-        raise DefinitionError(f"{around} would lead around the check of addresses; give a Transport of your own")
-    if not all(cookie.domain for cookie in httpx2.Cookies(given.get("cookies")).jar):
-        raise DefinitionError("cookies without a domain go to every host; give httpx2.Cookies, set with domain=…")
-    return {"follow_redirects": True, "max_redirects": _MOST_REDIRECTS, **given}
+def _check_options(options: dict[str, Any]) -> dict[str, Any]:
+    if bypassing := sorted(_BYPASSING_OPTIONS & options.keys()):
+        raise DefinitionError(f"{bypassing} would bypass the check of addresses; pass a Transport of your own")
+    if not all(cookie.domain for cookie in httpx2.Cookies(options.get("cookies")).jar):
+        raise DefinitionError("cookies without a domain go to every host; pass httpx2.Cookies, set with domain=…")
+    return {"follow_redirects": True, "max_redirects": _MAX_REDIRECTS, **options}
 
 
 class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
@@ -197,14 +197,14 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
     def _check_request(self, request: httpx2.Request) -> Url:
         """Return the URL that the client will open, as written. Raise if it is not allowed."""
         try:
-            url, named = read_url(str(request.url)), read_host(request.headers.get("host", ""))
+            url, header = read_url(str(request.url)), read_host(request.headers.get("host", ""))
         except ValueError as error:
             raise NotReachableError(f"{str(request.url)!r} cannot be judged: {error}") from None
-        if named.host != url.host or named.port not in {0, url.port}:  # a server of both would answer for the other
-            raise NotReachableError(f"{str(request.url)!r} and its header Host, {named.host!r}, are not of one host")
-        kind, why = self._rules.verdict(url)
+        if header.host != url.host or header.port not in {0, url.port}:  # a server of both would answer for the other
+            raise NotReachableError(f"{str(request.url)!r} and its header Host, {header.host!r}, name different hosts")
+        kind, reason = self._rules.verdict(url)
         if kind != "allow":
-            raise NotReachableError(f"{str(request.url)!r} {why}")
+            raise NotReachableError(f"{str(request.url)!r} {reason}")
         return url
 
     def _resolve_host(self, url: Url) -> list[str]:
@@ -212,12 +212,12 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         if url.address is not None:
             return [url.address]
         try:
-            found = list(dict.fromkeys(self._resolve(url.host)))
+            addresses = list(dict.fromkeys(self._resolve(url.host)))
         except (OSError, UnicodeError) as error:
             raise httpx2.ConnectError(f"{url.host} cannot be resolved: {error}") from error
-        if not found:
+        if not addresses:
             raise httpx2.ConnectError(f"{url.host} has no address")
-        return found
+        return addresses
 
     def _make_requests(self, request: httpx2.Request, url: Url, addresses: list[str]) -> list[httpx2.Request]:
         """Return the request to each of the addresses.
@@ -239,7 +239,7 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
                 stream=request.stream,
                 extensions={**request.extensions, **name},
             )
-            for address in addresses[:_MOST_TRIED]
+            for address in addresses[:_MAX_ADDRESSES]
         ]
 
 

@@ -111,7 +111,7 @@ def check_path(path: str) -> str:
     if not path:
         raise ValueError("the path is empty; '.' means the working directory")
     if "\0" in path:
-        raise ValueError("the path holds a NUL character")
+        raise ValueError("the path has a NUL character")
     if len(path) > MAX_PATH_LENGTH:
         raise ValueError(f"the path has {len(path)} characters, and no path has more than {MAX_PATH_LENGTH}")
     if path.startswith("~"):
@@ -119,7 +119,7 @@ def check_path(path: str) -> str:
     try:
         path.encode()
     except UnicodeEncodeError:
-        raise ValueError("the path holds a lone surrogate, which no file name can") from None
+        raise ValueError("the path has a lone surrogate, which no file name has") from None
     return path
 
 
@@ -154,7 +154,7 @@ def resolve_path(path: str, base: str) -> str:
             elif target is not None:
                 links += 1
                 if links > _MOST_LINKS:
-                    raise OSError(f"{_quote(path)} goes round in a loop of symbolic links")
+                    raise OSError(f"{_quote(path)} leads into a loop of symbolic links")
                 done = [] if target.startswith("/") else done[:-1]
                 there = len(done)
                 to_do += target.split("/")[::-1]
@@ -178,7 +178,7 @@ def _link_target(components: list[str], path: str) -> str | None:
 def _resolve_windows_path(start: str) -> str:  # pragma: no cover
     drive, rest = os.path.splitdrive(start)
     if ":" in rest or drive.startswith(("\\\\?\\", "\\\\.\\")):
-        raise ValueError(f"{_quote(start)} names a device or a stream and not a file")
+        raise ValueError(f"{_quote(start)} is the name of a device or a stream, not of a file")
     return os.path.realpath(start)
 
 
@@ -264,10 +264,10 @@ def _covers_root(root: tuple[str, str], inner: tuple[str, str]) -> bool:
 
 def _expand_root(root: object, of: str) -> str:
     if not isinstance(root, str) or not root or "\0" in root:
-        raise DefinitionError(f"{of} takes folders, as text or as paths, not {root!r}")
+        raise DefinitionError(f"{of} takes folders, as text or paths, not {root!r}")
     expanded = os.path.expanduser(root)
     if expanded.startswith("~"):
-        raise DefinitionError(f"{of}: there is no such home directory as in {root!r}")
+        raise DefinitionError(f"{of}: the home directory in {root!r} does not exist")
     return expanded
 
 
@@ -376,7 +376,7 @@ class Directory:
             if not stat.S_ISREG(found.st_mode):
                 raise _make_kind_error(self._join(name), _kind_of_mode(found.st_mode), "file")
             if self._fd is None and not os.path.samestat(found, os.lstat(place)):
-                raise SymbolicLinkError(f"{_quote(place)} was exchanged while it was opened")
+                raise SymbolicLinkError(f"{_quote(place)} was replaced while it was opened")
             if not hard_links and found.st_nlink > 1:
                 raise HardLinkError(f"{_quote(self._join(name))} has {found.st_nlink} hard links, which are refused")
             if flags & os.O_TRUNC:
@@ -420,7 +420,7 @@ class Directory:
         try:
             fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode if before is None else 0o600)
         except PermissionError:
-            raise PermissionError(f"no file can be made in {_quote(self.path)}: Permission denied") from None
+            raise PermissionError(f"{_quote(self.path)} takes no new files: Permission denied") from None
         try:
             with os.fdopen(fd, "wb") as file:
                 file.write(data)
@@ -452,7 +452,7 @@ class Directory:
             return
         before = None if expected == "nothing" else _version(expected)
         if before != (None if now is None else _version(now)):
-            raise OSError(f"{_quote(self._join(name))} was changed by somebody else meanwhile; read it again")
+            raise OSError(f"{_quote(self._join(name))} has changed since it was read; read it again")
 
     def _check_kind(self, name: str, wanted: Kind) -> None:
         found = self.stat(name)
@@ -460,7 +460,7 @@ class Directory:
         if kind != wanted:
             raise _make_kind_error(self._join(name), kind, wanted)
         if (found.st_dev, found.st_ino) in RESERVED_FILES:
-            raise ReservedError(f"{_quote(self._join(name))} belongs to a journal that is open; tools do not open it")
+            raise ReservedError(f"{_quote(self._join(name))} belongs to an open journal; tools cannot open it")
 
     def _explain_error(self, name: str, error: OSError, wanted: Kind = "file") -> OSError:
         """Return `error` in words that name the whole path, and the link if there is one."""
@@ -485,7 +485,7 @@ def _make_kind_error(path: str, kind: Kind, wanted: Kind) -> OSError:
     if wanted == "directory":
         return NotADirectoryError(f"{_quote(path)} is not a directory")
     if kind == "directory":
-        return IsADirectoryError(f"{_quote(path)} is a directory and not a file")
+        return IsADirectoryError(f"{_quote(path)} is a directory, not a file")
     return OSError(f"{_quote(path)} is not a regular file (a pipe, a device or a socket)")
 
 
@@ -499,18 +499,14 @@ def _kind_of_mode(mode: int) -> Kind:
 
 def _entry_kind(entry: os.DirEntry[str]) -> Kind:
     try:
-        if entry.is_symlink():
-            return "link"
-        if entry.is_file(follow_symlinks=False):
-            return "file"
-        return "directory" if entry.is_dir(follow_symlinks=False) else "other"
+        return _kind_of_mode(entry.stat(follow_symlinks=False).st_mode)
     except OSError:
         return "other"
 
 
-def _version(of: os.stat_result) -> tuple[int, ...]:
+def _version(status: os.stat_result) -> tuple[int, ...]:
     """Return values that differ if a file has changed. The change time of its entry cannot be set back."""
-    return of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _copy_rights(fd: int, before: os.stat_result) -> None:
@@ -567,7 +563,7 @@ def open_directory(path: str, *, make: bool = False) -> Directory:
 def _split_file_name(path: str) -> tuple[str, str]:
     directory, name = os.path.split(path)
     if not name:
-        raise IsADirectoryError(f"{_quote(path)} is a directory and not a file")
+        raise IsADirectoryError(f"{_quote(path)} is a directory, not a file")
     return directory, name
 
 
@@ -610,23 +606,23 @@ def open_inside(
     return open(full, mode, encoding=encoding, errors=errors, newline=newline, opener=opener)
 
 
-def read_file(path: str | os.PathLike[str], most: int) -> bytes:
+def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     """Return the bytes of a regular file from an untrusted source, such as a file in a repository.
 
     See docs/guards.md#paths.
 
     Args:
         path: The file. Symbolic links are followed, and `~` is not expanded.
-        most: The most bytes of the file.
+        max_bytes: The most bytes of the file.
 
     Raises:
         ValueError: The file has more bytes, or `path` cannot be a path.
         OSError: There is no such file, no right to open it, or it is a directory, a pipe or a device.
     """
     with os.fdopen(open_exactly(resolve_path(os.fspath(path), ".")), "rb") as file:
-        data = file.read(most + 1) or b""  # it is None for some files of /proc without data yet
-    if len(data) > most:
-        raise ValueError(f"it has more than {most:,} bytes")
+        data = file.read(max_bytes + 1) or b""  # it is None for some files of /proc without data yet
+    if len(data) > max_bytes:
+        raise ValueError(f"it has more than {max_bytes:,} bytes")
     return data
 
 

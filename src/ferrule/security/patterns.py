@@ -19,7 +19,7 @@ BUDGET: Final = 2**26
 """The most bytes of compiled states times characters of text in one comparison. The slowest pattern of a hundred
 thousand random ones took 0.7 ns for each, 50 ms in all. See docs/forms.md#a-schema-of-somebody-else.
 """
-MOST_CHARACTERS: Final = 2_000
+MAX_CHARACTERS: Final = 2_000
 """The most characters of a pattern. Reading takes at most 17 µs for each: `(?i:\\p{L})` again and again.
 
 See docs/forms.md#a-schema-of-somebody-else.
@@ -58,12 +58,12 @@ class PatternError(ValueError):
     """A pattern that is never compared; the text gives the reason. See docs/forms.md#a-schema-of-somebody-else.
 
     Attributes:
-        is_none: Whether it is no regular expression at all.
+        is_invalid: Whether it is no regular expression at all.
     """
 
-    def __init__(self, reason: str, is_none: bool = False) -> None:
+    def __init__(self, reason: str, is_invalid: bool = False) -> None:
         super().__init__(reason)
-        self.is_none = is_none
+        self.is_invalid = is_invalid
 
 
 class Pattern:
@@ -85,8 +85,8 @@ class Pattern:
     """
 
     def __init__(self, text: str, *, unicode: bool = False) -> None:
-        if len(text) > MOST_CHARACTERS:
-            raise PatternError(f"it has {len(text):,} characters; at most {MOST_CHARACTERS:,} are taken")
+        if len(text) > MAX_CHARACTERS:
+            raise PatternError(f"it has {len(text):,} characters; the most is {MAX_CHARACTERS:,}")
         counted = _simplify(text)
         size, matches = _compile_smallest(counted, _SIZES, text)
         compiled_size = size
@@ -133,11 +133,11 @@ def _simplify(text: str) -> str:
     return text
 
 
-def _compile_smallest(text: str, sizes: tuple[int, ...], given: str) -> tuple[int, Callable[[Any], bool]]:
+def _compile_smallest(text: str, sizes: tuple[int, ...], original: str) -> tuple[int, Callable[[Any], bool]]:
     """Return the smallest of the sizes that holds a pattern, and the function that finds it in a text.
 
     Raises:
-        PatternError: The largest size is too small. The error is about the pattern `given`.
+        PatternError: The largest size is too small. The error is about the pattern `original`.
     """
     import jsonschema_rs
 
@@ -152,7 +152,7 @@ def _compile_smallest(text: str, sizes: tuple[int, ...], given: str) -> tuple[in
         except jsonschema_rs.ValidationError:
             first = middle + 1
     if found is None:
-        raise _explain_refusal(given)
+        raise _explain_refusal(original)
     return found
 
 
@@ -161,7 +161,7 @@ def _explain_refusal(text: str) -> PatternError:
     import jsonschema_rs
 
     if not jsonschema_rs.is_valid({"format": "regex"}, text, validate_formats=True):  # reads it, and compiles nothing
-        return PatternError("it is no regular expression", is_none=True)
+        return PatternError("it is not a regular expression", is_invalid=True)
     if _LOOK_AROUND.search(text):
         return PatternError("it has look-around or a back-reference")
     return PatternError(
@@ -195,9 +195,9 @@ class Patterns:
 
     def _compile(self, text: str) -> Pattern | PatternError:
         if self._bytes_left <= 0:
-            return PatternError("there are too many patterns beside it")
+            return PatternError("the schemas have too many patterns")
         if self._is_late():
-            return PatternError("there was no time left to compile it")
+            return PatternError("the time for compiling patterns is over")
         try:
             return Pattern(text)
         except PatternError as error:
@@ -231,10 +231,10 @@ class ForeignSchema(Mapping[str, Any]):
         places = [*_iter_patterns(schema)]
         self._found = {text: patterns.compile(text) for text, *_ in places}
         sure = {text for text, _, may_be_value in places if not may_be_value}
-        for text, one in [*self._found.items()]:
-            if isinstance(one, PatternError) and one.is_none:
+        for text, pattern in [*self._found.items()]:
+            if isinstance(pattern, PatternError) and pattern.is_invalid:
                 if text in sure:
-                    raise DefinitionError(f"the pattern {_shorten(text)!r} is no regular expression")
+                    raise DefinitionError(f"the pattern {_shorten(text)!r} is not a regular expression")
                 del self._found[text]  # a value, such as a glob in an example
         self._refused_in_values = any(
             may_be_value and isinstance(self._found.get(text), PatternError) for text, _, may_be_value in places

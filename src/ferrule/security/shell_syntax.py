@@ -127,8 +127,8 @@ class _ReadingStopped(Exception):
     """The reason to end the reading, as text for a person."""
 
 
-def _stop_reading(what: str) -> NoReturn:
-    raise _ReadingStopped(what)
+def _stop_reading(reason: str) -> NoReturn:
+    raise _ReadingStopped(reason)
 
 
 class _Reader:
@@ -220,7 +220,7 @@ class _Reader:
 
     def expect(self, word: str) -> None:
         if self.peek_reserved_word() != word:
-            _stop_reading(f"no {word!r} where there has to be one")
+            _stop_reading(f"a missing {word!r}")
         self.at += len(word)
 
     # -- commands ----------------------------------------------------------------------------------------------------
@@ -447,7 +447,7 @@ class _Reader:
 
     def check_word_end(self, start: int) -> None:
         if self.at == start:
-            _stop_reading("an operator where a word has to be")
+            _stop_reading("an operator in the place of a word")
         if self.peek(2) in ("<(", ">("):
             _stop_reading("a process substitution within a word")
         written = self.text[start : self.at]

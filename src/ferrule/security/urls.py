@@ -110,10 +110,10 @@ def read_url(text: str) -> Url:
         raise ValueError(f"it has {len(text)} characters, and a URL has at most {MAX_URL_LENGTH}")
     if not text.isprintable() or " " in text or "\\" in text:
         strange = next(one for one in text if not one.isprintable() or one in " \\")
-        raise ValueError(f"it holds {strange!r}, which clients read in several ways; write it percent-encoded")
+        raise ValueError(f"it has {strange!r}, which clients read in several ways; write it percent-encoded")
     parts = _PARTS.fullmatch(text)
     if parts is None:
-        raise ValueError("it is no whole URL; write scheme, host and path, as in https://example.org/path")
+        raise ValueError("it is not a whole URL; write scheme, host and path, as in https://example.org/path")
     scheme, authority, rest = parts[1].lower(), parts[2], parts[3]
     if rest[:1] in {"?", "#"} and "@" in rest:  # some parsers took the text before it for credentials
         raise ValueError("it has a '@' after a host without a path; write a '/' after the host")
@@ -147,7 +147,7 @@ def _read_authority(text: str) -> tuple[str, int, str | None]:
         raise ValueError(_explain_authority(text))
     host, port = found[1].lower(), int(found[2] or 0)
     if port > 65_535:
-        raise ValueError(f"{port} is no port; a port is at most 65535")
+        raise ValueError(f"{port} is not a port; a port is at most 65535")
     if host.startswith("["):
         address = _canonical_address(host[1:-1], IPv6Address)
         return address, port, address
@@ -157,7 +157,7 @@ def _read_authority(text: str) -> tuple[str, int, str | None]:
         address = _canonical_address(host, IPv4Address)
         return address, port, address
     if len(host) > _LONGEST_HOST or not all(0 < len(label) <= _LONGEST_LABEL for label in labels):
-        raise ValueError(f"{_quote_host(host)} is no name of a host: a part of it is empty, or it is too long")
+        raise ValueError(f"{_quote_host(host)} is not the name of a host: a part of it is empty, or it is too long")
     return host, port, None
 
 
@@ -165,7 +165,7 @@ def _canonical_address(text: str, form: type[IPv4Address] | type[IPv6Address]) -
     try:
         return str(form(text))
     except ValueError:
-        raise ValueError(f"{_quote_host(text)} is no IP address; write it as 192.0.2.1 or [2001:db8::1]") from None
+        raise ValueError(f"{_quote_host(text)} is not an IP address; write it as 192.0.2.1 or [2001:db8::1]") from None
 
 
 def _explain_authority(text: str) -> str:
@@ -175,13 +175,13 @@ def _explain_authority(text: str) -> str:
         return f"its host {_quote_host(text)} is not ASCII; write it as it is in the DNS, with xn--"
     address, closed, _port = text.partition("]:")
     if ("[" in text or "]" in text) and not (closed and _AUTHORITY.fullmatch(f"{address}]")):
-        return f"its host {_quote_host(text)} is no address in brackets; write it as [2001:db8::1]"
+        return f"its host {_quote_host(text)} is not an address in brackets; write it as [2001:db8::1]"
     host, colon, _port = text.partition(":")
     if not host:
         return "it names no host"
     if closed or (colon and _AUTHORITY.fullmatch(host)):
-        return f"{_quote_host(text)} has no port that is one; write one of 1 to 65535, or no ':'"
-    return f"{_quote_host(text)} is no name of a host: it has letters, digits, '-', '_' and '.'"
+        return f"{_quote_host(text)} has an invalid port; write a number from 1 to 65535, or no ':'"
+    return f"{_quote_host(text)} is not the name of a host: write letters, digits, '-', '_' and '.'"
 
 
 def _quote_host(text: str) -> str:
@@ -294,10 +294,10 @@ class HostPattern:
         try:
             found = read_host(f"x{self.text[1:]}" if everything else self.text.removeprefix("*."))
             if below and found.address:
-                raise ValueError("an address has nothing below it")
+                raise ValueError("an address has no names below it")
         except ValueError as error:
             examples = "'example.org', '*.example.org', '127.0.0.1:8000', '[::1]' or '*'"
-            raise DefinitionError(f"{self.text!r} is no pattern of hosts, such as {examples}: {error}") from None
+            raise DefinitionError(f"{self.text!r} is not a pattern of hosts, such as {examples}: {error}") from None
         object.__setattr__(self, "host", "*" if everything else f"*.{found.host}" if below else found.host)
         object.__setattr__(self, "port", found.port)
 
@@ -414,7 +414,7 @@ class Destinations:
             raise DefinitionError(f"schemes={names!r}: a scheme is written as 'https', in lower case")
         numbers = None if ports is None else _to_tuple("ports", ports, "(443, 8443)")
         if not all(type(port) is int and 0 < port < 65_536 for port in numbers or ()):
-            raise DefinitionError(f"ports={numbers!r}: a port is a number of 1 to 65535")
+            raise DefinitionError(f"ports={numbers!r}: a port is a number from 1 to 65535")
         return cls(
             _parse_patterns("allowed", allowed) or (HostPattern("*"),),
             _parse_patterns("ask", ask),
@@ -430,15 +430,15 @@ class Destinations:
         deny may apply, the decision is to ask.
         """
         if url.scheme and url.scheme not in self.schemes:
-            return "deny", f"goes by {url.scheme}, and allowed is {', '.join(self.schemes) or 'nothing'}"
+            return "deny", f"uses the scheme {url.scheme}; allowed is {', '.join(self.schemes) or 'nothing'}"
         if self.ports is not None and url.port not in self.ports:
-            port = f"port {url.port}" if url.port else "a port that is not written"
-            return "deny", f"goes to {port}, and allowed is {', '.join(map(str, sorted(self.ports))) or 'none'}"
+            port = f"port {url.port}" if url.port else "an unknown port"
+            return "deny", f"goes to {port}; allowed is {', '.join(map(str, sorted(self.ports))) or 'none'}"
         denied, asked = has_url_match(self.deny, url), has_url_match(self.ask, url)
         if denied:
             return "deny", f"leads to {url.host}, which is denied"
         if asked or asked is None or denied is None:
-            return "ask", f"leads to {url.host}, which is asked about"
+            return "ask", f"leads to {url.host}, which needs an approval"
         if any(pattern.matches(url) for pattern in self.allowed):
             return "allow", ""
         allowed = ", ".join(pattern.text for pattern in self.allowed)
@@ -463,15 +463,15 @@ class Destinations:
 def _explain_special_host(host: str) -> str:
     kind = find_host_kind(host)
     if kind in {None, "global"}:
-        return " (written with xn--), which is allowed only where it is written out" if _PUNYCODE.search(host) else ""
-    return f" ({kind}), which is allowed only where it is written out"
+        return " (written with xn--), which only a pattern with the whole name allows" if _PUNYCODE.search(host) else ""
+    return f" ({kind}), which only a pattern with the whole name allows"
 
 
-def _parse_patterns(option: str, given: Iterable[str]) -> tuple[HostPattern, ...]:
-    return tuple(map(HostPattern, _to_tuple(option, given, "('example.org', '*.example.com')")))
+def _parse_patterns(option: str, texts: Iterable[str]) -> tuple[HostPattern, ...]:
+    return tuple(map(HostPattern, _to_tuple(option, texts, "('example.org', '*.example.com')")))
 
 
-def _to_tuple(option: str, given: Any, example: str) -> tuple[Any, ...]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise DefinitionError(f"{option}={given!r}: write several, as in {example}")
-    return tuple(given)
+def _to_tuple(option: str, values: Any, example: str) -> tuple[Any, ...]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise DefinitionError(f"{option}={values!r}: write a list, as in {example}")
+    return tuple(values)

@@ -720,8 +720,8 @@ def _pattern(text: str) -> Pattern:
     try:
         return Pattern(text, unicode=True)
     except PatternError as error:
-        problem = _syntax_error(text) if error.is_none else str(error)
-        what = "is not a regular expression" if error.is_none else "is a regular expression that is not taken"
+        problem = _syntax_error(text) if error.is_invalid else str(error)
+        what = "is not a regular expression" if error.is_invalid else "is a regular expression that is not taken"
         raise ValueError(f"{text[:200]!r} {what}: {problem}") from None
 
 
