@@ -31,6 +31,8 @@ _NUMERAL = re.compile(r"-?(0|[1-9][0-9]{0,99})(\.[0-9]{1,99})?")
 class Condition(Protocol):
     """A condition on one argument: a value that converts back to its JSON. See docs/policy.md#conditions."""
 
+    __slots__ = ()
+
     def matches(self, value: Any, context: ToolContext) -> bool | None:
         """Return whether the condition holds for the whole value. Allow rules use this."""
         ...
@@ -38,9 +40,9 @@ class Condition(Protocol):
     def has_match(self, value: Any, context: ToolContext) -> bool | None:
         """Return whether the condition holds for any part of the value, such as one command of a shell line.
 
-        Ask and deny rules use this.
+        Ask and deny rules use this. A value without parts matches as a whole.
         """
-        ...
+        return self.matches(value, context)
 
     def covers(self, other: Condition) -> bool:
         """Return whether this condition finds every value that `other` matches. False is also possible if it does."""
@@ -56,20 +58,8 @@ class Condition(Protocol):
         ...
 
 
-class _Whole:
-    """A condition on a value without parts."""
-
-    __slots__ = ()
-
-    def matches(self, value: Any, context: ToolContext) -> bool | None:
-        raise NotImplementedError
-
-    def has_match(self, value: Any, context: ToolContext) -> bool | None:
-        return self.matches(value, context)
-
-
 @dataclass(frozen=True, slots=True)
-class OneOf(_Whole):
+class OneOf(Condition):
     """One of these JSON values. A number is equal however it is written, and `true` is not 1."""
 
     values: tuple[Any, ...]
@@ -101,7 +91,7 @@ class OneOf(_Whole):
 
 
 @dataclass(frozen=True, slots=True)
-class Glob(_Whole):
+class Glob(Condition):
     """Text with `*` for any characters, also none."""
 
     pattern: str
@@ -129,7 +119,7 @@ class Glob(_Whole):
 
 
 @dataclass(frozen=True, slots=True)
-class Range(_Whole):
+class Range(Condition):
     """A number between bounds. Text counts if it is a plain numeral, as decimals are written in JSON."""
 
     above: Number | None = None
@@ -208,7 +198,7 @@ def _is_looser(
 
 
 @dataclass(frozen=True, slots=True)
-class Within(_Whole):
+class Within(Condition):
     """A path inside one of these folders or files. It follows links, and starts at the working directory."""
 
     roots: tuple[str, ...]
@@ -241,7 +231,7 @@ class Within(_Whole):
 
 
 @dataclass(frozen=True, slots=True)
-class Hosts:
+class Hosts(Condition):
     """A URL, or a host by itself, with one of these hosts."""
 
     patterns: tuple[str, ...]
@@ -276,7 +266,7 @@ class Hosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Commands:
+class Commands(Condition):
     """A shell line, or a list of words, with commands of `patterns` only. Its redirections stay in `within`."""
 
     patterns: tuple[str, ...]
@@ -345,16 +335,16 @@ class Commands:
 
 def every(answers: Iterable[bool | None], *, empty: bool = False) -> bool | None:
     """Return False if any answer is False, None if any is None, otherwise True. No answers at all give `empty`."""
-    found = list(answers)
-    if False in found:
+    listed = list(answers)
+    if False in listed:
         return False
-    return None if None in found else bool(found) or empty
+    return None if None in listed else bool(listed) or empty
 
 
 def some(answers: Iterable[bool | None]) -> bool | None:
     """Return True if any answer is True, None if any is None, otherwise False."""
-    found = list(answers)
-    return True if True in found else None if None in found else False
+    listed = list(answers)
+    return True if True in listed else None if None in listed else False
 
 
 # -- parse conditions --------------------------------------------------------------------------------------------------

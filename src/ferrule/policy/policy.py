@@ -176,6 +176,12 @@ class Policy:
     Attributes:
         findings: Errors and warnings about the files. With an error among them, the policy denies every call.
             `guards.rules` raises the errors instead.
+        rules: The active rules, by scope, file and line.
+        modes: The modes of the files. All of them apply.
+        tests: The decision tests in the files.
+        notices: The findings for people who run calls: about trust, and about tools that are not loaded.
+        paths: The path of each file as passed by the program, by its name in findings.
+        digests: The SHA-256 of each file as it was read, by its path as passed by the program.
 
     Args:
         files: The files with their scopes.
@@ -212,6 +218,8 @@ class Policy:
         shadow, more = self._read_shadow()
         self.findings, self._shadow = (*contents.findings, *more), shadow
         self._compiled = _CompiledPolicy(contents)
+        self.rules, self.modes, self.tests = contents.rules, frozenset(contents.modes), contents.tests
+        self.notices, self.paths, self.digests = contents.notices, contents.paths, contents.digests
         for path, digest in contents.digests.items():
             log.info("the policy file %r is loaded, with the digest %s", path, digest)
         for notice in contents.notices:
@@ -232,36 +240,6 @@ class Policy:
             error._replace(level="warning", text=f"in shadow, so it does not run: {error.text}")
             for error in compiled.errors
         ]
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        """The active rules, by scope, file and line."""
-        return self._compiled.contents.rules
-
-    @property
-    def modes(self) -> frozenset[Mode]:
-        """The modes of the files. All of them apply."""
-        return frozenset(self._compiled.contents.modes)
-
-    @property
-    def tests(self) -> tuple[PolicyTest, ...]:
-        """The decision tests in the files."""
-        return self._compiled.contents.tests
-
-    @property
-    def notices(self) -> tuple[Finding, ...]:
-        """The findings for people who run calls: about trust, and about tools that are not loaded."""
-        return self._compiled.contents.notices
-
-    @property
-    def paths(self) -> Mapping[str, str]:
-        """The path of each file as passed by the program, by its name in findings."""
-        return self._compiled.contents.paths
-
-    @property
-    def digests(self) -> Mapping[str, str]:
-        """The SHA-256 of each file as it was read, by its path as passed by the program."""
-        return self._compiled.contents.digests
 
     def reload(self) -> tuple[Finding, ...]:
         """Read the files again, and return the findings.
@@ -292,7 +270,8 @@ class Policy:
         A deny rule may ask too: it does if its match is unknown.
         """
         compiled = self._compiled
-        if compiled.errors or "never_ask" in self.modes or ("read_only" in self.modes and tool.read_only is False):
+        modes = compiled.contents.modes
+        if compiled.errors or "never_ask" in modes or ("read_only" in modes and tool.read_only is False):
             return False
         rules = compiled.find_rules(tool)
         if rules.ask or rules.deny:

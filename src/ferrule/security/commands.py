@@ -348,7 +348,7 @@ def _read_pattern(text: object) -> tuple[_Word, ...]:
             words[-1][-1] += _ESCAPED_LETTER.sub(r"\1", match["double"] or "") or match[match.lastgroup or 0]
     program = words[0]
     if len(program) > 1 or not program[0] or _SETS_VARIABLE.match(program[0]):
-        raise DefinitionError(f"{text!r} must begin with the name of a program, without '*'")
+        raise DefinitionError(f"{text!r} is not a pattern of one command: its first word is a program, without '*'")
     return tuple(tuple(word) for word in words)
 
 
