@@ -134,8 +134,8 @@ def check_tools(rules: Sequence[Rule], tools: Sequence[Any]) -> ToolFindings:
     waiting: dict[str, list[tuple[Rule, str]]] = {}
     for rule in rules:
         is_of_project = rule.scope in {"project", "session"}
-        known = names if rule.decide == "allow" else every_name
-        missing = [glob for glob in rule.tools if not any(matches_glob(glob, name) for name in known)]
+        loaded = names if rule.decide == "allow" else every_name
+        missing = [glob for glob in rule.tools if not any(matches_glob(glob, name) for name in loaded)]
         for glob in missing:
             similar = next((name for name in names if name not in named and is_misspelling(glob, name)), None)
             if similar is None:
@@ -300,8 +300,8 @@ def _explain_mismatch(place: str, condition: Condition, forms: Iterable[Mapping[
     return f"`{place} {condition.text}` never holds: {place} is {' or '.join(sorted(map(str, types)))}{hint}"
 
 
-def _listed_types(given: Any) -> list[Any]:
-    return list(given) if isinstance(given, list | tuple) else [given]
+def _listed_types(types: Any) -> list[Any]:
+    return list(types) if isinstance(types, list | tuple) else [types]
 
 
 def _list_matching_types(condition: Condition) -> set[str]:

@@ -138,7 +138,11 @@ class Range(Condition):
                 "a range has one lower bound, above or at_least, one upper, below or at_most, or both"
             )
         low, high = self._low, self._high
-        if low is not None and high is not None and (low[0] > high[0] or (low[0] == high[0] and (low[1] or high[1]))):
+        if (
+            low is not None
+            and high is not None
+            and (low[0] > high[0] or (low[0] == high[0] and (low[1] or not high[1])))
+        ):
             raise DefinitionError(f"no number is {self.text}, so this can never match")
 
     @property
@@ -150,9 +154,10 @@ class Range(Condition):
 
     @property
     def _high(self) -> tuple[Number, bool] | None:
+        """The upper bound, and whether it is included."""
         if self.below is not None:
-            return self.below, True
-        return None if self.at_most is None else (self.at_most, False)
+            return self.below, False
+        return None if self.at_most is None else (self.at_most, True)
 
     def matches(self, value: Any, context: ToolContext) -> bool | None:
         if value is None:
@@ -167,16 +172,16 @@ class Range(Condition):
             return None
         if low is not None and (value < low[0] or (low[1] and value == low[0])):
             return False
-        return high is None or value < high[0] or (not high[1] and value == high[0])
+        return high is None or value < high[0] or (high[1] and value == high[0])
 
     def covers(self, other: Condition) -> bool:
         if isinstance(other, OneOf):
             return all(self.matches(one, _EMPTY_CONTEXT) is True for one in other.values)
         if not isinstance(other, Range):
             return False
-        low, high = (self._low, other._low), (self._high, other._high)
-        return _is_looser(*low, lambda mine, theirs: theirs > mine) and _is_looser(
-            *high, lambda mine, theirs: theirs < mine
+        low, other_low, high, other_high = self._low, other._low, self._high, other._high
+        return (low is None or (other_low is not None and low <= other_low)) and (
+            high is None or (other_high is not None and high >= other_high)
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -186,15 +191,6 @@ class Range(Condition):
     @property
     def text(self) -> str:
         return " and ".join(f"{name.replace('_', ' ')} {bound}" for name, bound in self.to_json().items())
-
-
-def _is_looser(
-    mine: tuple[Number, bool] | None, theirs: tuple[Number, bool] | None, inside: Callable[[Number, Number], bool]
-) -> bool:
-    """Return whether a bound allows every number that another bound allows."""
-    if mine is None or theirs is None:
-        return mine is None
-    return inside(mine[0], theirs[0]) or (mine[0] == theirs[0] and (theirs[1] or not mine[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,13 +447,13 @@ def parse_condition(table: object) -> Condition:
     return make(**options)
 
 
-def refuse_unknown_keys(table: Iterable[str], known: Iterable[str], owner: str) -> None:
+def refuse_unknown_keys(table: Iterable[str], allowed: Iterable[str], owner: str) -> None:
     """Refuse unknown keys. The error suggests the nearest known one.
 
     Raises:
         DefinitionError: The first unknown key.
     """
-    names = sorted(known)
+    names = sorted(allowed)
     for key in table:
         if key not in names:
             every_name = ", ".join(names)

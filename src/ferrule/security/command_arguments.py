@@ -291,8 +291,8 @@ class LineParameters:
         """The names of the top-level parameters for any text that are not known to be harmless."""
         forms = find_forms([self.schema], self.schema)
         entries = ((name, node) for form in forms for name, node in form.get("properties", {}).items())
-        known = {*self.texts, *self.harmless}
-        free = (name for name, node in entries if name not in known and self._is_free(node))
+        declared = {*self.texts, *self.harmless}
+        free = (name for name, node in entries if name not in declared and self._is_free(node))
         return list(dict.fromkeys(name for name in free if not has_last_word(name, _ID_NAMES)))
 
     def _find_options(self, nodes: Iterable[Any]) -> list[str] | None:
@@ -355,10 +355,10 @@ class LineParameters:
     def _is_free(self, node: Any) -> bool:
         return self._may_be_unlisted(node) and not self._has_types(node, _HARMLESS_TYPES)
 
-    def _has_types(self, node: Any, known: Collection[str]) -> bool:
-        """Return whether a schema names types, and only types in `known` or `"null"`."""
+    def _has_types(self, node: Any, allowed: Collection[str]) -> bool:
+        """Return whether a schema names types, and only types in `allowed` or `"null"`."""
         types = {str(kind) for form in self._leaves(node) for kind in _list_types(form)}
-        return bool(types) and types <= {*known, "null"}
+        return bool(types) and types <= {*allowed, "null"}
 
     def _has_harmless_values(self, name: str, nodes: Iterable[Any]) -> bool:
         """Return whether all values are numbers, or flags that do not change the meaning of a line."""
@@ -388,8 +388,8 @@ _COMBINING_KEYWORDS: Final = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
 
 
 def _list_types(form: Schema) -> Iterable[Any]:
-    given = form.get("type", "any")
-    return [given] if isinstance(given, str) else given
+    types = form.get("type", "any")
+    return [types] if isinstance(types, str) else types
 
 
 def has_directory(values: Mapping[str, object]) -> bool:

@@ -204,16 +204,12 @@ class Roots:
             construction.
         of: The receiver of the roots, for errors.
 
-    Attributes:
-        given: The roots as passed in.
-
     Raises:
         DefinitionError: A root is no path, or cannot be looked up.
     """
 
     def __init__(self, *roots: str | os.PathLike[str], of: str = "within(…)") -> None:
-        self.given = tuple(os.fspath(root) if isinstance(root, os.PathLike) else root for root in roots)
-        self._texts = tuple(_expand_root(root, of) for root in self.given) or (".",)
+        self._texts = tuple(_expand_root(root, of) for root in roots) or (".",)
         try:
             self._created_in = os.getcwd()
             self._fixed = [resolve_path(root, self._created_in) for root in self._texts]
@@ -234,8 +230,8 @@ class Roots:
         return self._fixed if working_directory is None else self._resolve_cached(self.find_base(working_directory))
 
     def _resolve_roots(self, base: str) -> list[str]:
-        known = zip(self._texts, self._fixed, strict=True)
-        return [root if os.path.isabs(text) else resolve_path(text, base) for text, root in known]
+        roots = zip(self._texts, self._fixed, strict=True)
+        return [root if os.path.isabs(text) else resolve_path(text, base) for text, root in roots]
 
     def contains(self, path: str, working_directory: str | None) -> bool:
         """Return whether the target of `path` is one of the roots, or lies below one.
@@ -251,8 +247,8 @@ class Roots:
 
         Relative roots are compared as written.
         """
-        mine, theirs = (list(zip(one._texts, one._fixed, strict=True)) for one in (self, other))
-        return all(any(_covers_root(root, inner) for root in mine) for inner in theirs)
+        wide, narrow = (list(zip(roots._texts, roots._fixed, strict=True)) for roots in (self, other))
+        return all(any(_covers_root(root, inner) for root in wide) for inner in narrow)
 
 
 def _covers_root(root: tuple[str, str], inner: tuple[str, str]) -> bool:
@@ -263,6 +259,7 @@ def _covers_root(root: tuple[str, str], inner: tuple[str, str]) -> bool:
 
 
 def _expand_root(root: object, of: str) -> str:
+    root = os.fspath(root) if isinstance(root, os.PathLike) else root
     if not isinstance(root, str) or not root or "\0" in root:
         raise DefinitionError(f"{of} takes folders, as text or paths, not {root!r}")
     expanded = os.path.expanduser(root)

@@ -198,13 +198,13 @@ def find_address_kind(address: str) -> Kind:
         ValueError: The text is no IP address.
     """
     found = ip_address(address.partition("%")[0])
-    own = _classify_address(found)
-    if isinstance(found, IPv4Address) or own in {"loopback", "metadata"}:
-        return own
+    kind = _classify_address(found)
+    if isinstance(found, IPv4Address) or kind in {"loopback", "metadata"}:
+        return kind
     if (reached := _find_embedded_ipv4(found)) is not None:
         return _classify_address(reached)
     inner = (_classify_address(one) for one in _find_tunneled_ipv4(found))
-    return next((kind for kind in inner if kind != "global"), own)
+    return next((one for one in inner if one != "global"), kind)
 
 
 def _find_embedded_ipv4(address: IPv6Address) -> IPv4Address | None:
@@ -244,8 +244,8 @@ def _classify_address(found: IPv4Address | IPv6Address) -> Kind:
         return "link-local"
     if any(found in network for network in _PRIVATE):
         return "private"
-    known = found.version == 4 or found in _UNICAST
-    if not known or not found.is_global or found.is_multicast or any(found in network for network in _RESERVED):
+    is_assigned = found.version == 4 or found in _UNICAST
+    if not is_assigned or not found.is_global or found.is_multicast or any(found in network for network in _RESERVED):
         return "reserved"
     return "global"
 
