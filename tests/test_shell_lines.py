@@ -133,7 +133,7 @@ def test_what_opens_no_file_that_is_known_is_no_file() -> None:
         ("{ a", "an operator"),
         ("(a", "an operator"),
         ("(a) b", "after a command"),
-        ("a >", "an operator where a word has to be"),
+        ("a >", "an operator in the place of a word"),
         ("a\rb", "not printable"),
         ("a\u00a0b", "not printable"),
         ("a \u202e b", "not printable"),

@@ -227,7 +227,7 @@ def test_a_policy_takes_the_place_of_the_question_about_every_change(ferrule: Fe
 def test_a_policy_keeps_paths_in_the_working_directory(ferrule: Ferrule) -> None:
     written("open.toml", 'allow = ["*"]\n')
     code, said = ferrule("call", "read_file", "path=../x", "--policy", "open.toml")
-    assert code == 1 and "outside the allowed folders" in said
+    assert code == 1 and "outside the allowed paths" in said
 
 
 def test_a_policy_stands_beside_the_guards_of_a_runner(ferrule: Ferrule) -> None:

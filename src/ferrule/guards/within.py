@@ -101,7 +101,7 @@ class _Outside(Exception):
         self.place = place
 
 
-_HIDDEN_REASON = "a path set by the program is outside the allowed folders"
+_HIDDEN_REASON = "a path set by the program is outside the allowed paths"
 
 
 class _Judge:
@@ -223,7 +223,7 @@ class _Judge:
             reason = "its name is not valid UTF-8" if isinstance(error, UnicodeError) else str(error)[:300]
             raise _Outside(place, f"{description} is not a valid path: {reason}") from None
         if not any(contains(root, path) for root in self.roots):
-            raise _Outside(place, f"{description} is outside the allowed folders; allowed is: {self.allowed}")
+            raise _Outside(place, f"{description} is outside the allowed paths; allowed is: {self.allowed}")
         return path
 
     def is_prose(self, text: str) -> bool:
