@@ -148,9 +148,8 @@ class _HostJudge:
         if role is not None:
             self.judge_url(text, role, place, format_argument(place, text))
         elif place[0] not in self.hidden and not declares_text(forms):
-            description = (
-                f"{format_argument(place, text)} reads as a URL{suggest_exemption('hosts', place, self.unnamed)} and"
-            )
+            exemption = suggest_exemption("hosts", place, self.unnamed)
+            description = f"{format_argument(place, text)} reads as a URL{exemption} and"
             for read in _iter_urls(text):
                 self.judge_url(read, "url", place, description)
 
