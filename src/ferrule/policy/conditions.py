@@ -457,7 +457,7 @@ def refuse_unknown_keys(table: Iterable[str], allowed: Iterable[str], owner: str
     for key in table:
         if key not in names:
             every_name = ", ".join(names)
-            raise DefinitionError(f"{owner} has no {key!r}{suggest_name(key, names) or f': write {every_name}'}")
+            raise DefinitionError(f"{owner} has no {key!r}{suggest_name(key, names) or f': its keys are {every_name}'}")
 
 
 def suggest_name(name: str, names: Iterable[str]) -> str:
