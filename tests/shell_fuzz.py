@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ferrule.security.commands import CommandPattern, Line, allowed, read_line
+from ferrule.security.commands import CommandPattern, Line, is_allowed, read_line
 
 STUBS = ("aa", "bb", "cc", "env", "xargs")
 """Programs that log their arguments and run nothing; names that no machine has, but for two that are wrappers."""
@@ -400,7 +400,7 @@ def misses(line: str, ran: list[tuple[str, ...]], files: set[str]) -> str:
 
 
 def allowed_misses(read: Line, ran: list[tuple[str, ...]], files: set[str]) -> str:
-    if not allowed(read, ALLOWED, MAY_WRITE.__contains__):
+    if not is_allowed(read, ALLOWED, MAY_WRITE.__contains__):
         return ""
     for words in ran:
         if not any(pattern.matches(words) for pattern in ALLOWED):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.security.characters import visible
+from ferrule.security.characters import remove_hidden
 from ferrule.security.similar_names import lookalike_key
 
 SHOWN_FORMATS = set(range(0x600, 0x606)) | {0x6DD, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
@@ -20,9 +20,9 @@ def test_no_control_and_no_format_character_that_is_not_seen_stays_in_a_word() -
     unseen = {code for code in range(0x110000) if unicodedata.category(chr(code)) in kinds} - SHOWN_FORMATS
     breaks = "\x0b\x0c\x85"
     unseen -= {*map(ord, f"\t\n\r{breaks}"), *range(0xD800, 0xE000)}
-    assert [hex(code) for code in unseen if visible(f"a{chr(code)}\u4e2d") != ("a\u4e2d", 1)] == []
-    assert [visible(f"a{one}b") for one in (*breaks, "\r", "\r\n", "\u2028", "\u2029")] == 7 * [("a\nb", 0)]
-    assert visible("a\ud800b") == ("a\ufffdb", 0)
+    assert [hex(code) for code in unseen if remove_hidden(f"a{chr(code)}\u4e2d") != ("a\u4e2d", 1)] == []
+    assert [remove_hidden(f"a{one}b") for one in (*breaks, "\r", "\r\n", "\u2028", "\u2029")] == 7 * [("a\nb", 0)]
+    assert remove_hidden("a\ud800b") == ("a\ufffdb", 0)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_no_control_and_no_format_character_that_is_not_seen_stays_in_a_word() -
     ],
 )
 def test_what_shows_something_stays(text: str) -> None:
-    assert visible(text) == (text, 0)
+    assert remove_hidden(text) == (text, 0)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_shows_something_stays(text: str) -> None:
     ["a\u200db", "a\u200c", "\u200d\u0645", "\u0645\u200c", "\u0645\u200c\u200d\u0645", "\u0645\u200c\u200b\u0645"],
 )
 def test_a_joiner_that_joins_nothing_is_removed(text: str) -> None:
-    assert visible(text)[0] == text.translate(dict.fromkeys((0x200B, 0x200C, 0x200D)))
+    assert remove_hidden(text)[0] == text.translate(dict.fromkeys((0x200B, 0x200C, 0x200D)))
 
 
 ODD = st.sampled_from("ab\u0645\u2764\U0001f525\u200c\u200d\u200b\ufe0f\ufe0e\u20e31\u3164\u00ad\x1b\U000e0041\n")
@@ -52,7 +52,7 @@ ODD = st.sampled_from("ab\u0645\u2764\U0001f525\u200c\u200d\u200b\ufe0f\ufe0e\u2
 
 @given(st.text(ODD, max_size=12))
 def test_what_was_removed_leaves_nothing_to_remove_behind(text: str) -> None:
-    assert visible(visible(text)[0]) == (visible(text)[0], 0)
+    assert remove_hidden(remove_hidden(text)[0]) == (remove_hidden(text)[0], 0)
 
 
 INVISIBLE_ANYWHERE = [

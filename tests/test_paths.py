@@ -21,7 +21,7 @@ from ferrule.security.paths import (
     open_directory,
     open_exactly,
     open_inside,
-    real,
+    resolve_path,
     write_exactly,
 )
 
@@ -37,37 +37,37 @@ def root(tmp_path: Path) -> Path:
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With directories held open, and as on a platform that cannot."""
     if request.param == "by name":
-        monkeypatch.setattr(paths, "_HOLDS_DIRECTORIES", False)
+        monkeypatch.setattr(paths, "_HAS_DIRECTORY_DESCRIPTORS", False)
 
 
 def test_this_platform_holds_directories_open() -> None:
-    assert paths._HOLDS_DIRECTORIES is (os.name != "nt")
+    assert paths._HAS_DIRECTORY_DESCRIPTORS is (os.name != "nt")
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "~", "~root/x", "~/x", "a\ud800"])
 def test_what_cannot_be_a_path_is_refused(path: str, root: Path) -> None:
     with pytest.raises(ValueError):
-        real(path, str(root))
+        resolve_path(path, str(root))
 
 
 def test_a_path_is_seen_from_its_base(root: Path) -> None:
-    assert real("a/./b//../c/", str(root)) == str(root / "a" / "c")
-    assert real(".", str(root)) == str(root)
-    assert real("/", str(root)) == "/"
-    assert real("//etc", str(root)) == "/etc"
+    assert resolve_path("a/./b//../c/", str(root)) == str(root / "a" / "c")
+    assert resolve_path(".", str(root)) == str(root)
+    assert resolve_path("/", str(root)) == "/"
+    assert resolve_path("//etc", str(root)) == "/etc"
 
 
 @posix
 def test_links_are_resolved_before_dot_dot(root: Path) -> None:
     (root / "deep" / "er").mkdir(parents=True)
     (root / "link").symlink_to("deep/er")
-    assert real("link/../x", str(root)) == str(root / "deep" / "x")
+    assert resolve_path("link/../x", str(root)) == str(root / "deep" / "x")
 
 
 @posix
 def test_a_dangling_link_is_what_it_would_make(root: Path) -> None:
     (root / "link").symlink_to("/nowhere/at/all")
-    assert real("link", str(root)) == "/nowhere/at/all"
+    assert resolve_path("link", str(root)) == "/nowhere/at/all"
 
 
 @posix
@@ -75,7 +75,7 @@ def test_a_loop_of_links_is_refused(root: Path) -> None:
     (root / "a").symlink_to("b")
     (root / "b").symlink_to("a")
     with pytest.raises(OSError, match="loop"):
-        real("a/x", str(root))
+        resolve_path("a/x", str(root))
 
 
 @posix
@@ -88,7 +88,7 @@ def test_a_path_that_is_too_long_to_look_at_is_refused_and_not_taken_as_written(
         os.chdir("d" * 200)
     os.chdir(root)
     with pytest.raises(OSError, match="cannot be resolved"):
-        real("/".join(["d" * 200] * 30) + "/../link", str(root))
+        resolve_path("/".join(["d" * 200] * 30) + "/../link", str(root))
 
 
 @posix
@@ -116,13 +116,13 @@ def test_each_component_is_looked_up_once_and_nothing_below_what_does_not_exist(
         return readlink(place)
 
     monkeypatch.setattr(os, "readlink", counted)
-    real(path, str(root))
+    resolve_path(path, str(root))
     assert len(looked_up) - len(root.parts[1:]) <= lookups
 
 
 def test_what_is_too_long_for_a_path_on_any_system_is_refused_without_a_look(root: Path) -> None:
     with pytest.raises(ValueError, match="no path has more than 32767"):
-        real("a/" * 20_000, str(root))
+        resolve_path("a/" * 20_000, str(root))
 
 
 names = st.sampled_from(["a", "b", "link", "..", ".", "", "missing", "file"])
@@ -141,7 +141,7 @@ def test_the_real_path_agrees_with_the_standard_library_where_that_can_be_truste
         text = "/".join(parts)
         if not text:
             return
-        assert real(text, base) == os.path.realpath(os.path.join(base, text)).replace("//", "/")
+        assert resolve_path(text, base) == os.path.realpath(os.path.join(base, text)).replace("//", "/")
 
 
 def test_a_sibling_with_the_same_beginning_is_outside() -> None:
@@ -193,7 +193,7 @@ def test_a_directory_swapped_for_a_link_after_it_was_judged_fails(root: Path) ->
     (root / "inside").mkdir()
     (root / "outside").mkdir()
     (root / "outside" / "a.txt").write_text("secret")
-    judged = real("inside/a.txt", str(root))
+    judged = resolve_path("inside/a.txt", str(root))
     (root / "inside").rmdir()
     (root / "inside").symlink_to("outside")
     with pytest.raises(SymbolicLinkError):
@@ -297,7 +297,7 @@ def test_a_file_that_changed_since_it_was_read_is_not_overwritten(root: Path) ->
     target.write_text("one")
     read = target.stat()
     target.write_text("other")
-    with pytest.raises(OSError, match="changed by somebody else"):
+    with pytest.raises(OSError, match="has changed since it was read"):
         write_exactly(str(target), b"mine", expected=read)
     assert target.read_text() == "other"
     assert [entry.name for entry in root.iterdir()] == ["a"]
@@ -311,7 +311,7 @@ def test_a_change_that_kept_size_and_time_is_a_change(root: Path) -> None:
     while os.stat(target).st_ctime_ns == read.st_ctime_ns:  # the clock of the file system has steps
         target.write_text("bbbb")
         os.utime(target, ns=(read.st_atime_ns, read.st_mtime_ns))
-    with pytest.raises(OSError, match="changed by somebody else"):
+    with pytest.raises(OSError, match="has changed since it was read"):
         write_exactly(str(target), b"mine", expected=read)
     assert target.read_text() == "bbbb"
 
@@ -443,7 +443,7 @@ def test_what_is_outside_is_not_opened_and_stays_as_it_is(inside: Path, path: st
 def test_a_link_that_is_put_there_after_it_was_judged_is_refused(
     inside: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judged = paths.real
+    judged = paths.resolve_path
 
     def real_and_then_exchanged(path: str, base: str) -> str:
         found = judged(path, base)
@@ -452,7 +452,7 @@ def test_a_link_that_is_put_there_after_it_was_judged_is_refused(
             (inside / "a").symlink_to("../secret")
         return found
 
-    monkeypatch.setattr(paths, "real", real_and_then_exchanged)
+    monkeypatch.setattr(paths, "resolve_path", real_and_then_exchanged)
     with pytest.raises(SymbolicLinkError):
         open_inside(inside, "a", mode)
     assert (inside.parent / "secret").read_text() == "secret"

@@ -9,7 +9,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Runner, Sizes, Tool, Toolset
-from ferrule.security.patterns import BUDGET, MOST_CHARACTERS, ForeignSchema, Pattern, PatternError, Patterns
+from ferrule.security.patterns import BUDGET, MAX_CHARACTERS, ForeignSchema, Pattern, PatternError, Patterns
 
 HEAVY = "([^!]{1,250}a){1,30}!"
 _OF_A_STATE = 24
@@ -118,7 +118,7 @@ def test_a_text_uses_no_more_states_of_a_pattern_that_is_taken_than_its_size_say
     except PatternError:
         return
     assert states_used(node, anchored, text) * _OF_A_STATE <= pattern.size * (len(text) + 1)
-    assert pattern.most * pattern.size <= BUDGET
+    assert pattern.max_length * pattern.size <= BUDGET
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_text_uses_no_more_states_of_a_pattern_that_is_taken_than_its_size_say
 def test_a_pattern_that_would_take_too_long_is_not_taken(pattern: str) -> None:
     with pytest.raises(PatternError, match="too many states") as raised:
         Pattern(pattern)
-    assert not raised.value.is_none
+    assert not raised.value.is_invalid
 
 
 @pytest.mark.parametrize("pattern", [r"^(?=.*\d)a", "(?<!a)b", r"(a)\1", r"(?<n>a)\k<n>"])
@@ -137,12 +137,12 @@ def test_a_pattern_that_the_linear_engine_does_not_know_is_not_taken(pattern: st
 
 
 def test_what_is_no_pattern_is_told_from_what_is_not_taken() -> None:
-    with pytest.raises(PatternError, match="no regular expression") as raised:
+    with pytest.raises(PatternError, match="not a regular expression") as raised:
         Pattern("(")
-    assert raised.value.is_none
-    with pytest.raises(PatternError, match="2,001 characters; at most 2,000") as raised:
-        Pattern("a" * (MOST_CHARACTERS + 1))
-    assert not raised.value.is_none
+    assert raised.value.is_invalid
+    with pytest.raises(PatternError, match="2,001 characters; the most is 2,000") as raised:
+        Pattern("a" * (MAX_CHARACTERS + 1))
+    assert not raised.value.is_invalid
 
 
 @pytest.mark.parametrize(
@@ -161,17 +161,24 @@ def test_what_is_no_pattern_is_told_from_what_is_not_taken() -> None:
 )
 def test_patterns_as_people_write_them_are_taken_and_mean_what_they_say(pattern: str, fits: str, misfits: str) -> None:
     taken = Pattern(pattern)
-    assert len(fits) <= taken.most
-    assert taken.fits(fits) and not taken.fits(misfits)
+    assert len(fits) <= taken.max_length
+    assert taken.matches(fits) and not taken.matches(misfits)
 
 
 def test_parts_of_a_long_text_overlap_by_half_and_are_no_longer_than_is_compared_at_once() -> None:
     pattern = Pattern("(x[^!]{1,9}a){1,9}!")
-    half = pattern.most // 2
-    for length in (0, 1, pattern.most, pattern.most + 1, 2 * pattern.most, 5 * pattern.most + 3):
+    half = pattern.max_length // 2
+    for length in (
+        0,
+        1,
+        pattern.max_length,
+        pattern.max_length + 1,
+        2 * pattern.max_length,
+        5 * pattern.max_length + 3,
+    ):
         places = "".join(chr(0x4E00 + place % 20_000) for place in range(length))
-        parts = list(pattern.slices(places))
-        assert all(len(part) <= pattern.most for part in parts)
+        parts = list(pattern.iter_slices(places))
+        assert all(len(part) <= pattern.max_length for part in parts)
         assert all(any(places[at : at + half] in part for part in parts) for at in range(0, length, 997))
 
 
@@ -243,7 +250,7 @@ def test_a_foreign_schema_stays_one_in_a_changed_copy() -> None:
 def test_a_value_is_compared_with_patterns_as_long_as_its_budget_lasts_and_each_value_has_its_own() -> None:
     schema = ForeignSchema({"type": "object", "properties": {"a": {"items": {"pattern": "^x*$"}}}})
     runner = echoing(input_schema=schema)
-    part = "x" * (Pattern("^x*$").most // 2)
+    part = "x" * (Pattern("^x*$").max_length // 2)
     for _ in range(2):
         assert outcome(runner, a=[part, part]) == "ok"
         assert "does not match" in outcome(runner, a=[part, "y"])
@@ -254,13 +261,13 @@ def test_names_that_are_more_than_can_be_compared_are_refused() -> None:
     schema = {"type": "object", "patternProperties": {"^x": {"type": "integer"}}, "additionalProperties": False}
     runner = Runner([Tool("echo", echo, input_schema=ForeignSchema(schema))], sizes=Sizes(input=None))
     assert outcome(runner, x1=1) == "ok"
-    most = Pattern("^x").most
+    most = Pattern("^x").max_length
     assert outcome(runner, **{"x" * (most - 1): 1}) == "ok"
     assert "too many values" in outcome(runner, **{"x" * (most + 1): 1})
 
 
 def test_what_is_no_pattern_is_a_wrong_definition() -> None:
-    with pytest.raises(DefinitionError, match=r"the pattern '\(' is no regular expression"):
+    with pytest.raises(DefinitionError, match=r"the pattern '\(' is not a regular expression"):
         ForeignSchema(of_property(pattern="("))
 
 
@@ -314,32 +321,32 @@ def test_a_parameter_may_be_a_schema_itself() -> None:
 def test_a_value_that_was_refused_stays_refused_where_its_budget_ends_before_it_is_told_why() -> None:
     each = {"items": {"pattern": "^x*$"}}
     runner = echoing(input_schema=ForeignSchema({"type": "object", "properties": {"a": each, "b": {"pattern": "^y$"}}}))
-    most = Pattern("^x*$").most
+    most = Pattern("^x*$").max_length
     spent = ["x" * (most // 4), *["x" * 100] * (most // 400), *["x"] * 200]
     assert "'b' is wrong: the value does not match '^y$'" in outcome(runner, a=spent, b="z")
 
 
 def test_a_list_compiles_each_pattern_once_and_no_more_than_there_may_be() -> None:
     patterns = Patterns()
-    taken = [patterns.of(f"^.{{1,{size}}}$") for size in range(600, 700)]
+    taken = [patterns.compile(f"^.{{1,{size}}}$") for size in range(600, 700)]
     assert 30 < sum(isinstance(one, Pattern) for one in taken) < 70
-    assert "too many patterns beside it" in str(taken[-1])
-    assert patterns.of("^.{1,600}$") is taken[0]
+    assert "the schemas have too many patterns" in str(taken[-1])
+    assert patterns.compile("^.{1,600}$") is taken[0]
     again = Patterns(before=patterns)
-    assert again.of("^.{1,600}$") is taken[0]
-    assert isinstance(again.of("^.{1,699}$"), Pattern)
+    assert again.compile("^.{1,600}$") is taken[0]
+    assert isinstance(again.compile("^.{1,699}$"), Pattern)
 
 
 def test_a_list_that_is_late_compiles_no_more() -> None:
     schema = ForeignSchema(of_property(pattern="a"), Patterns(is_late=lambda: True))
-    assert all("there was no time left" in one for one in schema.not_enforced)
+    assert all("the time for compiling" in one for one in schema.not_enforced)
 
 
 def test_patterns_that_are_not_taken_are_counted_as_well() -> None:
     patterns = Patterns()
-    refused = [str(patterns.of(f"{HEAVY}{number}")) for number in range(1000)]
+    refused = [str(patterns.compile(f"{HEAVY}{number}")) for number in range(1000)]
     assert 100 < sum("too many states" in one for one in refused) < 300
-    assert "too many patterns beside it" in refused[-1]
+    assert "the schemas have too many patterns" in refused[-1]
     patterns = Patterns()
-    long = [str(patterns.of(r"(?i:\p{L})" * 200 + str(number))) for number in range(10)]
+    long = [str(patterns.compile(r"(?i:\p{L})" * 200 + str(number))) for number in range(10)]
     assert sum("too many states" in one for one in long) < 5

@@ -13,14 +13,14 @@ from ferrule.security.commands import (
     _WRAPPERS,
     CommandPattern,
     Redirection,
-    allowed,
-    found,
+    find_unknown_part,
+    has_match,
+    is_allowed,
+    is_transparent,
     read_argv,
     read_line,
-    runs_what_it_says,
-    what_is_unknown,
 )
-from ferrule.security.shell_syntax import words_of
+from ferrule.security.shell_syntax import split_words
 from steps import lines
 
 GIT = CommandPattern("git status *")
@@ -32,11 +32,11 @@ def words(text: str) -> list[tuple[str | None, ...]]:
 
 
 def may_run(text: str, *patterns: str) -> bool:
-    return allowed(read_line(text), map(CommandPattern, patterns), lambda target: target.startswith("out/"))
+    return is_allowed(read_line(text), map(CommandPattern, patterns), lambda target: target.startswith("out/"))
 
 
 def finds(text: str, *patterns: str) -> bool | None:
-    return found(read_line(text), map(CommandPattern, patterns))
+    return has_match(read_line(text), map(CommandPattern, patterns))
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def test_what_opens_no_file_that_is_known_is_no_file() -> None:
         ("{ a", "an operator"),
         ("(a", "an operator"),
         ("(a) b", "after a command"),
-        ("a >", "an operator where a word has to be"),
+        ("a >", "an operator in the place of a word"),
         ("a\rb", "not printable"),
         ("a\u00a0b", "not printable"),
         ("a \u202e b", "not printable"),
@@ -176,7 +176,7 @@ def test_many_patterns_are_compared_with_the_longest_lines_in_few_steps_for_each
     patterns = [CommandPattern(f"program{number} sub{number} *") for number in range(300)]
     for text in ("a;" * 9999, "sh -c " * 3000, "xargs " * 3000, "a/b " * 4999, "env " * 5000, "find -exec " * 1800):
         line = read_line(text)
-        first, all_ = (lines(lambda some=some, line=line: found(line, some)) for some in (patterns[:1], patterns))  # type: ignore[misc]
+        first, all_ = (lines(lambda some=some, line=line: has_match(line, some)) for some in (patterns[:1], patterns))  # type: ignore[misc]
         assert (all_ - first) / len(patterns) < 3000, text[:10]
 
 
@@ -307,9 +307,9 @@ LINES = st.lists(
 def test_what_is_unknown_is_named_in_a_few_words_where_something_is_and_else_not(
     text: str, patterns: list[CommandPattern]
 ) -> None:
-    named = what_is_unknown(read_line(text), patterns)
+    named = find_unknown_part(read_line(text), patterns)
     assert isinstance(named, str) and len(named) <= 122
-    assert bool(named) is (found(read_line(text), patterns) is None)
+    assert bool(named) is (has_match(read_line(text), patterns) is None)
 
 
 # -- comparing ---------------------------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ def test_what_a_line_runs_is_found_however_it_is_run(text: str) -> None:
     assert not may_run(text, "git status *")
 
 
-BEFORE = dict.fromkeys(words_of("env sudo doas nice ionice nohup setsid time stdbuf xargs command builtin exec"), "")
+BEFORE = dict.fromkeys(split_words("env sudo doas nice ionice nohup setsid time stdbuf xargs command builtin exec"), "")
 BEFORE |= dict.fromkeys(("busybox", "strace", "watch", "caffeinate"), "")
 BEFORE |= {"timeout": "5", "chrt": "10", "taskset": "0x3", "chroot": "/srv", "flock": "/tmp/lock"}
 """What stands between a program and the command that it runs, by the manual page of each."""
@@ -454,8 +454,8 @@ def test_a_program_by_a_relative_path_is_another_one_elsewhere() -> None:
 
 def test_an_argument_vector_is_read_by_no_shell() -> None:
     line = read_argv(["git", "status", "$(rm x)", "; rm x"])
-    assert allowed(line, [GIT], lambda target: False)
-    assert found(read_argv(["env", "rm", "x"]), [RM]) is True
+    assert is_allowed(line, [GIT], lambda target: False)
+    assert has_match(read_argv(["env", "rm", "x"]), [RM]) is True
 
 
 @pytest.mark.parametrize(
@@ -482,7 +482,7 @@ def test_an_argument_vector_is_read_by_no_shell() -> None:
 def test_a_line_with_a_shell_an_interpreter_or_a_wrapper_does_not_say_all_that_it_runs(
     text: str, expected: bool
 ) -> None:
-    assert runs_what_it_says(read_line(text)) is expected
+    assert is_transparent(read_line(text)) is expected
 
 
 @pytest.mark.parametrize(

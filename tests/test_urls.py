@@ -15,10 +15,10 @@ from ferrule.security.urls import (
     Destinations,
     HostPattern,
     Url,
-    host_found,
+    find_address_kind,
+    find_host_kind,
+    has_host_match,
     host_matches,
-    kind_of,
-    kind_of_host,
     read_host,
     read_url,
 )
@@ -56,20 +56,20 @@ def test_a_url_that_all_parsers_read_alike_is_read(text: str, read: tuple[object
         *[(f"http://{host}/", "in brackets") for host in ("[::1", "::1]", "[fe80::1%25eth0]", "[v1.a]", "a[::1]")],
         *[(f"http://{host}/", "IP address") for host in ("[1::2::3]", "[127.0.0.1]", "[::127.0.0.01]")],
         *[(f"http://{host}/", "credentials") for host in ("a@b.example", "a:b@b.test", "@b.example", "a@b@c.test")],
-        *[(f"http://{host}/", "no port") for host in ("a.example:", "a.example:0", "a.example:080")],
-        *[(f"http://{host}/", "no port") for host in ("a.example:80a", "a.example:-1", "a.example:80:80", "[::1]:")],
-        ("http://a.example:65536/", "65536 is no port"),
-        ("http://a" + ".b" * 126 + "c", "no name"),
+        *[(f"http://{host}/", "port") for host in ("a.example:", "a.example:0", "a.example:080")],
+        *[(f"http://{host}/", "port") for host in ("a.example:80a", "a.example:-1", "a.example:80:80", "[::1]:")],
+        ("http://a.example:65536/", "65536 is not a port"),
+        ("http://a" + ".b" * 126 + "c", "name of"),
         ("http://" + "é" * 200, "'é{120}'… is not ASCII"),
         *[(f"http://{host}/", "no host") for host in ("", ":80")],
-        *[(f"http://{host}/", "no name") for host in ("a..example", ".a.example", "a.example..", "a%2eexample", "a!b")],
-        *[(f"http://{host}/", "no name") for host in ("a" * 64 + ".example", "a." * 127 + "a")],
+        *[(f"http://{host}/", "name of") for host in ("a..example", ".a.example", "a.example..", "a%2eexample", "a!b")],
+        *[(f"http://{host}/", "name of") for host in ("a" * 64 + ".example", "a." * 127 + "a")],
         *[(f"http://public{one}.test/", "several ways") for one in "\t\n\r\0 \\\x7f\xa0\u200b\u202e\ud800"],
         *[(f"{one}http://public.test/{one}", "several ways") for one in " \n"],
         ("http://public.test\\@127.0.0.1/", "several ways"),
         *[(f"http://public.test{one}@127.0.0.1/", "after a host") for one in "#?"],
-        *[(text, "no whole URL") for text in ("//127.0.0.1/", "http:/a.test", "http:a.test", "a.example", "", "/a")],
-        *[(text, "no whole URL") for text in ("mailto:a@b.example", "1http://a.example", "http//a.example", "ａ://b")],
+        *[(text, "not a whole URL") for text in ("//127.0.0.1/", "http:/a.test", "http:a.test", "a.example", "", "/a")],
+        *[(text, "not a whole URL") for text in ("mailto:a@b.example", "1http://a.example", "http//a.example", "ａ://b")],
         ("http:///a.example", "no host"),
         ("file:///etc/passwd", "no host"),
         ("http://a.example/" + "a" * 65_536, "65536"),
@@ -81,7 +81,7 @@ def test_what_two_parsers_may_read_in_two_ways_is_refused(text: str, why: str) -
 
 
 def test_a_refusal_names_the_character_and_shows_what_can_be_shown_of_a_host() -> None:
-    told = {"http://a\tb.test/": r"it holds '\t'", "http://a b.test/": "it holds ' '", "http://a\\b": r"it holds '\\'"}
+    told = {"http://a\tb.test/": r"it has '\t'", "http://a b.test/": "it has ' '", "http://a\\b": r"it has '\\'"}
     for text, begin in told.items():
         with pytest.raises(ValueError) as refused:
             read_url(text)
@@ -141,7 +141,7 @@ KINDS = {
 
 
 def test_kinds_of_addresses() -> None:
-    assert {kind: [one for one in ones if kind_of(one) == kind] for kind, ones in KINDS.items()} == KINDS
+    assert {kind: [one for one in ones if find_address_kind(one) == kind] for kind, ones in KINDS.items()} == KINDS
 
 
 ADDRESSES = st.one_of(
@@ -153,13 +153,13 @@ ADDRESSES = st.one_of(
 @given(ADDRESSES, st.integers(0, 2**64 - 1))
 @example(IPv4Address("169.254.170.23"), 0)
 def test_an_address_in_another_reaches_what_it_reaches_itself(inner: IPv4Address, other: int) -> None:
-    kind, value = kind_of(str(inner)), int(inner)
+    kind, value = find_address_kind(str(inner)), int(inner)
     wide = {
         "v4-mapped": 0xFFFF << 32 | value,
         "NAT64": 0x0064_FF9B << 96 | value,
         "6to4": 0x2002 << 112 | value << 80 | other,
     }
-    assert {name: kind_of(str(IPv6Address(one))) for name, one in wide.items()} == dict.fromkeys(wide, kind)
+    assert {name: find_address_kind(str(IPv6Address(one))) for name, one in wide.items()} == dict.fromkeys(wide, kind)
     no_more = {
         "v4-compatible": value,
         "SIIT": 0xFFFF << 48 | value,
@@ -168,7 +168,7 @@ def test_an_address_in_another_reaches_what_it_reaches_itself(inner: IPv4Address
         "Teredo's server": 0x2001_0000 << 96 | value << 64 | (0x0808_0808 ^ 0xFFFF_FFFF),
         "ISATAP": 0x2606_4700 << 96 | 0x5EFE << 32 | value,
     }
-    kinds = {name: kind_of(str(IPv6Address(one))) for name, one in no_more.items()}
+    kinds = {name: find_address_kind(str(IPv6Address(one))) for name, one in no_more.items()}
     assert kind == "global" or "global" not in kinds.values()
     tunnels = {kinds["Teredo"], kinds["Teredo's server"], kinds["ISATAP"]}
     assert tunnels == {kind} or (kind == "global" and tunnels <= {"global", "reserved"})
@@ -182,11 +182,11 @@ def test_an_address_that_is_denied_is_denied_in_every_form_that_reaches_it(denie
     forms += [0x2001_0000 << 96 | 0x0808_0808 << 64 | (value ^ 0xFFFF_FFFF)]
     texts = [f"[{IPv6Address(form)}]" for form in forms]
     for one, others in [(str(denied), texts), *((text, [str(denied)]) for text in texts)]:
-        rules = Destinations.of(["*"], deny=[one])
+        rules = Destinations.from_options(["*"], deny=[one])
         found = {text: rules.verdict(read_host(text))[0] for text in others}
         assert found == dict.fromkeys(others, "deny")
         assert not any(rules.may_connect(read_url("https://x.org/"), text.strip("[]")) for text in others)
-    assert host_found("[2606:4700::1111]", [HostPattern("1.1.1.1"), HostPattern("*.org")]) is False
+    assert has_host_match("[2606:4700::1111]", [HostPattern("1.1.1.1"), HostPattern("*.org")]) is False
 
 
 def test_kinds_of_hosts() -> None:
@@ -196,7 +196,7 @@ def test_kinds_of_hosts() -> None:
         "private": ["db", "x.internal", "printer.local", "nas.home.arpa", "wiki.corp", "10.0.0.1"],
         None: ["example.org", "public.test", "internal.example", "localhost.example", "home.arpa.example"],
     }
-    assert {kind: [one for one in ones if kind_of_host(one) == kind] for kind, ones in kinds.items()} == kinds
+    assert {kind: [one for one in ones if find_host_kind(one) == kind] for kind, ones in kinds.items()} == kinds
 
 
 @pytest.mark.parametrize(
@@ -237,11 +237,11 @@ def test_what_is_asked_about_or_denied_is_found_more_widely() -> None:
         ("example.org:22", "example.com"): False,
         ("example.org", "http://127.1/"): None,
     }
-    assert {case: host_found(case[1], [HostPattern(case[0])]) for case in found} == found
-    assert host_found("example.org", [HostPattern("example.org:22"), HostPattern("*")]) is True
+    assert {case: has_host_match(case[1], [HostPattern(case[0])]) for case in found} == found
+    assert has_host_match("example.org", [HostPattern("example.org:22"), HostPattern("*")]) is True
     assert host_matches("http://127.1/", [HostPattern("*")]) is None
     stays = {"/a?b=//c": False, "?a": False, "#a": False, "//a.org/": None, "/\\a.org": None, "/\ta": None, "": None}
-    for asked in (host_found, host_matches):
+    for asked in (has_host_match, host_matches):
         assert {text: asked(text, [HostPattern("*")]) for text in stays} == stays
 
 
@@ -288,34 +288,39 @@ def said(rules: Destinations, text: str) -> str:
 
 
 def test_a_verdict_is_the_strictest_and_says_why() -> None:
-    rules = Destinations.of(["*", "db"], ask=["a.org", "*:22"], deny=["b.org", "*.c.org:22"], schemes=["https", "ssh"])
+    rules = Destinations.from_options(
+        ["*", "db"], ask=["a.org", "*:22"], deny=["b.org", "*.c.org:22"], schemes=["https", "ssh"]
+    )
     verdicts = {
         "https://x.org/": "allow",
-        "x.org": "ask: leads to x.org, which is asked about",  # by port 22, for all that is known
+        "x.org": "ask: leads to x.org, which needs an approval",  # by port 22, for all that is known
         "x.org:80": "allow",
-        "a.org:80": "ask: leads to a.org, which is asked about",
+        "a.org:80": "ask: leads to a.org, which needs an approval",
         "b.org:22": "deny: leads to b.org, which is denied",
         "x.c.org:22": "deny: leads to x.c.org, which is denied",
         "x.c.org:23": "allow",
-        "http://x.org/": "deny: goes by http, and allowed is https, ssh",
+        "http://x.org/": "deny: uses the scheme http; allowed is https, ssh",
         "db:1": "allow",
-        "localhost:1": "deny: leads to localhost (loopback), which is allowed only where it is written out; "
+        "localhost:1": "deny: leads to localhost (loopback), which only a pattern with the whole name allows; "
         "allowed is: *, db",
-        "a.xn--a:1": "deny: leads to a.xn--a (written with xn--), which is allowed only where it is written out; "
+        "a.xn--a:1": "deny: leads to a.xn--a (written with xn--), which only a pattern with the whole name allows; "
         "allowed is: *, db",
     }
     assert {text: said(rules, text) for text in verdicts} == verdicts
-    unknown = Destinations.of([], deny=["x.org:22"])
+    unknown = Destinations.from_options([], deny=["x.org:22"])
     assert [said(unknown, text)[:5] for text in ("x.org", "y.org")] == ["ask: ", "allow"]
-    assert said(Destinations.of(["a.org"]), "x.org") == "deny: leads to x.org; allowed is: a.org"
-    ports = Destinations.of([], ports=[8443, 443])
+    assert said(Destinations.from_options(["a.org"]), "x.org") == "deny: leads to x.org; allowed is: a.org"
+    ports = Destinations.from_options([], ports=[8443, 443])
     assert said(ports, "https://x.org/") == "allow"
-    assert said(ports, "x.org") == "deny: goes to a port that is not written, and allowed is 443, 8443"
-    assert said(ports, "x.org:80") == "deny: goes to port 80, and allowed is 443, 8443"
-    assert said(Destinations.of([], ports=[], schemes=[]), "x.org") == (
-        "deny: goes to a port that is not written, and allowed is none"
+    assert said(ports, "x.org") == "deny: goes to an unknown port; allowed is 443, 8443"
+    assert said(ports, "x.org:80") == "deny: goes to port 80; allowed is 443, 8443"
+    assert said(Destinations.from_options([], ports=[], schemes=[]), "x.org") == (
+        "deny: goes to an unknown port; allowed is none"
     )
-    assert said(Destinations.of([], schemes=[]), "https://x.org/") == "deny: goes by https, and allowed is nothing"
+    assert (
+        said(Destinations.from_options([], schemes=[]), "https://x.org/")
+        == "deny: uses the scheme https; allowed is nothing"
+    )
 
 
 @pytest.mark.parametrize(
@@ -336,7 +341,7 @@ def test_a_verdict_is_the_strictest_and_says_why() -> None:
 def test_a_name_leads_to_global_addresses_to_those_written_out_and_to_those_of_its_kind(
     url: str, may: str, may_not: str
 ) -> None:
-    rules = Destinations.of(["*", "10.0.0.5", "192.168.0.1:80"], deny=["8.8.8.8"], ask=["8.8.4.4"])
+    rules = Destinations.from_options(["*", "10.0.0.5", "192.168.0.1:80"], deny=["8.8.8.8"], ask=["8.8.4.4"])
     found = {address: rules.may_connect(read_url(url), address) for address in words(f"{may} {may_not}")}
     assert found == {**dict.fromkeys(words(may), True), **dict.fromkeys(words(may_not), False)}
 
@@ -344,11 +349,11 @@ def test_a_name_leads_to_global_addresses_to_those_written_out_and_to_those_of_i
 @pytest.mark.parametrize("ports", [[0], [65_536], [True], ["443"], [443, -1]])
 def test_what_is_no_port_is_a_definition_error(ports: list[int]) -> None:
     with pytest.raises(DefinitionError, match="1 to 65535"):
-        Destinations.of([], ports=ports)
-    assert Destinations.of([], ports=[1, 65_535]).ports == {1, 65_535}
+        Destinations.from_options([], ports=ports)
+    assert Destinations.from_options([], ports=[1, 65_535]).ports == {1, 65_535}
 
 
 @pytest.mark.parametrize("schemes", [["HTTPS"], ["https:"], [""], [None], ["https", "1a"]])
 def test_what_is_no_scheme_is_a_definition_error(schemes: list[str]) -> None:
     with pytest.raises(DefinitionError, match="lower case"):
-        Destinations.of([], schemes=schemes)
+        Destinations.from_options([], schemes=schemes)

@@ -32,10 +32,10 @@ from ferrule.approval import AcceptedAnswer, Answer, Asked, Grants, Offer, Reque
 from ferrule.guards import commands, hosts, rules, within
 from ferrule.journal import events
 from ferrule.middleware import redact, sanitize
-from ferrule.policy import Condition, Finding, Judged, Policy, Rule, Trusted, condition, found_files, load
-from ferrule.security.commands import CommandPattern, Line, found, read_line
+from ferrule.policy import Condition, Finding, Policy, PolicyDecision, Rule, TrustedFiles, find_files, parse_condition
+from ferrule.security.commands import CommandPattern, Line, has_match, read_line
 from ferrule.security.http import async_client, client
-from ferrule.security.urls import Url, host_matches, kind_of, read_url
+from ferrule.security.urls import Url, find_address_kind, host_matches, read_url
 from ferrule.stores.store import Memory, SealedFile, Store
 
 
@@ -64,25 +64,25 @@ guards: list[Guard] = [
 
 def checked(files: Sequence[str]) -> list[str]:
     """What is wrong in files, without an exception."""
-    loaded = load([("user", file) for file in files], tools=Toolset([pay]), trusted=Trusted())
+    loaded = Policy([("user", file) for file in files], tools=Toolset([pay]), trusted=TrustedFiles())
     assert_type(loaded.rules, tuple[Rule, ...])
-    loaded = load(found_files("."))
+    loaded = Policy(find_files("."))
     return [f"{finding.source}:{finding.line}" for finding in loaded.findings if finding.level == "error"]
 
 
 def said(call: ToolCall, context: ToolContext) -> Decision | None:
     """What each rule says of a call."""
     judged = policy.decide(call, context)
-    assert_type(judged, Judged)
-    assert_type(judged.spoke, tuple[Rule, ...])
-    assert_type([rule.text for rule, fits in judged.said if fits is None], list[str])
+    assert_type(judged, PolicyDecision)
+    assert_type(judged.deciding_rules, tuple[Rule, ...])
+    assert_type([rule.text for rule, fits in judged.answers if fits is None], list[str])
     return judged.decision
 
 
 def narrower(given: dict[str, object]) -> bool:
     """Whether one condition is as strict as another."""
-    one: Condition = condition(given)
-    return condition({"at_most": 100}).covers(one)
+    one: Condition = parse_condition(given)
+    return parse_condition({"at_most": 100}).covers(one)
 
 
 def reloaded() -> Sequence[Finding]:
@@ -98,8 +98,8 @@ def read(text: str) -> tuple[Line, Url, bool | None, bool | None]:
     pattern = CommandPattern("git * push *")
     assert_type(pattern.covers(CommandPattern("git push")), bool)
     assert_type(read_line(text).commands[0].words, tuple[str | None, ...])
-    print(kind_of("127.0.0.1") == "loopback")
-    return read_line(text), read_url(text), found(read_line(text), [pattern]), host_matches(text, [])
+    print(find_address_kind("127.0.0.1") == "loopback")
+    return read_line(text), read_url(text), has_match(read_line(text), [pattern]), host_matches(text, [])
 
 
 async def opened(url: str) -> int:

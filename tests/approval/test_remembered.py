@@ -30,7 +30,7 @@ from ferrule import (
 )
 from ferrule.approval import Answer, Asked, Grants, Offer, remembered
 from ferrule.guards import rules
-from ferrule.policy import Trusted
+from ferrule.policy import TrustedFiles
 from ferrule.stores.store import Memory, SealedFile, Store
 from ferrule.testing import ManualClock
 from waits import BOUND
@@ -671,7 +671,7 @@ def test_another_rule_on_the_same_line_of_a_policy_is_put_and_so_is_one_that_cam
     assert {grant.rule for grant in grants.list_active()} == {"policy.toml:1"}
 
     file.write_text('ask = ["note(copies>0)", "note(to=boss)"]\nallow = ["note"]\n')
-    Trusted().trust(file)
+    TrustedFiles().trust(file)
     policy.reload()
     assert was_asked(person, runner, "note", NOTE)
 

@@ -162,7 +162,7 @@ def test_a_union_of_several_types_that_hold_it_again_needs_a_discriminator(kind:
     for handler, options in ((function, {}), (lambda args: 1, {"input_schema": model})):
         with pytest.raises(
             DefinitionError,
-            match=r"tool 'search': of the types .* several hold values .* give the union a discriminator",
+            match=r"tool 'search': several of the types .* contain the union again, .* give the union a discriminator",
         ):
             Tool("search", handler, **options)  # type: ignore[arg-type]
 

@@ -16,7 +16,7 @@ from sample import CASES
 from ferrule import Decision, Runner, ToolCall, ToolContext, Toolset, allow, mcp
 from ferrule.guards import ask_before_changes
 from ferrule.middleware import retry
-from ferrule.policy.lock import definition_of, lock_text
+from ferrule.policy.lock import format_lock, make_definition
 from waits import BOUND
 
 PROGRAM = """
@@ -74,7 +74,7 @@ def test_a_call_whose_definition_is_swapped_after_it_was_approved_does_not_run(t
         shop, file = Swapping(), tmp_path / "ferrule.lock"
         options: dict[str, Any] = {"trusted": True, "lock": file}
         accepted = await shop.toolset(trusted=True)
-        file.write_text(lock_text({tool.name: definition_of(tool) for tool in accepted}), encoding="utf-8")
+        file.write_text(format_lock({tool.name: make_definition(tool) for tool in accepted}), encoding="utf-8")
 
         async def later(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
             return decision

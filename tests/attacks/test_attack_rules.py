@@ -15,7 +15,7 @@ from sample import CASES, make_folder, rows
 
 from ferrule import Runner, ToolCall, ToolContext, tool
 from ferrule.guards import hosts, rules, within
-from ferrule.policy import Trusted, load
+from ferrule.policy import Policy, TrustedFiles
 from ferrule.tools import files
 
 MEANT = {"deny": {"deny"}, "ask_or_deny": {"ask", "deny"}, "unknown": {"deny", "ask"}, "documented": {"allow"}}
@@ -75,7 +75,7 @@ def test_a_rule_that_says_nothing_is_an_error_or_a_finding_with_its_line(text: s
         return ""
 
     policy = written(tmp_path / "policy.toml", text)
-    findings = [str(one) for one in load([("managed", policy)], tools=[refund]).findings]
+    findings = [str(one) for one in Policy([("managed", policy)], tools=[refund]).findings]
     assert findings and all("policy.toml" in one for one in findings)
 
 
@@ -133,7 +133,7 @@ def test_no_shell_line_changes_what_a_policy_says_however_it_writes_the_file(lin
     folder, home = Path(os.path.realpath(tmp_path)) / "ws", Path(os.path.realpath(tmp_path)) / "home"
     policy = written(folder / ".ferrule" / "policy.toml", 'allow = ["*"]\ndeny = ["pay"]')
     written(folder / "evil", 'allow = ["*"]')
-    Trusted().trust(policy)
+    TrustedFiles().trust(policy)
     paid: list[int] = []
 
     @tool

@@ -15,7 +15,7 @@ import pytest
 
 import preloaded
 from ferrule.cli import main
-from ferrule.policy import Trusted
+from ferrule.policy import TrustedFiles
 from waits import BOUND
 
 SHOP = '''
@@ -139,13 +139,13 @@ def test_a_trusted_lock_that_is_written_anew_has_to_be_trusted_again(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     ferrule("lock", "--tools", "shop.py")
-    Trusted().trust("ferrule.lock")
+    TrustedFiles().trust("ferrule.lock")
     edit(tmp_path, "Order more", "Get more")
     remedy = f"ferrule policy trust {tmp_path / 'ferrule.lock'}"
     assert remedy in ferrule("lock", "--tools", "shop.py", "--accept", "order").stdout
     done = ferrule("list", "--tools", "shop.py", "--lock", "ferrule.lock")
     assert done.returncode == 2 and remedy in done.stderr
-    Trusted().trust("ferrule.lock")
+    TrustedFiles().trust("ferrule.lock")
     assert ferrule("list", "--tools", "shop.py", "--lock", "ferrule.lock").returncode == 0
 
 
@@ -176,7 +176,9 @@ def test_a_broken_file_is_an_error_and_is_left_as_it_is(ferrule: Ferrule, tmp_pa
     text = (tmp_path / "ferrule.lock").read_text()
     for words in (("lock",), ("lock", "--accept", "order"), ("list", "--lock", "ferrule.lock")):
         done = ferrule(*words, "--tools", "shop.py")
-        assert done.returncode == 2 and "not as `ferrule lock` has written it, the entry of 'order'" in done.stderr
+        assert (
+            done.returncode == 2 and "differs from the output of `ferrule lock`, in the entry of 'order'" in done.stderr
+        )
     assert (tmp_path / "ferrule.lock").read_text() == text
 
 

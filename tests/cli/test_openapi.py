@@ -137,7 +137,7 @@ def test_a_call_goes_to_the_server_with_the_credential_of_the_environment(
             ["--openapi", "{file}", "--root", "{folder}", "--server", "https://a.example", "--secret", "key=NOT_SET_1"],
             "'NOT_SET_1' is not set",
         ),
-        (["--openapi", "{file}", "--server", "a.example"], "--server a.example: it is no whole URL"),
+        (["--openapi", "{file}", "--server", "a.example"], "--server a.example: it is not a whole URL"),
         (
             ["--openapi", "{file}", "--server", "https://a.example", "--secret", "key=PATH"],
             "the folder of the files, --root DIR",

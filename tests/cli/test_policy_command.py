@@ -10,7 +10,7 @@ import pytest
 
 from ferrule.cli import main
 from ferrule.cli.install import configurations
-from ferrule.policy import Trusted
+from ferrule.policy import TrustedFiles
 
 TOOLS = '''
 from ferrule import Runner, ask, tool
@@ -227,7 +227,7 @@ def test_a_policy_takes_the_place_of_the_question_about_every_change(ferrule: Fe
 def test_a_policy_keeps_paths_in_the_working_directory(ferrule: Ferrule) -> None:
     written("open.toml", 'allow = ["*"]\n')
     code, said = ferrule("call", "read_file", "path=../x", "--policy", "open.toml")
-    assert code == 1 and "outside of what may be reached" in said
+    assert code == 1 and "outside the allowed paths" in said
 
 
 def test_a_policy_stands_beside_the_guards_of_a_runner(ferrule: Ferrule) -> None:
@@ -250,8 +250,8 @@ def test_the_policies_of_user_and_project_are_found(ferrule: Ferrule, tmp_path: 
     user = written("../config/ferrule/policy.toml", 'allow = ["refund"]\n')
     written(".ferrule/policy.toml", 'deny = ["refund(amount>10)"]\n')
     code, said = ferrule("call", "refund", "order=1", "amount=10", *REFUND)
-    assert code == 1 and "do not count, as nobody has trusted the file as it is" in said
-    Trusted().trust(user)
+    assert code == 1 and "have no effect, because nobody trusts this version" in said
+    TrustedFiles().trust(user)
     assert ferrule("call", "refund", "order=1", "amount=10", *REFUND) == (0, "paid 10 back")
     code, said = ferrule("call", "refund", "order=1", "amount=11", *REFUND)
     assert code == 1 and "Denied" in said
@@ -295,7 +295,7 @@ def test_the_allow_rules_of_a_project_count_once_it_is_trusted(ferrule: Ferrule)
     words = ("call", "refund", "order=1", "amount=1", *REFUND)
     code, said = ferrule(*words)
     assert code == 1 and f"ferrule policy trust {file.absolute()}" in said
-    digest = Trusted().trust(file)
+    digest = TrustedFiles().trust(file)
     assert ferrule(*words) == (0, "paid 1 back")
     assert digest in ferrule("policy", "trust", "--list")[1]
     file.write_text('allow = ["*"]\n')
@@ -311,7 +311,7 @@ def test_a_rule_for_a_tool_that_is_not_loaded_is_told_and_stops_nothing(trusted:
     text = 'allow = ["files__read(path within src)", "refund"]\ndeny = ["*(url host *.internal)", "shell(rm *)"]\n'
     file = written(".ferrule/policy.toml", text)
     if trusted:
-        Trusted().trust(file)
+        TrustedFiles().trust(file)
     code, said = ferrule("call", "find", "order=1", *REFUND)
     assert code == 0 and "ferrule: .ferrule/policy.toml:1: there is no tool 'files__read' (nor 'shell')" in said
     assert "correct the name if it is wrong" in said and said.count("ferrule: ") == 2 - trusted
@@ -323,12 +323,12 @@ def test_a_rule_for_a_tool_that_is_not_loaded_is_told_and_stops_nothing(trusted:
 @pytest.mark.parametrize("words", [("policy", "trust"), ("policy", "trust", "--forget", ".ferrule/policy.toml")])
 def test_without_a_terminal_nothing_is_trusted_or_forgotten(ferrule: Ferrule, words: tuple[str, ...]) -> None:
     file = written(".ferrule/policy.toml", 'allow = ["refund"]\n')
-    Trusted().trust(file)
-    before = Trusted().versions()
+    TrustedFiles().trust(file)
+    before = TrustedFiles().versions()
     file.write_text('allow = ["*"]\n')
     code, said = ferrule(*words)
     assert code == 1 and "Only a person at a terminal can say so" in said
-    assert Trusted().versions() == before
+    assert TrustedFiles().versions() == before
 
 
 def test_a_file_without_tests_is_no_success(ferrule: Ferrule) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from ferrule import Toolset, tool
 from ferrule.cli.program import main
-from ferrule.policy import Trusted
-from ferrule.policy.lock import definition_of, lock_text
+from ferrule.policy import TrustedFiles
+from ferrule.policy.lock import format_lock, make_definition
 
 pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 
@@ -41,13 +41,13 @@ def test_a_person_is_shown_the_file_and_later_its_difference(here: Path) -> None
     file.write_text('allow = ["refund"]\ndeny = ["shell"]\n')
     code, said = trust(here)
     assert code == 0 and 'allow = ["refund"]' in said and 'deny = ["shell"]' in said
-    assert Trusted().versions()[str(file)].text == file.read_text()
+    assert TrustedFiles().versions()[str(file)].text == file.read_text()
     file.write_text('allow = ["*"]\ndeny = ["shell"]\n')
     code, said = trust(here)
     assert code == 0 and '-allow = ["refund"]' in said and '+allow = ["*"]' in said
-    assert Trusted().versions()[str(file)].text == file.read_text()
+    assert TrustedFiles().versions()[str(file)].text == file.read_text()
     code, said = trust(here, "--forget")
-    assert code == 0 and Trusted().versions() == {}
+    assert code == 0 and TrustedFiles().versions() == {}
 
 
 def test_a_policy_that_settings_name_is_trusted_and_checked_after_them_without_being_named(
@@ -61,7 +61,7 @@ def test_a_policy_that_settings_name_is_trusted_and_checked_after_them_without_b
             terminal.until(": ")
             terminal.type(re.findall(r", type (\d{6}):", terminal.said)[-1] + "\n")
         assert terminal.end() == 0
-    assert set(Trusted().versions()) == {str(here / "rules.toml"), str(here / ".ferrule/settings.toml")}
+    assert set(TrustedFiles().versions()) == {str(here / "rules.toml"), str(here / ".ferrule/settings.toml")}
     (here / "rules.toml").write_text('allow = ["refund"')
     assert main(["policy", "check"]) == 1
     assert "rules.toml" in capsys.readouterr().out
@@ -77,7 +77,7 @@ def test_a_person_is_warned_of_broad_rules_before_the_file_is_trusted(here: Path
 def test_only_the_number_that_is_shown_is_a_yes(here: Path, answer: str) -> None:
     (here / "p.toml").write_text('allow = ["refund"]\n')
     code, said = trust(here, "p.toml", answer=answer)
-    assert code == 1 and "It is not trusted." in said and Trusted().versions() == {}
+    assert code == 1 and "It is not trusted." in said and TrustedFiles().versions() == {}
 
 
 def test_a_lock_file_is_trusted_as_well(here: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_lock_file_is_trusted_as_well(here: Path) -> None:
         return 3
 
     file = here / "ferrule.lock"
-    file.write_text(lock_text({"stock": definition_of(stock)}))
+    file.write_text(format_lock({"stock": make_definition(stock)}))
     code, said = trust(here, "ferrule.lock")
     assert code == 0 and "Say how many there are." in said
     assert list(Toolset([stock]).with_lock(file)) == [stock]

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.cli.program import main
-from ferrule.policy import Trusted
-from ferrule.policy.settings import Settings, parse_settings, settings_places
+from ferrule.policy import TrustedFiles
+from ferrule.policy.settings import Settings, iter_settings_paths, parse_settings
 
 SHOP = """
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_settings_that_nobody_has_trusted_are_shown_and_run_nothing(
 def test_trusted_settings_are_used_in_their_folder_and_below(
     folder: str, project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Trusted().trust(project / ".ferrule/settings.toml")
+    TrustedFiles().trust(project / ".ferrule/settings.toml")
     monkeypatch.chdir(project / folder)
     code, said = run(capsys)
     assert code == 0 and "denied by rules.toml:1" in said and (project / "loaded").exists()
@@ -88,7 +88,7 @@ def test_trusted_settings_are_used_in_their_folder_and_below(
 def test_options_win_over_settings_but_their_policy_holds_as_well(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Trusted().trust(project / ".ferrule/settings.toml")
+    TrustedFiles().trust(project / ".ferrule/settings.toml")
     (project / "other.py").write_text("steps = ['Hello.']", encoding="utf-8")
     code, said = run(capsys, "--model", "scripted:other.py", "--tools", "ferrule.tools.files")
     assert code == 0 and "Hello." in said and not (project / "loaded").exists()
@@ -101,7 +101,7 @@ def test_of_settings_that_changed_since_they_were_trusted_their_policy_alone_hol
     what: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = project / ".ferrule/settings.toml"
-    Trusted().trust(file)
+    TrustedFiles().trust(file)
     if what == "gone":
         file.unlink()
     else:
@@ -115,7 +115,7 @@ def test_of_settings_that_changed_since_they_were_trusted_their_policy_alone_hol
 def test_a_nearer_file_that_nobody_has_trusted_hides_no_trusted_one(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Trusted().trust(project / ".ferrule/settings.toml")
+    TrustedFiles().trust(project / ".ferrule/settings.toml")
     (project / "deep/pyproject.toml").write_text('[tool.ferrule]\nmodel = "scripted:evil.py"\n', encoding="utf-8")
     monkeypatch.chdir(project / "deep")
     code, said = run(capsys)
@@ -127,7 +127,7 @@ def test_of_a_pyproject_the_table_alone_is_trusted(project: Path, capsys: pytest
     file = project / "pyproject.toml"
     table = f"[tool.ferrule]\n{SETTINGS}"
     file.write_text(f'[project]\nname = "shop"\n{table}', encoding="utf-8")
-    Trusted().trust(file)
+    TrustedFiles().trust(file)
     file.write_text(f'[project]\nname = "shop"\nversion = "2"\n{table}', encoding="utf-8")
     assert run(capsys)[0] == 0
     file.write_text(f"{table}base_url = 'http://evil.invalid'\n", encoding="utf-8")
@@ -139,7 +139,7 @@ def test_an_mcp_file_that_changes_ends_the_trust(project: Path, capsys: pytest.C
     servers = project / "mcp.json"
     servers.write_text('{"mcpServers": {}}', encoding="utf-8")
     (project / ".ferrule/settings.toml").write_text(f'{SETTINGS}mcp = "mcp.json"\n', encoding="utf-8")
-    Trusted().trust(project / ".ferrule/settings.toml")
+    TrustedFiles().trust(project / ".ferrule/settings.toml")
     touch = {"command": sys.executable, "args": ["-c", "open('started', 'w')"]}
     servers.write_text(json.dumps({"mcpServers": {"evil": touch}}), encoding="utf-8")
     code, said = run(capsys)
@@ -174,9 +174,9 @@ def test_what_a_repository_brings_stops_no_run(
 
 
 def test_outside_of_a_repository_the_working_directory_is_the_only_place(project: Path) -> None:
-    inside = [os.path.relpath(place, project) for place in settings_places(project / "deep")]
+    inside = [os.path.relpath(place, project) for place in iter_settings_paths(project / "deep")]
     assert inside == ["deep/.ferrule/settings.toml", "deep/pyproject.toml", ".ferrule/settings.toml", "pyproject.toml"]
-    assert len(list(settings_places(project.parent))) == 2
+    assert len(list(iter_settings_paths(project.parent))) == 2
 
 
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(str.isprintable)

@@ -114,7 +114,7 @@ def test_the_page_has_each_key(here: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["test", "mine.toml"]) == 2
     said = " ".join(capsys.readouterr().out.split())
     keys = [
-        key for found in re.findall(r"there are ([\w, ]+?)(?: error|$| 2 errors)", said) for key in found.split(", ")
+        key for found in re.findall(r"its keys are ([\w, ]+?)(?: error|$| 2 errors)", said) for key in found.split(", ")
     ]
     assert {"tools", "denied"} <= set(keys)
     assert [key for key in keys if key != "test" and f"`{key}`" not in PAGE] == []
@@ -306,7 +306,7 @@ def test_the_command_line_names_other_tools(here: Path, capsys: pytest.CaptureFi
         ("[[test]]\ncall = 'x'\ncalled = [{ times = 1 }]", "called names the tool"),
         ("[[test]]\ncall = 'x'\ndenied = [5]", "denied is a list"),
         ("[[test]]\ncall = 'x'\nnot_called = []", "not_called is a list of texts"),
-        ("[[test]", "it is no TOML"),
+        ("[[test]", "it is not TOML"),
         ("", "there are no tests"),
     ],
 )

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset, allow, ask, tool
 from ferrule.adapters.chapter1 import assemble_tool_pool
-from ferrule.policy import Trusted
-from ferrule.policy.lock import changed_parts, definition_of, lock_text, look_alikes, read_lock
+from ferrule.policy import TrustedFiles
+from ferrule.policy.lock import find_changed_parts, find_lookalikes, format_lock, make_definition, read_lock
 from ferrule.providers import anthropic, openai_chat
 
 
@@ -40,7 +40,7 @@ def files(**changes: Any) -> Tool:
 
 def written(folder: Path, *tools: Tool) -> Path:
     file = folder / "ferrule.lock"
-    file.write_text(lock_text({one.name: definition_of(one) for one in tools}), encoding="utf-8")
+    file.write_text(format_lock({one.name: make_definition(one) for one in tools}), encoding="utf-8")
     return file
 
 
@@ -143,7 +143,7 @@ def test_a_new_name_that_looks_like_one_of_the_set_is_quarantined_and_not_read_a
 
 @given(st.lists(st.sampled_from(["a", "A", "a-b", "a_b", "b", "а"]), unique=True))
 def test_names_look_alike_both_ways(names: list[str]) -> None:
-    like = look_alikes(names)
+    like = find_lookalikes(names)
     assert all(like.keys() >= {other} and other != name for name, other in like.items())
     assert set(like) <= set(names)
 
@@ -152,7 +152,7 @@ def test_a_file_that_was_trusted_counts_in_that_version_alone(tmp_path: Path, mo
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     before = sha256(written(tmp_path, read, write).read_bytes()).hexdigest()
-    Trusted().trust(tmp_path / "ferrule.lock")
+    TrustedFiles().trust(tmp_path / "ferrule.lock")
     assert Toolset([read, write]).with_lock(tmp_path / "ferrule.lock").quarantined == ()
     file = written(tmp_path, read, files())
     now = sha256(file.read_bytes()).hexdigest()
@@ -160,7 +160,7 @@ def test_a_file_that_was_trusted_counts_in_that_version_alone(tmp_path: Path, mo
         Toolset([read, write]).with_lock(file)
     for part in (str(file), before[:12], now[:12], f"`ferrule policy trust {file}`"):
         assert part in str(raised.value)
-    Trusted().trust(file)
+    TrustedFiles().trust(file)
     assert Toolset([read, files()]).with_lock(file).quarantined == ()
 
 
@@ -258,15 +258,15 @@ def test_the_file_is_the_same_whatever_the_order_and_hides_nothing(tmp_path: Pat
     odd = read.replace(
         name="odd", description="Lies\N{ZERO WIDTH SPACE}den", metadata={"title": "Fü\N{HANGUL FILLER}r"}
     )
-    text = lock_text({one.name: definition_of(one) for one in (read, odd, write)})
-    assert text == lock_text({one.name: definition_of(one) for one in (write, read, odd)})
+    text = format_lock({one.name: make_definition(one) for one in (read, odd, write)})
+    assert text == format_lock({one.name: make_definition(one) for one in (write, read, odd)})
     assert text.isascii() and "\\u200b" in text and "\\u3164" in text
     written(tmp_path, read, odd, write)
-    assert read_lock(tmp_path / "ferrule.lock") == {one.name: definition_of(one) for one in (odd, read, write)}
+    assert read_lock(tmp_path / "ferrule.lock") == {one.name: make_definition(one) for one in (odd, read, write)}
 
 
 def test_a_file_that_is_not_there_is_an_error_that_says_how_it_is_written(tmp_path: Path) -> None:
-    with pytest.raises(DefinitionError, match="`ferrule lock` writes it"):
+    with pytest.raises(DefinitionError, match="run `ferrule lock`"):
         Toolset([read]).with_lock(tmp_path / "ferrule.lock")
 
 
@@ -292,7 +292,7 @@ def test_a_file_that_was_edited_is_an_error(tmp_path: Path, edit: Callable[[str]
     edited = edit(file.read_text())
     assert edited != file.read_text()
     file.write_text(edited, encoding="utf-8")
-    with pytest.raises(DefinitionError, match=r"not as `ferrule lock` has written it|it is empty"):
+    with pytest.raises(DefinitionError, match=r"differs from the output of `ferrule lock`|it is empty"):
         Toolset([read, write]).with_lock(file)
 
 
@@ -319,7 +319,7 @@ def test_lines_may_end_as_windows_ends_them(tmp_path: Path) -> None:
 
 
 def test_only_the_parts_that_differ_are_named() -> None:
-    before, after = definition_of(write), definition_of(files(destructive=False))
-    assert changed_parts(before, before) == []
-    assert changed_parts(before, after) == ["description", "traits"]
-    assert set(changed_parts({}, after)) == set(after) - {"digest"}
+    before, after = make_definition(write), make_definition(files(destructive=False))
+    assert find_changed_parts(before, before) == []
+    assert find_changed_parts(before, after) == ["description", "traits"]
+    assert set(find_changed_parts({}, after)) == set(after) - {"digest"}

@@ -189,7 +189,7 @@ def test_what_is_outside_the_folder_or_in_git_stays_closed_whatever_was_answered
     ended = run(project, steps, "--yes", "write_file", "--yes", "run_tests")
     assert ended.returncode == 0, ended.stderr
     assert "what is in .git is not for this agent" in ended.stdout
-    assert ended.stdout.count("outside of what may be reached") == 4  # as it happened, and what the model was told
+    assert ended.stdout.count("outside the allowed paths") == 4  # as it happened, and what the model was told
     assert "4711" not in ended.stdout and not list((project / ".git/hooks").iterdir())
 
 

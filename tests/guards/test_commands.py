@@ -125,7 +125,7 @@ def test_a_tool_whose_line_the_guard_does_not_find_is_refused_with_the_remedy(ma
 
 @pytest.mark.parametrize(("made", "name"), CHANGED, ids=lambda one: getattr(one, "input_schema", one))
 def test_a_tool_with_an_option_that_may_change_what_runs_is_refused_with_the_remedy(made: Tool, name: str) -> None:
-    with pytest.raises(DefinitionError, match=rf"'{name}' may change what runs.*harmless=\('{name}',\)"):
+    with pytest.raises(DefinitionError, match=rf"'{name}' may change what its command runs.*harmless=\('{name}',\)"):
         Runner([made], guards=[commands(allow=["git *"])])
     Runner([made], guards=[commands(allow=["git *"], harmless=[name])])
 
@@ -175,7 +175,7 @@ def test_a_schema_that_stands_in_itself_is_read() -> None:
         """Run steps."""
         return "ran"
 
-    with pytest.raises(DefinitionError, match=r"its command, 'executable' may change"):
+    with pytest.raises(DefinitionError, match=r"'executable' may change what its command runs"):
         Runner([steps], guards=[commands()])
     Runner([steps], guards=[commands(harmless=["executable"])])
 
@@ -212,7 +212,7 @@ def test_what_a_schema_leaves_open_is_asked_about_when_it_is_given(arguments: di
     made = Tool("act", lambda payload: "ran", description="Act.", input_schema={"type": "object"})
     runner = Runner([made], guards=[commands(allow=["git *"])])
     decision = asyncio.run(runner.decide(ToolCall("1", "act", arguments)))
-    assert decision.kind == "ask" and "cannot be known" in decision.reason
+    assert decision.kind == "ask" and "what runs is unknown" in decision.reason
 
 
 NAMES = st.sampled_from(["command", "cmd", "args", "cwd", "timeout", "executable", "flag", "description", "step", "s"])
@@ -243,7 +243,7 @@ def test_a_tool_that_the_guard_takes_has_no_option_that_it_asks_about_later(prop
         return
     given_all = {name: filled(node) for name, node in properties.items()}
     decision = asyncio.run(runner.decide(ToolCall("1", "act", given_all)))
-    assert "cannot be known what runs" not in decision.reason
+    assert "what runs is unknown" not in decision.reason
 
 
 def test_redirections_open_files_within_alone(tmp_path: Path) -> None:
@@ -284,11 +284,11 @@ def test_the_reason_says_which_command_and_why() -> None:
         return decision.reason
 
     assert reason("git log; ls -l 'a b'") == """nothing allows "ls -l 'a b'\""""
-    assert reason("rm x") == "commands like 'rm *' do not run"
+    assert reason("rm x") == "commands like 'rm *' are forbidden"
     assert reason("git push") == "this runs 'git push *'"
-    assert reason("git log `x`") == "it cannot be known whether this runs 'rm *'; in doubt is a command in backquotes"
+    assert reason("git log `x`") == "this may run 'rm *'; unknown is a command in backquotes"
     assert reason("git log > x") == "nothing allows > 'x'"
-    unknown = "it cannot be known whether this runs 'rm *'; in doubt is "
+    unknown = "this may run 'rm *'; unknown is "
     assert reason("git log; git commit -m rm") == unknown + "'git commit -m rm'"
     assert reason("git log; sh -c 'x=1 $y'") == unknown + "'sh x=… …'"
 

@@ -184,7 +184,7 @@ def test_names_say_what_is_a_url_and_what_is_text() -> None:
 def test_the_reason_says_what_is_wrong_and_what_would_be_right() -> None:
     reason = judged(str, LOOPBACK, "url", hosts("example.org", "*.example.com")).reason
     assert reason == (
-        f"url='{LOOPBACK}' leads to 127.0.0.1 (loopback), which is allowed only where it is written out; "
+        f"url='{LOOPBACK}' leads to 127.0.0.1 (loopback), which only a pattern with the whole name allows; "
         "allowed is: example.org, *.example.com"
     )
     assert "text=('query',)" in str(judged(str, LOOPBACK, "query").reason)
@@ -200,7 +200,7 @@ def test_what_the_program_fills_in_is_not_told() -> None:
     decision = asyncio.run(runner.decide(ToolCall("1", "fetch", {})))
     assert (decision.kind, decision.reason) == (
         "deny",
-        "a URL that only the program knows leads to a host that is not allowed",
+        "a URL set by the program leads to a host that is not allowed",
     )
     runner = Runner([fetch.bind(url="https://example.org/", note=LOOPBACK)], guards=[hosts()])
     assert asyncio.run(runner.decide(ToolCall("1", "fetch", {}))).kind == "allow"

@@ -471,7 +471,7 @@ def test_file_tools_open_no_file_of_an_open_journal(tmp_path: Path, ending: str)
         ToolCall("c4", "search_files", {"path": name, "pattern": "."}),
     ):
         result = run(runner.run(call))
-        assert not result.success and "belongs to a journal that is open" in str(result.error)
+        assert not result.success and "belongs to an open journal" in str(result.error)
     assert os.path.samestat(before, Path(name).stat())
     assert "skipped: 4" in run(runner.run("search_files", {"path": str(tmp_path), "pattern": "."})).text
     journal.close()

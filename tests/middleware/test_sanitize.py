@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Media, Runner, Text, ToolError, ToolResult, deny, tool
 from ferrule.middleware import limit_output, sanitize, untrusted
-from ferrule.security.characters import inert, visible
+from ferrule.security.characters import disarm, remove_hidden
 from ferrule.values.content import to_blocks
 
 
@@ -239,7 +239,7 @@ def test_json_that_a_tool_wrote_stays_json() -> None:
 @given(st.text(st.sampled_from("<>![]()&;|'\"\\/\n \x1b\u200ba=:xs{}$"), max_size=60))
 def test_whatever_it_is_there_is_one_result_with_nothing_hidden(text: str) -> None:
     result = sanitized(text)
-    assert result.success and visible(result.text)[1] == 0 and "\r" not in result.text
+    assert result.success and remove_hidden(result.text)[1] == 0 and "\r" not in result.text
     assert result.content == to_blocks(result.output)
 
 
@@ -249,7 +249,7 @@ def test_whatever_it_is_there_is_one_result_with_nothing_hidden(text: str) -> No
 def test_a_tag_or_an_image_of_few_pieces_is_searched_to_its_end(pieces: str, end: str) -> None:
     # Whatever goes back once for each character takes minutes for this length.
     for begin in ('<a href="', "<a /", "![](", ""):
-        inert(begin + pieces * (100_000 // len(pieces)) + end)
+        disarm(begin + pieces * (100_000 // len(pieces)) + end)
 
 
 def test_inside_it_is_a_mistake() -> None:

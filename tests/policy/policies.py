@@ -9,7 +9,7 @@ from typing import Any
 
 from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, tool
 from ferrule.guards import rules
-from ferrule.policy import Finding, Policy, Trusted, load
+from ferrule.policy import Finding, Policy, TrustedFiles
 from ferrule.policy.reading import read_document
 
 
@@ -18,7 +18,7 @@ def findings_of(text: str, scope: Any = "managed", **options: Any) -> list[Findi
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "policy.toml")
         file.write_text(text, encoding="utf-8")
-        return list(load([(scope, file)], trusted=Trusted(Path(folder, "trusted.json")), **options).findings)
+        return list(Policy([(scope, file)], trusted=TrustedFiles(Path(folder, "trusted.json")), **options).findings)
 
 
 def policy_of(folder: Path, *texts: str, **options: Any) -> Policy:

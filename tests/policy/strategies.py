@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ferrule.errors import DefinitionError
-from ferrule.policy.conditions import Commands, Condition, condition
+from ferrule.policy.conditions import Commands, Condition, parse_condition
 
 NUMBERS = st.integers(-3, 3) | st.sampled_from([-0.5, 0.5, 2.5, 1e300, 2**53 + 1])
 LINES = st.lists(
@@ -26,7 +26,7 @@ VALUES: st.SearchStrategy[Any] = SCALARS | st.none() | st.lists(SCALARS, max_siz
 
 def _or_none(given: dict[str, Any]) -> Condition | None:
     try:
-        return condition(given)
+        return parse_condition(given)
     except DefinitionError:
         return None
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from ferrule import ToolCall, ToolContext, tool
-from ferrule.policy import Trusted, load
-from ferrule.security.programs import risk_of
+from ferrule.policy import Policy, TrustedFiles
+from ferrule.security.programs import find_risk
 
 
 def warnings_of(folder: Path, text: str, *tools: Any) -> list[str]:
     """The findings of a file, each of which is a warning."""
     file = folder / "policy.toml"
     file.write_text(text)
-    findings = load([("managed", file)], tools=tools or None, trusted=Trusted(folder / "trusted.json")).findings
+    findings = Policy([("managed", file)], tools=tools or None, trusted=TrustedFiles(folder / "trusted.json")).findings
     assert {one.level for one in findings} <= {"warning"}
     return [one.text for one in findings]
 
@@ -60,8 +60,8 @@ def test_an_allow_of_known_words_or_of_a_program_that_only_does_what_it_says_is_
 
 def test_a_program_is_known_by_its_name_wherever_it_is() -> None:
     for program in ("python", "python3", "python3.11", "/usr/bin/python3", "../bin/Python.exe"):
-        assert (found := risk_of(program)) is not None and found.kind == "interpreter"
-    assert risk_of("pythonista") is None and risk_of("") is None
+        assert (found := find_risk(program)) is not None and found.kind == "interpreter"
+    assert find_risk("pythonista") is None and find_risk("") is None
 
 
 @tool(read_only=True)
@@ -136,15 +136,15 @@ def bash(input: str) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('allow = ["shell"]', "allows whatever shell is given to run"),
-        ('allow = ["j*"]', "allows whatever job is given to run"),
-        ('allow = ["bash"]', "allows whatever bash is given to run"),
+        ('allow = ["shell"]', "allows everything that shell can run"),
+        ('allow = ["j*"]', "allows everything that job can run"),
+        ('allow = ["bash"]', "allows everything that bash can run"),
         ('allow = ["bash(input=ls)"]', ""),
-        ('allow = ["shell(ls)"]\n[[rule]]\ndecide = "ask"\ntools = ["shell", "bash"]\nreason = "x"', "never counts"),
+        ('allow = ["shell(ls)"]\n[[rule]]\ndecide = "ask"\ntools = ["shell", "bash"]\nreason = "x"', "has no effect"),
         ('allow = ["shell(ls *)"]', "allows no call of shell with 'executable', 'sudo'"),
         ('allow = ["shell(ls *, sudo in true|false)"]', "allows no call of shell with 'executable'"),
-        ('deny = ["*(rm *)"]', "reads no shell line of job, and 'script' may be one"),
-        ('allow = ["job(script=ls *)"]', "allows whatever job is given to run"),
+        ('deny = ["*(rm *)"]', "reads no shell line of job, but 'script' may be one"),
+        ('allow = ["job(script=ls *)"]', "allows everything that job can run"),
         ('allow = ["term*(ls *)"]', ""),
     ],
 )
@@ -156,7 +156,7 @@ def test_what_a_rule_does_not_see_of_a_shell_tool_is_warned_of(text: str, said: 
 def test_an_argument_that_may_change_what_runs_is_allowed_only_with_a_condition(tmp_path: Path) -> None:
     def kinds(allow: str) -> list[str]:
         (tmp_path / "policy.toml").write_text(f"allow = {allow}")
-        policy = load([("managed", tmp_path / "policy.toml")], trusted=Trusted(tmp_path / "trusted.json"))
+        policy = Policy([("managed", tmp_path / "policy.toml")], trusted=TrustedFiles(tmp_path / "trusted.json"))
         calls = [{}, {"executable": "/bin/bash"}, {"executable": "./evil"}, {"sudo": True}]
         context = ToolContext[Any]()
         decided = [policy.decide(ToolCall("1", "shell", {"command": "ls", **one}), context, shell) for one in calls]
@@ -172,7 +172,7 @@ def test_an_argument_that_may_change_what_runs_is_allowed_only_with_a_condition(
 def test_a_line_under_a_name_of_the_rule_is_bound_to_what_stands_beside_it(tmp_path: Path) -> None:
     rule = '[[rule]]\ndecide = "allow"\ntools = ["job"]\narguments = { script = { commands = ["ls *"] } }'
     (tmp_path / "policy.toml").write_text(rule)
-    policy = load([("managed", tmp_path / "policy.toml")], trusted=Trusted(tmp_path / "trusted.json"))
+    policy = Policy([("managed", tmp_path / "policy.toml")], trusted=TrustedFiles(tmp_path / "trusted.json"))
     for beside, kind in (({}, "allow"), ({"shell": "./evil"}, "ask")):
         decision = policy(ToolCall("1", "job", {"script": "ls -l", **beside}), ToolContext())
         assert decision is not None and decision.kind == kind
@@ -182,8 +182,8 @@ def test_a_live_file_takes_another_deny_of_everything(tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     text = 'allow = ["shell(ls)", "read_note"]\nask = ["job"]\ndeny = ["job(script=x)"]\n'
     file.write_text(text)
-    trusted = Trusted(tmp_path / "trusted.json")
-    policy = load([("managed", file)], trusted=trusted)
+    trusted = TrustedFiles(tmp_path / "trusted.json")
+    policy = Policy([("managed", file)], trusted=trusted)
     call = ToolCall("1", "read_note", {"name": "x"})
     assert (decision := policy(call, ToolContext())) is not None and decision.kind == "allow"
     for times in (1, 2):

@@ -20,11 +20,11 @@ from typing_extensions import TypedDict
 from ferrule import Tool, ToolCall, ToolContext, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import rules
-from ferrule.policy import Finding, Trusted, load
-from ferrule.policy.checks import check_beside, fit_of, is_misspelling, may_be_given
-from ferrule.policy.conditions import condition
-from ferrule.policy.files import MOST_BYTES
-from ferrule.policy.reading import MOST_RULES, read_document
+from ferrule.policy import Finding, Policy, TrustedFiles
+from ferrule.policy.checks import check_redundancy, find_fit, is_misspelling, may_have_arguments
+from ferrule.policy.conditions import parse_condition
+from ferrule.policy.files import MAX_FILE_BYTES
+from ferrule.policy.reading import MAX_RULES, read_document
 from ferrule.policy.rule import ANY_COMMAND, Rule
 from ferrule.policy.trust import TrustedVersion
 from policy.policies import decided, fetch, findings_of, move, policy_of, refund, shell, write_file
@@ -37,33 +37,33 @@ TOOLS = [refund, shell, fetch, write_file, move]
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        ("allow = [", 0, "it is no TOML"),
-        ('\nallow = ["a"]\nmode = ask', 3, "it is no TOML"),
-        ("x = " + "[" * 5000, 0, "it is no TOML"),
+        ("allow = [", 0, "it is not TOML"),
+        ('\nallow = ["a"]\nmode = ask', 3, "it is not TOML"),
+        ("x = " + "[" * 5000, 0, "it is not TOML"),
         ("\nx" + ".x" * 500 + " = 1", 2, "a key has at most 100 parts"),
         ("\n[x" + '. "x"' * 500 + "]", 2, "a key has at most 100 parts"),
         ('[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments = { a = { above = 0x' + "f" * 4000 + " } }", 1, "digits"),
         ('[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments = { a = { equals = ' + "1" * 4000 + " } }", 1, "digits"),
-        ('[[rule]]\ndecide = "deny"\ntags = [""]', 1, "'' is no tag"),
-        ('[[rule]]\ndecide = "deny"\ntags = ["a\\u0000"]', 1, "is no tag"),
+        ('[[rule]]\ndecide = "deny"\ntags = [""]', 1, "'' is not a tag"),
+        ('[[rule]]\ndecide = "deny"\ntags = ["a\\u0000"]', 1, "is not a tag"),
         ('\nalow = ["a"]', 2, "a policy has no 'alow': did you mean 'allow'?"),
         ('allow = "a"', 1, "allow is a list"),
         ('allow = ["a", 5]', 1, "allow is a list"),
         ('mode = "strict"', 1, '"ask", "read_only" or "never_ask"'),
         ('allow = [\n  "a",\n  # no\n  "b(amount<=x)",\n]', 4, "compares with a number"),
-        ('allow = ["a",\n"b("]', 2, "is no rule"),
+        ('allow = ["a",\n"b("]', 2, "is not a rule"),
         ('allow = ["a(amount<=1,currency=EUR)"]', 1, "has a comma"),
-        ('deny = ["a(currency=EUR|USD)"]', 1, "of several values write name in EUR|USD"),
-        ('allow = ["a(n<=1, n<=2)"]', 1, "two conditions of n"),
-        ('allow = ["read_?"]', 1, "* is the one wildcard"),
+        ('deny = ["a(currency=EUR|USD)"]', 1, "for several values write name in EUR|USD"),
+        ('allow = ["a(n<=1, n<=2)"]', 1, "two conditions for n"),
+        ('allow = ["read_?"]', 1, "the only wildcard is *"),
         ('deny = ["Wirte(*)"]', 1, "pattern"),
-        ('deny = ["t(path=/etc/passwd)"]', 1, "path is a path, which can be written in many ways: path takes within"),
+        ('deny = ["t(path=/etc/passwd)"]', 1, "path is a path, which has many spellings: write path = { within"),
         ('deny = ["t(imageUrl=*internal*)"]', 1, "imageUrl is a URL"),
         ('deny = ["t(host=example.org)"]', 1, "host is a URL"),
         ('deny = ["t(cmd=rm*)"]', 1, "cmd is a shell line"),
-        ('deny = ["t(files[].path=a)"]', 1, "takes within"),
-        ('[[rule]]\ndecide = "deny"', 1, "a rule says of which calls it speaks"),
-        ('[[rule]]\ntools = ["t"]', 1, "a rule says decide"),
+        ('deny = ["t(files[].path=a)"]', 1, "within ="),
+        ('[[rule]]\ndecide = "deny"', 1, "a rule needs tools"),
+        ('[[rule]]\ntools = ["t"]', 1, "a rule needs decide"),
         ('\n[[rule]]\ndecide = "deny"\ntools = "t"', 2, "tools is a list of texts"),
         (
             '[[rule]]\ndecide = "deny"\ntools = ["t"]\n\n[[rule]]\ndecide = "deny"\ntool = ["t"]',
@@ -71,17 +71,21 @@ TOOLS = [refund, shell, fetch, write_file, move]
             "did you mean 'tools'?",
         ),
         ('[[rule]]\ndecide = "deny"\ntools = ["t"]\nreason = 5', 1, "reason is text"),
-        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\ninto = "pin"', 1, "into is for"),
-        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\nmatch = [{ on = 2026-01-01 }]', 1, "no call can have"),
+        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\ninto = "pin"', 1, "into is only for"),
+        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\nmatch = [{ on = 2026-01-01 }]', 1, "is not JSON"),
         ('[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments = { a = 5 }', 1, "a: a condition is a table"),
         ('[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments.order.amount = { above = 5 }', 1, "in quotes"),
-        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments = { "a..b" = { above = 5 } }', 1, "names no argument"),
+        (
+            '[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments = { "a..b" = { above = 5 } }',
+            1,
+            "is not the place of an argument",
+        ),
         (
             '[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments = { cmd = { commands = ["rm *"], within = ["x"] } }',
             1,
             "within",
         ),
-        ('[[test]]\ncall = "t"', 1, "a test says expect"),
+        ('[[test]]\ncall = "t"', 1, "a test needs expect"),
         ('[[test]]\ncall = "t"\nexpect = "maybe"', 1, "expect is"),
     ],
 )
@@ -109,18 +113,18 @@ EXAMPLE = '[[rule]]\ndecide = "{0}"\ntools = [{1}]\narguments = {{ n = {{ above 
 def test_an_example_that_does_not_hold_is_an_error(tools: str, examples: str, right: bool) -> None:
     found = findings_of(EXAMPLE.format("deny", tools, examples))
     assert [one.level for one in found] == ([] if right else ["error"])
-    assert right or "does not hold" in found[0].text
+    assert right or "is wrong" in found[0].text
 
 
 @pytest.mark.parametrize(
     ("text", "level", "line", "said"),
     [
-        ('deny = ["t*"]\nallow = ["t1"]', "warning", 2, "never counts: policy.toml:1 ('deny t*') is stricter"),
-        ('ask = ["t(n>0)"]\nallow = ["t(n>5)"]', "warning", 2, "never counts"),
-        ('deny = ["t"]\nask = ["t(n>5)"]', "warning", 2, "never counts"),
-        ('deny = ["shell(rm *)"]\nallow = ["shell(rm -r *)"]', "warning", 2, "never counts"),
-        ('allow = ["t", "t"]', "warning", 1, "stands twice"),
-        ('allow = [\n"t*",\n"t1"]', "warning", 3, "says all of"),
+        ('deny = ["t*"]\nallow = ["t1"]', "warning", 2, "has no effect: policy.toml:1 ('deny t*') is stricter"),
+        ('ask = ["t(n>0)"]\nallow = ["t(n>5)"]', "warning", 2, "has no effect"),
+        ('deny = ["t"]\nask = ["t(n>5)"]', "warning", 2, "has no effect"),
+        ('deny = ["shell(rm *)"]\nallow = ["shell(rm -r *)"]', "warning", 2, "has no effect"),
+        ('allow = ["t", "t"]', "warning", 1, "is a duplicate"),
+        ('allow = [\n"t*",\n"t1"]', "warning", 3, "is redundant"),
         ('deny = ["t(n>5)"]\nallow = ["t(n>0)"]', None, 0, ""),
         ('allow = ["t*"]\nask = ["t1"]', None, 0, ""),
         ('deny = ["t*"]\n[[rule]]\ndecide = "deny"\ntools = ["t1"]\nreason = "take t2"', None, 0, ""),
@@ -136,7 +140,7 @@ def test_a_rule_that_never_counts_or_says_nothing_more_is_found(text: str, level
 def test_what_two_files_have_against_each_other_is_a_warning(tmp_path: Path) -> None:
     policy = policy_of(tmp_path, 'deny = ["t*"]', 'allow = ["t1"]')
     assert [str(one) for one in policy.findings] == [
-        "p1.toml:1: 'allow t1' never counts: p0.toml:1 ('deny t*') is stricter"
+        "p1.toml:1: 'allow t1' has no effect: p0.toml:1 ('deny t*') is stricter"
     ]
 
 
@@ -152,18 +156,18 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
 def test_a_policy_that_is_broken_denies_every_call(tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     file.write_text('allow = ["*"]\nallow2 = []')
-    decision = decided(load([("managed", file)]), fetch, {"url": "https://a.org/"})
-    assert (decision.kind, decision.reason) == ("deny", "the policy is broken, so nothing may run")
+    decision = decided(Policy([("managed", file)]), fetch, {"url": "https://a.org/"})
+    assert (decision.kind, decision.reason) == ("deny", "the policy has errors, so nothing may run")
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"a" * (MOST_BYTES + 1), "more than"),
+        (b"a" * (MAX_FILE_BYTES + 1), "more than"),
         (b"\xff", "cannot be read"),
         (b"", "it is empty"),
         (b" \n", "it is empty"),
-        (b"allow = [" + b'"a",' * (MOST_RULES + 1) + b"]", f"at most {MOST_RULES} rules"),
+        (b"allow = [" + b'"a",' * (MAX_RULES + 1) + b"]", f"at most {MAX_RULES} rules"),
     ],
 )
 def test_a_file_has_a_bound(data: bytes, said: str, tmp_path: Path) -> None:
@@ -177,7 +181,7 @@ def test_what_it_takes_to_hold_rules_against_each_other_grows_with_their_number_
         text = "allow = [" + ", ".join(f'"tool_{at}(amount<={at})"' for at in range(count)) + "]"
         made = [*read_document(text, "policy.toml", "managed").rules]
         assert len(made) == count
-        return steps(lambda: list(check_beside(made)))
+        return steps(lambda: list(check_redundancy(made)))
 
     assert work(400) < 3 * work(200)
 
@@ -187,15 +191,15 @@ def test_what_covers_a_rule_is_found_by_any_of_its_names(tools: str) -> None:
     for several in (f'["x", "{tools}"]', f'["{tools}", "x"]'):
         text = f'[[rule]]\ndecide = "deny"\ntools = {several}\n[[rule]]\ndecide = "allow"\ntools = ["{tools}"]'
         [found] = findings_of(text)
-        assert "never counts" in found.text
+        assert "has no effect" in found.text
 
 
 def test_of_rules_that_all_say_the_same_each_is_named_once(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(f"allow = {[f'a(amount<={most})' for most in range(40)]}\n")
-    found = load([("managed", tmp_path / "policy.toml")]).findings
+    found = Policy([("managed", tmp_path / "policy.toml")]).findings
     assert len(found) == 39 and {one.level for one in found} == {"warning"}
     (tmp_path / "policy.toml").write_text(f"allow = {['a'] * 40}\n")
-    found = load([("managed", tmp_path / "policy.toml")]).findings
+    found = Policy([("managed", tmp_path / "policy.toml")]).findings
     assert len(found) == 39 and {one.level for one in found} == {"warning"}
 
 
@@ -209,7 +213,7 @@ def test_a_policy_needs_a_file_and_each_once(tmp_path: Path) -> None:
     with pytest.raises(DefinitionError, match="takes policy files"):
         rules()
     (tmp_path / "policy.toml").write_text('ask = ["t"]')
-    with pytest.raises(DefinitionError, match="given twice"):
+    with pytest.raises(DefinitionError, match="passes this file twice"):
         rules(tmp_path / "policy.toml", user=tmp_path / "policy.toml")
 
 
@@ -256,10 +260,10 @@ async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], or
         ('deny = ["refnd"]', "project", "error", "there is no tool"),
         ('deny = ["refnd"]', "session", "error", "there is no tool"),
         ('deny = ["Re-Fund"]', "session", "error", "there is no tool 'Re-Fund': did you mean 'refund'?"),
-        ('deny = ["files__read"]', "project", "warning", "A rule counts once its tool is loaded"),
-        ('deny = ["refunds"]\nask = ["refund"]', "session", "warning", "among those that are loaded: did you mean"),
-        ('[[rule]]\ndecide = "deny"\ntags = ["x"]', "session", "warning", "speaks of none of the tools"),
-        ('deny = ["*(recipient=ada)"]', "project", "warning", "speaks of none of the tools"),
+        ('deny = ["files__read"]', "project", "warning", "The rule applies once its tool is loaded"),
+        ('deny = ["refunds"]\nask = ["refund"]', "session", "warning", "among the loaded tools: did you mean"),
+        ('[[rule]]\ndecide = "deny"\ntags = ["x"]', "session", "warning", "matches none of the loaded tools"),
+        ('deny = ["*(recipient=ada)"]', "project", "warning", "matches none of the loaded tools"),
         ('ask = ["*(amonut>5)"]', "project", "error", "did you mean 'amount'?"),
         ('ask = ["refund(amonut>5)"]', "managed", "error", "refund has no argument 'amonut': did you mean 'amount'?"),
         ('ask = ["*(amonut>5)"]', "managed", "warning", "did you mean 'amount'?"),
@@ -268,15 +272,15 @@ async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], or
             'ask = ["refund(amount between 1 and 5)"]',
             "managed",
             "error",
-            "no shell line, as a command of which 'amount between 1 and 5' is read; conditions are name<=5",
+            "no shell line, and 'amount between 1 and 5' reads as a command; conditions are name<=5",
         ),
-        ('[[rule]]\ndecide = "ask"\ntools = ["refund"]\ninto = "pin"', "managed", "error", "which into names"),
+        ('[[rule]]\ndecide = "ask"\ntools = ["refund"]\ninto = "pin"', "managed", "error", "the value of into"),
         ('[[rule]]\ndecide = "ask"\ntools = ["refund"]\ninto = "note"', "managed", None, ""),
         ('ask = ["ship(kind=parcell)"]', "managed", "error", "kind is one of 'parcel', 'letter'"),
         ('ask = ["ship(kind>5)"]', "managed", None, ""),
-        ('ask = ["ship(weight=heavy)"]', "managed", "error", "as it is integer"),
-        ('ask = ["ship(to=ada)"]', "managed", "error", "of its items: to[]"),
-        ('ask = ["ship(to=a*)"]', "managed", "error", "of its items: to[]"),
+        ('ask = ["ship(weight=heavy)"]', "managed", "error", "weight is integer"),
+        ('ask = ["ship(to=ada)"]', "managed", "error", "for its items write to[]"),
+        ('ask = ["ship(to=a*)"]', "managed", "error", "for its items write to[]"),
         ('ask = ["ship(to[]=ada)"]', "managed", None, ""),
         ('ask = ["ship(order.amount>5)"]', "managed", None, ""),
         ('ask = ["ship(box.width>5)"]', "managed", None, ""),
@@ -364,12 +368,12 @@ def test_no_rule_is_left_out_for_a_tool_of_which_some_call_matches_it_nor_is_an_
     place, table = placed
     schema = {"type": "object", "properties": properties, "additionalProperties": is_open, "$defs": DEFS}
     made = Tool(name="t", handler=_anything, input_schema=schema)
-    rule = Rule("deny", (name,), arguments={place: condition(table)})
+    rule = Rule("deny", (name,), arguments={place: parse_condition(table)})
     is_valid = jsonschema_rs.validator_for(schema).is_valid
     given = [arguments for value in VALUES for arguments in ({"a": value}, {"command": value}) if is_valid(arguments)]
     if any(rule.matches(ToolCall("c1", "t", arguments), ToolContext[Any](), made) for arguments in given):
-        fit = fit_of(rule, made)
-        assert fit.speaks or may_be_given(rule, made)
+        fit = find_fit(rule, made)
+        assert fit.applies or may_have_arguments(rule, made)
         # Of an object that names some of its keys a name is taken for a slip, though other keys may be given too.
         assert fit.problem == "" or place in ("a.y", ANY_COMMAND)
 
@@ -413,13 +417,13 @@ def test_a_rule_for_many_tools_does_not_speak_of_those_without_its_arguments(tmp
 
 
 @pytest.fixture
-def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trusted:
+def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrustedFiles:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return Trusted(tmp_path / "state" / "trusted.json")
+    return TrustedFiles(tmp_path / "state" / "trusted.json")
 
 
 def test_loading_again_keeps_what_was_there_where_the_new_is_broken_and_says_so(
-    tmp_path: Path, trusted: Trusted, caplog: Any
+    tmp_path: Path, trusted: TrustedFiles, caplog: Any
 ) -> None:
     file = tmp_path / "p0.toml"
     policy = policy_of(tmp_path, 'deny = ["refund"]')
@@ -427,7 +431,7 @@ def test_loading_again_keeps_what_was_there_where_the_new_is_broken_and_says_so(
     trusted.trust(file)
     with caplog.at_level(logging.ERROR, "ferrule"):
         [found] = policy.reload()
-    assert found.level == "error" and "the one before goes on to count" in caplog.text
+    assert found.level == "error" and "the rules loaded before stay" in caplog.text
     assert decided(policy, refund, {"amount": 1}).kind == "deny"
     file.write_text('allow = ["refund"]')
     trusted.trust(file)
@@ -435,10 +439,10 @@ def test_loading_again_keeps_what_was_there_where_the_new_is_broken_and_says_so(
     assert decided(policy, refund, {"amount": 1}).kind == "allow"
 
 
-def test_of_two_that_load_again_at_once_the_one_that_reads_last_counts(tmp_path: Path, trusted: Trusted) -> None:
+def test_of_two_that_load_again_at_once_the_one_that_reads_last_counts(tmp_path: Path, trusted: TrustedFiles) -> None:
     file = tmp_path / "p.toml"
 
-    class Waiting(Trusted):
+    class Waiting(TrustedFiles):
         """Looks up what is trusted while another loads the file again, which has changed since it was read."""
 
         other: threading.Thread | None = None

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ferrule import Tool, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import rules
-from ferrule.policy import Trusted, found_files, load, standard_files
+from ferrule.policy import Policy, TrustedFiles, find_files, list_standard_files
 from ferrule.policy.lock import LOCK_FILE
 from policy.policies import decided, move, policy_of, refund, shell, write_file
 
@@ -51,7 +51,7 @@ def test_the_allows_of_a_project_file_count_where_somebody_has_trusted_it_as_it_
     assert kinds() == ["deny", "deny"]
     [found] = rules(project=file).findings
     assert found.level == "warning" and found.line == 1 and f"ferrule policy trust {file}" in found.text
-    assert Trusted().trust(file) == rules(project=file).digests[str(file)]
+    assert TrustedFiles().trust(file) == rules(project=file).digests[str(file)]
     assert kinds() == ["allow", "deny"] and rules(project=file).findings == ()
     file.write_text('allow = ["*"]\n')
     assert kinds() == ["deny", "deny"]  # by the mode and the deny of the trusted version
@@ -60,16 +60,16 @@ def test_the_allows_of_a_project_file_count_where_somebody_has_trusted_it_as_it_
 @pytest.mark.parametrize("links", [".ferrule/policy.toml", ".ferrule"])
 def test_a_project_whose_file_is_a_link_has_not_the_trust_of_where_it_leads(links: str, home: Path) -> None:
     other = project(home, 'allow = ["*"]')
-    Trusted().trust(other)
+    TrustedFiles().trust(other)
     cloned = home / "cloned" / links
     cloned.parent.mkdir(parents=True)
     cloned.symlink_to(home / "work" / links)
     file = home / "cloned" / ".ferrule" / "policy.toml"
     assert decided(rules(project=other), refund, {"amount": 1}).kind == "allow"
     assert decided(rules(project=file), refund, {"amount": 1}).kind == "ask"
-    Trusted().trust(file)
+    TrustedFiles().trust(file)
     assert decided(rules(project=file), refund, {"amount": 1}).kind == "allow"
-    assert Trusted().forget(file) and decided(rules(project=other), refund, {"amount": 1}).kind == "allow"
+    assert TrustedFiles().forget(file) and decided(rules(project=other), refund, {"amount": 1}).kind == "allow"
 
 
 def test_what_several_trust_and_forget_at_once_is_all_noted(home: Path) -> None:
@@ -77,12 +77,15 @@ def test_what_several_trust_and_forget_at_once_is_all_noted(home: Path) -> None:
     for file in files:
         file.write_text('allow = ["*"]')
     for file in files[:8]:
-        Trusted().trust(file)
-    changes = [*((Trusted().forget, file) for file in files[:8]), *((Trusted().trust, file) for file in files[8:])]
+        TrustedFiles().trust(file)
+    changes = [
+        *((TrustedFiles().forget, file) for file in files[:8]),
+        *((TrustedFiles().trust, file) for file in files[8:]),
+    ]
     with ThreadPoolExecutor(len(changes)) as at_once:
         for done in [at_once.submit(change, file) for change, file in changes]:
             done.result()
-    assert set(Trusted().versions()) == {str(file) for file in files[8:]}
+    assert set(TrustedFiles().versions()) == {str(file) for file in files[8:]}
 
 
 CALLS: list[tuple[Tool, dict[str, Any]]] = [(refund, {"amount": 1}), (write_file, {"path": "a"})]
@@ -95,14 +98,14 @@ def test_the_allows_of_the_other_scopes_count(scope: str, home: Path) -> None:
 
 
 def test_what_is_trusted_is_that_persons_alone_and_is_what_was_shown(home: Path) -> None:
-    file, trusted = project(home, 'allow = ["*"]'), Trusted()
+    file, trusted = project(home, 'allow = ["*"]'), TrustedFiles()
     digest = trusted.trust(file)
     assert trusted.path == str(home / "state" / "ferrule" / "trusted.json")
     assert os.stat(trusted.path).st_mode & 0o777 == 0o600
     assert os.stat(Path(trusted.path).parent).st_mode & 0o777 == 0o700
     assert trusted.versions() == {str(file): (digest, 'allow = ["*"]')}
     assert trusted.forget(file) is True and trusted.forget(file) is False and trusted.versions() == {}
-    with pytest.raises(DefinitionError, match="has changed since it was shown"):
+    with pytest.raises(DefinitionError, match="has changed since you read it"):
         trusted.trust(file, "0" * 64)
 
 
@@ -110,14 +113,14 @@ def test_a_file_is_trusted_and_forgotten_beside_others(home: Path) -> None:
     files = [home / "work" / name for name in ("a.toml", "b.toml", "c.toml")]
     for file in files:
         file.write_text(f'allow = ["{file.stem}"]')
-        Trusted().trust(file)
-    assert Trusted().forget(files[1]) and list(Trusted().versions()) == [str(files[0]), str(files[2])]
+        TrustedFiles().trust(file)
+    assert TrustedFiles().forget(files[1]) and list(TrustedFiles().versions()) == [str(files[0]), str(files[2])]
 
 
 @pytest.mark.parametrize(("name", "mode"), [("trusted.json", 0o620), ("trusted.json", 0o602), ("", 0o770), ("", 0o777)])
 def test_trust_that_others_may_write_is_no_trust(name: str, mode: int, home: Path) -> None:
     file = project(home, 'allow = ["*"]')
-    Trusted().trust(file)
+    TrustedFiles().trust(file)
     os.chmod(home / "state" / "ferrule" / name, mode)
     policy = rules(project=file)
     assert decided(policy, refund, {"amount": 1}).kind == "ask"
@@ -127,23 +130,23 @@ def test_trust_that_others_may_write_is_no_trust(name: str, mode: int, home: Pat
 @pytest.mark.parametrize("text", ["[", "[]", '{"a": 1}', "[" * 100_000])
 def test_trust_that_cannot_be_read_is_no_trust(text: str, home: Path) -> None:
     file = project(home, 'allow = ["*"]')
-    Trusted().trust(file)
-    Path(Trusted().path).write_text(text)
+    TrustedFiles().trust(file)
+    Path(TrustedFiles().path).write_text(text)
     policy = rules(project=file)
-    assert decided(policy, refund, {"amount": 1}).kind == "ask" and "cannot be known" in policy.findings[0].text
+    assert decided(policy, refund, {"amount": 1}).kind == "ask" and "cannot be read" in policy.findings[0].text
 
 
 def test_the_files_that_are_found_are_those_that_are_there(home: Path) -> None:
     file = project(home, "")
-    assert [scope for scope, _ in standard_files()] == ["managed", "user", "project"]
-    assert [found for found in found_files() if found[0] != "managed"] == [("project", str(file))]
+    assert [scope for scope, _ in list_standard_files()] == ["managed", "user", "project"]
+    assert [found for found in find_files() if found[0] != "managed"] == [("project", str(file))]
     (home / "config" / "ferrule" / "policy.toml").write_text("")
-    assert [scope for scope, _ in found_files(home / "work") if scope != "managed"] == ["user", "project"]
+    assert [scope for scope, _ in find_files(home / "work") if scope != "managed"] == ["user", "project"]
 
 
 def test_a_folder_of_the_environment_that_is_not_absolute_does_not_count(home: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "config")
-    assert dict(standard_files())["user"] == str(home / ".config" / "ferrule" / "policy.toml")
+    assert dict(list_standard_files())["user"] == str(home / ".config" / "ferrule" / "policy.toml")
 
 
 # -- a file counts in the version that was trusted ---------------------------------------------------------------------
@@ -183,7 +186,7 @@ def test_a_file_that_was_changed_in_any_way_is_not_loaded_again(
     change: Any, scope: str, home: Path, caplog: Any
 ) -> None:
     file = project(home, 'allow = ["write_file"]\ndeny = ["refund"]')
-    Trusted().trust(file)
+    TrustedFiles().trust(file)
     policy = rules(**{scope: file})
     before = policy.rules
     change(file)
@@ -204,7 +207,7 @@ def test_a_change_that_nobody_trusted_is_named_with_both_digests_and_the_remedy(
     assert found.level == "error"
     for part in (str(file), before[:12], now[:12], f"`ferrule policy trust {file}`"):
         assert part in found.text
-    Trusted().trust(file)
+    TrustedFiles().trust(file)
     assert policy.reload() == () and decided(policy, refund, {"amount": 1}).kind == "allow"
 
 
@@ -223,7 +226,7 @@ STEPS = st.lists(st.sampled_from(["write a", "write b", "write c", "trust", "for
 def test_rules_are_those_of_the_start_or_of_a_trusted_version(steps: list[str], trusts_first: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(os.path.realpath(name))
-        file, trusted = folder / "policy.toml", Trusted(folder / "state" / "trusted.json")
+        file, trusted = folder / "policy.toml", TrustedFiles(folder / "state" / "trusted.json")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
             on_disk, of_trust = "a", "a" if trusts_first else None
@@ -252,7 +255,7 @@ def test_rules_are_those_of_the_start_or_of_a_trusted_version(steps: list[str], 
 @pytest.mark.parametrize("scope", ["managed", "user", "project", "session"])
 def test_what_changed_since_it_was_trusted_restricts_and_allows_nothing(scope: str, home: Path, caplog: Any) -> None:
     file = project(home, 'allow = ["shell"]\ndeny = ["refund"]')
-    Trusted().trust(file)
+    TrustedFiles().trust(file)
     (home / "wide.toml").write_text('allow = ["*"]')
     file.write_text('allow = ["*"]\ndeny = ["move"]')
     alone, beside = rules(**{scope: file}), rules(home / "wide.toml", **({scope: file} if scope != "managed" else {}))
@@ -265,18 +268,18 @@ def test_what_changed_since_it_was_trusted_restricts_and_allows_nothing(scope: s
         assert decided(beside, refund, {"amount": 1}).rule == "policy.toml (as trusted):2"
     [found] = [one for one in alone.findings if "since it was trusted" in one.text]
     assert f"ferrule policy trust {file}" in found.text and found.text in caplog.text
-    Trusted().trust(file)
+    TrustedFiles().trust(file)
     assert decided(rules(**{scope: file}), shell, {"command": "ls"}).kind == "allow"
 
 
 def test_whoever_can_only_write_adds_nothing_to_what_is_trusted(home: Path) -> None:
     """The list is sealed: a command that writes a file (`sort -oFILE`) cannot make a seal."""
     file = project(home, 'deny = ["refund"]')
-    Trusted().trust(file)
+    TrustedFiles().trust(file)
     policy = rules(file)
-    listed = Path(Trusted().path)
+    listed = Path(TrustedFiles().path)
     earlier = listed.read_text()
-    Trusted().trust(file)
+    TrustedFiles().trust(file)
     file.write_text('allow = ["*"]')
     digest = sha256(file.read_bytes()).hexdigest()
     for forged in (
@@ -298,12 +301,12 @@ def test_a_program_goes_by_the_key_that_it_had_when_it_started(was_trusted: bool
     """Whoever writes policy, list and key, each as a whole, changes nothing in a program that runs."""
     file = project(home, 'deny = ["refund"]')
     if was_trusted:
-        Trusted().trust(file)
+        TrustedFiles().trust(file)
     policy = rules(file)
     key, listed = home / "config" / "ferrule" / "trusted.key", home / "state" / "ferrule" / "trusted.json"
     key.unlink()
     file.write_text('allow = ["*"]')
-    forge = f"from ferrule.policy import Trusted; Trusted().trust({str(file)!r})"
+    forge = f"from ferrule.policy import TrustedFiles; TrustedFiles().trust({str(file)!r})"
     listed.unlink(missing_ok=True)
     subprocess.run([sys.executable, "-c", forge], check=True, timeout=60)
     assert key.exists() and listed.exists()
@@ -315,7 +318,7 @@ def test_what_another_process_trusts_is_loaded_again(home: Path) -> None:
     file = project(home, 'deny = ["refund"]')
     policy = rules(file)
     file.write_text('allow = ["refund"]')
-    trust = f"from ferrule.policy import Trusted; Trusted().trust({str(file)!r})"
+    trust = f"from ferrule.policy import TrustedFiles; TrustedFiles().trust({str(file)!r})"
     subprocess.run([sys.executable, "-c", trust], check=True, timeout=60)
     assert policy.reload() == () and decided(policy, refund, {"amount": 1}).kind == "allow"
 
@@ -334,7 +337,7 @@ def test_a_list_in_a_folder_that_may_not_be_entered_is_none(home: Path) -> None:
 
 def test_a_file_of_a_scope_that_needs_trust_allows_nothing_before(home: Path) -> None:
     (home / "p.toml").write_text('allow = ["refund"]')
-    policy = load([("user", home / "p.toml")], needs_trust=["user"])
+    policy = Policy([("user", home / "p.toml")], needs_trust=["user"])
     assert decided(policy, refund, {"amount": 1}).kind == "ask"
 
 
@@ -461,6 +464,6 @@ def test_in_shadow_private_values_are_stars_and_kinds_of_differences_have_a_boun
 
 def test_a_policy_that_was_loaded_for_its_findings_is_the_same_guard(home: Path) -> None:
     (home / "p.toml").write_text('deny = ["refund"]')
-    policy = load([("user", home / "p.toml")])
+    policy = Policy([("user", home / "p.toml")])
     assert policy.__name__ == "rules(p.toml)" and policy.modes == frozenset()
     assert decided(policy, refund, {"amount": 1}).rule == "p.toml:1"

@@ -14,10 +14,10 @@ from pydantic import Field
 from attacks.sample import rows
 from ferrule import Runner, ToolCall, ToolContext, Toolset, tool
 from ferrule.errors import DefinitionError
-from ferrule.policy import Trusted, load
+from ferrule.policy import Policy, TrustedFiles
 from ferrule.policy.conditions import Commands
 from ferrule.policy.rule import Rule
-from ferrule.policy.verdict import Entry, ForTool
+from ferrule.policy.verdict import Entry, ToolRules
 from ferrule.values.decision import Decision
 from policy.policies import decided, fetch, findings_of, move, policy_of, refund, rules_of, shell, write_file
 from policy.strategies import CONDITIONS, VALUES, fitting
@@ -127,7 +127,7 @@ class Kind:
 
 
 def verdict(given: list[Rule], arguments: dict[str, Any], modes: Any = None, *, read_only: bool = False) -> str:
-    made = ForTool.of(map(Entry, given))
+    made = ToolRules.from_entries(map(Entry, given))
     found = made.verdict(ToolCall("c1", "t", arguments), CONTEXT, Kind(read_only), modes or {})
     return "allow" if found is None else found.kind
 
@@ -189,7 +189,7 @@ def test_files_of_any_scope_in_any_order_are_the_same_policy(
     files = [folder / f"p{at}.toml" for at in range(4)]
     for file, text in zip(files, texts, strict=True):
         file.write_text(text)
-    policy = load(zip(scopes, files, strict=True), trusted=Trusted(folder / "trusted.json"))
+    policy = Policy(zip(scopes, files, strict=True), trusted=TrustedFiles(folder / "trusted.json"))
     assert [kind_of(policy, refund, {"amount": amount}) for amount in (1, 6, 10)] == ["allow", "deny", "deny"]
 
 
@@ -282,10 +282,10 @@ def test_a_rule_speaks_of_a_call_where_all_that_it_says_is_so_and_not_where_any_
         who = context.principal
         whole.append(None if who is None else not people.get(who, set()).isdisjoint(rule.principals))
     for place, one in rule.arguments.items():
-        test = one.matches if rule.decide == "allow" else one.found
+        test = one.matches if rule.decide == "allow" else one.has_match
         whole.append(test(arguments.get(place), context))
     assert rule.matches(ToolCall("c1", "t", arguments), context, kind) is _all_of(whole)
-    assert kind is None or rule.speaks_of(kind) is (_all_of(of_tool) is not False)
+    assert kind is None or rule.may_match_tool(kind) is (_all_of(of_tool) is not False)
 
 
 def _all_of(answers: list[bool | None]) -> bool | None:
@@ -432,7 +432,7 @@ def test_commands_of_one_line_may_be_allowed_by_several_rules_whose_other_condit
     assert (decision.kind, decision.rule) == ("allow", "p0.toml:1")
     assert decision.reason == "the policy says: allow run(ls *, cwd within src); allow run(pytest *)"
     call, context = ToolCall("c1", "run", {**both, "cwd": "src"}), ToolContext[Any](**said)
-    assert len(policy.decide(call, context, tool=run).spoke) == 2
+    assert len(policy.decide(call, context, tool=run).deciding_rules) == 2
     assert kind_of(policy, run, {"command": "pytest -q; echo ok > out/log"}, **said) == "allow"
     assert kind_of(policy, run, {"command": "pytest -q; echo ok > log"}, **said) == "ask"
 
@@ -462,7 +462,7 @@ def test_a_condition_of_what_is_private_is_judged_and_not_shown(tmp_path: Path) 
 
     policy = policy_of(tmp_path, 'deny = ["pay(tenant=acme)"]')
     decision = decided(policy, pay.bind(tenant="acme"), {"amount": 1})
-    assert (decision.kind, decision.reason) == ("deny", "the policy says so")
+    assert (decision.kind, decision.reason) == ("deny", "the policy has a rule for this call")
     assert kind_of(policy, pay.bind(tenant="other"), {"amount": 1}) == "ask"
 
 
@@ -470,8 +470,8 @@ def test_each_rule_says_what_it_answers_and_which_of_them_spoke(tmp_path: Path) 
     policy = policy_of(tmp_path, POLICY)
     found = policy.decide(ToolCall("c1", "refund", {"amount": 1, "currency": "XAU"}), CONTEXT, tool=refund)
     assert found.decision is not None and found.decision.kind == "ask"
-    assert [rule.text for rule in found.spoke] == ["ask refund(currency=XAU)"]
-    said = {rule.text: answer for rule, answer in found.said}
+    assert [rule.text for rule in found.deciding_rules] == ["ask refund(currency=XAU)"]
+    said = {rule.text: answer for rule, answer in found.answers}
     assert said["allow refund(amount<=100)"] is True and said["deny shell(rm *)"] is False
     assert len(said) == len(policy.rules) == 8
 
@@ -534,7 +534,7 @@ def test_what_cannot_be_known_of_a_line_is_named_in_the_question(tmp_path: Path)
     }
     for line, doubt in doubts.items():
         decision = decided(policy, shell, {"command": line})
-        assert decision.kind == "ask" and decision.reason.endswith(f"; in doubt is {doubt}"), decision.reason
+        assert decision.kind == "ask" and decision.reason.endswith(f"; unknown is {doubt}"), decision.reason
     decision = decided(policy, shell, {"command": "pytest $x"})
     assert "deny shell(rm *); ask shell(git push *)" in decision.reason and decision.rule == "p0.toml:3; p0.toml:2"
     on_one_line = policy_of(tmp_path, 'deny = ["shell(rm *)", "shell(git push *)"]\n')

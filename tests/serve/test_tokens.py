@@ -152,7 +152,7 @@ def test_a_file_that_cannot_be_used_any_more_lets_nobody_in(file: Path, broken: 
         (entry("ann", concurrency="true"), "concurrency of the token 'ann' must be a whole number"),
         (entry("ann", expires="2027-01-31"), "a time with its offset, such as 2027-01-31T00:00:00Z, not 2027-01-31"),
         (entry("ann", principal='""'), "the principal of the token 'ann' must be a text"),
-        ("[ann", "it is no TOML"),
+        ("[ann", "it is not TOML"),
         ('["a b"]', "'a b' is not a valid name of a token"),
     ],
 )

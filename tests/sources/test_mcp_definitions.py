@@ -17,7 +17,7 @@ from ferrule.mcp._connection import list_tools
 from ferrule.mcp._questions import read_schema
 from ferrule.providers import anthropic
 from ferrule.providers.lint import findings
-from ferrule.security.characters import visible
+from ferrule.security.characters import remove_hidden
 from ferrule.security.patterns import ForeignSchema
 
 
@@ -47,7 +47,7 @@ HOSTILE = {
     "reference to nothing": (of_property({"$ref": "#/$defs/nothing"}), "not a valid JSON Schema"),
     "unknown dialect": ({"$schema": "http://example.com/mine", "type": "object"}, "not a valid JSON Schema"),
     "wrong keyword": (of_property({"type": "nonsense"}), "not a valid JSON Schema"),
-    "wrong pattern": (of_property({"type": "string", "pattern": "("}), "is no regular expression"),
+    "wrong pattern": (of_property({"type": "string", "pattern": "("}), "is not a regular expression"),
     "too deep": (deep(205), "recursion limit"),
     "required is no list": ({"type": "object", "required": [["a"]]}, "must be a string"),
     "too large": (of_property({"enum": ["x" * 100] * 3000}), "characters of JSON"),
@@ -160,14 +160,14 @@ def test_a_name_that_is_not_plain_is_left_out_and_shown_escaped(name: str, shown
 
 @pytest.mark.parametrize("text", ["❤\ufe0f", "☺\ufe0e", "1\ufe0f\u20e3", "\U0001f5d1\ufe0f", "⌚\ufe0f"])
 def test_a_variation_selector_stays_behind_what_has_one(text: str) -> None:
-    assert visible(text) == (text, 0)
+    assert remove_hidden(text) == (text, 0)
 
 
 @pytest.mark.parametrize(
     "text", ["pay\ufe0f", "\ufe0f", "é\ufe0f", "1\ufe0f", "❤\ufe0f\ufe0f", "中\ufe0e", "a\ufe0f\u20e3"]
 )
 def test_a_variation_selector_is_hidden_everywhere_else(text: str) -> None:
-    assert visible(text)[1] == 1
+    assert remove_hidden(text)[1] == 1
 
 
 def test_what_nobody_sees_in_a_text_is_removed_for_the_model_and_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -215,7 +215,7 @@ def test_a_list_takes_no_more_patterns_than_there_may_be_and_offers_its_tools_al
     toolset, left_out = listed(server.memory())
     assert len(toolset) == 40 and not left_out
     assert "too many states" in toolset.get("tool0").metadata["mcp"]["not_enforced"][0]
-    assert "too many patterns beside it" in toolset.get("tool39").metadata["mcp"]["not_enforced"][0]
+    assert "the schemas have too many patterns" in toolset.get("tool39").metadata["mcp"]["not_enforced"][0]
 
 
 def test_a_list_has_a_number_of_characters_and_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from mcp_servers import Made, go, made
 
 from ferrule import DefinitionError, Runner, Toolset, mcp
 from ferrule.mcp import _connection
-from ferrule.policy import Trusted
-from ferrule.policy.lock import definition_of, lock_text
+from ferrule.policy import TrustedFiles
+from ferrule.policy.lock import format_lock, make_definition
 
 READS = types.ToolAnnotations(read_only_hint=True)
 
@@ -32,7 +32,7 @@ async def accepted(folder: Path, server: Made, trusted: bool = False) -> Path:
 
 def written(folder: Path, toolset: Toolset) -> Path:
     file = folder / "ferrule.lock"
-    file.write_text(lock_text({tool.name: definition_of(tool) for tool in toolset}), encoding="utf-8")
+    file.write_text(format_lock({tool.name: make_definition(tool) for tool in toolset}), encoding="utf-8")
     return file
 
 
@@ -131,8 +131,8 @@ def test_a_lock_that_is_changed_meanwhile_counts_once_a_person_trusts_it(
             await accepted(tmp_path, server)  # as a model can that may write files
             changes = servers.changes()
             toolset = await next_toolset(server, changes)
-            assert not toolset and "which nobody has trusted" in str(toolset.quarantined[0].quarantine)
-            Trusted().trust(file)
+            assert not toolset and "nobody trusts that version" in str(toolset.quarantined[0].quarantine)
+            TrustedFiles().trust(file)
             server.add("other")
             toolset = await next_toolset(server, changes)
             assert [tool.name for tool in toolset] == ["one__read", "one__send"]

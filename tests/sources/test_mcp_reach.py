@@ -20,7 +20,7 @@ from ferrule.mcp._http import HttpClient
 from ferrule.mcp._log import ServerLog
 from ferrule.mcp._reach import Reach
 from ferrule.security.http import NotReachableError
-from ferrule.security.urls import kind_of
+from ferrule.security.urls import find_address_kind
 
 
 class Listening:
@@ -141,9 +141,9 @@ def test_where_a_server_is_counts_once_it_has_shown_who_it_is(monkeypatch: pytes
     """A name that leads to an address in the network round this machine, where nobody has its certificate."""
 
     def kind(address: str) -> str:
-        return "private" if address == "127.0.0.1" else kind_of(address)
+        return "private" if address == "127.0.0.1" else find_address_kind(address)
 
-    monkeypatch.setattr("ferrule.mcp._reach.kind_of", kind)
+    monkeypatch.setattr("ferrule.mcp._reach.find_address_kind", kind)
     resolve = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **by: resolve("127.0.0.1", *more, **by))
     seen: list[str] = []

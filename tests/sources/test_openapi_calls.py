@@ -47,7 +47,7 @@ def signed(scheme: Any, secret: Any, *answers: bytes, **more: Any) -> tuple[Tool
     [
         (None, "names no server"),
         ([], "names no server"),
-        ([{"url": "/v1"}], "is no whole URL"),
+        ([{"url": "/v1"}], "is not a whole URL"),
         ([{"url": "https://{region}.example.com"}], "has variables"),
         ([{"url": "https://a.example.com"}, {"url": "https://b.example.com"}], "names 2 servers"),
         ([{"url": "http://api.example.com"}], "is not public and https"),
@@ -55,7 +55,7 @@ def signed(scheme: Any, secret: Any, *answers: bytes, **more: Any) -> tuple[Tool
         ([{"url": "https://127.0.0.1:8443"}], "is not public and https"),
         ([{"url": "https://169.254.169.254"}], "is not public and https"),
         ([{"url": "https://intranet"}], "is not public and https"),
-        ([{"url": "javascript:alert(1)"}], "is no whole URL"),
+        ([{"url": "javascript:alert(1)"}], "is not a whole URL"),
         ([{"url": "file:///etc/passwd"}], "it names no host"),
         ([{"url": "https://user:pass@example.com"}], "credentials"),
         ([{"url": "https://example.com\\@evil.example"}], "clients read in several ways"),

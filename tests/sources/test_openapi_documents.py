@@ -233,7 +233,7 @@ def test_references_that_would_be_copied_without_end_are_kept_as_references() ->
         (bomb(2_000), f"over {MOST_NODES:,} keywords"),
         (taking({"enum": [*range(MOST_NODES)]}), f"over {MOST_NODES:,} keywords"),
         (taking(deep(5_000)), "nested more than 100 deep"),
-        (taking({"type": "string", "pattern": "("}), "is no regular expression"),
+        (taking({"type": "string", "pattern": "("}), "is not a regular expression"),
         (taking({"type": "nonsense"}), "is not a valid JSON Schema"),
         (taking({"properties": {"a\u200b": {}}}), "hidden characters"),
         (taking({"$dynamicRef": "#x"}), "$dynamicRef"),

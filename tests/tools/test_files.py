@@ -540,7 +540,7 @@ def test_a_search_takes_the_letters_and_digits_of_all_languages(root: Path) -> N
 
 def test_a_line_that_is_too_long_to_be_searched_at_once_is_searched_in_parts(root: Path) -> None:
     pattern = "(x[^!]{1,9}a){1,9}!"
-    most = Pattern(pattern, unicode=True).most
+    most = Pattern(pattern, unicode=True).max_length
     for before in (0, most // 2, most - 2, most, 3 * most + 1):
         (root / "a").write_text(" " * before + "xya!" + " " * 3 * most)
         assert search(root, pattern=pattern).endswith(
@@ -552,7 +552,7 @@ def test_a_line_that_is_too_long_to_be_searched_at_once_is_searched_in_parts(roo
 
 def test_a_line_of_which_no_part_tells_whether_it_fits_is_told(root: Path) -> None:
     pattern = "^(x[^!]{1,9}a){1,9}!$"
-    most = Pattern(pattern, unicode=True).most
+    most = Pattern(pattern, unicode=True).max_length
     (root / "a").write_text("xya!\n" + "xya!" * most)
     found, note = search(root, pattern=pattern).split("\n")
     assert found == "a:1: xya!"

@@ -32,7 +32,7 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.runner import Runner
-from ferrule.security.characters import visible
+from ferrule.security.characters import remove_hidden
 from ferrule.types import Approver, Executable, Middleware, Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, to_json_text
@@ -121,7 +121,7 @@ def approver(coordinator: ModuleCoordinator, *, timeout: float = 300.0) -> Appro
             return deny("the coordinator has no approval system")
         if decision.into is not None or decision.schema is not None:
             return deny("a value is wanted, and the approval system of amplifier takes a yes or a no")
-        prompt, _ = visible(f"{decision.reason}\n{call.name} {to_json_text(thaw(call.arguments))}")
+        prompt, _ = remove_hidden(f"{decision.reason}\n{call.name} {to_json_text(thaw(call.arguments))}")
         try:
             answer = await system.request_approval(prompt, [_ALLOW, _DENY], timeout, "deny")
         except ApprovalTimeoutError:

@@ -8,19 +8,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from ferrule.errors import DefinitionError
-from ferrule.policy import condition
+from ferrule.policy import parse_condition
 from ferrule.policy.conditions import OneOf
 from ferrule.security.characters import HIDDEN
 from ferrule.security.command_arguments import (
     ARGUMENT_NAMES,
+    find_options,
     is_command_name,
-    lines_of,
     may_be_code,
     may_run_code,
-    options_in,
+    read_lines,
 )
-from ferrule.security.commands import runs_what_it_says
-from ferrule.security.paths import PATH_NAMES, has_name_of, real
+from ferrule.security.commands import is_transparent
+from ferrule.security.paths import PATH_NAMES, has_last_word, resolve_path
 from ferrule.security.schema_walk import find_forms
 from ferrule.security.urls import HOST_NAMES, URL_NAMES, read_host, read_url
 from ferrule.values.context import ToolContext, Traits
@@ -69,7 +69,7 @@ def _may_be_line(name: str, value: Any, tool: Traits, context: ToolContext) -> b
 def _has_code(tool: str, arguments: Any) -> bool:
     """Return whether arguments hold a shell line or code, by their names at any depth or by the name of the tool."""
     return may_run_code(tool) or any(
-        may_be_code(name) or has_name_of(name, _CODE_NAMES) for name in _iterate_keys(arguments)
+        may_be_code(name) or has_last_word(name, _CODE_NAMES) for name in _iterate_keys(arguments)
     )
 
 
@@ -103,8 +103,8 @@ def _runs_known_commands(arguments: Mapping[str, Any]) -> bool:
     """Return whether a call runs only shell lines whose words say everything that runs."""
     commands = {name: value for name, value in arguments.items() if is_command_name(name) and value is not None}
     others = {name: value for name, value in arguments.items() if name not in commands}
-    lines = [line for name, value in commands.items() for line in lines_of(name, value, arguments)]
-    return bool(lines) and all(map(runs_what_it_says, lines)) and not (_has_code("", others) or options_in(arguments))
+    lines = [line for name, value in commands.items() for line in read_lines(name, value, arguments)]
+    return bool(lines) and all(map(is_transparent, lines)) and not (_has_code("", others) or find_options(arguments))
 
 
 def _find_bound(name: str, value: Any, tool: Traits, context: ToolContext) -> Any:
@@ -124,11 +124,11 @@ def _text_kind(
     texts = [form for form in forms if "string" in form.get("type", "string") and not _COMBINING_KEYWORDS & form.keys()]
     if texts and all("enum" in form or "const" in form for form in texts):
         return "choice"
-    if has_name_of(name, URL_NAMES) or any(form.get("format") in _URL_FORMATS for form in forms):
+    if has_last_word(name, URL_NAMES) or any(form.get("format") in _URL_FORMATS for form in forms):
         return "url"
-    if has_name_of(name, HOST_NAMES):
+    if has_last_word(name, HOST_NAMES):
         return "host"
-    if any(found.place[:1] == (name,) for found in context.paths) or has_name_of(name, PATH_NAMES):
+    if any(found.place[:1] == (name,) for found in context.paths) or has_last_word(name, PATH_NAMES):
         return "path"
     is_number = any(form.get("type") in {"number", "integer"} for form in forms) and _plain_number(text) is not None
     return "number" if is_number else "text"
@@ -136,7 +136,7 @@ def _text_kind(
 
 def _find_text_bound(name: str, text: str, tool: Traits, context: ToolContext) -> Any:
     kind = _text_kind(name, text, tool, context)
-    if kind == "choice" or has_name_of(name, ARGUMENT_NAMES):
+    if kind == "choice" or has_last_word(name, ARGUMENT_NAMES):
         return {"equals": text}
     if kind == "url" or "://" in text:
         return {"hosts": [_read_host_and_port(text)]}
@@ -170,7 +170,7 @@ def _find_folder(text: str, context: ToolContext) -> str:
     Raises:
         _Unbounded: The path is the root, which holds everything.
     """
-    path = real(text, context.working_directory)
+    path = resolve_path(text, context.working_directory)
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     if os.path.dirname(path) == path:
         raise _Unbounded
@@ -217,13 +217,13 @@ def meets_condition(expected: Any, name: str, arguments: Mapping[str, Any], cont
         return False
     if "glob" in expected and (not isinstance(value, str) or may_lead_elsewhere(value)):
         return False
-    return condition(expected).matches(value, context) is True
+    return parse_condition(expected).matches(value, context) is True
 
 
 def _is_real(root: str) -> bool:
     """Return whether a granted folder is still itself, and not replaced by a link."""
     try:
-        return real(root, os.sep) == root
+        return resolve_path(root, os.sep) == root
     except (OSError, ValueError):
         return False
 
@@ -236,7 +236,7 @@ def resolve_roots(expected: Any, directory: str) -> Any:
     """
     if expected is None or "within" not in expected:
         return expected
-    return {**expected, "within": [real(root, directory) for root in expected["within"]]}
+    return {**expected, "within": [resolve_path(root, directory) for root in expected["within"]]}
 
 
 def is_at_most(expected: Any, offered: Any) -> bool:
@@ -249,9 +249,9 @@ def is_at_most(expected: Any, offered: Any) -> bool:
         return offered is None
     if is_same_json(expected, offered):
         return True
-    narrower = condition(expected)
+    narrower = parse_condition(expected)
     if offered is not None:
-        return "equals" not in offered and condition(offered).covers(narrower)
+        return "equals" not in offered and parse_condition(offered).covers(narrower)
     if not isinstance(narrower, OneOf):
         return "glob" in expected
     return all(isinstance(one, str) and not may_lead_elsewhere(one) for one in narrower.values)

@@ -24,9 +24,9 @@ from ferrule.approval.offer import Offer
 from ferrule.approval.question import format_name
 from ferrule.approval.request import Asked
 from ferrule.errors import DefinitionError
-from ferrule.policy.lock import definition_of
+from ferrule.policy.lock import make_definition
 from ferrule.scheduling.clock import MONOTONIC, Clock
-from ferrule.security.paths import PATH_NAMES, has_name_of, real
+from ferrule.security.paths import PATH_NAMES, has_last_word, resolve_path
 from ferrule.stores.store import Memory, Store, read_row, replace_row
 from ferrule.values.call import ToolCall
 from ferrule.values.content import truncate_text
@@ -166,7 +166,7 @@ def find_subject(call: ToolCall, decision: Decision, context: ToolContext) -> Su
     if SECRET_STARS in json.dumps(given) or _has_secret(tool.input_schema):
         return None
     try:
-        directory = real(context.working_directory, ".")
+        directory = resolve_path(context.working_directory, ".")
     except (OSError, ValueError):
         return None
     return Subject(
@@ -185,14 +185,14 @@ def find_subject(call: ToolCall, decision: Decision, context: ToolContext) -> Su
 def _resolve_path(path: str, directory: str) -> str:
     """Return the real path, or the text itself if it cannot be a path."""
     try:
-        return real(path, directory)
+        return resolve_path(path, directory)
     except (OSError, ValueError):
         return path
 
 
 def _path_texts(given: Mapping[str, Any], context: ToolContext) -> list[str]:
     """Return the paths among the arguments, by type or by name."""
-    by_name = [text for name, text in given.items() if isinstance(text, str) and has_name_of(name, PATH_NAMES)]
+    by_name = [text for name, text in given.items() if isinstance(text, str) and has_last_word(name, PATH_NAMES)]
     return [*(found.text for found in context.paths if found.place[0] in given), *by_name]
 
 
@@ -223,7 +223,7 @@ def _fingerprint(tool: Any, decision: Decision, context: ToolContext) -> str:
 
     parameters = tool.handling.parameters
     facts = {
-        "definition": definition_of(tool)["digest"],
+        "definition": make_definition(tool)["digest"],
         "mounted": [mount.name for mount in tool.mounts],
         "schema": thaw(parameters.schema),
         "asks": decision.reason if _POLICY_LINE.search(decision.rule or "") else None,

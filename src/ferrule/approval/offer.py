@@ -10,7 +10,7 @@ from typing import Any
 
 from ferrule.approval.question import format_name
 from ferrule.errors import DefinitionError
-from ferrule.policy import Condition, condition
+from ferrule.policy import Condition, parse_condition
 from ferrule.policy.reading import read_short_form
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 
@@ -87,7 +87,7 @@ class Offer:
         offered = self.arguments[part]
         try:
             given = _read_condition(text.strip(), offered)
-            if offered is not None and not condition(offered).covers(given):
+            if offered is not None and not parse_condition(offered).covers(given):
                 raise ValueError(f"{given.text} is not known to be within the offer of {_format_condition(offered)}")
         except DefinitionError as error:
             raise ValueError(str(error)) from None
@@ -110,13 +110,13 @@ def _read_condition(text: str, offered: Any) -> Condition:
     for kind, word in _LIST_WORDS.items():
         if offered is not None and kind in offered:
             values = [value.strip() for value in text.removeprefix(word).split("|")]
-            return condition({**thaw(offered), kind: values})
+            return parse_condition({**thaw(offered), kind: values})
     return read_short_form(f"it(it {text if _SHORT_FORM.match(text) else f'in {text}'})")[1]["it"]
 
 
 def _format_condition(given: Any) -> str:
     try:
-        return condition(given).text
+        return parse_condition(given).text
     except DefinitionError:  # a list or an object, shown as it is
         return json.dumps(thaw(given.get("equals", given)), ensure_ascii=False)
 

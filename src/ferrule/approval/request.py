@@ -23,7 +23,7 @@ from ferrule.arguments.parameters import Invalid
 from ferrule.errors import ToolError
 from ferrule.executors.threads import Raised, run_in_thread
 from ferrule.security.masking import format_traceback
-from ferrule.security.paths import real
+from ferrule.security.paths import resolve_path
 from ferrule.security.redactor import make_redactor
 from ferrule.security.similar_names import lookalike_key
 from ferrule.values.arguments import redact_hidden
@@ -225,7 +225,7 @@ class Asked:
             found.place[0]: found.text for found in validated.places.paths if len(found.place) == 1 and not found.is_key
         }
         changed = {name: path for name, path in paths.items() if validated[name] != self.call.arguments.get(name)}
-        real_paths = {name: real(path, self.context.working_directory) for name, path in changed.items()}
+        real_paths = {name: resolve_path(path, self.context.working_directory) for name, path in changed.items()}
         in_order = dict.fromkeys((*self.call.arguments, *validated))
         names = (name for name in in_order if name in validated and name not in self.hidden)
         return {name: real_paths.get(name, thaw(validated[name])) for name in names}

@@ -44,7 +44,7 @@ class JsonSchemaValidator:
         self._foreign = given if isinstance(given, ForeignSchema) else None
         options: dict[str, Any] = {}
         if self._foreign is not None:
-            schema, options = self._foreign.enforced(schema), self._foreign.options()
+            schema, options = self._foreign.drop_refused_patterns(schema), self._foreign.make_validator_options()
         self._schema = schema
         try:
             self._validator = jsonschema_rs.validator_for(
@@ -62,14 +62,16 @@ class JsonSchemaValidator:
     def find_errors(self, value: object) -> Iterable[Any] | None:
         """Return the errors of a value, or None if it has some and it would take too long to list them."""
         foreign = self._foreign
-        if foreign is not None and not foreign.begin(value, self._cost.max_checks if foreign.size_of_names else 1):
+        if foreign is not None and not foreign.start_validation(
+            value, self._cost.max_checks if foreign.size_of_names else 1
+        ):
             return None
         if self._validator.is_valid(value):
             return ()
         if self._cost.is_too_high(value):
             return None
         if foreign is not None:  # a new budget for the second pass
-            foreign.begin(value, 1)
+            foreign.start_validation(value, 1)
         return [*self._validator.iter_errors(value)] or None
 
 

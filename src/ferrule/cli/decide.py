@@ -16,7 +16,7 @@ from ferrule.cli import find, policies, servers
 from ferrule.cli.call import add_call, given_arguments
 from ferrule.cli.screen import lay, screen, table_of
 from ferrule.cli.text import one_line
-from ferrule.policy import Judged, Policy
+from ferrule.policy import Policy, PolicyDecision
 
 CODES = {"allow": 0, "deny": 1, "ask": 3}
 _STYLES = {"allow": "green", "ask": "yellow", "deny": "magenta"}
@@ -54,7 +54,7 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
     if said:
         console.print()
         lay(console, _guards_table(said))
-    if judged is not None and any(policies.speaks_of(rule, tool) for rule, _ in judged.said):
+    if judged is not None and any(policies.may_match_tool(rule, tool) for rule, _ in judged.answers):
         console.print()
         lay(console, _rules_table(judged, tool))
     return CODES[decision.kind]
@@ -77,11 +77,11 @@ def _guards_table(said: Sequence[Decision]) -> Table:
     return table
 
 
-def _rules_table(judged: Judged, tool: Tool) -> Table:
+def _rules_table(judged: PolicyDecision, tool: Tool) -> Table:
     table = table_of("where", "rule", "fits this call", wrapped={"rule"})
-    for rule, fits in judged.said:
-        if policies.speaks_of(rule, tool):
-            said = "yes, together" if rule in judged.together else _FITS[fits]
+    for rule, fits in judged.answers:
+        if policies.may_match_tool(rule, tool):
+            said = "yes, together" if rule in judged.joint_rules else _FITS[fits]
             style = "dim" if said == _FITS[False] else ""
             table.add_row(one_line(rule.name, _TEXT), one_line(rule.text, _TEXT), Text(said, style))
     return table

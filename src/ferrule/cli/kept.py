@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from ferrule.cli.usage import UsageError
-from ferrule.policy.files import files_of_grants
+from ferrule.policy.files import grant_files
 from ferrule.stores.store import KEY_BYTES, JsonValue, SealedFile, StoreError, make_key, private_place, read_key
 
 KEY_VARIABLE = "FERRULE_GRANTS_KEY"
@@ -27,7 +27,7 @@ class Kept:
     def __init__(self, apart_from: Iterable[str] = (), working_directory: str | None = ".") -> None:
         roots = tuple(apart_from)
         self._places = (roots, working_directory)
-        self.file, self.key_file = (private_place(file, *self._places) for file in files_of_grants())
+        self.file, self.key_file = (private_place(file, *self._places) for file in grant_files())
         if os.path.dirname(self.file) == os.path.dirname(self.key_file):
             raise StoreError(f"the key {self.key_file!r} would lie beside what it seals: give another XDG_CONFIG_HOME")
         self._sealed = self._open()

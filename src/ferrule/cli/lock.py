@@ -14,8 +14,8 @@ from ferrule import Tool, Toolset
 from ferrule.approval import preview_lines, printable
 from ferrule.cli import find, openapi, servers
 from ferrule.cli.usage import UsageError, choices
-from ferrule.policy import Trusted, lock
-from ferrule.policy.trust import how_to_trust
+from ferrule.policy import TrustedFiles, lock
+from ferrule.policy.trust import format_trust_command
 from ferrule.values.decision import Diff
 
 
@@ -43,14 +43,14 @@ def command(options: argparse.Namespace) -> int:
     if not (options.tools or servers.named(options)):
         raise UsageError("whose tools? ferrule lock --tools FILE, or --mcp FILE")
     tools, file = _tools(options), Path(options.lock)
-    now = {tool.name: lock.definition_of(tool) for tool in tools}
+    now = {tool.name: lock.make_definition(tool) for tool in tools}
     if not options.accept and not os.path.lexists(file):
         if not options.check:
             return _begin(options, file, now)
         print(printable(f"there is no {str(file)!r}: write it with `{_command(options)}`, and commit it"))
         return 1
     known = lock.read_lock(file) if os.path.lexists(file) else {}
-    why = {name: "is not there any more" for name in known if name not in now} | lock.differences(tools, known)
+    why = {name: "is not there any more" for name in known if name not in now} | lock.find_differences(tools, known)
     for name in options.accept:
         if name not in now and name not in known:
             raise UsageError(f"--accept: there is no tool {name!r}; {choices(name, [*why, *now])}")
@@ -81,7 +81,7 @@ def _command(options: argparse.Namespace, *accepted: str) -> str:
 
 def _begin(options: argparse.Namespace, file: Path, now: Mapping[str, lock.Definition]) -> int:
     """Write all tools, except look-alikes that somebody has to tell apart."""
-    like = lock.look_alikes(now)
+    like = lock.find_lookalikes(now)
     _write_lock(file, {name: one for name, one in now.items() if name not in like})
     print(printable(f"wrote {len(now) - len(like)} tools to {str(file)!r}"))
     for name, other in like.items():
@@ -90,11 +90,11 @@ def _begin(options: argparse.Namespace, file: Path, now: Mapping[str, lock.Defin
 
 
 def _write_lock(file: Path, definitions: Mapping[str, lock.Definition]) -> None:
-    text, place = lock.lock_text(definitions), os.path.abspath(file)
+    text, place = lock.format_lock(definitions), os.path.abspath(file)
     file.write_text(text, encoding="utf-8", newline="\n")
-    trusted = Trusted().versions().get(place)
+    trusted = TrustedFiles().versions().get(place)
     if trusted is not None and trusted.text != text:
-        print(printable(f"{str(file)!r} is not the version that was trusted: {how_to_trust(place)}"))
+        print(printable(f"{str(file)!r} is not the version that was trusted: {format_trust_command(place)}"))
 
 
 def _summary(options: argparse.Namespace, left: list[str], count: int) -> str:
@@ -112,11 +112,11 @@ def _tools(options: argparse.Namespace) -> Toolset:
     """
     noted: list[tuple[str, Toolset]] = []
     with servers.connected(options) as (_, more):
-        token = lock.NOTED.set(noted)
+        token = lock.RECORDED_TOOLSETS.set(noted)
         try:
             tools = find.runner(options.tools, more=more).tools
         finally:
-            lock.NOTED.reset(token)
+            lock.RECORDED_TOOLSETS.reset(token)
     if not noted:
         return tools
     file = os.path.abspath(options.lock)
@@ -128,7 +128,7 @@ def _tools(options: argparse.Namespace) -> Toolset:
 
 def _difference_lines(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     """Yield the differences of the parts, old and new."""
-    for part in lock.changed_parts(before, after) if after else ():
+    for part in lock.find_changed_parts(before, after) if after else ():
         old, new = _part_text(before.get(part)), _part_text(after.get(part))
         if old != new:
             yield f"{part}:"

@@ -14,8 +14,8 @@ from ferrule.approval import printable
 from ferrule.cli import settings
 from ferrule.cli.text import short
 from ferrule.cli.usage import UsageError
-from ferrule.policy import Finding, Judged, Policy, Rule, Trusted, found_files, load, standard_files
-from ferrule.policy.checks import fit_of
+from ferrule.policy import Finding, Policy, PolicyDecision, Rule, TrustedFiles, find_files, list_standard_files
+from ferrule.policy.checks import find_fit
 from ferrule.policy.rule import Scope
 
 _LINE = 500
@@ -57,7 +57,7 @@ def _policy_for(named: Sequence[str], of_project: Sequence[str], shadow: str | N
     files += [("session", name) for name in named]
     if not files and shadow is None:
         return None
-    policy = load(files, tools=tools, shadow=shadow, needs_trust=FOUND)
+    policy = Policy(files, tools=tools, shadow=shadow, needs_trust=FOUND)
     errors = [finding for finding in policy.findings if finding.level == "error"]
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
@@ -73,8 +73,8 @@ def _files_found() -> list[tuple[Scope, str]]:
     Raises:
         UsageError: A file that a person has trusted is gone, so its denies would be missed.
     """
-    found, trusted = found_files(), Trusted().versions()
-    for _, file in standard_files():
+    found, trusted = find_files(), TrustedFiles().versions()
+    for _, file in list_standard_files():
         if file in trusted and file not in dict(found).values():
             raise UsageError(f"{file} was trusted and is gone; if that is right: ferrule policy trust --forget {file}")
     return found
@@ -86,11 +86,13 @@ def _with_path(finding: Finding, policy: Policy) -> Finding:
     return finding._replace(source=path.removeprefix(os.getcwd() + os.sep))
 
 
-async def judged_by(policy: Policy, runner: Runner, call: ToolCall, context: ToolContext) -> tuple[Judged | None, str]:
+async def judged_by(
+    policy: Policy, runner: Runner, call: ToolCall, context: ToolContext
+) -> tuple[PolicyDecision | None, str]:
     """Return the verdict of each rule on the call in the form that the guards of `runner` see. If the call is denied
     before the guards, return None and the reason.
     """
-    seen: list[Judged] = []
+    seen: list[PolicyDecision] = []
 
     def look(call: ToolCall, context: ToolContext) -> None:
         seen.append(policy.decide(call, context))
@@ -99,13 +101,13 @@ async def judged_by(policy: Policy, runner: Runner, call: ToolCall, context: Too
     return (seen[0], "") if seen else (None, said[0].reason)
 
 
-def speaks_of(rule: Rule, tool: Tool) -> bool:
+def may_match_tool(rule: Rule, tool: Tool) -> bool:
     """Return whether the rule may apply to a call of the tool."""
-    return rule.speaks_of(tool) and fit_of(rule, tool).speaks
+    return rule.may_match_tool(tool) and find_fit(rule, tool).applies
 
 
-def why(judged: Judged) -> str:
+def why(judged: PolicyDecision) -> str:
     """Return the rule that decided, or the reason of a decision without one."""
     if judged.decision is None:
         return "it is read-only, and no rule speaks of it"
-    return "; ".join(f"{rule.name} {rule.text}" for rule in judged.spoke) or judged.decision.reason
+    return "; ".join(f"{rule.name} {rule.text}" for rule in judged.deciding_rules) or judged.decision.reason

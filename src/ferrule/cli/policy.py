@@ -20,12 +20,12 @@ from ferrule import Runner, Tool, ToolCall, ToolContext, Toolset
 from ferrule.approval import preview_lines, printable
 from ferrule.cli import servers, settings
 from ferrule.cli.list import does
-from ferrule.cli.policies import FOUND, judged_by, speaks_of, why
+from ferrule.cli.policies import FOUND, judged_by, may_match_tool, why
 from ferrule.cli.screen import lay, screen, table_of
 from ferrule.cli.text import one_line
 from ferrule.cli.timeline import NAME_WIDTH, arguments
 from ferrule.cli.usage import UsageError, choices
-from ferrule.policy import Finding, Judged, Policy, PolicyTest, Rule, Trusted, found_files, load
+from ferrule.policy import Finding, Policy, PolicyDecision, PolicyTest, Rule, TrustedFiles, find_files
 from ferrule.policy.lock import read_lock
 from ferrule.policy.policy import read_files
 from ferrule.policy.rule import Scope
@@ -74,7 +74,7 @@ def _scoped(files: Sequence[str]) -> list[tuple[Scope, str]]:
     """Return the files with their scopes. Files that are found or that trusted settings name keep theirs, others are of
     a session.
     """
-    found = found_files()
+    found = find_files()
     scopes: dict[str, Scope] = {os.path.realpath(file): scope for scope, file in found}
     for file in settings.policy_files():
         if scopes.setdefault(os.path.realpath(file), "project") == "project":
@@ -96,7 +96,7 @@ def _check_files(options: argparse.Namespace) -> int:
     if not files:
         raise UsageError("there is no policy file here: ferrule policy check FILE")
     tools = _tools(options)
-    policy = load(files, tools=tools, needs_trust=FOUND)
+    policy = Policy(files, tools=tools, needs_trust=FOUND)
     console = screen()
     print_findings(console, policy.findings)
     if modes := policy.modes - {"ask"}:
@@ -128,7 +128,7 @@ def print_findings(console: Console, findings: Sequence[Finding]) -> None:
 def _tools_table(policy: Policy, tools: Toolset) -> Table:
     table = table_of("tool", "does", "without a rule", "rules that speak of it", wrapped={"rules that speak of it"})
     for tool in tools:
-        rules = [rule for rule in policy.rules if speaks_of(rule, tool)]
+        rules = [rule for rule in policy.rules if may_match_tool(rule, tool)]
         said = "\n".join(_rule_text(rule) for rule in rules) or "none"
         table.add_row(one_line(tool.name, NAME_WIDTH), does(tool), _by_default(policy, tool), said)
     return table
@@ -159,7 +159,7 @@ class Outcome:
     """The outcome of one test."""
 
     test: PolicyTest
-    judged: Judged | None
+    judged: PolicyDecision | None
     wrong: str = ""
 
 
@@ -167,7 +167,7 @@ def _test_files(options: argparse.Namespace) -> int:
     if not options.files:
         raise UsageError("which file? ferrule policy test FILE")
     tools = _tools(options)
-    policy = load([("session", file) for file in options.files], tools=tools)
+    policy = Policy([("session", file) for file in options.files], tools=tools)
     console = screen()
     errors = [finding for finding in policy.findings if finding.level == "error"]
     print_findings(console, errors)
@@ -215,15 +215,15 @@ def _stand_in(test: PolicyTest) -> SimpleNamespace:
     return SimpleNamespace(**{name: getattr(like, name) for name in ("name", "tags", *JUDGED_TRAITS)})
 
 
-def _held_against(test: PolicyTest, judged: Judged) -> Outcome:
+def _held_against(test: PolicyTest, judged: PolicyDecision) -> Outcome:
     if _kind_said(judged) != test.expect:
         return Outcome(test, judged, f"expected {test.expect}")
-    if test.rule and not any(test.rule in f"{rule.text} {rule.reason}" for rule in judged.spoke):
+    if test.rule and not any(test.rule in f"{rule.text} {rule.reason}" for rule in judged.deciding_rules):
         return Outcome(test, judged, f"expected it of a rule with {test.rule!r}")
     return Outcome(test, judged)
 
 
-def _kind_said(judged: Judged) -> str:
+def _kind_said(judged: PolicyDecision) -> str:
     return "allow" if judged.decision is None else judged.decision.kind
 
 
@@ -254,14 +254,14 @@ def _trust_files(options: argparse.Namespace) -> int:
 
 def _files_to_trust() -> Iterator[str]:
     """Yield the policy files and settings that are found, then the policy files of settings trusted by then."""
-    found = [file for scope, file in found_files() if scope in FOUND]
+    found = [file for scope, file in find_files() if scope in FOUND]
     yield from found
     yield from settings.found()
     yield from (file for file in settings.policy_files() if file not in found)
 
 
 def _list_trusted() -> int:
-    listed = Trusted().versions()
+    listed = TrustedFiles().versions()
     for file, version in sorted(listed.items()):
         print(printable(f"{version.digest}  {file}"))
     if not listed:
@@ -270,7 +270,7 @@ def _list_trusted() -> int:
 
 
 def _forget(file: str) -> int:
-    trusted = Trusted()
+    trusted = TrustedFiles()
     if os.path.abspath(os.path.expanduser(file)) not in trusted.versions():
         print(printable(f"{file} was not trusted."))
         return 1
@@ -283,7 +283,7 @@ def _forget(file: str) -> int:
 
 def _trust(file: str) -> int:
     """Show the changes of a file, and trust it if a person at a terminal agrees."""
-    trusted = Trusted()
+    trusted = TrustedFiles()
     now = read_trusted_part(file)
     before = trusted.versions().get(now.place)
     if before is not None and before.digest == now.digest:
@@ -318,7 +318,7 @@ def _is_right(file: str, text: str) -> bool:
     if text.lstrip().startswith("{"):
         read_lock(file)
         return True
-    said = read_files([("session", file)], None, Trust(Trusted()))
+    said = read_files([("session", file)], None, Trust(TrustedFiles()))
     findings = [finding for finding in said.findings if finding not in said.notices]
     print_findings(screen(), findings)
     return not any(finding.level == "error" for finding in findings)

@@ -12,22 +12,22 @@ from ferrule import DefinitionError
 from ferrule.approval import printable
 from ferrule.cli.text import short
 from ferrule.cli.usage import UsageError
-from ferrule.policy import Trusted
+from ferrule.policy import TrustedFiles
 from ferrule.policy.settings import (
     Settings,
+    iter_settings_paths,
     parse_settings,
     read_settings,
     read_settings_to_trust,
-    settings_places,
 )
-from ferrule.policy.trust import how_to_trust
+from ferrule.policy.trust import format_trust_command
 
 _MOST_OF_A_LINE = 1_000
 
 
 def found() -> Iterator[str]:
     """Yield the files with settings in the working directory and the folders above it."""
-    for place in settings_places():
+    for place in iter_settings_paths():
         try:
             if os.path.lexists(place) and read_settings(place) is not None:
                 yield place
@@ -59,25 +59,25 @@ def policy_files() -> list[str]:
 
 
 def _policy_files_of(settings: Settings | None) -> list[str]:
-    return [] if settings is None else [settings.at(file) for file in settings.policy]
+    return [] if settings is None else [settings.resolve(file) for file in settings.policy]
 
 
 def _fill_in(options: argparse.Namespace, settings: Settings) -> None:
     if options.model is None and settings.model is not None:
         kind, _, file = settings.model.partition(":")
-        options.model = f"scripted:{settings.at(file)}" if kind == "scripted" and file else settings.model
+        options.model = f"scripted:{settings.resolve(file)}" if kind == "scripted" and file else settings.model
         options.base_url = options.base_url or settings.base_url
     if options.journal is None and settings.journal is not None:
         named = os.path.dirname(settings.journal)  # a name alone is a file of the state folder
-        options.journal = settings.at(settings.journal) if named else settings.journal
+        options.journal = settings.resolve(settings.journal) if named else settings.journal
     if not (options.tools or options.mcp or options.openapi):
         options.tools = [_tools_place(settings, where) for where in settings.tools] or None
-        options.mcp = [where if "://" in where else settings.at(where) for where in settings.mcp] or None
+        options.mcp = [where if "://" in where else settings.resolve(where) for where in settings.mcp] or None
 
 
 def _tools_place(settings: Settings, where: str) -> str:
     """Return a file's path from the folder of the settings. A module stays as it is, for Python to find by its name."""
-    return settings.at(where) if where.endswith(".py") or ".py:" in where else where
+    return settings.resolve(where) if where.endswith(".py") or ".py:" in where else where
 
 
 def _trusted_settings() -> Settings | None:
@@ -87,8 +87,8 @@ def _trusted_settings() -> Settings | None:
     If the nearest trusted ones have changed or are gone since, the policy files that the trusted version names still
     hold, as those of a changed policy do, and nothing else counts.
     """
-    versions = Trusted().versions()
-    for place in settings_places():
+    versions = TrustedFiles().versions()
+    for place in iter_settings_paths():
         is_there = os.path.lexists(place)
         try:
             if place in versions:
@@ -100,14 +100,23 @@ def _trusted_settings() -> Settings | None:
                     changed = "it, or an MCP file that it names, has changed since it was trusted"
             elif is_there and (read := read_settings(place)) is not None:
                 would_set = f"would set: {'; '.join(read[0].lines)}"
-                _say(place, "is not used, as nobody has trusted it", f"read it, then {how_to_trust(place)}", would_set)
+                _say(
+                    place,
+                    "is not used, as nobody has trusted it",
+                    f"read it, then {format_trust_command(place)}",
+                    would_set,
+                )
         except DefinitionError as error:
             changed = str(error)
             if place not in versions:
                 _say(place, f"is not used: {error}")
         if place in versions:
             remedy = f"`ferrule policy trust --forget {shlex.quote(place)}`"
-            remedy = f"read it, then {how_to_trust(place)}, or {remedy}" if is_there else f"if that is right, {remedy}"
+            remedy = (
+                f"read it, then {format_trust_command(place)}, or {remedy}"
+                if is_there
+                else f"if that is right, {remedy}"
+            )
             _say(place, f"is not used, but for its policy: {changed}", remedy)
             older = parse_settings(versions[place].text, place)
             return Settings(older.folder, policy=older.policy)

@@ -13,9 +13,9 @@ from ferrule import DefinitionError, Status
 from ferrule.loop.agent_loop import Status as RunStatus
 from ferrule.models import Answer
 from ferrule.policy import Finding
-from ferrule.policy.conditions import nearest
-from ferrule.policy.reading import one_text, plain_table, read_keys, texts_of
-from ferrule.policy.toml_lines import FoundLines, NoToml, read_toml
+from ferrule.policy.conditions import suggest_name
+from ferrule.policy.reading import read_keys, read_plain_table, read_text, read_texts
+from ferrule.policy.toml_lines import TomlError, TomlLines, read_toml
 from ferrule.security.paths import read_file
 
 Approval: TypeAlias = Literal["yes", "no", "later"]
@@ -90,15 +90,15 @@ def read_tool_tests(source: str) -> ToolTests:
 
     try:
         data, lines = read_toml(read_file(source, _MOST_TEST_FILE).decode("utf-8"))
-    except NoToml as error:
+    except TomlError as error:
         refuse(error.line, error)
-        data, lines = {}, FoundLines("")
+        data, lines = {}, TomlLines("")
     except UnicodeDecodeError as error:
         refuse(0, f"it is no UTF-8: {error}")
-        data, lines = {}, FoundLines("")
+        data, lines = {}, TomlLines("")
     except ValueError as error:
         refuse(0, f"it cannot be read: {error}")
-        data, lines = {}, FoundLines("")
+        data, lines = {}, TomlLines("")
     head = _read_head(data, lines, refuse)
     tests = tuple(_read_tests(head.get("test", ()), lines, source, refuse))
     if not (tests or findings):
@@ -122,20 +122,23 @@ def _place_from(folder: Path, place: str) -> str:
     return str(folder / place) if is_file else place
 
 
-def _read_head(data: Mapping[str, Any], lines: FoundLines, refuse: Callable[[int, object], None]) -> dict[str, Any]:
+def _read_head(data: Mapping[str, Any], lines: TomlLines, refuse: Callable[[int, object], None]) -> dict[str, Any]:
     head: dict[str, Any] = {}
     for key, value in data.items():
         head |= (
-            _made_or_refused(partial(read_keys, {key: value}, _OF_FILE, "a file of tests"), lines.of(key), refuse) or {}
+            _made_or_refused(
+                partial(read_keys, {key: value}, _OF_FILE, "a file of tests"), lines.find_line(key), refuse
+            )
+            or {}
         )
     return head
 
 
 def _read_tests(
-    tables: Sequence[Mapping[str, Any]], lines: FoundLines, source: str, refuse: Callable[[int, object], None]
+    tables: Sequence[Mapping[str, Any]], lines: TomlLines, source: str, refuse: Callable[[int, object], None]
 ) -> Iterator[ToolTest]:
     for at, table in enumerate(tables):
-        line = lines.of("test", at)
+        line = lines.find_line("test", at)
         made = _made_or_refused(partial(_tool_test, table, source, line), line, refuse)
         if made is not None:
             yield made
@@ -167,9 +170,8 @@ def _tool_test(table: Mapping[str, Any], source: str, line: int) -> ToolTest:
         raise DefinitionError(f"a test expects something: {', '.join(sorted(_EXPECTATIONS - others))}")
     statuses = get_args(Status if test.call is not None else RunStatus)
     if test.status is not None and test.status not in statuses:
-        raise DefinitionError(
-            f"the status of {kind} is one of {', '.join(statuses)}, not {test.status!r}{nearest(test.status, statuses)}"
-        )
+        suggestion = suggest_name(test.status, statuses)
+        raise DefinitionError(f"the status of {kind} is one of {', '.join(statuses)}, not {test.status!r}{suggestion}")
     return test
 
 
@@ -183,11 +185,11 @@ def _yes_or_no(given: Any, key: str) -> bool:
 
 
 def _read_arguments(given: Any, key: str) -> Arguments:
-    return given if isinstance(given, str) else plain_table(given, key)
+    return given if isinstance(given, str) else read_plain_table(given, key)
 
 
 def _text_or_texts(given: Any, key: str) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) and given else texts_of(given, key)
+    return (given,) if isinstance(given, str) and given else read_texts(given, key)
 
 
 def _read_approval(given: Any, key: str) -> Mapping[str, Approval] | Approval:
@@ -213,7 +215,9 @@ def _read_called(given: Any, key: str) -> tuple[Called, ...]:
 
 
 def _read_called_table(table: dict[str, Any], key: str) -> Called:
-    read = read_keys(table, {"call": one_text, "arguments": plain_table, "times": _read_times}, f"a table of {key}")
+    read = read_keys(
+        table, {"call": read_text, "arguments": read_plain_table, "times": _read_times}, f"a table of {key}"
+    )
     return Called(_call_in(read, key), read.get("arguments", {}), read.get("times"))
 
 
@@ -230,7 +234,7 @@ def _read_denied(given: Any, key: str) -> tuple[Denied, ...]:
 
 
 def _read_denied_table(table: dict[str, Any], key: str) -> Denied:
-    read = read_keys(table, {"call": one_text, "rule": one_text}, f"a table of {key}")
+    read = read_keys(table, {"call": read_text, "rule": read_text}, f"a table of {key}")
     return Denied(_call_in(read, key), read.get("rule", ""))
 
 
@@ -252,7 +256,7 @@ def _read_turn(parts: list[Any]) -> Answer:
     for part in parts:
         if not isinstance(part, dict) or not part.keys() & {"say", "call"}:
             raise DefinitionError(f'a turn is {{ say = "…" }}, {{ call = "…" }}, or a list of these, not {part!r:.80}')
-        read = read_keys(part, {"say": one_text, "call": one_text, "arguments": _read_arguments}, "a turn")
+        read = read_keys(part, {"say": read_text, "call": read_text, "arguments": _read_arguments}, "a turn")
         said += [read["say"]] if "say" in read else []
         calls += [(read["call"], read.get("arguments", {}))] if "call" in read else []
         if "arguments" in read and "call" not in read:
@@ -267,14 +271,14 @@ def _read_tables(given: Any, key: str) -> list[dict[str, Any]]:
 
 
 _OF_FILE: Final = {
-    "tools": texts_of,
-    "policy": one_text,
-    "answers": plain_table,
+    "tools": read_texts,
+    "policy": read_text,
+    "answers": read_plain_table,
     "live": _yes_or_no,
     "test": _read_tables,
 }
 _OF_TOOL_TEST: Final = {
-    **dict.fromkeys(("name", "call", "user", "principal", "session", "status"), one_text),
+    **dict.fromkeys(("name", "call", "user", "principal", "session", "status"), read_text),
     **dict.fromkeys(("result_contains", "reply_contains", "told_contains", "not_called"), _text_or_texts),
     "arguments": _read_arguments,
     "model": _read_turns,

@@ -14,7 +14,7 @@ from ferrule.cli.usage import UsageError
 from ferrule.journal import memory
 from ferrule.loop.agent_loop import run
 from ferrule.models import Message, Scripted
-from ferrule.policy import Policy, load
+from ferrule.policy import Policy
 from ferrule.testing import Recorder, fake
 from ferrule.testing.comparing import arguments_of, as_call, came_to
 from ferrule.testing.fake import tool_named
@@ -68,7 +68,7 @@ def ready(file: ToolTests, tools: Sequence[str] | None, more: Toolset | None) ->
 def _policy(file: ToolTests, tools: Toolset, found: list[Policy]) -> Policy | None:
     if file.policy is None:
         return None
-    policy = load([("session", file.policy)], tools=tools)
+    policy = Policy([("session", file.policy)], tools=tools)
     errors = [one for one in policy.findings if one.level == "error"]
     if errors:
         raise UsageError(f"the policy of {file.source}: {errors[0]}")

@@ -19,7 +19,7 @@ from ferrule.cli.screen import lay, screen
 from ferrule.cli.usage import UsageError, at_least_one, choices
 from ferrule.mcp.serve._tokens import LIMIT_KEYS, Limits, Token, check_name, hash_token, parse_tokens, read_token_file
 from ferrule.policy.files import configuration_folder
-from ferrule.security.paths import open_directory, real
+from ferrule.security.paths import open_directory, resolve_path
 
 _TOKENS_FILE = "tokens.toml"
 _DAYS = 365
@@ -48,7 +48,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Make, list or remove tokens."""
-    place = real(file_of(options.tokens), ".")
+    place = resolve_path(file_of(options.tokens), ".")
     limits = Limits(*(getattr(options, field) for field in LIMIT_KEYS))
     if options.action != "new" and (options.principal or options.days or any(limits)):
         raise UsageError(f"--principal, --days and limits are for ferrule token new, not for {options.action}")

@@ -250,7 +250,7 @@ class Toolset:
         """
         from ferrule.policy import lock  # lock imports toolsets
 
-        return lock.locked(self, file)
+        return lock.lock_tools(self, file)
 
     @property
     def fingerprint(self) -> str:

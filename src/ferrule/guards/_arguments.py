@@ -14,69 +14,70 @@ QUOTES_AND_BLANKS: Final = "'\"` \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2
     map(chr, range(0x2000, 0x200B))
 )
 """Quotes and blanks. They do not count at the ends of a text."""
-_OF_OTHERS = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
+_COMBINING_KEYWORDS = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
 
 
-def given_names(guard: str, **options: Iterable[str]) -> list[frozenset[str]]:
+def read_names(guard: str, **options: Iterable[str]) -> list[frozenset[str]]:
     """Return the parameter names passed to a guard, one set for each option.
 
     Raises:
         DefinitionError: A value is not a name, or a name is in two options.
     """
-    found: dict[str, frozenset[str]] = {}
-    for option, given in options.items():
-        names: tuple[Any, ...] = () if isinstance(given, str) else tuple(given)
-        if isinstance(given, str) or not all(isinstance(name, str) and name for name in names):
-            raise DefinitionError(f"{guard}({option}=…) takes names such as ('target', 'place'), not {given!r}")
-        for before, others in found.items():
-            if both := others & set(names):
-                raise DefinitionError(f"{guard}(…): {sorted(both)} cannot be in `{before}` and in `{option}`")
-        found[option] = frozenset(names)
-    return list(found.values())
+    sets: dict[str, frozenset[str]] = {}
+    for option, value in options.items():
+        names: tuple[Any, ...] = () if isinstance(value, str) else tuple(value)
+        if isinstance(value, str) or not all(isinstance(name, str) and name for name in names):
+            raise DefinitionError(f"{guard}({option}=…) takes names such as ('target', 'place'), not {value!r}")
+        for other_option, others in sets.items():
+            if shared := others & set(names):
+                raise DefinitionError(f"{guard}(…): {sorted(shared)} cannot be in both {other_option!r} and {option!r}")
+        sets[option] = frozenset(names)
+    return list(sets.values())
 
 
-def says_text(forms: Iterable[Schema]) -> bool:
+def declares_text(forms: Iterable[Schema]) -> bool:
     """Return whether the schema declares the kind of text, by `contentMediaType` or base64, in every form of text."""
-    forms = [form for form in forms if not _OF_OTHERS & form.keys()]
-    of_text = [form for form in forms if "string" in form.get("type", "string")]
-    told = ("contentMediaType" in form or form.get("contentEncoding") == "base64" for form in of_text)
-    return bool(of_text) and all(told)
+    forms = [form for form in forms if not _COMBINING_KEYWORDS & form.keys()]
+    text_forms = [form for form in forms if "string" in form.get("type", "string")]
+    return bool(text_forms) and all(
+        "contentMediaType" in form or form.get("contentEncoding") == "base64" for form in text_forms
+    )
 
 
-def lists_values(schema: Schema, place: Place) -> bool:
+def has_listed_values(schema: Schema, place: Place) -> bool:
     """Return whether a tool's schema lists the values for a place. Such a place holds no free text."""
-    forms = [form for form in forms_at(schema, place) if not _OF_OTHERS & form.keys()]
+    forms = [form for form in find_place_forms(schema, place) if not _COMBINING_KEYWORDS & form.keys()]
     return bool(forms) and all("enum" in form or "const" in form for form in forms)
 
 
-def forms_at(schema: Schema, place: Place) -> list[Schema]:
+def find_place_forms(schema: Schema, place: Place) -> list[Schema]:
     """Return the schemas that a tool's schema has for a place, one for each form of the value."""
     nodes: list[Any] = [schema]
     for part in place:
         forms = find_forms(nodes, schema)
-        below = (property_schemas(form, part) if isinstance(part, str) else item_schemas(form, part) for form in forms)
-        nodes = [node for found in below for node in found]
+        inner = (property_schemas(form, part) if isinstance(part, str) else item_schemas(form, part) for form in forms)
+        nodes = [node for schemas in inner for node in schemas]
     return find_forms(nodes, schema)
 
 
-def quoted_value(place: Place, text: str) -> str:
+def format_argument(place: Place, text: str) -> str:
     """Return `place='text'`, shortened."""
-    return f"{place_text(place)}={text[:QUOTE_LENGTH]!r}"
+    return f"{format_place(place)}={text[:QUOTE_LENGTH]!r}"
 
 
-def place_text(place: Place) -> str:
+def format_place(place: Place) -> str:
     """Return `a.b[0]`, shortened, in one line."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
     text = text if text.isprintable() else repr(text)
     return text if len(text) <= QUOTE_LENGTH else f"{text[:QUOTE_LENGTH]}…"
 
 
-def remedy(guard: str, place: Place, unnamed: Collection[Place]) -> str:
+def suggest_exemption(guard: str, place: Place, unnamed: Collection[Place]) -> str:
     """Return a hint for the program: how to exempt a text from the guard.
 
     The hint has the nearest name in the place with an entry in the schema.
     """
     for end in range(len(place), 0, -1):
         if isinstance(place[end - 1], str) and place[:end] not in unnamed:
-            return f" (if it is none: {guard}(…, text=({place[end - 1]!r},)))"
-    return f" (if it is none: a schema that names it, and {guard}(…, text=…))"
+            return f" (if it is not: {guard}(…, text=({place[end - 1]!r},)))"
+    return f" (if it is not: name it in the schema, and in {guard}(…, text=…))"

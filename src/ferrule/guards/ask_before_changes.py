@@ -7,7 +7,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, ask
 
-_EACH = 80
+_QUOTE_LENGTH = 80
 
 
 def ask_before_changes(call: ToolCall, context: ToolContext) -> Decision | None:
@@ -20,7 +20,7 @@ def ask_before_changes(call: ToolCall, context: ToolContext) -> Decision | None:
     if tool is not None and tool.read_only is True:
         return None
     name = call.name if call.name.isidentifier() and call.name.isprintable() else repr(call.name)
-    return ask(f"{name if len(name) <= _EACH else name[:_EACH] + '…'} changes things")
+    return ask(f"{name if len(name) <= _QUOTE_LENGTH else name[:_QUOTE_LENGTH] + '…'} changes things")
 
 
 def _may_ask(tool: Tool) -> bool:

@@ -10,17 +10,24 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
-from ferrule.guards._arguments import QUOTES_AND_BLANKS, given_names, place_text, quoted_value, remedy, says_text
-from ferrule.security.paths import has_name_of
+from ferrule.guards._arguments import (
+    QUOTES_AND_BLANKS,
+    declares_text,
+    format_argument,
+    format_place,
+    read_names,
+    suggest_exemption,
+)
+from ferrule.security.paths import has_last_word
 from ferrule.security.schema_walk import Schema, find_forms, item_schemas, match_forms, property_schemas
-from ferrule.security.urls import HOST_NAMES, URL_NAMES, Destinations, Url, read_host, read_url, stays_on_its_host
+from ferrule.security.urls import HOST_NAMES, URL_NAMES, Destinations, Url, has_no_host, read_host, read_url
 from ferrule.values.arguments import Place
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
 
 _Role: TypeAlias = Literal["url", "reference", "host"]
-_ROLE_OF_FORMAT: Final[Mapping[str, _Role]] = {
+_FORMAT_ROLES: Final[Mapping[str, _Role]] = {
     **dict.fromkeys(("uri", "iri", "uri-template", "multi-host-uri"), "url"),
     **dict.fromkeys(("uri-reference", "iri-reference"), "reference"),
     **dict.fromkeys(("hostname", "idn-hostname", "ipv4", "ipv6", "ipvanyaddress"), "host"),
@@ -42,10 +49,10 @@ It covers clients that take backslashes for slashes or accept any number of them
 with a scheme of their own before the URL: `view-source:`, `jar:`, urllib's `URL:`. Without a scheme, a text with a
 blank in place of the host is no URL: `//TODO this`.
 """
-_NOT_COUNTED: Final = QUOTES_AND_BLANKS + "<>\ufeff\u200b" + "".join(map(chr, range(32)))
+_STRIPPED: Final = QUOTES_AND_BLANKS + "<>\ufeff\u200b" + "".join(map(chr, range(32)))
 """Characters removed at the ends of a URL by the URL Standard, RFC 3986's appendix C, and clients that strip a text."""
-_SENTENCE_ENDS: Final = _NOT_COUNTED + ",;:!)}"
-_DROPPED: Final = str.maketrans("", "", "\t\r\n")
+_SENTENCE_ENDS: Final = _STRIPPED + ",;:!)}"
+_WITHOUT_BREAKS: Final = str.maketrans("", "", "\t\r\n")
 """Characters that the URL Standard removes from a URL at any position."""
 _LEAST_ADDRESS: Final = 2**24
 """The least number that is the IPv4 address of something: 0.0.0.0/8 is none (RFC 1122)."""
@@ -83,12 +90,12 @@ def hosts(
     Raises:
         DefinitionError: A pattern, a scheme, a port or a name is invalid.
     """
-    rules = Destinations.of(allowed, ask, deny, schemes, ports)
-    named, texts = given_names("hosts", parameters=parameters, text=text)
+    rules = Destinations.from_options(allowed, ask, deny, schemes, ports)
+    named, texts = read_names("hosts", parameters=parameters, text=text)
 
     def guard(call: ToolCall, context: ToolContext) -> Decision | None:
         judge = _HostJudge(rules, named, texts, getattr(context, "tool", None))
-        judge.mapping(call.arguments, [judge.schema], (), None)
+        judge.judge_mapping(call.arguments, [judge.schema], (), None)
         return judge.decision
 
     vars(guard)["asks"] = bool(rules.ask or rules.deny)  # a URL may or may not match a pattern of `deny`
@@ -107,59 +114,60 @@ class _HostJudge:
         self.hidden = getattr(tool, "hidden", ())
         self.decision: Decision | None = None
         self.unnamed: set[Place] = set()
-        self.known: dict[tuple[int, ...], list[Schema]] = {}
+        self.forms_by_nodes: dict[tuple[int, ...], list[Schema]] = {}
 
-    def mapping(self, values: Mapping[str, Any], nodes: list[Any], place: Place, role: _Role | None) -> None:
-        forms = match_forms(values, self.forms(nodes))
-        of_keys = [form["propertyNames"] for form in forms if "propertyNames" in form]
+    def judge_mapping(self, values: Mapping[str, Any], nodes: list[Any], place: Place, role: _Role | None) -> None:
+        forms = match_forms(values, self.find_forms(nodes))
+        key_schemas = [form["propertyNames"] for form in forms if "propertyNames" in form]
         for key, value in values.items():
             inner = (*place, key)
             if not any(key in form.get("properties", ()) for form in forms):
                 self.unnamed.add(inner)
             inherited = role if inner in self.unnamed else None
-            self.text(key, self.forms(of_keys), inner, "host" if inherited == "host" else None)
+            self.judge_text(key, self.find_forms(key_schemas), inner, "host" if inherited == "host" else None)
             if key not in self.texts or inner in self.unnamed:
-                below = [node for form in forms for node in property_schemas(form, key)]
-                self.value(value, below, inner, self.role_of_name(key) or inherited)
+                inner_nodes = [node for form in forms for node in property_schemas(form, key)]
+                self.judge_value(value, inner_nodes, inner, self.find_role(key) or inherited)
 
-    def value(self, value: Any, nodes: list[Any], place: Place, role: _Role | None) -> None:
-        forms = self.forms(nodes)
-        role = _role_of_forms(forms) or role
+    def judge_value(self, value: Any, nodes: list[Any], place: Place, role: _Role | None) -> None:
+        forms = self.find_forms(nodes)
+        role = _find_role(forms) or role
         if isinstance(value, str):
-            self.text(value, forms, place, role)
+            self.judge_text(value, forms, place, role)
         elif isinstance(value, Mapping):
-            self.mapping(value, nodes, place, role)
+            self.judge_mapping(value, nodes, place, role)
         elif isinstance(value, list | tuple):
             for at, one in enumerate(value):
-                self.value(one, [node for form in forms for node in item_schemas(form, at)], (*place, at), role)
+                self.judge_value(one, [node for form in forms for node in item_schemas(form, at)], (*place, at), role)
         elif role == "host" and type(value) in {int, float}:
             if type(value) is float or not 0 < value < _LEAST_ADDRESS:
-                self.keep("deny", place, f"{place_text(place)} must be a host as text, and is a number")
+                self.add_decision("deny", place, f"{format_place(place)} must be a host as text, not a number")
 
-    def text(self, text: str, forms: list[Schema], place: Place, role: _Role | None) -> None:
-        role = None if _is_constant(text, forms) else _role_of_forms(forms) or role
+    def judge_text(self, text: str, forms: list[Schema], place: Place, role: _Role | None) -> None:
+        role = None if _is_constant(text, forms) else _find_role(forms) or role
         if role is not None:
-            self.judge(text, role, place, quoted_value(place, text))
-        elif place[0] not in self.hidden and not says_text(forms):
-            given = f"{quoted_value(place, text)} reads as a URL{remedy('hosts', place, self.unnamed)} and"
-            for read in _readings_as_url(text):
-                self.judge(read, "url", place, given)
+            self.judge_url(text, role, place, format_argument(place, text))
+        elif place[0] not in self.hidden and not declares_text(forms):
+            exemption = suggest_exemption("hosts", place, self.unnamed)
+            description = f"{format_argument(place, text)} reads as a URL{exemption} and"
+            for read in _iter_urls(text):
+                self.judge_url(read, "url", place, description)
 
-    def judge(self, text: str, role: _Role, place: Place, given: str) -> None:
+    def judge_url(self, text: str, role: _Role, place: Place, description: str) -> None:
         if role != "host" and self.reaches_no_host(text, role):
             return
         try:
-            found = _read_as(text, role)
+            url = _parse_url(text, role)
         except ValueError as error:
-            self.keep("deny", place, f"{given} cannot be judged: {error}")
+            self.add_decision("deny", place, f"{description} cannot be judged: {error}")
             return
-        kind, why = self.rules.verdict(found)
+        kind, reason = self.rules.verdict(url)
         if kind != "allow":
-            self.keep(kind, place, f"{given} {why}")
+            self.add_decision(kind, place, f"{description} {reason}")
 
     def reaches_no_host(self, text: str, role: _Role) -> bool:
         """Return whether a URL has a scheme without hosts, or is a reference that stays on its host."""
-        if not text or stays_on_its_host(text):
+        if not text or has_no_host(text):
             return True
         if "\\" in text or not text.isprintable():
             return False
@@ -167,26 +175,26 @@ class _HostJudge:
             return scheme[1].lower() in _WITHOUT_HOST.intersection(self.rules.schemes)
         return role == "reference" and _RELATIVE.fullmatch(text) is not None
 
-    def keep(self, kind: Literal["ask", "deny"], place: Place, reason: str) -> None:
+    def add_decision(self, kind: Literal["ask", "deny"], place: Place, reason: str) -> None:
         if place[0] in self.hidden:
-            reason = "a URL that only the program knows leads to a host that is not allowed"
-        found = Decision(kind, reason)
-        self.decision = found if self.decision is None else self.decision.stricter(found)
+            reason = "a URL set by the program leads to a host that is not allowed"
+        decision = Decision(kind, reason)
+        self.decision = decision if self.decision is None else self.decision.stricter(decision)
 
-    def role_of_name(self, key: str) -> _Role | None:
-        if key in self.named or has_name_of(key, HOST_NAMES):
+    def find_role(self, key: str) -> _Role | None:
+        if key in self.named or has_last_word(key, HOST_NAMES):
             return "host"
-        return "url" if has_name_of(key, URL_NAMES) else None
+        return "url" if has_last_word(key, URL_NAMES) else None
 
-    def forms(self, nodes: list[Any]) -> list[Schema]:
+    def find_forms(self, nodes: list[Any]) -> list[Schema]:
         ids = tuple(map(id, nodes))
-        if ids not in self.known:
-            self.known[ids] = find_forms(nodes, self.schema)
-        return self.known[ids]
+        if ids not in self.forms_by_nodes:
+            self.forms_by_nodes[ids] = find_forms(nodes, self.schema)
+        return self.forms_by_nodes[ids]
 
 
-def _role_of_forms(forms: Iterable[Schema]) -> _Role | None:
-    roles = [_ROLE_OF_FORMAT[str(form["format"])] for form in forms if str(form.get("format")) in _ROLE_OF_FORMAT]
+def _find_role(forms: Iterable[Schema]) -> _Role | None:
+    roles = [_FORMAT_ROLES[str(form["format"])] for form in forms if str(form.get("format")) in _FORMAT_ROLES]
     return next((role for role in ("url", "host", "reference") if role in roles), None)
 
 
@@ -195,16 +203,16 @@ def _is_constant(text: str, forms: Iterable[Schema]) -> bool:
     return any(text in form.get("enum", ()) or text == form.get("const") for form in forms)
 
 
-def _read_as(text: str, role: _Role) -> Url:
+def _parse_url(text: str, role: _Role) -> Url:
     return read_host(text) if role == "host" and "://" not in text else read_url(text)
 
 
-def _readings_as_url(text: str) -> Iterator[str]:
+def _iter_urls(text: str) -> Iterator[str]:
     """Yield the URLs at the beginning of a text.
 
     A client may take the text as it is, strip it, remove line breaks, or open the URL behind another scheme.
     """
-    plain = text.strip(_NOT_COUNTED)
-    for read in dict.fromkeys((plain, plain.translate(_DROPPED))):
+    plain = text.strip(_STRIPPED)
+    for read in dict.fromkeys((plain, plain.translate(_WITHOUT_BREAKS))):
         if begins := _BEGINS_AS_URL.match(read):
             yield read[begins.start("url") :].split(maxsplit=1)[0].rstrip(_SENTENCE_ENDS)

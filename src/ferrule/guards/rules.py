@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.policy import Policy, Trusted, load
+from ferrule.policy import Policy, TrustedFiles
 from ferrule.policy.rule import Scope
 
 Files: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -21,7 +21,7 @@ def rules(
     session: Files = (),
     tools: Iterable[Any] | None = None,
     shadow: str | os.PathLike[str] | None = None,
-    trusted: Trusted | str | os.PathLike[str] | None = None,
+    trusted: TrustedFiles | str | os.PathLike[str] | None = None,
 ) -> Policy:
     """Make a guard from the rules in policy files: deny, then ask, then allow, in any order in the files.
 
@@ -39,16 +39,16 @@ def rules(
         DefinitionError: The files have errors; the text lists all of them with file and line.
     """
     scopes: dict[Scope, Files] = {"managed": managed, "user": user, "project": project, "session": session}
-    given: list[tuple[Scope, str | os.PathLike[str]]] = [("managed", file) for file in files]
-    given += [(scope, file) for scope, listed in scopes.items() for file in _files_of(listed)]
-    if not given:
+    scoped: list[tuple[Scope, str | os.PathLike[str]]] = [("managed", file) for file in files]
+    scoped += [(scope, file) for scope, listed in scopes.items() for file in _list_files(listed)]
+    if not scoped:
         raise DefinitionError('rules(…) takes policy files, such as rules("policy.toml")')
-    kept = trusted if isinstance(trusted, Trusted) else Trusted(trusted)
-    policy = load(given, tools=tools, shadow=shadow, trusted=kept)
-    if errors := [str(one) for one in policy.findings if one.level == "error"]:
+    trusted_files = trusted if isinstance(trusted, TrustedFiles) else TrustedFiles(trusted)
+    policy = Policy(scoped, tools=tools, shadow=shadow, trusted=trusted_files)
+    if errors := [str(finding) for finding in policy.findings if finding.level == "error"]:
         raise DefinitionError("\n".join(errors))
     return policy
 
 
-def _files_of(files: Files) -> list[str | os.PathLike[str]]:
+def _list_files(files: Files) -> list[str | os.PathLike[str]]:
     return [files] if isinstance(files, str | os.PathLike) else list(files)

@@ -14,31 +14,31 @@ from typing import Any, Final
 from ferrule.guards._arguments import (
     QUOTE_LENGTH,
     QUOTES_AND_BLANKS,
-    forms_at,
-    given_names,
-    place_text,
-    quoted_value,
-    remedy,
-    says_text,
+    declares_text,
+    find_place_forms,
+    format_argument,
+    format_place,
+    read_names,
+    suggest_exemption,
 )
-from ferrule.security.command_arguments import is_elsewhere
-from ferrule.security.commands import COMMAND_NAMES, targets
-from ferrule.security.paths import ALLOWED_PATHS, PATH_NAMES, Roots, contains, has_name_of, real
+from ferrule.security.command_arguments import has_directory
+from ferrule.security.commands import COMMAND_NAMES, find_redirection_targets
+from ferrule.security.paths import ALLOWED_PATHS, PATH_NAMES, Roots, contains, has_last_word, resolve_path
 from ferrule.values.arguments import Place
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, deny
 
 _URL = re.compile(r"file:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_WRITTEN_FILE_URL = r"(?:file:|<*(?:[a-z][a-z0-9+.-]*+:)*?file:[/\\])"
+_FILE_URL_TEXT = r"(?:file:|<*(?:[a-z][a-z0-9+.-]*+:)*?file:[/\\])"
 """A file URL, also in angle brackets (RFC 3986's appendix C) or behind another scheme, as urllib opens it."""
-_FILE_URL = re.compile(_WRITTEN_FILE_URL, re.IGNORECASE)
+_FILE_URL = re.compile(_FILE_URL_TEXT, re.IGNORECASE)
 _READS_AS_PATH = re.compile(
-    rf"[{QUOTES_AND_BLANKS}]*(?:[/~{re.escape(os.sep)}]|[a-z]:|\\\\|{_WRITTEN_FILE_URL})", re.IGNORECASE
+    rf"[{QUOTES_AND_BLANKS}]*(?:[/~{re.escape(os.sep)}]|[a-z]:|\\\\|{_FILE_URL_TEXT})", re.IGNORECASE
 )
 """The beginning of a text that may be a path. A text with a `..` part may be one too."""
-_OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\[^\\/\s]+[\\/]")
-_LONGEST_OPENED: Final = 32_767 if os.name == "nt" else 4_095
+_WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]|\\\\[^\\/\s]+[\\/]")
+_MAX_SYSTEM_PATH: Final = 32_767 if os.name == "nt" else 4_095
 
 
 def within(
@@ -73,21 +73,21 @@ def within(
         DefinitionError: A root or a name is invalid.
     """
     fixed = Roots(*roots)
-    paths, texts = given_names("within", parameters=parameters, text=text)
+    paths, texts = read_names("within", parameters=parameters, text=text)
     allowed = ", ".join(repr(os.fspath(root)) for root in roots) or "the working directory"
 
     def guard(call: ToolCall, context: ToolContext) -> Decision | None:
-        given = context.fields.working_directory
-        judge = _Judge(fixed.seen_from(given), fixed.base(given), allowed, paths, texts, call, context)
+        folder = context.fields.working_directory
+        judge = _Judge(fixed.resolve_roots(folder), fixed.find_base(folder), allowed, paths, texts, call, context)
         try:
-            arguments = judge.mapping(call.arguments, (), named=False, is_text=False)
+            arguments = judge.judge_mapping(call.arguments, (), named=False, is_text=False)
         except _Outside as refusal:
-            return deny(_HIDDEN_OUTSIDE if refusal.place[0] in judge.hidden else str(refusal))
+            return deny(_HIDDEN_REASON if refusal.place[0] in judge.hidden else str(refusal))
         if judge.found_paths and context.running_call is not None:
             ALLOWED_PATHS[context.running_call] = frozenset(judge.found_paths)
         return allow(arguments=arguments) if judge.changed else None
 
-    vars(guard)["roots"] = tuple(fixed.seen_from(None))  # read by code with files to keep apart from the roots
+    vars(guard)["roots"] = tuple(fixed.resolve_roots(None))  # read by code with files to keep apart from the roots
     vars(guard)["asks"] = False
     guard.__name__ = guard.__qualname__ = f"within({', '.join(repr(os.fspath(root)) for root in roots)})"
     return guard
@@ -101,7 +101,7 @@ class _Outside(Exception):
         self.place = place
 
 
-_HIDDEN_OUTSIDE = "a path that only the program knows is outside of what may be reached"
+_HIDDEN_REASON = "a path set by the program is outside the allowed paths"
 
 
 class _Judge:
@@ -127,55 +127,55 @@ class _Judge:
         self.changed = False
         self.found_paths: set[str] = set()
         places = call.arguments.places
-        known = () if places is None else places.paths
-        self.keys = {found.place for found in known if found.is_key}
-        self.values = {found.place for found in known if not found.is_key}
+        declared = () if places is None else places.paths
+        self.keys = {path.place for path in declared if path.is_key}
+        self.values = {path.place for path in declared if not path.is_key}
         self.unnamed = frozenset() if places is None else places.unnamed
 
-    def mapping(self, values: Mapping[str, Any], place: Place, *, named: bool, is_text: bool) -> dict[str, Any]:
+    def judge_mapping(self, values: Mapping[str, Any], place: Place, *, named: bool, is_text: bool) -> dict[str, Any]:
         judged: dict[str, Any] = {}
         for key, value in values.items():
             inner = (*place, key)
             is_path = inner in self.keys or (named and inner in self.unnamed and inner not in self.values)
             if not is_path and not is_text:
-                self.not_outside(key, inner, is_key=True)
-            name = self.path(key, inner) if is_path else key
+                self.judge_text(key, inner, is_key=True)
+            name = self.judge_path(key, inner) if is_path else key
             if name in judged:
-                raise _Outside(inner, f"two keys of {place_text(place)} are one path: {key[:QUOTE_LENGTH]!r}")
+                raise _Outside(inner, f"two keys of {format_place(place)} are one path: {key[:QUOTE_LENGTH]!r}")
             text = is_text or (key in self.texts and inner not in self.unnamed)
-            below = not (text or is_path) and (key in self.paths or has_name_of(key, PATH_NAMES))
+            is_named = not (text or is_path) and (key in self.paths or has_last_word(key, PATH_NAMES))
             # A value from the program is checked only if it is declared a path, however it reads.
-            judged[name] = self.value(value, inner, named=below, is_text=text or inner[0] in self.hidden)
-            if has_name_of(key, COMMAND_NAMES) and not text:
-                self.shell_lines(value, inner, is_elsewhere(values))
+            judged[name] = self.judge_value(value, inner, named=is_named, is_text=text or inner[0] in self.hidden)
+            if has_last_word(key, COMMAND_NAMES) and not text:
+                self.judge_lines(value, inner, has_directory(values))
         return judged
 
-    def value(self, value: Any, place: Place, *, named: bool, is_text: bool) -> Any:
+    def judge_value(self, value: Any, place: Place, *, named: bool, is_text: bool) -> Any:
         if isinstance(value, Mapping):
-            return self.mapping(value, place, named=named, is_text=is_text)
+            return self.judge_mapping(value, place, named=named, is_text=is_text)
         if isinstance(value, list | tuple):
-            return [self.value(one, (*place, at), named=named, is_text=is_text) for at, one in enumerate(value)]
+            return [self.judge_value(one, (*place, at), named=named, is_text=is_text) for at, one in enumerate(value)]
         if place in self.values or (named and (isinstance(value, str) or self.must_be_text(value, place))):
-            return self.path(value, place)
+            return self.judge_path(value, place)
         if isinstance(value, str) and not is_text:
-            self.not_outside(value, place)
+            self.judge_text(value, place)
         return value
 
-    def shell_lines(self, value: Any, place: Place, elsewhere: bool) -> None:
+    def judge_lines(self, value: Any, place: Place, elsewhere: bool) -> None:
         """Raise `_Outside` if a redirection opens something outside."""
         for line in [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else ():
-            for target in targets(line, elsewhere) if isinstance(line, str) else ():
-                given = f"{place_text(place)}: a redirection in {line[:QUOTE_LENGTH]!r}"
+            for target in find_redirection_targets(line, elsewhere) if isinstance(line, str) else ():
+                description = f"{format_place(place)}: a redirection in {line[:QUOTE_LENGTH]!r}"
                 if target is None:
-                    raise _Outside(place, f"{given} opens what cannot be known; write an absolute path that is known")
-                self.real_path(target, place, f"{given} opens what")
+                    raise _Outside(place, f"{description} opens an unknown file; write its absolute path")
+                self.resolve_inside(target, place, f"{description} opens a file that")
 
     def must_be_text(self, value: Any, place: Place) -> bool:
         """Return whether the value must be text: a number is never `path`, but may be `max_files`."""
         key = next(part for part in reversed(place) if isinstance(part, str))
         return value is not None and (key in self.paths or key in PATH_NAMES)
 
-    def path(self, value: Any, place: Place) -> str:
+    def judge_path(self, value: Any, place: Place) -> str:
         """Return the real path of a value declared as a path.
 
         Raises:
@@ -183,48 +183,48 @@ class _Judge:
         """
         if not isinstance(value, str):
             kind = "true or false" if isinstance(value, bool) else "a number"
-            raise _Outside(place, f"{place_text(place)} must be a path as text, and is {kind}")
+            raise _Outside(place, f"{format_place(place)} must be a path as text, not {kind}")
         if _URL.match(value):
-            raise _Outside(place, f"{quoted_value(place, value)} is a URL; write a path in {self.allowed}")
-        found = self.real_path(value, place, quoted_value(place, value))
-        self.changed = self.changed or found != value
-        self.found_paths.add(found)
-        return found
+            raise _Outside(place, f"{format_argument(place, value)} is a URL; write a path in {self.allowed}")
+        path = self.resolve_inside(value, place, format_argument(place, value))
+        self.changed = self.changed or path != value
+        self.found_paths.add(path)
+        return path
 
-    def not_outside(self, text: str, place: Place, *, is_key: bool = False) -> None:
+    def judge_text(self, text: str, place: Place, *, is_key: bool = False) -> None:
         """Raise `_Outside` if some client may read the whole text as a path to somewhere outside."""
-        for read in _readings(text):
-            way_out = remedy("within", place, self.unnamed)
+        for read in _iter_readings(text):
+            exemption = suggest_exemption("within", place, self.unnamed)
             try:
-                self.judge_reading(read, place, f"{quoted_value(place, text)} reads as a path{way_out} and")
+                self.judge_reading(read, place, f"{format_argument(place, text)} reads as a path{exemption} and")
             except _Outside:
                 if is_key or not self.is_declared_text(place):
                     raise
 
-    def judge_reading(self, read: str, place: Place, given: str) -> None:
-        if os.name == "posix" and _OF_WINDOWS.match(read):
-            raise _Outside(place, f"{given} is one of Windows; allowed is: {self.allowed}")
+    def judge_reading(self, read: str, place: Place, description: str) -> None:
+        if os.name == "posix" and _WINDOWS_PATH.match(read):
+            raise _Outside(place, f"{description} is a path of Windows; allowed is: {self.allowed}")
         if self.is_prose(read):
             return
         if _FILE_URL.match(read):
-            raise _Outside(place, f"{given} is a URL; write a path in {self.allowed}")
-        self.real_path(read, place, given)
+            raise _Outside(place, f"{description} is a URL; write a path in {self.allowed}")
+        self.resolve_inside(read, place, description)
 
-    def real_path(self, text: str, place: Place, given: str) -> str:
+    def resolve_inside(self, text: str, place: Place, description: str) -> str:
         """Return the real path of a text.
 
         Raises:
             _Outside: It leads outside, or cannot be resolved.
         """
         try:
-            found = real(text, self.base)
-            found.encode()
+            path = resolve_path(text, self.base)
+            path.encode()
         except (ValueError, OSError) as error:
             reason = "its name is not valid UTF-8" if isinstance(error, UnicodeError) else str(error)[:300]
-            raise _Outside(place, f"{given} is no path that can be judged: {reason}") from None
-        if not any(contains(root, found) for root in self.roots):
-            raise _Outside(place, f"{given} is outside of what may be reached; allowed is: {self.allowed}")
-        return found
+            raise _Outside(place, f"{description} is not a valid path: {reason}") from None
+        if not any(contains(root, path) for root in self.roots):
+            raise _Outside(place, f"{description} is outside the allowed paths; allowed is: {self.allowed}")
+        return path
 
     def is_prose(self, text: str) -> bool:
         """Return whether a text is prose: `// a comment`, a picture in base64.
@@ -235,14 +235,14 @@ class _Judge:
         first = re.split(r"[\\/]" if os.name == "nt" else "/", rest.lstrip(f"/{os.sep}"), maxsplit=1)[0]
         above = self.base if rest and rest[0] not in {"/", os.sep} else drive + os.sep
         has_blank = any(character.isspace() for character in first)
-        return (has_blank or len(text) > _LONGEST_OPENED) and not os.path.lexists(os.path.join(above, first))
+        return (has_blank or len(text) > _MAX_SYSTEM_PATH) and not os.path.lexists(os.path.join(above, first))
 
     def is_declared_text(self, place: Place) -> bool:
         """Return whether the tool's schema declares the kind of text at a place, in each form of the text."""
-        return says_text(forms_at(getattr(self.tool, "input_schema", {}), place))
+        return declares_text(find_place_forms(getattr(self.tool, "input_schema", {}), place))
 
 
-def _readings(text: str) -> Iterator[str]:
+def _iter_readings(text: str) -> Iterator[str]:
     """Yield the readings of a text as a path; nothing if it reads as none.
 
     A handler may take it as it is, strip it, resolve its dots, or take backslashes for slashes.
@@ -253,7 +253,7 @@ def _readings(text: str) -> Iterator[str]:
     dotted = ".." in plain.replace("\\", "/").split("/")
     written = {plain, plain.replace("\\", "/")} if dotted else {plain}
     for read in written | {os.path.normpath(one) for one in written}:
-        if _FILE_URL.match(read) or _OF_WINDOWS.match(read) or _is_rooted(read) or ".." in read.split(os.sep):
+        if _FILE_URL.match(read) or _WINDOWS_PATH.match(read) or _is_rooted(read) or ".." in read.split(os.sep):
             yield read
 
 

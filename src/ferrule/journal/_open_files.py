@@ -5,7 +5,7 @@ shared memory, so nobody begins it anew. They are POSIX locks. The process drops
 descriptor of these files: after a tool has read the folder, for instance. Then another process at its end takes itself
 for the last one, and deletes the log although this one goes on writing to it. So:
 
-- Ferrule's own file tools do not open these files (`paths.RESERVED`).
+- Ferrule's own file tools do not open these files (`paths.RESERVED_FILES`).
 - If the system has open file description locks, this process holds the same two locks a second time in that form.
   SQLite in other processes respects them, and closing another descriptor does not drop them.
 
@@ -19,7 +19,7 @@ import time
 
 from ferrule.errors import JournalError
 from ferrule.journal._lockfile import LockFile, fcntl, has_open_file_locks, lock_open_file
-from ferrule.security.paths import RESERVED
+from ferrule.security.paths import RESERVED_FILES
 
 _IN_USE = (0x40000002, 510)  # SHARED_FIRST and SHARED_SIZE: SQLite locks these in each open database
 _HELD_BY_SQLITE = (("", _IN_USE), ("-shm", (128, 1)))  # and UNIX_SHM_DMS
@@ -50,7 +50,7 @@ class OpenFiles:
         except BaseException:
             self.abandon()
             raise
-        RESERVED.update(self._identities)
+        RESERVED_FILES.update(self._identities)
 
     def open(self) -> OpenFiles:
         """Count one more user."""
@@ -72,7 +72,7 @@ class OpenFiles:
     def end(self) -> None:
         """Release the files."""
         del _open[self._path]
-        RESERVED.difference_update(self._identities)
+        RESERVED_FILES.difference_update(self._identities)
         self.abandon()
 
     def abandon(self) -> None:

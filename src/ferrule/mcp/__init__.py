@@ -18,7 +18,7 @@ from ferrule import DefinitionError, FerruleError, Toolset
 from ferrule.mcp._config import parse_servers
 from ferrule.mcp._settings import Bearer, Http, Memory, Mode, OAuth, Stdio
 from ferrule.mcp._status import LeftOut, ServerStatus
-from ferrule.policy.lock import LockFile, locked
+from ferrule.policy.lock import LockFile, lock_tools
 
 if TYPE_CHECKING:
     from ferrule.mcp._connection import Connection, Listing
@@ -163,7 +163,7 @@ class Servers:
         self._entered = True
         if self._lock is not None:
             self._lock.hold_key()
-            locked(Toolset([]), self._lock)  # raises if it cannot be read
+            lock_tools(Toolset([]), self._lock)  # raises if it cannot be read
         try:
             from ferrule.mcp._connection import Connection
             from ferrule.mcp._tools import Tools
@@ -245,6 +245,6 @@ class Servers:
 
 def _locked_or_aside(tools: Toolset, file: LockFile) -> Toolset:
     try:
-        return locked(tools, file)
+        return lock_tools(tools, file)
     except DefinitionError as error:
         return Toolset(tool.with_quarantine(str(error)) for tool in tools)

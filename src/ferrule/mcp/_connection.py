@@ -39,8 +39,8 @@ from ferrule.mcp._settings import Bearer, Http, Memory, OAuth, Server, Stdio
 from ferrule.mcp._status import State
 from ferrule.mcp._stdio import run_program
 from ferrule.mcp._users import UserTokens
-from ferrule.security.characters import inert, visible
-from ferrule.security.foreign_text import one_line, size_of
+from ferrule.security.characters import disarm, remove_hidden
+from ferrule.security.foreign_text import measure_size, to_one_line
 
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0
 _MOST_PAGES, _MOST_TOOLS = 100, 1_000
@@ -392,9 +392,9 @@ class Connection:
         session = client.session
         info = session.server_info
         self.protocol = session.protocol_version or ""
-        text = "" if info is None else one_line(f"{info.name} {info.version}", _MOST_INFO)
+        text = "" if info is None else to_one_line(f"{info.name} {info.version}", _MOST_INFO)
         self.server_info = self.log.clean(text, _MOST_INFO)
-        text = inert(visible(session.instructions or "")[0]).strip()[:_MOST_INSTRUCTIONS]
+        text = disarm(remove_hidden(session.instructions or "")[0]).strip()[:_MOST_INSTRUCTIONS]
         self.instructions = self.log.clean(text, _MOST_INSTRUCTIONS)
         self.session, self.state, self.reason, self._has_listed = session, "ready", "", True
         self.log.write(logging.INFO, f"{self.server.label} is ready: {self.server_info}, MCP {self.protocol}")
@@ -632,7 +632,7 @@ async def _list_tools(session: ClientSession, left_out: list[tuple[str | None, s
         if cursor in cursors:
             left_out.append((None, "its pages form a circle"))
             break
-        room -= await asyncio.to_thread(size_of, page.tools, room)
+        room -= await asyncio.to_thread(measure_size, page.tools, room)
         if room < 0:
             left_out.append((None, f"it has more than {MOST_LIST:,} characters; Ferrule takes the first pages"))
             break

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from pydantic import ValidationError
 
 from ferrule import ToolError
-from ferrule.security.characters import visible
+from ferrule.security.characters import remove_hidden
 from ferrule.security.masking import MASK, format_masked_error
 from ferrule.security.redactor import make_redactor
 from ferrule.values.content import truncate_text
@@ -107,7 +107,7 @@ class ServerLog:
             log.log(level, "%s%s", self.clean(f"{self._label}: {what}"), LogLines(text.rstrip()))
 
     def _clean(self, text: str) -> str:
-        shown = visible(text)[0]
+        shown = remove_hidden(text)[0]
         bare = _ESCAPED_CHARACTER.sub("", shown)  # hidden characters may stand escaped between the letters of a secret
         starred = self._mask_secrets(bare)
         return self._redact_encoded(self._mask_secrets(shown) if starred == bare and bare != shown else starred)

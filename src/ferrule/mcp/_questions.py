@@ -10,8 +10,8 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from ferrule import Answer, DefinitionError, InputRequired, ToolError
-from ferrule.security.characters import visible
-from ferrule.security.foreign_text import has_hidden, visible_schema
+from ferrule.security.characters import remove_hidden
+from ferrule.security.foreign_text import clean_schema, has_hidden
 from ferrule.security.patterns import ForeignSchema
 from ferrule.values.content import truncate_text
 from ferrule.values.frozen import JsonObject, thaw
@@ -72,10 +72,10 @@ def to_visit(error: MCPError, server: str) -> InputRequired | None:
 
 def format_reason(params: types.ElicitRequestParams, server: str) -> str:
     """Return the question, with the name of the server."""
-    message = truncate_text(visible(params.message)[0].strip() or "(nothing)", _MOST_TEXT)
+    message = truncate_text(remove_hidden(params.message)[0].strip() or "(nothing)", _MOST_TEXT)
     if not isinstance(params, types.ElicitRequestURLParams):
         return f"{server} asks: {message}"
-    url = truncate_text(visible(params.url)[0], _MOST_TEXT)
+    url = truncate_text(remove_hidden(params.url)[0], _MOST_TEXT)
     return f"{server} asks: {message}\nIt wants you to go to {url}\nAllow it once you have been there."
 
 
@@ -88,7 +88,7 @@ def read_schema(params: types.ElicitRequestParams) -> dict[str, Any]:
     if isinstance(params, types.ElicitRequestURLParams):
         return {"type": "object", "properties": {}, "additionalProperties": False}
     schema = parse_json(format_json({"type": "object", **params.requested_schema}))
-    shown: dict[str, Any] = visible_schema(schema, _MOST_TEXT)[0]
+    shown: dict[str, Any] = clean_schema(schema, _MOST_TEXT)[0]
     try:
         not_enforced = ForeignSchema(shown).not_enforced
     except DefinitionError as error:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import httpx2
 
 from ferrule.security.http import NotReachableError
-from ferrule.security.urls import Kind, kind_of, kind_of_host, read_url
+from ferrule.security.urls import Kind, find_address_kind, find_host_kind, read_url
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -28,7 +28,7 @@ class Reach:
     def __init__(self, server: str, named: Iterable[str] = ()) -> None:
         self._origins = {_parse_origin(server), *map(_parse_origin, named)}
         self._own = _parse_origin(server)
-        self._kinds: set[Kind | None] = {None, "global", kind_of_host(self._own[1])}
+        self._kinds: set[Kind | None] = {None, "global", find_host_kind(self._own[1])}
 
     def check(self, url: httpx2.URL | str) -> None:
         """Check an address as it is written.
@@ -40,7 +40,7 @@ class Reach:
         if origin in self._origins:
             return
         try:
-            kind, unread = kind_of_host(read_url(str(url)).host), None
+            kind, unread = find_host_kind(read_url(str(url)).host), None
         except ValueError as error:
             kind, unread = None, error
         if scheme != "https" and not (scheme == "http" and kind == "loopback" and kind in self._kinds):
@@ -56,12 +56,12 @@ class Reach:
             NotReachableError: It may not be reached.
         """
         if _parse_origin(url) not in self._origins:
-            self._check_kind(url, kind_of(address))
+            self._check_kind(url, find_address_kind(address))
 
     def learn_address(self, url: httpx2.URL, address: str) -> None:
         """Learn the kind of the server's own address, once the server has proved its name. A loopback address does not
         count: the owner of a name may let it point to this machine today and elsewhere tomorrow."""
-        kind = kind_of(address)
+        kind = find_address_kind(address)
         if _parse_origin(url) == self._own and kind != "loopback":
             self._kinds.add(kind)
 

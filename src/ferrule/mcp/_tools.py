@@ -17,8 +17,8 @@ from ferrule.arguments.schema_parameters import copy_schema
 from ferrule.mcp._calls import RemoteTool
 from ferrule.mcp._connection import MOST_LIST, Connection, Listing
 from ferrule.mcp._status import LeftOut
-from ferrule.security.characters import inert, visible
-from ferrule.security.foreign_text import size_of, visible_schema
+from ferrule.security.characters import disarm, remove_hidden
+from ferrule.security.foreign_text import clean_schema, measure_size
 from ferrule.security.patterns import ForeignSchema, Patterns
 from ferrule.security.similar_names import lookalike_key
 from ferrule.values.content import truncate_text
@@ -93,7 +93,7 @@ class Tools:
             try:
                 if is_late():
                     raise DefinitionError("there was no time left to read it")
-                size = size_of(definition, _MOST_DEFINITION)
+                size = measure_size(definition, _MOST_DEFINITION)
                 if size > _MOST_DEFINITION:
                     raise DefinitionError(f"its definition has over {_MOST_DEFINITION:,} characters")
                 if size > room:
@@ -121,7 +121,7 @@ class Tools:
             return
         built.offered[name] = before
         for text in before.patterns:
-            built.patterns.of(text)
+            built.patterns.compile(text)
 
     def _make_left_out(self, name: str | None, reason: str) -> LeftOut:
         """Return a tool as left out. The name could mislead, so it is shown escaped."""
@@ -141,13 +141,13 @@ class Tools:
             raise DefinitionError("it runs only as a task (execution.taskSupport), which Ferrule does not support")
         prefix = self._connection.server.name
         name = definition.name if prefix is None else f"{prefix}__{definition.name}"
-        description, removed = visible(definition.description or "")
-        description = inert(description)
+        description, removed = remove_hidden(definition.description or "")
+        description = disarm(description)
         removed += max(len(description) - self._longest, 0)
-        shown, more = visible_schema(definition.input_schema, _MOST_DESCRIPTION)
+        shown, more = clean_schema(definition.input_schema, _MOST_DESCRIPTION)
         input_schema, output_schema = ForeignSchema(shown, built.patterns), None
         if definition.output_schema is not None:
-            shown, _ = visible_schema(definition.output_schema, _MOST_DESCRIPTION)
+            shown, _ = clean_schema(definition.output_schema, _MOST_DESCRIPTION)
             output_schema = ForeignSchema(shown, built.patterns)
         schemas = (input_schema,) if output_schema is None else (input_schema, output_schema)
         hints = definition.annotations or types.ToolAnnotations()
@@ -165,7 +165,7 @@ class Tools:
             built.warnings.append(f"{name}: {what}")
         metadata: dict[str, Any] = {"mcp": {key: value for key, value in about.items() if value}}
         if title is not None:
-            metadata["title"] = inert(visible(title)[0])
+            metadata["title"] = disarm(remove_hidden(title)[0])
         remote = RemoteTool(self._connection, definition.name)
         tool: Tool = Tool(
             name,

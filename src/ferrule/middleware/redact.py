@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from ferrule.middleware._texts import change_texts
-from ferrule.security.characters import visible
+from ferrule.security.characters import remove_hidden
 from ferrule.security.masking import MASK, mask_certain_credentials
 from ferrule.security.redaction import is_secret_member
 from ferrule.types import Next
@@ -42,7 +42,7 @@ def _redact_text(text: str, name: str) -> str:
     A key with invisible characters between its own counts as a credential, and so does a secret under its member's
     name.
     """
-    visible_text, hidden = visible(text)
+    visible_text, hidden = remove_hidden(text)
     masked = mask_certain_credentials(visible_text)
     if name and masked == visible_text and is_secret_member(name, visible_text, mask_certain_credentials):
         return MASK

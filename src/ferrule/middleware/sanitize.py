@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ferrule.middleware._texts import change_texts
-from ferrule.security.characters import inert, visible
+from ferrule.security.characters import disarm, remove_hidden
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -23,7 +23,7 @@ async def sanitize(call: ToolCall, context: ToolContext, next: Next) -> ToolResu
     Use it for texts of others. In files to edit later, it would change the text that an edit looks for. It belongs in
     `around`, innermost: `around=[untrusted, limit_output(16_000), redact, sanitize]`.
     """
-    return change_texts(await next(call, context), lambda text, name: inert(visible(text)[0]))
+    return change_texts(await next(call, context), lambda text, name: disarm(remove_hidden(text)[0]))
 
 
 sanitize.__dict__["only_around"] = (

@@ -7,7 +7,7 @@ import re
 import secrets
 
 from ferrule.middleware._texts import is_text
-from ferrule.security.characters import REFERENCE, reference
+from ferrule.security.characters import REFERENCE, escape_reference
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, count_characters, truncate_blocks
@@ -130,9 +130,9 @@ def _escape_tags(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
 
 
 def _escape_media(block: Media) -> Media:
-    name = block.name and _OUR_TAG.sub(reference, block.name)
-    uri = block.uri and _OUR_TAG.sub(reference, block.uri)
-    mime_type = _OUR_TAG.sub(reference, block.mime_type)
+    name = block.name and _OUR_TAG.sub(escape_reference, block.name)
+    uri = block.uri and _OUR_TAG.sub(escape_reference, block.uri)
+    mime_type = _OUR_TAG.sub(escape_reference, block.mime_type)
     if len(mime_type) > 255:  # escaping made it longer than content allows
         mime_type = mime_type.partition(";")[0]
     if (name, uri, mime_type, False) == (block.name, block.uri, block.mime_type, block.fetch):
@@ -145,7 +145,7 @@ def _escape_matches(text: str, matches: list[re.Match[str]], offset: int) -> str
     parts: list[str] = []
     start = 0
     for match in matches:
-        parts += [text[start : match.start() - offset], reference(match)]
+        parts += [text[start : match.start() - offset], escape_reference(match)]
         start = match.end() - offset
     return "".join([*parts, text[start:]])
 

@@ -14,7 +14,7 @@ from ferrule.openapi.bodies import MOST_ARGUMENTS, STYLES, Body, Encoding, Place
 from ferrule.openapi.document import Document, Node
 from ferrule.openapi.operations import IN_BRACES, Operation, clean_description, digest, is_token
 from ferrule.openapi.schemas import Schemas
-from ferrule.security.foreign_text import one_line
+from ferrule.security.foreign_text import to_one_line
 
 _PLACES: Final = ("path", "query", "querystring", "header", "cookie")
 _NOT_ARGUMENTS: Final = frozenset({"accept", "content-type", "authorization"})
@@ -153,7 +153,7 @@ def make_signature(
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     if not required:
         del schema["required"]
-    notes = [one_line(note, _MOST_NAME) for note in notes]
+    notes = [to_one_line(note, _MOST_NAME) for note in notes]
     arguments = tuple(
         Argument(name, part.place, part.wire, part.encoding, bool(part.files))
         for name, part in zip(names, parts, strict=True)

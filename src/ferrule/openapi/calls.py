@@ -25,7 +25,7 @@ from ferrule.openapi.responses import Responses
 from ferrule.openapi.security import Alternatives, add_credentials
 from ferrule.openapi.servers import Server, parse_origin
 from ferrule.openapi.uploads import read_uploads
-from ferrule.security.foreign_text import one_line
+from ferrule.security.foreign_text import to_one_line
 from ferrule.security.http import NotReachableError, Transport, without_http_logs
 from ferrule.security.redaction import redact_value
 from ferrule.security.redactor import make_redactor
@@ -316,7 +316,7 @@ class Endpoint(NamedTuple):
             words.append(f"There are {count[:20]} in all.")
         if "retry-after" in declared and (after := answer.header("retry-after")):
             when = f"{after} s" if after.isdecimal() else f"until {_redact_credentials(after, credentials)}"
-            words.append(f"The server asks to wait {one_line(when, _LONGEST_DATE)}.")
+            words.append(f"The server asks to wait {to_one_line(when, _LONGEST_DATE)}.")
         return words
 
     def _make_result(self, output: Any, metadata: dict[str, Any], words: list[str], content: Any = None) -> ToolResult:
@@ -402,7 +402,7 @@ class Endpoint(NamedTuple):
                 page = await self._read_page(signed, left, until, context)
                 pages.add(page.json())
             except (ToolError, ValueError, RecursionError) as error:
-                problem = one_line(_redact_credentials(str(error), credentials), _MOST_PROBLEM)
+                problem = to_one_line(_redact_credentials(str(error), credentials), _MOST_PROBLEM)
                 break
             answer, payload, left = page, arguments, left - len(page.body)
             context.progress(pages.read)

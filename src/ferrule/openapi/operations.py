@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from ferrule import DefinitionError
 from ferrule.openapi.document import Document, Node, list_texts
-from ferrule.security.characters import inert, visible
+from ferrule.security.characters import disarm, remove_hidden
 from ferrule.security.foreign_text import has_hidden
 from ferrule.security.similar_names import lookalike_key
 
@@ -45,14 +45,14 @@ class Operation(NamedTuple):
     def id(self) -> str:
         """Its `operationId`; empty if it has none."""
         found = self.node.value.get("operationId")
-        return visible(found[:_LONGEST_ID])[0] if isinstance(found, str) else ""
+        return remove_hidden(found[:_LONGEST_ID])[0] if isinstance(found, str) else ""
 
     @property
     def tags(self) -> tuple[str, ...]:
         """The tags that are texts, without hidden characters."""
         declared = self.node.value.get("tags")
         declared = declared[:_MOST_TAGS] if isinstance(declared, list) else None
-        return tuple(visible(tag[:_LONGEST_ID])[0] for tag in list_texts(declared))
+        return tuple(remove_hidden(tag[:_LONGEST_ID])[0] for tag in list_texts(declared))
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -217,7 +217,7 @@ def digest(text: str) -> str:
 
 def clean_description(value: Any) -> str:
     """Return a text of the document, without hidden characters; empty if the value is no text."""
-    return inert(visible(value[:_MOST_TEXT])[0]).strip() if isinstance(value, str) else ""
+    return disarm(remove_hidden(value[:_MOST_TEXT])[0]).strip() if isinstance(value, str) else ""
 
 
 def is_token(name: str) -> bool:

@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 
 from ferrule import DefinitionError
 from ferrule.openapi.document import Document, Node, check_reference_length
-from ferrule.security.foreign_text import visible_schema
+from ferrule.security.foreign_text import clean_schema
 
 MOST_NODES: Final = 20_000
 """Most keywords and values in the schemas of one operation, with all referenced schemas."""
@@ -102,7 +102,7 @@ class Schemas:
         converted = Converted()
         try:
             schema = self._convert_schema(node, converted, 0, frozenset())
-            converted.schema, _ = visible_schema(schema, _MOST_DESCRIPTION)
+            converted.schema, _ = clean_schema(schema, _MOST_DESCRIPTION)
         finally:  # also for refused schemas
             self._document.spend(_NODE_COST * converted.nodes)
         return converted

@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 from ferrule import DefinitionError
 from ferrule.openapi.document import Document
 from ferrule.openapi.operations import Operation, leads_elsewhere
-from ferrule.security.urls import Url, kind_of_host, read_url
+from ferrule.security.urls import Url, find_host_kind, read_url
 
 _MOST_SERVERS = 50
 _EXAMPLE = "https://api.example.com"
@@ -106,7 +106,7 @@ def _find_document_server(document: Document) -> Server:
         server = _server(text, url, named=False)
     except ValueError as error:
         raise DefinitionError(f"{document.name} names the server {text!r:.200}: {error}; {remedy}") from None
-    if url.scheme != "https" or kind_of_host(url.host) not in (None, "global"):
+    if url.scheme != "https" or find_host_kind(url.host) not in (None, "global"):
         raise DefinitionError(
             f"{document.name} names the server {text!r:.200}, which is not public and https; if that is right, "
             f"name it yourself, {spelling.format(text)[:200]}"
@@ -126,7 +126,7 @@ def _server(text: str, url: Url, *, named: bool) -> Server:
         raise ValueError("it has a '?' or '#'")
     if leads_elsewhere(url.path):
         raise ValueError("its path must not have '.' or '..' as a part")
-    is_secure = url.scheme == "https" or kind_of_host(url.host) == "loopback"
+    is_secure = url.scheme == "https" or find_host_kind(url.host) == "loopback"
     return Server(text.rstrip("/"), _origin_of_url(url), named, is_secure)
 
 

@@ -34,8 +34,8 @@ from ferrule.openapi.security import (
 )
 from ferrule.openapi.servers import NO_SERVER, Server, Servers
 from ferrule.openapi.uploads import preview_upload
-from ferrule.security.characters import inert
-from ferrule.security.foreign_text import one_line
+from ferrule.security.characters import disarm
+from ferrule.security.foreign_text import to_one_line
 from ferrule.security.patterns import ForeignSchema, Patterns
 from ferrule.sources._report import Imported, ImportedTool, LeftOut, Report, make_entry
 from ferrule.values.content import truncate_text
@@ -167,7 +167,7 @@ def _make_tools(source: Document, maker: _ToolMaker, only: str | Iterable[str], 
 
 def _make_left_out(what: str, reason: str) -> LeftOut:
     """Return the report's entry, in one line each and without hidden characters: a document may hold anything."""
-    return LeftOut(one_line(what, _LONGEST_ENTRY), one_line(reason, _LONGEST_ENTRY))
+    return LeftOut(to_one_line(what, _LONGEST_ENTRY), to_one_line(reason, _LONGEST_ENTRY))
 
 
 def _to_tuple(given: Any) -> tuple[Any, ...]:
@@ -239,7 +239,7 @@ class _ToolMaker:
                     missing = missing or f"{left_out[-1].item}: {error}"
                 continue
             tools.append(tool)
-            entries.append(make_entry(tool, one_line(str(operation), _LONGEST_ENTRY), notes))
+            entries.append(make_entry(tool, to_one_line(str(operation), _LONGEST_ENTRY), notes))
         if missing and not tools:
             raise WholeDocumentError(f"{self._document.name}: {missing}")
         return tools, entries, left_out
@@ -329,14 +329,14 @@ def _description(operation: Operation) -> str:
     sentences = [clean_description(value.get("summary")), clean_description(value.get("description"))]
     if value.get("deprecated") is True:
         sentences.append("Deprecated.")
-    return truncate_text("\n\n".join(dict.fromkeys(filter(None, sentences))), _MOST_DESCRIPTION, "head") or inert(
+    return truncate_text("\n\n".join(dict.fromkeys(filter(None, sentences))), _MOST_DESCRIPTION, "head") or disarm(
         str(operation)
     )
 
 
 def _over_budget(document: Document, operations: list[Operation], tokens: int, budget: int) -> DefinitionError:
     counts = Counter(tag for operation in operations for tag in operation.tags)
-    tags = ", ".join(f"{one_line(tag, 50)} ({count})" for tag, count in counts.most_common(8))
+    tags = ", ".join(f"{to_one_line(tag, 50)} ({count})" for tag, count in counts.most_common(8))
     shown_tags = f"; its tags are {tags}" if tags else ""
     return WholeDocumentError(
         f"{document.name}: {len(operations)} operations need about {tokens:,} tokens in each request, and the budget "

@@ -6,25 +6,24 @@ true, false or unknown. Conditions and rules are values. `policy.py` is the guar
 
 from __future__ import annotations
 
-from ferrule.policy.conditions import Condition, condition
-from ferrule.policy.files import found_files, standard_files
-from ferrule.policy.policy import Difference, Policy, load
+from ferrule.policy.conditions import Condition, parse_condition
+from ferrule.policy.files import find_files, list_standard_files
+from ferrule.policy.policy import Difference, Policy
 from ferrule.policy.reading import Finding, PolicyTest
 from ferrule.policy.rule import Rule
-from ferrule.policy.trust import Trusted
-from ferrule.policy.verdict import Judged
+from ferrule.policy.trust import TrustedFiles
+from ferrule.policy.verdict import PolicyDecision
 
 __all__ = [
     "Condition",
     "Difference",
     "Finding",
-    "Judged",
+    "PolicyDecision",
     "Policy",
     "PolicyTest",
     "Rule",
-    "Trusted",
-    "condition",
-    "found_files",
-    "load",
-    "standard_files",
+    "TrustedFiles",
+    "parse_condition",
+    "find_files",
+    "list_standard_files",
 ]

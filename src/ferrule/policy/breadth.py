@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from ferrule.policy.checks import finding
+from ferrule.policy.checks import make_finding
 from ferrule.policy.conditions import Commands, Glob
 from ferrule.policy.reading import Finding
 from ferrule.policy.rule import Rule
 from ferrule.security.command_arguments import LineParameters
 from ferrule.security.commands import CommandPattern
-from ferrule.security.programs import program_name, risk_of
+from ferrule.security.programs import find_risk, program_name
 
-_MOST_NAMES: Final = 5
-_NARROW_IN_GIT: Final = frozenset(
+_MAX_NAMES: Final = 5
+_HARMLESS_GIT_COMMANDS: Final = frozenset(
     {"add", "branch", "commit", "describe", "for-each-ref", "ls-files", "ls-tree", "merge-base", "rev-parse", "status"}
 )
 """The sub-commands of git without an option for running a program or writing a file."""
-_READS_INPUT: Final = frozenset({("-",), ("-s",)})
+_INPUT_ARGUMENTS: Final = frozenset({("-",), ("-s",)})
 
 
 def check_breadth(rules: Sequence[Rule], tools: Iterable[Any] | None) -> Iterator[Finding]:
@@ -28,15 +28,15 @@ def check_breadth(rules: Sequence[Rule], tools: Iterable[Any] | None) -> Iterato
     """
     listed = [] if tools is None else list(tools)
     stricter = [one for one in rules if one.decide != "allow" and not (one.arguments or one.principals or one.traits)]
-    allowable = [tool for tool in listed if not any(one.speaks_of(tool) for one in stricter)]
+    allowable = [tool for tool in listed if not any(one.may_match_tool(tool) for one in stricter)]
     for rule in rules:
         if rule.decide == "allow":
-            spoken_of = [tool for tool in allowable if rule.speaks_of(tool)]
+            matching = [tool for tool in allowable if rule.may_match_tool(tool)]
             yield from _check_patterns(rule)
-            yield from _check_globs(rule, spoken_of)
-            yield from _check_lines(rule, spoken_of)
+            yield from _check_globs(rule, matching)
+            yield from _check_lines(rule, matching)
         elif rule.has_commands:
-            yield from _check_lines(rule, [tool for tool in listed if rule.speaks_of(tool)])
+            yield from _check_lines(rule, [tool for tool in listed if rule.may_match_tool(tool)])
 
 
 # -- shell lines -------------------------------------------------------------------------------------------------------
@@ -45,28 +45,28 @@ def check_breadth(rules: Sequence[Rule], tools: Iterable[Any] | None) -> Iterato
 def _check_patterns(rule: Rule) -> Iterator[Finding]:
     patterns = (text for one in rule.arguments.values() if isinstance(one, Commands) for text in one.patterns)
     for text in patterns:
-        if why := _risk_of_pattern(CommandPattern(text)):
-            yield finding("warning", rule, f"{text!r} allows more than it says: {why}")
+        if reason := _describe_risk(CommandPattern(text)):
+            yield make_finding("warning", rule, f"{text!r} allows more than it says: {reason}")
 
 
-def _risk_of_pattern(pattern: CommandPattern) -> str:
+def _describe_risk(pattern: CommandPattern) -> str:
     """Return why a pattern allows everything, or "" if it does not as far as is known."""
     program, *arguments = pattern.words
-    risk = risk_of(program[0])
+    risk = find_risk(program[0])
     if risk is None:
         return ""
     if risk.kind == "by options":
-        is_open = any(map(_may_be_option, _before_operands(arguments)))
-        if program_name(program[0]) == "git" and arguments and arguments[0][0] in _NARROW_IN_GIT:
+        is_open = any(map(_may_be_option, _drop_operands(arguments)))
+        if program_name(program[0]) == "git" and arguments and arguments[0][0] in _HARMLESS_GIT_COMMANDS:
             is_open = False
     else:
         is_open = any(len(word) > 1 for word in arguments)
-    if risk.kind == "interpreter" and tuple(word[0] for word in arguments if len(word) == 1) in {(), *_READS_INPUT}:
+    if risk.kind == "interpreter" and tuple(word[0] for word in arguments if len(word) == 1) in {(), *_INPUT_ARGUMENTS}:
         is_open = True
     return f"{program[0]} {risk.text}" if is_open else ""
 
 
-def _before_operands(words: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _drop_operands(words: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Return the words before `--`. No word after it is an option."""
     return words[: words.index(("--",))] if ("--",) in words else words
 
@@ -84,41 +84,41 @@ def _check_globs(rule: Rule, tools: Iterable[Any]) -> Iterator[Finding]:
         return
     names = [tool.name for tool in tools if tool.name not in rule.tools and _may_do_harm(tool, rule)]
     if names:
-        may_be = "which may be destructive or reach the open world"
-        yield finding("warning", rule, f"{rule.text!r} covers {_names_text(names)}, {may_be}: name each such tool")
+        harm = "which may be destructive or reach the open world"
+        yield make_finding("warning", rule, f"{rule.text!r} covers {_format_names(names)}, {harm}: name each such tool")
 
 
 def _check_lines(rule: Rule, tools: Iterable[Any]) -> Iterator[Finding]:
     """Compare a rule with the shell lines of its tools."""
-    judged = {place.rstrip("[]").rpartition(".")[2]: one for place, one in rule.arguments.items()}
-    lines = [name for name, one in judged.items() if isinstance(one, Commands)]
+    conditions = {place.rstrip("[]").rpartition(".")[2]: one for place, one in rule.arguments.items()}
+    lines = [name for name, one in conditions.items() if isinstance(one, Commands)]
     for tool in tools:
         schema = getattr(tool, "input_schema", None)
         if schema is None:
             continue
         parameters = LineParameters(tool.name, schema, lines)
-        options = [name for name in dict.fromkeys(parameters.options) if name not in judged]
-        code = [name for name in dict.fromkeys(parameters.possible_code) if name not in judged]
+        options = [name for name in dict.fromkeys(parameters.options) if name not in conditions]
+        code = [name for name in dict.fromkeys(parameters.possible_code) if name not in conditions]
         if not rule.has_commands:
-            by_glob = any(isinstance(judged.get(name), Glob) for name in parameters.possible_code)
-            if parameters.has_line or code or by_glob:
-                yield finding("warning", rule, f"{rule.text!r} allows whatever {tool.name} is given to run")
+            has_glob = any(isinstance(conditions.get(name), Glob) for name in parameters.possible_code)
+            if parameters.has_line or code or has_glob:
+                yield make_finding("warning", rule, f"{rule.text!r} allows everything that {tool.name} can run")
         elif not parameters.has_line and code:
-            text = f"{rule.text!r} reads no shell line of {tool.name}, and {_names_text(code)} may be one"
-            yield finding("warning", rule, f"{text}: write a [[rule]] that names it under arguments")
+            text = f"{rule.text!r} reads no shell line of {tool.name}, but {_format_names(code)} may be one"
+            yield make_finding("warning", rule, f"{text}: write a [[rule]] with a condition for it")
         elif rule.decide == "allow" and options:
-            text = f"{rule.text!r} allows no call of {tool.name} with {_names_text(options)}"
-            yield finding("warning", rule, f"{text}, which may change what runs: give the rule a condition for it")
+            text = f"{rule.text!r} allows no call of {tool.name} with {_format_names(options)}"
+            yield make_finding("warning", rule, f"{text}, which may change what runs: give the rule a condition for it")
 
 
 def _may_do_harm(tool: Any, rule: Rule) -> bool:
     """Return whether a tool may be destructive, or declares `open_world`, in a call allowed by a rule."""
     destructive = tool.destructive is not False and not {"read_only", "not destructive"} & set(rule.traits)
-    says_open = getattr(tool, "options", {}).get("open_world")
-    return destructive or (bool(says_open) and "not open_world" not in rule.traits)
+    is_open = getattr(tool, "options", {}).get("open_world")
+    return destructive or (bool(is_open) and "not open_world" not in rule.traits)
 
 
-def _names_text(names: Iterable[str]) -> str:
+def _format_names(names: Iterable[str]) -> str:
     listed = [repr(name) for name in names]
-    more = len(listed) - _MOST_NAMES
-    return ", ".join(listed[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    more = len(listed) - _MAX_NAMES
+    return ", ".join(listed[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -15,15 +15,15 @@ from decimal import Decimal
 from typing import Any, Final, Protocol, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.security.command_arguments import lines_of
-from ferrule.security.commands import CommandPattern, Line, allowed, found, what_is_unknown
+from ferrule.security.command_arguments import read_lines
+from ferrule.security.commands import CommandPattern, Line, find_unknown_part, has_match, is_allowed, match_pieces
 from ferrule.security.paths import Roots
-from ferrule.security.urls import HostPattern, host_found, host_matches
+from ferrule.security.urls import HostPattern, has_host_match, host_matches
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import JsonObject, thaw
 
 Number: TypeAlias = int | float
-MOST_DIGITS: Final = 100
+MAX_DIGITS: Final = 100
 _NUMERAL = re.compile(r"-?(0|[1-9][0-9]{0,99})(\.[0-9]{1,99})?")
 """A number as text, as decimals are written in JSON. A number with an exponent does not match."""
 
@@ -31,16 +31,18 @@ _NUMERAL = re.compile(r"-?(0|[1-9][0-9]{0,99})(\.[0-9]{1,99})?")
 class Condition(Protocol):
     """A condition on one argument: a value that converts back to its JSON. See docs/policy.md#conditions."""
 
+    __slots__ = ()
+
     def matches(self, value: Any, context: ToolContext) -> bool | None:
         """Return whether the condition holds for the whole value. Allow rules use this."""
         ...
 
-    def found(self, value: Any, context: ToolContext) -> bool | None:
+    def has_match(self, value: Any, context: ToolContext) -> bool | None:
         """Return whether the condition holds for any part of the value, such as one command of a shell line.
 
-        Ask and deny rules use this.
+        Ask and deny rules use this. A value without parts matches as a whole.
         """
-        ...
+        return self.matches(value, context)
 
     def covers(self, other: Condition) -> bool:
         """Return whether this condition finds every value that `other` matches. False is also possible if it does."""
@@ -56,52 +58,40 @@ class Condition(Protocol):
         ...
 
 
-class _Whole:
-    """A condition on a value without parts."""
-
-    __slots__ = ()
-
-    def matches(self, value: Any, context: ToolContext) -> bool | None:
-        raise NotImplementedError
-
-    def found(self, value: Any, context: ToolContext) -> bool | None:
-        return self.matches(value, context)
-
-
 @dataclass(frozen=True, slots=True)
-class OneOf(_Whole):
+class OneOf(Condition):
     """One of these JSON values. A number is equal however it is written, and `true` is not 1."""
 
     values: tuple[Any, ...]
 
     def __post_init__(self) -> None:
         if not self.values:
-            raise DefinitionError("one_of = [] can never match")
+            raise DefinitionError("one_of = [] never matches: list the values")
         for value in self.values:
             if not isinstance(value, str | int | float):
-                raise DefinitionError(f"a value is compared with text, a number, true or false, not with {value!r}")
+                raise DefinitionError(f"a value is text, a number, true or false, not {value!r}")
             _check_number(value, "a value")
 
     def matches(self, value: Any, context: ToolContext) -> bool | None:
         if value is None:
             return False
-        kind = _kind(value)
-        alike = [one for one in self.values if _kind(one) is kind]
+        kind = _find_type(value)
+        alike = [one for one in self.values if _find_type(one) is kind]
         return value in alike if alike else None
 
     def covers(self, other: Condition) -> bool:
-        return isinstance(other, OneOf) and all(self.matches(one, _NOBODY) is True for one in other.values)
+        return isinstance(other, OneOf) and all(self.matches(one, _EMPTY_CONTEXT) is True for one in other.values)
 
     def to_json(self) -> dict[str, Any]:
         return {"equals": self.values[0]} if len(self.values) == 1 else {"one_of": list(self.values)}
 
     @property
     def text(self) -> str:
-        return f"is {' or '.join(_value_text(value) for value in self.values)}"
+        return f"is {' or '.join(_format_value(value) for value in self.values)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Glob(_Whole):
+class Glob(Condition):
     """Text with `*` for any characters, also none."""
 
     pattern: str
@@ -112,13 +102,13 @@ class Glob(_Whole):
     def matches(self, value: Any, context: ToolContext) -> bool | None:
         if value is None:
             return False
-        return fits(self.pattern, value) if isinstance(value, str) else None
+        return matches_glob(self.pattern, value) if isinstance(value, str) else None
 
     def covers(self, other: Condition) -> bool:
         # Only a `*` matches a `*` of the other pattern, and it matches whatever that one stands for.
         if isinstance(other, Glob):
-            return fits(self.pattern, other.pattern)
-        return isinstance(other, OneOf) and all(self.matches(one, _NOBODY) is True for one in other.values)
+            return matches_glob(self.pattern, other.pattern)
+        return isinstance(other, OneOf) and all(self.matches(one, _EMPTY_CONTEXT) is True for one in other.values)
 
     def to_json(self) -> dict[str, Any]:
         return {"glob": self.pattern}
@@ -129,7 +119,7 @@ class Glob(_Whole):
 
 
 @dataclass(frozen=True, slots=True)
-class Range(_Whole):
+class Range(Condition):
     """A number between bounds. Text counts if it is a plain numeral, as decimals are written in JSON."""
 
     above: Number | None = None
@@ -138,17 +128,21 @@ class Range(_Whole):
     at_most: Number | None = None
 
     def __post_init__(self) -> None:
-        given = self.to_json()
-        for name, bound in given.items():
-            if _kind(bound) is not _A_NUMBER:
+        bounds = self.to_json()
+        for name, bound in bounds.items():
+            if _find_type(bound) is not _NUMBER_TYPE:
                 raise DefinitionError(f"{name} takes a number, not {bound!r}")
             _check_number(bound, name)
-        if not given or {"above", "at_least"} <= given.keys() or {"below", "at_most"} <= given.keys():
+        if not bounds or {"above", "at_least"} <= bounds.keys() or {"below", "at_most"} <= bounds.keys():
             raise DefinitionError(
                 "a range has one lower bound, above or at_least, one upper, below or at_most, or both"
             )
         low, high = self._low, self._high
-        if low is not None and high is not None and (low[0] > high[0] or (low[0] == high[0] and (low[1] or high[1]))):
+        if (
+            low is not None
+            and high is not None
+            and (low[0] > high[0] or (low[0] == high[0] and (low[1] or not high[1])))
+        ):
             raise DefinitionError(f"no number is {self.text}, so this can never match")
 
     @property
@@ -160,9 +154,10 @@ class Range(_Whole):
 
     @property
     def _high(self) -> tuple[Number, bool] | None:
+        """The upper bound, and whether it is included."""
         if self.below is not None:
-            return self.below, True
-        return None if self.at_most is None else (self.at_most, False)
+            return self.below, False
+        return None if self.at_most is None else (self.at_most, True)
 
     def matches(self, value: Any, context: ToolContext) -> bool | None:
         if value is None:
@@ -173,40 +168,33 @@ class Range(_Whole):
             # A bound means the written number: 5.1 as a float is a little less than the decimal.
             value = Decimal(value)
             low, high = (None if one is None else (Decimal(str(one[0])), one[1]) for one in (low, high))
-        elif _kind(value) is not _A_NUMBER or value != value:
+        elif _find_type(value) is not _NUMBER_TYPE or value != value:
             return None
         if low is not None and (value < low[0] or (low[1] and value == low[0])):
             return False
-        return high is None or value < high[0] or (not high[1] and value == high[0])
+        return high is None or value < high[0] or (high[1] and value == high[0])
 
     def covers(self, other: Condition) -> bool:
         if isinstance(other, OneOf):
-            return all(self.matches(one, _NOBODY) is True for one in other.values)
+            return all(self.matches(one, _EMPTY_CONTEXT) is True for one in other.values)
         if not isinstance(other, Range):
             return False
-        low, high = (self._low, other._low), (self._high, other._high)
-        return _bounds(*low, lambda mine, theirs: theirs > mine) and _bounds(*high, lambda mine, theirs: theirs < mine)
+        low, other_low, high, other_high = self._low, other._low, self._high, other._high
+        return (low is None or (other_low is not None and low <= other_low)) and (
+            high is None or (other_high is not None and high >= other_high)
+        )
 
     def to_json(self) -> dict[str, Any]:
-        given = {"above": self.above, "at_least": self.at_least, "below": self.below, "at_most": self.at_most}
-        return {name: bound for name, bound in given.items() if bound is not None}
+        bounds = {"above": self.above, "at_least": self.at_least, "below": self.below, "at_most": self.at_most}
+        return {name: bound for name, bound in bounds.items() if bound is not None}
 
     @property
     def text(self) -> str:
         return " and ".join(f"{name.replace('_', ' ')} {bound}" for name, bound in self.to_json().items())
 
 
-def _bounds(
-    mine: tuple[Number, bool] | None, theirs: tuple[Number, bool] | None, inside: Callable[[Number, Number], bool]
-) -> bool:
-    """Return whether a bound allows every number that another bound allows."""
-    if mine is None or theirs is None:
-        return mine is None
-    return inside(mine[0], theirs[0]) or (mine[0] == theirs[0] and (theirs[1] or not mine[1]))
-
-
 @dataclass(frozen=True, slots=True)
-class Within(_Whole):
+class Within(Condition):
     """A path inside one of these folders or files. It follows links, and starts at the working directory."""
 
     roots: tuple[str, ...]
@@ -214,7 +202,7 @@ class Within(_Whole):
 
     def __post_init__(self) -> None:
         if not self.roots:
-            raise DefinitionError("within = [] can never match")
+            raise DefinitionError("within = [] never matches: list the folders")
         object.__setattr__(self, "_roots", Roots(*self.roots, of="within"))
 
     def matches(self, value: Any, context: ToolContext) -> bool | None:
@@ -223,12 +211,12 @@ class Within(_Whole):
         if not isinstance(value, str) or "://" in value or value[:5].lower() == "file:":
             return None
         try:
-            return self._roots.hold(value, context.fields.working_directory)
+            return self._roots.contains(value, context.fields.working_directory)
         except (OSError, ValueError):
             return None
 
     def covers(self, other: Condition) -> bool:
-        return isinstance(other, Within) and self._roots.cover(other._roots)
+        return isinstance(other, Within) and self._roots.covers(other._roots)
 
     def to_json(self) -> dict[str, Any]:
         return {"within": list(self.roots)}
@@ -239,31 +227,31 @@ class Within(_Whole):
 
 
 @dataclass(frozen=True, slots=True)
-class Hosts:
+class Hosts(Condition):
     """A URL, or a host by itself, with one of these hosts."""
 
     patterns: tuple[str, ...]
-    _read: tuple[HostPattern, ...] = field(init=False, repr=False, compare=False)
+    _parsed: tuple[HostPattern, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.patterns:
-            raise DefinitionError("hosts = [] can never match")
-        object.__setattr__(self, "_read", tuple(map(HostPattern, self.patterns)))
+            raise DefinitionError("hosts = [] never matches: list the hosts")
+        object.__setattr__(self, "_parsed", tuple(map(HostPattern, self.patterns)))
 
     def matches(self, value: Any, context: ToolContext) -> bool | None:
         if value is None:
             return False
-        return host_matches(value, self._read) if isinstance(value, str) else None
+        return host_matches(value, self._parsed) if isinstance(value, str) else None
 
-    def found(self, value: Any, context: ToolContext) -> bool | None:
+    def has_match(self, value: Any, context: ToolContext) -> bool | None:
         if value is None:
             return False
-        return host_found(value, self._read) if isinstance(value, str) else None
+        return has_host_match(value, self._parsed) if isinstance(value, str) else None
 
     def covers(self, other: Condition) -> bool:
         if not isinstance(other, Hosts):
             return False
-        return all(any(one.covers(narrower) for one in self._read) for narrower in other._read)
+        return all(any(one.covers(narrower) for one in self._parsed) for narrower in other._parsed)
 
     def to_json(self) -> dict[str, Any]:
         return {"hosts": list(self.patterns)}
@@ -274,48 +262,48 @@ class Hosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Commands:
+class Commands(Condition):
     """A shell line, or a list of words, with commands of `patterns` only. Its redirections stay in `within`."""
 
     patterns: tuple[str, ...]
     within: tuple[str, ...] = ()
-    _read: tuple[CommandPattern, ...] = field(init=False, repr=False, compare=False)
+    _parsed: tuple[CommandPattern, ...] = field(init=False, repr=False, compare=False)
     _targets: Within | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.patterns:
-            raise DefinitionError("commands = [] can never match")
-        object.__setattr__(self, "_read", tuple(map(CommandPattern, self.patterns)))
+            raise DefinitionError("commands = [] never matches: list the commands")
+        object.__setattr__(self, "_parsed", tuple(map(CommandPattern, self.patterns)))
         object.__setattr__(self, "_targets", Within(self.within) if self.within else None)
 
     @classmethod
-    def together(cls, given: Iterable[Commands]) -> Commands:
+    def merge(cls, conditions: Iterable[Commands]) -> Commands:
         """Return one condition for the commands of all of these."""
-        listed = list(given)
+        listed = list(conditions)
         patterns = dict.fromkeys(pattern for one in listed for pattern in one.patterns)
         return cls(tuple(patterns), tuple(dict.fromkeys(root for one in listed for root in one.within)))
 
     def matches(self, value: Any, context: ToolContext) -> bool | None:
-        return False if value is None else self.of_lines(lines_of("", value, {}), context, allows=True)
+        return False if value is None else self.match_lines(read_lines("", value, {}), context, allows=True)
 
-    def found(self, value: Any, context: ToolContext) -> bool | None:
-        return False if value is None else self.of_lines(lines_of("", value, {}), context, allows=False)
+    def has_match(self, value: Any, context: ToolContext) -> bool | None:
+        return False if value is None else self.match_lines(read_lines("", value, {}), context, allows=False)
 
-    def of_lines(self, lines: Iterable[Line], context: ToolContext, *, allows: bool) -> bool | None:
+    def match_lines(self, lines: Iterable[Line], context: ToolContext, *, allows: bool) -> bool | None:
         """Return whether the lines of an argument match: all lines for an allow, otherwise any.
 
         `command_arguments` reads the lines from the argument and the arguments beside it.
         """
         if allows:
             return every(self._allows(line, context) for line in lines)
-        return some(found(line, self._read) for line in lines)
+        return some(has_match(line, self._parsed) for line in lines)
 
-    def what_is_unknown(self, line: Line) -> str:
-        """Return the unknown part of a line as text for a person, or "" if `found` has an answer."""
-        return what_is_unknown(line, self._read)
+    def find_unknown_part(self, line: Line) -> str:
+        """Return the unknown part of a line as text for a person, or "" if `has_match` has an answer."""
+        return find_unknown_part(line, self._parsed)
 
     def _allows(self, line: Line, context: ToolContext) -> bool | None:
-        if allowed(line, self._read, lambda path: self._may_write(path, context)):
+        if is_allowed(line, self._parsed, lambda path: self._may_write(path, context)):
             return True
         return None if line.unknown else False
 
@@ -326,7 +314,7 @@ class Commands:
         if not isinstance(other, Commands):
             return False
         targets = other._targets is None or (self._targets is not None and self._targets.covers(other._targets))
-        return targets and all(any(one.covers(narrower) for one in self._read) for narrower in other._read)
+        return targets and all(any(one.covers(narrower) for one in self._parsed) for narrower in other._parsed)
 
     def to_json(self) -> dict[str, Any]:
         return {"commands": list(self.patterns), **({"within": list(self.within)} if self.within else {})}
@@ -343,30 +331,30 @@ class Commands:
 
 def every(answers: Iterable[bool | None], *, empty: bool = False) -> bool | None:
     """Return False if any answer is False, None if any is None, otherwise True. No answers at all give `empty`."""
-    found = list(answers)
-    if False in found:
+    listed = list(answers)
+    if False in listed:
         return False
-    return None if None in found else bool(found) or empty
+    return None if None in listed else bool(listed) or empty
 
 
 def some(answers: Iterable[bool | None]) -> bool | None:
     """Return True if any answer is True, None if any is None, otherwise False."""
-    found = list(answers)
-    return True if True in found else None if None in found else False
+    listed = list(answers)
+    return True if True in listed else None if None in listed else False
 
 
 # -- parse conditions --------------------------------------------------------------------------------------------------
 
-_NOBODY: Final = ToolContext[Any]()
-_A_NUMBER: Final = "a number"
+_EMPTY_CONTEXT: Final = ToolContext[Any]()
+_NUMBER_TYPE: Final = "a number"
 
 
-def _kind(value: Any) -> str:
+def _find_type(value: Any) -> str:
     """Return the JSON type of a value. Integers and other numbers are one type."""
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, int | float):
-        return _A_NUMBER
+        return _NUMBER_TYPE
     return "text" if isinstance(value, str) else "a list or an object"
 
 
@@ -376,13 +364,13 @@ def _check_number(value: Any, name: str) -> None:
     Raises:
         DefinitionError: The number is one of these.
     """
-    if isinstance(value, int) and abs(value) >= 10**MOST_DIGITS:
-        raise DefinitionError(f"{name} takes a number of at most {MOST_DIGITS} digits")
+    if isinstance(value, int) and abs(value) >= 10**MAX_DIGITS:
+        raise DefinitionError(f"{name} takes a number of at most {MAX_DIGITS} digits")
     if isinstance(value, float) and not math.isfinite(value):
-        raise DefinitionError(f"{name} takes a number that a call can have, not {value}")
+        raise DefinitionError(f"{name} takes a finite number, not {value}")
 
 
-def _value_text(value: object) -> str:
+def _format_value(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
@@ -393,7 +381,7 @@ def check_tag(tag: object) -> None:
         DefinitionError: The tag is not visible text.
     """
     if not isinstance(tag, str) or not tag.strip() or not tag.isprintable():
-        raise DefinitionError(f"{tag!r} is no tag: write its text, which is compared as it is, without *")
+        raise DefinitionError(f"{tag!r} is not a tag: write its whole text, without *")
 
 
 def check_glob(pattern: object) -> None:
@@ -403,54 +391,43 @@ def check_glob(pattern: object) -> None:
         DefinitionError: The pattern is not visible text.
     """
     if not isinstance(pattern, str) or not pattern or not pattern.isprintable():
-        raise DefinitionError(f"{pattern!r} is no pattern: write text, with * for any characters")
+        raise DefinitionError(f"{pattern!r} is not a pattern: write text, with * for any characters")
 
 
-def fits(pattern: str, text: str) -> bool:
+def matches_glob(pattern: str, text: str) -> bool:
     """Return whether `text` fits `pattern`, with `*` for any characters, also none. Case counts."""
-    first, *others = pattern.split("*")
-    if not others:
-        return text == pattern
-    last = others.pop()
-    if not text.startswith(first) or not text.endswith(last) or len(text) < len(first) + len(last):
-        return False
-    at, end = len(first), len(text) - len(last)
-    for part in others:
-        at = text.find(part, at, end)
-        if at < 0:
-            return False
-        at += len(part)
-    return True
+    return match_pieces(pattern.split("*"), text)
 
 
-def _text_list(given: object, name: str) -> tuple[str, ...]:
-    if isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(one, str) for one in given):
-        return tuple(given)
-    raise DefinitionError(f'{name} takes a list of texts, such as {name} = ["…"], not {given!r}')
+def _read_values(values: object, name: str = "one_of") -> tuple[Any, ...]:
+    if isinstance(values, Sequence) and not isinstance(values, str):
+        return tuple(values)
+    raise DefinitionError(f'{name} takes a list, such as {name} = ["…"], not {values!r}')
 
 
-def _list(given: object) -> tuple[Any, ...]:
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return tuple(given)
-    raise DefinitionError(f"one_of takes a list of values, not {given!r}")
+def _read_texts(texts: object, name: str) -> tuple[str, ...]:
+    values = _read_values(texts, name)
+    if not all(isinstance(value, str) for value in values):
+        raise DefinitionError(f"{name} takes a list of texts, not {texts!r}")
+    return values
 
 
 _RANGE: Final = frozenset({"above", "at_least", "below", "at_most"})
 _MAKERS: Final[dict[frozenset[str], Callable[..., Condition]]] = {
     frozenset({"equals"}): lambda equals: OneOf((equals,)),
-    frozenset({"one_of"}): lambda one_of: OneOf(_list(one_of)),
+    frozenset({"one_of"}): lambda one_of: OneOf(_read_values(one_of)),
     frozenset({"glob"}): lambda glob: Glob(glob),
-    frozenset({"within"}): lambda within: Within(_text_list(within, "within")),
-    frozenset({"hosts"}): lambda hosts: Hosts(_text_list(hosts, "hosts")),
-    frozenset({"commands"}): lambda commands: Commands(_text_list(commands, "commands")),
+    frozenset({"within"}): lambda within: Within(_read_texts(within, "within")),
+    frozenset({"hosts"}): lambda hosts: Hosts(_read_texts(hosts, "hosts")),
+    frozenset({"commands"}): lambda commands: Commands(_read_texts(commands, "commands")),
     frozenset({"commands", "within"}): lambda commands, within: Commands(
-        _text_list(commands, "commands"), _text_list(within, "within")
+        _read_texts(commands, "commands"), _read_texts(within, "within")
     ),
 }
 KEYS: Final = _RANGE.union(*_MAKERS)
 
 
-def condition(given: object) -> Condition:
+def parse_condition(table: object) -> Condition:
     """Return the condition for a table such as `{ above = 100 }` or `{ within = ["notes"] }`.
 
     See docs/policy.md#conditions.
@@ -458,32 +435,32 @@ def condition(given: object) -> Condition:
     Raises:
         DefinitionError: The table is no condition, or can never match.
     """
-    if not isinstance(given, Mapping) or not given:
-        raise DefinitionError(f'a condition is a table such as {{ above = 100 }} or {{ equals = "x" }}, not {given!r}')
-    table: JsonObject = thaw(given)
-    refuse_unknown_keys(table, KEYS, "a condition")
-    if table.keys() <= _RANGE:
-        return Range(**table)
-    make = _MAKERS.get(frozenset(table))
+    if not isinstance(table, Mapping) or not table:
+        raise DefinitionError(f'a condition is a table such as {{ above = 100 }} or {{ equals = "x" }}, not {table!r}')
+    options: JsonObject = thaw(table)
+    refuse_unknown_keys(options, KEYS, "a condition")
+    if options.keys() <= _RANGE:
+        return Range(**options)
+    make = _MAKERS.get(frozenset(options))
     if make is None:
-        raise DefinitionError(f"{' and '.join(sorted(table))} do not stand in one condition: use one of them")
-    return make(**table)
+        raise DefinitionError(f"a condition cannot have {' and '.join(sorted(options))} together: use one of them")
+    return make(**options)
 
 
-def refuse_unknown_keys(table: Iterable[str], known: Iterable[str], what: str) -> None:
+def refuse_unknown_keys(table: Iterable[str], allowed: Iterable[str], owner: str) -> None:
     """Refuse unknown keys. The error suggests the nearest known one.
 
     Raises:
         DefinitionError: The first unknown key.
     """
-    names = sorted(known)
+    names = sorted(allowed)
     for key in table:
         if key not in names:
             every_name = ", ".join(names)
-            raise DefinitionError(f"{what} has no {key!r}{nearest(key, names) or f': there are {every_name}'}")
+            raise DefinitionError(f"{owner} has no {key!r}{suggest_name(key, names) or f': its keys are {every_name}'}")
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def suggest_name(name: str, names: Iterable[str]) -> str:
     """Return a question whether a similar name was meant, or "" if no name is similar."""
     from difflib import get_close_matches  # loaded only for an error
 

@@ -10,9 +10,9 @@ from typing import Final
 
 from ferrule.errors import DefinitionError
 from ferrule.policy.rule import Scope
-from ferrule.security.paths import read_file, real
+from ferrule.security.paths import read_file, resolve_path
 
-MOST_BYTES: Final = 262_144
+MAX_FILE_BYTES: Final = 262_144
 FILE_NAME: Final = "policy.toml"
 PROJECT_FILE: Final = os.path.join(".ferrule", FILE_NAME)
 """Relative to the working directory."""
@@ -35,45 +35,45 @@ class PolicyFile:
     digest: str
 
 
-def read_policy_file(path: str | os.PathLike[str], scope: Scope, *, most: int = MOST_BYTES) -> PolicyFile:
-    """Read a file once. It has at most `most` bytes.
+def read_policy_file(path: str | os.PathLike[str], scope: Scope, *, max_bytes: int = MAX_FILE_BYTES) -> PolicyFile:
+    """Read a file once. It has at most `max_bytes` bytes.
 
     Raises:
         DefinitionError: The file cannot be read, is empty or too large, or is not UTF-8.
     """
-    given = os.path.expanduser(os.fspath(path))
+    expanded = os.path.expanduser(os.fspath(path))
     try:
-        exact = real(given, ".")
-        data = read_file(exact, most)
+        exact = resolve_path(expanded, ".")
+        data = read_file(exact, max_bytes)
         if not data.strip():  # another program may be writing it, and its deny rules would be missed
             raise ValueError("it is empty (a policy without rules has a comment that says so)")
-        return PolicyFile(exact, os.path.abspath(given), scope, data.decode("utf-8"), sha256(data).hexdigest())
+        return PolicyFile(exact, os.path.abspath(expanded), scope, data.decode("utf-8"), sha256(data).hexdigest())
     except (OSError, ValueError) as error:
         raise DefinitionError(f"it cannot be read: {error}") from None
 
 
 def configuration_folder() -> Path:
     """Return the folder of a person's own configuration: `$XDG_CONFIG_HOME/ferrule`."""
-    return _given_folder("XDG_CONFIG_HOME", ".config") / "ferrule"
+    return _find_xdg_folder("XDG_CONFIG_HOME", ".config") / "ferrule"
 
 
 def state_folder() -> Path:
     """Return the folder of a person's stored answers: `$XDG_STATE_HOME/ferrule`."""
-    return _given_folder("XDG_STATE_HOME", ".local/state") / "ferrule"
+    return _find_xdg_folder("XDG_STATE_HOME", ".local/state") / "ferrule"
 
 
-def files_of_grants() -> tuple[str, str]:
+def grant_files() -> tuple[str, str]:
     """Return the paths of the command line's file of grants and of the key of its seal."""
     return str(state_folder() / "grants.json"), str(configuration_folder() / "grants.key")
 
 
-def _given_folder(variable: str, default: str) -> Path:
+def _find_xdg_folder(variable: str, default: str) -> Path:
     """Return the folder in an environment variable. A relative path does not count, as the XDG specification says."""
-    given = os.environ.get(variable, "")
-    return Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~")) / default
+    folder = os.environ.get(variable, "")
+    return Path(folder) if os.path.isabs(folder) else Path(os.path.expanduser("~")) / default
 
 
-def standard_files(working_directory: str | os.PathLike[str] = ".") -> list[tuple[Scope, str]]:
+def list_standard_files(working_directory: str | os.PathLike[str] = ".") -> list[tuple[Scope, str]]:
     """Return the files that the command line looks for, with their scopes, whether they exist or not.
 
     See docs/policy.md#scopes.
@@ -86,6 +86,6 @@ def standard_files(working_directory: str | os.PathLike[str] = ".") -> list[tupl
     return [(scope, str(path)) for scope, path in places]
 
 
-def found_files(working_directory: str | os.PathLike[str] = ".") -> list[tuple[Scope, str]]:
+def find_files(working_directory: str | os.PathLike[str] = ".") -> list[tuple[Scope, str]]:
     """Return the standard files that exist, with their scopes. See docs/policy.md#scopes."""
-    return [(scope, path) for scope, path in standard_files(working_directory) if os.path.lexists(path)]
+    return [(scope, path) for scope, path in list_standard_files(working_directory) if os.path.lexists(path)]

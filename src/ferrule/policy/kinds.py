@@ -9,34 +9,34 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from ferrule.policy.conditions import Commands, Condition, Hosts, Within
-from ferrule.policy.rule import ANY_COMMAND, parts_of
+from ferrule.policy.rule import ANY_COMMAND, split_place
 from ferrule.security.commands import COMMAND_NAMES
-from ferrule.security.paths import PATH_NAMES, has_name_of
+from ferrule.security.paths import PATH_NAMES, has_last_word
 from ferrule.security.urls import HOST_NAMES, URL_NAMES
 
 
-class _Kind(NamedTuple):
-    what: str
+class _TextKind(NamedTuple):
+    name: str
     names: frozenset[str]
     formats: frozenset[str]
     condition: type
     remedy: str
 
 
-_PLACE_KINDS: Final = (
-    _Kind("a path", PATH_NAMES, frozenset({"path"}), Within, 'within = ["…"]'),
-    _Kind(
+_TEXT_KINDS: Final = (
+    _TextKind("a path", PATH_NAMES, frozenset({"path"}), Within, 'within = ["…"]'),
+    _TextKind(
         "a URL",
         URL_NAMES | HOST_NAMES,
         frozenset({"uri", "url", "iri", "reference", "hostname"}),
         Hosts,
         'hosts = ["…"]',
     ),
-    _Kind("a shell line", COMMAND_NAMES, frozenset({"shell"}), Commands, 'commands = ["…"]'),
+    _TextKind("a shell line", COMMAND_NAMES, frozenset({"shell"}), Commands, 'commands = ["…"]'),
 )
 
 
-def wrong_kind(place: str, condition: Condition, forms: Iterable[Mapping[str, Any]] = ()) -> str:
+def explain_wrong_kind(place: str, condition: Condition, forms: Iterable[Mapping[str, Any]] = ()) -> str:
     """Return why a condition cannot apply to the text at a place, or "" if it can.
 
     Args:
@@ -44,10 +44,10 @@ def wrong_kind(place: str, condition: Condition, forms: Iterable[Mapping[str, An
     """
     if place == ANY_COMMAND:
         return ""
-    name = next(part for part in reversed(parts_of(place)) if part != "[]")
+    name = next(part for part in reversed(split_place(place)) if part != "[]")
     formats = {str(form["format"]).rpartition("-")[2] for form in forms if "format" in form}
-    by_format = [kind for kind in _PLACE_KINDS if kind.formats & formats]
-    for kind in by_format or [kind for kind in _PLACE_KINDS if has_name_of(name, kind.names)]:
+    by_format = [kind for kind in _TEXT_KINDS if kind.formats & formats]
+    for kind in by_format or [kind for kind in _TEXT_KINDS if has_last_word(name, kind.names)]:
         if not isinstance(condition, kind.condition):
-            return f"{place} is {kind.what}, which can be written in many ways: {place} takes {kind.remedy} alone"
+            return f"{place} is {kind.name}, which has many spellings: write {place} = {{ {kind.remedy} }}"
     return ""

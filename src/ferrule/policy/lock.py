@@ -20,19 +20,19 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.policy.files import PolicyFile, read_policy_file
-from ferrule.policy.trust import MOST_TRUSTED, Trusted, how_to_trust, short_digest
+from ferrule.policy.trust import MAX_TRUSTED_BYTES, TrustedFiles, format_trust_command, short_digest
 from ferrule.security.similar_names import fold_name, lookalike_key
 from ferrule.values.context import JUDGED_TRAITS
 
 LOCK_FILE = "ferrule.lock"
-NOTED: ContextVar[list[tuple[str, Toolset]] | None] = ContextVar("NOTED", default=None)
+RECORDED_TOOLSETS: ContextVar[list[tuple[str, Toolset]] | None] = ContextVar("RECORDED_TOOLSETS", default=None)
 """If this is a list, toolsets are not locked. Each toolset and its file are added here, for writing that file."""
 
 Definition: TypeAlias = Mapping[str, Any]
 """The parts of a tool's definition by name, as JSON, and their `digest`."""
 
 
-def definition_of(tool: Tool) -> Definition:
+def make_definition(tool: Tool) -> Definition:
     """Return the definition of a tool. A trait computed from the arguments appears only as such."""
     parts = {
         "description": tool.description,
@@ -45,21 +45,21 @@ def definition_of(tool: Tool) -> Definition:
         "examples": tool.examples,
         "provider": tool.provider,
         "version": tool.version,
-        "source": _source_of(tool),
+        "source": _find_source(tool),
     }
-    known = {name: value for name, value in parts.items() if value or name in ("description", "input_schema")}
-    plain: dict[str, Any] = json.loads(json.dumps(known))
-    return {**plain, "digest": _digest_of(plain)}
+    present = {name: value for name, value in parts.items() if value or name in ("description", "input_schema")}
+    plain: dict[str, Any] = json.loads(json.dumps(present))
+    return {**plain, "digest": _compute_digest(plain)}
 
 
 def _trait(value: object) -> object:
     return value if isinstance(value, bool) else "a function of the arguments"
 
 
-def _source_of(tool: Tool) -> str:
+def _find_source(tool: Tool) -> str:
     """Return the server, or the module and function. Only the module's last name counts: its import path may differ."""
     if tool.server is not None:
-        return f"server {_digest_of(tool.server)[:16]}"
+        return f"server {_compute_digest(tool.server)[:16]}"
     function: Any = find_called_function(tool.handling.function)
     module = str(getattr(function, "__module__", None) or "")
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -68,13 +68,13 @@ def _source_of(tool: Tool) -> str:
     return f"{module.rpartition('.')[2]}.{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
-def _digest_of(value: object) -> str:
+def _compute_digest(value: object) -> str:
     from hashlib import sha256  # this import loads OpenSSL
 
     return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def lock_text(definitions: Mapping[str, Definition]) -> str:
+def format_lock(definitions: Mapping[str, Definition]) -> str:
     """Return the contents of the lock file for definitions by tool name. They are ASCII, with nothing invisible."""
     return json.dumps({"version": 1, "tools": definitions}, indent=2, sort_keys=True) + "\n"
 
@@ -86,7 +86,7 @@ def read_lock(file: str | os.PathLike[str]) -> dict[str, Definition]:
         DefinitionError: The file is missing, or differs from the output of `ferrule lock`.
     """
     name = os.fspath(file)
-    return _definitions_in(_read_lock_file(name).text, name)
+    return _parse_definitions(_read_lock_file(name).text, name)
 
 
 class LockFile:
@@ -94,7 +94,7 @@ class LockFile:
 
     def __init__(self, file: str | os.PathLike[str]) -> None:
         self.name = os.fspath(file)
-        self._trusted = Trusted()
+        self._trusted = TrustedFiles()
         self._first: str | None = None
 
     def hold_key(self) -> None:
@@ -112,9 +112,9 @@ class LockFile:
         before = self._first if trusted is None else trusted.digest
         if before not in {None, file.digest}:
             change = f"from {short_digest(before or '')} to {short_digest(file.digest)}"
-            remedy = f"read it, then {how_to_trust(file.place)}"
-            raise DefinitionError(f"{self.name!r} has changed {change}, which nobody has trusted: {remedy}")
-        definitions = _definitions_in(file.text, self.name)
+            remedy = f"read it, then run {format_trust_command(file.place)}"
+            raise DefinitionError(f"{self.name!r} has changed {change}, and nobody trusts that version: {remedy}")
+        definitions = _parse_definitions(file.text, self.name)
         self._first = file.digest
         return definitions
 
@@ -122,46 +122,41 @@ class LockFile:
 def _read_lock_file(name: str) -> PolicyFile:
     if not os.path.lexists(name):
         raise DefinitionError(
-            f"there is no {name!r}, which says how the tools may be: `ferrule lock` writes it of the tools as they are"
+            f"there is no {name!r} with the accepted tools: run `ferrule lock` to write it for the current tools"
         )
     try:
-        return read_policy_file(name, "project", most=MOST_TRUSTED)
+        return read_policy_file(name, "project", max_bytes=MAX_TRUSTED_BYTES)
     except DefinitionError as error:
         raise DefinitionError(f"{name!r}: {error}") from None
 
 
-def _definitions_in(text: str, name: str) -> dict[str, Definition]:
+def _parse_definitions(text: str, name: str) -> dict[str, Definition]:
     text = text.replace("\r\n", "\n")  # as Git writes it on Windows
-    broken = (
-        f"{name!r} is not as `ferrule lock` has written it%s: take it from version control, or delete it and let "
-        "`ferrule lock` write it anew"
-    )
+    remedy = "restore it from version control, or delete it and run `ferrule lock` again"
+    edited = ""
     try:
-        found = json.loads(text)["tools"]
-        edited = [tool for tool, known in found.items() if known.pop("digest") != _digest_of(known)]
-        definitions: dict[str, Definition] = {
-            tool: {**known, "digest": _digest_of(known)} for tool, known in found.items()
-        }
-        is_whole = edited or text == lock_text(definitions)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise DefinitionError(broken % "") from error
-    if edited:
-        raise DefinitionError(broken % f", the entry of {edited[0]!r}")
-    if not is_whole:
-        raise DefinitionError(broken % "")
-    return definitions
+        definitions: dict[str, Definition] = {}
+        for tool, parts in json.loads(text)["tools"].items():
+            digest = parts.pop("digest")
+            definitions[tool] = {**parts, "digest": _compute_digest(parts)}
+            edited = edited or ("" if digest == definitions[tool]["digest"] else f", in the entry of {tool!r}")
+        if text == format_lock(definitions):
+            return definitions
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        pass
+    raise DefinitionError(f"{name!r} differs from the output of `ferrule lock`{edited}: {remedy}")
 
 
-def changed_parts(before: Definition, after: Definition) -> list[str]:
+def find_changed_parts(before: Definition, after: Definition) -> list[str]:
     """Return the names of the changed parts."""
     return [
         part
         for part in dict.fromkeys((*after, *before))
-        if part != "digest" and _digest_of(before.get(part)) != _digest_of(after.get(part))
+        if part != "digest" and _compute_digest(before.get(part)) != _compute_digest(after.get(part))
     ]
 
 
-def look_alikes(names: Iterable[str]) -> dict[str, str]:
+def find_lookalikes(names: Iterable[str]) -> dict[str, str]:
     """Return the names that look like another name, each with the first such other."""
     groups: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
@@ -169,33 +164,33 @@ def look_alikes(names: Iterable[str]) -> dict[str, str]:
     return {name: next(one for one in group if one != name) for group in groups.values() if group[1:] for name in group}
 
 
-def differences(tools: Iterable[Tool], definitions: Mapping[str, Definition]) -> dict[str, str]:
+def find_differences(tools: Iterable[Tool], definitions: Mapping[str, Definition]) -> dict[str, str]:
     """Return the reason for each tool that differs from its accepted definition, by tool name."""
-    tools, found = list(tools), {}
-    like = look_alikes([*definitions, *(tool.name for tool in tools)])
+    tools, reasons = list(tools), {}
+    lookalikes = find_lookalikes([*definitions, *(tool.name for tool in tools)])
     for tool in tools:
-        known, other = definitions.get(tool.name), like.get(tool.name)
-        if known is None:
-            found[tool.name] = "is new" if other is None else f"is new, and its name looks like {other!r}"
-        elif changed := changed_parts(known, definition_of(tool)):
-            found[tool.name] = f"changed since it was accepted: its {', '.join(changed)}"
-    return found
+        accepted, lookalike = definitions.get(tool.name), lookalikes.get(tool.name)
+        if accepted is None:
+            reasons[tool.name] = "is new" if lookalike is None else f"is new, and its name looks like {lookalike!r}"
+        elif changed := find_changed_parts(accepted, make_definition(tool)):
+            reasons[tool.name] = f"changed since it was accepted: its {', '.join(changed)}"
+    return reasons
 
 
-def locked(tools: Toolset, file: str | os.PathLike[str] | LockFile) -> Toolset:
+def lock_tools(tools: Toolset, file: str | os.PathLike[str] | LockFile) -> Toolset:
     """Return the result of `Toolset.locked`. A `LockFile` is read again; any other file is read for the first time.
 
     Raises:
         DefinitionError: The file is missing, invalid or untrusted.
     """
     lock = file if isinstance(file, LockFile) else LockFile(file)
-    if (noted := NOTED.get()) is not None:
-        noted.append((os.path.abspath(lock.name), tools))
+    if (recorded := RECORDED_TOOLSETS.get()) is not None:
+        recorded.append((os.path.abspath(lock.name), tools))
         return tools
-    whys = differences(tools, lock.read())
-    where = "" if lock.name == LOCK_FILE else f" --lock {lock.name!r}"
-    for name, why in whys.items():
-        whys[name] = f"{why} (where that is right: ferrule lock --accept {name!r}{where})"
-        logging.getLogger("ferrule").warning("the tool %r is quarantined: it %s", name, whys[name])
-    aside = tools.quarantined
-    return Toolset([*(one.with_quarantine(whys[one.name]) if one.name in whys else one for one in tools), *aside])
+    reasons = find_differences(tools, lock.read())
+    option = "" if lock.name == LOCK_FILE else f" --lock {lock.name!r}"
+    for name, reason in reasons.items():
+        reasons[name] = f"{reason} (to accept it: ferrule lock --accept {name!r}{option})"
+        logging.getLogger("ferrule").warning("the tool %r is quarantined: it %s", name, reasons[name])
+    judged = (tool.with_quarantine(reasons[tool.name]) if tool.name in reasons else tool for tool in tools)
+    return Toolset([*judged, *tools.quarantined])

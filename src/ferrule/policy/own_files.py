@@ -12,32 +12,33 @@ from typing import Any, Final
 
 from ferrule.policy.files import PROJECT_FILE
 from ferrule.policy.settings import SETTINGS_FILE
-from ferrule.security.paths import PATH_NAMES, contains, has_name_of, real
+from ferrule.security.paths import PATH_NAMES, contains, has_last_word, resolve_path
 from ferrule.values.call import ToolCall
 
-_IN_THE_WORKING_DIRECTORY: Final = (PROJECT_FILE, SETTINGS_FILE, "ferrule.lock")
+_WORKING_DIRECTORY_FILES: Final = (PROJECT_FILE, SETTINGS_FILE, "ferrule.lock")
 
 
-def own_file_named(call: ToolCall, working_directory: str, places: Iterable[str]) -> str | None:
+def find_protected_file(call: ToolCall, working_directory: str, places: Iterable[str]) -> str | None:
     """Return the first protected file behind a path in the arguments, or inside a folder named there.
 
     Protected are `places` (files, and folders with everything in them), and the policy file, the settings file and
     `ferrule.lock` of the working directory. The working directory and the folders above it may be named.
     """
     base = os.path.realpath(working_directory)
-    kept = (*places, *(os.path.join(base, name) for name in _IN_THE_WORKING_DIRECTORY))
-    for text in dict.fromkeys(_path_arguments(call)):
+    protected = (*places, *(os.path.join(base, name) for name in _WORKING_DIRECTORY_FILES))
+    for text in dict.fromkeys(_iter_paths(call)):
         try:
-            path = real(os.path.expanduser(text), base)
+            path = resolve_path(os.path.expanduser(text), base)
         except (OSError, ValueError):  # not a path to open
             continue
-        for one in kept:
-            if contains(one, path) or _is_same(one, path) or (contains(path, one) and not contains(path, base)):
-                return one
+        for file in protected:
+            is_above = contains(path, file) and not contains(path, base)
+            if is_above or contains(file, path) or _is_same_file(file, path):
+                return file
     return None
 
 
-def _is_same(one: str, other: str) -> bool:
+def _is_same_file(one: str, other: str) -> bool:
     """Return whether two paths are one file, by a hard link or on a disk without case in names."""
     try:
         return os.path.samefile(one, other)
@@ -45,21 +46,21 @@ def _is_same(one: str, other: str) -> bool:
         return False
 
 
-def _path_arguments(call: ToolCall) -> Iterator[str]:
+def _iter_paths(call: ToolCall) -> Iterator[str]:
     """Yield the paths in the arguments: texts by type, by schema or by the name of their parameter, at any depth."""
     places = call.arguments.places
     yield from () if places is None else (found.text for found in places.paths)
-    yield from _texts_under(call.arguments, False)
+    yield from _iter_named_paths(call.arguments, False)
 
 
-def _texts_under(value: Any, is_path: bool) -> Iterator[str]:
+def _iter_named_paths(value: Any, is_path: bool) -> Iterator[str]:
     if isinstance(value, str):
         if is_path:
             yield value
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _texts_under(item, is_path)
+            yield from _iter_named_paths(item, is_path)
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _texts_under(key, is_path)
-            yield from _texts_under(item, has_name_of(key, PATH_NAMES))
+            yield from _iter_named_paths(key, is_path)
+            yield from _iter_named_paths(item, has_last_word(key, PATH_NAMES))

@@ -13,23 +13,30 @@ from weakref import WeakKeyDictionary
 
 from ferrule.errors import DefinitionError
 from ferrule.policy.breadth import check_breadth
-from ferrule.policy.checks import ToolFindings, check_beside, check_examples, check_tools, fit_of, may_be_given
-from ferrule.policy.files import PolicyFile, configuration_folder, read_policy_file, standard_files, state_folder
-from ferrule.policy.own_files import own_file_named
+from ferrule.policy.checks import (
+    ToolFindings,
+    check_examples,
+    check_redundancy,
+    check_tools,
+    find_fit,
+    may_have_arguments,
+)
+from ferrule.policy.files import PolicyFile, configuration_folder, list_standard_files, read_policy_file, state_folder
+from ferrule.policy.own_files import find_protected_file
 from ferrule.policy.reading import Finding, PolicyTest, read_document
 from ferrule.policy.rule import Rule, Scope
-from ferrule.policy.standing import NEEDS_TRUST, Trust, standings_of
-from ferrule.policy.trust import Trusted
-from ferrule.policy.verdict import Entry, ForTool, Judged, Mode
+from ferrule.policy.standing import NEEDS_TRUST, Trust, find_standings
+from ferrule.policy.trust import TrustedFiles
+from ferrule.policy.verdict import Entry, Mode, PolicyDecision, ToolRules
 from ferrule.values.arguments import redact_hidden
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
-from ferrule.values.decision import Decision, deny
+from ferrule.values.decision import Decision, allow, deny
 from ferrule.values.frozen import JsonObject, freeze, thaw
 
 log = logging.getLogger("ferrule")
-GivenFile: TypeAlias = tuple[Scope, str | os.PathLike[str]]
-_MOST_DIFFERENCES = 100
+ScopedFile: TypeAlias = tuple[Scope, str | os.PathLike[str]]
+_MAX_DIFFERENCES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,122 +76,131 @@ class Contents(NamedTuple):
     """The findings about files without full trust, and about rules for tools that are not loaded."""
 
 
-def read_files(given: Iterable[GivenFile], tools: Sequence[Any] | None, trust: Trust) -> Contents:
+def read_files(scoped: Iterable[ScopedFile], tools: Sequence[Any] | None, trust: Trust) -> Contents:
     """Read files. Errors in them become findings; nothing is raised."""
-    found: list[Finding] = []
-    read: dict[str, PolicyFile] = {}
-    for scope, path in given:
+    findings: list[Finding] = []
+    files: dict[str, PolicyFile] = {}
+    for scope, path in scoped:
         try:
             file = read_policy_file(path, scope)
         except DefinitionError as error:
-            found.append(Finding("error", os.fspath(path), 0, str(error)))
+            findings.append(Finding("error", os.fspath(path), 0, str(error)))
             continue
-        if file.path in {other.path for other in read.values()}:
-            found.append(Finding("error", os.fspath(path), 0, "the file is given twice"))
-        read[os.fspath(path)] = file
-    names = _names_of(list(read.values()))
-    documents = {path: read_document(file.text, names[file.path], file.scope) for path, file in read.items()}
-    rules = sorted((rule for document in documents.values() for rule in document.rules), key=_order)
-    found += [one for document in documents.values() for one in document.findings]
-    found += [*(one for rule in rules for one in check_examples(rule)), *check_beside(rules)]
-    found += check_breadth(rules, tools)
-    beside_tools = ToolFindings([], []) if tools is None else check_tools(rules, tools)
-    found += beside_tools.findings
-    standings = [*standings_of(read, names, documents, trust)]
-    about_trust = [one for standing in standings for one in standing.findings]
+        if file.path in {other.path for other in files.values()}:
+            findings.append(Finding("error", os.fspath(path), 0, "the program passes this file twice"))
+        files[os.fspath(path)] = file
+    names = _choose_names(list(files.values()))
+    documents = {path: read_document(file.text, names[file.path], file.scope) for path, file in files.items()}
+    rules = sorted((rule for document in documents.values() for rule in document.rules), key=_sort_key)
+    findings += [finding for document in documents.values() for finding in document.findings]
+    findings += [finding for rule in rules for finding in check_examples(rule)]
+    findings += [*check_redundancy(rules), *check_breadth(rules, tools)]
+    tool_findings = ToolFindings([], []) if tools is None else check_tools(rules, tools)
+    standings = [*find_standings(files, names, documents, trust)]
+    trust_findings = [finding for standing in standings for finding in standing.findings]
+    findings += [*tool_findings.findings, *trust_findings]
     untrusted = {standing.source for standing in standings if not standing.allows}
-    counted = [rule for rule in rules if rule.decide != "allow" or rule.source not in untrusted]
+    active_rules = [rule for rule in rules if rule.decide != "allow" or rule.source not in untrusted]
     older = {f"{one.source} (as trusted)": one.older for one in standings if one.older is not None}
-    said = {**{names[read[path].path]: document for path, document in documents.items()}, **older}
-    restrictions = (rule for document in older.values() for rule in document.rules if rule.decide != "allow")
+    active_rules += [rule for document in older.values() for rule in document.rules if rule.decide != "allow"]
+    active = {**{names[files[path].path]: document for path, document in documents.items()}, **older}
     return Contents(
-        tuple(sorted((*counted, *restrictions), key=_order)),
-        {of.mode[0]: f"{source}:{of.mode[1]}" for source, of in said.items() if of.mode is not None},
+        tuple(sorted(active_rules, key=_sort_key)),
+        {document.mode[0]: f"{source}:{document.mode[1]}" for source, document in active.items() if document.mode},
         tuple(test for document in documents.values() for test in document.tests),
-        tuple(sorted((*found, *about_trust), key=lambda one: (one.level, one.source, one.line))),
-        {path: file.digest for path, file in read.items()},
-        {names[file.path]: path for path, file in read.items()},
-        (*about_trust, *beside_tools.notices),
+        tuple(sorted(findings, key=lambda finding: (finding.level, finding.source, finding.line))),
+        {path: file.digest for path, file in files.items()},
+        {names[file.path]: path for path, file in files.items()},
+        (*trust_findings, *tool_findings.notices),
     )
 
 
-def _order(rule: Rule) -> tuple[Any, ...]:
+def _sort_key(rule: Rule) -> tuple[Any, ...]:
     """Return a sort key for rules that does not depend on the order of the files."""
     return rule.scope, rule.source, rule.line, rule.text
 
 
-def _names_of(files: Sequence[PolicyFile]) -> dict[str, str]:
+def _choose_names(files: Sequence[PolicyFile]) -> dict[str, str]:
     """Return a short unique name for each file, by its path."""
     short = {file.path: os.path.basename(file.path) for file in files}
     for longer in (
         {file.path: f"{file.scope}/{short[file.path]}" for file in files},
-        {one.path: one.path for one in files},
+        {file.path: file.path for file in files},
     ):
         counts = Counter(short.values())
         short = {path: name if counts[name] == 1 else longer[path] for path, name in short.items()}
     return short
 
 
-class _Compiled:
+class _CompiledPolicy:
     """The contents of files, compiled by tool: a call looks only at the rules that may apply to it."""
 
-    def __init__(self, said: Contents) -> None:
-        self.said = said
-        self._by_tool: WeakKeyDictionary[Any, ForTool] = WeakKeyDictionary()
-        self.broken = [one for one in said.findings if one.level == "error"]
+    def __init__(self, contents: Contents) -> None:
+        self.contents = contents
+        self._by_tool: WeakKeyDictionary[Any, ToolRules] = WeakKeyDictionary()
+        self.errors = [finding for finding in contents.findings if finding.level == "error"]
 
     def verdict(self, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
-        if self.broken:
-            return deny("the policy is broken, so nothing may run")
-        return self.for_tool(call, tool).verdict(call, context, tool, self.said.modes)
+        if self.errors:
+            return deny("the policy has errors, so nothing may run")
+        return self.find_rules(tool).verdict(call, context, tool, self.contents.modes)
 
-    def for_tool(self, call: ToolCall, tool: Any) -> ForTool:
+    def find_rules(self, tool: Any) -> ToolRules:
         """Return the rules that may apply to calls of a tool."""
         definition = getattr(tool, "definition", None)
         if definition is None:
-            return ForTool.of(map(Entry, self.said.rules)) if tool is None else self._made_for(tool)
-        found = self._by_tool.get(definition)
-        if found is None:
-            found = self._by_tool[definition] = self._made_for(definition)
-        return found
+            entries = map(Entry, self.contents.rules) if tool is None else self._iter_entries(tool)
+            return ToolRules.from_entries(entries)
+        rules = self._by_tool.get(definition)
+        if rules is None:
+            rules = self._by_tool[definition] = ToolRules.from_entries(self._iter_entries(definition))
+        return rules
 
-    def _made_for(self, tool: Any) -> ForTool:
-        return ForTool.of(self._entries(tool))
-
-    def _entries(self, tool: Any) -> Iterator[Entry]:
+    def _iter_entries(self, tool: Any) -> Iterator[Entry]:
         hidden = frozenset(getattr(tool, "hidden", ()))
-        for rule in self.said.rules:
-            fit = fit_of(rule, tool) if rule.speaks_of(tool) else None
-            if fit is None or not (fit.speaks or may_be_given(rule, tool)):
+        for rule in self.contents.rules:
+            fit = find_fit(rule, tool) if rule.may_match_tool(tool) else None
+            if fit is None or not (fit.applies or may_have_arguments(rule, tool)):
                 continue
-            problem = fit.problem if fit.speaks else ""
+            problem = fit.problem if fit.applies else ""
             if problem:
-                does = "never allows" if rule.decide == "allow" else "asks about every call"
-                log.warning("%s: %s; so it %s", rule.name, problem, does)
-            tops = {place.partition(".")[0].removesuffix("[]") for place in rule.arguments}
-            yield Entry(rule, problem, not hidden.isdisjoint(tops))
+                effect = "never allows" if rule.decide == "allow" else "asks about every call"
+                log.warning("%s: %s; so it %s", rule.name, problem, effect)
+            parameters = {place.partition(".")[0].removesuffix("[]") for place in rule.arguments}
+            yield Entry(rule, problem, not hidden.isdisjoint(parameters))
 
 
 class Policy:
-    """The rules of several files as a guard. Made by `guards.rules`, or by `load`. See docs/policy.md.
+    """The rules of several files as a guard. `guards.rules` makes it for you. See docs/policy.md#loading.
 
     Attributes:
-        findings: Errors and warnings about the files. Only a policy made by `load` can have errors, and it denies every
-            call then.
+        findings: Errors and warnings about the files. With an error among them, the policy denies every call.
+            `guards.rules` raises the errors instead.
+        rules: The active rules, by scope, file and line.
+        modes: The modes of the files. All of them apply.
+        tests: The decision tests in the files.
+        notices: The findings for people who run calls: about trust, and about tools that are not loaded.
+        paths: The path of each file as passed by the program, by its name in findings.
+        digests: The SHA-256 of each file as it was read, by its path as passed by the program.
+
+    Args:
+        files: The files with their scopes.
+        tools, shadow, trusted: As for `guards.rules`.
+        needs_trust: The scopes of files that allow nothing until a person trusts them.
     """
 
     def __init__(
         self,
-        files: Iterable[GivenFile],
+        files: Iterable[ScopedFile],
         *,
         tools: Iterable[Any] | None = None,
         shadow: str | os.PathLike[str] | None = None,
-        trusted: Trusted | None = None,
+        trusted: TrustedFiles | None = None,
         needs_trust: Collection[Scope] = NEEDS_TRUST,
     ) -> None:
         self._files = tuple(files)
         self._tools = None if tools is None else tuple(tools)
-        self._trust = Trust(Trusted() if trusted is None else trusted, needs_trust)
+        self._trust = Trust(TrustedFiles() if trusted is None else trusted, needs_trust)
         self._shadow_file = shadow
         names = ", ".join(os.path.basename(os.fspath(path)) for _, path in self._files)
         self.__name__ = self.__qualname__ = f"rules({names})"
@@ -192,22 +208,24 @@ class Policy:
         self._lock = threading.Lock()
         self._loading = threading.Lock()
         shadows = () if shadow is None else (shadow,)
-        given = (*(path for _, path in (*self._files, *standard_files())), *shadows, self._trust.trusted.path)
-        self._own_files = [os.path.realpath(os.path.expanduser(path)) for path in given]
-        self._own_files += [os.path.realpath(folder) for folder in (state_folder(), configuration_folder())]
+        paths = (*(path for _, path in (*self._files, *list_standard_files())), *shadows, self._trust.trusted.path)
+        self._protected = [os.path.realpath(os.path.expanduser(path)) for path in paths]
+        self._protected += [os.path.realpath(folder) for folder in (state_folder(), configuration_folder())]
         self._trust.trusted.hold_key()
-        self._use(read_files(self._files, self._tools, self._trust))
+        self._activate(read_files(self._files, self._tools, self._trust))
 
-    def _use(self, said: Contents) -> None:
+    def _activate(self, contents: Contents) -> None:
         shadow, more = self._read_shadow()
-        self.findings, self._shadow = (*said.findings, *more), shadow
-        self._compiled = _Compiled(said)
-        for path, digest in said.digests.items():
+        self.findings, self._shadow = (*contents.findings, *more), shadow
+        self._compiled = _CompiledPolicy(contents)
+        self.rules, self.modes, self.tests = contents.rules, frozenset(contents.modes), contents.tests
+        self.notices, self.paths, self.digests = contents.notices, contents.paths, contents.digests
+        for path, digest in contents.digests.items():
             log.info("the policy file %r is loaded, with the digest %s", path, digest)
-        for one in said.notices:
-            log.warning("%s", one)
+        for notice in contents.notices:
+            log.warning("%s", notice)
 
-    def _read_shadow(self) -> tuple[_Compiled | None, list[Finding]]:
+    def _read_shadow(self) -> tuple[_CompiledPolicy | None, list[Finding]]:
         """Read the policy in shadow. Its file replaces the program's own.
 
         If it is broken, its errors become warnings.
@@ -215,40 +233,13 @@ class Policy:
         if self._shadow_file is None:
             return None, []
         others = [(scope, path) for scope, path in self._files if scope != "managed"]
-        compiled = _Compiled(read_files([("managed", self._shadow_file), *others], self._tools, self._trust))
-        if not compiled.broken:
+        compiled = _CompiledPolicy(read_files([("managed", self._shadow_file), *others], self._tools, self._trust))
+        if not compiled.errors:
             return compiled, []
-        return None, [replace_level(one) for one in compiled.broken]
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        """The active rules, by scope, file and line."""
-        return self._compiled.said.rules
-
-    @property
-    def modes(self) -> frozenset[Mode]:
-        """The modes of the files. All of them apply."""
-        return frozenset(self._compiled.said.modes)
-
-    @property
-    def tests(self) -> tuple[PolicyTest, ...]:
-        """The decision tests in the files."""
-        return self._compiled.said.tests
-
-    @property
-    def notices(self) -> tuple[Finding, ...]:
-        """The findings for people who run calls: about trust, and about tools that are not loaded."""
-        return self._compiled.said.notices
-
-    @property
-    def paths(self) -> Mapping[str, str]:
-        """The path of each file as passed by the program, by its name in findings."""
-        return self._compiled.said.paths
-
-    @property
-    def digests(self) -> Mapping[str, str]:
-        """The SHA-256 of each file as it was read, by its path as passed by the program."""
-        return self._compiled.said.digests
+        return None, [
+            error._replace(level="warning", text=f"in shadow, so it does not run: {error.text}")
+            for error in compiled.errors
+        ]
 
     def reload(self) -> tuple[Finding, ...]:
         """Read the files again, and return the findings.
@@ -257,19 +248,18 @@ class Policy:
         before stay in force, and the log says so.
         """
         with self._loading:  # with two concurrent reloads, the last one to read counts
-            said = read_files(self._files, self._tools, self._trust._replace(loaded=self.digests))
-            errors = [one for one in said.findings if one.level == "error"]
+            contents = read_files(self._files, self._tools, self._trust._replace(loaded=self.digests))
+            errors = [str(finding) for finding in contents.findings if finding.level == "error"]
             if errors:
-                texts = "; ".join(map(str, errors))
-                log.error("the policy was not loaded again, and the one before goes on to count: %s", texts)
-                return said.findings
-            self._use(said)
+                log.error("the policy was not loaded again; the rules loaded before stay: %s", "; ".join(errors))
+                return contents.findings
+            self._activate(contents)
             return self.findings
 
     def __call__(self, call: ToolCall, context: ToolContext) -> Decision | None:
         """Return the decision of the rules, or None for a read-only call without a rule."""
         compiled, tool = self._compiled, getattr(context, "tool", None)
-        decision = self._decided(compiled, call, context, tool)
+        decision = self._judge(compiled, call, context, tool)
         if self._shadow is not None:
             self._compare(self._shadow, decision, call, context, tool)
         return decision
@@ -280,36 +270,37 @@ class Policy:
         A deny rule may ask too: it does if its match is unknown.
         """
         compiled = self._compiled
-        if compiled.broken or "never_ask" in self.modes or ("read_only" in self.modes and tool.read_only is False):
+        modes = compiled.contents.modes
+        if compiled.errors or "never_ask" in modes or ("read_only" in modes and tool.read_only is False):
             return False
-        call = ToolCall("", tool.name)
-        parts = compiled.for_tool(call, tool)
-        if parts.ask or parts.deny:
+        rules = compiled.find_rules(tool)
+        if rules.ask or rules.deny:
             return True
-        allowed = any(one.answer(call, ToolContext(), tool) for one in parts.allow if not one.rule.arguments)
-        return tool.read_only is not True and not allowed
+        call, context = ToolCall("", tool.name), ToolContext[Any]()
+        is_allowed = any(entry.match(call, context, tool) for entry in rules.allow if not entry.rule.arguments)
+        return tool.read_only is not True and not is_allowed
 
-    def decide(self, call: ToolCall, context: ToolContext, tool: Any = None) -> Judged:
+    def decide(self, call: ToolCall, context: ToolContext, tool: Any = None) -> PolicyDecision:
         """Return the decision with the answer of each rule. No difference from a shadow policy is recorded.
 
         Args:
             tool: The tool for these arguments, in place of `context.tool`.
         """
         compiled, tool = self._compiled, getattr(context, "tool", None) if tool is None else tool
-        parts = compiled.for_tool(call, tool)
-        answers = {id(one.rule): one.answer(call, context, tool) for part in parts for one in part}
-        said = tuple((rule, answers.get(id(rule), False)) for rule in compiled.said.rules)
-        decision = self._decided(compiled, call, context, tool)
-        alone = any(answer for rule, answer in said if rule.decide == "allow")
-        allows = decision is not None and decision.kind == "allow"
-        together = parts.allowing_together(call, context, tool) if allows and not alone else ()
-        return Judged(decision, said, tuple(entry.rule for entry in together))
+        rules = compiled.find_rules(tool)
+        matches = {id(entry.rule): entry.match(call, context, tool) for entries in rules for entry in entries}
+        answers = tuple((rule, matches.get(id(rule), False)) for rule in compiled.contents.rules)
+        decision = self._judge(compiled, call, context, tool)
+        is_joint = decision is not None and decision.kind == "allow"
+        is_joint = is_joint and not any(answer for rule, answer in answers if rule.decide == "allow")
+        joint = rules.find_joint_allows(call, context, tool) if is_joint else ()
+        return PolicyDecision(decision, answers, tuple(entry.rule for entry in joint))
 
-    def _decided(self, compiled: _Compiled, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
+    def _judge(self, compiled: _CompiledPolicy, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
         if tool is None or tool.read_only is not True:
-            named = own_file_named(call, context.working_directory, self._own_files)
-            if named is not None:
-                return deny(f"{os.path.basename(named)} decides what may run, and no tool may change it")
+            file = find_protected_file(call, context.working_directory, self._protected)
+            if file is not None:
+                return deny(f"{os.path.basename(file)} decides what may run, and no tool may change it")
         return compiled.verdict(call, context, tool)
 
     # -- shadow --------------------------------------------------------------------------------------------------------
@@ -317,50 +308,30 @@ class Policy:
     def differences(self) -> tuple[Difference, ...]:
         """Return the calls so far with another decision by the policy in shadow, the most frequent first."""
         with self._lock:
-            return tuple(sorted(self._differences.values(), key=lambda one: -one.count))
+            return tuple(sorted(self._differences.values(), key=lambda difference: -difference.count))
 
     def _compare(
-        self, shadow: _Compiled, decision: Decision | None, call: ToolCall, context: ToolContext, tool: Any
+        self, shadow: _CompiledPolicy, decision: Decision | None, call: ToolCall, context: ToolContext, tool: Any
     ) -> None:
         try:
-            other = self._decided(shadow, call, context, tool)
-            now, then = (one.kind if one is not None else "allow" for one in (decision, other))
-            if now != then:
-                spoke = [None if one is None else one.rule for one in (decision, other)]
-                self._note(Difference(call.name, now, then, spoke[0], spoke[1], 1, {}), call, tool)
+            other = self._judge(shadow, call, context, tool)
+            now, in_shadow = (allow() if one is None else one for one in (decision, other))
+            if now.kind != in_shadow.kind:
+                difference = Difference(call.name, now.kind, in_shadow.kind, now.rule, in_shadow.rule, 1, {})
+                self._record_difference(difference, call, tool)
         except Exception:
-            log.exception("the policy in shadow broke, and counts for nothing")
+            log.exception("the policy in shadow raised; it has no effect on the call")
 
-    def _note(self, found: Difference, call: ToolCall, tool: Any) -> None:
-        key = (found.tool, found.now, found.shadow, found.now_rule, found.shadow_rule)
+    def _record_difference(self, new: Difference, call: ToolCall, tool: Any) -> None:
+        key = (new.tool, new.now, new.shadow, new.now_rule, new.shadow_rule)
         with self._lock:
-            known = self._differences.get(key)
-            if known is not None:
-                self._differences[key] = replace(known, count=known.count + 1)
-            elif len(self._differences) < _MOST_DIFFERENCES:
+            difference = self._differences.get(key)
+            if difference is not None:
+                self._differences[key] = replace(difference, count=difference.count + 1)
+            elif len(self._differences) < _MAX_DIFFERENCES:
                 example = thaw(redact_hidden(call.arguments, getattr(tool, "hidden", ())))
-                self._differences[key] = replace(found, example=freeze(example))
+                self._differences[key] = replace(new, example=freeze(example))
                 log.warning(
-                    "the policy in shadow says %s (%s) of a call of %r, and %s (%s) counts",
-                    *(found.shadow, found.shadow_rule, found.tool, found.now, found.now_rule),
+                    "the policy in shadow decides %s (%s) about a call of %r; the decision is %s (%s)",
+                    *(new.shadow, new.shadow_rule, new.tool, new.now, new.now_rule),
                 )
-
-
-def replace_level(finding: Finding) -> Finding:
-    return finding._replace(level="warning", text=f"in shadow, so it does not run: {finding.text}")
-
-
-def load(
-    files: Iterable[GivenFile],
-    *,
-    tools: Iterable[Any] | None = None,
-    shadow: str | os.PathLike[str] | None = None,
-    trusted: Trusted | None = None,
-    needs_trust: Collection[Scope] = NEEDS_TRUST,
-) -> Policy:
-    """Return the policy of files with their scopes. See docs/policy.md#loading.
-
-    Errors in the files are among its findings, and a policy with errors denies every call. Files of the scopes in
-    `needs_trust` allow nothing until a person trusts them.
-    """
-    return Policy(files, tools=tools, shadow=shadow, trusted=trusted, needs_trust=needs_trust)

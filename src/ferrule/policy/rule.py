@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.policy.conditions import Commands, Condition, check_glob, check_tag, every, fits, some
-from ferrule.security.command_arguments import is_command_name, lines_in, lines_of, options_in
+from ferrule.policy.conditions import Commands, Condition, check_glob, check_tag, every, matches_glob, some
+from ferrule.security.command_arguments import find_lines, find_options, is_command_name, read_lines
 from ferrule.security.similar_names import lookalike_key
 from ferrule.values.call import ToolCall
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
@@ -17,7 +17,7 @@ from ferrule.values.frozen import FrozenDict
 
 Decide: TypeAlias = Literal["allow", "ask", "deny"]
 Scope: TypeAlias = Literal["managed", "user", "project", "session"]
-DECIDES: Final = ("deny", "ask", "allow")
+DECISIONS: Final = ("deny", "ask", "allow")
 ANY_COMMAND: Final = "(command)"
 """The place of a condition on every argument with the name of a shell line, at any depth."""
 _PLACE = re.compile(r"[^.\[\]]+(\[\])*(\.[^.\[\]]+(\[\])*)*")
@@ -60,49 +60,48 @@ class Rule:
     text: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if self.decide not in DECIDES:
+        if self.decide not in DECISIONS:
             raise DefinitionError(f'decide is "allow", "ask" or "deny", not {self.decide!r}')
         if not (self.tools or self.tags or self.traits or self.principals):
-            raise DefinitionError(
-                'a rule says of which calls it speaks, by tools, tags, traits or principals; tools = ["*"] are all'
-            )
+            raise DefinitionError('a rule needs tools, tags, traits or principals; tools = ["*"] covers every tool')
         for pattern in (*self.tools, *self.principals):
             check_glob(pattern)
         for tag in self.tags:
             check_tag(tag)
         for pattern in self.tools:
             if _NOT_IN_NAMES.search(pattern):
-                raise DefinitionError(f"{pattern!r} is no pattern of tools: write one name; * is the one wildcard")
+                raise DefinitionError(f"{pattern!r} is not a pattern of tools: write one name; the only wildcard is *")
         _check_traits(self.traits)
         for place, one in self.arguments.items():
             if place == ANY_COMMAND and isinstance(one, Commands):
                 continue
             if place == ANY_COMMAND or not _PLACE.fullmatch(place):
-                raise DefinitionError(f"{place!r} names no argument: write amount, order.amount or files[].path")
+                raise DefinitionError(
+                    f"{place!r} is not the place of an argument: write amount, order.amount or files[].path"
+                )
         if self.decide != "allow" and any(isinstance(one, Commands) and one.within for one in self.arguments.values()):
-            raise DefinitionError('within beside commands says where an allow may write; it is for decide = "allow"')
+            raise DefinitionError(
+                'within beside commands is only for decide = "allow": it says where the commands may write'
+            )
         if self.into is not None and self.decide != "ask":
-            raise DefinitionError('into is for decide = "ask": who is asked supplies the value')
-        object.__setattr__(self, "text", self.text or self._described())
+            raise DefinitionError('into is only for decide = "ask": the person who is asked supplies the value')
+        object.__setattr__(self, "text", self.text or self._describe())
 
     @property
     def name(self) -> str:
         """The position of the rule: `policy.toml:12`."""
         return f"{self.source}:{self.line}"
 
-    def _described(self) -> str:
+    def _describe(self) -> str:
         tools = ", ".join(self.tools) or "*"
-        given = [f"{place} {one.text}" for place, one in self.arguments.items()]
-        more = [f"{key} {', '.join(names)}" for key, names in self._besides().items() if names]
-        arguments = f"({', '.join(given)})" if given else ""
-        return f"{self.decide} {tools}{arguments}" + "".join(f" with {one}" for one in more)
+        conditions = ", ".join(f"{place} {one.text}" for place, one in self.arguments.items())
+        lists = {"tags": self.tags, "traits": self.traits, "principals": self.principals}
+        more = "".join(f" with {key} {', '.join(names)}" for key, names in lists.items() if names)
+        return f"{self.decide} {tools}{f'({conditions})' if conditions else ''}{more}"
 
-    def _besides(self) -> dict[str, tuple[str, ...]]:
-        return {"tags": self.tags, "traits": self.traits, "principals": self.principals}
-
-    def speaks_of(self, tool: Any) -> bool:
+    def may_match_tool(self, tool: Any) -> bool:
         """Return whether the rule may match a call of this tool, by name, tags and traits."""
-        return self._of_tool(tool.name, tool) is not False
+        return self._match_tool(tool.name, tool) is not False
 
     def matches(self, call: ToolCall, context: ToolContext, tool: Any) -> bool | None:
         """Return whether the rule matches this call, or None if that is unknown.
@@ -110,26 +109,26 @@ class Rule:
         Args:
             tool: The tool for these arguments; `None` if it is unknown.
         """
-        answer = self.of_call(call, context, tool)
+        answer = self.match_call(call, context, tool)
         if answer is False or not self.arguments:
             return answer
-        return every((answer, self.of_arguments(call.arguments, context)))
+        return every((answer, self.match_arguments(call.arguments, context)))
 
-    def of_call(self, call: ToolCall, context: ToolContext, tool: Any) -> bool | None:
+    def match_call(self, call: ToolCall, context: ToolContext, tool: Any) -> bool | None:
         """Return whether tool and principal match, whatever the arguments."""
-        answer = self._of_tool(call.name, tool)
-        return every((answer, self._of_principal(context))) if self.principals else answer
+        answer = self._match_tool(call.name, tool)
+        return every((answer, self._match_principal(context))) if self.principals else answer
 
-    def of_arguments(
-        self, arguments: Mapping[str, Any], context: ToolContext, leave_out: Callable[[Condition], bool] | None = None
+    def match_arguments(
+        self, arguments: Mapping[str, Any], context: ToolContext, *, without_commands: bool = False
     ) -> bool | None:
-        """Return whether the conditions hold for these arguments. Conditions in `leave_out` count as true."""
+        """Return whether the conditions hold for these arguments, or all but those on shell lines."""
         answers = [
-            of_place(one, place, arguments, context, allows=self.decide == "allow")
+            match_place(one, place, arguments, context, allows=self.decide == "allow")
             for place, one in self.arguments.items()
-            if leave_out is None or not leave_out(one)
+            if not (without_commands and isinstance(one, Commands))
         ]
-        if self.decide == "allow" and self.has_commands and self._unjudged_options(arguments, context):
+        if self.decide == "allow" and self.has_commands and self._find_unjudged_options(arguments, context):
             answers.append(None)
         return every(answers, empty=True)
 
@@ -138,19 +137,19 @@ class Rule:
         """Whether the rule has a condition on shell lines."""
         return any(isinstance(one, Commands) for one in self.arguments.values())
 
-    def _unjudged_options(self, arguments: Mapping[str, Any], context: ToolContext) -> list[str]:
+    def _find_unjudged_options(self, arguments: Mapping[str, Any], context: ToolContext) -> list[str]:
         """Return the arguments without a condition that may change the commands of a shell line."""
         hidden = getattr(getattr(context, "tool", None), "hidden", ())
-        given = {name: value for name, value in arguments.items() if name not in hidden}
+        visible = {name: value for name, value in arguments.items() if name not in hidden}
         lines = {place.rstrip("[]") for place, one in self.arguments.items() if isinstance(one, Commands)}
-        options = options_in(given, lambda key, place: is_command_name(key) or place_of(place) in lines)
-        return [place for place in map(place_of, options) if place not in self.arguments]
+        options = find_options(visible, lambda key, place: is_command_name(key) or join_place(place) in lines)
+        return [place for place in map(join_place, options) if place not in self.arguments]
 
-    def _of_tool(self, name: str, tool: Any) -> bool | None:
+    def _match_tool(self, name: str, tool: Any) -> bool | None:
         if (
             self.tools
-            and not self._names(name)
-            and not (self.decide != "allow" and any(map(self._names, names_where_mounted_from(tool))))
+            and not self._has_name(name)
+            and not (self.decide != "allow" and any(map(self._has_name, list_mounted_names(tool))))
         ):
             return False
         if not (self.tags or self.traits):
@@ -161,18 +160,18 @@ class Rule:
             return False
         return every((_has_trait(tool, trait) for trait in self.traits), empty=True)
 
-    def _names(self, name: str) -> bool:
-        return any(fits(glob, name) for glob in self.tools)
+    def _has_name(self, name: str) -> bool:
+        return any(matches_glob(glob, name) for glob in self.tools)
 
-    def _of_principal(self, context: ToolContext) -> bool | None:
+    def _match_principal(self, context: ToolContext) -> bool | None:
         """Return whether the principal matches, or None if it is missing or only looks like a match."""
-        who = context.principal
-        if who is None or not who.strip():
+        principal = context.principal
+        if principal is None or not principal.strip():
             return None
-        if any(fits(glob, who) for glob in self.principals):
+        if any(matches_glob(glob, principal) for glob in self.principals):
             return True
-        seen = lookalike_key(who)
-        return None if any(fits(lookalike_key(glob), seen) for glob in self.principals) else False
+        key = lookalike_key(principal)
+        return None if any(matches_glob(lookalike_key(glob), key) for glob in self.principals) else False
 
     def covers(self, other: Rule) -> bool:
         """Return whether this rule matches every call that `other` matches. False is also possible if it does."""
@@ -189,7 +188,7 @@ class Rule:
         )
 
 
-def names_where_mounted_from(tool: Any) -> list[str]:
+def list_mounted_names(tool: Any) -> list[str]:
     """Return the names of a tool in the runners it was mounted from by `Runner.as_tools`.
 
     An ask or a deny for one of these names applies under every mounted name.
@@ -201,18 +200,18 @@ def _cover_all(globs: Sequence[str], others: Sequence[str]) -> bool:
     """Return whether each of the others is covered by one of the globs. No globs at all match any name."""
     if not globs or globs == others:
         return True
-    return bool(others) and all(any(fits(glob, other) for glob in globs) for other in others)
+    return bool(others) and all(any(matches_glob(glob, other) for glob in globs) for other in others)
 
 
 def _check_traits(traits: Iterable[str]) -> None:
-    given = set(traits)
-    for trait in given:
+    wanted = set(traits)
+    for trait in wanted:
         plain = trait.removeprefix("not ")
         if plain not in JUDGED_TRAITS:
             raise DefinitionError(
-                f'{trait!r} is no trait: there are {", ".join(JUDGED_TRAITS)}, each also after "not "'
+                f'{trait!r} is not a trait: write one of {", ".join(JUDGED_TRAITS)}, also with "not " before it'
             )
-        if plain != trait and plain in given:
+        if plain != trait and plain in wanted:
             raise DefinitionError(f"no tool is {plain} and {trait}, so this can never match")
 
 
@@ -226,7 +225,7 @@ def _has_trait(tool: Any, trait: str) -> bool | None:
 # -- at a place --------------------------------------------------------------------------------------------------------
 
 
-def of_place(
+def match_place(
     one: Condition, place: str, arguments: Mapping[str, Any], context: ToolContext, *, allows: bool
 ) -> bool | None:
     """Return the answer of a condition for the values at a place: all of them for an allow, otherwise any.
@@ -236,25 +235,28 @@ def of_place(
     together = every if allows else some
     if isinstance(one, Commands):
         if place == ANY_COMMAND:
-            return one.of_lines([line for _, line in lines_in(arguments)], context, allows=allows)
-        return _at(
-            arguments, parts_of(place), lambda *found: one.of_lines(lines_of(*found), context, allows=allows), together
+            return one.match_lines([line for _, line in find_lines(arguments)], context, allows=allows)
+        return _match_below(
+            arguments,
+            split_place(place),
+            lambda *found: one.match_lines(read_lines(*found), context, allows=allows),
+            together,
         )
-    test = one.matches if allows else one.found
-    return _at(arguments, parts_of(place), lambda name, value, beside: test(value, context), together)
+    test = one.matches if allows else one.has_match
+    return _match_below(arguments, split_place(place), lambda name, value, beside: test(value, context), together)
 
 
-def parts_of(place: str) -> list[str]:
+def split_place(place: str) -> list[str]:
     """Return the keys on the way to a place, with `[]` for each list."""
     return place.replace("[]", ".[]").split(".")
 
 
-def place_of(keys: Iterable[str | int]) -> str:
+def join_place(keys: Iterable[str | int]) -> str:
     """Return the place at the end of these keys in the form of a rule: `files[].path`."""
     return "".join("[]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
 
 
-def _at(
+def _match_below(
     value: Any,
     parts: Sequence[str],
     test: Callable[[str, Any, Mapping[str, Any]], bool | None],
@@ -271,11 +273,11 @@ def _at(
         if not isinstance(value, list | tuple):
             return None
         around = {key: one for key, one in beside.items() if key != name}
-        return together(_at(item, others, test, together, "", around) for item in value)
+        return together(_match_below(item, others, test, together, "", around) for item in value)
     if not isinstance(value, Mapping):
         return None
     try:
         item = value[part]
     except KeyError:
         return False
-    return _at(item, others, test, together, part, value)
+    return _match_below(item, others, test, together, part, value)

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from ferrule.errors import DefinitionError
 from ferrule.policy.conditions import refuse_unknown_keys
-from ferrule.policy.files import MOST_BYTES, PolicyFile, read_policy_file
-from ferrule.policy.toml_lines import NoToml, read_toml
+from ferrule.policy.files import MAX_FILE_BYTES, PolicyFile, read_policy_file
+from ferrule.policy.toml_lines import TomlError, read_toml
 from ferrule.security.paths import read_file
 
 SETTINGS_FILE: Final = os.path.join(".ferrule", "settings.toml")
@@ -39,15 +39,15 @@ class Settings:
     tools: tuple[str, ...] = ()
     mcp: tuple[str, ...] = ()
 
-    def at(self, path: str) -> str:
+    def resolve(self, path: str) -> str:
         """Return a path of the settings for a program in any other folder."""
         return os.path.join(self.folder, path)
 
     @property
     def lines(self) -> list[str]:
         """The settings as lines of TOML."""
-        given = ((key, getattr(self, key)) for key in (*_PLAIN_KEYS, *_LIST_KEYS))
-        return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in given if value]
+        values = ((key, getattr(self, key)) for key in (*_PLAIN_KEYS, *_LIST_KEYS))
+        return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values if value]
 
 
 def is_settings_file(path: str | os.PathLike[str]) -> bool:
@@ -56,7 +56,7 @@ def is_settings_file(path: str | os.PathLike[str]) -> bool:
     return os.path.basename(place) == PROJECT_FILE or place.endswith(os.sep + SETTINGS_FILE)
 
 
-def settings_places(working_directory: str | os.PathLike[str] = ".") -> Iterator[str]:
+def iter_settings_paths(working_directory: str | os.PathLike[str] = ".") -> Iterator[str]:
     """Yield the possible paths of settings files.
 
     These are in the working directory, then in the folders above it up to the root of the repository. Outside of a
@@ -83,7 +83,7 @@ def read_settings(path: str | os.PathLike[str]) -> tuple[Settings, PolicyFile] |
     tool = _read_table(file.text).get("tool")
     if not isinstance(tool, Mapping) or "ferrule" not in tool:
         return None
-    settings = _settings_of(tool["ferrule"], file.place)
+    settings = _make_settings(tool["ferrule"], file.place)
     return settings, replace(file, text="".join(f"{line}\n" for line in settings.lines))
 
 
@@ -102,7 +102,7 @@ def read_settings_to_trust(path: str | os.PathLike[str]) -> PolicyFile | None:
     text, digest = file.text, sha256(file.text.encode())
     for name in settings.mcp:
         if "://" not in name:
-            data = _read_mcp_file(settings.at(name))
+            data = _read_mcp_file(settings.resolve(name))
             digest.update(b"\0" + sha256(data).digest())
             text = text.rstrip("\n") + "\n" + "".join(f"# {line}\n" for line in _comment_lines(name, data))
     return replace(file, text=text, digest=digest.hexdigest())
@@ -111,15 +111,15 @@ def read_settings_to_trust(path: str | os.PathLike[str]) -> PolicyFile | None:
 def _read_table(text: str) -> dict[str, Any]:
     try:
         return read_toml(text)[0]
-    except NoToml as error:
+    except TomlError as error:
         raise DefinitionError(str(error)) from None
 
 
 def _read_mcp_file(path: str) -> bytes:
     try:
-        return read_file(path, MOST_BYTES)
+        return read_file(path, MAX_FILE_BYTES)
     except (OSError, ValueError) as error:
-        raise DefinitionError(f"the file of MCP servers that they name cannot be read: {error}") from None
+        raise DefinitionError(f"a file of MCP servers cannot be read: {error}") from None
 
 
 def _comment_lines(name: str, data: bytes) -> Iterator[str]:
@@ -134,19 +134,19 @@ def parse_settings(text: str, place: str) -> Settings:
     Raises:
         DefinitionError: A key or a value is invalid.
     """
-    return _settings_of(_read_table(text), place)
+    return _make_settings(_read_table(text), place)
 
 
-def _settings_of(table: Any, place: str) -> Settings:
+def _make_settings(table: Any, place: str) -> Settings:
     if not isinstance(table, Mapping):
         raise DefinitionError(f"[tool.ferrule] is a table, not {table!r:.200}")
     refuse_unknown_keys(table, (*_PLAIN_KEYS, *_LIST_KEYS), "a file of settings")
-    given: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in table.items():
         texts = value if isinstance(value, list) and key in _LIST_KEYS else [value]
         if not all(isinstance(one, str) and one and one.isprintable() for one in texts):
             kind = "a text, or a list of texts" if key in _LIST_KEYS else "a text"
             raise DefinitionError(f"{key} is {kind}, not {value!r:.200}")
-        given[key] = tuple(texts) if key in _LIST_KEYS else value
+        settings[key] = tuple(texts) if key in _LIST_KEYS else value
     folder = os.path.dirname(place)
-    return Settings(folder if os.path.basename(place) == PROJECT_FILE else os.path.dirname(folder), **given)
+    return Settings(folder if os.path.basename(place) == PROJECT_FILE else os.path.dirname(folder), **settings)

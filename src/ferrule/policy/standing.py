@@ -9,7 +9,7 @@ from ferrule.errors import DefinitionError
 from ferrule.policy.files import PolicyFile
 from ferrule.policy.reading import Document, Finding, read_document
 from ferrule.policy.rule import Scope
-from ferrule.policy.trust import Trusted, TrustedVersion, how_to_trust, short_digest
+from ferrule.policy.trust import TrustedFiles, TrustedVersion, format_trust_command, short_digest
 
 NEEDS_TRUST: Final[tuple[Scope, ...]] = ("project",)
 """The scopes of files that may come with a folder, from anybody. See docs/policy.md#trust."""
@@ -18,7 +18,7 @@ NEEDS_TRUST: Final[tuple[Scope, ...]] = ("project",)
 class Trust(NamedTuple):
     """The versions that a person has trusted, and the scopes in need of trust."""
 
-    trusted: Trusted
+    trusted: TrustedFiles
     needed_by: Collection[Scope] = NEEDS_TRUST
     """The scopes of files that allow nothing until they are trusted."""
     loaded: Mapping[str, str] | None = None
@@ -36,7 +36,7 @@ class Standing(NamedTuple):
     """The trusted version, if the file has changed since. Its ask and deny rules count beside those of the file."""
 
 
-def standings_of(
+def find_standings(
     read: Mapping[str, PolicyFile], names: Mapping[str, str], documents: Mapping[str, Document], trust: Trust
 ) -> Iterator[Standing]:
     """Yield the standing of each file with a restriction or a finding, and of each trusted file.
@@ -52,23 +52,24 @@ def standings_of(
         problem = f" ({error})"
     for path, file in read.items():
         source, version = names[file.path], versions.get(file.place)
-        remedy = f"read it, then {how_to_trust(file.place)}"
+        remedy = f"read it, then run {format_trust_command(file.place)}"
         if version is not None and version.digest == file.digest:
             yield Standing(source, True)
         elif trust.loaded is not None and trust.loaded.get(path) != file.digest:
-            change = _change(trust.loaded.get(path, "nothing"), file.digest)
-            text = f"{file.place} has changed {change}, which nobody has trusted{problem}: {remedy}"
+            change = _format_change(trust.loaded.get(path, "nothing"), file.digest)
+            text = f"{file.place} has changed {change}, and nobody trusts that version{problem}: {remedy}"
             yield Standing(source, False, (Finding("error", source, 0, text),))
         elif version is not None:
             older = read_document(version.text, f"{source} (as trusted)", file.scope)
-            text = f"it has changed {_change(version.digest, file.digest)} since it was trusted: its allow rules do not"
-            text += f" count, and the deny and ask rules of both versions do; {remedy}"
+            change = _format_change(version.digest, file.digest)
+            text = f"it has changed {change} since it was trusted: its allow rules have no effect, and the deny"
+            text += f" and ask rules of both versions apply; {remedy}"
             yield Standing(source, False, (Finding("warning", source, 0, text), *older.findings), older)
         elif problem or file.scope in trust.needed_by:
             yield Standing(source, False, tuple(_untrusted_allows(documents[path], problem, remedy)))
 
 
-def _change(before: str, now: str) -> str:
+def _format_change(before: str, now: str) -> str:
     return f"from {short_digest(before)} to {short_digest(now)}"
 
 
@@ -76,5 +77,5 @@ def _untrusted_allows(document: Document, problem: str, remedy: str) -> Iterator
     """Yield a warning about the allow rules without effect, if there are any."""
     allows = [rule for rule in document.rules if rule.decide == "allow"]
     if allows:
-        text = f"{len(allows)} of its allow rules do not count, as nobody has trusted the file as it is"
+        text = f"{len(allows)} of its allow rules have no effect, because nobody trusts this version of the file"
         yield Finding("warning", allows[0].source, allows[0].line, f"{text}{problem}: {remedy}")

@@ -13,7 +13,7 @@ from ferrule.policy.files import PolicyFile, configuration_folder, read_policy_f
 from ferrule.policy.settings import is_settings_file, read_settings_to_trust
 from ferrule.stores.store import SealedFile, StoreError, make_key, private_place, read_key, replace_row
 
-MOST_TRUSTED: Final = 16 * 2**20
+MAX_TRUSTED_BYTES: Final = 16 * 2**20
 """The most bytes of a trusted file. A `ferrule.lock` has the whole schemas of its tools. See docs/policy.md#trust."""
 _SHOWN_DIGITS: Final = 12
 _held_keys: dict[str, bytes | None] = {}
@@ -28,7 +28,7 @@ class TrustedVersion(NamedTuple):
     text: str
 
 
-class Trusted:
+class TrustedFiles:
     """The versions of files that a person has trusted. See docs/policy.md#trust.
 
     The list is sealed, with a key in `$XDG_CONFIG_HOME/ferrule/trusted.key`. The first trusted file creates the list.
@@ -51,7 +51,7 @@ class Trusted:
             return
         try:
             key = self._read_key()
-            if key is None and _is_own(self._key_file):
+            if key is None and _is_own_folder(self._key_file):
                 key = self._make_key()
         except StoreError:
             key = None
@@ -67,10 +67,10 @@ class Trusted:
         if self._list is None and not os.path.lexists(self.path):
             return {}
         try:
-            return {place: TrustedVersion(**version) for place, version in self._opened().items().items()}
+            return {place: TrustedVersion(**version) for place, version in self._open_list().items().items()}
         except (StoreError, TypeError) as error:
-            anew = f"move {self.path!r} away and trust your files again"
-            raise DefinitionError(f"what is trusted cannot be known: {error}. To begin anew, {anew}") from None
+            remedy = f"To start again, move {self.path!r} away and trust your files again"
+            raise DefinitionError(f"the list of trusted files cannot be read: {error}. {remedy}") from None
 
     def trust(self, file: str | os.PathLike[str], digest: str | None = None) -> str:
         """Trust the current version of a file, and return its digest.
@@ -80,11 +80,11 @@ class Trusted:
         Raises:
             DefinitionError: The file has changed or cannot be read, or the list cannot be written.
         """
-        read = read_trusted_part(file)
-        if digest not in {None, read.digest}:
-            raise DefinitionError(f"{read.place} has changed since it was shown, and is not trusted")
-        self._set(read.place, TrustedVersion(read.digest, read.text))
-        return read.digest
+        part = read_trusted_part(file)
+        if digest not in {None, part.digest}:
+            raise DefinitionError(f"{part.place} has changed since you read it, so it is not trusted: read it again")
+        self._set(part.place, TrustedVersion(part.digest, part.text))
+        return part.digest
 
     def forget(self, file: str | os.PathLike[str]) -> bool:
         """Stop trusting a file. Return whether it was trusted.
@@ -101,26 +101,26 @@ class Trusted:
     def _set(self, place: str, version: TrustedVersion | None) -> None:
         new = None if version is None else version._asdict()
         try:
-            if self._key() is None:
+            if self._find_key() is None:
                 key = self._make_key()
                 if self._key_file in _held_keys:
                     _held_keys[self._key_file] = key
-            replace_row(self._opened(), place, new)
+            replace_row(self._open_list(), place, new)
         except StoreError as error:
-            raise DefinitionError(f"what is trusted cannot be changed: {error}") from None
+            raise DefinitionError(f"the list of trusted files cannot be written: {error}") from None
 
-    def _opened(self) -> SealedFile:
+    def _open_list(self) -> SealedFile:
         """Return the list. It stays open, so this object rejects an earlier copy of a list it has read."""
         if self._list is None:
-            key = self._key()
+            key = self._find_key()
             if key is None:
-                since = " was not there when this program started; start it again"
-                missing = since if self._key_file in _held_keys else " is not there"
+                is_held = self._key_file in _held_keys
+                missing = " did not exist when this program started; start it again" if is_held else " does not exist"
                 raise StoreError(f"{self.path!r} is sealed, and its key {self._key_file!r}{missing}")
             self._list = SealedFile(self.path, key, working_directory=None)
         return self._list
 
-    def _key(self) -> bytes | None:
+    def _find_key(self) -> bytes | None:
         return _held_keys[self._key_file] if self._key_file in _held_keys else self._read_key()
 
     def _read_key(self) -> bytes | None:
@@ -138,14 +138,14 @@ def read_trusted_part(file: str | os.PathLike[str]) -> PolicyFile:
         DefinitionError: The file cannot be read, or has no settings.
     """
     if not is_settings_file(file):
-        return read_policy_file(file, "project", most=MOST_TRUSTED)
+        return read_policy_file(file, "project", max_bytes=MAX_TRUSTED_BYTES)
     settings = read_settings_to_trust(file)
     if settings is None:
         raise DefinitionError(f"{os.fspath(file)!r} has no table [tool.ferrule]")
     return settings
 
 
-def _is_own(place: str) -> bool:
+def _is_own_folder(place: str) -> bool:
     """Return whether the folder of a new file belongs to this account. Under `sudo` it may not."""
     for folder in PurePath(place).parents:
         try:
@@ -162,6 +162,6 @@ def short_digest(digest: str) -> str:
     return digest[:_SHOWN_DIGITS]
 
 
-def how_to_trust(place: str) -> str:
+def format_trust_command(place: str) -> str:
     """Return the command for trusting a file. See docs/policy.md#trust."""
     return f"`ferrule policy trust {shlex.quote(place)}`"

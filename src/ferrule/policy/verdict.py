@@ -15,38 +15,38 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from ferrule.policy.conditions import Commands, Condition, every
-from ferrule.policy.rule import ANY_COMMAND, Rule, of_place
-from ferrule.security.command_arguments import lines_in
+from ferrule.policy.conditions import Commands, every
+from ferrule.policy.rule import ANY_COMMAND, Rule, match_place
+from ferrule.security.command_arguments import find_lines
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, ask, deny
 
 Mode: TypeAlias = Literal["ask", "read_only", "never_ask"]
 MODES: Final = ("ask", "read_only", "never_ask")
-_MOST_REASONS = 5
-_SAYS_SO = "the policy says so"
+_MAX_REASONS = 5
+_HIDDEN_REASON = "the policy has a rule for this call"
 
 
-class Judged(NamedTuple):
+class PolicyDecision(NamedTuple):
     """The decision of a policy on a call, with the answer of each rule. See docs/policy.md#explained."""
 
     decision: Decision | None
     """`None` for no objection to a read-only call."""
-    said: tuple[tuple[Rule, bool | None], ...]
+    answers: tuple[tuple[Rule, bool | None], ...]
     """Each rule, in order, and whether it matches the call; `None` if that is unknown."""
 
-    together: tuple[Rule, ...] = ()
+    joint_rules: tuple[Rule, ...] = ()
     """Rules that together allow a shell line. Each allows some of its commands, and none allows all."""
 
     @property
-    def spoke(self) -> tuple[Rule, ...]:
+    def deciding_rules(self) -> tuple[Rule, ...]:
         """The rules behind the decision, if any."""
         names = () if self.decision is None else str(self.decision.rule).split("; ")
         allows = self.decision is not None and self.decision.kind == "allow"
-        said = (rule for rule, answer in self.said if answer or (answer is None and not allows))
-        return self.together or tuple(
-            rule for rule in said if rule.name in names and (rule.decide == "allow") is allows
+        matching = (rule for rule, answer in self.answers if answer or (answer is None and not allows))
+        return self.joint_rules or tuple(
+            rule for rule in matching if rule.name in names and (rule.decide == "allow") is allows
         )
 
 
@@ -56,31 +56,31 @@ class Entry:
 
     Attributes:
         problem: The reason why its match for this tool is unknown; empty if it can be known.
-        hidden: Whether it has a condition on a hidden value. Its text is not shown then.
+        is_hidden: Whether it has a condition on a hidden value. Its text is not shown then.
     """
 
     rule: Rule
     problem: str = ""
-    hidden: bool = False
-    does: Decision = field(init=False)
+    is_hidden: bool = False
+    decision: Decision = field(init=False)
     """Its decision if it matches."""
 
     def __post_init__(self) -> None:
         rule = self.rule
-        reason = rule.reason or (_SAYS_SO if self.hidden else f"the policy says: {rule.text}")
-        object.__setattr__(self, "does", Decision(rule.decide, reason, into=rule.into, rule=rule.name))
+        reason = rule.reason or (_HIDDEN_REASON if self.is_hidden else f"the policy says: {rule.text}")
+        object.__setattr__(self, "decision", Decision(rule.decide, reason, into=rule.into, rule=rule.name))
 
     @property
-    def unknown(self) -> str:
+    def unknown_text(self) -> str:
         """The text about this rule if its match is unknown."""
-        which = self.rule.reason or ("a rule of the policy" if self.hidden else self.rule.text)
+        which = self.rule.reason or ("a rule of the policy" if self.is_hidden else self.rule.text)
         return f"{which} ({self.problem})" if self.problem else which
 
-    def answer(self, call: ToolCall, context: ToolContext, tool: Any) -> bool | None:
+    def match(self, call: ToolCall, context: ToolContext, tool: Any) -> bool | None:
         return None if self.problem else self.rule.matches(call, context, tool)
 
 
-class ForTool(NamedTuple):
+class ToolRules(NamedTuple):
     """The rules that may match calls of one tool."""
 
     deny: tuple[Entry, ...]
@@ -88,9 +88,9 @@ class ForTool(NamedTuple):
     allow: tuple[Entry, ...]
 
     @classmethod
-    def of(cls, entries: Iterable[Entry]) -> ForTool:
+    def from_entries(cls, entries: Iterable[Entry]) -> ToolRules:
         listed = list(entries)
-        return cls(*(tuple(one for one in listed if one.rule.decide == kind) for kind in cls._fields))
+        return cls(*(tuple(entry for entry in listed if entry.rule.decide == kind) for kind in cls._fields))
 
     def verdict(self, call: ToolCall, context: ToolContext, tool: Any, modes: Mapping[Mode, str]) -> Decision | None:
         """Return the decision of all rules, or None for a read-only call without a rule.
@@ -99,138 +99,133 @@ class ForTool(NamedTuple):
             tool: The tool for these arguments.
             modes: The modes of the files, each with its position.
         """
-        decision = self._by_rules(call, context, tool)
-        reads = tool is not None and tool.read_only is True
+        decision = self._apply_rules(call, context, tool)
+        is_read_only = tool is not None and tool.read_only is True
         if decision is not None and decision.kind == "deny":
             return decision
-        if "read_only" in modes and not reads:
-            return deny("the policy allows reading alone, and this call changes things", rule=modes["read_only"])
-        if decision is None and not reads:
-            decision = ask(f"{_name_shown(call.name)} changes things, and no rule of the policy allows it")
+        if "read_only" in modes and not is_read_only:
+            return deny("the policy allows only reading, and this call changes things", rule=modes["read_only"])
+        if decision is None and not is_read_only:
+            decision = ask(f"{_quote_name(call.name)} changes things, and no rule of the policy allows it")
         if decision is not None and decision.kind == "ask" and "never_ask" in modes:
             rule = decision.rule or modes["never_ask"]
-            return deny(f"{decision.reason}; the policy asks nobody", rule=rule)
+            return deny(f"{decision.reason}; the policy never asks a person", rule=rule)
         return decision
 
-    def _by_rules(self, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
+    def _apply_rules(self, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
         asks: list[Decision] = []
         unknown: list[Entry] = []
         for entry in self.deny:
-            answer = entry.answer(call, context, tool)
+            answer = entry.match(call, context, tool)
             if answer:
-                return entry.does
+                return entry.decision
             if answer is None:
                 unknown.append(entry)
         for entry in self.ask:
-            answer = entry.answer(call, context, tool)
+            answer = entry.match(call, context, tool)
             if answer is None:
                 unknown.append(entry)
             elif answer:
-                asks.append(entry.does)
+                asks.append(entry.decision)
         if unknown:
-            asks.append(_ask_about_unknown(unknown, _in_doubt(unknown, call, tool)))
+            asks.append(_ask_about_unknown(unknown, _find_doubt(unknown, call, tool)))
         if asks:
-            return _together(asks)
-        return self._allowed(call, context, tool)
+            return _join_asks(asks)
+        return self._find_allow(call, context, tool)
 
-    def _allowed(self, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
+    def _find_allow(self, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
         for entry in self.allow:
-            if entry.answer(call, context, tool):
-                return entry.does
-        found = self.allowing_together(call, context, tool)
-        if not found:
+            if entry.match(call, context, tool):
+                return entry.decision
+        joint = self.find_joint_allows(call, context, tool)
+        if not joint:
             return None
-        rules = dict.fromkeys(entry.rule.name for entry in found)
-        texts = "; ".join(entry.rule.reason or entry.rule.text for entry in found)
-        reason = _SAYS_SO if any(entry.hidden for entry in found) else f"the policy says: {texts}"
+        rules = dict.fromkeys(entry.rule.name for entry in joint)
+        texts = "; ".join(entry.rule.reason or entry.rule.text for entry in joint)
+        reason = _HIDDEN_REASON if any(entry.is_hidden for entry in joint) else f"the policy says: {texts}"
         return Decision("allow", reason, rule="; ".join(rules))
 
-    def allowing_together(self, call: ToolCall, context: ToolContext, tool: Any) -> list[Entry]:
+    def find_joint_allows(self, call: ToolCall, context: ToolContext, tool: Any) -> list[Entry]:
         """Return the allow rules that together allow a shell line.
 
         Each allows some of its commands, and its other conditions hold.
         """
         groups: dict[frozenset[str], list[Entry]] = {}
         for entry in self.allow:
-            places = _commands_of(entry.rule, call) if any(map(_is_commands, entry.rule.arguments.values())) else {}
+            places = _find_commands(entry.rule, call) if entry.rule.has_commands else {}
             if places and not entry.problem and _holds_but_for_commands(entry.rule, call, context, tool):
                 groups.setdefault(frozenset(places), []).append(entry)
         for places_of_group, group in groups.items():
-            if len(group) > 1 and _allow_together([one.rule for one in group], places_of_group, call, context):
-                return [entry for entry in group if _found_any(entry.rule, call, context)]
+            if len(group) > 1 and _allow_jointly([entry.rule for entry in group], places_of_group, call, context):
+                return [entry for entry in group if _has_any_match(entry.rule, call, context)]
         return []
 
 
-def _name_shown(name: str) -> str:
+def _quote_name(name: str) -> str:
     return name if name.isidentifier() else repr(name[:100])
 
 
 def _ask_about_unknown(entries: Sequence[Entry], doubt: str) -> Decision:
     """Return the question for rules with an unknown match."""
-    which = "this holds" if len(entries) == 1 else "any of this holds"
-    reason = f"it cannot be known whether {which}: {_reasons_text([entry.unknown for entry in entries])}"
-    return ask(f"{reason}; in doubt is {doubt}" if doubt else reason, rule=_names_text(entry.does for entry in entries))
+    reason = f"it is unknown whether this applies: {_format_reasons(entry.unknown_text for entry in entries)}"
+    rule = _format_rule_names(entry.decision for entry in entries)
+    return ask(f"{reason}; unknown is {doubt}" if doubt else reason, rule=rule)
 
 
-def _in_doubt(entries: Sequence[Entry], call: ToolCall, tool: Any) -> str:
+def _find_doubt(entries: Sequence[Entry], call: ToolCall, tool: Any) -> str:
     """Return the unknown part of a shell line that the model may see, or "" if something else is unknown."""
     hidden = getattr(tool, "hidden", ())
-    lines = [line for place, line in lines_in(call.arguments) if place[0] not in hidden]
+    lines = [line for place, line in find_lines(call.arguments) if place[0] not in hidden]
     conditions = [one for entry in entries for one in entry.rule.arguments.values() if isinstance(one, Commands)]
-    texts = (one.what_is_unknown(line) for one in conditions for line in lines)
+    texts = (one.find_unknown_part(line) for one in conditions for line in lines)
     return next(filter(None, texts), "")
 
 
-def _names_text(decisions: Iterable[Decision]) -> str:
+def _format_rule_names(decisions: Iterable[Decision]) -> str:
     """Return the positions of the first five rules, each once."""
-    return "; ".join(dict.fromkeys(str(one.rule) for one in [*decisions][:_MOST_REASONS]))
+    return "; ".join(dict.fromkeys(str(one.rule) for one in [*decisions][:_MAX_REASONS]))
 
 
-def _reasons_text(reasons: Iterable[str]) -> str:
+def _format_reasons(reasons: Iterable[str]) -> str:
     """Return the reasons, each once, and the number of further ones."""
     listed = list(dict.fromkeys(reasons))
-    more = len(listed) - _MOST_REASONS
-    return "; ".join(listed[:_MOST_REASONS]) + (f"; and {more} more" if more > 0 else "")
+    more = len(listed) - _MAX_REASONS
+    return "; ".join(listed[:_MAX_REASONS]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _together(asks: Sequence[Decision]) -> Decision:
+def _join_asks(asks: Sequence[Decision]) -> Decision:
     """Return one question for several. The person sees all reasons."""
     if len(asks) == 1:
         return asks[0]
-    text = _reasons_text(one.reason for one in asks)
+    text = _format_reasons(one.reason for one in asks)
     into = next((one.into for one in asks if one.into), None)
-    return ask(text, into=into, rule=_names_text(asks))
+    return ask(text, into=into, rule=_format_rule_names(asks))
 
 
-def _is_commands(condition: Condition) -> bool:
-    return isinstance(condition, Commands)
-
-
-def _allow_together(rules: Iterable[Rule], places: Iterable[str], call: ToolCall, context: ToolContext) -> bool:
-    merged = {place: Commands.together([_commands_of(rule, call)[place] for rule in rules]) for place in places}
-    answers = (of_place(one, place, call.arguments, context, allows=True) for place, one in merged.items())
+def _allow_jointly(rules: Iterable[Rule], places: Iterable[str], call: ToolCall, context: ToolContext) -> bool:
+    merged = {place: Commands.merge([_find_commands(rule, call)[place] for rule in rules]) for place in places}
+    answers = (match_place(one, place, call.arguments, context, allows=True) for place, one in merged.items())
     return every(answers) is True
 
 
 def _holds_but_for_commands(rule: Rule, call: ToolCall, context: ToolContext, tool: Any) -> bool:
-    return rule.of_call(call, context, tool) is True and bool(
-        rule.of_arguments(call.arguments, context, leave_out=_is_commands)
-    )
+    is_match = rule.match_call(call, context, tool) is True
+    return is_match and rule.match_arguments(call.arguments, context, without_commands=True) is True
 
 
-def _commands_of(rule: Rule, call: ToolCall) -> dict[str, Commands]:
+def _find_commands(rule: Rule, call: ToolCall) -> dict[str, Commands]:
     """Return the shell-line conditions of a rule by place.
 
     A condition on any command belongs to the one place of shell lines, if there is one only and it is a top-level
     parameter.
     """
-    places = {place for place, _ in lines_in(call.arguments)}
+    places = {place for place, _ in find_lines(call.arguments)}
     only = str(min(places)[0]) if len(places) == 1 and {len(place) for place in places} == {1} else ANY_COMMAND
-    found = ((place, one) for place, one in rule.arguments.items() if isinstance(one, Commands))
-    return {only if place == ANY_COMMAND else place: one for place, one in found}
+    conditions = ((place, one) for place, one in rule.arguments.items() if isinstance(one, Commands))
+    return {only if place == ANY_COMMAND else place: one for place, one in conditions}
 
 
-def _found_any(rule: Rule, call: ToolCall, context: ToolContext) -> bool:
+def _has_any_match(rule: Rule, call: ToolCall, context: ToolContext) -> bool:
     """Return whether any command of the line may be one of the rule's."""
-    parts = _commands_of(rule, call).items()
-    return any(of_place(one, place, call.arguments, context, allows=False) is not False for place, one in parts)
+    parts = _find_commands(rule, call).items()
+    return any(match_place(one, place, call.arguments, context, allows=False) is not False for place, one in parts)

@@ -44,7 +44,7 @@ from ferrule.providers._schemas import (
     values_of,
     with_inner,
 )
-from ferrule.security.patterns import MOST_CHARACTERS
+from ferrule.security.patterns import MAX_CHARACTERS
 from ferrule.values.frozen import FrozenDict
 
 if TYPE_CHECKING:
@@ -553,7 +553,7 @@ def _either(schemas: Iterable[Any]) -> Any:
 def _is_checked(pattern: str) -> bool:
     """Return whether both checkers that OpenAI's API has been seen to use accept the pattern. Long patterns are not
     tried, because Python takes 4 µs to read each character."""
-    if len(pattern) > MOST_CHARACTERS or _NOT_CHECKED.search(pattern):
+    if len(pattern) > MAX_CHARACTERS or _NOT_CHECKED.search(pattern):
         return False
     try:
         re.compile(pattern)

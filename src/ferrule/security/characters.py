@@ -10,7 +10,7 @@ import re
 from ferrule.values.content import clean_text
 from ferrule.values.invisible_characters import INVISIBLE
 
-__all__ = ["HIDDEN", "REFERENCE", "inert", "reference", "visible"]
+__all__ = ["HIDDEN", "REFERENCE", "disarm", "escape_reference", "remove_hidden"]
 
 # The emoji and symbols before an optional U+FE0E or U+FE0F (text or coloured presentation), and the keycaps:
 # https://www.unicode.org/Public/UCD/latest/ucd/emoji/emoji-variation-sequences.txt
@@ -40,7 +40,7 @@ _ESCAPES = (
 )
 
 
-def visible(text: str) -> tuple[str, int]:
+def remove_hidden(text: str) -> tuple[str, int]:
     """Return the text without escapes and invisible characters, and the number of removed characters.
 
     Every line break becomes `\\n`.
@@ -54,10 +54,10 @@ def visible(text: str) -> tuple[str, int]:
 
 
 REFERENCE = r"&(?:amp;)*+(?:lt|#\d{2,5});"
-"""A first character that `reference` wrote earlier."""
+"""A first character that `escape_reference` wrote earlier."""
 
 
-def reference(found: re.Match[str]) -> str:
+def escape_reference(found: re.Match[str]) -> str:
     """Return the match, a character or a `REFERENCE`, as a reference of HTML.
 
     `<` becomes `&lt;`, `[` becomes `&#91;`, and `&lt;` becomes `&amp;lt;`, so the change can be reversed.
@@ -94,13 +94,13 @@ _TEMPLATE_MARKS = (
 )
 
 
-def inert(text: str) -> str:
+def disarm(text: str) -> str:
     """Return the text with no HTML or Markdown that loads or runs something, and no mark of a chat template."""
     if "<" in text:
         text = re.sub(_LOADING_TAG, _as_text, text)
     if "![" in text and re.search(_ENDS_IMAGES, text):
         text = re.sub(_LOADING_IMAGE, _as_text, text)
-    return re.sub(_TEMPLATE_MARKS, reference, text)
+    return re.sub(_TEMPLATE_MARKS, escape_reference, text)
 
 
 def _as_text(found: re.Match[str]) -> str:

@@ -1,9 +1,9 @@
 """Find the commands that a shell line may run, and compare them with patterns.
 
-`read_line` reads; `allowed` and `found` compare, in the two directions of a guard. `allowed` requires that everything
-is known, and that each command in the line matches a pattern word by word. `found` answers whether a command may run.
-So it also reads the arguments of programs that run their arguments, compares programs by the last part of their path,
-and counts anything unknown as a possible match.
+`read_line` reads a line. `is_allowed` and `has_match` compare it with patterns, in the two directions of a guard.
+`is_allowed` requires that everything is known, and that each command in the line matches a pattern word by word.
+`has_match` answers whether a command may run. So it also reads the arguments of programs that run their arguments,
+compares programs by the last part of their path, and counts anything unknown as a possible match.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Final, TypeVar, final
 
 from ferrule.errors import DefinitionError
-from ferrule.security.programs import program_name, risk_of
+from ferrule.security.programs import find_risk, program_name
 from ferrule.security.shell_syntax import (
     MOST_CHARACTERS,
     MOST_LEVELS,
@@ -27,7 +27,7 @@ from ferrule.security.shell_syntax import (
     Redirection,
     is_printable,
     read_syntax,
-    words_of,
+    split_words,
 )
 
 __all__ = [
@@ -39,14 +39,15 @@ __all__ = [
     "CommandPattern",
     "Line",
     "Redirection",
-    "allowed",
-    "command_text",
-    "found",
+    "is_allowed",
+    "format_command",
+    "has_match",
     "read_argv",
     "read_line",
-    "runs_what_it_says",
-    "targets",
-    "what_is_unknown",
+    "is_transparent",
+    "match_pieces",
+    "find_redirection_targets",
+    "find_unknown_part",
     "without_relative_paths",
 ]
 
@@ -58,24 +59,24 @@ MOST_COMMANDS: Final = 100
 """The most commands read from a line, including those run by other commands. See docs/guards.md#commands."""
 _MOST_WRAPPERS: Final = 8
 _QUOTE_LENGTH: Final = 120
-_CANNOT_BE_KNOWN: Final = Command((None,))
+_UNKNOWN_COMMAND: Final = Command((None,))
 
 # -- bash itself: code in the arguments of a builtin, and changes to the shell -----------------------------------------
 
-_READS_CODE: Final = words_of(
+_CODE_BUILTINS: Final = split_words(
     ". source eval trap alias unalias set shopt enable hash let bind complete compgen compopt fc getopts mapfile"
     " readarray read unset export declare typeset local readonly"
 )
 """Builtins that read an argument as code, or change the meaning of the words after them (bash 5.2, builtins(1))."""
-_READS_CODE_BY_OPTION: Final = {"printf": "v", "wait": "p", "jobs": "x", "test": "vR", "[": "vR"}
+_CODE_OPTIONS: Final = {"printf": "v", "wait": "p", "jobs": "x", "test": "vR", "[": "vR"}
 """Builtins that do so with an option: `printf -v 'a[$(touch x)]'` runs `touch`."""
-_IN_SHELL: Final = frozenset({"time", "command", "builtin"})
+_BUILTIN_PREFIXES: Final = frozenset({"time", "command", "builtin"})
 """The words that may precede a builtin."""
 _CHANGES_DIRECTORY: Final = frozenset({"cd", "pushd", "popd"})
 
 # -- programs that run their arguments ---------------------------------------------------------------------------------
 
-_SHELLS: Final = words_of("sh bash dash ash zsh ksh mksh fish rbash")
+_SHELLS: Final = split_words("sh bash dash ash zsh ksh mksh fish rbash")
 _WRAPPERS: Final = {
     "env": ("uCa", 0),
     "sudo": ("CDghpRrTtUu", 0),
@@ -103,8 +104,8 @@ _WRAPPERS: Final = {
 """Programs whose arguments are a command: the letters of their options with a value, and the number of arguments before
 the command. A program missing here, or used in another way, still makes an ask (`_may_run`).
 """
-_FIND_RUNS: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
-_RUNS_NO_ARGUMENTS: Final = words_of(
+_FIND_EXEC_OPTIONS: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+_PLAIN_PROGRAMS: Final = split_words(
     "echo printf true false : cat tac head tail wc grep egrep fgrep cut tr uniq paste nl od ls pwd cd test ["
     " basename dirname realpath readlink stat du df touch mkdir rmdir rm cp mv ln chmod chown tee cmp comm md5sum"
     " sha1sum sha256sum sha512sum sleep seq which type id whoami uname date jq exit return break continue shift"
@@ -122,38 +123,38 @@ def read_line(text: str) -> Line:
         >>> [command.words for command in read_line("git log | head -3").commands]
         [('git', 'log'), ('head', '-3')]
     """
-    return _with_what_runs(read_syntax(text))
+    return _expand_line(read_syntax(text))
 
 
 def read_argv(words: Sequence[str]) -> Line:
     """Return the same for an argument vector, without a shell. See docs/guards.md#commands."""
     unknown = () if all(map(is_printable, words)) else ("characters that are not printable",)
-    return _with_what_runs(Line((Command(tuple(words)),), unknown))
+    return _expand_line(Line((Command(tuple(words)),), unknown))
 
 
-def _with_what_runs(line: Line) -> Line:
+def _expand_line(line: Line) -> Line:
     """Return the line with the effects of its builtins, and with the commands in arguments of other commands."""
     # In `find -exec find -exec …` each part may be a command of every part before it, so the bound holds during the
     # reading.
-    read = tuple(islice((inner for command in line.commands for inner in _unwrapped(command)), MOST_COMMANDS + 1))
+    read = tuple(islice((inner for command in line.commands for inner in _unwrap_command(command)), MOST_COMMANDS + 1))
     too_many = [f"more than {MOST_COMMANDS} commands"] if len(read) > MOST_COMMANDS else []
     commands = read[:MOST_COMMANDS]
-    code = (what for command in commands if _is_run_by_shell(command) for what in _code_of(command))
+    code = (what for command in commands if _is_run_by_shell(command) for what in _find_code(command))
     whole = Line(commands, (*line.unknown, *code, *too_many))
     return without_relative_paths(whole) if _changes_directory(whole.commands) else whole
 
 
 def _is_run_by_shell(command: Command) -> bool:
     """Return whether the shell of the line itself runs the command, so that it may change the commands after it."""
-    return _IN_SHELL.issuperset(command.through)
+    return _BUILTIN_PREFIXES.issuperset(command.through)
 
 
-def _code_of(command: Command) -> Iterator[str]:
+def _find_code(command: Command) -> Iterator[str]:
     """Yield the effects of a builtin that reads code, or changes the commands after it."""
     name, *arguments = command.words or ("",)
-    letters = _READS_CODE_BY_OPTION.get(name or "", "")
+    letters = _CODE_OPTIONS.get(name or "", "")
     options = arguments[:1] if name == "printf" else arguments
-    if name in _READS_CODE or any(_may_have_option(word, letters) for word in options):
+    if name in _CODE_BUILTINS or any(_may_have_option(word, letters) for word in options):
         yield f"what {name!r} does with its arguments"
 
 
@@ -169,7 +170,7 @@ def without_relative_paths(line: Line) -> Line:
     return Line(moved, (*line.unknown, *unknown))
 
 
-def targets(text: str, elsewhere: bool = False) -> list[str | None]:
+def find_redirection_targets(text: str, elsewhere: bool = False) -> list[str | None]:
     """Return the files that redirections of a line open, with `None` for an unknown one. See docs/guards.md#commands.
 
     Args:
@@ -189,47 +190,47 @@ def _changes_directory(commands: Iterable[Command]) -> bool:
 
 
 def _without_relative_targets(command: Command) -> Command:
-    targets = (
+    redirections = (
         one if one.target is None or posixpath.isabs(one.target) else replace(one, target=None)
         for one in command.redirections
     )
-    return replace(command, redirections=tuple(targets)) if command.redirections else command
+    return replace(command, redirections=tuple(redirections)) if command.redirections else command
 
 
-def _unwrapped(command: Command) -> Iterator[Command]:
+def _unwrap_command(command: Command) -> Iterator[Command]:
     """Yield the command, and the commands that it runs from its arguments."""
     yield command
     if not command.words or command.words[0] is None:
         return
     name = posixpath.basename(command.words[0])
     through = (*command.through, name)
-    for inner in _arguments_run_by(name, command.words):
+    for inner in _find_inner_commands(name, command.words):
         inner = replace(inner, through=through)
         if len(through) >= _MOST_WRAPPERS:
-            yield replace(_CANNOT_BE_KNOWN, through=through)
+            yield replace(_UNKNOWN_COMMAND, through=through)
         else:
-            yield from _unwrapped(inner)
+            yield from _unwrap_command(inner)
 
 
-def _arguments_run_by(name: str, words: tuple[str | None, ...]) -> Iterator[Command]:
+def _find_inner_commands(name: str, words: tuple[str | None, ...]) -> Iterator[Command]:
     if name in _SHELLS:
-        yield from _run_by_shell(words)
+        yield from _read_shell_arguments(words)
     elif name == "eval":
-        yield from _run_as_line(None if None in words else " ".join(word for word in words[1:] if word is not None))
+        yield from _read_code(None if None in words else " ".join(word for word in words[1:] if word is not None))
     elif name == "find":
-        yield from _run_by_find(words)
+        yield from _read_find_arguments(words)
     elif name in _WRAPPERS:
-        yield from _run_by_wrapper(name, words)
+        yield from _read_wrapper_arguments(name, words)
 
 
-def _run_as_line(text: str | None) -> Iterator[Command]:
+def _read_code(text: str | None) -> Iterator[Command]:
     line = Line((), ("",)) if text is None else read_syntax(text)
     yield from line.commands
-    if line.unknown or any(what for command in line.commands for what in _code_of(command)):
-        yield _CANNOT_BE_KNOWN
+    if line.unknown or any(what for command in line.commands for what in _find_code(command)):
+        yield _UNKNOWN_COMMAND
 
 
-def _run_by_shell(words: tuple[str | None, ...]) -> Iterator[Command]:
+def _read_shell_arguments(words: tuple[str | None, ...]) -> Iterator[Command]:
     """Yield the commands of the text after `-c`. The content of a file or of the standard input is unknown."""
     has_line, at = False, 1
     while at < len(words) and (word := words[at]) is not None and word[:1] in {"-", "+"}:
@@ -242,19 +243,19 @@ def _run_by_shell(words: tuple[str | None, ...]) -> Iterator[Command]:
         elif word in ("--rcfile", "--init-file"):
             at += 1
     if has_line:
-        yield from _run_as_line(words[at] if at < len(words) else None)
+        yield from _read_code(words[at] if at < len(words) else None)
     elif at >= len(words) or (words[at] or "/dev/").startswith(("/dev/", "/proc/")):
-        yield _CANNOT_BE_KNOWN
+        yield _UNKNOWN_COMMAND
 
 
-def _run_by_find(words: tuple[str | None, ...]) -> Iterator[Command]:
+def _read_find_arguments(words: tuple[str | None, ...]) -> Iterator[Command]:
     for start, word in enumerate(words):
-        if word in _FIND_RUNS:
+        if word in _FIND_EXEC_OPTIONS:
             end = next((at for at in range(start, len(words)) if words[at] in (";", "+")), len(words))
             yield Command(words[start + 1 : end])
 
 
-def _run_by_wrapper(name: str, words: tuple[str | None, ...]) -> Iterator[Command]:
+def _read_wrapper_arguments(name: str, words: tuple[str | None, ...]) -> Iterator[Command]:
     with_value, operands = _WRAPPERS[name]
     assignments: list[str] = []
     at, are_options = 1, True
@@ -313,13 +314,13 @@ class CommandPattern:
 
     def matches(self, words: Sequence[str | None]) -> bool:
         """Return whether these words match for every possible value of the unknown ones."""
-        return _match(self.words, words, lambda pattern, word: word is not None and _match_word(pattern, word))
+        return _match(self.words, words, lambda pattern, word: word is not None and match_pieces(pattern, word))
 
     def covers(self, other: CommandPattern) -> bool:
         """Return whether this pattern matches everything that `other` matches; `False` if that is uncertain."""
         # No pattern has a NUL, so only a `*` matches a `*` of `other`.
         return _match(
-            self.words, other.words, lambda mine, theirs: theirs != _ANY_WORDS and _match_word(mine, "\0".join(theirs))
+            self.words, other.words, lambda wide, word: word != _ANY_WORDS and match_pieces(wide, "\0".join(word))
         )
 
 
@@ -332,7 +333,7 @@ def _read_pattern(text: object) -> tuple[_Word, ...]:
         match = _PIECE.match(text, at)
         if match is None:
             raise DefinitionError(
-                f"{text!r} is no pattern of one command: put {text[at:]!r} in quotes where it is meant"
+                f"{text!r} is not a pattern of one command: put {text[at:]!r} in quotes to mean it literally"
             )
         at = match.end()
         if match["blanks"]:
@@ -347,18 +348,18 @@ def _read_pattern(text: object) -> tuple[_Word, ...]:
             words[-1][-1] += _ESCAPED_LETTER.sub(r"\1", match["double"] or "") or match[match.lastgroup or 0]
     program = words[0]
     if len(program) > 1 or not program[0] or _SETS_VARIABLE.match(program[0]):
-        raise DefinitionError(f"{text!r}: the first word of a pattern is a program, without '*'")
+        raise DefinitionError(f"{text!r} is not a pattern of one command: its first word is a program, without '*'")
     return tuple(tuple(word) for word in words)
 
 
-def _match(pattern: Sequence[_Word], words: Sequence[_T], one: Callable[[_Word, _T], bool]) -> bool:
+def _match(pattern: Sequence[_Word], words: Sequence[_T], match_one: Callable[[_Word, _T], bool]) -> bool:
     """Return whether the words match. The number of steps grows with the product of both lengths."""
     at, done, star, tried = 0, 0, -1, 0
     while done < len(words):
         if at < len(pattern) and pattern[at] == _ANY_WORDS:
             star, tried = at, done
             at += 1
-        elif at < len(pattern) and one(pattern[at], words[done]):
+        elif at < len(pattern) and match_one(pattern[at], words[done]):
             at, done = at + 1, done + 1
         elif star >= 0:
             tried += 1
@@ -368,16 +369,20 @@ def _match(pattern: Sequence[_Word], words: Sequence[_T], one: Callable[[_Word, 
     return all(rest == _ANY_WORDS for rest in pattern[at:])
 
 
-def _match_word(pattern: _Word, word: str) -> bool:
-    first, last = pattern[0], pattern[-1]
-    if len(pattern) == 1:
-        return word == first
-    end = len(word) - len(last)
-    if not word.startswith(first) or not word.endswith(last) or len(first) > end:
+def match_pieces(pieces: Sequence[str], text: str) -> bool:
+    """Return whether a text consists of these pieces, in this order, with any characters between them.
+
+    A single piece must be equal to the text. See docs/guards.md#commands.
+    """
+    first, last = pieces[0], pieces[-1]
+    if len(pieces) == 1:
+        return text == first
+    end = len(text) - len(last)
+    if not text.startswith(first) or not text.endswith(last) or len(first) > end:
         return False
     at = len(first)
-    for piece in pattern[1:-1]:
-        at = word.find(piece, at, end)
+    for piece in pieces[1:-1]:
+        at = text.find(piece, at, end)
         if at < 0:
             return False
         at += len(piece)
@@ -387,55 +392,56 @@ def _match_word(pattern: _Word, word: str) -> bool:
 # -- comparing ---------------------------------------------------------------------------------------------------------
 
 
-def allowed(line: Line, patterns: Iterable[CommandPattern], may_write: Callable[[str], bool]) -> bool:
+def is_allowed(line: Line, patterns: Iterable[CommandPattern], may_write: Callable[[str], bool]) -> bool:
     """Return whether all commands that may run are known and match a pattern. See docs/guards.md#commands.
 
     Wrappers count by their own names, and assignments match nothing. `may_write` decides about the target of each
     redirection, including those that only read.
     """
     patterns = tuple(patterns)
-    own = [command for command in line.commands if not command.through]
-    if line.unknown or not any(command.words for command in own):
+    written = [command for command in line.commands if not command.through]
+    if line.unknown or not any(command.words for command in written):
         return False
     if any(command.assignments for command in line.commands if _is_run_by_shell(command)):
         return False
-    if not all(one.target is not None and may_write(one.target) for each in line.commands for one in each.redirections):
+    targets = [redirection.target for command in line.commands for redirection in command.redirections]
+    if not all(target is not None and may_write(target) for target in targets):
         return False
-    return all(_is_named(command.words, patterns) for command in own if command.words)
+    return all(_matches_any(command.words, patterns) for command in written if command.words)
 
 
-def _is_named(words: tuple[str | None, ...], patterns: tuple[CommandPattern, ...]) -> bool:
+def _matches_any(words: tuple[str | None, ...], patterns: tuple[CommandPattern, ...]) -> bool:
     return None not in words and any(pattern.matches(words) for pattern in patterns)
 
 
-def found(line: Line, patterns: Iterable[CommandPattern]) -> bool | None:
+def has_match(line: Line, patterns: Iterable[CommandPattern]) -> bool | None:
     """Return whether a command that may run matches a pattern; `None` if that is uncertain.
 
     See docs/guards.md#commands.
     """
     patterns = tuple(patterns)
-    answers = {_finds(pattern, command) for pattern in patterns for command in line.commands}
+    answers = {_match_command(pattern, command) for pattern in patterns for command in line.commands}
     if True in answers:
         return True
     return None if patterns and (line.unknown or None in answers) else False
 
 
-def what_is_unknown(line: Line, patterns: Iterable[CommandPattern]) -> str:
-    """Return the part of a line that makes `found` return `None`, as text for a person; empty if `found` is certain."""
-    if found(line, patterns := tuple(patterns)) is not None:
+def find_unknown_part(line: Line, patterns: Iterable[CommandPattern]) -> str:
+    """Return the part of a line that makes `has_match` uncertain, as text for a person; empty if it is certain."""
+    if has_match(line, patterns := tuple(patterns)) is not None:
         return ""
-    commands = (command for command in line.commands if found(Line((command,)), patterns) is None)
-    return line.unknown[0] if line.unknown else next(map(command_text, commands), "")
+    commands = (command for command in line.commands if has_match(Line((command,)), patterns) is None)
+    return line.unknown[0] if line.unknown else next(map(format_command, commands), "")
 
 
-def command_text(command: Command) -> str:
+def format_command(command: Command) -> str:
     """Return a command in quotes, shortened, behind the programs that run it. `…` replaces unknown words."""
     words = ("…" if word is None else shlex.quote(word) for word in command.words)
     text = " ".join([*command.through, *(f"{name}=…" for name in command.assignments), *words])
     return repr(text if len(text) <= _QUOTE_LENGTH else text[: _QUOTE_LENGTH - 1] + "…")
 
 
-def _finds(pattern: CommandPattern, command: Command) -> bool | None:
+def _match_command(pattern: CommandPattern, command: Command) -> bool | None:
     words = command.words
     if not words:
         return None if command.assignments else False
@@ -444,12 +450,12 @@ def _finds(pattern: CommandPattern, command: Command) -> bool | None:
     if program_name(words[0]) == _plain_words(pattern)[0]:
         if pattern.matches((pattern.words[0][0], *words[1:])):
             return True
-        if _may_be_arranged(pattern, words[1:]):
+        if _has_words_in_order(pattern, words[1:]):
             return None
     return None if command.assignments or _may_run(pattern, words) else False
 
 
-def _may_be_arranged(pattern: CommandPattern, arguments: Sequence[str | None]) -> bool:
+def _has_words_in_order(pattern: CommandPattern, arguments: Sequence[str | None]) -> bool:
     """Return whether the arguments contain the words of the pattern in order, possibly with others between them.
 
     Options have several spellings (`-rf`, `-r -f`, `--force`), so any option may be one of the pattern's.
@@ -458,18 +464,18 @@ def _may_be_arranged(pattern: CommandPattern, arguments: Sequence[str | None]) -
         return True
     rest = iter(arguments)
     plain = [word for word in pattern.words[1:] if word != _ANY_WORDS and word[0][:1] != "-"]
-    in_order = all(any(_match_word(word, given or "") for given in rest) for word in plain)
+    in_order = all(any(match_pieces(word, argument or "") for argument in rest) for word in plain)
     wants_option = any(word[0][:1] == "-" for word in pattern.words[1:])
-    return in_order and (not wants_option or any((given or "")[:1] == "-" for given in arguments))
+    return in_order and (not wants_option or any((argument or "")[:1] == "-" for argument in arguments))
 
 
 def _may_run(pattern: CommandPattern, words: tuple[str | None, ...]) -> bool:
     """Return whether a program may run the pattern's command because its arguments contain the pattern's words."""
-    if (words[0] or "").removeprefix("/usr").removeprefix("/bin/") in _RUNS_NO_ARGUMENTS:
+    if (words[0] or "").removeprefix("/usr").removeprefix("/bin/") in _PLAIN_PROGRAMS:
         return False
     if None in words:
         return True
-    text = _arguments_as_read_again(words)
+    text = _unquote_arguments(words)
     # Most words are absent: a search for the bare text takes a tenth of the time.
     return all(
         word in text and re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])", text) for word in _plain_words(pattern)
@@ -484,12 +490,12 @@ def _plain_words(pattern: CommandPattern) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=2 * MOST_COMMANDS)
-def _arguments_as_read_again(words: tuple[str | None, ...]) -> str:
+def _unquote_arguments(words: tuple[str | None, ...]) -> str:
     """Return the arguments of a command for the comparison with each pattern of a policy."""
-    return "\n".join(_as_read_again(word) for word in words[1:] if word is not None)
+    return "\n".join(_unquote_word(word) for word in words[1:] if word is not None)
 
 
-def _as_read_again(word: str) -> str:
+def _unquote_word(word: str) -> str:
     """Return a word without the quotes that a second shell would remove.
 
     The possible value of an option in it follows on a line of its own.
@@ -498,17 +504,17 @@ def _as_read_again(word: str) -> str:
     return f"{text}\n{text[2:]}" if text[:1] == "-" and text[1:2] != "-" else text
 
 
-def runs_what_it_says(line: Line) -> bool:
+def is_transparent(line: Line) -> bool:
     """Return whether the words of a line show everything that it runs.
 
     Its programs include no shell, interpreter or wrapper, and it has no redirection, no assignment and nothing unknown.
     See docs/approvals.md#remembered-answers.
     """
-    return bool(line.commands) and not line.unknown and all(map(_says_what_it_runs, line.commands))
+    return bool(line.commands) and not line.unknown and all(map(_is_transparent_command, line.commands))
 
 
-def _says_what_it_runs(command: Command) -> bool:
+def _is_transparent_command(command: Command) -> bool:
     if not command.words or None in command.words or command.redirections or command.assignments or command.through:
         return False
-    risk = risk_of(command.words[0] or ".")
+    risk = find_risk(command.words[0] or ".")
     return risk is None or risk.kind not in {"interpreter", "runner"}

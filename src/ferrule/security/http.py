@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.security.urls import Destinations, Url, kind_of, read_host, read_url
+from ferrule.security.urls import Destinations, Url, find_address_kind, read_host, read_url
 
 try:
     import httpx2
@@ -27,24 +27,24 @@ except ImportError as error:
 
 Resolve: TypeAlias = Callable[[str], Iterable[str]]
 """Return the addresses of a name, as text. It may block."""
-_MOST_REDIRECTS: Final = 5
-_MOST_TRIED: Final = 6
+_MAX_REDIRECTS: Final = 5
+_MAX_ADDRESSES: Final = 6
 """The most addresses of a name to connect to, one after another. Each may take the full time allowed for a
 connection.
 """
 _FIRST_ORIGIN: Final = "ferrule.first_origin"
 """The key for the origin of a chain of redirects. httpx2 copies the extensions of a request to its redirects."""
-_GO_ALONG: Final = frozenset(
+_KEPT_HEADERS: Final = frozenset(
     {"host", "connection", "user-agent", "accept", "accept-encoding", "accept-language", "range", "cookie"}
     | {"content-type", "content-length", "content-encoding", "content-language", "transfer-encoding"}
 )
 """The headers to keep after a redirect to another origin: they describe the request and its body. The client selects
 the cookies that belong to the new origin.
 """
-_GOES_ROUND: Final = frozenset(
+_BYPASSING_OPTIONS: Final = frozenset(
     {"transport", "mounts", "proxy", "trust_env", "verify", "cert", "http2", "limits", "app"}
 )
-_DID_NOT_CONNECT = (httpx2.ConnectError, httpx2.ConnectTimeout)
+_CONNECT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout)
 
 
 _LOGGERS: Final = (
@@ -96,7 +96,7 @@ def client(
         DefinitionError: A pattern, a scheme, a port or an option is invalid.
     """
     transport = Transport(*allowed, deny=deny, schemes=schemes, ports=ports)
-    return httpx2.Client(transport=transport, trust_env=False, **_checked_options(options))
+    return httpx2.Client(transport=transport, trust_env=False, **_check_options(options))
 
 
 def async_client(
@@ -111,15 +111,15 @@ def async_client(
     The arguments are those of `client`.
     """
     transport = Transport(*allowed, deny=deny, schemes=schemes, ports=ports)
-    return httpx2.AsyncClient(transport=transport, trust_env=False, **_checked_options(options))
+    return httpx2.AsyncClient(transport=transport, trust_env=False, **_check_options(options))
 
 
-def _checked_options(given: dict[str, Any]) -> dict[str, Any]:
-    if around := sorted(_GOES_ROUND & given.keys()):
-        raise DefinitionError(f"{around} would lead around the check of addresses; give a Transport of your own")
-    if not all(cookie.domain for cookie in httpx2.Cookies(given.get("cookies")).jar):
-        raise DefinitionError("cookies without a domain go to every host; give httpx2.Cookies, set with domain=…")
-    return {"follow_redirects": True, "max_redirects": _MOST_REDIRECTS, **given}
+def _check_options(options: dict[str, Any]) -> dict[str, Any]:
+    if bypassing := sorted(_BYPASSING_OPTIONS & options.keys()):
+        raise DefinitionError(f"{bypassing} would bypass the check of addresses; pass a Transport of your own")
+    if not all(cookie.domain for cookie in httpx2.Cookies(options.get("cookies")).jar):
+        raise DefinitionError("cookies without a domain go to every host; pass httpx2.Cookies, set with domain=…")
+    return {"follow_redirects": True, "max_redirects": _MAX_REDIRECTS, **options}
 
 
 class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
@@ -149,8 +149,8 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         inner: httpx2.BaseTransport | httpx2.AsyncBaseTransport | None = None,
         **options: Any,
     ) -> None:
-        self._rules = Destinations.of(allowed, deny=deny, schemes=schemes, ports=ports)
-        self._resolve = resolve or _addresses
+        self._rules = Destinations.from_options(allowed, deny=deny, schemes=schemes, ports=ports)
+        self._resolve = resolve or _resolve_name
         self._options = {"limits": httpx2.Limits(max_keepalive_connections=0), **options}
         self._inner: Any = inner
 
@@ -162,25 +162,25 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
             httpx2.TransportError: As any transport.
         """
         self._inner = self._inner or httpx2.HTTPTransport(**self._options)
-        url = self._checked(request)
-        *others, last = self._by_address(request, url, self._look_up(url))
+        url = self._check_request(request)
+        *others, last = self._make_requests(request, url, self._resolve_host(url))
         for to in others:
-            with suppress(*_DID_NOT_CONNECT):
+            with suppress(*_CONNECT_ERRORS):
                 return self._inner.handle_request(to)  # type: ignore[no-any-return]
         return self._inner.handle_request(last)  # type: ignore[no-any-return]
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request to a checked address, like `handle_request`."""
         self._inner = self._inner or httpx2.AsyncHTTPTransport(**self._options)
-        url = self._checked(request)
+        url = self._check_request(request)
         try:
             async with asyncio.timeout(request.extensions.get("timeout", {}).get("connect")):
-                addresses = await asyncio.to_thread(self._look_up, url)
+                addresses = await asyncio.to_thread(self._resolve_host, url)
         except TimeoutError:
             raise httpx2.ConnectTimeout(f"the addresses of {url.host} were not found in time") from None
-        *others, last = self._by_address(request, url, addresses)
+        *others, last = self._make_requests(request, url, addresses)
         for to in others:
-            with suppress(*_DID_NOT_CONNECT):
+            with suppress(*_CONNECT_ERRORS):
                 return await self._inner.handle_async_request(to)  # type: ignore[no-any-return]
         return await self._inner.handle_async_request(last)  # type: ignore[no-any-return]
 
@@ -194,39 +194,41 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         if self._inner is not None:
             await self._inner.aclose()
 
-    def _checked(self, request: httpx2.Request) -> Url:
+    def _check_request(self, request: httpx2.Request) -> Url:
         """Return the URL that the client will open, as written. Raise if it is not allowed."""
         try:
-            url, named = read_url(str(request.url)), read_host(request.headers.get("host", ""))
+            url, header = read_url(str(request.url)), read_host(request.headers.get("host", ""))
         except ValueError as error:
             raise NotReachableError(f"{str(request.url)!r} cannot be judged: {error}") from None
-        if named.host != url.host or named.port not in {0, url.port}:  # a server of both would answer for the other
-            raise NotReachableError(f"{str(request.url)!r} and its header Host, {named.host!r}, are not of one host")
-        kind, why = self._rules.verdict(url)
+        if header.host != url.host or header.port not in {0, url.port}:  # a server of both would answer for the other
+            raise NotReachableError(f"{str(request.url)!r} and its header Host, {header.host!r}, name different hosts")
+        kind, reason = self._rules.verdict(url)
         if kind != "allow":
-            raise NotReachableError(f"{str(request.url)!r} {why}")
+            raise NotReachableError(f"{str(request.url)!r} {reason}")
         return url
 
-    def _look_up(self, url: Url) -> list[str]:
+    def _resolve_host(self, url: Url) -> list[str]:
         """Return the addresses of a host, each once."""
         if url.address is not None:
             return [url.address]
         try:
-            found = list(dict.fromkeys(self._resolve(url.host)))
+            addresses = list(dict.fromkeys(self._resolve(url.host)))
         except (OSError, UnicodeError) as error:
             raise httpx2.ConnectError(f"{url.host} cannot be resolved: {error}") from error
-        if not found:
+        if not addresses:
             raise httpx2.ConnectError(f"{url.host} has no address")
-        return found
+        return addresses
 
-    def _by_address(self, request: httpx2.Request, url: Url, addresses: list[str]) -> list[httpx2.Request]:
+    def _make_requests(self, request: httpx2.Request, url: Url, addresses: list[str]) -> list[httpx2.Request]:
         """Return the request to each of the addresses.
 
         All of them must be allowed: an attacker who mixes in a forbidden one makes the client try until it gets there.
         """
         for address in addresses:
             if not self._rules.may_connect(url, address):
-                raise NotReachableError(f"{url.host} leads to {address} ({kind_of(address)}), which is not allowed")
+                raise NotReachableError(
+                    f"{url.host} leads to {address} ({find_address_kind(address)}), which is not allowed"
+                )
         name = {} if url.address is not None else {"sni_hostname": url.host}
         headers = _headers_for(request, url)
         return [
@@ -237,7 +239,7 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
                 stream=request.stream,
                 extensions={**request.extensions, **name},
             )
-            for address in addresses[:_MOST_TRIED]
+            for address in addresses[:_MAX_ADDRESSES]
         ]
 
 
@@ -248,8 +250,8 @@ def _headers_for(request: httpx2.Request, url: Url) -> httpx2.Headers:
     upgraded = ("https", first[1], 443) if first == ("http", first[1], 80) else first
     if here in (first, upgraded):
         return request.headers
-    return httpx2.Headers([(key, value) for key, value in request.headers.raw if key.decode().lower() in _GO_ALONG])
+    return httpx2.Headers([(key, value) for key, value in request.headers.raw if key.decode().lower() in _KEPT_HEADERS])
 
 
-def _addresses(host: str) -> Iterable[str]:
+def _resolve_name(host: str) -> Iterable[str]:
     return [str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]

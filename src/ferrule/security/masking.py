@@ -114,16 +114,16 @@ def _mask_named_values(text: str) -> str:
     """Return the text without the values of secret names. Values of other names are searched too: `url=…?token=…`."""
     next_name, value_at = re.compile(_NAMED).search, re.compile(_VALUE).match
     prose = {found.end() for found in re.finditer(_PROSE, text)}
-    kept, at, read = [], 0, 0
+    pieces, at, read = [], 0, 0
     while named := next_name(text, read):
         read = named.end()
         if not re.search(_SAYS_SECRET, named[1]) or named.end(1) in prose:
             continue
         is_count = named[1][-1] in "sS" and re.compile(_COUNT).match(text, read)
         if not is_count and (value := value_at(text, read)):
-            kept += [text[at:read], MASK]
+            pieces += [text[at:read], MASK]
             at = read = value.end()
-    return "".join([*kept, text[at:]])
+    return "".join([*pieces, text[at:]])
 
 
 def _mask_url_user(found: re.Match[str]) -> str:

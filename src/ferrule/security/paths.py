@@ -1,9 +1,9 @@
 """Open paths safely: the opened file is the file that was judged, even if something is swapped in between.
 
-`open_inside` is `open` for handlers. `real` resolves a path and `contains` checks whether the result lies inside; both
-only look. `open_exactly`, `open_directory` and `write_exactly` take such a canonical path and descend one component at
-a time. They open each component relative to the one before and never through a symbolic link. They refuse pipes,
-devices and sockets, so nothing here waits for a writer.
+`open_inside` is `open` for handlers. `resolve_path` resolves a path and `contains` checks whether the result lies
+inside; both only look. `open_exactly`, `open_directory` and `write_exactly` take such a canonical path and descend one
+component at a time. They open each component relative to the one before and never through a symbolic link. They refuse
+pipes, devices and sockets, so nothing here waits for a writer.
 
 A path does not show that a file has a hard link elsewhere. `open_inside` and `open_exactly` can refuse a file with
 several hard links. `write_exactly` replaces one of them by a new file and leaves the others.
@@ -43,21 +43,21 @@ PATH_NAMES: Final = frozenset(
 _WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _MOST_DIRECTORIES = 1000
 
-_HOLDS_DIRECTORIES: Final = (
+_HAS_DIRECTORY_DESCRIPTORS: Final = (
     {os.open, os.stat, os.mkdir, os.rename, os.unlink} <= os.supports_dir_fd
     and os.scandir in os.supports_fd
     and hasattr(os, "O_NOFOLLOW")
 )
-_CLOSED_ON_EXEC: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_NO_LINKS: Final = getattr(os, "O_NOFOLLOW", 0) | _CLOSED_ON_EXEC
+_CLOSE_ON_EXEC: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NO_LINKS: Final = getattr(os, "O_NOFOLLOW", 0) | _CLOSE_ON_EXEC
 _NO_WAITING: Final = getattr(os, "O_NONBLOCK", 0)
 _DIRECTORY: Final = getattr(os, "O_DIRECTORY", 0)
 # O_PATH needs no right to list the directories on the way (Linux).
 _PASSING: Final = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY | _NO_LINKS
-_NOTHING_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
+_MISSING_ERRORS: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
 # The limit of Linux, path_resolution(7).
 _MOST_LINKS: Final = 40
-RESERVED: Final[set[tuple[int, int]]] = set()
+RESERVED_FILES: Final[set[tuple[int, int]]] = set()
 """Files that nothing here opens, by device and number: those of the journals that this process has open. The system
 drops their locks when the process closes another descriptor of them. See docs/journal.md#where-to-keep-it.
 """
@@ -65,21 +65,21 @@ ALLOWED_PATHS: Final[WeakKeyDictionary[object, frozenset[str]]] = WeakKeyDiction
 """The real paths that a `within` guard allows, by the call (`context.running_call`). Handlers that read files only
 under such a guard use them. See docs/openapi.md#uploads.
 """
-LONGEST: Final = 32_767
+MAX_PATH_LENGTH: Final = 32_767
 """The most characters of a path on any system (Windows; 4,096 on Linux). See docs/guards.md#paths."""
 
 
 @lru_cache(maxsize=1024)
-def has_name_of(name: str, names: frozenset[str]) -> bool:
+def has_last_word(name: str, names: frozenset[str]) -> bool:
     """Return whether the last word of a parameter's name, or its last two, are one of `names`.
 
     See docs/guards.md#paths.
     """
-    words = words_in_name(name)[-2:]
+    words = split_name(name)[-2:]
     return bool(words) and (words[-1] in names or "".join(words) in names)
 
 
-def words_in_name(name: str) -> list[str]:
+def split_name(name: str) -> list[str]:
     """Return the words of a parameter's name, in lower case: `run_cmdStr2` has `run`, `cmd` and `str`.
 
     See docs/guards.md#paths.
@@ -99,7 +99,7 @@ class HardLinkError(OSError):
     """A file has several hard links, and others may be elsewhere. See docs/guards.md#paths."""
 
 
-def checked(path: str) -> str:
+def check_path(path: str) -> str:
     """Return `path` if it can be a path. See docs/guards.md#paths.
 
     Raises:
@@ -111,32 +111,32 @@ def checked(path: str) -> str:
     if not path:
         raise ValueError("the path is empty; '.' means the working directory")
     if "\0" in path:
-        raise ValueError("the path holds a NUL character")
-    if len(path) > LONGEST:
-        raise ValueError(f"the path has {len(path)} characters, and no path has more than {LONGEST}")
+        raise ValueError("the path has a NUL character")
+    if len(path) > MAX_PATH_LENGTH:
+        raise ValueError(f"the path has {len(path)} characters, and no path has more than {MAX_PATH_LENGTH}")
     if path.startswith("~"):
-        raise ValueError(f"{_quoted(path)} starts with '~', which is not expanded; write the path out")
+        raise ValueError(f"{_quote(path)} starts with '~', which is not expanded; write the path out")
     try:
         path.encode()
     except UnicodeEncodeError:
-        raise ValueError("the path holds a lone surrogate, which no file name can") from None
+        raise ValueError("the path has a lone surrogate, which no file name has") from None
     return path
 
 
-def real(path: str, base: str) -> str:
+def resolve_path(path: str, base: str) -> str:
     """Return the canonical absolute path of `path`, seen from `base`: no symbolic links, no `.` or `..`.
 
     Missing components are used as written, so a file can be judged before it exists. Each component is looked up once,
     and nothing below a missing one. See docs/guards.md#paths.
 
     Raises:
-        ValueError: `path` cannot be a path; see `checked`.
+        ValueError: `path` cannot be a path; see `check_path`.
         OSError: The target is uncertain: a loop of links, a directory without the right to search it, or a path too
             long to look up. (`os.path.realpath` uses these as written, CVE-2025-4517.)
     """
-    start = os.path.join(os.getcwd(), base, checked(path))
+    start = os.path.join(os.getcwd(), base, check_path(path))
     if os.name == "nt":  # pragma: no cover
-        return _real_on_windows(start)
+        return _resolve_windows_path(start)
     done: list[str] = []
     there = 0  # the number of leading components of `done` that exist
     to_do = start.split("/")[::-1]
@@ -154,7 +154,7 @@ def real(path: str, base: str) -> str:
             elif target is not None:
                 links += 1
                 if links > _MOST_LINKS:
-                    raise OSError(f"{_quoted(path)} goes round in a loop of symbolic links")
+                    raise OSError(f"{_quote(path)} leads into a loop of symbolic links")
                 done = [] if target.startswith("/") else done[:-1]
                 there = len(done)
                 to_do += target.split("/")[::-1]
@@ -168,17 +168,17 @@ def _link_target(components: list[str], path: str) -> str | None:
     except OSError as error:
         if error.errno == errno.EINVAL:
             return ""
-        if error.errno in _NOTHING_THERE:
+        if error.errno in _MISSING_ERRORS:
             return None
-        explained = type(error)(f"{_quoted(path)} cannot be resolved: {error.strerror}")
+        explained = type(error)(f"{_quote(path)} cannot be resolved: {error.strerror}")
         explained.errno = error.errno
         raise explained from None
 
 
-def _real_on_windows(start: str) -> str:  # pragma: no cover
+def _resolve_windows_path(start: str) -> str:  # pragma: no cover
     drive, rest = os.path.splitdrive(start)
     if ":" in rest or drive.startswith(("\\\\?\\", "\\\\.\\")):
-        raise ValueError(f"{_quoted(start)} names a device or a stream and not a file")
+        raise ValueError(f"{_quote(start)} is the name of a device or a stream, not of a file")
     return os.path.realpath(start)
 
 
@@ -204,55 +204,51 @@ class Roots:
             construction.
         of: The receiver of the roots, for errors.
 
-    Attributes:
-        given: The roots as passed in.
-
     Raises:
         DefinitionError: A root is no path, or cannot be looked up.
     """
 
     def __init__(self, *roots: str | os.PathLike[str], of: str = "within(…)") -> None:
-        self.given = tuple(os.fspath(root) if isinstance(root, os.PathLike) else root for root in roots)
-        self._written = tuple(_root_text(root, of) for root in self.given) or (".",)
+        self._texts = tuple(_expand_root(root, of) for root in roots) or (".",)
         try:
-            self._made_in = os.getcwd()
-            self._fixed = [real(root, self._made_in) for root in self._written]
+            self._created_in = os.getcwd()
+            self._fixed = [resolve_path(root, self._created_in) for root in self._texts]
         except (OSError, ValueError) as error:
             raise DefinitionError(f"{of}: {error}") from None
-        self._seen_from = lru_cache(maxsize=_MOST_DIRECTORIES)(self._look_up)
+        self._resolve_cached = lru_cache(maxsize=_MOST_DIRECTORIES)(self._resolve_roots)
 
-    def base(self, working_directory: str | None) -> str:
+    def find_base(self, working_directory: str | None) -> str:
         """Return the start of relative paths for a call with this working directory."""
-        return self._made_in if working_directory is None else os.path.join(self._made_in, working_directory)
+        return self._created_in if working_directory is None else os.path.join(self._created_in, working_directory)
 
-    def seen_from(self, working_directory: str | None) -> list[str]:
+    def resolve_roots(self, working_directory: str | None) -> list[str]:
         """Return the canonical paths of the roots for a call with this working directory.
 
         Raises:
             OSError, ValueError: A root cannot be looked up.
         """
-        return self._fixed if working_directory is None else self._seen_from(self.base(working_directory))
+        return self._fixed if working_directory is None else self._resolve_cached(self.find_base(working_directory))
 
-    def _look_up(self, base: str) -> list[str]:
-        known = zip(self._written, self._fixed, strict=True)
-        return [root if os.path.isabs(text) else real(text, base) for text, root in known]
+    def _resolve_roots(self, base: str) -> list[str]:
+        roots = zip(self._texts, self._fixed, strict=True)
+        return [root if os.path.isabs(text) else resolve_path(text, base) for text, root in roots]
 
-    def hold(self, path: str, working_directory: str | None) -> bool:
+    def contains(self, path: str, working_directory: str | None) -> bool:
         """Return whether the target of `path` is one of the roots, or lies below one.
 
         Raises:
-            OSError, ValueError: The target is uncertain; see `real`.
+            OSError, ValueError: The target is uncertain; see `resolve_path`.
         """
-        found = real(path, self.base(working_directory))
-        return any(contains(root, found) for root in self.seen_from(working_directory))
+        found = resolve_path(path, self.find_base(working_directory))
+        return any(contains(root, found) for root in self.resolve_roots(working_directory))
 
-    def cover(self, other: Roots) -> bool:
+    def covers(self, other: Roots) -> bool:
         """Return whether these roots hold everything that `other` holds, from any working directory.
 
         Relative roots are compared as written.
         """
-        mine, theirs = (list(zip(one._written, one._fixed, strict=True)) for one in (self, other))
-        return all(any(_covers_root(root, inner) for root in mine) for inner in theirs)
+        wide, narrow = (list(zip(roots._texts, roots._fixed, strict=True)) for roots in (self, other))
+        return all(any(_covers_root(root, inner) for root in wide) for inner in narrow)
 
 
 def _covers_root(root: tuple[str, str], inner: tuple[str, str]) -> bool:
@@ -262,16 +258,17 @@ def _covers_root(root: tuple[str, str], inner: tuple[str, str]) -> bool:
     return root == inner
 
 
-def _root_text(root: object, of: str) -> str:
+def _expand_root(root: object, of: str) -> str:
+    root = os.fspath(root) if isinstance(root, os.PathLike) else root
     if not isinstance(root, str) or not root or "\0" in root:
-        raise DefinitionError(f"{of} takes folders, as text or as paths, not {root!r}")
+        raise DefinitionError(f"{of} takes folders, as text or paths, not {root!r}")
     expanded = os.path.expanduser(root)
     if expanded.startswith("~"):
-        raise DefinitionError(f"{of}: there is no such home directory as in {root!r}")
+        raise DefinitionError(f"{of}: the home directory in {root!r} does not exist")
     return expanded
 
 
-def _quoted(path: str) -> str:
+def _quote(path: str) -> str:
     return repr(path) if len(path) <= 200 else f"{path[:200]!r}…"
 
 
@@ -299,12 +296,12 @@ class Directory:
         if fd is not None:
             os.close(fd)
 
-    def _at(self, name: str) -> str:
+    def _check_name(self, name: str) -> str:
         if name in {"", ".", ".."} or "/" in name or os.sep in name or "\0" in name:
-            raise ValueError(f"{_quoted(name)} is not the name of one file")
+            raise ValueError(f"{_quote(name)} is not the name of one file")
         return name if self._fd is not None else os.path.join(self.path, name)
 
-    def _full(self, name: str) -> str:
+    def _join(self, name: str) -> str:
         return os.path.join(self.path, name)
 
     def stat_itself(self) -> os.stat_result:
@@ -318,9 +315,9 @@ class Directory:
             OSError: There is no such entry.
         """
         try:
-            return os.stat(self._at(name), dir_fd=self._fd, follow_symlinks=False)
+            return os.stat(self._check_name(name), dir_fd=self._fd, follow_symlinks=False)
         except OSError as error:
-            raise self._explained(name, error) from None
+            raise self._explain_error(name, error) from None
 
     def kind(self, name: str) -> Kind | None:
         """Return the kind of `name`, or `None` if there is no such entry."""
@@ -336,21 +333,21 @@ class Directory:
             SymbolicLinkError: It is a link.
             OSError: It is no directory.
         """
-        place = self._at(name)
+        place = self._check_name(name)
         if self._fd is None:
-            self._expect(name, "directory")
-            _same_on_disk(place)
+            self._check_kind(name, "directory")
+            _refuse_links(place)
             return Directory(place, None)
         try:
             fd = os.open(place, _PASSING, dir_fd=self._fd)
         except OSError as error:
-            raise self._explained(name, error, "directory") from None
-        return Directory(self._full(name), fd)
+            raise self._explain_error(name, error, "directory") from None
+        return Directory(self._join(name), fd)
 
     def make(self, name: str) -> None:
         """Make the directory `name` if it does not exist."""
         with contextlib.suppress(FileExistsError):
-            os.mkdir(self._at(name), dir_fd=self._fd)
+            os.mkdir(self._check_name(name), dir_fd=self._fd)
 
     def open(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o666, *, hard_links: bool = True) -> int:
         """Return a descriptor of the regular file `name`. The caller closes it.
@@ -361,24 +358,24 @@ class Directory:
             ReservedError: It belongs to an open journal.
             OSError: It is no regular file, or cannot be opened.
         """
-        place = self._at(name)
+        place = self._check_name(name)
         if not flags & os.O_CREAT or self.kind(name) is not None:
             # Check before opening: the mere opening of a device can have an effect.
-            self._expect(name, "file")
+            self._check_kind(name, "file")
         if self._fd is None:
-            _same_on_disk(place)
+            _refuse_links(place)
         try:
             fd = os.open(place, flags & ~os.O_TRUNC | _NO_LINKS | _NO_WAITING, mode, dir_fd=self._fd)
         except OSError as error:
-            raise self._explained(name, error, "file") from None
+            raise self._explain_error(name, error, "file") from None
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
-                raise _wrong_kind(self._full(name), _kind_of_mode(found.st_mode), "file")
+                raise _make_kind_error(self._join(name), _kind_of_mode(found.st_mode), "file")
             if self._fd is None and not os.path.samestat(found, os.lstat(place)):
-                raise SymbolicLinkError(f"{_quoted(place)} was exchanged while it was opened")
+                raise SymbolicLinkError(f"{_quote(place)} was replaced while it was opened")
             if not hard_links and found.st_nlink > 1:
-                raise HardLinkError(f"{_quoted(self._full(name))} has {found.st_nlink} hard links, which are refused")
+                raise HardLinkError(f"{_quote(self._join(name))} has {found.st_nlink} hard links, which are refused")
             if flags & os.O_TRUNC:
                 os.truncate(fd, 0)
         except BaseException:
@@ -393,9 +390,9 @@ class Directory:
                 yield from ((entry.name, _entry_kind(entry)) for entry in found)
             return
         try:
-            fd = os.open(".", os.O_RDONLY | _DIRECTORY | _CLOSED_ON_EXEC, dir_fd=self._fd)
+            fd = os.open(".", os.O_RDONLY | _DIRECTORY | _CLOSE_ON_EXEC, dir_fd=self._fd)
         except OSError as error:
-            raise type(error)(f"{_quoted(self.path)} cannot be listed: {error.strerror}") from None
+            raise type(error)(f"{_quote(self.path)} cannot be listed: {error.strerror}") from None
         try:
             with os.scandir(fd) as found:
                 yield from ((entry.name, _entry_kind(entry)) for entry in found)
@@ -414,30 +411,30 @@ class Directory:
             SymbolicLinkError: It is a link.
             OSError: It is no regular file, cannot be written, or has changed.
         """
-        before = self._writable(name)
-        self._unchanged(name, before, expected)
+        before = self._stat_writable(name)
+        self._check_unchanged(name, before, expected)
         temporary = f".ferrule-{secrets.token_hex(8)}.tmp"
         try:
             fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode if before is None else 0o600)
         except PermissionError:
-            raise PermissionError(f"no file can be made in {_quoted(self.path)}: Permission denied") from None
+            raise PermissionError(f"{_quote(self.path)} takes no new files: Permission denied") from None
         try:
             with os.fdopen(fd, "wb") as file:
                 file.write(data)
                 file.flush()
                 if before is not None:
-                    _keep_rights(file.fileno(), before)
+                    _copy_rights(file.fileno(), before)
                 os.fsync(file.fileno())
             if expected is not None:
-                self._unchanged(name, self._writable(name), expected)
-            os.replace(self._at(temporary), self._at(name), src_dir_fd=self._fd, dst_dir_fd=self._fd)
+                self._check_unchanged(name, self._stat_writable(name), expected)
+            os.replace(self._check_name(temporary), self._check_name(name), src_dir_fd=self._fd, dst_dir_fd=self._fd)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(self._at(temporary), dir_fd=self._fd)
+                os.unlink(self._check_name(temporary), dir_fd=self._fd)
             raise
         return before is None
 
-    def _writable(self, name: str) -> os.stat_result | None:
+    def _stat_writable(self, name: str) -> os.stat_result | None:
         # The replacement of a file needs no write permission on it, so check that permission here.
         if self.kind(name) is None:
             return None
@@ -447,46 +444,46 @@ class Directory:
         finally:
             os.close(fd)
 
-    def _unchanged(self, name: str, now: os.stat_result | None, expected: Expected) -> None:
+    def _check_unchanged(self, name: str, now: os.stat_result | None, expected: Expected) -> None:
         if expected is None:
             return
         before = None if expected == "nothing" else _version(expected)
         if before != (None if now is None else _version(now)):
-            raise OSError(f"{_quoted(self._full(name))} was changed by somebody else meanwhile; read it again")
+            raise OSError(f"{_quote(self._join(name))} has changed since it was read; read it again")
 
-    def _expect(self, name: str, wanted: Kind) -> None:
+    def _check_kind(self, name: str, wanted: Kind) -> None:
         found = self.stat(name)
         kind = _kind_of_mode(found.st_mode)
         if kind != wanted:
-            raise _wrong_kind(self._full(name), kind, wanted)
-        if (found.st_dev, found.st_ino) in RESERVED:
-            raise ReservedError(f"{_quoted(self._full(name))} belongs to a journal that is open; tools do not open it")
+            raise _make_kind_error(self._join(name), kind, wanted)
+        if (found.st_dev, found.st_ino) in RESERVED_FILES:
+            raise ReservedError(f"{_quote(self._join(name))} belongs to an open journal; tools cannot open it")
 
-    def _explained(self, name: str, error: OSError, wanted: Kind = "file") -> OSError:
+    def _explain_error(self, name: str, error: OSError, wanted: Kind = "file") -> OSError:
         """Return `error` in words that name the whole path, and the link if there is one."""
-        full = self._full(name)
+        full = self._join(name)
         if isinstance(error, FileNotFoundError):
-            return FileNotFoundError(f"{_quoted(full)} does not exist")
+            return FileNotFoundError(f"{_quote(full)} does not exist")
         with contextlib.suppress(OSError):
-            kind = _kind_of_mode(os.stat(self._at(name), dir_fd=self._fd, follow_symlinks=False).st_mode)
+            kind = _kind_of_mode(os.stat(self._check_name(name), dir_fd=self._fd, follow_symlinks=False).st_mode)
             if kind == "link" or (kind != wanted and not isinstance(error, PermissionError)):
-                return _wrong_kind(full, kind, wanted)
-        return type(error)(f"{_quoted(full)} cannot be opened: {error.strerror}")
+                return _make_kind_error(full, kind, wanted)
+        return type(error)(f"{_quote(full)} cannot be opened: {error.strerror}")
 
 
-def _wrong_kind(path: str, kind: Kind, wanted: Kind) -> OSError:
+def _make_kind_error(path: str, kind: Kind, wanted: Kind) -> OSError:
     if kind == "link":
         with contextlib.suppress(OSError, ValueError):
             return SymbolicLinkError(
-                f"the path goes through a symbolic link, {_quoted(path)}, and links are not followed; "
-                f"its real path is {_quoted(real(path, '/'))}"
+                f"the path goes through a symbolic link, {_quote(path)}, and links are not followed; "
+                f"its real path is {_quote(resolve_path(path, '/'))}"
             )
-        return SymbolicLinkError(f"the path goes through a symbolic link that leads nowhere, {_quoted(path)}")
+        return SymbolicLinkError(f"the path goes through a symbolic link that leads nowhere, {_quote(path)}")
     if wanted == "directory":
-        return NotADirectoryError(f"{_quoted(path)} is not a directory")
+        return NotADirectoryError(f"{_quote(path)} is not a directory")
     if kind == "directory":
-        return IsADirectoryError(f"{_quoted(path)} is a directory and not a file")
-    return OSError(f"{_quoted(path)} is not a regular file (a pipe, a device or a socket)")
+        return IsADirectoryError(f"{_quote(path)} is a directory, not a file")
+    return OSError(f"{_quote(path)} is not a regular file (a pipe, a device or a socket)")
 
 
 def _kind_of_mode(mode: int) -> Kind:
@@ -499,21 +496,17 @@ def _kind_of_mode(mode: int) -> Kind:
 
 def _entry_kind(entry: os.DirEntry[str]) -> Kind:
     try:
-        if entry.is_symlink():
-            return "link"
-        if entry.is_file(follow_symlinks=False):
-            return "file"
-        return "directory" if entry.is_dir(follow_symlinks=False) else "other"
+        return _kind_of_mode(entry.stat(follow_symlinks=False).st_mode)
     except OSError:
         return "other"
 
 
-def _version(of: os.stat_result) -> tuple[int, ...]:
+def _version(status: os.stat_result) -> tuple[int, ...]:
     """Return values that differ if a file has changed. The change time of its entry cannot be set back."""
-    return of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _keep_rights(fd: int, before: os.stat_result) -> None:
+def _copy_rights(fd: int, before: os.stat_result) -> None:
     if hasattr(os, "fchown"):
         with contextlib.suppress(OSError):
             os.fchown(fd, before.st_uid, before.st_gid)
@@ -521,21 +514,21 @@ def _keep_rights(fd: int, before: os.stat_result) -> None:
         os.fchmod(fd, stat.S_IMODE(before.st_mode))
 
 
-def _same_on_disk(path: str) -> None:
+def _refuse_links(path: str) -> None:
     """Refuse a path that is not its own real path, on platforms that cannot hold a directory open."""
     found = os.path.realpath(path)
     if os.path.normcase(found) != os.path.normcase(path):
         raise SymbolicLinkError(
-            f"the path goes through a symbolic link, and links are not followed; its real path is {_quoted(found)}"
+            f"the path goes through a symbolic link, and links are not followed; its real path is {_quote(found)}"
         )
 
 
-def _components(path: str) -> tuple[str, list[str]]:
+def _split_components(path: str) -> tuple[str, list[str]]:
     """Return the root of a canonical path, and its components."""
-    checked(path)
+    check_path(path)
     pure = PurePath(path)
     if not pure.is_absolute() or os.path.normpath(path) != path or path.startswith("//"):
-        raise ValueError(f"{_quoted(path)} is not a canonical absolute path")
+        raise ValueError(f"{_quote(path)} is not a canonical absolute path")
     return pure.anchor, list(pure.parts[1:])
 
 
@@ -549,8 +542,8 @@ def open_directory(path: str, *, make: bool = False) -> Directory:
         SymbolicLinkError: It goes through a link.
         OSError: There is no such directory, or no right to enter it.
     """
-    root, components = _components(path)
-    current = Directory(root, os.open(root, _PASSING) if _HOLDS_DIRECTORIES else None)
+    root, components = _split_components(path)
+    current = Directory(root, os.open(root, _PASSING) if _HAS_DIRECTORY_DESCRIPTORS else None)
     try:
         for name in components:
             if make:
@@ -564,10 +557,10 @@ def open_directory(path: str, *, make: bool = False) -> Directory:
     return current
 
 
-def _split(path: str) -> tuple[str, str]:
+def _split_file_name(path: str) -> tuple[str, str]:
     directory, name = os.path.split(path)
     if not name:
-        raise IsADirectoryError(f"{_quoted(path)} is a directory and not a file")
+        raise IsADirectoryError(f"{_quote(path)} is a directory, not a file")
     return directory, name
 
 
@@ -592,15 +585,15 @@ def open_inside(
         hard_links: Whether a file may have several hard links. No path shows the places of the others.
 
     Raises:
-        ValueError: `path` cannot be a path; see `checked`.
+        ValueError: `path` cannot be a path; see `check_path`.
         PermissionError: It is outside of `root`.
         SymbolicLinkError, HardLinkError: It goes through a link, or has several hard links.
         OSError: There is no such file, no right to open it, or it is a directory, a pipe or a device.
     """
-    base = real(os.fspath(root), ".")
-    full = real(os.fspath(path), base)
+    base = resolve_path(os.fspath(root), ".")
+    full = resolve_path(os.fspath(path), base)
     if not contains(base, full):
-        raise PermissionError(f"{_quoted(os.fspath(path))} is outside of {_quoted(os.fspath(root))}")
+        raise PermissionError(f"{_quote(os.fspath(path))} is outside of {_quote(os.fspath(root))}")
     if "b" not in mode:
         encoding = encoding or "utf-8"
 
@@ -610,23 +603,23 @@ def open_inside(
     return open(full, mode, encoding=encoding, errors=errors, newline=newline, opener=opener)
 
 
-def read_file(path: str | os.PathLike[str], most: int) -> bytes:
+def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     """Return the bytes of a regular file from an untrusted source, such as a file in a repository.
 
     See docs/guards.md#paths.
 
     Args:
         path: The file. Symbolic links are followed, and `~` is not expanded.
-        most: The most bytes of the file.
+        max_bytes: The most bytes of the file.
 
     Raises:
         ValueError: The file has more bytes, or `path` cannot be a path.
         OSError: There is no such file, no right to open it, or it is a directory, a pipe or a device.
     """
-    with os.fdopen(open_exactly(real(os.fspath(path), ".")), "rb") as file:
-        data = file.read(most + 1) or b""  # it is None for some files of /proc without data yet
-    if len(data) > most:
-        raise ValueError(f"it has more than {most:,} bytes")
+    with os.fdopen(open_exactly(resolve_path(os.fspath(path), ".")), "rb") as file:
+        data = file.read(max_bytes + 1) or b""  # it is None for some files of /proc without data yet
+    if len(data) > max_bytes:
+        raise ValueError(f"it has more than {max_bytes:,} bytes")
     return data
 
 
@@ -646,8 +639,8 @@ def open_exactly(path: str, flags: int = os.O_RDONLY, mode: int = 0o666, *, hard
         HardLinkError: It has several hard links, and `hard_links` is false.
         OSError: There is no such file, no right to open it, or it is a directory, a pipe or a device.
     """
-    _components(path)
-    directory, name = _split(path)
+    _split_components(path)
+    directory, name = _split_file_name(path)
     with open_directory(directory) as parent:
         return parent.open(name, flags, mode, hard_links=hard_links)
 
@@ -673,7 +666,7 @@ def write_exactly(
         SymbolicLinkError: It goes through a link.
         OSError: It cannot be written, or has changed.
     """
-    _components(path)
-    directory, name = _split(path)
+    _split_components(path)
+    directory, name = _split_file_name(path)
     with open_directory(directory, make=make_directories) as parent:
         return parent.write(name, data, expected=expected)

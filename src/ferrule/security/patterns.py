@@ -19,7 +19,7 @@ BUDGET: Final = 2**26
 """The most bytes of compiled states times characters of text in one comparison. The slowest pattern of a hundred
 thousand random ones took 0.7 ns for each, 50 ms in all. See docs/forms.md#a-schema-of-somebody-else.
 """
-MOST_CHARACTERS: Final = 2_000
+MAX_CHARACTERS: Final = 2_000
 """The most characters of a pattern. Reading takes at most 17 µs for each: `(?i:\\p{L})` again and again.
 
 See docs/forms.md#a-schema-of-somebody-else.
@@ -28,27 +28,29 @@ _SIZES: Final = tuple(2**power for power in range(9, 18))
 """The sizes to try for a pattern, in bytes of states; 72 for a pattern of one ASCII character."""
 _COMPILED_SIZES: Final = tuple(2**power for power in range(10, 21))
 """The sizes to try for a pattern if a text cannot use all of it at once: a megabyte is compiled in 10 ms."""
-_MOST_COMPILED: Final = 2**25
+_MAX_COMPILED_BYTES: Final = 2**25
 """The most bytes of states for all patterns of one list of schemas. They take up to 0.6 s, and twice as much memory."""
 
-_TO_READ: Final = 2**12
+_BYTES_PER_CHARACTER: Final = 2**12
 """The bytes of states compiled in the time that one character of a refused pattern takes."""
 
 _ATOM = r"(?:\\(?:[pP]\{[^{}]*\}|[^pPuUx])|\[\^?(?:\\[^pPuUx]|[^\\\[\]&~-]|-(?![-\[]))+\]|[^\\\[\](){}.*+?|^$]|\.)"
 _FIXED = rf"(?:{_ATOM}(?:\{{\d+\}})?)*"
-_ONE_STATE_AT_A_TIME = re.compile(rf"(\^{_FIXED}{_ATOM})\{{\d+,\d*\}}({_FIXED}\$?)", re.DOTALL)
+_ANCHORED_REPETITION = re.compile(rf"(\^{_FIXED}{_ATOM})\{{\d+,\d*\}}({_FIXED}\$?)", re.DOTALL)
 """Begins in one place and has one repetition of one class, so each character of a text is in one state for all bounds:
 `^[\\w-]{1,2048}$`.
 """
-_ENDS_IN_ONE = re.compile(rf"({_FIXED}{_ATOM}\{{\d+),\d*(\}})", re.DOTALL)
+_FINAL_REPETITION = re.compile(rf"({_FIXED}{_ATOM}\{{\d+),\d*(\}})", re.DOTALL)
 """Ends in a repetition whose least number is enough: `[\\w-]{1,2048}`."""
 _EDGE = re.compile(r"(?<!\[)\^|\$|\\[AzbB<>]")
-_LOOKS_AWAY = re.compile(r"\(\?<?[=!]|\\[1-9k]")
+_LOOK_AROUND = re.compile(r"\(\?<?[=!]|\\[1-9k]")
 _ESCAPE_OR_BRACKET = re.compile(r"\\[dDwW]|\\.|\[|\]", re.DOTALL)
 _WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}"
-_KEYWORDS_OF_VALUES = frozenset({"const", "enum", "default", "examples"})
+_VALUE_KEYWORDS = frozenset({"const", "enum", "default", "examples"})
 """Keywords with values below, not schemas. But a property may have such a name, and a reference may lead there."""
-_TURN_ROUND = frozenset({"not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems", "dependencies"})
+_INVERTING_KEYWORDS = frozenset(
+    {"not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems", "dependencies"}
+)
 """Keywords that may refuse a value because a schema below or beside them accepts one more."""
 
 
@@ -56,12 +58,12 @@ class PatternError(ValueError):
     """A pattern that is never compared; the text gives the reason. See docs/forms.md#a-schema-of-somebody-else.
 
     Attributes:
-        is_none: Whether it is no regular expression at all.
+        is_invalid: Whether it is no regular expression at all.
     """
 
-    def __init__(self, reason: str, is_none: bool = False) -> None:
+    def __init__(self, reason: str, is_invalid: bool = False) -> None:
         super().__init__(reason)
-        self.is_none = is_none
+        self.is_invalid = is_invalid
 
 
 class Pattern:
@@ -77,38 +79,38 @@ class Pattern:
     Attributes:
         size: The most bytes of the states that a text can use.
         compiled_size: The most bytes of all its states.
-        most: The most characters in one comparison.
-        fits: The function to find the pattern in a text of at most `most` characters.
+        max_length: The most characters in one comparison.
+        matches: The function to find the pattern in a text of at most `max_length` characters.
         has_edges: Whether it refers to the beginning or end of a text, a line or a word.
     """
 
     def __init__(self, text: str, *, unicode: bool = False) -> None:
-        if len(text) > MOST_CHARACTERS:
-            raise PatternError(f"it has {len(text):,} characters; at most {MOST_CHARACTERS:,} are taken")
-        counted = _counted(text)
-        size, fits = _smallest(counted, _SIZES, text)
+        if len(text) > MAX_CHARACTERS:
+            raise PatternError(f"it has {len(text):,} characters; the most is {MAX_CHARACTERS:,}")
+        counted = _simplify(text)
+        size, matches = _compile_smallest(counted, _SIZES, text)
         compiled_size = size
         if unicode or counted != text:
-            whole = _of_unicode(text) if unicode else text
-            compiled_size, fits = _smallest(whole, _COMPILED_SIZES, text)
-        self.size, self.compiled_size, self.fits = size, compiled_size, fits
-        self.most = BUDGET // size
+            whole = _to_unicode(text) if unicode else text
+            compiled_size, matches = _compile_smallest(whole, _COMPILED_SIZES, text)
+        self.size, self.compiled_size, self.matches = size, compiled_size, matches
+        self.max_length = BUDGET // size
         self.has_edges = _EDGE.search(text) is not None
 
-    def slices(self, text: str) -> Iterator[str]:
+    def iter_slices(self, text: str) -> Iterator[str]:
         """Yield the text in parts for one comparison each. Each part begins in the middle of the one before."""
-        for start in range(0, max(len(text) - self.most // 2, 1), self.most // 2):
-            yield text[start : start + self.most]
+        for start in range(0, max(len(text) - self.max_length // 2, 1), self.max_length // 2):
+            yield text[start : start + self.max_length]
 
 
-def _of_unicode(text: str) -> str:
+def _to_unicode(text: str) -> str:
     """Return the pattern with the `\\d` and `\\w` of Unicode.
 
     Classes cannot be nested here, so `\\W` in a class stays.
     """
     in_class = False
 
-    def written(found: re.Match[str]) -> str:
+    def replace_token(found: re.Match[str]) -> str:
         nonlocal in_class
         token = found[0]
         if token in ("[", "]"):
@@ -119,23 +121,23 @@ def _of_unicode(text: str) -> str:
             return _WORD if in_class else f"[{_WORD}]"
         return f"[^{_WORD}]" if token == r"\W" and not in_class else token
 
-    return _ESCAPE_OR_BRACKET.sub(written, text)
+    return _ESCAPE_OR_BRACKET.sub(replace_token, text)
 
 
-def _counted(text: str) -> str:
+def _simplify(text: str) -> str:
     """Return a pattern with as many states as a text can use in this one."""
-    if (found := _ONE_STATE_AT_A_TIME.fullmatch(text)) is not None:
+    if (found := _ANCHORED_REPETITION.fullmatch(text)) is not None:
         return f"{found[1]}+{found[2]}"
-    if (found := _ENDS_IN_ONE.fullmatch(text)) is not None:
+    if (found := _FINAL_REPETITION.fullmatch(text)) is not None:
         return found[1] + found[2]
     return text
 
 
-def _smallest(text: str, sizes: tuple[int, ...], given: str) -> tuple[int, Callable[[Any], bool]]:
+def _compile_smallest(text: str, sizes: tuple[int, ...], original: str) -> tuple[int, Callable[[Any], bool]]:
     """Return the smallest of the sizes that holds a pattern, and the function that finds it in a text.
 
     Raises:
-        PatternError: The largest size is too small. The error is about the pattern `given`.
+        PatternError: The largest size is too small. The error is about the pattern `original`.
     """
     import jsonschema_rs
 
@@ -150,17 +152,17 @@ def _smallest(text: str, sizes: tuple[int, ...], given: str) -> tuple[int, Calla
         except jsonschema_rs.ValidationError:
             first = middle + 1
     if found is None:
-        raise _refused(given)
+        raise _explain_refusal(original)
     return found
 
 
-def _refused(text: str) -> PatternError:
+def _explain_refusal(text: str) -> PatternError:
     """Return the error for a pattern that did not compile."""
     import jsonschema_rs
 
     if not jsonschema_rs.is_valid({"format": "regex"}, text, validate_formats=True):  # reads it, and compiles nothing
-        return PatternError("it is no regular expression", is_none=True)
-    if _LOOKS_AWAY.search(text):
+        return PatternError("it is not a regular expression", is_invalid=True)
+    if _LOOK_AROUND.search(text):
         return PatternError("it has look-around or a back-reference")
     return PatternError(
         "it has too many states once its repetitions are written out: repeat less often, or without a bound, as in a*"
@@ -176,24 +178,26 @@ class Patterns:
     """
 
     def __init__(self, before: Patterns | None = None, is_late: Callable[[], bool] = bool) -> None:
-        self._before = {} if before is None else before._known
-        self._known: dict[str, Pattern | PatternError] = {}
-        self._left = _MOST_COMPILED
+        self._before = {} if before is None else before._patterns
+        self._patterns: dict[str, Pattern | PatternError] = {}
+        self._bytes_left = _MAX_COMPILED_BYTES
         self._is_late = is_late
 
-    def of(self, text: str) -> Pattern | PatternError:
+    def compile(self, text: str) -> Pattern | PatternError:
         """Return the pattern, or the reason not to compare it."""
-        if text not in self._known:
+        if text not in self._patterns:
             found = self._before.get(text)
-            self._known[text] = found = found if isinstance(found, Pattern) else self._compiled(text)
-            self._left -= found.compiled_size if isinstance(found, Pattern) else _SIZES[-1] + len(text) * _TO_READ
-        return self._known[text]
+            self._patterns[text] = found = found if isinstance(found, Pattern) else self._compile(text)
+            self._bytes_left -= (
+                found.compiled_size if isinstance(found, Pattern) else _SIZES[-1] + len(text) * _BYTES_PER_CHARACTER
+            )
+        return self._patterns[text]
 
-    def _compiled(self, text: str) -> Pattern | PatternError:
-        if self._left <= 0:
-            return PatternError("there are too many patterns beside it")
+    def _compile(self, text: str) -> Pattern | PatternError:
+        if self._bytes_left <= 0:
+            return PatternError("the schemas have too many patterns")
         if self._is_late():
-            return PatternError("there was no time left to compile it")
+            return PatternError("the time for compiling patterns is over")
         try:
             return Pattern(text)
         except PatternError as error:
@@ -224,20 +228,20 @@ class ForeignSchema(Mapping[str, Any]):
         patterns = patterns or Patterns()
         self._schema = schema
         self._spent = local()
-        places = [*_patterns_of(schema)]
-        self._found = {text: patterns.of(text) for text, *_ in places}
+        places = [*_iter_patterns(schema)]
+        self._found = {text: patterns.compile(text) for text, *_ in places}
         sure = {text for text, _, may_be_value in places if not may_be_value}
-        for text, one in [*self._found.items()]:
-            if isinstance(one, PatternError) and one.is_none:
+        for text, pattern in [*self._found.items()]:
+            if isinstance(pattern, PatternError) and pattern.is_invalid:
                 if text in sure:
-                    raise DefinitionError(f"the pattern {_begin_of(text)!r} is no regular expression")
+                    raise DefinitionError(f"the pattern {_shorten(text)!r} is not a regular expression")
                 del self._found[text]  # a value, such as a glob in an example
         self._refused_in_values = any(
             may_be_value and isinstance(self._found.get(text), PatternError) for text, _, may_be_value in places
         )
         self.patterns = tuple(self._found)
         self.not_enforced = tuple(
-            f"the pattern {_begin_of(text)!r}: {one}"
+            f"the pattern {_shorten(text)!r}: {one}"
             for text, one in self._found.items()
             if isinstance(one, PatternError)
         )
@@ -253,23 +257,23 @@ class ForeignSchema(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._schema)
 
-    def enforced(self, schema: dict[str, Any]) -> dict[str, Any]:
+    def drop_refused_patterns(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Return the schema, or one derived from it, without the patterns above the bounds.
 
         If their removal could refuse a value that was valid with them, only the type is enforced.
         """
         if not self.not_enforced:
             return schema
-        if self._refused_in_values or _TURN_ROUND & {*_keywords_of(schema)}:
+        if self._refused_in_values or _INVERTING_KEYWORDS & {*_iter_keywords(schema)}:
             return {key: schema[key] for key in ("$schema", "type") if key in schema}
-        return self._stripped(schema)  # type: ignore[no-any-return]
+        return self._drop_patterns(schema)  # type: ignore[no-any-return]
 
-    def _stripped(self, node: Any) -> Any:
+    def _drop_patterns(self, node: Any) -> Any:
         if isinstance(node, list):
-            return [self._stripped(item) for item in node]
+            return [self._drop_patterns(item) for item in node]
         if not isinstance(node, dict):
             return node
-        found = {key: item if key in _KEYWORDS_OF_VALUES else self._stripped(item) for key, item in node.items()}
+        found = {key: item if key in _VALUE_KEYWORDS else self._drop_patterns(item) for key, item in node.items()}
         if isinstance(text := node.get("pattern"), str) and isinstance(self._found[text], PatternError):
             del found["pattern"]
         if isinstance(names := node.get("patternProperties"), dict):
@@ -279,7 +283,7 @@ class ForeignSchema(Mapping[str, Any]):
                 found.pop("additionalProperties", None)
         return found
 
-    def options(self) -> dict[str, Any]:
+    def make_validator_options(self) -> dict[str, Any]:
         """Return the options of `jsonschema_rs` for its patterns."""
         import jsonschema_rs
 
@@ -294,21 +298,21 @@ class ForeignSchema(Mapping[str, Any]):
                 self._text, self._pattern = text, found if isinstance(found, Pattern) else Pattern(text)
 
             def validate(self, value: object) -> None:
-                if isinstance(value, str) and schema._may(self._pattern.size * len(value)):
-                    if not self._pattern.fits(value):
-                        raise ValueError(f"the value does not match {_begin_of(self._text)!r}")
+                if isinstance(value, str) and schema._spend(self._pattern.size * len(value)):
+                    if not self._pattern.matches(value):
+                        raise ValueError(f"the value does not match {_shorten(self._text)!r}")
 
         return {
             "keywords": {"pattern": Compared},
             "pattern_options": jsonschema_rs.RegexOptions(size_limit=_COMPILED_SIZES[-1]),
         }
 
-    def begin(self, value: object, ways: int) -> bool:
+    def start_validation(self, value: object, ways: int) -> bool:
         """Start the validation of a value. Return whether its names are short enough to compare each in `ways` ways."""
         self._spent.left = BUDGET
-        return not self.size_of_names or self._may(self.size_of_names * ways * _characters_of_names(value))
+        return not self.size_of_names or self._spend(self.size_of_names * ways * _count_name_characters(value))
 
-    def _may(self, cost: int) -> bool:
+    def _spend(self, cost: int) -> bool:
         """Spend `cost` on the value under validation in this thread. Return False if the budget is too small."""
         left: int = getattr(self._spent, "left", BUDGET) - cost
         if left < 0:
@@ -317,37 +321,37 @@ class ForeignSchema(Mapping[str, Any]):
         return True
 
 
-def _begin_of(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 100 else f"{text[:100]}…"
 
 
-def _dicts_of(node: Any) -> Iterator[tuple[dict[str, Any], bool]]:
+def _iter_objects(node: Any) -> Iterator[tuple[dict[str, Any], bool]]:
     """Yield all dicts that may be schemas, each with whether it may be a value instead."""
     waiting = [(node, False)]
     while waiting:
         node, may_be_value = waiting.pop()
         if isinstance(node, dict):
             yield node, may_be_value
-            waiting += [(item, may_be_value or key in _KEYWORDS_OF_VALUES) for key, item in node.items()]
+            waiting += [(item, may_be_value or key in _VALUE_KEYWORDS) for key, item in node.items()]
         elif isinstance(node, list):
             waiting += [(item, may_be_value) for item in node]
 
 
-def _keywords_of(schema: Any) -> Iterator[str]:
-    for node, _ in _dicts_of(schema):
+def _iter_keywords(schema: Any) -> Iterator[str]:
+    for node, _ in _iter_objects(schema):
         yield from node
 
 
-def _patterns_of(schema: Any) -> Iterator[tuple[str, bool, bool]]:
+def _iter_patterns(schema: Any) -> Iterator[tuple[str, bool, bool]]:
     """Yield the patterns in a schema, each with whether it is for names, and whether it may be a value instead."""
-    for node, may_be_value in _dicts_of(schema):
+    for node, may_be_value in _iter_objects(schema):
         if isinstance(text := node.get("pattern"), str):
             yield text, False, may_be_value
         if isinstance(names := node.get("patternProperties"), dict):
             yield from ((name, True, may_be_value) for name in names)
 
 
-def _characters_of_names(value: Any) -> int:
+def _count_name_characters(value: Any) -> int:
     total, waiting = 0, [value]
     while waiting:
         node = waiting.pop()

@@ -11,7 +11,7 @@ import posixpath
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-from ferrule.security.shell_syntax import words_of
+from ferrule.security.shell_syntax import split_words
 
 
 class Risk(NamedTuple):
@@ -64,7 +64,7 @@ _RISKS_AND_NAMES: Final = (
         " gs nx turbo wget yq zip",
     ),
 )
-_RISKS: Final = {name: risk for risk, names in _RISKS_AND_NAMES for name in words_of(names)}
+_RISKS: Final = {name: risk for risk, names in _RISKS_AND_NAMES for name in split_words(names)}
 
 
 @lru_cache(maxsize=1024)
@@ -76,12 +76,12 @@ def program_name(word: str) -> str:
     return posixpath.basename(word).casefold()
 
 
-def risk_of(program: str) -> Risk | None:
+def find_risk(program: str) -> Risk | None:
     """Return the possible effects of a program's arguments, or None if the program is not in the table.
 
     See docs/policy.md#check.
 
-        >>> risk_of("/usr/bin/python3.11").kind
+        >>> find_risk("/usr/bin/python3.11").kind
         'interpreter'
     """
     name = program_name(program).removesuffix(".exe")

@@ -92,9 +92,9 @@ def _find_written_forms(secret: str | bytes) -> tuple[list[tuple[bytes, str]], l
     """Return the forms of a secret: texts, each after a part of it that no escaping changes; and base64 and hex."""
     text = secret.decode("utf-8", "surrogateescape") if isinstance(secret, bytes) else secret
     number = _READ_AS_NUMBER(text)
-    own = [one for one in (text, *(number.groups() if number else ())) if len(one) >= _SHORTEST]
+    plain = [one for one in (text, *(number.groups() if number else ())) if len(one) >= _SHORTEST]
     if len(secret) < _SHORTEST_ANYWHERE:
-        return [(_find_plain_part(one), one) for one in own], []
+        return [(_find_plain_part(one), one) for one in plain], []
     data, wide = secret, list[bytes]()
     if not isinstance(data, bytes):
         wide = [text.encode(f"utf-16-{end}", "surrogatepass") for end in ("le", "be")]
@@ -104,7 +104,7 @@ def _find_written_forms(secret: str | bytes) -> tuple[list[tuple[bytes, str]], l
     lines = [line.strip() for line in text.splitlines() if sum(map(str.isalnum, line)) >= _SHORTEST_ANYWHERE]
     inner = text.strip(_NO_UTF8)  # the bytes around may make characters with those at the ends
     lines += [inner] if len(inner) >= _SHORTEST_ANYWHERE else []
-    texts = [(_find_plain_part(one), one) for one in (*own, *lines)]
+    texts = [(_find_plain_part(one), one) for one in (*plain, *lines)]
     texts += [(one.encode("utf-8", "surrogatepass"), one) for one in wide_texts]
     return texts, [
         form.encode() for one in (data, *wide) for form in (*_make_base64_forms(one), one.hex(), one.hex().upper())
@@ -161,8 +161,8 @@ def _make_base64_forms(data: bytes) -> list[str]:
     for before in range(3):
         encoded = b64encode(bytes(before) + data).decode().rstrip("=")
         # The first characters hold bits of the bytes before, and the last one may hold bits of the bytes after.
-        own = encoded[-(-before * 4 // 3) : (before + len(data)) * 4 // 3]
-        forms += [own, own.replace("+", "-").replace("/", "_")]
+        inner = encoded[-(-before * 4 // 3) : (before + len(data)) * 4 // 3]
+        forms += [inner, inner.replace("+", "-").replace("/", "_")]
     return forms
 
 

@@ -126,5 +126,5 @@ def item_schemas(form: Schema, index: int | None) -> list[Any]:
     """Return a form's schemas for the item at an index; for None, those for items after the first ones."""
     first = prefix_items(form)
     others = [form[other] for other in _OTHER_ITEMS if isinstance(form.get(other), Mapping)]
-    own = [first[index]] if index is not None and index < len(first) else others
-    return [*own, *([form["contains"]] if "contains" in form else ())]
+    schemas = [first[index]] if index is not None and index < len(first) else others
+    return [*schemas, *([form["contains"]] if "contains" in form else ())]

@@ -62,12 +62,12 @@ class Line:
     unknown: tuple[str, ...] = ()
 
 
-def words_of(text: str) -> frozenset[str]:
+def split_words(text: str) -> frozenset[str]:
     """Return the words of a table."""
     return frozenset(text.split())
 
 
-RESERVED: Final = words_of(
+RESERVED: Final = split_words(
     "! { } [[ ]] case coproc do done elif else esac fi for function if in select then time until while"
 )
 """Words of bash's grammar. dash has some of them too."""
@@ -84,10 +84,10 @@ _REDIRECTION = re.compile(r"([0-9]*)(<<<|<<-|<<|<&|<>|<(?!\()|>>|>&|>\||>(?!\())
 _DESCRIPTOR = re.compile(r"[0-9]+-?|-")
 _PLAIN_TARGET = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*")
 _BREAKS: Final = frozenset(" \t\n;&|<>()")
-_OF_BASH_ALONE: Final = frozenset({"&>", "&>>"})
+_BASH_ONLY_OPERATORS: Final = frozenset({"&>", "&>>"})
 """`a &>b c` is `a &` and `>b c` for dash."""
-_NO_FILE: Final = frozenset({"/dev/null"})
-_OF_NETWORK: Final = ("/dev/tcp/", "/dev/udp/")
+_IGNORED_TARGETS: Final = frozenset({"/dev/null"})
+_NETWORK_PREFIXES: Final = ("/dev/tcp/", "/dev/udp/")
 
 
 def read_syntax(text: str) -> Line:
@@ -103,7 +103,7 @@ def read_syntax(text: str) -> Line:
         unknown.append("characters that are not printable")
     try:
         reader.read_list({""})
-    except _NotRead as reason:
+    except _ReadingStopped as reason:
         unknown.append(str(reason))
     return Line(tuple(reader.commands), (*unknown, *reader.unknown))
 
@@ -116,23 +116,23 @@ def is_printable(text: str) -> bool:
     return text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable()
 
 
-def _opened(operator: str, target: str | None) -> list[Redirection]:
-    if target in _NO_FILE:
+def _make_redirections(operator: str, target: str | None) -> list[Redirection]:
+    if target in _IGNORED_TARGETS:
         return []
-    is_of_network = target is not None and target.startswith(_OF_NETWORK)
+    is_of_network = target is not None and target.startswith(_NETWORK_PREFIXES)
     return [Redirection(operator, None if is_of_network else target)]
 
 
-class _NotRead(Exception):
+class _ReadingStopped(Exception):
     """The reason to end the reading, as text for a person."""
 
 
-def _stop_reading(what: str) -> NoReturn:
-    raise _NotRead(what)
+def _stop_reading(reason: str) -> NoReturn:
+    raise _ReadingStopped(reason)
 
 
 class _Reader:
-    """A position in a text, and the results so far. Each method reads the syntax in its name, from that position."""
+    """A position in a text, and the results so far. Each `read_` method reads the syntax in its name from there."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -145,7 +145,7 @@ class _Reader:
 
     # -- characters ------------------------------------------------------------------------------------------------
 
-    def next(self, length: int = 1) -> str:
+    def peek(self, length: int = 1) -> str:
         return self.text[self.at : self.at + length]
 
     def take(self, operator: str) -> bool:
@@ -153,33 +153,33 @@ class _Reader:
         self.at += len(operator) if taken else 0
         return taken
 
-    def blanks(self) -> None:
+    def skip_blanks(self) -> None:
         """Skip blanks, a comment, and line ends after a backslash, up to the next token."""
         while True:
             start = self.at
             match = _BLANKS.match(self.text, self.at)
             self.at = match.end() if match else self.at
-            if self.next(2) == "\\\n" and (start == 0 or self.at > start or self.text[start - 1] == "\n"):
+            if self.peek(2) == "\\\n" and (start == 0 or self.at > start or self.text[start - 1] == "\n"):
                 self.at += 2
                 continue
-            if self.next() == "#" and (self.at == 0 or self.text[self.at - 1] in _BREAKS):
-                self.comment()
+            if self.peek() == "#" and (self.at == 0 or self.text[self.at - 1] in _BREAKS):
+                self.skip_comment()
             return
 
-    def comment(self) -> None:
+    def skip_comment(self) -> None:
         if self.in_substitution:
             _stop_reading("a comment in a substitution")
         end = self.text.find("\n", self.at)
         self.at = len(self.text) if end < 0 else end
 
-    def newlines(self) -> None:
+    def skip_newlines(self) -> None:
         """Skip everything up to the next token except a newline, including the bodies of here-documents."""
-        self.blanks()
-        while self.next() == "\n":
+        self.skip_blanks()
+        while self.peek() == "\n":
             self.at += 1
             if self.here_documents:
-                self.bodies()
-            self.blanks()
+                self.read_bodies()
+            self.skip_blanks()
 
     # -- lists and pipelines -----------------------------------------------------------------------------------------
 
@@ -187,54 +187,54 @@ class _Reader:
         """Read commands up to one of `ends` (reserved words or `)`), or up to the end of the text for `""`."""
         needed = False
         while True:
-            self.newlines()
-            word = self.reserved() or self.next()
+            self.skip_newlines()
+            word = self.peek_reserved_word() or self.peek()
             if word in ends:
                 if needed:
                     _stop_reading("an operator without a command after it")
                 self.at += len(word)
                 return word
-            self.pipeline()
-            self.blanks()
+            self.read_pipeline()
+            self.skip_blanks()
             needed = self.take("&&") or self.take("||")
-            if not needed and not self.take(";") and not self.take("&") and self.next() not in ("\n", ")", ""):
-                _stop_reading(f"{self.next()!r} after a command")
+            if not needed and not self.take(";") and not self.take("&") and self.peek() not in ("\n", ")", ""):
+                _stop_reading(f"{self.peek()!r} after a command")
 
-    def pipeline(self) -> None:
-        while self.reserved() == "!":
+    def read_pipeline(self) -> None:
+        while self.peek_reserved_word() == "!":
             self.at += 1
-            self.blanks()
-        self.command()
-        self.blanks()
-        while self.next() == "|" and self.next(2) != "||":
-            self.at += 2 if self.next(2) == "|&" else 1
-            self.newlines()
-            self.command()
-            self.blanks()
+            self.skip_blanks()
+        self.read_command()
+        self.skip_blanks()
+        while self.peek() == "|" and self.peek(2) != "||":
+            self.at += 2 if self.peek(2) == "|&" else 1
+            self.skip_newlines()
+            self.read_command()
+            self.skip_blanks()
 
-    def reserved(self) -> str:
+    def peek_reserved_word(self) -> str:
         """Return the reserved word at the position, as the first word of a command; empty if there is none."""
         match = _UNQUOTED_WORD.match(self.text, self.at)
         word = match.group() if match else ""
         return word if word in RESERVED else ""
 
     def expect(self, word: str) -> None:
-        if self.reserved() != word:
-            _stop_reading(f"no {word!r} where there has to be one")
+        if self.peek_reserved_word() != word:
+            _stop_reading(f"a missing {word!r}")
         self.at += len(word)
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
-    def command(self) -> None:
-        word = self.reserved()
-        if self.next() == "(" or word in _NOT_READ:
-            self.compound(word)
+    def read_command(self) -> None:
+        word = self.peek_reserved_word()
+        if self.peek() == "(" or word in _NOT_READ:
+            self.read_compound(word)
         else:
-            self.simple()
+            self.read_simple_command()
 
-    def compound(self, word: str) -> None:
-        self.level(+1)
-        if self.next(2) == "((":
+    def read_compound(self, word: str) -> None:
+        self.change_level(+1)
+        if self.peek(2) == "((":
             _stop_reading("arithmetic")
         self.at += len(word) or 1
         if not word:
@@ -250,92 +250,92 @@ class _Reader:
             self.read_list({"do"})
             self.read_list({"done"})
         elif word == "for":
-            self.for_loop()
+            self.read_for_loop()
         else:
             _stop_reading(f"{word!r}")
-        self.level(-1)
-        self.redirections_alone()
+        self.change_level(-1)
+        self.read_redirections()
 
-    def for_loop(self) -> None:
-        self.blanks()
+    def read_for_loop(self) -> None:
+        self.skip_blanks()
         name = _IDENTIFIER.match(self.text, self.at)
         if name is None:
             _stop_reading("a 'for' without a name")
         self.at = name.end()
         self.commands.append(Command((), (name.group(),)))
-        self.newlines()
-        if self.reserved() == "in":
+        self.skip_newlines()
+        if self.peek_reserved_word() == "in":
             self.at += 2
-            self.blanks()
-            while self.next() not in ("\n", ";", ""):
-                self.word()
-                self.blanks()
+            self.skip_blanks()
+            while self.peek() not in ("\n", ";", ""):
+                self.read_word()
+                self.skip_blanks()
         self.take(";")
-        self.newlines()
+        self.skip_newlines()
         self.expect("do")
         self.read_list({"done"})
 
-    def redirections_alone(self) -> None:
+    def read_redirections(self) -> None:
         """Read the redirections of a compound command."""
         redirections: list[Redirection] = []
-        self.blanks()
-        while self.redirection(redirections):
-            self.blanks()
+        self.skip_blanks()
+        while self.read_redirection(redirections):
+            self.skip_blanks()
         if redirections:
             self.commands.append(Command((), (), tuple(redirections)))
 
-    def simple(self) -> None:
+    def read_simple_command(self) -> None:
         start = self.at
         words: list[str | None] = []
         assignments: list[str] = []
         redirections: list[Redirection] = []
         is_of_bash = False
         while True:
-            self.blanks()
-            if operator := self.redirection(redirections):
-                is_of_bash = is_of_bash or operator in _OF_BASH_ALONE
+            self.skip_blanks()
+            if operator := self.read_redirection(redirections):
+                is_of_bash = is_of_bash or operator in _BASH_ONLY_OPERATORS
                 continue
-            character = self.next()
+            character = self.peek()
             if character in ("", "\n", ";", "&", "|", ")"):
                 break
             if character == "(":
-                self.function(words, assignments, redirections)
+                self.read_function(words, assignments, redirections)
                 return
             name = None if words else _ASSIGNS.match(self.text, self.at)
             if name is not None:
                 self.at = name.end()
                 assignments.append(name.group(1))
-                if self.next() not in _BREAKS and self.next():
-                    self.word("=")
+                if self.peek() not in _BREAKS and self.peek():
+                    self.read_word("=")
                 continue
             if is_of_bash:
                 _stop_reading("a word after '&>', which is another command for sh")
-            words.append(self.word())
+            words.append(self.read_word())
         if self.at == start:
             _stop_reading("an operator without a command")
         if words[:1] == ["time"] and any(word is None or word in RESERVED for word in words[1:4]):
             _stop_reading("'time' before more than a simple command")
         self.commands.append(Command(tuple(words), tuple(assignments), tuple(redirections)))
 
-    def function(self, words: list[str | None], assignments: list[str], redirections: list[Redirection]) -> None:
+    def read_function(self, words: list[str | None], assignments: list[str], redirections: list[Redirection]) -> None:
         self.at += 1
-        self.blanks()
+        self.skip_blanks()
         if len(words) != 1 or assignments or redirections or not self.take(")"):
             _stop_reading("a parenthesis within a command")
-        self.newlines()
+        self.skip_newlines()
         self.unknown.append(f"a function named {words[0]!r}")
-        if self.next() != "(" and not self.reserved():
+        if self.peek() != "(" and not self.peek_reserved_word():
             _stop_reading("a function without a body")
-        self.command()
+        self.read_command()
 
-    def level(self, step: int) -> None:
+    def change_level(self, step: int) -> None:
         self.levels += step
         if self.levels > MOST_LEVELS:
             _stop_reading(f"more than {MOST_LEVELS} levels")
 
     # -- redirections ------------------------------------------------------------------------------------------------
 
-    def redirection(self, into: list[Redirection]) -> str:
+    def read_redirection(self, into: list[Redirection]) -> str:
         """Read a redirection at the position and return its operator; empty if there is none."""
         match = _REDIRECTION.match(self.text, self.at)
         if match is None:
@@ -345,18 +345,18 @@ class _Reader:
         operator: str = match.group(2) or match.group(4)
         blanks = _BLANKS.match(self.text, match.end())
         start = self.at = blanks.end() if blanks else match.end()
-        if self.next() == "#":
+        if self.peek() == "#":
             _stop_reading("a redirection without a target")
-        target = self.word()
+        target = self.read_word()
         if operator in ("<<", "<<-"):
-            self.here_document(operator, self.text[start : self.at], target)
+            self.read_here_document(operator, self.text[start : self.at], target)
         elif operator in ("<&", ">&"):
-            self.duplication(operator, self.text[start : self.at], into)
+            self.read_duplication(operator, self.text[start : self.at], into)
         elif operator != "<<<":
-            into.extend(_opened(operator, target))
+            into.extend(_make_redirections(operator, target))
         return operator
 
-    def duplication(self, operator: str, written: str, into: list[Redirection]) -> None:
+    def read_duplication(self, operator: str, written: str, into: list[Redirection]) -> None:
         """Read the target of `>&` or `<&`.
 
         After `>&` bash removes a lone `-` from the next word, and expands the name of a file twice: `>&'$(a)'` runs
@@ -366,16 +366,16 @@ class _Reader:
             return
         if not _PLAIN_TARGET.fullmatch(written):
             _stop_reading(f"what {operator!r} does with {written[:100]!r}")
-        into.extend(_opened(operator, written))
+        into.extend(_make_redirections(operator, written))
 
-    def here_document(self, operator: str, written: str, end: str | None) -> None:
+    def read_here_document(self, operator: str, written: str, end: str | None) -> None:
         if self.in_substitution:
             _stop_reading("a here-document in a substitution")
         if not end or "\n" in end:
             _stop_reading("a here-document whose end is no plain word")
         self.here_documents.append((operator, end, any(character in written for character in "'\"\\")))
 
-    def bodies(self) -> None:
+    def read_bodies(self) -> None:
         """Read the bodies of the here-documents of the line before.
 
         With quotes in the end word, nothing is expanded.
@@ -398,18 +398,18 @@ class _Reader:
 
     # -- words -------------------------------------------------------------------------------------------------------
 
-    def word(self, before: str = "") -> str | None:
+    def read_word(self, before: str = "") -> str | None:
         """Return the next word, without its quotes; `None` if it is unknown. `before` is the text right before it."""
         start = self.at
         if _SUBSCRIPT_OR_SUM.match(self.text, self.at):
             _stop_reading("an array, or a '+='")
         value = [before]
         is_known, special = True, set[str]()
-        if self.next(2) in ("<(", ">("):
+        if self.peek(2) in ("<(", ">("):
             self.at += 1
-            self.substitution()
+            self.read_substitution()
             is_known = False
-        while (character := self.next()) and character not in _BREAKS:
+        while (character := self.peek()) and character not in _BREAKS:
             if match := _LETTERS.match(self.text, self.at):
                 value.append(match.group())
                 self.at = match.end()
@@ -417,23 +417,23 @@ class _Reader:
             if character in "*?" or (character == "~" and (value[-1] or ":")[-1] in "=:"):
                 is_known = False
             special.add(character)
-            piece = self.special(character)
+            piece = self.read_special(character)
             is_known = is_known and piece is not None
             value.append(piece or "")
-        self.after_word(start)
+        self.check_word_end(start)
         text = "".join(value)
         if ("{" in special and ("," in text or ".." in text)) or ("[" in special and "]" in text):
             is_known = False
         return text.removeprefix(before) if is_known else None
 
-    def special(self, character: str) -> str | None:
+    def read_special(self, character: str) -> str | None:
         """Return the text of the piece that begins with a character outside of quotes."""
         if character == "'":
-            return self.single_quoted()
+            return self.read_single_quotes()
         if character == '"':
-            return self.double_quoted()
+            return self.read_double_quotes()
         if character == "$":
-            return self.expansion(" \t\n")
+            return self.read_expansion(" \t\n")
         if character == "`":
             _stop_reading("a command in backquotes")
         if character != "\\":
@@ -445,18 +445,18 @@ class _Reader:
         self.at += 2
         return following
 
-    def after_word(self, start: int) -> None:
+    def check_word_end(self, start: int) -> None:
         if self.at == start:
-            _stop_reading("an operator where a word has to be")
-        if self.next(2) in ("<(", ">("):
+            _stop_reading("an operator in the place of a word")
+        if self.peek(2) in ("<(", ">("):
             _stop_reading("a process substitution within a word")
         written = self.text[start : self.at]
-        if self.next() in ("<", ">") and written.startswith("{") and written.endswith("}"):
+        if self.peek() in ("<", ">") and written.startswith("{") and written.endswith("}"):
             _stop_reading("a redirection to a variable")
         if self.here_documents and "\n" in written:
             _stop_reading("a line end in a word before the body of a here-document")
 
-    def single_quoted(self) -> str:
+    def read_single_quotes(self) -> str:
         end = self.text.find("'", self.at + 1)
         if end < 0:
             _stop_reading("a quote without an end")
@@ -464,24 +464,24 @@ class _Reader:
         self.at = end + 1
         return text
 
-    def double_quoted(self) -> str | None:
+    def read_double_quotes(self) -> str | None:
         self.at += 1
         value: list[str] = []
         is_known = True
-        while (character := self.next()) != '"':
+        while (character := self.peek()) != '"':
             if match := _LETTERS_IN_QUOTES.match(self.text, self.at):
                 value.append(match.group())
                 self.at = match.end()
                 continue
-            piece = self.special_in_quotes(character)
+            piece = self.read_special_in_quotes(character)
             is_known = is_known and piece is not None
             value.append(piece or "")
         self.at += 1
         return "".join(value) if is_known else None
 
-    def special_in_quotes(self, character: str) -> str | None:
+    def read_special_in_quotes(self, character: str) -> str | None:
         if character == "$":
-            return self.expansion('"')
+            return self.read_expansion('"')
         if character == "`":
             _stop_reading("a command in backquotes")
         following = self.text[self.at + 1 : self.at + 2]
@@ -492,11 +492,11 @@ class _Reader:
         self.at += 2
         return following if following in '$`"\\' else f"\\{following}"
 
-    def expansion(self, ends: str) -> str | None:
+    def read_expansion(self, ends: str) -> str | None:
         """Read an expansion that begins with `$`. Return `$` itself before one of `ends` and at the end of the text."""
         if self.text.startswith("$(", self.at) and not self.text.startswith("$((", self.at):
             self.at += 1
-            self.substitution()
+            self.read_substitution()
             return None
         if match := _EXPANSION.match(self.text, self.at):
             self.at = match.end()
@@ -507,13 +507,13 @@ class _Reader:
         self.at += 1
         return "$"
 
-    def substitution(self) -> None:
+    def read_substitution(self) -> None:
         """Read from a `(` to its `)`."""
         if self.here_documents:
             _stop_reading("a substitution before the body of a here-document")
         self.at += 1
         self.in_substitution += 1
-        self.level(+1)
+        self.change_level(+1)
         self.read_list({")"})
-        self.level(-1)
+        self.change_level(-1)
         self.in_substitution -= 1

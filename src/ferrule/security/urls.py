@@ -29,10 +29,10 @@ HOST_NAMES: Final = frozenset(
 )
 """The names of hosts, likewise. See docs/guards.md#hosts."""
 
-LONGEST: Final = 65_536
+MAX_URL_LENGTH: Final = 65_536
 """The most characters of a URL, the same as for httpx2."""
 _LONGEST_HOST, _LONGEST_LABEL = 253, 63  # RFC 1035
-_SHOWN_OF_HOST: Final = 120
+_QUOTE_LENGTH: Final = 120
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 _PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
@@ -64,7 +64,7 @@ _PRIVATE: Final = tuple(
 )
 _RESERVED: Final = tuple(map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20")))
 """Networks of IANA's special-purpose registries that `ipaddress` calls global in some version of Python."""
-_KINDS_OF_NAMES: Final[dict[Kind | None, tuple[Kind, ...]]] = {
+_RESOLVED_KINDS: Final[dict[Kind | None, tuple[Kind, ...]]] = {
     "loopback": ("loopback",),
     "private": ("private", "loopback"),
     "metadata": ("metadata", "link-local"),
@@ -106,14 +106,14 @@ def read_url(text: str) -> Url:
     Raises:
         ValueError: Two parsers could read the text in two ways. The message says how to write it.
     """
-    if len(text) > LONGEST:
-        raise ValueError(f"it has {len(text)} characters, and a URL has at most {LONGEST}")
+    if len(text) > MAX_URL_LENGTH:
+        raise ValueError(f"it has {len(text)} characters, and a URL has at most {MAX_URL_LENGTH}")
     if not text.isprintable() or " " in text or "\\" in text:
         strange = next(one for one in text if not one.isprintable() or one in " \\")
-        raise ValueError(f"it holds {strange!r}, which clients read in several ways; write it percent-encoded")
+        raise ValueError(f"it has {strange!r}, which clients read in several ways; write it percent-encoded")
     parts = _PARTS.fullmatch(text)
     if parts is None:
-        raise ValueError("it is no whole URL; write scheme, host and path, as in https://example.org/path")
+        raise ValueError("it is not a whole URL; write scheme, host and path, as in https://example.org/path")
     scheme, authority, rest = parts[1].lower(), parts[2], parts[3]
     if rest[:1] in {"?", "#"} and "@" in rest:  # some parsers took the text before it for credentials
         raise ValueError("it has a '@' after a host without a path; write a '/' after the host")
@@ -135,7 +135,7 @@ def read_host(text: str) -> Url:
     return Url("", host, port, "", address)
 
 
-def stays_on_its_host(text: str) -> bool:
+def has_no_host(text: str) -> bool:
     """Return whether a reference names no host: `/path`, `?query`, `#part`. See docs/guards.md#hosts."""
     return text[:1] in {"/", "?", "#"} and text[:2] != "//" and "\\" not in text and text.isprintable()
 
@@ -144,10 +144,10 @@ def _read_authority(text: str) -> tuple[str, int, str | None]:
     """Return host, port (0 for none), and the host again if it is an address."""
     found = _AUTHORITY.fullmatch(text)
     if found is None:
-        raise ValueError(_wrong_authority(text))
+        raise ValueError(_explain_authority(text))
     host, port = found[1].lower(), int(found[2] or 0)
     if port > 65_535:
-        raise ValueError(f"{port} is no port; a port is at most 65535")
+        raise ValueError(f"{port} is not a port; a port is at most 65535")
     if host.startswith("["):
         address = _canonical_address(host[1:-1], IPv6Address)
         return address, port, address
@@ -157,7 +157,7 @@ def _read_authority(text: str) -> tuple[str, int, str | None]:
         address = _canonical_address(host, IPv4Address)
         return address, port, address
     if len(host) > _LONGEST_HOST or not all(0 < len(label) <= _LONGEST_LABEL for label in labels):
-        raise ValueError(f"{_shown_host(host)} is no name of a host: a part of it is empty, or it is too long")
+        raise ValueError(f"{_quote_host(host)} is not the name of a host: a part of it is empty, or it is too long")
     return host, port, None
 
 
@@ -165,30 +165,30 @@ def _canonical_address(text: str, form: type[IPv4Address] | type[IPv6Address]) -
     try:
         return str(form(text))
     except ValueError:
-        raise ValueError(f"{_shown_host(text)} is no IP address; write it as 192.0.2.1 or [2001:db8::1]") from None
+        raise ValueError(f"{_quote_host(text)} is not an IP address; write it as 192.0.2.1 or [2001:db8::1]") from None
 
 
-def _wrong_authority(text: str) -> str:
+def _explain_authority(text: str) -> str:
     if "@" in text:
         return "it has credentials or a '@' before the host; write the host alone"
     if not text.isascii():
-        return f"its host {_shown_host(text)} is not ASCII; write it as it is in the DNS, with xn--"
+        return f"its host {_quote_host(text)} is not ASCII; write it as it is in the DNS, with xn--"
     address, closed, _port = text.partition("]:")
     if ("[" in text or "]" in text) and not (closed and _AUTHORITY.fullmatch(f"{address}]")):
-        return f"its host {_shown_host(text)} is no address in brackets; write it as [2001:db8::1]"
+        return f"its host {_quote_host(text)} is not an address in brackets; write it as [2001:db8::1]"
     host, colon, _port = text.partition(":")
     if not host:
         return "it names no host"
     if closed or (colon and _AUTHORITY.fullmatch(host)):
-        return f"{_shown_host(text)} has no port that is one; write one of 1 to 65535, or no ':'"
-    return f"{_shown_host(text)} is no name of a host: it has letters, digits, '-', '_' and '.'"
+        return f"{_quote_host(text)} has an invalid port; write a number from 1 to 65535, or no ':'"
+    return f"{_quote_host(text)} is not the name of a host: write letters, digits, '-', '_' and '.'"
 
 
-def _shown_host(text: str) -> str:
-    return repr(text) if len(text) <= _SHOWN_OF_HOST else f"{text[:_SHOWN_OF_HOST]!r}…"
+def _quote_host(text: str) -> str:
+    return repr(text) if len(text) <= _QUOTE_LENGTH else f"{text[:_QUOTE_LENGTH]!r}…"
 
 
-def kind_of(address: str) -> Kind:
+def find_address_kind(address: str) -> Kind:
     """Return the kind of an IP address. See docs/guards.md#hosts.
 
     For an IPv6 address with an embedded IPv4 address, that one counts: v4-mapped and -compatible ones, NAT64, 6to4,
@@ -198,22 +198,22 @@ def kind_of(address: str) -> Kind:
         ValueError: The text is no IP address.
     """
     found = ip_address(address.partition("%")[0])
-    own = _kind_itself(found)
-    if isinstance(found, IPv4Address) or own in {"loopback", "metadata"}:
-        return own
-    if (reached := _ipv4_reached(found)) is not None:
-        return _kind_itself(reached)
-    inner = (_kind_itself(one) for one in _possible_ipv4(found))
-    return next((kind for kind in inner if kind != "global"), own)
+    kind = _classify_address(found)
+    if isinstance(found, IPv4Address) or kind in {"loopback", "metadata"}:
+        return kind
+    if (reached := _find_embedded_ipv4(found)) is not None:
+        return _classify_address(reached)
+    inner = (_classify_address(one) for one in _find_tunneled_ipv4(found))
+    return next((one for one in inner if one != "global"), kind)
 
 
-def _ipv4_reached(address: IPv6Address) -> IPv4Address | None:
+def _find_embedded_ipv4(address: IPv6Address) -> IPv4Address | None:
     """Return the IPv4 address that an IPv6 address is another way to write or to reach."""
     shifts = (shift for network, shift in _IPV4_IN_IPV6 if address in network)
     return next((IPv4Address(int(address) >> shift & 0xFFFF_FFFF) for shift in shifts), None)
 
 
-def _possible_ipv4(address: IPv6Address) -> Iterator[IPv4Address]:
+def _find_tunneled_ipv4(address: IPv6Address) -> Iterator[IPv4Address]:
     """Yield the IPv4 addresses that an IPv6 address may lead to through a tunnel."""
     value = int(address)
     if any(address in network for network in _OLD_IPV4_IN_IPV6) or value >> 32 & 0xFFFF_FFFF in _ISATAP:
@@ -223,7 +223,7 @@ def _possible_ipv4(address: IPv6Address) -> Iterator[IPv4Address]:
         yield IPv4Address(value >> 64 & 0xFFFF_FFFF)
 
 
-def _reached(host: str) -> set[str]:
+def _find_reachable_addresses(host: str) -> set[str]:
     """Return the address and those that it may lead to; the empty set for a name."""
     try:
         found = ip_address(host)
@@ -231,11 +231,11 @@ def _reached(host: str) -> set[str]:
         return set()
     if isinstance(found, IPv4Address):
         return {host}
-    inner = _ipv4_reached(found)
-    return {host, *map(str, _possible_ipv4(found) if inner is None else (inner,))}
+    inner = _find_embedded_ipv4(found)
+    return {host, *map(str, _find_tunneled_ipv4(found) if inner is None else (inner,))}
 
 
-def _kind_itself(found: IPv4Address | IPv6Address) -> Kind:
+def _classify_address(found: IPv4Address | IPv6Address) -> Kind:
     if found in _METADATA:
         return "metadata"
     if found.is_loopback or found.is_unspecified:  # the latter is this machine, too
@@ -244,13 +244,13 @@ def _kind_itself(found: IPv4Address | IPv6Address) -> Kind:
         return "link-local"
     if any(found in network for network in _PRIVATE):
         return "private"
-    known = found.version == 4 or found in _UNICAST
-    if not known or not found.is_global or found.is_multicast or any(found in network for network in _RESERVED):
+    is_assigned = found.version == 4 or found in _UNICAST
+    if not is_assigned or not found.is_global or found.is_multicast or any(found in network for network in _RESERVED):
         return "reserved"
     return "global"
 
 
-def kind_of_host(host: str) -> Kind | None:
+def find_host_kind(host: str) -> Kind | None:
     """Return the kind of a host as written: an address, or a name that by itself belongs to one machine or network.
 
     Returns `None` for any other name; only a resolver knows these. See docs/guards.md#hosts.
@@ -259,7 +259,7 @@ def kind_of_host(host: str) -> Kind | None:
         host: As in `Url`.
     """
     try:
-        return kind_of(host)
+        return find_address_kind(host)
     except ValueError:
         pass
     if host in _METADATA_NAMES:
@@ -294,10 +294,10 @@ class HostPattern:
         try:
             found = read_host(f"x{self.text[1:]}" if everything else self.text.removeprefix("*."))
             if below and found.address:
-                raise ValueError("an address has nothing below it")
+                raise ValueError("an address has no names below it")
         except ValueError as error:
             examples = "'example.org', '*.example.org', '127.0.0.1:8000', '[::1]' or '*'"
-            raise DefinitionError(f"{self.text!r} is no pattern of hosts, such as {examples}: {error}") from None
+            raise DefinitionError(f"{self.text!r} is not a pattern of hosts, such as {examples}: {error}") from None
         object.__setattr__(self, "host", "*" if everything else f"*.{found.host}" if below else found.host)
         object.__setattr__(self, "port", found.port)
 
@@ -308,17 +308,19 @@ class HostPattern:
         `x.internal`) unless the pattern names such a zone (`*.internal`), a metadata service, or a name with `xn--`.
         Only a pattern that writes these out matches them.
         """
-        part = self._starred(url.host)
+        part = self._match_star(url.host)
         if part is None or self.port not in {0, url.port}:
             return False
-        return not part or (_PUNYCODE.search(part) is None and self._may_stand_for(kind_of_host(url.host)))
+        return not part or (_PUNYCODE.search(part) is None and self._allows_kind(find_host_kind(url.host)))
 
-    def found(self, url: Url) -> bool | None:
+    def has_match(self, url: Url) -> bool | None:
         """Return whether an ask or a deny with this pattern applies to `url`; `None` if the port is unknown.
 
         `*` matches everything, and an address matches in every form that reaches it.
         """
-        if self._starred(url.host) is None and not (url.address and _reached(self.host) & _reached(url.address)):
+        if self._match_star(url.host) is None and not (
+            url.address and _find_reachable_addresses(self.host) & _find_reachable_addresses(url.address)
+        ):
             return False
         return None if self.port and not url.port else self.port in {0, url.port}
 
@@ -330,7 +332,7 @@ class HostPattern:
         host = f"x{other.host[1:]}" if below else other.host
         return self.host == other.host or self.matches(Url("", host, self.port, "", None))
 
-    def _starred(self, host: str) -> str | None:
+    def _match_star(self, host: str) -> str | None:
         """Return the part of a matching host in the place of `*`.
 
         It is empty if they are equal, and None if the host does not match.
@@ -341,10 +343,10 @@ class HostPattern:
             return host
         return host.removesuffix(self.host[1:]) if self.host[0] == "*" and host.endswith(self.host[1:]) else None
 
-    def _may_stand_for(self, kind: Kind | None) -> bool:
+    def _allows_kind(self, kind: Kind | None) -> bool:
         if kind in {None, "global"}:
             return True
-        return self.host != "*" and kind != "metadata" and kind == kind_of_host(self.host[2:])
+        return self.host != "*" and kind != "metadata" and kind == find_host_kind(self.host[2:])
 
 
 def host_matches(text: str, patterns: Iterable[HostPattern]) -> bool | None:
@@ -352,30 +354,30 @@ def host_matches(text: str, patterns: Iterable[HostPattern]) -> bool | None:
 
     See docs/guards.md#hosts.
     """
-    url = _url_or_host(text)
+    url = _parse_url_or_host(text)
     if url is None:
-        return False if stays_on_its_host(text) else None
+        return False if has_no_host(text) else None
     return any(pattern.matches(url) for pattern in patterns)
 
 
-def host_found(text: str, patterns: Iterable[HostPattern]) -> bool | None:
+def has_host_match(text: str, patterns: Iterable[HostPattern]) -> bool | None:
     """Return whether an ask or a deny with one of these patterns applies to a URL or a lone host.
 
     Returns `None` if that is uncertain. See docs/guards.md#hosts.
     """
-    url = _url_or_host(text)
+    url = _parse_url_or_host(text)
     if url is None:
-        return False if stays_on_its_host(text) else None
-    return found_by(patterns, url)
+        return False if has_no_host(text) else None
+    return has_url_match(patterns, url)
 
 
-def found_by(patterns: Iterable[HostPattern], url: Url) -> bool | None:
+def has_url_match(patterns: Iterable[HostPattern], url: Url) -> bool | None:
     """Return whether an ask or a deny with one of these patterns applies to `url`; `None` if that is uncertain."""
-    found = {pattern.found(url) for pattern in patterns}
+    found = {pattern.has_match(url) for pattern in patterns}
     return True if True in found else None if None in found else False
 
 
-def _url_or_host(text: str) -> Url | None:
+def _parse_url_or_host(text: str) -> Url | None:
     try:
         return read_url(text) if "/" in text else read_host(text)
     except ValueError:
@@ -394,7 +396,7 @@ class Destinations:
     """`None` for every port."""
 
     @classmethod
-    def of(
+    def from_options(
         cls,
         allowed: Iterable[str],
         ask: Iterable[str] = (),
@@ -407,16 +409,16 @@ class Destinations:
         Raises:
             DefinitionError: A pattern, a scheme or a port is invalid.
         """
-        names = _several("schemes", schemes, "('https', 'http')")
+        names = _to_tuple("schemes", schemes, "('https', 'http')")
         if not all(isinstance(name, str) and _SCHEME.fullmatch(name) for name in names):
             raise DefinitionError(f"schemes={names!r}: a scheme is written as 'https', in lower case")
-        numbers = None if ports is None else _several("ports", ports, "(443, 8443)")
+        numbers = None if ports is None else _to_tuple("ports", ports, "(443, 8443)")
         if not all(type(port) is int and 0 < port < 65_536 for port in numbers or ()):
-            raise DefinitionError(f"ports={numbers!r}: a port is a number of 1 to 65535")
+            raise DefinitionError(f"ports={numbers!r}: a port is a number from 1 to 65535")
         return cls(
-            _patterns("allowed", allowed) or (HostPattern("*"),),
-            _patterns("ask", ask),
-            _patterns("deny", deny),
+            _parse_patterns("allowed", allowed) or (HostPattern("*"),),
+            _parse_patterns("ask", ask),
+            _parse_patterns("deny", deny),
             names,
             None if numbers is None else frozenset(numbers),
         )
@@ -428,19 +430,19 @@ class Destinations:
         deny may apply, the decision is to ask.
         """
         if url.scheme and url.scheme not in self.schemes:
-            return "deny", f"goes by {url.scheme}, and allowed is {', '.join(self.schemes) or 'nothing'}"
+            return "deny", f"uses the scheme {url.scheme}; allowed is {', '.join(self.schemes) or 'nothing'}"
         if self.ports is not None and url.port not in self.ports:
-            port = f"port {url.port}" if url.port else "a port that is not written"
-            return "deny", f"goes to {port}, and allowed is {', '.join(map(str, sorted(self.ports))) or 'none'}"
-        denied, asked = found_by(self.deny, url), found_by(self.ask, url)
+            port = f"port {url.port}" if url.port else "an unknown port"
+            return "deny", f"goes to {port}; allowed is {', '.join(map(str, sorted(self.ports))) or 'none'}"
+        denied, asked = has_url_match(self.deny, url), has_url_match(self.ask, url)
         if denied:
             return "deny", f"leads to {url.host}, which is denied"
         if asked or asked is None or denied is None:
-            return "ask", f"leads to {url.host}, which is asked about"
+            return "ask", f"leads to {url.host}, which needs an approval"
         if any(pattern.matches(url) for pattern in self.allowed):
             return "allow", ""
         allowed = ", ".join(pattern.text for pattern in self.allowed)
-        return "deny", f"leads to {url.host}{_why_written_out(url.host)}; allowed is: {allowed}"
+        return "deny", f"leads to {url.host}{_explain_special_host(url.host)}; allowed is: {allowed}"
 
     def may_connect(self, url: Url, address: str) -> bool:
         """Return whether an allowed URL may lead to an address that its host resolves to.
@@ -450,26 +452,26 @@ class Destinations:
         """
         ip = str(ip_address(address.partition("%")[0]))
         there = Url(url.scheme, ip, url.port, url.path, ip)
-        if found_by((*self.deny, *self.ask), there) is not False:
+        if has_url_match((*self.deny, *self.ask), there) is not False:
             return False
-        kind = kind_of(ip)
-        if kind == "global" or kind in _KINDS_OF_NAMES.get(kind_of_host(url.host), ()):
+        kind = find_address_kind(ip)
+        if kind == "global" or kind in _RESOLVED_KINDS.get(find_host_kind(url.host), ()):
             return True
         return any(pattern.matches(there) for pattern in self.allowed)
 
 
-def _why_written_out(host: str) -> str:
-    kind = kind_of_host(host)
+def _explain_special_host(host: str) -> str:
+    kind = find_host_kind(host)
     if kind in {None, "global"}:
-        return " (written with xn--), which is allowed only where it is written out" if _PUNYCODE.search(host) else ""
-    return f" ({kind}), which is allowed only where it is written out"
+        return " (written with xn--), which only a pattern with the whole name allows" if _PUNYCODE.search(host) else ""
+    return f" ({kind}), which only a pattern with the whole name allows"
 
 
-def _patterns(option: str, given: Iterable[str]) -> tuple[HostPattern, ...]:
-    return tuple(map(HostPattern, _several(option, given, "('example.org', '*.example.com')")))
+def _parse_patterns(option: str, texts: Iterable[str]) -> tuple[HostPattern, ...]:
+    return tuple(map(HostPattern, _to_tuple(option, texts, "('example.org', '*.example.com')")))
 
 
-def _several(option: str, given: Any, example: str) -> tuple[Any, ...]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise DefinitionError(f"{option}={given!r}: write several, as in {example}")
-    return tuple(given)
+def _to_tuple(option: str, values: Any, example: str) -> tuple[Any, ...]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise DefinitionError(f"{option}={values!r}: write a list, as in {example}")
+    return tuple(values)

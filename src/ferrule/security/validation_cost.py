@@ -97,9 +97,8 @@ class ValidationCost:
         if any(kinds.count(kind) > 1 for kind in ("object", "array")):
             names = ", ".join(str(choice.get("$ref", choice.get("type"))).rpartition("/")[2] for choice in union)
             raise DefinitionError(
-                f"of the types {names} several hold values that may be any of them again, and without a tag each would "
-                "be tried at every level; give the union a discriminator: Field(discriminator='kind'), or "
-                "Discriminator(function), whose function tells which one a value is"
+                f"several of the types {names} contain the union again, so Pydantic would try each at every level; "
+                "give the union a discriminator: Field(discriminator='kind'), or Discriminator(function)"
             )
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString, Protocol, TypeAlias, TypeVar
 
 from ferrule.errors import DefinitionError, FerruleError
-from ferrule.security.paths import Directory, contains, open_directory, real
+from ferrule.security.paths import Directory, contains, open_directory, resolve_path
 from ferrule.stores.file_lock import try_lock
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import loads_finite
@@ -360,10 +360,10 @@ def private_place(
     written = os.path.expanduser(os.fspath(path))
     try:
         folder, name = os.path.split(os.path.abspath(written))
-        place = os.path.join(real(folder, "."), name)
-        roots = [(os.fspath(root), real(os.path.expanduser(os.fspath(root)), ".")) for root in apart_from]
+        place = os.path.join(resolve_path(folder, "."), name)
+        roots = [(os.fspath(root), resolve_path(os.path.expanduser(os.fspath(root)), ".")) for root in apart_from]
         if working_directory is not None:
-            roots.append(("the working directory", real(working_directory, ".")))
+            roots.append(("the working directory", resolve_path(working_directory, ".")))
     except (OSError, ValueError) as error:
         raise StoreError(f"{written!r} cannot be a path: {error}") from None
     for root_name, root in roots:

@@ -31,11 +31,11 @@ from ferrule.security.paths import (
     Directory,
     Expected,
     Kind,
-    checked,
+    check_path,
     contains,
     open_directory,
     open_exactly,
-    real,
+    resolve_path,
     write_exactly,
 )
 from ferrule.security.patterns import BUDGET, Pattern, PatternError
@@ -88,14 +88,14 @@ _ANYTHING: Final[Any] = object()
 
 def _located(path: str, working_directory: str) -> str:
     """Return the canonical path to open. `..` is resolved by name; links stay, and the opening refuses them."""
-    base = real(".", working_directory)
-    full = os.path.normpath(os.path.join(base, checked(path)))
+    base = resolve_path(".", working_directory)
+    full = os.path.normpath(os.path.join(base, check_path(path)))
     return full[1:] if full.startswith("//") else full  # POSIX lets two slashes mean something else; nobody does
 
 
 def _shown(full: str, context: ToolContext) -> str:
     """Return a path for the model to use again: relative if it is in the working directory."""
-    base = real(".", context.working_directory)
+    base = resolve_path(".", context.working_directory)
     return os.path.relpath(full, base) if contains(base, full) else full
 
 
@@ -657,13 +657,13 @@ class _Search:
 
     def _fits(self, line: str) -> bool:
         """Return whether the pattern is found in a line. The answer is no if no time is left."""
-        if len(line) <= self.pattern.most:
-            return self._has_time(line) and self.pattern.fits(line)
+        if len(line) <= self.pattern.max_length:
+            return self._has_time(line) and self.pattern.matches(line)
         if self.pattern.has_edges:
             self.too_long += 1
             return False
         self.in_parts += 1
-        return any(self._has_time(part) and self.pattern.fits(part) for part in self.pattern.slices(line))
+        return any(self._has_time(part) and self.pattern.matches(part) for part in self.pattern.iter_slices(line))
 
     def _has_time(self, text: str) -> bool:
         """Return whether there is time to search a text. The clock is read each time the engine may have been busy for
@@ -687,7 +687,7 @@ class _Search:
             at_least = self.full or bool(self.stopped)
             notes.insert(0, _left_off(len(self.found) - len(found), at_least, "pattern, path or glob"))
         notes += self.walk.notes()
-        most = self.pattern.most
+        most = self.pattern.max_length
         if self.in_parts:
             notes.append(
                 f"lines over {most} characters: {self.in_parts}, in which nothing is found that is longer than "
@@ -720,8 +720,8 @@ def _pattern(text: str) -> Pattern:
     try:
         return Pattern(text, unicode=True)
     except PatternError as error:
-        problem = _syntax_error(text) if error.is_none else str(error)
-        what = "is not a regular expression" if error.is_none else "is a regular expression that is not taken"
+        problem = _syntax_error(text) if error.is_invalid else str(error)
+        what = "is not a regular expression" if error.is_invalid else "is a regular expression that is not taken"
         raise ValueError(f"{text[:200]!r} {what}: {problem}") from None
 
 

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult
 from ferrule.middleware import budget, rate
-from ferrule.policy.toml_lines import NoToml, read_toml
+from ferrule.policy.toml_lines import TomlError, read_toml
 from ferrule.scheduling.clock import MONOTONIC
-from ferrule.security.paths import read_file, real
+from ferrule.security.paths import read_file, resolve_path
 from ferrule.security.similar_names import NameIndex
 from ferrule.stores.limits import shared, wait_for_answer
 from ferrule.stores.store import Memory, StoreError, private_place
@@ -120,7 +120,7 @@ class TokenFile:
         """
         guards = [*runner.guards, *(guard for tool in runner.tools for guard in tool.guards)]
         roots = {root for guard in guards for root in getattr(guard, "roots", ())}
-        for place in {self.path, real(self.path, ".")}:
+        for place in {self.path, resolve_path(self.path, ".")}:
             private_place(place, roots, working_directory=None)
 
     def _read(self) -> None:
@@ -142,7 +142,7 @@ def read_token_file(path: str) -> bytes:
     Raises:
         OSError, ValueError: The file cannot be read, or others can write to it.
     """
-    exact = real(path, ".")  # once: a link may lead elsewhere a moment later
+    exact = resolve_path(path, ".")  # once: a link may lead elsewhere a moment later
     if os.name != "nt":
         for place in (exact, os.path.dirname(exact), os.path.dirname(os.path.abspath(path))):
             _check_writers(place, os.stat(place))
@@ -167,7 +167,7 @@ def parse_tokens(data: bytes) -> dict[str, Token]:
         found, _ = read_toml(data.decode("utf-8"))
     except UnicodeDecodeError:
         raise DefinitionError("it is not UTF-8") from None
-    except NoToml as error:
+    except TomlError as error:
         raise DefinitionError(str(error)) from None
     return {name: _read_entry(name, entry) for name, entry in found.items()}
 
