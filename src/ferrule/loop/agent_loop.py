@@ -45,12 +45,12 @@ from ferrule.kernel.results import RESUMED_ALREADY
 from ferrule.kernel.suspension import NOT_SEALED
 from ferrule.loop.keyed_run import KeyedRun, SavedTurn, request_digest, run_row
 from ferrule.loop.keyed_run import RunKeyError as RunKeyError
-from ferrule.loop.suspended_run import SavedResult, SuspendedRun, read_suspended
+from ferrule.loop.suspended_run import SavedResult, SuspendedRun, parse_suspended_run
 from ferrule.models import Message, Model, Reply
-from ferrule.providers._read import found_in, plain
+from ferrule.providers._read import plain, read_found_tools
 from ferrule.selection._checks import as_selector, chosen
 from ferrule.selection.matching import ToolSelector
-from ferrule.selection.search_tool import finds_tools, found, searched_by
+from ferrule.selection.search_tool import finds_tools, found, list_searched_tools
 from ferrule.values.call import ToolCall, new_id
 from ferrule.values.content import Text, truncate_text
 from ferrule.values.context import ToolContext
@@ -287,9 +287,9 @@ def resume(
     Awaiting the run raises `NotResumed` if a call cannot be resumed, and the errors of `run` if the run has a key.
     """
     _check_both(model, runner)
-    saved = read_suspended(suspended)
-    _check_what_was_found(saved, runner)
-    if saved.api and (api := _api_of(model)) and api != saved.api:
+    saved = parse_suspended_run(suspended)
+    _check_found_tools(saved, runner)
+    if saved.api and (api := _get_api(model)) and api != saved.api:
         raise DefinitionError(
             f"the messages of this run are in the form of {saved.api!r}, and this model takes those of {api!r}: go on "
             "with a model of the same API"
@@ -306,8 +306,8 @@ def resume(
     if saved.key is not None:
         record = KeyedRun(_journal_for_key(runner), saved.key, saved.run, None, context)
     limits = (saved.max_turns, saved.calls_left, saved.on_failure)
-    taken_up = _TakenUp(saved, dict(answers), by)
-    return Run(model, saved.messages, runner, context, *limits, saved.state, None, taken_up, record)
+    resumption = _Resumption(saved, dict(answers), by)
+    return Run(model, saved.messages, runner, context, *limits, saved.state, None, resumption, record)
 
 
 def _journal_for_key(runner: Runner) -> Journal:
@@ -328,13 +328,13 @@ def _check_answer(call_id: str, answer: object, *, is_work: bool) -> None:
         raise DefinitionError(f"the answer to {call_id!r} is {right}, not {answer!r}")
 
 
-def _check_what_was_found(saved: SuspendedRun, runner: Runner) -> None:
+def _check_found_tools(saved: SuspendedRun, runner: Runner) -> None:
     """Check the names found by search tools: they decide which tools are offered next. Other tools may use the key
     freely."""
     for one in saved.results:
         tool = runner.tools.find(one.tool_name)
         named = one.metadata.get("found", [])
-        if one.status == "ok" and tool is not None and finds_tools(tool) and found_in(one.result()) != named:
+        if one.status == "ok" and tool is not None and finds_tools(tool) and read_found_tools(one.result()) != named:
             raise DefinitionError(
                 f"this is not a result's `suspended`: what the call {one.call.id!r} of {tool.name!r} found is a list "
                 f"of definitions, not {str(named)[:100]!r}"
@@ -356,7 +356,7 @@ def _check_selector(selector: object, runner: Runner) -> None:
         return
     as_selector("the loop", selector)
     for tool in runner.tools:
-        missing = next((one.name for one in searched_by(tool) if not _has(runner.tools, one)), None)
+        missing = next((one.name for one in list_searched_tools(tool) if not _has(runner.tools, one)), None)
         if missing is not None:
             raise DefinitionError(
                 f"the search tool {tool.name!r} finds {missing!r}, which the runner does not have, or has with another "
@@ -370,13 +370,13 @@ def _has(tools: Toolset, tool: Tool) -> bool:
     return found is tool or (found is not None and found.fingerprint == tool.fingerprint)
 
 
-def _api_of(model: Model) -> str | None:
+def _get_api(model: Model) -> str | None:
     """Return the name of the model's message format, or None if the model has no `api`."""
     api = getattr(model, "api", None)
     return api if isinstance(api, str) else None
 
 
-class _TakenUp(NamedTuple):
+class _Resumption(NamedTuple):
     """A suspended run and the answers to its calls."""
 
     saved: SuspendedRun
@@ -420,7 +420,7 @@ class Run:
         on_failure: OnFailure,
         state: Mapping[str, Any],
         selector: ToolSelector | None = None,
-        taken_up: _TakenUp | None = None,
+        resumption: _Resumption | None = None,
         record: KeyedRun | None = None,
     ) -> None:
         self.messages: Messages = list(messages)
@@ -459,20 +459,20 @@ class Run:
         self._text = ""
         self._reason: str | None = None
         self._reply: Reply | None = None
-        self._under_way: asyncio.Future[Any] | None = None
+        self._current_task: asyncio.Future[Any] | None = None
         """The task in progress: the selector, the model, a call that is resumed, or the wait for a run with the same
         key."""
         self._running: Batch | None = None
         self._waiting: _Waiting | None = None
-        self._taken_up = taken_up
-        if taken_up is not None:
-            self._go_on_from(taken_up.saved)
+        self._resumption = resumption
+        if resumption is not None:
+            self._restore_progress(resumption.saved)
         self._result: LoopResult | None = None
         # Weak: if a consumer breaks off, it drops the iteration, and asyncio then closes it in a task of its own.
         self._iteration: weakref.ref[AsyncGenerator[LoopEvent, None]] | None = None
         self._over: asyncio.Event | None = None
 
-    def _go_on_from(self, saved: SuspendedRun) -> None:
+    def _restore_progress(self, saved: SuspendedRun) -> None:
         self.usage_by_turn += saved.usage_by_turn
         self._id, self._turns, self._limited = saved.run, saved.turns, saved.limited
         self._text, self._reason = saved.text, saved.reason
@@ -495,8 +495,8 @@ class Run:
     @property
     def suspended(self) -> dict[str, Any] | None:
         """The data for `resume`, as plain JSON; `None` if no call waits. Also available after the run raised."""
-        if self._taken_up is not None:
-            return self._taken_up.saved.as_json()
+        if self._resumption is not None:
+            return self._resumption.saved.as_json()
         waiting = self._waiting
         if waiting is None:
             return None
@@ -504,7 +504,7 @@ class Run:
         return SuspendedRun(
             run=self._id,
             key=None if self._record is None else self._record.key,
-            api=_api_of(self._model),
+            api=_get_api(self._model),
             waiting=waiting.calls,
             results=[SavedResult.of(result) for result in waiting.results],
             messages=plain(self.messages[: waiting.before], keep_bytes=True),
@@ -569,8 +569,8 @@ class Run:
         self._cancelled = True
         if self._running is not None:
             self._running.cancel(now=self._now)
-        if self._under_way is not None and self._now:
-            self._under_way.cancel()
+        if self._current_task is not None and self._now:
+            self._current_task.cancel()
 
     async def aclose(self) -> None:
         """End the iteration, and cancel and await the running work."""
@@ -609,33 +609,33 @@ class Run:
         Raises:
             NotResumed: The run has gone on since it was suspended.
         """
-        opening = self._under_way = asyncio.ensure_future(record.open())
+        opening = self._current_task = asyncio.ensure_future(record.open())
         async with aclosing(_until_done(opening, asyncio.Queue[None](), opening.cancel)) as events:
             async for _ in events:
                 pass
         if opening.cancelled() and self._now:
             return
         opening.result()
-        if self._taken_up is None:
+        if self._resumption is None:
             self._saved_turns.extend(record.turns)
             return
-        saved, answers, _ = self._taken_up
+        saved, answers, _ = self._resumption
         last = record.turns[-1] if record.final_status is None and len(record.turns) == saved.turns else None
         waiting = {} if last is None else last.waiting
         for call_id in answers or saved.waiting:  # an answer belongs to one question only
             if call_id not in waiting or waiting[call_id]["key"] != saved.waiting[call_id].get("key"):
                 raise NotResumed(call_id, f"{RESUMED_ALREADY} run(…, key={record.key!r}) gives the run as it is now.")
         now = saved.model_copy(update={"results": last.results, "waiting": waiting}) if last is not None else saved
-        self._taken_up = self._taken_up._replace(saved=now)
+        self._resumption = self._resumption._replace(saved=now)
 
     async def _take_turns(self) -> AsyncGenerator[LoopEvent, None]:
         degraded = False
-        status: Status | None = "cancelled" if self._cancelled and self._taken_up is None else None
+        status: Status | None = "cancelled" if self._cancelled and self._resumption is None else None
         while status is None:
             before, saved = len(self.results), None
-            if self._taken_up is not None:
-                reply = self._taken_up.saved.reply()
-                answering = self._take_up(self._taken_up, reply)
+            if self._resumption is not None:
+                reply = self._resumption.saved.reply()
+                answering = self._resume_calls(self._resumption, reply)
             else:
                 if self._saved_turns:
                     saved = self._saved_turns.popleft()
@@ -660,15 +660,15 @@ class Run:
             async with aclosing(answering) as events:
                 async for event in events:
                     yield event
-            await self._keep_results(self.results[before:])
+            await self._save_results(self.results[before:])
             statuses = {result.status for result in self.results[before:]}
             failed = not statuses.isdisjoint(_FAILURES)
-            status = self._stuck(reply, self.results[before:])
+            status = self._find_repetition(reply, self.results[before:])
             status = status or self._status(reply, failed, degraded, "suspended" in statuses)
             status = self._status_in_journal(status)
             if failed and self._on_failure == "degrade":
                 self._offered, self._found, degraded = Toolset([]), [], True
-        self._result = self._come_to(status)
+        self._result = self._make_result(status)
         if self._record is not None:
             await self._record.close(None if status in ("suspended", "cancelled") else status)
         yield Finished(self._result)
@@ -676,7 +676,7 @@ class Run:
     def _begin_turn(self, saved: SavedTurn | None) -> None:
         """Offer and announce new tools and results, or repeat the offer and the messages of a saved turn."""
         if saved is None:
-            self._tell_background_jobs()
+            self._report_background_jobs()
             return
         self._selector = None
         if saved.offered is not None:
@@ -684,7 +684,7 @@ class Run:
             self._offered, self._found = Toolset(tool for tool in tools if tool is not None), list(saved.found)
         self.messages += saved.new_messages
 
-    async def _keep_results(self, results: Sequence[ToolResult]) -> None:
+    async def _save_results(self, results: Sequence[ToolResult]) -> None:
         """Save the results of the last turn's calls, unless the journal has them already."""
         record = self._record
         if record is None or not record.is_held or self._saved_turns or not results:
@@ -712,16 +712,16 @@ class Run:
         if selector is None or self._cancelled:
             return True
         tools, nothing = self._runner.tools, asyncio.Queue[None]()
-        selecting = self._under_way = asyncio.ensure_future(chosen(selector, list(self.messages), tools))
+        selecting = self._current_task = asyncio.ensure_future(chosen(selector, list(self.messages), tools))
         async with aclosing(_until_done(selecting, nothing, selecting.cancel)) as events:
             async for _ in events:
                 pass
         if selecting.cancelled() and self._now:
             return False
-        self._offer_chosen(selecting.result())
+        self._start_offer(selecting.result())
         return True
 
-    def _offer_chosen(self, selected: list[Tool]) -> None:
+    def _start_offer(self, selected: list[Tool]) -> None:
         """Offer the selected tools in the runner's order: the same tools make the same prompt."""
         tools, kept = self._runner.tools, set(selected)
         if any(tool not in kept for tool in tools if not finds_tools(tool)):
@@ -730,7 +730,7 @@ class Run:
         referred = getattr(self._model, "referred", None)
         names = referred(self.messages) if callable(referred) else ()
         referred_to = [tool for name in names if (tool := tools.find(name)) is not None]
-        searched = {one.name for tool in tools for one in searched_by(tool)}
+        searched = {one.name for tool in tools for one in list_searched_tools(tool)}
         self._offer([tool for tool in referred_to if tool.name in searched])
 
     def _offer_again(self, saved: SuspendedRun) -> None:
@@ -766,7 +766,7 @@ class Run:
         streamed = False
         if saved is None:
             chunks: asyncio.Queue[str | None] = asyncio.Queue()
-            asking = self._under_way = asyncio.ensure_future(self._asked(chunks))
+            asking = self._current_task = asyncio.ensure_future(self._call_model(chunks))
             async with aclosing(_until_done(asking, chunks, asking.cancel)) as said:
                 async for chunk in said:
                     if chunk:
@@ -783,7 +783,7 @@ class Run:
         self._reply = reply
         self.replies.append(reply)
         if reply.stop == "malformed" and not reply.calls:
-            self.messages += self._told(reply)
+            self.messages += self._report_malformed(reply)
         elif not reply.calls or reply.stop == "pause":
             self.messages += reply.messages
         self.state, self._text, self._reason = reply.state, reply.text, reply.reason
@@ -792,7 +792,7 @@ class Run:
         if reply.text and not streamed:
             yield ModelText(reply.text)
 
-    def _told(self, reply: Reply) -> list[Message]:
+    def _report_malformed(self, reply: Reply) -> list[Message]:
         """Return a turn without a valid call and a message with the problem; nothing if the model cannot make user
         messages. Most APIs refuse a request that ends with a turn of the model."""
         user = getattr(self._model, "user", None)
@@ -800,14 +800,14 @@ class Run:
             return []
         return [*reply.messages, *user(f"Your last answer held no valid call: {reply.reason or 'it was malformed'}.")]
 
-    def _asked(self, chunks: asyncio.Queue[str | None]) -> Awaitable[Reply]:
+    def _call_model(self, chunks: asyncio.Queue[str | None]) -> Awaitable[Reply]:
         """Ask the model. The chunks of its text go into `chunks`."""
         model: Any = self._model
         if self._turns > 1 and hasattr(model, "unforced"):  # forced in each turn, it could never answer
-            model = model.unforced()
+            model = model.without_forced_choice()
         given: dict[str, Any] = {"state": self.state} if self.state else {}  # most models have no such parameter
         if _takes(model, "on_text"):
-            given["on_text"] = _putting(chunks)
+            given["on_text"] = _make_putter(chunks)
         if self._offered is not None and _takes(model, "deferred"):
             given["deferred"] = list(self._found)
         asked: Awaitable[Reply] = model(list(self.messages), self.offered, **given)
@@ -839,7 +839,7 @@ class Run:
             return "degraded"
         return "limited" if self._limited or reply.stop == "cut" else "done"
 
-    def _stuck(self, reply: Reply, results: Sequence[ToolResult]) -> Status | None:
+    def _find_repetition(self, reply: Reply, results: Sequence[ToolResult]) -> Status | None:
         """Return `"failed"` if the model repeats the same invalid or unreadable calls too often."""
         unreadable = reply.stop == "malformed" and not reply.calls
         if not unreadable and not (results and all(result.status in _INVALID for result in results)):
@@ -853,7 +853,7 @@ class Run:
         self._reason = f"the model made {what} {_MOST_INVALID} times" + (f": {why}" if why else "")
         return "failed"
 
-    def _come_to(self, status: Status) -> LoopResult:
+    def _make_result(self, status: Status) -> LoopResult:
         return LoopResult(
             status=status,
             text=self._text,
@@ -876,21 +876,23 @@ class Run:
         whose = (self.context.principal, self.context.session)
         return [work for work in getattr(self._runner, "jobs", ()) if (work.principal, work.session) == whose]
 
-    def _tell_background_jobs(self) -> None:
+    def _report_background_jobs(self) -> None:
         """Add a message about the background jobs that have ended since, if a user message may come next. It may not
         follow a paused turn, and with Mistral's API it may not follow results."""
         user = getattr(self._model, "user", None)
         ended = [work for work in self._background_jobs() if not work.told and work.has_ended]
         paused = self._reply is not None and self._reply.stop == "pause"
-        if not ended or user is None or paused or self._cancelled or self._stands_behind_results():
+        if not ended or user is None or paused or self._cancelled or self._follows_results():
             return
-        self.messages += user(f"{_WORKS_ENDED}\n{json.dumps([_about(work) for work in ended], ensure_ascii=False)}")
+        self.messages += user(
+            f"{_WORKS_ENDED}\n{json.dumps([_describe_job(work) for work in ended], ensure_ascii=False)}"
+        )
         for work in ended:
             work.told = True
 
-    def _stands_behind_results(self) -> bool:
+    def _follows_results(self) -> bool:
         """Return whether the next message would follow results and the API refuses that."""
-        return bool(self.messages) and self.messages[-1].get("role") == "tool" and _api_of(self._model) == "mistral"
+        return bool(self.messages) and self.messages[-1].get("role") == "tool" and _get_api(self._model) == "mistral"
 
     async def _answer(self, reply: Reply, refusal: str, saved: SavedTurn | None = None) -> AsyncGenerator[Event, None]:
         """Run the allowed calls (none if there is a `refusal`), answer all calls, and append the turn with its answers
@@ -902,7 +904,7 @@ class Run:
         allowed, over = reply.calls[:count], reply.calls[count:]
         self._calls_left -= count
         self._limited = self._limited or bool(over)
-        refused = [self._refused(call, refusal or "This run may make no more calls") for call in over]
+        refused = [self._make_limited_result(call, refusal or "This run may make no more calls") for call in over]
         answers: list[ToolResult] = []
         try:
             if saved is not None and saved.results is not None:
@@ -914,8 +916,8 @@ class Run:
                     async for event in events:
                         yield event
             for result in refused:
-                yield Event("tool:pre", _call_of(result))
-                yield Event("tool:error", _call_of(result), result)
+                yield Event("tool:pre", _get_call(result))
+                yield Event("tool:error", _get_call(result), result)
         finally:
             self._calls_left += sum(result.executed is False and not result.success for result in answers)
             if len(answers) == count:
@@ -939,17 +941,17 @@ class Run:
             return result
         return result.replace(metadata={key: value for key, value in result.metadata.items() if key != "found"})
 
-    async def _take_up(self, taken_up: _TakenUp, reply: Reply) -> AsyncGenerator[Event, None]:
+    async def _resume_calls(self, resumption: _Resumption, reply: Reply) -> AsyncGenerator[Event, None]:
         """Resume the answered calls, and append the turn with the answers to all its calls."""
-        saved, waiting = taken_up.saved, dict(taken_up.saved.waiting)
+        saved, waiting = resumption.saved, dict(resumption.saved.waiting)
         for call_id, pending in waiting.items():  # check all of them first: nothing runs if one was changed
             if not self._runner.is_sealed({"pending": pending}):
                 raise NotResumed(call_id, NOT_SEALED)
         ended: dict[str, ToolResult] = {}
         try:
             for call_id, pending in saved.waiting.items():
-                if call_id in taken_up.answers and not self._cancelled:
-                    async with aclosing(self._resume(call_id, pending, taken_up, ended)) as events:
+                if call_id in resumption.answers and not self._cancelled:
+                    async with aclosing(self._resume(call_id, pending, resumption, ended)) as events:
                         async for event in events:
                             yield event
         finally:
@@ -960,14 +962,14 @@ class Run:
             results = [ended.get(one.call.id) or one.result(waiting.get(one.call.id)) for one in saved.results]
             self._calls_left -= sum(result.success or result.executed is not False for result in ended.values())
             self._calls_left = max(self._calls_left, 0)
-            self._taken_up = None
+            self._resumption = None
             self._end_turn(reply, results, waiting)
             # The saved results of this turn are not sealed, so they add no more than an offered search tool can find.
             searches = [result for result in results if self.offered.find(result.tool_name) is not None]
             self._offer(found(searches, self._runner.tools))
 
     async def _resume(
-        self, call_id: str, pending: dict[str, Any], taken_up: _TakenUp, ended: dict[str, ToolResult]
+        self, call_id: str, pending: dict[str, Any], resumption: _Resumption, ended: dict[str, ToolResult]
     ) -> AsyncGenerator[Event, None]:
         """Resume one call. Its result goes into `ended`, even if this generator is closed early.
 
@@ -980,10 +982,10 @@ class Run:
             if event.kind in ("tool:post", "tool:error", "tool:suspended"):
                 ended[call_id] = event.data["result"]
 
-        observers = (keep_end, _putting(queue))
-        answer, by = taken_up.answers[call_id], taken_up.by
+        observers = (keep_end, _make_putter(queue))
+        answer, by = resumption.answers[call_id], resumption.by
         resumed = self._runner.resume({"pending": pending}, answer, self.context, by=by, observers=observers)
-        resuming = self._under_way = asyncio.ensure_future(resumed)
+        resuming = self._current_task = asyncio.ensure_future(resumed)
         async with aclosing(_until_done(resuming, queue, resuming.cancel)) as events:
             async for event in events:
                 yield event
@@ -1004,7 +1006,7 @@ class Run:
         """Yield the events of `calls` while they run. Their results go into `answers`, even if this generator is closed
         early."""
         queue: asyncio.Queue[Event | None] = asyncio.Queue()
-        observers = (_putting(queue),)
+        observers = (_make_putter(queue),)
         batch = self._running = self._runner.batch(
             calls, self.context, observers=observers, offered=self._offered, turn=f"{self._id}/{self._turns}"
         )
@@ -1020,7 +1022,7 @@ class Run:
         if not running.cancelled():
             running.result()
 
-    def _refused(self, call: ToolCall, why: str) -> ToolResult:
+    def _make_limited_result(self, call: ToolCall, why: str) -> ToolResult:
         tool = self._runner.tools.find(call.name)
         return ToolResult(
             error=f"{why}. Nothing was run; answer with what there is.",
@@ -1031,7 +1033,7 @@ class Run:
         )
 
 
-def _about(work: BackgroundJob) -> dict[str, object]:
+def _describe_job(work: BackgroundJob) -> dict[str, object]:
     """Return the data about an ended background job for the model."""
     result = work.result
     assert result is not None
@@ -1041,7 +1043,7 @@ def _about(work: BackgroundJob) -> dict[str, object]:
     return about if whole else {**about, "more": "check_call gives all of it"}
 
 
-def _call_of(result: ToolResult) -> ToolCall:
+def _get_call(result: ToolResult) -> ToolCall:
     """Return the call of `result` under the tool's own name, as in events."""
     assert result.call is not None
     return result.call.replace(name=result.tool_name)
@@ -1081,7 +1083,7 @@ def _takes(model: Model, option: str) -> bool:
         return False
 
 
-def _putting(queue: asyncio.Queue[_Item | None]) -> Callable[[_Item], None]:
+def _make_putter(queue: asyncio.Queue[_Item | None]) -> Callable[[_Item], None]:
     """Return a function that fills `queue`. It may be called from any thread."""
     loop, home = asyncio.get_running_loop(), threading.get_ident()
 

@@ -217,7 +217,7 @@ class SuspendedRun(Part):
         return Reply(self.text, calls, self.turn, self.stop, reason=self.reason, state=self.state)
 
 
-def read_suspended(given: object) -> SuspendedRun:
+def parse_suspended_run(given: object) -> SuspendedRun:
     """Return the suspended run in `given`.
 
     Raises:

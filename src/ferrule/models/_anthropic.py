@@ -64,17 +64,17 @@ class Anthropic(sdk.SdkModel):
         used = _client(name, base_url) if client is None else client
 
         create = (used if _BETA_OPTIONS.isdisjoint(options) else used.beta).messages.create
-        sdk.check_options(f"anthropic:{name}", sdk.parameters_of(create), options)
+        sdk.check_options(f"anthropic:{name}", sdk.list_parameters(create), options)
 
         def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
             found: sdk.Request = {"model": name, "max_tokens": MAX_TOKENS, "messages": list(messages), **options}
-            found |= _merged(options, state)
+            found |= _merge_state(options, state)
             referred = provider.referred(messages)
             definitions = provider.tools(toolset, cache=cache, **_options(toolset, later, referred))
             found = sdk.with_tools(found, definitions)
             if "tools" not in found and (names := sorted(_tools_in_history(messages))):
                 found |= {"tools": [_unavailable_tool(tool) for tool in names], **provider.tool_choice("none")}
-            return _with_referred(found, referred)
+            return _add_referred_tools(found, referred)
 
         def _options(toolset: Toolset, later: sdk.Found, referred: list[str]) -> dict[str, Any]:
             # The API shows a deferred definition only if the messages refer to it, and it requires at least one
@@ -82,7 +82,7 @@ class Anthropic(sdk.SdkModel):
             shown = None if later is None else [name for name in later if name in referred]
             if shown and len(shown) == len(toolset):
                 shown = []
-            return sdk.of_offered(toolset, shown, strict=strict, deferred=deferred)
+            return sdk.select_tool_options(toolset, shown, strict=strict, deferred=deferred)
 
         super().__init__(
             provider,
@@ -98,7 +98,7 @@ class Anthropic(sdk.SdkModel):
         )
 
 
-def _merged(options: sdk.Request, state: sdk.State) -> sdk.Request:
+def _merge_state(options: sdk.Request, state: sdk.State) -> sdk.Request:
     """Return the state of the turn before. A container keeps the caller's skills."""
     given = options.get("container")
     return {"container": {**given, "id": state["container"]}} if isinstance(given, dict) and state else dict(state)
@@ -118,7 +118,7 @@ def _tools_in_history(messages: sdk.Messages) -> Iterable[str]:
     return {block["name"] for block in blocks if block.get("type") == "tool_use"}
 
 
-def _with_referred(request: sdk.Request, names: Iterable[str]) -> sdk.Request:
+def _add_referred_tools(request: sdk.Request, names: Iterable[str]) -> sdk.Request:
     """Return the request with a definition for each tool to which its messages refer: the API refuses it without. For
     MCP servers, the API gets the definitions from them."""
     defined = {tool.get("name") for tool in request.get("tools", ())}

@@ -61,7 +61,7 @@ class Bedrock(sdk.SdkModel):
 
         def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
             found = {"modelId": name, "messages": list(messages), **options}
-            options_of_tools = sdk.of_offered(toolset, later, strict=strict, deferred=deferred)
+            options_of_tools = sdk.select_tool_options(toolset, later, strict=strict, deferred=deferred)
             definitions = provider.tools(toolset, cache=cache, **options_of_tools) or {"tools": []}
             config = sdk.with_tools(found.pop("toolConfig", {}), definitions["tools"])
             if "tools" not in config:
@@ -79,12 +79,12 @@ class Bedrock(sdk.SdkModel):
             answers=partial(provider.results, status=result_status, media=result_media),
             user=_user,
             stream=stream,
-            unforce=_unforced,
+            unforce=_unforce,
             close=used.close if client is None else None,
         )
 
 
-def _unforced(request: sdk.Request, offers: bool) -> sdk.Request:
+def _unforce(request: sdk.Request, offers: bool) -> sdk.Request:
     config = request.get("toolConfig", {})
     if "auto" in config.get("toolChoice", {"auto": {}}):
         return request

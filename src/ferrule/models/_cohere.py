@@ -45,13 +45,14 @@ class Cohere(sdk.SdkModel):
         used = _client(name, base_url) if client is None else client
 
         # Its constructor wraps the methods of the client, so only the class shows their parameters.
-        known = sdk.parameters_of(getattr(type(used), "chat_stream", used.chat_stream))
+        known = sdk.list_parameters(getattr(type(used), "chat_stream", used.chat_stream))
         sdk.check_options(f"cohere:{name}", known, options)
 
         def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
             found = {"model": name, "messages": list(messages), **options}
             found = sdk.with_tools(
-                found, provider.tools(toolset, **sdk.of_offered(toolset, later, strict=strict, deferred=deferred))
+                found,
+                provider.tools(toolset, **sdk.select_tool_options(toolset, later, strict=strict, deferred=deferred)),
             )
             is_strict = "tools" in found and provider.strict_tools(toolset, strict)
             return {**found, "strict_tools": True} if is_strict else found

@@ -9,7 +9,7 @@ from time import time
 from typing import Any
 
 from ferrule.models import ContextTooLong, ModelError, Overloaded, RateLimited
-from ferrule.providers._read import fields_of, read, read_text
+from ferrule.providers._read import get_fields, read, read_text
 from ferrule.values.content import clean_text
 
 # Anthropic: "prompt is too long: N tokens > M maximum", "exceed context limit", request_too_large (413). OpenAI:
@@ -34,9 +34,9 @@ _MAY_BE_TOO_LONG = (None, 200, 400, 422, -1)
 """Statuses besides 413; Ollama's SDK has -1 for an error in a stream."""
 
 
-def model_error(error: Exception) -> ModelError | None:
+def to_model_error(error: Exception) -> ModelError | None:
     """Return the Ferrule error for an SDK's error; `None` if it is none of the three kinds."""
-    aws = fields_of(getattr(error, "response", None))
+    aws = get_fields(getattr(error, "response", None))
     status = _status(error, aws)
     # For an error in the middle of a stream, Anthropic's SDK has status 200, and only the type tells the kind.
     kinds = [getattr(error, name, None) for name in ("type", "code", "status", "error_code")]
@@ -46,7 +46,7 @@ def model_error(error: Exception) -> ModelError | None:
     return _of(status, kind, str(error), _seconds_to_wait(error, aws))
 
 
-def reported_error(text: str) -> ModelError:
+def to_reported_error(text: str) -> ModelError:
     """Return the error for a text in a response or in an event of a stream: `kind: message`, or a message alone."""
     kind = text.partition(":")[0]
     error = _of(None, text if " " in kind else kind, text, None)

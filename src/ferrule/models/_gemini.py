@@ -11,8 +11,8 @@ from ferrule.errors import DefinitionError
 from ferrule.models import _over_sdk as sdk
 from ferrule.providers import WHERE_POSSIBLE
 from ferrule.providers import gemini as provider
-from ferrule.providers._gemini_names import camel, either
-from ferrule.providers._read import fields_of
+from ferrule.providers._gemini_names import read_either, to_camel_case
+from ferrule.providers._read import get_fields
 
 _USAGE_NAMES = {
     "prompt_token_count": "input_tokens",
@@ -60,7 +60,7 @@ class Gemini(sdk.SdkModel):
 
         def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
             given = {"automatic_function_calling": {"disable": True}, **options}
-            definitions = provider.tools(toolset, **sdk.of_offered(toolset, later, deferred=deferred))
+            definitions = provider.tools(toolset, **sdk.select_tool_options(toolset, later, deferred=deferred))
             config = sdk.with_tools(given if definitions else _without_choice(given), definitions)
             return {"model": name, "contents": list(messages), "config": config}
 
@@ -73,7 +73,7 @@ class Gemini(sdk.SdkModel):
             event_text=_event_text,
             usage=_usage,
             stream=stream,
-            unforce=partial(_unforced, free="VALIDATED" if strict else "AUTO"),
+            unforce=partial(_unforce, free="VALIDATED" if strict else "AUTO"),
             close=used.aio.aclose if client is None else None,
             user=_user,
         )
@@ -81,8 +81,8 @@ class Gemini(sdk.SdkModel):
 
 def _check(name: str, options: Mapping[str, Any]) -> None:
     fields = sdk.import_sdk("google.genai", "gemini").types.GenerateContentConfig.model_fields
-    sdk.check_options(f"gemini:{name}", [*fields, *map(camel, fields)], options)
-    if either(options, "automatic_continuation", "automaticContinuation") is False:
+    sdk.check_options(f"gemini:{name}", [*fields, *map(to_camel_case, fields)], options)
+    if read_either(options, "automatic_continuation", "automaticContinuation") is False:
         raise DefinitionError("automatic_continuation=False leaves turns half done, which nobody here goes on with")
 
 
@@ -101,10 +101,10 @@ def _strict_config(options: Mapping[str, Any]) -> dict[str, Any]:
         DefinitionError: The options have another mode.
     """
     place = "toolConfig" if "toolConfig" in options else "tool_config"
-    fields = dict(fields_of(options.get(place)))
+    fields = dict(get_fields(options.get(place)))
     inner = "functionCallingConfig" if "functionCallingConfig" in fields else "function_calling_config"
-    calling = dict(fields_of(fields.get(inner)))
-    mode = _mode_of(calling)
+    calling = dict(get_fields(fields.get(inner)))
+    mode = _read_mode(calling)
     if mode in ("AUTO", "MODE_UNSPECIFIED"):
         raise DefinitionError(f"strict=True needs the mode VALIDATED or ANY, and {place} says {mode}: leave that out")
     if not mode:
@@ -112,28 +112,28 @@ def _strict_config(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, place: {**fields, inner: calling}}
 
 
-def _mode_of(calling: Mapping[str, Any]) -> str:
+def _read_mode(calling: Mapping[str, Any]) -> str:
     mode = calling.get("mode")
     return str(getattr(mode, "value", mode) or "").upper()
 
 
 def _without_choice(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options without those about function calls: the API refuses them if no function is declared."""
-    kept = {name: dict(fields_of(config[name])) for name in ("tool_config", "toolConfig") if name in config}
+    kept = {name: dict(get_fields(config[name])) for name in ("tool_config", "toolConfig") if name in config}
     for fields in kept.values():
         fields.pop("function_calling_config", fields.pop("functionCallingConfig", None))
     return {**config, **kept}
 
 
-def _unforced(request: sdk.Request, offers: bool, free: str) -> sdk.Request:
+def _unforce(request: sdk.Request, offers: bool, free: str) -> sdk.Request:
     """Return the request with a mode that lets the model answer: `free`, or VALIDATED beside names of allowed tools."""
     config = request["config"]
     for place in ("tool_config", "toolConfig"):
-        fields = dict(fields_of(config.get(place)))
+        fields = dict(get_fields(config.get(place)))
         for inner in ("function_calling_config", "functionCallingConfig"):
-            calling = dict(fields_of(fields.get(inner)))
-            if _mode_of(calling) == "ANY":
-                names = either(calling, "allowed_function_names", "allowedFunctionNames")
+            calling = dict(get_fields(fields.get(inner)))
+            if _read_mode(calling) == "ANY":
+                names = read_either(calling, "allowed_function_names", "allowedFunctionNames")
                 fields[inner] = {**calling, "mode": "VALIDATED" if names else free}
                 config = {**config, place: fields}
     return {**request, "config": config}
@@ -160,5 +160,9 @@ def _event_text(chunk: Any) -> str:
 
 
 def _usage(response: Any) -> dict[str, int]:
-    usage = either(response, "usage_metadata", "usageMetadata")
-    return {ours: count for theirs, ours in _USAGE_NAMES.items() if (count := either(usage, theirs, camel(theirs)))}
+    usage = read_either(response, "usage_metadata", "usageMetadata")
+    return {
+        ours: count
+        for theirs, ours in _USAGE_NAMES.items()
+        if (count := read_either(usage, theirs, to_camel_case(theirs)))
+    }

@@ -45,12 +45,13 @@ class Mistral(sdk.SdkModel):
     ) -> None:
         used = _client(name, base_url) if client is None else client
 
-        sdk.check_options(f"mistral:{name}", sdk.parameters_of(used.chat.stream_async), options)
+        sdk.check_options(f"mistral:{name}", sdk.list_parameters(used.chat.stream_async), options)
 
         def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
             found = {"model": name, "messages": list(messages), **options}
             return sdk.with_tools(
-                found, provider.tools(toolset, **sdk.of_offered(toolset, later, strict=strict, deferred=deferred))
+                found,
+                provider.tools(toolset, **sdk.select_tool_options(toolset, later, strict=strict, deferred=deferred)),
             )
 
         async def close() -> None:

@@ -45,11 +45,13 @@ class Ollama(sdk.SdkModel):
     ) -> None:
         used = sdk.import_sdk("ollama", "ollama").AsyncClient(host=base_url) if client is None else client
 
-        sdk.check_options(f"ollama:{name}", sdk.parameters_of(getattr(used, "chat", None)), options)
+        sdk.check_options(f"ollama:{name}", sdk.list_parameters(getattr(used, "chat", None)), options)
 
         def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
             found = {"model": name, "messages": list(messages), **options}
-            return sdk.with_tools(found, provider.tools(toolset, **sdk.of_offered(toolset, later, deferred=deferred)))
+            return sdk.with_tools(
+                found, provider.tools(toolset, **sdk.select_tool_options(toolset, later, deferred=deferred))
+            )
 
         super().__init__(
             provider,

@@ -11,7 +11,7 @@ from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.models import _over_sdk as sdk
 from ferrule.providers import Strict, openai_chat, openai_responses
-from ferrule.providers._read import text_of
+from ferrule.providers._read import read_content_text
 
 _CHAT_USAGE_NAMES = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
 _USAGE_NAMES = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
@@ -71,7 +71,7 @@ class OpenAI(sdk.SdkModel):
         in_chat = api == "chat"
         provider: Any = openai_chat if in_chat else openai_responses
         create = used.chat.completions.create if in_chat else used.responses.create
-        sdk.check_options(f"openai:{name}", sdk.parameters_of(create), options)
+        sdk.check_options(f"openai:{name}", sdk.list_parameters(create), options)
 
         def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
             sent = list(messages) if send_reasoning or not in_chat else [_without_reasoning(one) for one in messages]
@@ -81,7 +81,9 @@ class OpenAI(sdk.SdkModel):
                 toolset = Toolset(tool for tool in toolset if tool.wire_name not in told or tool.wire_name not in later)
             if in_chat:
                 _check_descriptions(toolset, str(getattr(used, "base_url", "")))
-            asked = sdk.of_offered(toolset, later if in_chat or later is None else (), strict=strict, deferred=deferred)
+            asked = sdk.select_tool_options(
+                toolset, later if in_chat or later is None else (), strict=strict, deferred=deferred
+            )
             return sdk.with_tools(found, provider.tools(toolset, **asked))
 
         streamed = {"stream": True, **({"stream_options": {"include_usage": True}} if in_chat else {})}
@@ -142,4 +144,4 @@ def _event_text(event: Any) -> str:
 
 def _chat_event_text(event: Any) -> str:
     delta = event.choices[0].delta if event.choices else None
-    return text_of(delta.content) or getattr(delta, "refusal", None) or "" if delta is not None else ""
+    return read_content_text(delta.content) or getattr(delta, "refusal", None) or "" if delta is not None else ""

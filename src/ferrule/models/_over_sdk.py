@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from ferrule.definition.signature import read_signature
 from ferrule.errors import DefinitionError
 from ferrule.models import Message, Reply
-from ferrule.models._errors import model_error, reported_error
+from ferrule.models._errors import to_model_error, to_reported_error
 from ferrule.providers import WHERE_POSSIBLE
-from ferrule.providers._read import fields_of, plain, read, read_text
+from ferrule.providers._read import get_fields, plain, read, read_text
 from ferrule.providers._stream import error_in_event
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class SdkModel:
             ModelError: The API reported another error in the middle of a turn.
         """
         request = self.request(messages, toolset, state or {}, deferred)
-        response = await (self._streamed(request, on_text) if self.stream else self._whole(request))
+        response = await (self._stream_response(request, on_text) if self.stream else self._fetch_response(request))
         provider, usage = self.provider, self.usage(response)
         raw = response if self.stream else plain(response)
         if self.rewrite is not None:
@@ -149,22 +149,22 @@ class SdkModel:
             raw,
         )
 
-    async def _streamed(self, request: Request, on_text: OnText | None) -> dict[str, Any]:
+    async def _stream_response(self, request: Request, on_text: OnText | None) -> dict[str, Any]:
         stream = self.provider.Stream()
-        async with aclosing(_events_of(self.events, request)) as events:
+        async with aclosing(_iterate_events(self.events, request)) as events:
             async for event in events:
                 stream.feed(event)
                 if on_text is not None and (chunk := self.event_text(event)):
                     on_text(chunk)
         if stream.error is not None:
-            raise reported_error(stream.error)
+            raise to_reported_error(stream.error)
         return stream.partial()
 
-    async def _whole(self, request: Request) -> Any:
+    async def _fetch_response(self, request: Request) -> Any:
         with _errors_of_the_sdk():
             response = await self.response(request)
         if (error := error_in_event(response)) is not None:
-            raise reported_error(error)
+            raise to_reported_error(error)
         return response
 
     @property
@@ -182,14 +182,14 @@ class SdkModel:
         names: Callable[[Messages], list[str]] | None = getattr(self.provider, "referred", None)
         return [] if names is None else names(messages)
 
-    def unforced(self) -> SdkModel:
+    def without_forced_choice(self) -> SdkModel:
         """Return this model without a `tool_choice` that forces a call: the model may answer with a text. The loop asks
         it from the second turn on."""
-        unforced, unforce = copy(self), self.unforce or unforced_request
-        unforced.request = lambda messages, toolset, *rest: unforce(
+        without_forced_choice, unforce = copy(self), self.unforce or unforced_request
+        without_forced_choice.request = lambda messages, toolset, *rest: unforce(
             self.request(messages, toolset, *rest), bool(toolset)
         )
-        return unforced
+        return without_forced_choice
 
     async def aclose(self) -> None:
         """Close the client, if the model made it."""
@@ -207,17 +207,17 @@ class SdkModel:
 
 @contextmanager
 def _errors_of_the_sdk() -> Iterator[None]:
-    """Convert an SDK's error raised inside the block, if `model_error` knows its kind."""
+    """Convert an SDK's error raised inside the block, if `to_model_error` knows its kind."""
     try:
         yield
     except Exception as error:
-        known = model_error(error)
+        known = to_model_error(error)
         if known is None:
             raise
         raise known from error
 
 
-async def _events_of(send: Callable[[Request], Any], request: Request) -> AsyncGenerator[Any, None]:
+async def _iterate_events(send: Callable[[Request], Any], request: Request) -> AsyncGenerator[Any, None]:
     """Yield the events of an SDK's stream, and close its connection with them."""
     with _errors_of_the_sdk():
         opened = send(request)
@@ -244,7 +244,9 @@ def import_sdk(module: str, extra: str) -> Any:
         ) from None
 
 
-def of_offered(toolset: Toolset, found: Found, *, deferred: Collection[str], **strict: Strict) -> dict[str, Any]:
+def select_tool_options(
+    toolset: Toolset, found: Found, *, deferred: Collection[str], **strict: Strict
+) -> dict[str, Any]:
     """Return the options of a provider's `tools`: the model's own, and the found tools. For a selected toolset, leave
     out the names that it does not have."""
     if found is None:
@@ -288,16 +290,16 @@ def _unforced_choice(choice: Any, offers: bool) -> Any:
     word = choice if isinstance(choice, str) else read_text(choice, "type")
     if word.lower() in ("auto", "none"):
         return choice
-    fields = fields_of(choice)
+    fields = get_fields(choice)
     if word == "allowed_tools":  # OpenAI's list of the tools that may be called
-        inner = {**fields_of(fields.get("allowed_tools", choice)), "mode": "auto"}
+        inner = {**get_fields(fields.get("allowed_tools", choice)), "mode": "auto"}
         allowed = {**fields, "allowed_tools": inner} if "allowed_tools" in fields else inner
         return allowed if offers else None
     one_at_a_time = fields.get("disable_parallel_tool_use")  # Anthropic's, which has no other place
     return {"type": "auto", "disable_parallel_tool_use": True} if one_at_a_time else None
 
 
-def parameters_of(send: Any) -> list[str] | None:
+def list_parameters(send: Any) -> list[str] | None:
     """Return the parameter names of the SDK's function; `None` if they are unknown, as with a wrapped function."""
     try:
         parameters = read_signature(send).parameters.values()

@@ -96,7 +96,7 @@ class Scripted:
     async def __call__(
         self, messages: Messages, toolset: Toolset, /, *, state: Mapping[str, Any] | None = None
     ) -> Reply:
-        self.requests.append(Request(self._kept(list(messages)), toolset, state or {}))
+        self.requests.append(Request(self._copy_messages(list(messages)), toolset, state or {}))
         await asyncio.sleep(self._pause)
         if self._turns == len(self._steps):
             self._asked_beyond = True
@@ -145,7 +145,7 @@ class Scripted:
         calls = [ToolCall(call.id, call.name, call.raw, problem=call.problem) for call in reply.calls]
         return replace(self._reply((reply.text, calls)), stop=reply.stop, reason=reply.reason)
 
-    def _kept(self, messages: list[Message]) -> list[Message]:
+    def _copy_messages(self, messages: list[Message]) -> list[Message]:
         """Return a copy of the messages. If they begin with all messages of the last request, share those copies."""
         before = self.requests[-1].messages if self.requests else []
         if messages[: len(before)] != before:

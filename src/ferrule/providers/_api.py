@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from ferrule.definition.tool import Tool, to_wire_name
 from ferrule.errors import DefinitionError
 from ferrule.providers import Stop
-from ferrule.providers._read import NAME, arguments, fields_of, ids_of, mark_repeats, name_of
+from ferrule.providers._read import NAME, arguments, get_fields, list_ids, mark_repeats, read_name
 from ferrule.providers._text_calls import holds_text_call
 from ferrule.values.call import ToolCall
 
@@ -63,7 +63,7 @@ class End(NamedTuple):
     details: str = ""
 
 
-def stop_of(api: Api, end: End) -> Stop:
+def classify_stop(api: Api, end: End) -> Stop:
     """Return why the model stopped."""
     stop: Stop = "other" if end.open else api.stops.get(end.word, "other") if end.word else "end"
     if stop not in _COMPLETE:
@@ -75,10 +75,10 @@ def stop_of(api: Api, end: End) -> Stop:
     return "refused" if end.refused else "end"
 
 
-def reason_of(api: Api, end: End) -> str | None:
+def explain_stop(api: Api, end: End) -> str | None:
     """Return why the answer is missing or incomplete, in the API's own words if it has some; `None` if the model ended
     or made calls."""
-    stop = stop_of(api, end)
+    stop = classify_stop(api, end)
     if stop in _COMPLETE:
         return None
     if end.details.strip():
@@ -106,22 +106,24 @@ class ReadReason(Protocol):
     def __call__(self, response: Any, tools: Iterable[Tool] = ()) -> str | None: ...
 
 
-def ending(api: Api, end: Callable[[ResponseT], End], text: Callable[[ResponseT], str]) -> tuple[ReadStop, ReadReason]:
+def make_stop_readers(
+    api: Api, end: Callable[[ResponseT], End], text: Callable[[ResponseT], str]
+) -> tuple[ReadStop, ReadReason]:
     """Make the functions `stop` and `reason` of a provider module from functions that read a response's end and its
     text."""
 
     def stop(response: Any, tools: Iterable[Tool] = ()) -> Stop:
         """Return why the model stopped. With the offered `tools`, JSON in the text that calls one is `"malformed"`
         too."""
-        found = stop_of(api, end(response))
+        found = classify_stop(api, end(response))
         return "malformed" if found == "end" and holds_text_call(text(response), tools) else found
 
     def reason(response: Any, tools: Iterable[Tool] = ()) -> str | None:
         """Return why the answer is missing or incomplete; `None` if the model ended or made calls."""
         found = end(response)
-        if stop_of(api, found) == "end" and holds_text_call(text(response), tools):
+        if classify_stop(api, found) == "end" and holds_text_call(text(response), tools):
             return "it wrote a call as text, and there is no call"
-        return reason_of(api, found)
+        return explain_stop(api, found)
 
     return stop, reason
 
@@ -142,7 +144,7 @@ _ENDS_EARLY: Mapping[Stop, str] = MappingProxyType(
 )
 
 
-def problem_of(api: Api, end: End) -> str | None:
+def find_turn_problem(api: Api, end: End) -> str | None:
     """Return the `problem` of all calls of a turn; `None` if the turn came to its end."""
     if end.open:
         return not_run_problem(_no_end(api, end))
@@ -176,7 +178,7 @@ def read_calls(
     key: str,
     read_one: Callable[[str, Any, str | None], ToolCall],
     end: Callable[[Any], End] | None,
-    ids: Callable[[Any, Sequence[Mapping[str, Any]], str], Sequence[str]] = ids_of,
+    ids: Callable[[Any, Sequence[Mapping[str, Any]], str], Sequence[str]] = list_ids,
 ) -> list[ToolCall]:
     """Return the calls in `items` of `response`, each read by `read_one(id, item, problem)`.
 
@@ -187,7 +189,7 @@ def read_calls(
     """
     if not items:
         return []
-    problem = None if end is None else problem_of(api, end(response))
+    problem = None if end is None else find_turn_problem(api, end(response))
     found = [read_one(id, item, problem) for id, item in zip(ids(response, items, key), items, strict=True)]
     return mark_repeats(found, items, key)
 
@@ -195,8 +197,8 @@ def read_calls(
 def read_function_call(id: str, item: Any, problem: str | None) -> ToolCall:
     """Read a call in the form `{"function": {"name", "arguments"}}`."""
     function = item.get("function")
-    function = function if type(function) is dict else fields_of(function)
-    return ToolCall(id, name_of(function), arguments(function.get("arguments")), problem=problem)
+    function = function if type(function) is dict else get_fields(function)
+    return ToolCall(id, read_name(function), arguments(function.get("arguments")), problem=problem)
 
 
 # Options of a request

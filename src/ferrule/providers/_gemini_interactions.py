@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ferrule.providers._api import Api, End, ending, read_calls
+from ferrule.providers._api import Api, End, make_stop_readers, read_calls
 from ferrule.providers._gemini_names import GEMINI_NAME
 from ferrule.providers._read import (
-    answered_call,
     arguments,
     base64_text,
     block_text,
     error_text,
-    fetched_address,
-    fields_of,
-    fields_of_each,
     fill_ids,
-    known_id,
+    get_fetch_address,
+    get_fields,
+    list_fields,
     media_type,
     name_in_history,
-    name_of,
-    object_or_text,
-    object_value,
+    parse_id,
+    parse_object_or_text,
     plain,
-    plain_list,
     read,
+    read_content_text,
+    read_name,
     read_text,
-    text_of,
+    require_call,
     text_or_parts,
+    to_object,
+    to_plain_list,
 )
 from ferrule.providers._stream import (
     Blocks,
@@ -64,7 +64,7 @@ API = Api(
 
 
 def _call_steps(response: Any) -> list[Mapping[str, Any]]:
-    return [step for step in fields_of_each(fields_of(response).get("steps")) if step.get("type") == "function_call"]
+    return [step for step in list_fields(get_fields(response).get("steps")) if step.get("type") == "function_call"]
 
 
 def calls(response: Any) -> list[ToolCall]:
@@ -74,12 +74,12 @@ def calls(response: Any) -> list[ToolCall]:
 
 def _read_call(id: str, step: Any, problem: str | None) -> ToolCall:
     given = arguments(step.get("arguments"))
-    return ToolCall(id, name_of(step), given, problem=problem, data={"type": "function_call"})
+    return ToolCall(id, read_name(step), given, problem=problem, data={"type": "function_call"})
 
 
 def _end(response: Any) -> End:
     status = read_text(response, "status")
-    errors = plain_list(read(response, "errors"))
+    errors = to_plain_list(read(response, "errors"))
     return End(
         status,
         open=status in ("", "queued", "in_progress"),
@@ -91,12 +91,12 @@ def _end(response: Any) -> End:
 def turn(response: Any) -> list[Any]:
     """Return the steps that the model made."""
     # The caller's steps are in the history already.
-    steps = [step for step in plain_list(read(response, "steps")) if step.get("type") not in _CALLER_STEPS]
+    steps = [step for step in to_plain_list(read(response, "steps")) if step.get("type") not in _CALLER_STEPS]
     requested = [step for step in steps if step.get("type") == "function_call"]
     fill_ids(response, requested, "id")
     for step in requested:
-        step["name"] = name_in_history(name_of(step), API.names)
-        step["arguments"] = to_jsonable(object_value(step.get("arguments")))
+        step["name"] = name_in_history(read_name(step), API.names)
+        step["arguments"] = to_jsonable(to_object(step.get("arguments")))
     return steps
 
 
@@ -105,11 +105,11 @@ _CALLER_STEPS = ("user_input", "function_result")
 
 def text(response: Any) -> str:
     """Return the model's text."""
-    steps = fields_of_each(fields_of(response).get("steps"))
-    return "".join(text_of(step.get("content")) for step in steps if step.get("type") == "model_output")
+    steps = list_fields(get_fields(response).get("steps"))
+    return "".join(read_content_text(step.get("content")) for step in steps if step.get("type") == "model_output")
 
 
-stop, reason = ending(API, _end, text)
+stop, reason = make_stop_readers(API, _end, text)
 
 
 def state(response: Any) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def state(response: Any) -> dict[str, Any]:
 
 def function_result(result: ToolResult) -> dict[str, Any]:
     """Return the `function_result` step for one result."""
-    call = answered_call(result)
+    call = require_call(result)
     step: dict[str, Any] = {
         "type": "function_result",
         "call_id": call.id,
@@ -140,7 +140,7 @@ def _content(block: Block) -> dict[str, Any]:
     if isinstance(block, Media):
         mime_type = media_type(block)
         kind = "image" if mime_type in API.images else "document" if mime_type == "application/pdf" else None
-        address = fetched_address(block)
+        address = get_fetch_address(block)
         where = {"data": base64_text(block)} if block.data else {"uri": address} if address else None
         if kind and where:
             return {"type": kind, "mime_type": mime_type, **where}
@@ -162,8 +162,8 @@ class Stream(TurnStream[Any, Any], readers=READERS):
         self._completed = False
 
     def _append_chunk(self, event: Any) -> bool:
-        fields = fields_of(event)
-        delta = fields_of(fields["delta"])
+        fields = get_fields(event)
+        delta = get_fields(fields["delta"])
         step, kind = self._steps.by_index[fields["index"]], delta["type"]
         text, chunks = (delta["text"], step.text) if kind == "text" else (delta["arguments"], step.arguments)
         if type(text) is str and chunks is not None and kind in ("text", "arguments_delta"):
@@ -197,19 +197,19 @@ class Stream(TurnStream[Any, Any], readers=READERS):
 
     def _begin(self, index: int | None, start: Any) -> None:
         start = start if isinstance(start, dict) else {}
-        self._steps.begin(known_id(start.get("id")), _StreamedStep(start, index))
+        self._steps.begin(parse_id(start.get("id")), _StreamedStep(start, index))
 
-    def _assembled(self) -> dict[str, Any]:
-        steps = [step.assembled() for step in self._steps] or plain_list(self._head.get("steps"))
+    def _assemble(self) -> dict[str, Any]:
+        steps = [step.assemble() for step in self._steps] or to_plain_list(self._head.get("steps"))
         found = {"status": "in_progress", **self._head, "steps": steps}
         return found if self._completed else found | {"status": "in_progress"}
 
     def partial(self) -> dict[str, Any]:
         """Return the interaction so far, in the form of one without a stream."""
-        found = self._assembled()
+        found = self._assemble()
         for step in found["steps"]:
             if step.get("type") == "function_call":
-                step["arguments"] = object_or_text(step.get("arguments"))
+                step["arguments"] = parse_object_or_text(step.get("arguments"))
         return plain(found)  # type: ignore[no-any-return]
 
 
@@ -222,8 +222,8 @@ class _StreamedStep:
         self.start = start
         self.index = index
         self.arguments: list[str] = []
-        self.content = [_to_continue(item) for item in plain_list(start.get("content"))]
-        self.summary = [_to_continue(item) for item in plain_list(start.get("summary"))]
+        self.content = [_to_continue(item) for item in to_plain_list(start.get("content"))]
+        self.summary = [_to_continue(item) for item in to_plain_list(start.get("summary"))]
         self.text: list[str] | None = None
         """The chunks of the unfinished text at the end of `content`."""
         self.more: dict[str, Any] = {}
@@ -242,7 +242,7 @@ class _StreamedStep:
         elif kind == "thought_summary":
             self._append_summary(read(delta, "content"))
         elif kind == "text_annotation_delta" and self.content:
-            merge_delta(self.content[-1], {"annotations": plain_list(delta.get("annotations"))})
+            merge_delta(self.content[-1], {"annotations": to_plain_list(delta.get("annotations"))})
         elif kind in ("image", "audio", "video", "document"):
             self.text = None
             self.content.append(delta)
@@ -257,7 +257,7 @@ class _StreamedStep:
         elif isinstance(content, dict):
             self.summary.append(_to_continue(content))
 
-    def assembled(self) -> dict[str, Any]:
+    def assemble(self) -> dict[str, Any]:
         found = {**self.start, **merged_value(self.more)}
         text = join_arguments(self.arguments)
         if text.strip():

@@ -6,7 +6,7 @@ import re
 from functools import reduce
 from typing import Any
 
-from ferrule.providers._gemini_names import either
+from ferrule.providers._gemini_names import read_either
 from ferrule.providers._stream import join_chunks
 
 _NAME_OR_INDEX = r"\.(?P<name>[^.\[\]]+)|\[(?P<index>\d{1,9})\]"
@@ -34,16 +34,16 @@ class PartialCall:
     def add(self, part: Any, partial: Any, more: bool) -> None:
         """Add a chunk: its values, and whether more come."""
         self.more = more
-        if either(part, "thought_signature", "thoughtSignature"):
+        if read_either(part, "thought_signature", "thoughtSignature"):
             self.signature = part
         for chunk in partial if isinstance(partial, list) else ():
-            path = str(either(chunk, "json_path", "jsonPath"))
+            path = str(read_either(chunk, "json_path", "jsonPath"))
             self.values.setdefault(path, []).extend(_chunk_value(chunk))
             self.open.discard(path)
-            if either(chunk, "will_continue", "willContinue"):
+            if read_either(chunk, "will_continue", "willContinue"):
                 self.open.add(path)
 
-    def assembled(self) -> dict[str, Any]:
+    def assemble(self) -> dict[str, Any]:
         """Return the call so far. An incomplete call has `willContinue`."""
         call: dict[str, Any] = {"id": self.id} if self.id else {}
         found = self._arguments()
@@ -74,9 +74,9 @@ _VALUES = (("string_value", "stringValue"), ("bool_value", "boolValue"), ("numbe
 
 def _chunk_value(chunk: Any) -> list[Any]:
     """Return a list with the value in a chunk, or an empty one. A whole number becomes an integer."""
-    if either(chunk, "null_value", "nullValue") is not None:
+    if read_either(chunk, "null_value", "nullValue") is not None:
         return [None]
-    found = [value for names in _VALUES if (value := either(chunk, *names)) is not None]
+    found = [value for names in _VALUES if (value := read_either(chunk, *names)) is not None]
     whole = [isinstance(value, float) and value.is_integer() and abs(value) < 2**53 for value in found]
     return [int(value) if is_whole else value for value, is_whole in zip(found, whole, strict=True)]
 

@@ -30,19 +30,19 @@ from ferrule.providers._schemas import (
     Subset,
     Walk,
     Written,
-    as_json,
+    add_description,
+    add_notes,
     bare,
     children,
     definition_name,
-    described,
-    distinct,
-    kinds_of,
+    format_json,
+    infer_types,
+    list_types,
+    list_values,
+    make_union,
+    map_inner,
     merge,
-    noted,
-    one_of,
-    types_of_values,
-    values_of,
-    with_inner,
+    remove_duplicates,
 )
 from ferrule.security.patterns import MOST_CHARACTERS
 from ferrule.values.frozen import FrozenDict
@@ -242,7 +242,7 @@ def _stays(root: FrozenDict, rules: PlainRules, tool: Tool | None) -> bool:
     refused = (found.has_booleans and not rules.booleans) or (found.has_any_items and rules.needs_items)
     if refused or not found.keywords <= rules.unchanged:
         return False
-    return rules.patterns or all(map(_is_checked, found.patterns))
+    return rules.patterns or all(map(_is_accepted_pattern, found.patterns))
 
 
 class _Loosening(Walk[PlainRules]):
@@ -259,7 +259,7 @@ class _Loosening(Walk[PlainRules]):
     def whole(self) -> tuple[Schema, str]:
         root = self.root
         if root.get("type") != "object" or root.keys() & {"$ref", "anyOf", "oneOf", "allOf"}:
-            root = self.folded(root, "$", frozenset({"#"})) or {}
+            root = self.fold(root, "$", frozenset({"#"})) or {}
             others = _MAY_DECLARE | {"additionalProperties"}
             if root.get("unevaluatedProperties") is False and not (self.dropped or root.keys() & others):
                 root["additionalProperties"] = False
@@ -280,7 +280,7 @@ class _Loosening(Walk[PlainRules]):
 
     # The root as one object
 
-    def folded(
+    def fold(
         self, given: Any, path: str, inside: frozenset[str], known: frozenset[str] | None = frozenset()
     ) -> Schema | None:
         """Return an object that accepts every object that `given` accepts; `None` if that accepts none.
@@ -294,7 +294,7 @@ class _Loosening(Walk[PlainRules]):
         followed = set()
         for part, at in parts:
             self.count_part()
-            if not _may_be_object(part):
+            if not _can_be_object(part):
                 return None
             schema = {} if part is True else {key: item for key, item in part.items() if key not in _SILENT | {"type"}}
             self.check_names(schema.get("properties", {}), at)
@@ -307,7 +307,7 @@ class _Loosening(Walk[PlainRules]):
                 followed.add(reference)
                 parts.append((self.resolved(reference, at), reference.replace("#", "$").replace("/", ".")))
             base = self.both(base, schema, at)
-        if len(unions) > 1 or base.keys() & _MAY_DECLARE or isinstance(_others(base), Mapping):
+        if len(unions) > 1 or base.keys() & _MAY_DECLARE or isinstance(_get_undeclared(base), Mapping):
             known = None
         for branches, at in unions:
             known = None if known is None else known | base.get("properties", {}).keys()
@@ -328,21 +328,21 @@ class _Loosening(Walk[PlainRules]):
         self, branches: list[Any], path: str, inside: frozenset[str], known: frozenset[str] | None
     ) -> Schema | None:
         """Return an object that accepts the objects of any branch. A text lists the fields of each form."""
-        all_forms = [self.folded(branch, f"{path}[{n}]", inside, known) for n, branch in enumerate(branches)]
+        all_forms = [self.fold(branch, f"{path}[{n}]", inside, known) for n, branch in enumerate(branches)]
         forms = [form for form in all_forms if form is not None]
         if len(forms) < 2:
             return forms[0] if forms else None
-        told = distinct([_form_text(form) for form in forms])
+        told = remove_duplicates([_form_text(form) for form in forms])
         more = f"; and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
         self.forms.append(f"One of these forms, where '?' may be left out: {'; '.join(told[:_MOST_TOLD])}{more}.")
         found: Schema = {"properties": {}}
         if self.dropped or any(form.keys() & _MAY_DECLARE for form in forms):
             known = None
         for name in dict.fromkeys(name for form in forms for name in form.get("properties", {})):
-            said = [_said_of(form, name) for form in forms]
+            said = [_list_property_schemas(form, name) for form in forms]
             is_narrow = all(said) or (known is not None and name not in known)
-            found["properties"][name] = _either(chain(*said)) if is_narrow else {}
-        others = [{} if self.dropped or form.keys() & _MAY_DECLARE else _others(form) for form in forms]
+            found["properties"][name] = _unite(chain(*said)) if is_narrow else {}
+        others = [{} if self.dropped or form.keys() & _MAY_DECLARE else _get_undeclared(form) for form in forms]
         if any(isinstance(one, Mapping) for one in others):
             found["additionalProperties"] = {}
         elif True in others:
@@ -362,15 +362,15 @@ class _Loosening(Walk[PlainRules]):
             if self.rules.booleans:
                 return given
             given = {} if given else {"not": {}}
-        if path != "$" and given.keys() <= self.rules.leaves and "array" not in kinds_of(given):
+        if path != "$" and given.keys() <= self.rules.leaves and "array" not in list_types(given):
             return given
         notes: Schema = dict(self.dropped) if path == "$" else {}
         schema = bare(given, ADDRESSES)
         schema, inside = self.referring(schema, path, inside, notes)
-        is_array = "array" in kinds_of(schema) or "prefixItems" in schema
+        is_array = "array" in list_types(schema) or "prefixItems" in schema
         items = self.array(schema, path, inside, notes) if is_array and self.rules.needs_items else {}
         self.keep(schema, path == "$", notes)
-        found = with_inner(schema, path, self.node, inside)
+        found = map_inner(schema, path, self.node, inside)
         for key in () if CONDITIONAL.keys().isdisjoint(found) else CONDITIONAL:
             beside = CONDITIONAL[key]
             if key in found and (found[key] != schema[key] or "$ref" in str(schema[key])):
@@ -378,7 +378,7 @@ class _Loosening(Walk[PlainRules]):
                 found = {word: item for word, item in found.items() if word not in notes}
         if "$ref" in found:
             found["$ref"] = self.reference(found["$ref"], path)
-        return noted(found | items, notes)
+        return add_notes(found | items, notes)
 
     def array(self, schema: Schema, path: str, inside: frozenset[str], notes: Schema) -> Schema:
         """Return `items` as one schema, and remove it from `schema`."""
@@ -405,7 +405,7 @@ class _Loosening(Walk[PlainRules]):
                 schema["anyOf"] = [{"$ref": schema.pop("$ref")}]
         written_out = "$ref" in schema and self.rules.references != "any"
         if written_out or ("allOf" in schema and self.rules.keeps is not None):
-            return self.flattened(schema, path, inside, notes)
+            return self.flatten(schema, path, inside, notes)
         return schema, inside
 
     def resolved(self, reference: Any, path: str) -> Mapping[str, Any]:
@@ -417,13 +417,13 @@ class _Loosening(Walk[PlainRules]):
     def define(self, reference: str) -> None:
         self.undefined.append(reference)
 
-    def is_written_out(self, reference: str, inside: frozenset[str]) -> bool:
+    def is_circular(self, reference: str, inside: frozenset[str]) -> bool:
         deep = len(inside) > _DEEPEST_WRITTEN_OUT or self.parts > _MOST_WRITTEN_OUT
-        return deep or super().is_written_out(reference, inside)
+        return deep or super().is_circular(reference, inside)
 
     def circle(self, reference: str, path: str) -> Schema:
         kind = self.resolved(reference, path).get("type")
-        return ({"type": kind} if kind else {}) | {"description": _again(reference.rpartition("/")[2])}
+        return ({"type": kind} if kind else {}) | {"description": _format_repetition(reference.rpartition("/")[2])}
 
     def keep(self, schema: Schema, root: bool, notes: Schema) -> None:
         """Remove the refused keywords from `schema`, and move their meaning for the model into `notes`."""
@@ -437,15 +437,15 @@ class _Loosening(Walk[PlainRules]):
             refused.add("additionalProperties")
         if rules.enums is not None and any(type(value) not in rules.enums for value in schema.get("enum", ())):
             refused.add("enum")
-        if not rules.patterns and "pattern" in schema and not _is_checked(schema["pattern"]):
+        if not rules.patterns and "pattern" in schema and not _is_accepted_pattern(schema["pattern"]):
             refused.add("pattern")
-        if not rules.patterns and not all(map(_is_checked, schema.get("patternProperties", ()))):
+        if not rules.patterns and not all(map(_is_accepted_pattern, schema.get("patternProperties", ()))):
             refused.add("patternProperties")
         if not refused:
             return
         if "patternProperties" in refused:
             refused.add("additionalProperties")
-        if refused & {"enum", "const"} and "type" not in schema and (kinds := types_of_values(schema)):
+        if refused & {"enum", "const"} and "type" not in schema and (kinds := infer_types(schema)):
             schema["type"] = kinds
         for key in [key for key in schema if key in refused]:
             value = schema[key]
@@ -458,7 +458,7 @@ class _Loosening(Walk[PlainRules]):
 def _loosen_circles(root: Schema) -> None:
     """Change each circle of definitions so that it leads back only through an optional property, or not at all."""
     nodes: dict[str, Schema] = {"#": root, **root.get("$defs", {})}
-    ways = {name: list(_ways(node, node, "")) for name, node in nodes.items()}
+    ways = {name: list(_list_ways(node, node, "")) for name, node in nodes.items()}
     # A definition comes after all its targets; one that leads to itself or to a later one closes a circle.
     place: dict[str, int] = {}
     seen: set[str] = set()
@@ -476,49 +476,51 @@ def _loosen_circles(root: Schema) -> None:
                 _cut_circle(node, parameter, target)
 
 
-def _ways(node: Schema, around: Schema, parameter: str) -> Iterator[tuple[str, Schema, str]]:
+def _list_ways(node: Schema, around: Schema, parameter: str) -> Iterator[tuple[str, Schema, str]]:
     """Yield the definitions to which `node` leads, except through optional properties: each with the nearest required
     property on the way and its owner, or else with the reference."""
     if "$ref" in node:
         yield definition_name(node["$ref"]), around if parameter else node, parameter
     for name in node.get("required", ()):
         if isinstance(item := node.get("properties", {}).get(name), dict):
-            yield from _ways(item, node, name)
+            yield from _list_ways(item, node, name)
     for item in children({**node, "properties": {}}):
-        yield from _ways(item, around, parameter)
+        yield from _list_ways(item, around, parameter)
 
 
 def _cut_circle(node: Schema, parameter: str, target: str) -> None:
     if not parameter:
         node.clear()
-        node["description"] = _again(target)
+        node["description"] = _format_repetition(target)
     elif parameter in node["required"]:
         node["required"] = [name for name in node["required"] if name != parameter]
-        described(node, node, {"required": [parameter]})
+        add_description(node, node, {"required": [parameter]})
 
 
-def _again(name: str) -> str:
+def _format_repetition(name: str) -> str:
     """Return the text at the second round of a circle."""
     return "all of this again" if name == "#" else f"{name} again, as above"
 
 
-def _may_be_object(given: Any) -> bool:
+def _can_be_object(given: Any) -> bool:
     if isinstance(given, bool):
         return given
-    return "object" in kinds_of(given, "object") and any(isinstance(value, dict) for value in values_of(given) or [{}])
+    return "object" in list_types(given, "object") and any(
+        isinstance(value, dict) for value in list_values(given) or [{}]
+    )
 
 
-def _said_of(form: Schema, name: str) -> list[Any]:
+def _list_property_schemas(form: Schema, name: str) -> list[Any]:
     """Return the schemas of a property in a form of a union, even if the form does not name it."""
     if name in form.get("properties", {}):
         return [form["properties"][name]]
-    others = _others(form)
+    others = _get_undeclared(form)
     if form.keys() & {"if", "dependentSchemas"} or not (others is False or isinstance(others, Mapping)):
         return []
     return [*form.get("patternProperties", {}).values(), *([] if others is False else [others])]
 
 
-def _others(form: Schema) -> Any:
+def _get_undeclared(form: Schema) -> Any:
     return form.get("additionalProperties", form.get("unevaluatedProperties"))
 
 
@@ -528,29 +530,29 @@ def _form_text(form: Schema) -> str:
     fields = []
     for name in dict.fromkeys([*properties, *required]):
         node = properties.get(name)
-        values = values_of(node) if isinstance(node, Mapping) else []
-        fixed = f" = {as_json(values[0])}" if len(values) == 1 else ""
+        values = list_values(node) if isinstance(node, Mapping) else []
+        fixed = f" = {format_json(values[0])}" if len(values) == 1 else ""
         fields.append(f"{name}{'' if name in required else '?'}{fixed}")
     others = ("properties", "required", "additionalProperties", "unevaluatedProperties", *ANNOTATIONS)
-    fields += [f"{key}: {as_json(item)}" for key, item in form.items() if key not in others]
+    fields += [f"{key}: {format_json(item)}" for key, item in form.items() if key not in others]
     words = f" ({form['description']})" if "description" in form else ""
     return (", ".join(fields) or "no fields") + words
 
 
-def _either(schemas: Iterable[Any]) -> Any:
+def _unite(schemas: Iterable[Any]) -> Any:
     """Return a schema that accepts the values of any of `schemas`; single values become one `enum`."""
-    schemas = distinct(schemas)
+    schemas = remove_duplicates(schemas)
     literal = ANNOTATIONS | {"enum", "const", "type"}
     if len(schemas) > 1 and all(
         isinstance(schema, Mapping) and schema.keys() & {"enum", "const"} and schema.keys() <= literal
         for schema in schemas
     ):
-        found: Schema = {"enum": distinct(chain(*map(values_of, schemas)))}
-        return {"type": types_of_values(found), **found}
-    return one_of(schemas)
+        found: Schema = {"enum": remove_duplicates(chain(*map(list_values, schemas)))}
+        return {"type": infer_types(found), **found}
+    return make_union(schemas)
 
 
-def _is_checked(pattern: str) -> bool:
+def _is_accepted_pattern(pattern: str) -> bool:
     """Return whether both checkers that OpenAI's API has been seen to use accept the pattern. Long patterns are not
     tried, because Python takes 4 µs to read each character."""
     if len(pattern) > MOST_CHARACTERS or _NOT_CHECKED.search(pattern):

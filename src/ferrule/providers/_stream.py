@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from ferrule.providers import Stop
 from ferrule.providers._api import ReadReason, ReadStop, not_run_problem
-from ferrule.providers._read import fields_of, known_id, object_or_text, plain, read
+from ferrule.providers._read import get_fields, parse_id, parse_object_or_text, plain, read
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean_text, to_json_text
 
@@ -69,13 +69,13 @@ class TurnStream(Generic[EventT, MessageT]):
     def _apply(self, event: Any) -> None:
         raise NotImplementedError
 
-    def _assembled(self) -> dict[str, Any]:
+    def _assemble(self) -> dict[str, Any]:
         raise NotImplementedError
 
     def _begin_response(self, known: Any, begun: Any) -> None:
         """Forget the response `known` if another one begins: a server that asks its model again sends the new answer
         after a part of the old one, and the model has not made the calls in that part."""
-        ids = [known_id(read(response, "id")) for response in (known, begun)]
+        ids = [parse_id(read(response, "id")) for response in (known, begun)]
         if known and ids[0] != ids[1]:
             error = self._error
             self.__init__()  # type: ignore[misc]
@@ -83,7 +83,7 @@ class TurnStream(Generic[EventT, MessageT]):
 
     def calls(self) -> list[ToolCall]:
         """Return the calls so far."""
-        found = self._readers.calls(self._assembled())
+        found = self._readers.calls(self._assemble())
         if self._error is None:
             return found
         problem = not_run_problem(f"the turn ended in an error ({self._error})")
@@ -91,16 +91,16 @@ class TurnStream(Generic[EventT, MessageT]):
 
     def partial(self) -> dict[str, Any]:
         """Return the response so far, in the form of one without a stream."""
-        return plain(self._assembled())  # type: ignore[no-any-return]
+        return plain(self._assemble())  # type: ignore[no-any-return]
 
     def turn(self) -> list[MessageT]:
         """Return the assistant's turn so far, with its signatures."""
-        return self._readers.turn(self._assembled())
+        return self._readers.turn(self._assemble())
 
     @property
     def stop(self) -> Stop:
         """The reason why the model stopped; `"other"` before its end, and after an error."""
-        return "other" if self._error is not None else self._readers.stop(self._assembled())
+        return "other" if self._error is not None else self._readers.stop(self._assemble())
 
     @property
     def error(self) -> str | None:
@@ -111,11 +111,11 @@ class TurnStream(Generic[EventT, MessageT]):
     def reason(self) -> str | None:
         """The reason why the answer is missing or incomplete, in the API's own words if it has some; never `None` if
         `stop` is neither `"end"` nor `"calls"`."""
-        return self._error if self._error is not None else self._readers.reason(self._assembled())
+        return self._error if self._error is not None else self._readers.reason(self._assemble())
 
     def state(self) -> dict[str, Any]:
         """Return the data for the next request besides the messages, as keyword arguments."""
-        return dict(self._readers.state(self._assembled()))
+        return dict(self._readers.state(self._assemble()))
 
 
 _LONGEST_ERROR = 1_000
@@ -124,10 +124,10 @@ _LONGEST_ERROR = 1_000
 def error_in_event(event: Any) -> str | None:
     """Return the error in an event, in any of the APIs' forms: `{"error": {...}}`, `{"error": text}` or
     `{"type": "error", "message": text}`."""
-    fields = fields_of(event)
+    fields = get_fields(event)
     inner = fields.get("data")
     if inner is not None:
-        fields = fields_of(inner)
+        fields = get_fields(inner)
     error = fields.get("error")
     if error is None and "error" in (fields.get("type"), fields.get("event_type"), fields.get("object")):
         error = fields
@@ -136,7 +136,7 @@ def error_in_event(event: Any) -> str | None:
 
 def describe_api_error(error: Any) -> str:
     """Return an API's error as `kind: message`, or any other value as text."""
-    fields = fields_of(error)
+    fields = get_fields(error)
     message = fields.get("message")
     kinds = [fields.get(key) for key in ("code", "type", "status")]
     kind = next((one for one in kinds if isinstance(one, str) and one and one != "error"), None)
@@ -390,10 +390,10 @@ class StreamedCall:
         if len(self.arguments) == 1 and self.arguments[0].strip() == "{}":
             return following.strip() == "{}"
         if self._whole is None and self._brackets.closed_in(self.arguments):
-            self._whole = isinstance(object_or_text(join_arguments(self.arguments)), dict)
+            self._whole = isinstance(parse_object_or_text(join_arguments(self.arguments)), dict)
         return self._whole is True
 
-    def assembled(self) -> dict[str, Any]:
+    def assemble(self) -> dict[str, Any]:
         """Return the call in the form of a message."""
         found: dict[str, Any] = {"id": self.id} if self.id else {}
         given: Any = join_arguments(self.arguments) if self.object is None or self.arguments else self.object
@@ -434,6 +434,6 @@ class StreamedCalls(Blocks[StreamedCall]):
         self.make_newest(id, call)
         return call
 
-    def assembled(self) -> list[dict[str, Any]]:
+    def assemble(self) -> list[dict[str, Any]]:
         """Return the calls in the form of a message."""
-        return [call.assembled() for call in self]
+        return [call.assemble() for call in self]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import WHERE_POSSIBLE, Strict
-from ferrule.providers._read import strict_wanted
+from ferrule.providers._read import make_named_test
 from ferrule.providers._schemas import (
     ANNOTATIONS,
     ANYTHING,
@@ -26,15 +26,15 @@ from ferrule.providers._schemas import (
     Subset,
     Walk,
     Written,
-    broken_rule,
+    add_description,
     children,
     definition_name,
-    described,
-    distinct,
     fail,
-    kinds_of,
-    types_of_values,
-    values_of,
+    find_broken_rule,
+    infer_types,
+    list_types,
+    list_values,
+    remove_duplicates,
     written,
 )
 from ferrule.values.frozen import FrozenDict, freeze
@@ -172,17 +172,17 @@ class _Rewriting(Walk[Rules]):
         notes: Schema = {}
         if "anyOf" in schema:
             branches = [self.node(item, f"{path}.anyOf[{n}]", inside) for n, item in enumerate(schema["anyOf"])]
-            found: Schema = {"anyOf": distinct(branches)}
+            found: Schema = {"anyOf": remove_duplicates(branches)}
         else:
             found = {"type": _types(schema, path)}
-            kinds = kinds_of(found)
+            kinds = list_types(found)
             found |= _literals(schema, path)
             if "object" in kinds:
                 found |= self.object(schema, path, inside)
             if "array" in kinds:
                 found |= self.array(schema, path, inside, notes)
         self.narrow(schema, found, notes, path)
-        return described(schema, found, notes)
+        return add_description(schema, found, notes)
 
     # One form for each meaning
 
@@ -198,15 +198,15 @@ class _Rewriting(Walk[Rules]):
         short = _MIXED_TYPES not in self.rules.most_together and _is_definition(reference)
         if schema.keys() <= ANNOTATIONS | {"$ref"} and (reference in inside or short):
             schema["anyOf"] = [{"$ref": schema.pop("$ref")}]  # if unions are counted, the reference is written out
-        schema, inside = self.flattened(schema, path, inside)
+        schema, inside = self.flatten(schema, path, inside)
         for key in ("$dynamicRef", "$recursiveRef", "unevaluatedItems"):
             if key in schema:
                 fail(path, f"{key!r} cannot be expressed: write out what it means")
         if "anyOf" in schema and schema.keys() - ANNOTATIONS - {"anyOf"}:
-            schema = self.distributed(schema, path)
+            schema = self.distribute(schema, path)
         return schema, inside
 
-    def distributed(self, schema: Schema, path: str) -> Schema:
+    def distribute(self, schema: Schema, path: str) -> Schema:
         """Move the keywords beside a union into each of its branches. If the branches only narrow, the union becomes a
         note."""
         branches = schema["anyOf"]
@@ -251,7 +251,7 @@ class _Rewriting(Walk[Rules]):
         return True if others in (None, True, {}) else self.node(others, f"{path}.additionalProperties", inside)
 
     def nullable(self, node: Schema) -> Schema:
-        if self.takes_null(node):
+        if self.is_nullable(node):
             return node
         apart: Schema = {key: node[key] for key in ("title", "description") if key in node}
         if "anyOf" in node:
@@ -259,9 +259,9 @@ class _Rewriting(Walk[Rules]):
         if node.keys() & {"$ref", "enum", "const"}:
             bare = {key: item for key, item in node.items() if key not in ("title", "description")}
             return {"anyOf": [bare, {"type": "null"}], **apart}
-        return node | {"type": [*kinds_of(node), "null"]}
+        return node | {"type": [*list_types(node), "null"]}
 
-    def takes_null(self, node: Schema, seen: set[str] | None = None) -> bool:
+    def is_nullable(self, node: Schema, seen: set[str] | None = None) -> bool:
         """Return whether null is among its values. `seen` are the definitions that are being checked already."""
         seen = set() if seen is None else seen
         if "$ref" in node:
@@ -270,12 +270,12 @@ class _Rewriting(Walk[Rules]):
             if not known or name in seen:
                 return False
             seen.add(name)
-            return self.takes_null(known, seen)
+            return self.is_nullable(known, seen)
         if "anyOf" in node:
-            return any(self.takes_null(item, seen) for item in node["anyOf"])
+            return any(self.is_nullable(item, seen) for item in node["anyOf"])
         if "enum" in node or "const" in node:
-            return None in values_of(node)
-        return "null" in kinds_of(node)
+            return None in list_values(node)
+        return "null" in list_types(node)
 
     def array(self, schema: Schema, path: str, inside: frozenset[str], notes: Schema) -> Schema:
         if not schema.get("prefixItems"):
@@ -323,7 +323,7 @@ def _is_definition(reference: Any) -> bool:
 
 
 def _types(schema: Schema, path: str) -> Any:
-    kind = schema.get("type") or types_of_values(schema) or fail(path, ANYTHING)
+    kind = schema.get("type") or infer_types(schema) or fail(path, ANYTHING)
     return kind[0] if isinstance(kind, list) and len(kind) == 1 else kind
 
 
@@ -331,7 +331,7 @@ def _literals(schema: Schema, path: str) -> Schema:
     found: Schema = {key: schema[key] for key in ("enum", "const") if key in schema}
     if len(found) == 2 and found["const"] not in found.pop("enum"):
         fail(path, "'const' is none of the enum's values: leave one of the two out")
-    if any(isinstance(value, dict | list) for value in values_of(found)):
+    if any(isinstance(value, dict | list) for value in list_values(found)):
         fail(path, "an enum or const may hold texts, numbers, booleans and null only: give each value a name instead")
     return found
 
@@ -375,7 +375,7 @@ def _levels(node: Mapping[str, Any], root: Mapping[str, Any], known: dict[str, i
 
 
 def _characters(node: Mapping[str, Any]) -> int:
-    words = [*values_of(node), *node.get("properties", ()), *node.get("$defs", ())]
+    words = [*list_values(node), *node.get("properties", ()), *node.get("$defs", ())]
     return sum(len(word) for word in words if isinstance(word, str))
 
 
@@ -406,18 +406,18 @@ def check_request(tools: Sequence[Tool], rules: Rules) -> None:
         DefinitionError: Some tools cannot be strict (the text has all of them), or exceed a limit together (the text
             has the limit, the count and the tools with the largest shares).
     """
-    broken = [(tool.name, *found) for tool in tools if (found := broken_rule(tool, rules)) is not None]
+    broken = [(tool.name, *found) for tool in tools if (found := find_broken_rule(tool, rules)) is not None]
     if len(broken) > 1:  # a single problem is reported when the tool is written
         places: dict[str, list[str]] = {}
         for name, path, rule in broken:
             places.setdefault(rule, []).append(f"{name!r} at {path}")
         each = "; ".join(f"{', '.join(places[rule])}: {rule}" for rule in places)
         raise DefinitionError(f"{len(broken)} tools cannot be strict for {rules.provider}: {each}. {rules.remedy}")
-    for over in over_limits(tools, rules):
+    for over in find_exceeded_limits(tools, rules):
         raise DefinitionError(f"{over}. Leave strict out for some of them")
 
 
-def over_limits(tools: Sequence[Tool], rules: Rules) -> Iterator[str]:
+def find_exceeded_limits(tools: Sequence[Tool], rules: Rules) -> Iterator[str]:
     """Yield the exceeded limits of the strict `tools` of one request, each with the count and the tools with the
     largest shares."""
     for what, most in rules.most_together.items():
@@ -430,19 +430,19 @@ def over_limits(tools: Sequence[Tool], rules: Rules) -> Iterator[str]:
             yield f"{rules.provider} takes at most {most} {what} in one request, and these are {total}: {each}"
 
 
-def chosen_strict(tools: Sequence[Tool], strict: Strict, rules: Rules | None) -> Callable[[Tool], bool]:
+def make_strict_test(tools: Sequence[Tool], strict: Strict, rules: Rules | None) -> Callable[[Tool], bool]:
     """Return a function that tells which tools of a request are strict.
 
     Raises:
         DefinitionError: `strict` names a missing tool.
     """
     if strict != WHERE_POSSIBLE:
-        return strict_wanted(tools, strict)
-    plain = left_plain(tools, rules)
+        return make_named_test(tools, strict)
+    plain = explain_left_plain(tools, rules)
     return lambda tool: tool.name not in plain
 
 
-def left_plain(tools: Sequence[Tool], rules: Rules | None) -> dict[str, str]:
+def explain_left_plain(tools: Sequence[Tool], rules: Rules | None) -> dict[str, str]:
     """Return the tools that `strict="where possible"` leaves plain, by name, and why.
 
     Earlier tools go first, as far as the limits of one request allow: adding a tool at the end changes none of them.
@@ -452,7 +452,7 @@ def left_plain(tools: Sequence[Tool], rules: Rules | None) -> dict[str, str]:
     found: dict[str, str] = {}
     total = dict.fromkeys(rules.most_together, 0)
     for tool in tools:
-        why = _hinders(tool, rules, total)
+        why = _find_hindrance(tool, rules, total)
         if why:
             found[tool.name] = why
     if not (found and rules.all_or_none):
@@ -462,10 +462,10 @@ def left_plain(tools: Sequence[Tool], rules: Rules | None) -> dict[str, str]:
     return {tool.name: found.get(tool.name, others) for tool in tools}
 
 
-def _hinders(tool: Tool, rules: Rules, total: dict[str, int]) -> str:
+def _find_hindrance(tool: Tool, rules: Rules, total: dict[str, int]) -> str:
     """Return why the tool cannot be strict beside those already counted in `total`. If it can be, return an empty text
     and count it in `total`."""
-    broken = broken_rule(tool, rules)
+    broken = find_broken_rule(tool, rules)
     if broken is not None:
         return f"at {broken[0]}, {broken[1]}"
     counts = written(tool, rules).counts

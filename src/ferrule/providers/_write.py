@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 from ferrule.definition.toolset import SEARCH_TAG
 from ferrule.errors import DefinitionError
 from ferrule.providers import Strict
-from ferrule.providers._read import found_in, list_of_tools, split_deferred
+from ferrule.providers._read import list_tools, read_found_tools, separate_deferred_tools
 from ferrule.providers._schemas import Subset, written
-from ferrule.providers._strict import Rules, check_request, chosen_strict, refuse_strict
+from ferrule.providers._strict import Rules, check_request, make_strict_test, refuse_strict
 from ferrule.values.frozen import freeze
 
 if TYPE_CHECKING:
@@ -77,11 +77,11 @@ class Definitions:
             DefinitionError: A tool's schema cannot be sent or strict, the strict tools are too many, or a name belongs
                 to no tool.
         """
-        listed = list_of_tools(toolset)
-        is_strict = chosen_strict(listed, strict, self.strict)
-        first, later = split_deferred(listed, deferred)
-        later = [tool for tool in first if self._defers_itself(tool)] + later
-        first = [tool for tool in first if not self._defers_itself(tool)]
+        listed = list_tools(toolset)
+        is_strict = make_strict_test(listed, strict, self.strict)
+        first, later = separate_deferred_tools(listed, deferred)
+        later = [tool for tool in first if self._is_deferred(tool)] + later
+        first = [tool for tool in first if not self._is_deferred(tool)]
         tools = first + later
         if self.strict is None:
             refuse_strict(tools, is_strict, self.plain.provider, self.no_strict_hint)
@@ -100,30 +100,30 @@ class Definitions:
                 definition.pop(self.examples, None)
         return found[: len(first)], found[len(first) :]
 
-    def write_found(self, result: ToolResult) -> list[Any]:
+    def write_found_tools(self, result: ToolResult) -> list[Any]:
         """Return the deferred definitions of the tools that a search tool found."""
         definitions = []
-        for one in found_in(result):
+        for one in read_found_tools(result):
             schema, told, _ = self.plain.write(freeze(one["input_schema"]))
-            described = self._described(one["name"], one["description"], told)
+            described = self._describe(one["name"], one["description"], told)
             definitions.append({**self.head, **described, self.key: schema, **self.plain_mark, "defer_loading": True})
         return definitions
 
-    def _described(self, name: str, description: str, told: str) -> dict[str, Any]:
+    def _describe(self, name: str, description: str, told: str) -> dict[str, Any]:
         """Return the name, and the description if there is one. `told` may already begin with it."""
         if told:
             begun = f"{told}\n\n".startswith(f"{description}\n\n")
             description = told if begun else "\n\n".join(filter(None, [description, told]))
         return {"name": name, "description": description} if description else {"name": name}
 
-    def _defers_itself(self, tool: Tool) -> bool:
+    def _is_deferred(self, tool: Tool) -> bool:
         return self.defers and bool(tool.provider.get(self.name, {}).get("defer_loading"))
 
     def _write(self, tool: Tool, strict: bool) -> dict[str, Any]:
         """Return a tool's name, its description if it has one, and its schema."""
         rules, mark = (self.strict, self.strict_mark) if strict and self.strict else (self.plain, self.plain_mark)
         schema, told, _ = written(tool, rules)
-        found = {**self.head, **self._described(tool.wire_name, tool.description, told), self.key: schema, **mark}
+        found = {**self.head, **self._describe(tool.wire_name, tool.description, told), self.key: schema, **mark}
         if self.examples and tool.examples:
             shown = [{key: example[key] for key in example if key not in tool.hidden} for example in tool.examples]
             found[self.examples] = shown

@@ -6,34 +6,34 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, foreign_problem, read_calls
+from ferrule.providers._api import Api, End, chosen, foreign_problem, make_stop_readers, read_calls
 from ferrule.providers._plain import PLAIN_ANTHROPIC
 from ferrule.providers._read import (
-    answered_call,
     arguments,
     base64_text,
     block_text,
+    drop_last_thoughts,
     error_text,
-    fetched_address,
-    fields_of,
-    fields_of_each,
     fill_ids,
-    found_in,
+    get_fetch_address,
+    get_fields,
     is_null,
-    known_id,
+    list_fields,
+    list_sent_fields,
     media_type,
     name_in_history,
-    name_of,
-    non_blank,
-    object_or_text,
-    object_value,
+    parse_id,
+    parse_object_or_text,
     plain,
-    plain_list,
     read,
+    read_found_tools,
     read_list,
+    read_name,
     read_text,
-    sent_names,
-    without_last_thoughts,
+    require_call,
+    to_non_blank,
+    to_object,
+    to_plain_list,
 )
 from ferrule.providers._stream import Blocks, Readers, TurnStream, as_index, join_arguments, join_chunks
 from ferrule.providers._strict import ANTHROPIC
@@ -128,8 +128,8 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in a message, in order. Their `data` holds a caller and a toolset's name if the API sent
     them."""
-    message = fields_of(response)
-    requested = [block for block in fields_of_each(message.get("content")) if block.get("type") == "tool_use"]
+    message = get_fields(response)
+    requested = [block for block in list_fields(message.get("content")) if block.get("type") == "tool_use"]
     end = None if message.get("stop_reason") == "tool_use" else _end
     return read_calls(_API, response, requested, "id", _read_call, end)
 
@@ -137,10 +137,10 @@ def calls(response: Response) -> list[ToolCall]:
 def _read_call(id: str, block: Any, problem: str | None) -> ToolCall:
     toolset = block.get("toolset_name")
     if toolset:
-        problem = problem or foreign_problem(f"{name_of(block)!r} of Anthropic's toolset {str(toolset)!r}")
+        problem = problem or foreign_problem(f"{read_name(block)!r} of Anthropic's toolset {str(toolset)!r}")
     kept = {key: block[key] for key in ("caller", "toolset_name") if block.get(key)}
     return ToolCall(
-        id, name_of(block), arguments(block.get("input")), problem=problem, data=plain(kept) if kept else None
+        id, read_name(block), arguments(block.get("input")), problem=problem, data=plain(kept) if kept else None
     )
 
 
@@ -162,16 +162,16 @@ def turn(response: Response) -> list[MessageParam]:
     message cannot be `thinking`").
     """
     content = read(response, "content")
-    blocks = [{"type": "text", "text": clean_text(content)}] if isinstance(content, str) else plain_list(content)
+    blocks = [{"type": "text", "text": clean_text(content)}] if isinstance(content, str) else to_plain_list(content)
     fill_ids(response, [block for block in blocks if block.get("type") == "tool_use"], "id")
     kept: list[Any] = [block for block in blocks if block.get("type") != "text" or block.get("text")]
-    kept = without_last_thoughts(kept, lambda block: block.get("type") in _THOUGHTS)
+    kept = drop_last_thoughts(kept, lambda block: block.get("type") in _THOUGHTS)
     for block in kept:
         ours = block.get("type") == "tool_use"
         if ours:
-            block["name"] = name_in_history(name_of(block))
+            block["name"] = name_in_history(read_name(block))
         if (ours or "input" in block) and not isinstance(block.get("input"), dict):
-            block["input"] = to_jsonable(object_value(block.get("input")))
+            block["input"] = to_jsonable(to_object(block.get("input")))
     return [{"role": "assistant", "content": kept}] if kept else []
 
 
@@ -180,11 +180,11 @@ _THOUGHTS = ("thinking", "redacted_thinking")
 
 def text(response: Response) -> str:
     """Return the model's text."""
-    blocks = fields_of_each(fields_of(response).get("content"))
+    blocks = list_fields(get_fields(response).get("content"))
     return "".join(read_text(block, "text") for block in blocks if block.get("type") == "text")
 
 
-stop, reason = ending(_API, _end, text)
+stop, reason = make_stop_readers(_API, _end, text)
 
 
 def state(response: Response) -> State:
@@ -201,10 +201,10 @@ def results(results: Iterable[ToolResult]) -> list[MessageParam]:
 
 
 def _result(result: ToolResult) -> dict[str, Any]:
-    call = answered_call(result)
+    call = require_call(result)
     block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call.id}
     if result.status == "ok":
-        references = [{"type": "tool_reference", "tool_name": one["name"]} for one in found_in(result)]
+        references = [{"type": "tool_reference", "tool_name": one["name"]} for one in read_found_tools(result)]
         shown = [_content(item) for item in result.content] or [{"type": "text", "text": '""'}]
         block["content"] = references or shown
     else:
@@ -219,14 +219,14 @@ def referred(messages: Iterable[Any]) -> list[str]:
     """Return the names of the tools to which the messages refer because a search found them, each once. This API
     refuses a request without their definitions. The definitions may be deferred."""
     found: list[str] = []
-    for message in fields_of_each(list(messages)):
-        for block in fields_of_each(message.get("content")):
+    for message in list_fields(list(messages)):
+        for block in list_fields(message.get("content")):
             shown = block.get("content")
             if block.get("type") == "tool_search_tool_result":
                 shown = read(shown, "tool_references")
             elif block.get("type") != "tool_result":
                 continue
-            references = [one for one in fields_of_each(shown) if one.get("type") == "tool_reference"]
+            references = [one for one in list_fields(shown) if one.get("type") == "tool_reference"]
             found += [read_text(one, "tool_name") for one in references]
     return list(dict.fromkeys(found))
 
@@ -238,13 +238,13 @@ def _content(block: Block) -> dict[str, Any]:
             return {"type": "image", "source": source}
         if source and kind == "application/pdf":
             return {"type": "document", "source": source} | ({"title": block.name} if block.name else {})
-    return {"type": "text", "text": non_blank(block_text(block))}
+    return {"type": "text", "text": to_non_blank(block_text(block))}
 
 
 def _source(block: Media) -> dict[str, Any] | None:
     if block.data:
         return {"type": "base64", "media_type": media_type(block), "data": base64_text(block)}
-    address = fetched_address(block)
+    address = get_fetch_address(block)
     return {"type": "url", "url": address} if address else None
 
 
@@ -272,11 +272,11 @@ class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, t
         self._ended = False
 
     def _append_chunk(self, event: Any) -> bool:
-        fields = fields_of(event)
-        delta = fields_of(fields["delta"])
+        fields = get_fields(event)
+        delta = get_fields(fields["delta"])
         field = _DELTA_FIELDS[delta["type"]]
         text = delta[field]
-        if type(text) is str and len(sent_names(fields["delta"])) == 2:
+        if type(text) is str and len(list_sent_fields(fields["delta"])) == 2:
             self._blocks.by_index[fields["index"]].chunks[field].append(text)
             return True
         return False
@@ -300,7 +300,7 @@ class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, t
 
     def _begin(self, index: int | None, start: Any) -> None:
         start = start if isinstance(start, dict) else {}
-        self._blocks.begin(known_id(start.get("id")), _StreamedBlock(start, index))
+        self._blocks.begin(parse_id(start.get("id")), _StreamedBlock(start, index))
 
     def _continue(self, index: int | None, delta: Any) -> None:
         """Add a delta of a new kind, or of a block without a start."""
@@ -317,8 +317,8 @@ class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, t
             else:
                 block.start[key] = value
 
-    def _assembled(self) -> dict[str, Any]:
-        content = [*plain_list(self._message.get("content")), *(block.assembled() for block in self._blocks)]
+    def _assemble(self) -> dict[str, Any]:
+        content = [*to_plain_list(self._message.get("content")), *(block.assemble() for block in self._blocks)]
         found = {**self._message, **self._delta, "content": content}
         usage = {**_without_nulls(self._message.get("usage")), **_without_nulls(self._delta.get("usage"))}
         if usage:
@@ -329,12 +329,12 @@ class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, t
 
     def partial(self) -> dict[str, Any]:
         """Return the message so far, in the form of one without a stream."""
-        found: dict[str, Any] = plain(self._assembled())
+        found: dict[str, Any] = plain(self._assemble())
         for block in found["content"]:
             if "input" in block:
                 # For a tool of ours, *decode* handles text that is no JSON.
-                given = object_or_text(block["input"])
-                block["input"] = given if block.get("type") == "tool_use" else to_jsonable(object_value(given))
+                given = parse_object_or_text(block["input"])
+                block["input"] = given if block.get("type") == "tool_use" else to_jsonable(to_object(given))
         return found
 
     def turn(self) -> list[MessageParam]:
@@ -353,7 +353,7 @@ class _StreamedBlock:
         self.chunks: dict[str, list[str]] = {field: [] for field in _FIELD_KINDS}
         self.citations: list[Any] = []
 
-    def assembled(self) -> dict[str, Any]:
+    def assemble(self) -> dict[str, Any]:
         found = dict(self.start)
         for field, chunks in self.chunks.items():
             if chunks and field != "partial_json":

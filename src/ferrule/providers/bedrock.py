@@ -9,32 +9,32 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, no_state, read_calls
+from ferrule.providers._api import Api, End, chosen, make_stop_readers, no_state, read_calls
 from ferrule.providers._plain import PLAIN_BEDROCK
 from ferrule.providers._read import (
-    answered_call,
     arguments,
     block_text,
+    drop_last_thoughts,
     error_text,
-    fetched_address,
-    fields_of,
-    ids_of,
+    get_fetch_address,
+    get_fields,
     is_null,
-    known_id,
-    lossless_json,
+    list_ids,
     marked_error_text,
     media_type,
     name_in_history,
-    name_of,
-    non_blank,
-    object_or_text,
-    object_value,
+    parse_id,
+    parse_lossless_json,
+    parse_object_or_text,
     plain,
     read,
+    read_content_text,
     read_list,
+    read_name,
     read_text,
-    text_of,
-    without_last_thoughts,
+    require_call,
+    to_non_blank,
+    to_object,
 )
 from ferrule.providers._stream import (
     Blocks,
@@ -145,13 +145,13 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 
 def calls(response: Mapping[str, Any]) -> list[ToolCall]:
     """Return the calls in a message, in order, without those of server tools."""
-    response = fields_of(response)
+    response = get_fields(response)
     end = None if response.get("stopReason") == "tool_use" else _end
     return read_calls(_API, response, _client_tool_uses(response), "toolUseId", _read_call, end)
 
 
 def _read_call(id: str, use: Any, problem: str | None) -> ToolCall:
-    return ToolCall(id, name_of(use), arguments(use.get("input")), problem=problem)
+    return ToolCall(id, read_name(use), arguments(use.get("input")), problem=problem)
 
 
 def _end(response: Mapping[str, Any]) -> End:
@@ -162,13 +162,13 @@ def _end(response: Mapping[str, Any]) -> End:
     )
 
 
-def _content_of(response: Any) -> list[Any]:
-    content = fields_of(fields_of(fields_of(response).get("output")).get("message")).get("content")
+def _list_content(response: Any) -> list[Any]:
+    content = get_fields(get_fields(get_fields(response).get("output")).get("message")).get("content")
     return content if isinstance(content, list) else []
 
 
 def _client_tool_uses(response: Any) -> list[dict[str, Any]]:
-    return [use for block in _content_of(response) if (use := _client_tool_use(block)) is not None]
+    return [use for block in _list_content(response) if (use := _client_tool_use(block)) is not None]
 
 
 def _client_tool_use(block: Any) -> dict[str, Any] | None:
@@ -190,25 +190,25 @@ def turn(response: Mapping[str, Any]) -> list[dict[str, Any]]:
     Bytes (redacted reasoning) stay bytes, as in boto3. Some blocks are left out, because this API sends them but
     refuses them in a history: blank text blocks, unsigned reasoning, reasoning at the end.
     """
-    ids = iter(ids_of(response, _client_tool_uses(response), "toolUseId"))
+    ids = iter(list_ids(response, _client_tool_uses(response), "toolUseId"))
     kept = []
-    for block in _content_of(response):
+    for block in _list_content(response):
         use = block.get("toolUse") if type(block) is dict else None
         if type(use) is dict and _client_tool_use(block) is not None:
             # `type` is for the server's own: botocore's ToolUseType.
-            use = {"toolUseId": wire_id(next(ids)), "name": name_in_history(name_of(use)), "input": use.get("input")}
+            use = {"toolUseId": wire_id(next(ids)), "name": name_in_history(read_name(use)), "input": use.get("input")}
         sent = {"toolUse": _tool_use_in_history(use)} if type(use) is dict else plain(block, keep_bytes=True)
-        if isinstance(sent, dict) and not _blank(sent) and _is_signed(sent):
+        if isinstance(sent, dict) and not _is_blank(sent) and _is_signed(sent):
             kept.append(sent)
-    kept = without_last_thoughts(kept, lambda block: "reasoningContent" in block)
+    kept = drop_last_thoughts(kept, lambda block: "reasoningContent" in block)
     return [{"role": "assistant", "content": kept}] if kept else []
 
 
 def _tool_use_in_history(use: dict[str, Any]) -> dict[str, Any]:
-    return {**plain({**use, "input": None}, keep_bytes=True), "input": to_jsonable(object_value(use.get("input")))}
+    return {**plain({**use, "input": None}, keep_bytes=True), "input": to_jsonable(to_object(use.get("input")))}
 
 
-def _blank(block: dict[str, Any]) -> bool:
+def _is_blank(block: dict[str, Any]) -> bool:
     return not block or ("text" in block and not str(block["text"] or "").strip())
 
 
@@ -223,14 +223,14 @@ def _is_signed(block: dict[str, Any]) -> bool:
 
 def text(response: Mapping[str, Any]) -> str:
     """Return the model's text."""
-    return "".join(map(_text_of_block, _content_of(response)))
+    return "".join(map(_text_of_block, _list_content(response)))
 
 
 def _text_of_block(block: Any) -> str:
-    return read_text(block, "text") or text_of(read(read(block, "citationsContent"), "content"))
+    return read_text(block, "text") or read_content_text(read(read(block, "citationsContent"), "content"))
 
 
-stop, reason = ending(_API, _end, text)
+stop, reason = make_stop_readers(_API, _end, text)
 state = no_state
 
 
@@ -268,7 +268,7 @@ _EVERY_MEDIA = frozenset({*RESULT_MEDIA, "video", "s3"})
 
 
 def _result(result: ToolResult, status: bool, media: frozenset[str]) -> dict[str, Any]:
-    id = wire_id(answered_call(result).id)
+    id = wire_id(require_call(result).id)
     if result.status == "ok":
         content = [_content(item, f"{id} {at}", media) for at, item in enumerate(result.content)]
         return {"toolUseId": id, "content": content or [{"text": '""'}]}
@@ -283,8 +283,8 @@ def _content(block: Block, where: str, media: frozenset[str]) -> dict[str, Any]:
         if part and part.keys() <= media:
             return part
     text = block_text(block)
-    structured = lossless_json(text)
-    return {"json": structured} if isinstance(structured, dict) else {"text": non_blank(text)}
+    structured = parse_lossless_json(text)
+    return {"json": structured} if isinstance(structured, dict) else {"text": to_non_blank(text)}
 
 
 def _media_part(block: Media, where: str, fetches: bool) -> dict[str, Any] | None:
@@ -304,7 +304,7 @@ def _media_part(block: Media, where: str, fetches: bool) -> dict[str, Any] | Non
 def _source(block: Media, fetches: bool) -> dict[str, Any] | None:
     if block.data:
         return {"bytes": block.data}
-    address = fetched_address(block, ("s3://",)) if fetches else None
+    address = get_fetch_address(block, ("s3://",)) if fetches else None
     return {"s3Location": {"uri": address}} if address else None
 
 
@@ -352,7 +352,7 @@ class _StreamedBlock:
             if said := {name: text for name in names if isinstance(text := read(delta.get(key), name), str)}:
                 merge_delta(self.said, {key: said})
 
-    def assembled(self) -> list[dict[str, Any]]:
+    def assemble(self) -> list[dict[str, Any]]:
         """Return the block in the form of a message; its input is still text."""
         found: list[dict[str, Any]] = []
         said = merged_value(self.said)
@@ -416,14 +416,14 @@ class Stream(
 
     def _start_block(self, event: dict[str, Any]) -> None:
         index = as_index(event.get("contentBlockIndex"))
-        start = {key: item for key, item in fields_of(event.get("start")).items() if isinstance(item, dict)}
-        id = known_id(start.get("toolUse", {}).get("toolUseId"))
+        start = {key: item for key, item in get_fields(event.get("start")).items() if isinstance(item, dict)}
+        id = parse_id(start.get("toolUse", {}).get("toolUseId"))
         self._blocks.begin(id, _StreamedBlock(index, start))
 
     def _add_delta(self, event: dict[str, Any]) -> None:
         index = as_index(event.get("contentBlockIndex"))
         block = self._blocks.by_index.get(index) or self._blocks.begin(None, _StreamedBlock(index, {}))
-        block.add(fields_of(event.get("delta")))
+        block.add(get_fields(event.get("delta")))
 
     def _close(self, event: dict[str, Any]) -> None:
         self._blocks.by_index.pop(as_index(event.get("contentBlockIndex")), None)
@@ -432,18 +432,18 @@ class Stream(
         self._stop_reason = read_text(event, "stopReason")
         self._metadata |= {key: item for key, item in event.items() if key != "stopReason"}
 
-    def _assembled(self) -> dict[str, Any]:
-        content = [assembled for block in self._blocks for assembled in block.assembled()]
+    def _assemble(self) -> dict[str, Any]:
+        content = [assemble for block in self._blocks for assemble in block.assemble()]
         message = {"role": "assistant", "content": content}
         return {**self._metadata, "output": {"message": message}, "stopReason": self._stop_reason}
 
     def partial(self) -> dict[str, Any]:
         """Return the response so far, in the form of `converse`."""
-        found: dict[str, Any] = plain(self._assembled(), keep_bytes=True)
-        for block in _content_of(found):
+        found: dict[str, Any] = plain(self._assemble(), keep_bytes=True)
+        for block in _list_content(found):
             use = block.get("toolUse")
             if use is not None:
                 # For a tool of ours, *decode* handles text that is no JSON.
-                given = object_or_text(use["input"])
-                use["input"] = to_jsonable(object_value(given)) if _client_tool_use(block) is None else given
+                given = parse_object_or_text(use["input"])
+                use["input"] = to_jsonable(to_object(given)) if _client_tool_use(block) is None else given
         return found

@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, no_state, read_calls, read_function_call
-from ferrule.providers._chat import calls_in_history
+from ferrule.providers._api import Api, End, chosen, make_stop_readers, no_state, read_calls, read_function_call
+from ferrule.providers._chat import write_calls_for_history
 from ferrule.providers._plain import PLAIN_COHERE
 from ferrule.providers._read import (
-    answered_call,
     block_text,
     error_text,
-    fields_of,
-    fields_of_each,
     fill_ids,
+    get_fields,
     is_null,
-    known_id,
-    list_of_tools,
-    non_blank,
+    list_fields,
+    list_tools,
+    parse_id,
     plain,
-    plain_list,
     read,
+    read_content_text,
     read_text,
-    text_of,
+    require_call,
+    to_non_blank,
+    to_plain_list,
 )
 from ferrule.providers._stream import (
     Readers,
@@ -40,7 +40,7 @@ from ferrule.providers._stream import (
     merge_delta,
     merged_value,
 )
-from ferrule.providers._strict import COHERE, chosen_strict
+from ferrule.providers._strict import COHERE, make_strict_test
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
 from ferrule.values.result import ToolResult
@@ -94,8 +94,8 @@ def tools(
         DefinitionError: A tool's schema cannot be sent or strict, strict ones are too large together, `strict` names
             only some of the tools, or a name belongs to no tool.
     """
-    offered = list_of_tools(toolset)
-    some = sum(map(chosen_strict(offered, strict, COHERE), offered))
+    offered = list_tools(toolset)
+    some = sum(map(make_strict_test(offered, strict, COHERE), offered))
     if 0 < some < len(offered):
         raise DefinitionError(
             f"Cohere is strict for all tools of a request or for none, and strict=... names {some} of {len(offered)}: "
@@ -111,8 +111,8 @@ def strict_tools(toolset: Iterable[Tool], strict: Strict) -> bool:
     Raises:
         DefinitionError: A name belongs to no tool.
     """
-    offered = list_of_tools(toolset)
-    return any(map(chosen_strict(offered, strict, COHERE), offered))
+    offered = list_tools(toolset)
+    return any(map(make_strict_test(offered, strict, COHERE), offered))
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
@@ -128,7 +128,7 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in a response, in order."""
-    requested = fields_of_each(fields_of(fields_of(response).get("message")).get("tool_calls"))
+    requested = list_fields(get_fields(get_fields(response).get("message")).get("tool_calls"))
     end = None if read(response, "finish_reason") == "TOOL_CALL" else _end
     return read_calls(_API, response, requested, "id", read_function_call, end)
 
@@ -137,7 +137,7 @@ def _end(response: Response) -> End:
     return End(
         read_text(response, "finish_reason"),
         open=is_null(response, "finish_reason"),
-        calls=bool(fields_of_each(fields_of(read(response, "message")).get("tool_calls"))),
+        calls=bool(list_fields(get_fields(read(response, "message")).get("tool_calls"))),
         details=describe_api_error(error) if (error := read(response, "error")) else "",
     )
 
@@ -147,9 +147,9 @@ def turn(response: Response) -> list[Any]:
     message = plain(read(response, "message"))
     if not isinstance(message, dict):
         return []
-    message["tool_calls"] = plain_list(message.get("tool_calls"))
+    message["tool_calls"] = to_plain_list(message.get("tool_calls"))
     fill_ids(response, message["tool_calls"], "id")
-    calls_in_history(message["tool_calls"])
+    write_calls_for_history(message["tool_calls"])
     # The API refuses null and empty fields in a history.
     kept = {key: item for key, item in message.items() if key != "role" and item not in (None, "", [])}
     return [{"role": "assistant", **kept}] if kept else []
@@ -157,10 +157,10 @@ def turn(response: Response) -> list[Any]:
 
 def text(response: Response) -> str:
     """Return the model's text."""
-    return text_of(fields_of(read(response, "message")).get("content"))
+    return read_content_text(get_fields(read(response, "message")).get("content"))
 
 
-stop, reason = ending(_API, _end, text)
+stop, reason = make_stop_readers(_API, _end, text)
 state = no_state
 
 
@@ -169,7 +169,7 @@ def results(results: Iterable[ToolResult]) -> list[Any]:
     the text as `output`, or one document with the `error`. The API's citations name these documents. They hold no
     images."""
     return [
-        {"role": "tool", "tool_call_id": answered_call(result).id, "content": _content(result)} for result in results
+        {"role": "tool", "tool_call_id": require_call(result).id, "content": _content(result)} for result in results
     ]
 
 
@@ -177,7 +177,7 @@ def _content(result: ToolResult) -> list[dict[str, Any]]:
     if result.status != "ok":
         return [_document({"error": error_text(result)})]
     texts = [block_text(block) for block in result.content] or [""]
-    return [_document({"output": non_blank(text)}) for text in texts]
+    return [_document({"output": to_non_blank(text)}) for text in texts]
 
 
 def _document(data: dict[str, str]) -> dict[str, Any]:
@@ -200,13 +200,13 @@ class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop
         self._end_fields: dict[str, Any] = {}
 
     def _append_chunk(self, event: Any) -> bool:
-        fields = fields_of(event)
-        kind, message = fields["type"], fields_of(fields_of(fields["delta"])["message"])
+        fields = get_fields(event)
+        kind, message = fields["type"], get_fields(get_fields(fields["delta"])["message"])
         if kind == "content-delta":
             content = message["content"]
-            text, chunks = fields_of(content)["text"], self._content[fields["index"]]["text"]
+            text, chunks = get_fields(content)["text"], self._content[fields["index"]]["text"]
         else:
-            text = fields_of(fields_of(message["tool_calls"])["function"])["arguments"]
+            text = get_fields(get_fields(message["tool_calls"])["function"])["arguments"]
             chunks = self._streamed_calls.by_index[fields["index"]].arguments
         if type(text) is str and kind[-6:] == "-delta":
             chunks.append(text)
@@ -223,13 +223,13 @@ class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop
         elif kind == "tool-plan-delta":
             self._plan.append(read_text(message, "tool_plan"))
         elif kind in {"content-start", "content-delta"}:
-            given = fields_of(read(message, "content"))
+            given = get_fields(read(message, "content"))
             said = {key: given[key] for key in ("thinking", "text") if isinstance(given.get(key), str)}
             merge_delta(self._content.setdefault(index, {}), said)
         elif kind in {"tool-call-start", "tool-call-delta"}:
             requested = read(message, "tool_calls")
             for item in requested if isinstance(requested, list) else [requested]:
-                self._add_call_delta(kind, known_id(read(item, "id")), index, read(item, "function"))
+                self._add_call_delta(kind, parse_id(read(item, "id")), index, read(item, "function"))
         elif kind == "citation-start":
             found = plain(read(message, "citations"))
             self._citations += found if isinstance(found, list) else [found] if found else []
@@ -248,10 +248,10 @@ class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop
             self._streamed_calls.begin_call(None, index)
         self._streamed_calls.add(id, index, read(function, "name"), read(function, "arguments"), set())
 
-    def _assembled(self) -> dict[str, Any]:
+    def _assemble(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant"}
         if self._streamed_calls:
-            message["tool_calls"] = self._streamed_calls.assembled()
+            message["tool_calls"] = self._streamed_calls.assemble()
         if self._plan:
             message["tool_plan"] = join_chunks(self._plan)
         said = [item for part in self._content.values() for item in merged_value(part).items()]

@@ -16,7 +16,7 @@ from ferrule.providers import _gemini_generate as generate
 from ferrule.providers import _gemini_interactions as interactions
 from ferrule.providers._api import chosen
 from ferrule.providers._plain import PLAIN_GEMINI
-from ferrule.providers._read import answered_call, fields_of, read
+from ferrule.providers._read import get_fields, read, require_call
 from ferrule.providers._stream import Readers, TurnStream
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
@@ -150,13 +150,13 @@ def tool_choice(
     return {"toolConfig": {"functionCallingConfig": {"mode": mode, "allowedFunctionNames": names}}}
 
 
-def _readers_of(response: Any) -> Readers:
-    return interactions.READERS if "steps" in fields_of(response) else generate.READERS
+def _find_readers(response: Any) -> Readers:
+    return interactions.READERS if "steps" in get_fields(response) else generate.READERS
 
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in the first candidate, or in an interaction, in order. The `data` of the latter marks them."""
-    seen = response if type(response) is dict else fields_of(response)
+    seen = response if type(response) is dict else get_fields(response)
     return interactions.calls(seen) if "steps" in seen else generate.calls(seen)
 
 
@@ -175,22 +175,22 @@ def turn(response: Mapping[str, Any]) -> list[Any]: ...
 def turn(response: Response) -> list[Any]:
     """Return `[{"role": "model", "parts": [...]}]`, each thought signature on its own part; for an interaction, the
     steps that the model made."""
-    return _readers_of(response).turn(response)
+    return _find_readers(response).turn(response)
 
 
 def text(response: Response) -> str:
     """Return the model's text, without its thoughts."""
-    return _readers_of(response).text(response)
+    return _find_readers(response).text(response)
 
 
 def stop(response: Response, tools: Iterable[Tool] = ()) -> Stop:
     """Return why the model stopped. With the offered `tools`, JSON in the text that calls one is `"malformed"` too."""
-    return _readers_of(response).stop(response, tools)
+    return _find_readers(response).stop(response, tools)
 
 
 def reason(response: Response, tools: Iterable[Tool] = ()) -> str | None:
     """Return why the answer is missing or incomplete; `None` if the model ended or made calls."""
-    return _readers_of(response).reason(response, tools)
+    return _find_readers(response).reason(response, tools)
 
 
 @overload
@@ -209,7 +209,7 @@ def state(response: Response) -> Any:
     turn. Interactions: `{"previous_interaction_id": ..., "continuation_token": ...}`; send no `input`, or, if the
     interaction was not stored, the same input and only the token. The answer is the rest of the turn.
     """
-    return _readers_of(response).state(response)
+    return _find_readers(response).state(response)
 
 
 def results(results: Iterable[ToolResult]) -> list[Any]:
@@ -218,7 +218,7 @@ def results(results: Iterable[ToolResult]) -> list[Any]:
     parts: list[Any] = []
     steps: list[Any] = []
     for result in results:
-        data = answered_call(result).data
+        data = require_call(result).data
         if isinstance(data, dict) and data.get("type") == "function_call":
             steps.append(interactions.function_result(result))
         else:
@@ -247,8 +247,8 @@ class Stream(TurnStream["Event", Any], readers=Readers(calls, text, turn, stop, 
         self._stream._apply(event)
         self._error = self._error or self._stream.error
 
-    def _assembled(self) -> dict[str, Any]:
-        return {} if self._stream is None else self._stream._assembled()
+    def _assemble(self) -> dict[str, Any]:
+        return {} if self._stream is None else self._stream._assemble()
 
     def partial(self) -> dict[str, Any]:
         """Return the response so far, in the form of one without a stream."""

@@ -8,30 +8,30 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, no_state, read_calls, read_function_call
-from ferrule.providers._chat import ChatStream, calls_in_history, choice_fields
+from ferrule.providers._api import Api, End, chosen, make_stop_readers, no_state, read_calls, read_function_call
+from ferrule.providers._chat import ChatStream, format_choice, write_calls_for_history
 from ferrule.providers._plain import PLAIN_MISTRAL
 from ferrule.providers._read import (
-    answered_call,
     block_text,
     data_url,
-    fields_of,
-    fields_of_each,
     first_choice,
-    ids_as_sent,
-    ids_of,
+    format_text_or_parts,
+    get_fields,
     is_null,
-    known_id,
+    list_fields,
+    list_ids,
+    list_sent_ids,
     media_type,
     name_in_history,
-    object_text,
+    parse_id,
     plain,
-    plain_list,
     read,
+    read_content_text,
     read_list,
     read_text,
-    text_of,
-    text_or_parts_of,
+    require_call,
+    to_object_text,
+    to_plain_list,
 )
 from ferrule.providers._stream import Readers, continue_text, merged_value
 from ferrule.providers._strict import MISTRAL
@@ -107,26 +107,26 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     """
     word, names = chosen(_API, choice, parallel, only)
     fields: Any = word or {"type": "function", "function": {"name": names[0]}}
-    return choice_fields(fields, parallel)  # type: ignore[no-any-return]
+    return format_choice(fields, parallel)  # type: ignore[no-any-return]
 
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in the first choice, in order, with unchanged ids."""
-    choice = fields_of(first_choice(response))
+    choice = get_fields(first_choice(response))
     end = None if choice.get("finish_reason") == "tool_calls" else _end
     return read_calls(_API, response, _tool_calls(choice), "id", read_function_call, end, _call_ids)
 
 
 def _tool_calls(choice: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [item for message in _messages(choice) for item in fields_of_each(fields_of(message).get("tool_calls"))]
+    return [item for message in _messages(choice) for item in list_fields(get_fields(message).get("tool_calls"))]
 
 
 def _call_ids(response: Any, requested: Sequence[Mapping[str, Any]], key: str) -> list[str]:
     """Return the unchanged ids. A derived id has the API's form already."""
-    sent = ids_as_sent(requested, key)
+    sent = list_sent_ids(requested, key)
     if sent is not None:
         return sent
-    found, came = ids_of(response, requested, key), [known_id(item.get(key)) for item in requested]
+    found, came = list_ids(response, requested, key), [parse_id(item.get(key)) for item in requested]
     return [id if id == clean_text(own or "") else wire_id(id) for id, own in zip(found, came, strict=True)]
 
 
@@ -141,7 +141,7 @@ def wire_id(id: str) -> str:
 
 def _messages(choice: Any) -> list[Any]:
     """Return the choice's message; several messages if built-in tools ran in between."""
-    message = fields_of(choice).get("message")
+    message = get_fields(choice).get("message")
     return read_list(choice, "messages") if message is None else [message]
 
 
@@ -150,35 +150,37 @@ def _end(response: Response) -> End:
     return End(
         read_text(choice, "finish_reason"),
         open=not choice or is_null(choice, "finish_reason"),
-        calls=bool(_tool_calls(fields_of(choice))),
+        calls=bool(_tool_calls(get_fields(choice))),
     )
 
 
 def turn(response: Response) -> list[ChatCompletionRequestMessageTypedDict]:
     """Return the first choice's message, with the same ids as in `results`: all in nine letters or digits."""
-    messages: list[Any] = plain_list(_messages(first_choice(response)))
+    messages: list[Any] = to_plain_list(_messages(first_choice(response)))
     for message in messages:
         message["role"] = "assistant"
-        message["tool_calls"] = plain_list(message.get("tool_calls"))
+        message["tool_calls"] = to_plain_list(message.get("tool_calls"))
         if not message["tool_calls"]:  # some servers send these as null or []
             del message["tool_calls"]
     requested = [item for message in messages for item in message.get("tool_calls", ())]
     for id, item in zip(_call_ids(response, requested, "id"), requested, strict=True):
         item["id"] = wire_id(id)
-    calls_in_history(requested, arguments=_arguments_in_history)
+    write_calls_for_history(requested, arguments=_arguments_in_history)
     return [message for message in messages if message.get("content") or "tool_calls" in message]
 
 
 def _arguments_in_history(given: Any) -> Any:
-    return to_jsonable(given) if isinstance(given, Mapping) else object_text(given)
+    return to_jsonable(given) if isinstance(given, Mapping) else to_object_text(given)
 
 
 def text(response: Response) -> str:
     """Return the model's text."""
-    return "".join(text_of(fields_of(message).get("content")) for message in _messages(first_choice(response)))
+    return "".join(
+        read_content_text(get_fields(message).get("content")) for message in _messages(first_choice(response))
+    )
 
 
-stop, reason = ending(_API, _end, text)
+stop, reason = make_stop_readers(_API, _end, text)
 state = no_state
 
 
@@ -188,9 +190,9 @@ def results(results: Iterable[ToolResult]) -> list[ChatCompletionRequestMessageT
 
 
 def _result(result: ToolResult) -> Any:
-    call = answered_call(result)
+    call = require_call(result)
     message = {"role": "tool", "tool_call_id": wire_id(call.id), "name": name_in_history(call.name)}
-    return {**message, "content": text_or_parts_of(result, _content)}
+    return {**message, "content": format_text_or_parts(result, _content)}
 
 
 def _content(block: Block) -> dict[str, Any]:

@@ -11,22 +11,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, no_state, read_calls, read_function_call
-from ferrule.providers._chat import calls_in_history
+from ferrule.providers._api import Api, End, chosen, make_stop_readers, no_state, read_calls, read_function_call
+from ferrule.providers._chat import write_calls_for_history
 from ferrule.providers._plain import PLAIN_OLLAMA
 from ferrule.providers._read import (
-    answered_call,
-    fields_of,
-    fields_of_each,
-    ids_of,
+    get_fields,
     is_null,
-    object_value,
+    list_fields,
+    list_ids,
     plain,
-    plain_list,
     read,
     read_list,
     read_text,
+    require_call,
     result_text,
+    to_object,
+    to_plain_list,
 )
 from ferrule.providers._stream import Readers, TurnStream, join_chunks
 from ferrule.providers._text_calls import move_text_calls
@@ -90,18 +90,18 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in a message, in order. Their ids are derived if the server sends none."""
-    fields = fields_of(response)
-    requested = fields_of_each(fields_of(fields.get("message")).get("tool_calls"))
+    fields = get_fields(response)
+    requested = list_fields(get_fields(fields.get("message")).get("tool_calls"))
     end = None if fields.get("done") is True and fields.get("done_reason") == "stop" else _end
     return read_calls(_API, response, requested, "id", read_function_call, end, _call_ids)
 
 
 def _end(response: Response) -> End:
-    message = fields_of(read(response, "message"))
+    message = get_fields(read(response, "message"))
     return End(
         read_text(response, "done_reason"),
         open=read(response, "done") is False or is_null(response, "done"),
-        calls=bool(fields_of_each(message.get("tool_calls"))),
+        calls=bool(list_fields(message.get("tool_calls"))),
     )
 
 
@@ -110,7 +110,7 @@ def _call_ids(response: Response, requested: Sequence[Mapping[str, Any]], key: s
     if type(stamp) is str and stamp.isprintable() and found.count(None) == len(found):  # as in nearly every turn
         return [f"call_{stamp}_{position}" for position in range(len(found))]
     # Without a time stamp, the ids come from the calls themselves.
-    return ids_of({"id": stamp}, [{key: id} for id in found] if stamp else requested, key)
+    return list_ids({"id": stamp}, [{key: id} for id in found] if stamp else requested, key)
 
 
 def turn(response: Response) -> list[dict[str, Any]]:
@@ -119,8 +119,8 @@ def turn(response: Response) -> list[dict[str, Any]]:
     message = plain(read(response, "message"))
     if not isinstance(message, dict):
         return []
-    listed = plain_list(message.get("tool_calls"))
-    calls_in_history(listed, name=str, arguments=lambda given: to_jsonable(object_value(given)))
+    listed = to_plain_list(message.get("tool_calls"))
+    write_calls_for_history(listed, name=str, arguments=lambda given: to_jsonable(to_object(given)))
     kept = {key: item for key, item in {**message, "tool_calls": listed}.items() if item not in (None, [])}
     if not any(item for key, item in kept.items() if key != "role"):
         return []
@@ -132,7 +132,7 @@ def text(response: Response) -> str:
     return read_text(read(response, "message"), "content")
 
 
-stop, reason = ending(_API, _end, text)
+stop, reason = make_stop_readers(_API, _end, text)
 state = no_state
 
 
@@ -148,7 +148,7 @@ def results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
     """Return one `{"role": "tool", "tool_name", "content"}` for each result, in the order of the calls. It has text
     only, because only a user's messages can have images."""
     return [
-        {"role": "tool", "tool_name": clean_text(answered_call(result).name), "content": result_text(result)}
+        {"role": "tool", "tool_name": clean_text(require_call(result).name), "content": result_text(result)}
         for result in results
     ]
 
@@ -167,8 +167,8 @@ class Stream(TurnStream["Response", "dict[str, Any]"], readers=Readers(calls, te
         self._end: dict[str, Any] = {"done": False}
 
     def _append_chunk(self, event: Any) -> bool:
-        fields = fields_of(event)
-        message = fields_of(fields["message"])
+        fields = get_fields(event)
+        message = get_fields(fields["message"])
         text = message["content"]
         more = message.get("tool_calls") or message.get("thinking") or "error" in fields
         if fields["done"] is False and not more and self._head and type(text) is str:
@@ -180,7 +180,7 @@ class Stream(TurnStream["Response", "dict[str, Any]"], readers=Readers(calls, te
         if not self._head:
             found = {key: plain(read(event, key)) for key in ("model", "created_at")}
             self._head = {key: value for key, value in found.items() if value is not None}
-        message = fields_of(read(event, "message"))
+        message = get_fields(read(event, "message"))
         for key in ("content", "thinking"):
             if message.get(key):
                 self._texts[key].append(read_text(message, key))
@@ -189,7 +189,7 @@ class Stream(TurnStream["Response", "dict[str, Any]"], readers=Readers(calls, te
             end = plain(event)
             self._end = {key: value for key, value in end.items() if key not in ("message", *self._head)}
 
-    def _assembled(self) -> dict[str, Any]:
+    def _assemble(self) -> dict[str, Any]:
         texts = {key: join_chunks(chunks) for key, chunks in self._texts.items()}
         requested = {"tool_calls": self._streamed_calls} if self._streamed_calls else {}
         message = {"role": "assistant", "content": "", **texts, **requested}

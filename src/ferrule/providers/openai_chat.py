@@ -8,25 +8,25 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, no_state, read_calls, read_function_call
-from ferrule.providers._chat import ChatStream, calls_in_history, choice_fields
+from ferrule.providers._api import Api, End, chosen, make_stop_readers, no_state, read_calls, read_function_call
+from ferrule.providers._chat import ChatStream, format_choice, write_calls_for_history
 from ferrule.providers._plain import PLAIN_CHAT
 from ferrule.providers._read import (
-    answered_call,
-    fields_of,
-    fields_of_each,
     fill_ids,
     first_choice,
+    get_fields,
     is_null,
+    list_fields,
     name_in_history,
-    name_of,
     plain,
-    plain_list,
     read,
+    read_content_text,
     read_list,
+    read_name,
     read_text,
+    require_call,
     result_text,
-    text_of,
+    to_plain_list,
 )
 from ferrule.providers._stream import LABELS, Readers, describe_api_error, join_text, merge_delta, merged_value
 from ferrule.providers._strict import OPENAI
@@ -113,7 +113,7 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     fields: Any = word or listed[0]
     if word and listed:
         fields = {"type": "allowed_tools", "allowed_tools": {"mode": word, "tools": listed}}
-    return choice_fields(fields, parallel)  # type: ignore[no-any-return]
+    return format_choice(fields, parallel)  # type: ignore[no-any-return]
 
 
 def _function_reference(name: str) -> dict[str, Any]:
@@ -122,8 +122,8 @@ def _function_reference(name: str) -> dict[str, Any]:
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in the first choice, in order. `data` is `{"type": "custom"}` for a call of a custom tool."""
-    choice = fields_of(first_choice(response))
-    requested = fields_of_each(fields_of(choice.get("message")).get("tool_calls"))
+    choice = get_fields(first_choice(response))
+    requested = list_fields(get_fields(choice.get("message")).get("tool_calls"))
     ended = choice.get("finish_reason") == "tool_calls" and not _error(response)
     return read_calls(_API, response, requested, "id", _read_call, None if ended else _end)
 
@@ -132,17 +132,17 @@ def _read_call(id: str, item: Any, problem: str | None) -> ToolCall:
     function = item.get("function")
     if function is None and (custom := item.get("custom")) is not None:
         text = {"input": read_text(custom, "input")}
-        return ToolCall(id, name_of(fields_of(custom)), text, problem=problem, data={"type": "custom"})
+        return ToolCall(id, read_name(get_fields(custom)), text, problem=problem, data={"type": "custom"})
     return read_function_call(id, item, problem)
 
 
 def _error(response: Any) -> Any:
     """Return the error of a compatible server, beside the choices or in one (OpenRouter)."""
-    return fields_of(response).get("error") or fields_of(first_choice(response)).get("error")
+    return get_fields(response).get("error") or get_fields(first_choice(response)).get("error")
 
 
 def _end(response: Response) -> End:
-    choice = fields_of(first_choice(response))
+    choice = get_fields(first_choice(response))
     error = _error(response)
     message = choice.get("message")
     return End(
@@ -160,7 +160,7 @@ def turn(response: Response) -> list[ChatCompletionMessageParam]:
     found = plain(read(first_choice(response), "message"))
     message: Any = found if isinstance(found, dict) else {}
     message.pop("parsed", None)
-    audio, requested = message.pop("audio", None), plain_list(message.pop("tool_calls", None))
+    audio, requested = message.pop("audio", None), to_plain_list(message.pop("tool_calls", None))
     if isinstance(audio, dict) and audio.get("id"):
         message["audio"] = {"id": audio["id"]}
     if requested:
@@ -169,13 +169,13 @@ def turn(response: Response) -> list[ChatCompletionMessageParam]:
     if not read_text(message.get("function_call"), "name").strip():
         message.pop("function_call", None)
     fill_ids(response, requested, "id")
-    calls_in_history(requested)
+    write_calls_for_history(requested)
     for item in requested:
         function, custom = item.get("function"), item.get("custom")
         if isinstance(function, dict):
             function.pop("parsed_arguments", None)
         if isinstance(custom, dict):
-            custom["name"] = name_in_history(name_of(custom))
+            custom["name"] = name_in_history(read_name(custom))
     if not any(value for key, value in message.items() if key != "role"):
         return []
     message["role"] = "assistant"
@@ -184,11 +184,11 @@ def turn(response: Response) -> list[ChatCompletionMessageParam]:
 
 def text(response: Response) -> str:
     """Return the model's text, or its refusal."""
-    message = fields_of(read(first_choice(response), "message"))
-    return text_of(message.get("content")) or read_text(message, "refusal")
+    message = get_fields(read(first_choice(response), "message"))
+    return read_content_text(message.get("content")) or read_text(message, "refusal")
 
 
-stop, reason = ending(_API, _end, text)
+stop, reason = make_stop_readers(_API, _end, text)
 state = no_state
 
 
@@ -200,7 +200,7 @@ def with_text_calls(response: Response, tools: Iterable[Tool] = ()) -> Mapping[s
     `<invoke name="name">…</invoke>`, and as JSON if it names one of the offered `tools`. If the text holds no call, or
     an unreadable one, the response is unchanged.
     """
-    found: dict[str, Any] = plain(fields_of(response) if isinstance(response, Mapping) else response)
+    found: dict[str, Any] = plain(get_fields(response) if isinstance(response, Mapping) else response)
     message = read(first_choice(found), "message")
     if not move_text_calls(message, tools):
         return found
@@ -214,7 +214,7 @@ def with_text_calls(response: Response, tools: Iterable[Tool] = ()) -> Mapping[s
 def results(results: Iterable[ToolResult]) -> list[ChatCompletionMessageParam]:
     """Return one `{"role": "tool", "tool_call_id", "content"}` for each result; this API accepts only text."""
     return [
-        {"role": "tool", "tool_call_id": answered_call(result).id, "content": result_text(result)} for result in results
+        {"role": "tool", "tool_call_id": require_call(result).id, "content": result_text(result)} for result in results
     ]
 
 

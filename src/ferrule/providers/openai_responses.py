@@ -9,33 +9,42 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 from ferrule.definition.toolset import SEARCH_TAG
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, foreign_problem, no_state, not_run_problem, read_calls
-from ferrule.providers._chat import choice_fields
+from ferrule.providers._api import (
+    Api,
+    End,
+    chosen,
+    foreign_problem,
+    make_stop_readers,
+    no_state,
+    not_run_problem,
+    read_calls,
+)
+from ferrule.providers._chat import format_choice
 from ferrule.providers._plain import PLAIN_OPENAI
 from ferrule.providers._read import (
-    answered_call,
     arguments,
     block_text,
     data_url,
+    drop_last_thoughts,
     error_text,
-    fields_of,
-    fields_of_each,
-    ids_of,
+    format_text_or_parts,
+    get_fields,
     is_null,
-    known_id,
-    list_of_tools,
+    list_fields,
+    list_ids,
+    list_sent_fields,
+    list_tools,
     media_type,
     name_in_history,
-    name_of,
-    object_text,
+    parse_id,
     plain,
-    plain_list,
     read,
     read_list,
+    read_name,
     read_text,
-    sent_names,
-    text_or_parts_of,
-    without_last_thoughts,
+    require_call,
+    to_object_text,
+    to_plain_list,
 )
 from ferrule.providers._stream import (
     Blocks,
@@ -121,7 +130,7 @@ def tools(
         DefinitionError: A tool's schema cannot be sent or strict, strict tools are too many, or a name belongs to no
             tool.
     """
-    listed = list_of_tools(toolset)
+    listed = list_tools(toolset)
     first, later = _DEFINITIONS.write(listed, strict, deferred)
     if any(map(is_search, listed)):
         return [_search_definition(one) if one["name"] == _SEARCH else one for one in first + later]
@@ -150,15 +159,15 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     fields: Any = word or listed[0]
     if word and listed:
         fields = {"type": "allowed_tools", "mode": word, "tools": listed}
-    return choice_fields(fields, parallel)  # type: ignore[no-any-return]
+    return format_choice(fields, parallel)  # type: ignore[no-any-return]
 
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in a response, in order. A tool search of the client's is a call of `search_tools`. Other items
     that the API leaves to the program, such as a shell's commands, have a `problem`. `data` holds the item's kind, its
     namespace and its caller if the answer needs them."""
-    fields = fields_of(response)
-    requested = [item for item in fields_of_each(fields.get("output")) if _is_call(item)]
+    fields = get_fields(response)
+    requested = [item for item in list_fields(fields.get("output")) if _is_call(item)]
     ended = fields.get("status") == "completed" and not (fields.get("error") or fields.get("incomplete_details"))
     return read_calls(_API, response, _with_call_ids(requested), "call_id", _read_call, None if ended else _end)
 
@@ -186,10 +195,10 @@ def _read_call(id: str, item: Any, problem: str | None) -> ToolCall:
         problem = not_run_problem(f"the call was cut off (its status is {status!r})")
     data = {key: plain(item[key]) for key in ("namespace", "caller") if item.get(key)}
     if kind == "function_call":
-        return ToolCall(id, name_of(item), arguments(item.get("arguments")), problem=problem, data=data or None)
+        return ToolCall(id, read_name(item), arguments(item.get("arguments")), problem=problem, data=data or None)
     data["type"] = kind
     if kind == "custom_tool_call":
-        return ToolCall(id, name_of(item), {"input": read_text(item, "input")}, problem=problem, data=data)
+        return ToolCall(id, read_name(item), {"input": read_text(item, "input")}, problem=problem, data=data)
     if kind == _SEARCH_CALL:
         return ToolCall(id, _SEARCH, arguments(item.get("arguments")), problem=problem, data=data)
     given = plain({key: value for key, value in item.items() if key not in _NOT_ASKED})
@@ -211,7 +220,7 @@ _NOT_ASKED = frozenset({"id", "type", "call_id", "status", "caller", "namespace"
 
 def _end(response: Response) -> End:
     status = read_text(response, "status")
-    items = fields_of_each(fields_of(response).get("output"))
+    items = list_fields(get_fields(response).get("output"))
     error = read(response, "error")
     return End(
         "failed" if error else read_text(read(response, "incomplete_details"), "reason") or status,
@@ -228,10 +237,10 @@ def turn(response: Response) -> list[ResponseInputItemParam]:
     Fields and items that the API refuses in a history are left out: the additions of the SDK's `parse`, the creator of
     an item, and reasoning at the end ("provided without its required following item").
     """
-    items: list[Any] = plain_list(read_list(response, "output"))
-    items = without_last_thoughts(items, lambda item: item.get("type") == "reasoning")
+    items: list[Any] = to_plain_list(read_list(response, "output"))
+    items = drop_last_thoughts(items, lambda item: item.get("type") == "reasoning")
     requested = [item for item in items if _is_call(item)]
-    for item, id in zip(requested, ids_of(response, _with_call_ids(requested), "call_id"), strict=True):
+    for item, id in zip(requested, list_ids(response, _with_call_ids(requested), "call_id"), strict=True):
         if item.get("type") != _APPROVAL:
             item["call_id"] = id
     for item in items:
@@ -239,9 +248,9 @@ def turn(response: Response) -> list[ResponseInputItemParam]:
         if item.get("type") == "custom_tool_call_output":
             item.pop("status", None)
         if item.get("type") in _OWN_TYPES:
-            item["name"] = _name_with_namespace(name_of(item), item.get("namespace"))
+            item["name"] = _name_with_namespace(read_name(item), item.get("namespace"))
         if item.get("type") == "function_call":
-            item["arguments"] = object_text(item.get("arguments"))
+            item["arguments"] = to_object_text(item.get("arguments"))
             item.pop("parsed_arguments", None)
         for part in read_list(item, "content") if item.get("type") == "message" else ():
             if isinstance(part, dict):
@@ -259,11 +268,11 @@ def text(response: Response) -> str:
 
 
 def _message_parts(response: Any) -> list[Any]:
-    items = fields_of_each(fields_of(response).get("output"))
+    items = list_fields(get_fields(response).get("output"))
     return [part for item in items if item.get("type") == "message" for part in read_list(item, "content")]
 
 
-stop, reason = ending(_API, _end, text)
+stop, reason = make_stop_readers(_API, _end, text)
 state = no_state
 
 
@@ -275,16 +284,16 @@ def results(results: Iterable[ToolResult]) -> list[ResponseInputItemParam]:
 
 
 def _result(result: ToolResult) -> Any:
-    call = answered_call(result)
+    call = require_call(result)
     data = call.data if isinstance(call.data, dict) else {}
     kind = data.get("type", "function_call")
     if kind in _FOREIGN_CALLS:
         item = _not_run(kind, call.id, error_text(result))
     elif kind == _SEARCH_CALL:
         item = {"type": "tool_search_output", "execution": "client", "status": "completed", "call_id": call.id}
-        item["tools"] = _DEFINITIONS.write_found(result)
+        item["tools"] = _DEFINITIONS.write_found_tools(result)
     else:
-        item = {"type": f"{kind}_output", "call_id": call.id, "output": text_or_parts_of(result, _content)}
+        item = {"type": f"{kind}_output", "call_id": call.id, "output": format_text_or_parts(result, _content)}
     if data.get("caller"):
         item["caller"] = data["caller"]
     if data.get("namespace") and kind == "function_call":
@@ -318,11 +327,11 @@ def referred(messages: Iterable[Any]) -> list[str]:
     """Return the names of the tools defined in the messages, because a client's tool search found them, each once. They
     can be called without a definition in the request's `tools`."""
     found: list[str] = []
-    for item in fields_of_each(list(messages)):
+    for item in list_fields(list(messages)):
         if item.get("type") == "tool_search_output" and item.get("execution") == "client":
-            for tool in fields_of_each(item.get("tools")):
-                group = fields_of_each(tool.get("tools")) if tool.get("type") == "namespace" else [tool]
-                found += [name_of(one) for one in group if one.get("type") == "function"]
+            for tool in list_fields(item.get("tools")):
+                group = list_fields(tool.get("tools")) if tool.get("type") == "namespace" else [tool]
+                found += [read_name(one) for one in group if one.get("type") == "function"]
     return list(dict.fromkeys(found))
 
 
@@ -367,7 +376,7 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
         self._end_status: str | None = None
 
     def _append_chunk(self, event: Any) -> bool:
-        fields = fields_of(event)
+        fields = get_fields(event)
         kind, text, item = fields["type"], fields["delta"], self._items.by_index[fields["output_index"]]
         at = None if kind in _ITEM_DELTAS else fields[_PART_DELTAS[kind][1]]
         known = type(at) is int or kind in _ITEM_DELTAS
@@ -380,9 +389,9 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
         kind = read_text(event, "type")
         if kind in _ITEM_DELTAS or kind in _PART_DELTAS:
             at = None if kind in _ITEM_DELTAS else as_index(read(event, _PART_DELTAS[kind][1])) or 0
-            self._item_of(event, kind).chunks[kind, at].append(chunk_text(read(event, "delta")))
+            self._get_item(event, kind).chunks[kind, at].append(chunk_text(read(event, "delta")))
         elif kind in _DONE_EVENTS:
-            self._item_of(event, kind.replace(".done", ".delta")).done_fields[_DONE_EVENTS[kind]] = read(
+            self._get_item(event, kind.replace(".done", ".delta")).done_fields[_DONE_EVENTS[kind]] = read(
                 event, _DONE_EVENTS[kind]
             )
         elif kind == "response.output_item.added":
@@ -390,7 +399,7 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
         elif kind == "response.output_item.done":
             self._complete_item(event, read(event, "item", {}))
         elif kind == "response.output_text.annotation.added":
-            found = self._item_of(event, "response.output_text.delta")
+            found = self._get_item(event, "response.output_text.delta")
             found.annotations[as_index(read(event, "content_index")) or 0].append(read(event, "annotation"))
         elif kind in _END_EVENTS:
             self._end_status = read_text(read(event, "response"), "status") or _END_EVENTS[kind]
@@ -406,7 +415,7 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
 
     def _begin(self, event: Any, started: Any) -> _StreamedItem:
         """Return the item of this event: the one with its id and its index, or a new one."""
-        id, index = known_id(read(started, "id")), as_index(read(event, "output_index"))
+        id, index = parse_id(read(started, "id")), as_index(read(event, "output_index"))
         return self._items.begin(id, _StreamedItem(started, id, index))
 
     def _find(self, id: str | None, index: int | None) -> _StreamedItem | None:
@@ -415,27 +424,27 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
         return item if id is None or (item is not None and item.id == id) else self._items.by_id.get(id, item)
 
     def _complete_item(self, event: Any, done: Any) -> None:
-        id, index = known_id(read(done, "id")), as_index(read(event, "output_index"))
+        id, index = parse_id(read(done, "id")), as_index(read(event, "output_index"))
         item = self._find(id, index)
         # Some servers make up an item's id anew for each event; the call's own id stays the same.
         if item is None or item.done is not None or not _same_call_id(item.started, done):
             item = self._begin(event, done)
         item.done = done
 
-    def _item_of(self, event: Any, kind: str) -> _StreamedItem:
-        id, index = known_id(read(event, "item_id")), as_index(read(event, "output_index"))
+    def _get_item(self, event: Any, kind: str) -> _StreamedItem:
+        id, index = parse_id(read(event, "item_id")), as_index(read(event, "output_index"))
         item = self._find(id, index)
         if item is None:
             began = _ITEM_TYPES.get(_ITEM_DELTAS.get(kind, "")) or ("reasoning" if "reasoning" in kind else "message")
             item = self._begin(event, {"type": began, **({"id": id} if id else {})})
         return item
 
-    def _assembled(self) -> dict[str, Any]:
+    def _assemble(self) -> dict[str, Any]:
         found = _head(self._response)
         listed = read_list(self._response, "output")
         # The `output_item.done` events count, for their encrypted content; the end event only if an item had none.
         whole = self._items and all(item.done is not None for item in self._items)
-        found["output"] = listed if listed and not whole else [item.assembled() for item in self._items]
+        found["output"] = listed if listed and not whole else [item.assemble() for item in self._items]
         found["status"] = self._end_status or "in_progress"
         return found
 
@@ -454,10 +463,10 @@ class _StreamedItem:
         self.done_fields: dict[str, Any] = {}
         self.done: Any = None
 
-    def assembled(self) -> Any:
+    def assemble(self) -> Any:
         if self.done is not None:
             return self.done
-        found = plain_list([self.started])[0] if plain_list([self.started]) else {}
+        found = to_plain_list([self.started])[0] if to_plain_list([self.started]) else {}
         parts = _Parts(found)
         for (kind, at), chunks in self.chunks.items():
             if at is None:
@@ -497,7 +506,7 @@ class _Parts:
 
 def _same_call_id(started: Any, done: Any) -> bool:
     """Return whether these may be the same item at its start and at its end."""
-    ids = [known_id(read(item, "call_id")) for item in (started, done)]
+    ids = [parse_id(read(item, "call_id")) for item in (started, done)]
     return None in ids or ids[0] == ids[1]
 
 
@@ -505,4 +514,4 @@ def _head(response: Any) -> dict[str, Any]:
     """Return a response's fields without its output, because that may be long."""
     if isinstance(response, Mapping):
         return dict(response)
-    return {name: getattr(response, name) for name in sent_names(response)}
+    return {name: getattr(response, name) for name in list_sent_fields(response)}

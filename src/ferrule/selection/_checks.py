@@ -62,7 +62,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
-def always_offered(selector: object, tools: Tools) -> list[Tool]:
+def list_always_offered(selector: object, tools: Tools) -> list[Tool]:
     """Return the tools that a selector offers for any messages, such as the pinned ones of `pinned`."""
     always = getattr(selector, "always", None)
     return list(always(tools)) if callable(always) else []
@@ -78,10 +78,10 @@ async def chosen(selector: ToolSelector, messages: Query, tools: Tools) -> list[
     if not inspect.isawaitable(asked):
         raise DefinitionError(f"{selector!r} gave {repr(asked)[:200]}: select is `async def`, and is awaited")
     given: Any = await asked
-    return _among(selector, given, tools)
+    return _check_tools(selector, given, tools)
 
 
-async def ranked(ranker: Ranker, tools: Tools, query: Query, limit: int) -> list[Match]:
+async def ask_ranker(ranker: Ranker, tools: Tools, query: Query, limit: int) -> list[Match]:
     """Return the matches of a ranker, by `rank_async` if it has one.
 
     Raises:
@@ -102,10 +102,10 @@ def checked_matches(ranker: Ranker, matches: Iterable[Match], tools: Tools) -> l
     found: dict[Tool, Match] = {}
     for match in matches:
         found.setdefault(match.tool, match)
-    return [found[tool] for tool in _among(ranker, found, tools)]
+    return [found[tool] for tool in _check_tools(ranker, found, tools)]
 
 
-def _among(selector: object, given: Any, tools: Tools) -> list[Tool]:
+def _check_tools(selector: object, given: Any, tools: Tools) -> list[Tool]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise DefinitionError(f"{selector!r} gave {repr(given)[:200]}; a selector gives some of the tools that it got")
     known = set(tools)

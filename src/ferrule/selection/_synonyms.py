@@ -221,7 +221,7 @@ engine motor
 
 
 @lru_cache(maxsize=1)
-def _by_term() -> dict[str, tuple[str, ...]]:
+def _read_groups() -> dict[str, tuple[str, ...]]:
     found: dict[str, dict[str, None]] = {}
     for line in _GROUPS.split("\n"):
         group = dict.fromkeys(map(stem, line.split()))
@@ -230,7 +230,7 @@ def _by_term() -> dict[str, tuple[str, ...]]:
     return {term: tuple(one for one in others if one != term) for term, others in found.items()}
 
 
-def synonyms_of(term: str) -> tuple[tuple[str, ...], float]:
+def find_synonyms(term: str) -> tuple[tuple[str, ...], float]:
     """Return the synonyms of `term`, and the weight of each."""
-    others = _by_term().get(term, ())
+    others = _read_groups().get(term, ())
     return others, SYNONYMS_SHARE / sqrt(len(others)) if others else 0.0

@@ -47,7 +47,7 @@ class _Known(dict[str, str | None]):
 _known = _Known()
 
 
-def terms_of(text: str) -> list[str]:
+def split_terms(text: str) -> list[str]:
     """Return the terms of a text in their order, with repetitions.
 
     The words in `readMyFile2`, `READ_MY_FILE` and `read-my-file` are words by themselves.

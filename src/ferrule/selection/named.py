@@ -45,7 +45,7 @@ def named(text: str) -> ToolSelector:
             f"{name!r} takes what a text cannot say: make it in a module of your own, and name that 'module:attribute'"
         )
     module = module_of(text)
-    return selector_from(text, _plug_in(name) if module is None else _from_module(text, module, rest))
+    return selector_from(text, _find_plug_in(name) if module is None else _from_module(text, module, rest))
 
 
 def discover_selectors() -> dict[str, ToolSelector]:
@@ -63,7 +63,7 @@ def discover_selectors() -> dict[str, ToolSelector]:
             continue
         seen.add(point.name)
         try:
-            found[point.name] = selector_from(point.name, _loaded(point))
+            found[point.name] = selector_from(point.name, _load(point))
         except DefinitionError as error:
             log.warning("a selector is left out: %s", error)
     return found
@@ -101,7 +101,7 @@ _BUILT_IN: dict[str, Callable[[str], ToolSelector]] = {
 _NEED_CODE = ("chain", "embedding", "hybrid")
 
 
-def _plug_in(name: str) -> object:
+def _find_plug_in(name: str) -> object:
     points = entry_points(*_GROUPS)
     found = [point for point in points if point.name == name]
     if not found:
@@ -112,15 +112,15 @@ def _plug_in(name: str) -> object:
         raise DefinitionError(
             f"several packages offer a selector {name!r}: {_origins(found)}; name one of them 'module:attribute'"
         )
-    return _loaded(found[0])
+    return _load(found[0])
 
 
-def _loaded(point: EntryPoint) -> object:
+def _load(point: EntryPoint) -> object:
     try:
         return point.load()
     except Exception as error:
         raise DefinitionError(
-            f"the plug-in {point.name!r} ({point.value}) cannot be imported: {_said(error)}"
+            f"the plug-in {point.name!r} ({point.value}) cannot be imported: {_format_error(error)}"
         ) from error
 
 
@@ -137,7 +137,7 @@ def _from_module(text: str, module: str, path: str) -> object:
             raise DefinitionError(
                 f"{text!r}: there is no module {module!r}; a selector is named by {_WRITTEN_AS}"
             ) from None
-        raise DefinitionError(f"{text!r} cannot be imported: {_said(error)}") from error
+        raise DefinitionError(f"{text!r} cannot be imported: {_format_error(error)}") from error
     for part in path.split("."):
         if not hasattr(found, part):
             raise DefinitionError(f"{text!r}: {found!r} has no attribute {part!r}")
@@ -145,7 +145,7 @@ def _from_module(text: str, module: str, path: str) -> object:
     return found
 
 
-def _said(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -161,7 +161,7 @@ def selector_from(text: str, found: object) -> ToolSelector:
             made = found()
         except Exception as error:
             raise DefinitionError(
-                f"{text!r}: {found!r} is called without arguments, and raised {_said(error)}"
+                f"{text!r}: {found!r} is called without arguments, and raised {_format_error(error)}"
             ) from error
     if isinstance(made, type) or not isinstance(made, ToolSelector):
         raise DefinitionError(f"{text!r} is {made!r}, and no selector: it has no async select(messages, tools)")
