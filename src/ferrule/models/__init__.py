@@ -157,8 +157,8 @@ class Model(Protocol):
     start.
     - A method `user(text)`: the messages in which a user says a text. The loop then reports a malformed turn without
     calls.
-    - A method `without_forced_choice()`: the same model without a choice that forces a call. The loop asks it from the second turn
-    on.
+    - A method `without_forced_choice()`: the same model without a choice that forces a call. The loop asks it from the
+    second turn on.
     - A text `api`: the name of the form of its messages. The loop then refuses a suspended run of another API.
     """
 

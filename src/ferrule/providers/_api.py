@@ -177,27 +177,26 @@ def read_calls(
     items: Sequence[Mapping[str, Any]],
     key: str,
     read_one: Callable[[str, Any, str | None], ToolCall],
-    end: Callable[[Any], End] | None,
+    end: Callable[[Any], End],
     ids: Callable[[Any, Sequence[Mapping[str, Any]], str], Sequence[str]] = list_ids,
 ) -> list[ToolCall]:
     """Return the calls in `items` of `response`, each read by `read_one(id, item, problem)`.
 
     Args:
         key: The key of an item's id.
-        end: Reads the end of the response; `None` if the response is known to have ended.
+        end: Reads the end of the response.
         ids: Returns the ids, from the response, the items and the key.
     """
     if not items:
         return []
-    problem = None if end is None else find_turn_problem(api, end(response))
+    problem = find_turn_problem(api, end(response))
     found = [read_one(id, item, problem) for id, item in zip(ids(response, items, key), items, strict=True)]
     return mark_repeats(found, items, key)
 
 
 def read_function_call(id: str, item: Any, problem: str | None) -> ToolCall:
     """Read a call in the form `{"function": {"name", "arguments"}}`."""
-    function = item.get("function")
-    function = function if type(function) is dict else get_fields(function)
+    function = get_fields(item.get("function"))
     return ToolCall(id, read_name(function), arguments(function.get("arguments")), problem=problem)
 
 

@@ -57,14 +57,12 @@ class ChatStream(TurnStream[EventT, MessageT]):
     _message()           the message so far, without its calls
     """
 
-    __slots__ = ("_finish_reason", "_head", "_streamed_calls", "_text", "_usage")
+    __slots__ = ("_finish_reason", "_head", "_streamed_calls", "_usage")
 
     def __init__(self) -> None:
         super().__init__()
         self._head: dict[str, Any] = {}
         self._usage: Any = None
-        self._text: list[str] | None = None
-        """The chunks of the unfinished text."""
         self._streamed_calls = StreamedCalls()
         self._finish_reason: str | None = None
 
@@ -74,37 +72,7 @@ class ChatStream(TurnStream[EventT, MessageT]):
     def _message(self) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _append_chunk(self, event: Any) -> bool:
-        fields = _chunk_fields(event)
-        choice = get_fields(*fields["choices"])
-        delta = choice["delta"]
-        names, delta = list_sent_fields(delta), delta if type(delta) is dict else delta.__dict__
-        if len(names) != 1 + ("role" in names) or "error" in fields or "error" in choice or not self._head:
-            return False
-        if choice.get("finish_reason") is not None or choice.get("index") or fields.get("usage") is not None:
-            return False
-        text = delta.get("content")
-        if type(text) is str and self._text is not None:
-            self._text.append(text)
-            return True
-        return text is None and self._append_arguments(*delta["tool_calls"])
-
-    def _append_arguments(self, item: Any) -> bool:
-        """Add a chunk with nothing but arguments to a call known by its index. Return whether it was such a chunk."""
-        more = item.keys() - _CALL_FIELDS if type(item) is dict else item.__pydantic_extra__
-        item = item if type(item) is dict else item.__dict__  # `get_fields` takes 0.1 µs more, for each
-        called, id = item["function"], item.get("id")
-        called = called if type(called) is dict else called.__dict__
-        call = self._streamed_calls.by_index[item.get("index")]
-        text, name = called["arguments"], called.get("name")
-        if more or (id and id != call.id):
-            return False
-        if type(text) is str and text and (not name or (id and name == call.name)):
-            call.arguments.append(text)
-            return True
-        return False
-
-    def _apply(self, event: Any) -> None:
+    def _read_event(self, event: Any) -> None:
         fields = _chunk_fields(event)
         if not self._head:
             self._read_head(fields)

@@ -9,7 +9,6 @@ from typing import Any
 
 from ferrule.providers._api import Api, End, make_stop_readers, not_run_problem, read_calls
 from ferrule.providers._gemini_names import GEMINI_NAME, read_either, to_camel_case
-from ferrule.providers._gemini_paths import PartialCall
 from ferrule.providers._read import (
     WEB,
     arguments,
@@ -22,7 +21,6 @@ from ferrule.providers._read import (
     list_sent_fields,
     media_type,
     name_in_history,
-    parse_id,
     parse_lossless_json,
     plain,
     read,
@@ -72,22 +70,15 @@ def _candidate(response: Any) -> Mapping[str, Any]:
     return get_fields(candidates[0]) if isinstance(candidates, list) and candidates else {}
 
 
-def _function_calls(candidate: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _list_calls(candidate: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the function calls of a candidate in one form, so that their derived ids are the same in any spelling."""
-    content = candidate.get("content")
-    parts = (content if type(content) is dict else get_fields(content)).get("parts")
     found = []
-    for part in parts if isinstance(parts, list) else ():
-        seen = part if type(part) is dict else get_fields(part)
-        call = seen.get("functionCall") or seen.get("function_call")
-        call = call if type(call) is dict else get_fields(call)
-        if not call:
-            continue
-        get = call.get
-        item = {"id": get("id"), "name": get("name"), "args": get("args")}
-        if get("willContinue") or get("will_continue") or get("partialArgs") or get("partial_args"):
-            item["willContinue"] = True
-        found.append(item)
+    for part in read_list(candidate.get("content"), "parts"):
+        call = get_fields(read_either(part, "function_call", "functionCall"))
+        if call:
+            item = {key: call.get(key) for key in ("id", "name", "args")}
+            names = ("willContinue", "will_continue", "partialArgs", "partial_args")
+            found.append(item | ({"willContinue": True} if any(map(call.get, names)) else {}))
     return found
 
 
@@ -98,28 +89,24 @@ def _list_ids(response: Mapping[str, Any], requested: Sequence[Any], key: str) -
 
 def calls(response: Any) -> list[ToolCall]:
     """Return the calls in the first candidate, in order."""
-    seen = response if type(response) is dict else get_fields(response)
-    candidate = _candidate(seen)
-    word = candidate.get("finishReason") or candidate.get("finish_reason")
-    return read_calls(
-        API, seen, _function_calls(candidate), "id", _read_call, None if word == "STOP" else _end, _list_ids
-    )
+    requested = _list_calls(_candidate(response))
+    return read_calls(API, get_fields(response), requested, "id", _read_call, _read_end, _list_ids)
 
 
 def _read_call(id: str, call: Any, problem: str | None) -> ToolCall:
     if "willContinue" in call:
-        problem = problem or not_run_problem("not all of the arguments came")
+        problem = problem or not_run_problem("the API sent its arguments in parts, which this program does not join")
     return ToolCall(id, read_name(call), arguments(call["args"]), problem=problem)
 
 
-def _end(response: Any) -> End:
+def _read_end(response: Any) -> End:
     candidate = _candidate(response)
     word, blocked = _finish_reason(candidate), "" if candidate else _read_block_reason(response)
     return End(
         word,
         # From the API's reference, about a candidate: "If empty, the model has not stopped generating the tokens".
         open=not word and not blocked,
-        calls=bool(_function_calls(candidate)),
+        calls=bool(_list_calls(candidate)),
         refused=bool(blocked),
         details=blocked or read_text(candidate, "finishMessage") or read_text(candidate, "finish_message"),
     )
@@ -142,7 +129,7 @@ def turn(response: Any) -> list[Any]:
     content = _candidate(response).get("content")
     parts = [_part(part) for part in read_list(content, "parts")]
     requested = [call for part in parts if isinstance(call := part.get("functionCall"), dict) and call]
-    ids = _list_ids(get_fields(response), _function_calls({"content": {"parts": parts}}), "id")
+    ids = _list_ids(get_fields(response), _list_calls({"content": {"parts": parts}}), "id")
     for id, call in zip(ids, requested, strict=True):
         call["id"] = id
         call["name"] = name_in_history(read_name(call), API.names)
@@ -181,7 +168,7 @@ def text(response: Any) -> str:
     return "".join(read_text(part, "text") for part in parts if not part.get("thought"))
 
 
-stop, reason = make_stop_readers(API, _end, text)
+stop, reason = make_stop_readers(API, _read_end, text)
 
 
 def state(response: Any) -> dict[str, Any]:
@@ -244,11 +231,6 @@ def _parse_structured(text: str) -> Any:
 
 
 _TEXT_ONLY = ({"text"}, {"text", "thought"})
-_TEXT_CANDIDATE = frozenset({"content", "index"})
-_SAID_AGAIN = frozenset({"candidates", "sdk_http_response"}).union(
-    *({to_camel_case(name), name} for name in ("usage_metadata", "response_id", "model_version", "create_time"))
-)
-"""The fields of a chunk besides its text that are the same in all chunks or count only in the newest."""
 _HEAD_FIELDS = frozenset({"responseId", "modelVersion", "createTime", "promptFeedback", "usageMetadata"})
 
 
@@ -259,40 +241,17 @@ class Stream(TurnStream[Any, Any], readers=READERS):
     """A `Stream` of the chunks of `streamGenerateContent`. Until one has a `finishReason`, every call has a
     `problem`."""
 
-    __slots__ = ("_by_id", "_ending", "_head", "_open_call", "_parts")
+    __slots__ = ("_ending", "_head", "_parts")
 
     def __init__(self) -> None:
         super().__init__()
         self._head: dict[str, Any] = {}
         self._parts: list[Any] = []
-        """Texts and calls that come in chunks, and all other parts unchanged."""
-        self._open_call: PartialCall | None = None
-        self._by_id: dict[str, PartialCall] = {}
+        """Texts that come in chunks, and all other parts unchanged."""
         self._ending: dict[str, Any] = {}
         """The candidate's fields besides its content."""
 
-    def _append_chunk(self, event: Any) -> bool:
-        fields = get_fields(event)
-        candidate = get_fields(fields["candidates"][0])
-        (given,) = get_fields(candidate["content"])["parts"]
-        part, last = get_fields(given), self._parts[-1]
-        text, thought = part["text"], part.get("thought") is True
-        if len(list_sent_fields(given)) != 1 + thought or last.get("thought", False) is not thought:
-            return False
-        if not (
-            list_sent_fields(event) <= _SAID_AGAIN and list_sent_fields(fields["candidates"][0]) <= _TEXT_CANDIDATE
-        ):
-            return False
-        ended = candidate.get("finishReason") or candidate.get("finish_reason")
-        if type(text) is str and not ended:
-            last["text"].append(text)
-            usage = fields.get("usageMetadata") or fields.get("usage_metadata")
-            if usage is not None:
-                self._head["usageMetadata"] = usage
-            return True
-        return False
-
-    def _apply(self, event: Any) -> None:
+    def _read_event(self, event: Any) -> None:
         head = {to_camel_case(key): item for key, item in get_fields(event).items() if item is not None}
         self._head = {key: head[key] for key in _HEAD_FIELDS & head.keys()} | self._head
         if "usageMetadata" in head:
@@ -311,29 +270,8 @@ class Stream(TurnStream[Any, Any], readers=READERS):
             continue_text(self._parts, text, {"thought": True} if seen.get("thought") else {})
             return
         call = read_either(part, "function_call", "functionCall")
-        if call is None or not self._continue(part, call):
+        if call is None or read(call, "name") or read(call, "args"):  # another one only continues a call
             self._parts.append(part)
-
-    def _continue(self, part: Any, call: Any) -> bool:
-        """Add a chunk of a call. Return False if it is a whole call."""
-        partial, more = (
-            read_either(call, "partial_args", "partialArgs"),
-            read_either(call, "will_continue", "willContinue"),
-        )
-        id, name = parse_id(read(call, "id")), read(call, "name")
-        known = self._by_id.get(id) if id else self._open_call
-        if known is not None and name and (not known.more if id else name != known.name):
-            known = None
-        if known is None:
-            if not more and not partial:
-                return False
-            known = PartialCall(part, id, name if isinstance(name, str) else "")
-            self._parts.append(known)
-            if id:
-                self._by_id[id] = known
-        known.add(part, partial, more is True)
-        self._open_call = known if more is True else None
-        return True
 
     def _assemble(self) -> dict[str, Any]:
         """Return the response so far. Parts that came whole are unchanged."""
@@ -354,7 +292,4 @@ class Stream(TurnStream[Any, Any], readers=READERS):
 
 
 def _assemble_part(part: Any) -> Any:
-    if not isinstance(part, PartialCall):
-        return merged_value(part) if type(part) is dict and "text" in part else part
-    signed = {} if part.signature is None else _part(part.signature)
-    return {**_part(part.first), **signed, "functionCall": part.assemble()}
+    return merged_value(part) if type(part) is dict and "text" in part else part

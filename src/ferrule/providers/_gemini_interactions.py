@@ -69,7 +69,7 @@ def _call_steps(response: Any) -> list[Mapping[str, Any]]:
 
 def calls(response: Any) -> list[ToolCall]:
     """Return the calls of an interaction, in order. Their `data` marks them as calls of an interaction."""
-    return read_calls(API, response, _call_steps(response), "id", _read_call, _end)
+    return read_calls(API, response, _call_steps(response), "id", _read_call, _read_end)
 
 
 def _read_call(id: str, step: Any, problem: str | None) -> ToolCall:
@@ -77,7 +77,7 @@ def _read_call(id: str, step: Any, problem: str | None) -> ToolCall:
     return ToolCall(id, read_name(step), given, problem=problem, data={"type": "function_call"})
 
 
-def _end(response: Any) -> End:
+def _read_end(response: Any) -> End:
     status = read_text(response, "status")
     errors = to_plain_list(read(response, "errors"))
     return End(
@@ -109,7 +109,7 @@ def text(response: Any) -> str:
     return "".join(read_content_text(step.get("content")) for step in steps if step.get("type") == "model_output")
 
 
-stop, reason = make_stop_readers(API, _end, text)
+stop, reason = make_stop_readers(API, _read_end, text)
 
 
 def state(response: Any) -> dict[str, Any]:
@@ -161,17 +161,7 @@ class Stream(TurnStream[Any, Any], readers=READERS):
         self._steps: Blocks[_StreamedStep] = Blocks()
         self._completed = False
 
-    def _append_chunk(self, event: Any) -> bool:
-        fields = get_fields(event)
-        delta = get_fields(fields["delta"])
-        step, kind = self._steps.by_index[fields["index"]], delta["type"]
-        text, chunks = (delta["text"], step.text) if kind == "text" else (delta["arguments"], step.arguments)
-        if type(text) is str and chunks is not None and kind in ("text", "arguments_delta"):
-            chunks.append(text)
-            return True
-        return False
-
-    def _apply(self, event: Any) -> None:
+    def _read_event(self, event: Any) -> None:
         event = read(event, "data", event)
         kind = read_text(event, "event_type")
         if kind == "step.start":
@@ -188,7 +178,7 @@ class Stream(TurnStream[Any, Any], readers=READERS):
             self._head |= found if isinstance(found, dict) else {}
             self._completed = self._completed or kind == "interaction.completed"
             if self._head.get("status") == "failed":
-                self._error = _end(self._head).details or "the interaction failed"
+                self._error = _read_end(self._head).details or "the interaction failed"
         elif kind == "interaction.status_update" and read(event, "status") == "requires_continuation":
             # As in google-genai's _interactions_continuation: it ends this request too, and has a token of its own.
             given = {"status": read(event, "status"), "continuation_token": read(event, "continuation_token")}
@@ -216,7 +206,7 @@ class Stream(TurnStream[Any, Any], readers=READERS):
 class _StreamedStep:
     """One step: its start, and the deltas since then."""
 
-    __slots__ = ("arguments", "content", "index", "more", "start", "summary", "text")
+    __slots__ = ("arguments", "content", "index", "more", "start", "summary")
 
     def __init__(self, start: dict[str, Any], index: int | None) -> None:
         self.start = start
@@ -224,8 +214,6 @@ class _StreamedStep:
         self.arguments: list[str] = []
         self.content = [_to_continue(item) for item in to_plain_list(start.get("content"))]
         self.summary = [_to_continue(item) for item in to_plain_list(start.get("summary"))]
-        self.text: list[str] | None = None
-        """The chunks of the unfinished text at the end of `content`."""
         self.more: dict[str, Any] = {}
 
     def add(self, delta: Any) -> None:
@@ -234,7 +222,6 @@ class _StreamedStep:
             if not self.content or self.content[-1].get("type") != "text":
                 self.content.append({"type": "text"})
             merge_delta(self.content[-1], {"text": read_text(delta, "text")})
-            self.text = self.content[-1]["text"]
         elif kind == "arguments_delta":
             self.arguments.append(read_text(delta, "arguments"))
         elif kind == "thought_signature":
@@ -244,7 +231,6 @@ class _StreamedStep:
         elif kind == "text_annotation_delta" and self.content:
             merge_delta(self.content[-1], {"annotations": to_plain_list(delta.get("annotations"))})
         elif kind in ("image", "audio", "video", "document"):
-            self.text = None
             self.content.append(delta)
         elif isinstance(delta, dict):
             self.more |= {key: item for key, item in delta.items() if key != "type"}

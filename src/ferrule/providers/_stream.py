@@ -36,7 +36,7 @@ class TurnStream(Generic[EventT, MessageT]):
     events:
 
         _append_chunk(event)    adds a chunk to an unfinished text, as nearly all events do; returns whether it did
-        _apply(event)           reads any other event, and ignores unknown ones
+        _read_event(event)           reads any other event, and ignores unknown ones
         _assembled()            the response so far, in the form for `calls`, `turn` and `stop`
     """
 
@@ -53,20 +53,12 @@ class TurnStream(Generic[EventT, MessageT]):
 
     def feed(self, event: EventT) -> None:
         """Take the next event, an SDK object or a dict. Unknown events are ignored."""
-        try:
-            if self._append_chunk(event):
-                return
-        except (LookupError, AttributeError, TypeError, ValueError):  # it has another shape
-            pass
         error = error_in_event(event)
         if error is not None:
             self._error = error
-        self._apply(event)
+        self._read_event(event)
 
-    def _append_chunk(self, event: Any) -> bool:
-        return False
-
-    def _apply(self, event: Any) -> None:
+    def _read_event(self, event: Any) -> None:
         raise NotImplementedError
 
     def _assemble(self) -> dict[str, Any]:
@@ -260,9 +252,9 @@ class _TextChunks(list[str]):
     """Chunks of one text."""
 
 
-def continue_text(parts: list[Any], text: str, like: Mapping[str, Any]) -> list[str]:
-    """Add a chunk to the text at the end of `parts`, or to a new part if the last one is not `like` it. Return the
-    chunks so far, to be joined by `merged_value`.
+def continue_text(parts: list[Any], text: str, like: Mapping[str, Any]) -> None:
+    """Add a chunk to the text at the end of `parts`, or to a new part if the last one is not `like` it. `merged_value`
+    joins the chunks.
 
     Args:
         like: The fields of the part besides its text.
@@ -273,9 +265,7 @@ def continue_text(parts: list[Any], text: str, like: Mapping[str, Any]) -> list[
     if last is None or not isinstance(last.get("text"), _TextChunks):
         last = {**like, "text": _TextChunks()}
         parts.append(last)
-    chunks: list[str] = last["text"]
-    chunks.append(text)
-    return chunks
+    last["text"].append(text)
 
 
 def _extend(whole: dict[str, Any], key: str, items: list[Any]) -> None:

@@ -19,7 +19,6 @@ from ferrule.providers._read import (
     get_fields,
     is_null,
     list_fields,
-    list_sent_fields,
     media_type,
     name_in_history,
     parse_id,
@@ -128,10 +127,9 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in a message, in order. Their `data` holds a caller and a toolset's name if the API sent
     them."""
-    message = get_fields(response)
-    requested = [block for block in list_fields(message.get("content")) if block.get("type") == "tool_use"]
-    end = None if message.get("stop_reason") == "tool_use" else _end
-    return read_calls(_API, response, requested, "id", _read_call, end)
+    blocks = list_fields(get_fields(response).get("content"))
+    requested = [block for block in blocks if block.get("type") == "tool_use"]
+    return read_calls(_API, response, requested, "id", _read_call, _read_end)
 
 
 def _read_call(id: str, block: Any, problem: str | None) -> ToolCall:
@@ -144,7 +142,7 @@ def _read_call(id: str, block: Any, problem: str | None) -> ToolCall:
     )
 
 
-def _end(response: Response) -> End:
+def _read_end(response: Response) -> End:
     details = read(response, "stop_details")
     return End(
         read_text(response, "stop_reason"),
@@ -184,7 +182,7 @@ def text(response: Response) -> str:
     return "".join(read_text(block, "text") for block in blocks if block.get("type") == "text")
 
 
-stop, reason = make_stop_readers(_API, _end, text)
+stop, reason = make_stop_readers(_API, _read_end, text)
 
 
 def state(response: Response) -> State:
@@ -248,13 +246,7 @@ def _source(block: Media) -> dict[str, Any] | None:
     return {"type": "url", "url": address} if address else None
 
 
-_DELTA_FIELDS = {
-    "input_json_delta": "partial_json",
-    "text_delta": "text",
-    "thinking_delta": "thinking",
-    "signature_delta": "signature",
-}
-_OF_DELTAS = frozenset({"type", "estimated_tokens"})
+_DELTA_LABELS = frozenset({"type", "estimated_tokens"})
 """Fields of a delta that no block has. The SDK's BetaThinkingDelta counts the tokens of a thought so far."""
 _FIELD_KINDS = {"partial_json": "tool_use", "text": "text", "thinking": "thinking", "signature": "thinking"}
 
@@ -271,17 +263,7 @@ class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, t
         self._delta: dict[str, Any] = {}
         self._ended = False
 
-    def _append_chunk(self, event: Any) -> bool:
-        fields = get_fields(event)
-        delta = get_fields(fields["delta"])
-        field = _DELTA_FIELDS[delta["type"]]
-        text = delta[field]
-        if type(text) is str and len(list_sent_fields(fields["delta"])) == 2:
-            self._blocks.by_index[fields["index"]].chunks[field].append(text)
-            return True
-        return False
-
-    def _apply(self, event: Any) -> None:
+    def _read_event(self, event: Any) -> None:
         kind = read_text(event, "type")
         if kind == "message_start":
             found = plain(read(event, "message"))
@@ -290,7 +272,7 @@ class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, t
         elif kind == "content_block_start":
             self._begin(as_index(read(event, "index")), plain(read(event, "content_block")))
         elif kind == "content_block_delta":
-            self._continue(as_index(read(event, "index")), plain(read(event, "delta")))
+            self._continue(as_index(read(event, "index")), get_fields(read(event, "delta")))
         elif kind == "message_delta":
             self._delta |= _without_nulls(plain(read(event, "delta")))
             usage = {**self._delta.get("usage", {}), **_without_nulls(plain(read(event, "usage")))}
@@ -302,20 +284,19 @@ class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, t
         start = start if isinstance(start, dict) else {}
         self._blocks.begin(parse_id(start.get("id")), _StreamedBlock(start, index))
 
-    def _continue(self, index: int | None, delta: Any) -> None:
-        """Add a delta of a new kind, or of a block without a start."""
-        for key, value in _without_nulls(delta).items():
-            if key in _OF_DELTAS:
+    def _continue(self, index: int | None, delta: Mapping[str, Any]) -> None:
+        for key, value in delta.items():
+            if value is None or key in _DELTA_LABELS:
                 continue
             if index not in self._blocks.by_index:
                 self._begin(index, {"type": _FIELD_KINDS.get(key, "text")})
             block = self._blocks.by_index[index]
             if key == "citation":
-                block.citations.append(value)
+                block.citations.append(plain(value))
             elif isinstance(value, str):
                 block.chunks.setdefault(key, []).append(value)
             else:
-                block.start[key] = value
+                block.start[key] = plain(value)
 
     def _assemble(self) -> dict[str, Any]:
         content = [*to_plain_list(self._message.get("content")), *(block.assemble() for block in self._blocks)]

@@ -145,16 +145,14 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 
 def calls(response: Mapping[str, Any]) -> list[ToolCall]:
     """Return the calls in a message, in order, without those of server tools."""
-    response = get_fields(response)
-    end = None if response.get("stopReason") == "tool_use" else _end
-    return read_calls(_API, response, _client_tool_uses(response), "toolUseId", _read_call, end)
+    return read_calls(_API, response, _client_tool_uses(response), "toolUseId", _read_call, _read_end)
 
 
 def _read_call(id: str, use: Any, problem: str | None) -> ToolCall:
     return ToolCall(id, read_name(use), arguments(use.get("input")), problem=problem)
 
 
-def _end(response: Mapping[str, Any]) -> End:
+def _read_end(response: Mapping[str, Any]) -> End:
     return End(
         read_text(response, "stopReason"),
         open=is_null(response, "stopReason"),
@@ -230,7 +228,7 @@ def _text_of_block(block: Any) -> str:
     return read_text(block, "text") or read_content_text(read(read(block, "citationsContent"), "content"))
 
 
-stop, reason = make_stop_readers(_API, _end, text)
+stop, reason = make_stop_readers(_API, _read_end, text)
 state = no_state
 
 
@@ -385,21 +383,7 @@ class Stream(
         self._metadata: dict[str, Any] = {}
         self._stop_reason: str | None = None
 
-    def _append_chunk(self, event: Any) -> bool:
-        given = event["contentBlockDelta"]
-        said, delta = self._blocks.by_index[given["contentBlockIndex"]].said, given["delta"]
-        if len(delta) != 1:
-            return False
-        if "text" in delta:
-            text, chunks = delta["text"], said["text"]
-        else:
-            text, chunks = delta["toolUse"]["input"], said["toolUse"]["input"]
-        if type(text) is str:
-            chunks.append(text)
-            return True
-        return False
-
-    def _apply(self, event: Any) -> None:
+    def _read_event(self, event: Any) -> None:
         for kind, add in (
             ("contentBlockStart", self._start_block),
             ("contentBlockDelta", self._add_delta),

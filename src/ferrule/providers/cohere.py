@@ -128,16 +128,18 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in a response, in order."""
-    requested = list_fields(get_fields(get_fields(response).get("message")).get("tool_calls"))
-    end = None if read(response, "finish_reason") == "TOOL_CALL" else _end
-    return read_calls(_API, response, requested, "id", read_function_call, end)
+    return read_calls(_API, response, _list_calls(response), "id", read_function_call, _read_end)
 
 
-def _end(response: Response) -> End:
+def _list_calls(response: Response) -> list[Mapping[str, Any]]:
+    return list_fields(get_fields(read(response, "message")).get("tool_calls"))
+
+
+def _read_end(response: Response) -> End:
     return End(
         read_text(response, "finish_reason"),
         open=is_null(response, "finish_reason"),
-        calls=bool(list_fields(get_fields(read(response, "message")).get("tool_calls"))),
+        calls=bool(_list_calls(response)),
         details=describe_api_error(error) if (error := read(response, "error")) else "",
     )
 
@@ -160,7 +162,7 @@ def text(response: Response) -> str:
     return read_content_text(get_fields(read(response, "message")).get("content"))
 
 
-stop, reason = make_stop_readers(_API, _end, text)
+stop, reason = make_stop_readers(_API, _read_end, text)
 state = no_state
 
 
@@ -199,21 +201,7 @@ class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop
         self._finish_reason: str | None = None
         self._end_fields: dict[str, Any] = {}
 
-    def _append_chunk(self, event: Any) -> bool:
-        fields = get_fields(event)
-        kind, message = fields["type"], get_fields(get_fields(fields["delta"])["message"])
-        if kind == "content-delta":
-            content = message["content"]
-            text, chunks = get_fields(content)["text"], self._content[fields["index"]]["text"]
-        else:
-            text = get_fields(get_fields(message["tool_calls"])["function"])["arguments"]
-            chunks = self._streamed_calls.by_index[fields["index"]].arguments
-        if type(text) is str and kind[-6:] == "-delta":
-            chunks.append(text)
-            return True
-        return False
-
-    def _apply(self, event: Any) -> None:
+    def _read_event(self, event: Any) -> None:
         kind, index = read_text(event, "type"), as_index(read(event, "index"))
         delta = read(event, "delta")
         message = read(delta, "message")

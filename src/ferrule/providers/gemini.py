@@ -237,14 +237,11 @@ class Stream(TurnStream["Event", Any], readers=Readers(calls, text, turn, stop, 
         self._stream: Any = None
         """The stream of the detected API, from the first event on."""
 
-    def _append_chunk(self, event: Any) -> bool:
-        return self._stream._append_chunk(event)  # type: ignore[no-any-return]
-
-    def _apply(self, event: Any) -> None:
+    def _read_event(self, event: Any) -> None:
         if self._stream is None:
             interaction = read(read(event, "data", event), "event_type") is not None
             self._stream = interactions.Stream() if interaction else generate.Stream()
-        self._stream._apply(event)
+        self._stream._read_event(event)
         self._error = self._error or self._stream.error
 
     def _assemble(self) -> dict[str, Any]:

@@ -112,16 +112,15 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in the first choice, in order, with unchanged ids."""
-    choice = get_fields(first_choice(response))
-    end = None if choice.get("finish_reason") == "tool_calls" else _end
-    return read_calls(_API, response, _tool_calls(choice), "id", read_function_call, end, _call_ids)
+    return read_calls(_API, response, _list_calls(response), "id", read_function_call, _read_end, _list_call_ids)
 
 
-def _tool_calls(choice: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [item for message in _messages(choice) for item in list_fields(get_fields(message).get("tool_calls"))]
+def _list_calls(response: Response) -> list[Mapping[str, Any]]:
+    messages = _list_messages(first_choice(response))
+    return [item for message in messages for item in list_fields(get_fields(message).get("tool_calls"))]
 
 
-def _call_ids(response: Any, requested: Sequence[Mapping[str, Any]], key: str) -> list[str]:
+def _list_call_ids(response: Any, requested: Sequence[Mapping[str, Any]], key: str) -> list[str]:
     """Return the unchanged ids. A derived id has the API's form already."""
     sent = list_sent_ids(requested, key)
     if sent is not None:
@@ -139,31 +138,31 @@ def wire_id(id: str) -> str:
     return "".join(_DIGITS_AND_LETTERS[number // 62**power % 62] for power in range(9))
 
 
-def _messages(choice: Any) -> list[Any]:
+def _list_messages(choice: Any) -> list[Any]:
     """Return the choice's message; several messages if built-in tools ran in between."""
     message = get_fields(choice).get("message")
     return read_list(choice, "messages") if message is None else [message]
 
 
-def _end(response: Response) -> End:
+def _read_end(response: Response) -> End:
     choice = first_choice(response)
     return End(
         read_text(choice, "finish_reason"),
         open=not choice or is_null(choice, "finish_reason"),
-        calls=bool(_tool_calls(get_fields(choice))),
+        calls=bool(_list_calls(response)),
     )
 
 
 def turn(response: Response) -> list[ChatCompletionRequestMessageTypedDict]:
     """Return the first choice's message, with the same ids as in `results`: all in nine letters or digits."""
-    messages: list[Any] = to_plain_list(_messages(first_choice(response)))
+    messages: list[Any] = to_plain_list(_list_messages(first_choice(response)))
     for message in messages:
         message["role"] = "assistant"
         message["tool_calls"] = to_plain_list(message.get("tool_calls"))
         if not message["tool_calls"]:  # some servers send these as null or []
             del message["tool_calls"]
     requested = [item for message in messages for item in message.get("tool_calls", ())]
-    for id, item in zip(_call_ids(response, requested, "id"), requested, strict=True):
+    for id, item in zip(_list_call_ids(response, requested, "id"), requested, strict=True):
         item["id"] = wire_id(id)
     write_calls_for_history(requested, arguments=_arguments_in_history)
     return [message for message in messages if message.get("content") or "tool_calls" in message]
@@ -176,11 +175,11 @@ def _arguments_in_history(given: Any) -> Any:
 def text(response: Response) -> str:
     """Return the model's text."""
     return "".join(
-        read_content_text(get_fields(message).get("content")) for message in _messages(first_choice(response))
+        read_content_text(get_fields(message).get("content")) for message in _list_messages(first_choice(response))
     )
 
 
-stop, reason = make_stop_readers(_API, _end, text)
+stop, reason = make_stop_readers(_API, _read_end, text)
 state = no_state
 
 
@@ -234,15 +233,11 @@ class Stream(
         kind = "text" if isinstance(part, str) else read(part, "type")
         text = part if isinstance(part, str) else read(part, "text")
         if kind == "text" and isinstance(text, str):
-            self._text = continue_text(self._parts, text, {"type": "text"})
-            return
-        if kind == "thinking":
+            continue_text(self._parts, text, {"type": "text"})
+        elif kind == "thinking":
             self._add_thinking(part)
         elif isinstance(chunk := plain(part), dict):
             self._parts.append(chunk)
-        else:
-            return
-        self._text = None
 
     def _add_thinking(self, chunk: Any) -> None:
         if not self._parts or self._parts[-1].get("type") != "thinking":

@@ -90,22 +90,22 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in a message, in order. Their ids are derived if the server sends none."""
-    fields = get_fields(response)
-    requested = list_fields(get_fields(fields.get("message")).get("tool_calls"))
-    end = None if fields.get("done") is True and fields.get("done_reason") == "stop" else _end
-    return read_calls(_API, response, requested, "id", read_function_call, end, _call_ids)
+    return read_calls(_API, response, _list_calls(response), "id", read_function_call, _read_end, _list_call_ids)
 
 
-def _end(response: Response) -> End:
-    message = get_fields(read(response, "message"))
+def _list_calls(response: Response) -> list[Mapping[str, Any]]:
+    return list_fields(get_fields(read(response, "message")).get("tool_calls"))
+
+
+def _read_end(response: Response) -> End:
     return End(
         read_text(response, "done_reason"),
         open=read(response, "done") is False or is_null(response, "done"),
-        calls=bool(list_fields(message.get("tool_calls"))),
+        calls=bool(_list_calls(response)),
     )
 
 
-def _call_ids(response: Response, requested: Sequence[Mapping[str, Any]], key: str) -> list[str]:
+def _list_call_ids(response: Response, requested: Sequence[Mapping[str, Any]], key: str) -> list[str]:
     found, stamp = [item.get(key) for item in requested], read(response, "created_at")
     if type(stamp) is str and stamp.isprintable() and found.count(None) == len(found):  # as in nearly every turn
         return [f"call_{stamp}_{position}" for position in range(len(found))]
@@ -132,7 +132,7 @@ def text(response: Response) -> str:
     return read_text(read(response, "message"), "content")
 
 
-stop, reason = make_stop_readers(_API, _end, text)
+stop, reason = make_stop_readers(_API, _read_end, text)
 state = no_state
 
 
@@ -166,17 +166,7 @@ class Stream(TurnStream["Response", "dict[str, Any]"], readers=Readers(calls, te
         self._streamed_calls: list[Any] = []
         self._end: dict[str, Any] = {"done": False}
 
-    def _append_chunk(self, event: Any) -> bool:
-        fields = get_fields(event)
-        message = get_fields(fields["message"])
-        text = message["content"]
-        more = message.get("tool_calls") or message.get("thinking") or "error" in fields
-        if fields["done"] is False and not more and self._head and type(text) is str:
-            self._texts["content"].append(text)
-            return True
-        return False
-
-    def _apply(self, event: Any) -> None:
+    def _read_event(self, event: Any) -> None:
         if not self._head:
             found = {key: plain(read(event, key)) for key in ("model", "created_at")}
             self._head = {key: value for key, value in found.items() if value is not None}

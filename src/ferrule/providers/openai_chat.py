@@ -122,10 +122,9 @@ def _function_reference(name: str) -> dict[str, Any]:
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in the first choice, in order. `data` is `{"type": "custom"}` for a call of a custom tool."""
-    choice = get_fields(first_choice(response))
-    requested = list_fields(get_fields(choice.get("message")).get("tool_calls"))
-    ended = choice.get("finish_reason") == "tool_calls" and not _error(response)
-    return read_calls(_API, response, requested, "id", _read_call, None if ended else _end)
+    message = read(first_choice(response), "message")
+    requested = list_fields(get_fields(message).get("tool_calls"))
+    return read_calls(_API, response, requested, "id", _read_call, _read_end)
 
 
 def _read_call(id: str, item: Any, problem: str | None) -> ToolCall:
@@ -141,7 +140,7 @@ def _error(response: Any) -> Any:
     return get_fields(response).get("error") or get_fields(first_choice(response)).get("error")
 
 
-def _end(response: Response) -> End:
+def _read_end(response: Response) -> End:
     choice = get_fields(first_choice(response))
     error = _error(response)
     message = choice.get("message")
@@ -188,7 +187,7 @@ def text(response: Response) -> str:
     return read_content_text(message.get("content")) or read_text(message, "refusal")
 
 
-stop, reason = make_stop_readers(_API, _end, text)
+stop, reason = make_stop_readers(_API, _read_end, text)
 state = no_state
 
 
@@ -247,8 +246,6 @@ class Stream(
                 self._texts[key].append(value)
             else:
                 merge_delta(self._other, {key: plain(value)})
-        if "content" in self._texts:
-            self._text = self._texts["content"]
 
     def _message(self) -> dict[str, Any]:
         texts = {key: join_text(key, chunks) for key, chunks in self._texts.items()}

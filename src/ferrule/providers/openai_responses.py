@@ -166,10 +166,8 @@ def calls(response: Response) -> list[ToolCall]:
     """Return the calls in a response, in order. A tool search of the client's is a call of `search_tools`. Other items
     that the API leaves to the program, such as a shell's commands, have a `problem`. `data` holds the item's kind, its
     namespace and its caller if the answer needs them."""
-    fields = get_fields(response)
-    requested = [item for item in list_fields(fields.get("output")) if _is_call(item)]
-    ended = fields.get("status") == "completed" and not (fields.get("error") or fields.get("incomplete_details"))
-    return read_calls(_API, response, _with_call_ids(requested), "call_id", _read_call, None if ended else _end)
+    requested = [item for item in list_fields(get_fields(response).get("output")) if _is_call(item)]
+    return read_calls(_API, response, _add_call_ids(requested), "call_id", _read_call, _read_end)
 
 
 def _is_call(item: Mapping[str, Any]) -> bool:
@@ -184,7 +182,7 @@ def _is_call(item: Mapping[str, Any]) -> bool:
     return isinstance(kind, str) and kind in _FOREIGN_CALLS
 
 
-def _with_call_ids(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _add_call_ids(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the items with the id for their answer. A request for approval is answered under its own id."""
     return [{**item, "call_id": item.get("id")} if item.get("type") == _APPROVAL else item for item in items]
 
@@ -218,7 +216,7 @@ _NOT_ASKED = frozenset({"id", "type", "call_id", "status", "caller", "namespace"
 """The fields of an item besides its request."""
 
 
-def _end(response: Response) -> End:
+def _read_end(response: Response) -> End:
     status = read_text(response, "status")
     items = list_fields(get_fields(response).get("output"))
     error = read(response, "error")
@@ -240,7 +238,7 @@ def turn(response: Response) -> list[ResponseInputItemParam]:
     items: list[Any] = to_plain_list(read_list(response, "output"))
     items = drop_last_thoughts(items, lambda item: item.get("type") == "reasoning")
     requested = [item for item in items if _is_call(item)]
-    for item, id in zip(requested, list_ids(response, _with_call_ids(requested), "call_id"), strict=True):
+    for item, id in zip(requested, list_ids(response, _add_call_ids(requested), "call_id"), strict=True):
         if item.get("type") != _APPROVAL:
             item["call_id"] = id
     for item in items:
@@ -272,7 +270,7 @@ def _message_parts(response: Any) -> list[Any]:
     return [part for item in items if item.get("type") == "message" for part in read_list(item, "content")]
 
 
-stop, reason = make_stop_readers(_API, _end, text)
+stop, reason = make_stop_readers(_API, _read_end, text)
 state = no_state
 
 
@@ -375,17 +373,7 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
         self._items: Blocks[_StreamedItem] = Blocks()
         self._end_status: str | None = None
 
-    def _append_chunk(self, event: Any) -> bool:
-        fields = get_fields(event)
-        kind, text, item = fields["type"], fields["delta"], self._items.by_index[fields["output_index"]]
-        at = None if kind in _ITEM_DELTAS else fields[_PART_DELTAS[kind][1]]
-        known = type(at) is int or kind in _ITEM_DELTAS
-        if type(text) is str and known and fields["item_id"] == item.id is not None:
-            item.chunks[kind, at].append(text)
-            return True
-        return False
-
-    def _apply(self, event: Any) -> None:
+    def _read_event(self, event: Any) -> None:
         kind = read_text(event, "type")
         if kind in _ITEM_DELTAS or kind in _PART_DELTAS:
             at = None if kind in _ITEM_DELTAS else as_index(read(event, _PART_DELTAS[kind][1])) or 0
