@@ -47,7 +47,7 @@ from ferrule.loop.keyed_run import KeyedRun, SavedTurn, request_digest, run_row
 from ferrule.loop.keyed_run import RunKeyError as RunKeyError
 from ferrule.loop.suspended_run import SavedResult, SuspendedRun, parse_suspended_run
 from ferrule.models import Message, Model, Reply
-from ferrule.providers._read import plain, read_found_tools
+from ferrule.providers._wire import read_found_tools, to_plain
 from ferrule.selection._checks import as_selector, chosen
 from ferrule.selection.matching import ToolSelector
 from ferrule.selection.search_tool import finds_tools, found, list_searched_tools
@@ -507,12 +507,12 @@ class Run:
             api=_get_api(self._model),
             waiting=waiting.calls,
             results=[SavedResult.of(result) for result in waiting.results],
-            messages=plain(self.messages[: waiting.before], keep_bytes=True),
-            turn=plain(list(reply.messages), keep_bytes=True),
+            messages=to_plain(self.messages[: waiting.before], keep_bytes=True),
+            turn=to_plain(list(reply.messages), keep_bytes=True),
             text=reply.text,
             stop=reply.stop,
             reason=reply.reason,
-            state=plain(dict(self.state), keep_bytes=True),
+            state=to_plain(dict(self.state), keep_bytes=True),
             usage_by_turn=self.usage_by_turn,
             turns=self._turns,
             calls_left=self._calls_left,

@@ -21,7 +21,7 @@ from pydantic import (
 from ferrule.errors import DefinitionError
 from ferrule.models import Reply
 from ferrule.providers import Stop
-from ferrule.providers._read import plain
+from ferrule.providers._wire import to_plain
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, Text
 from ferrule.values.frozen import freeze
@@ -47,9 +47,14 @@ class SavedCall(Part):
     @classmethod
     def of(cls, call: ToolCall) -> SavedCall:
         """Save a call."""
-        raw = call.raw if call.raw is None or isinstance(call.raw, str) else plain(call.raw)
+        raw = call.raw if call.raw is None or isinstance(call.raw, str) else to_plain(call.raw)
         return cls(
-            id=call.id, name=call.name, arguments=raw, problem=call.problem, data=plain(call.data), parent=call.parent
+            id=call.id,
+            name=call.name,
+            arguments=raw,
+            problem=call.problem,
+            data=to_plain(call.data),
+            parent=call.parent,
         )
 
     def call(self) -> ToolCall:

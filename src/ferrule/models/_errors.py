@@ -9,7 +9,7 @@ from time import time
 from typing import Any
 
 from ferrule.models import ContextTooLong, ModelError, Overloaded, RateLimited
-from ferrule.providers._read import get_fields, read, read_text
+from ferrule.providers._wire import get_fields, read, read_text
 from ferrule.values.content import clean_text
 
 # Anthropic: "prompt is too long: N tokens > M maximum", "exceed context limit", request_too_large (413). OpenAI:

@@ -12,7 +12,7 @@ from ferrule.models import _over_sdk as sdk
 from ferrule.providers import WHERE_POSSIBLE
 from ferrule.providers import gemini as provider
 from ferrule.providers._gemini_names import read_either, to_camel_case
-from ferrule.providers._read import get_fields
+from ferrule.providers._wire import get_fields
 
 _USAGE_NAMES = {
     "prompt_token_count": "input_tokens",

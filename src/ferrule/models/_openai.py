@@ -11,7 +11,7 @@ from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.models import _over_sdk as sdk
 from ferrule.providers import Strict, openai_chat, openai_responses
-from ferrule.providers._read import read_content_text
+from ferrule.providers._wire import read_content_text
 
 _CHAT_USAGE_NAMES = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
 _USAGE_NAMES = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}

@@ -18,8 +18,8 @@ from ferrule.errors import DefinitionError
 from ferrule.models import Message, Reply
 from ferrule.models._errors import to_model_error, to_reported_error
 from ferrule.providers import WHERE_POSSIBLE
-from ferrule.providers._read import get_fields, plain, read, read_text
 from ferrule.providers._stream import error_in_event
+from ferrule.providers._wire import get_fields, read, read_text, to_plain
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -131,7 +131,7 @@ class SdkModel:
         request = self.request(messages, toolset, state or {}, deferred)
         response = await (self._stream_response(request, on_text) if self.stream else self._fetch_response(request))
         provider, usage = self.provider, self.usage(response)
-        raw = response if self.stream else plain(response)
+        raw = response if self.stream else to_plain(response)
         if self.rewrite is not None:
             response = self.rewrite(response, toolset)
         text = provider.text(response)

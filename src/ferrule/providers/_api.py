@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from ferrule.definition.tool import Tool, to_wire_name
 from ferrule.errors import DefinitionError
 from ferrule.providers import Stop
-from ferrule.providers._read import NAME, arguments, get_fields, list_ids, mark_repeats, read_name
 from ferrule.providers._text_calls import holds_text_call
+from ferrule.providers._wire import NAME, get_fields, list_ids, mark_repeats, read_arguments, read_name
 from ferrule.values.call import ToolCall
 
 ResponseT = TypeVar("ResponseT")
@@ -197,13 +197,13 @@ def read_calls(
 def read_function_call(id: str, item: Any, problem: str | None) -> ToolCall:
     """Read a call in the form `{"function": {"name", "arguments"}}`."""
     function = get_fields(item.get("function"))
-    return ToolCall(id, read_name(function), arguments(function.get("arguments")), problem=problem)
+    return ToolCall(id, read_name(function), read_arguments(function.get("arguments")), problem=problem)
 
 
 # Options of a request
 
 
-def chosen(api: Api, choice: str, parallel: bool, only: Iterable[str] | None) -> tuple[str | None, list[str]]:
+def resolve_choice(api: Api, choice: str, parallel: bool, only: Iterable[str] | None) -> tuple[str | None, list[str]]:
     """Return the API's word for `choice`, or `None` if that is a tool's name; and the wire names for the request: those
     of `only`, or that name's.
 

@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ferrule.providers._read import (
-    get_fields,
-    list_fields,
-    list_sent_fields,
-    name_in_history,
-    parse_id,
-    plain,
-    read,
-    read_name,
-    to_object_text,
-)
+from ferrule.providers import _wire as wire
 from ferrule.providers._stream import (
     EventT,
     MessageT,
@@ -31,14 +21,14 @@ from ferrule.providers._stream import (
 
 def write_calls_for_history(
     calls: Iterable[Mapping[str, Any]],
-    name: Callable[[str], str] = name_in_history,
-    arguments: Callable[[Any], Any] = to_object_text,
+    name: Callable[[str], str] = wire.format_name,
+    arguments: Callable[[Any], Any] = wire.to_object_text,
 ) -> None:
     """Write the name and the arguments of each call in the form that the API accepts in a history."""
     for call in calls:
         function = call.get("function")
         if isinstance(function, dict):
-            function["name"] = name(read_name(function))
+            function["name"] = name(wire.read_name(function))
             function["arguments"] = arguments(function.get("arguments"))
 
 
@@ -76,7 +66,7 @@ class ChatStream(TurnStream[EventT, MessageT]):
         fields = _chunk_fields(event)
         if not self._head:
             self._read_head(fields)
-        for choice in list_fields(fields.get("choices")):
+        for choice in wire.list_fields(fields.get("choices")):
             if not choice.get("index"):
                 self._add_choice(choice)
         if fields.get("usage") is not None:
@@ -86,10 +76,10 @@ class ChatStream(TurnStream[EventT, MessageT]):
         """Read the fields beside the choices in the first chunk. Every other chunk repeats them."""
         for key in ("id", "created", "model", "service_tier", "system_fingerprint"):
             if chunk.get(key) is not None:
-                self._head[key] = plain(chunk[key])
+                self._head[key] = wire.to_plain(chunk[key])
 
     def _add_choice(self, choice: Mapping[str, Any]) -> None:
-        self._add_delta(get_fields(choice.get("delta")))
+        self._add_delta(wire.get_fields(choice.get("delta")))
         if choice.get("finish_reason") is not None:
             self._finish_reason = chunk_text(choice["finish_reason"])
         if choice.get("error"):  # OpenRouter's place for it
@@ -98,20 +88,20 @@ class ChatStream(TurnStream[EventT, MessageT]):
     def _add_calls(self, items: Any) -> None:
         taken: set[StreamedCall] = set()
         for item in items if isinstance(items, list) else ():
-            if get_fields(item):
+            if wire.get_fields(item):
                 self._add_call_delta(item, taken)
 
     def _add_call_delta(self, item: Any, taken: set[StreamedCall]) -> None:
-        fields = get_fields(item)
+        fields = wire.get_fields(item)
         # Mistral's SDK has a default of 0 for a missing index.
-        index = as_index(fields.get("index")) if "index" in list_sent_fields(item) else None
+        index = as_index(fields.get("index")) if "index" in wire.list_sent_fields(item) else None
         function, custom = fields.get("function"), fields.get("custom")
         kind, inner = ("custom", custom) if function is None and custom is not None else ("function", function)
-        given = read(inner, "input" if kind == "custom" else "arguments")
-        call = self._streamed_calls.add(parse_id(fields.get("id")), index, read(inner, "name"), given, taken)
+        given = wire.read(inner, "input" if kind == "custom" else "arguments")
+        call = self._streamed_calls.add(wire.parse_id(fields.get("id")), index, wire.read(inner, "name"), given, taken)
         if inner is not None:
             call.kind = kind
-        merge_delta(call.more, {key: plain(fields[key]) for key in fields.keys() - _CALL_FIELDS})
+        merge_delta(call.more, {key: wire.to_plain(fields[key]) for key in fields.keys() - _CALL_FIELDS})
 
     def _assemble(self) -> dict[str, Any]:
         message = self._message()
@@ -124,5 +114,5 @@ class ChatStream(TurnStream[EventT, MessageT]):
 
 def _chunk_fields(event: Any) -> Mapping[str, Any]:
     """Return the fields of a chunk; Mistral's SDK wraps it."""
-    fields = get_fields(event)
-    return get_fields(fields["data"]) if "data" in fields else fields
+    fields = wire.get_fields(event)
+    return wire.get_fields(fields["data"]) if "data" in fields else fields

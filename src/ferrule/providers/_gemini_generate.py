@@ -7,29 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ferrule.providers import _wire as wire
 from ferrule.providers._api import Api, End, make_stop_readers, not_run_problem, read_calls
 from ferrule.providers._gemini_names import GEMINI_NAME, read_either, to_camel_case
-from ferrule.providers._read import (
-    WEB,
-    arguments,
-    base64_text,
-    block_text,
-    error_text,
-    get_fetch_address,
-    get_fields,
-    list_ids,
-    list_sent_fields,
-    media_type,
-    name_in_history,
-    parse_lossless_json,
-    plain,
-    read,
-    read_list,
-    read_name,
-    read_text,
-    require_call,
-    to_object,
-)
 from ferrule.providers._stream import Readers, TurnStream, continue_text, merged_value
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, clean_text, to_jsonable
@@ -66,15 +46,15 @@ API = Api(
 
 
 def _candidate(response: Any) -> Mapping[str, Any]:
-    candidates = get_fields(response).get("candidates")
-    return get_fields(candidates[0]) if isinstance(candidates, list) and candidates else {}
+    candidates = wire.get_fields(response).get("candidates")
+    return wire.get_fields(candidates[0]) if isinstance(candidates, list) and candidates else {}
 
 
 def _list_calls(candidate: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the function calls of a candidate in one form, so that their derived ids are the same in any spelling."""
     found = []
-    for part in read_list(candidate.get("content"), "parts"):
-        call = get_fields(read_either(part, "function_call", "functionCall"))
+    for part in wire.read_list(candidate.get("content"), "parts"):
+        call = wire.get_fields(read_either(part, "function_call", "functionCall"))
         if call:
             item = {key: call.get(key) for key in ("id", "name", "args")}
             names = ("willContinue", "will_continue", "partialArgs", "partial_args")
@@ -84,19 +64,19 @@ def _list_calls(candidate: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _list_ids(response: Mapping[str, Any], requested: Sequence[Any], key: str) -> list[str]:
     """Return the ids of the calls. Missing ones are derived from the response's own."""
-    return list_ids({"id": response.get("responseId") or response.get("response_id")}, requested, key)
+    return wire.list_ids({"id": response.get("responseId") or response.get("response_id")}, requested, key)
 
 
 def calls(response: Any) -> list[ToolCall]:
     """Return the calls in the first candidate, in order."""
     requested = _list_calls(_candidate(response))
-    return read_calls(API, get_fields(response), requested, "id", _read_call, _read_end, _list_ids)
+    return read_calls(API, wire.get_fields(response), requested, "id", _read_call, _read_end, _list_ids)
 
 
 def _read_call(id: str, call: Any, problem: str | None) -> ToolCall:
     if "willContinue" in call:
         problem = problem or not_run_problem("the API sent its arguments in parts, which this program does not join")
-    return ToolCall(id, read_name(call), arguments(call["args"]), problem=problem)
+    return ToolCall(id, wire.read_name(call), wire.read_arguments(call["args"]), problem=problem)
 
 
 def _read_end(response: Any) -> End:
@@ -108,7 +88,7 @@ def _read_end(response: Any) -> End:
         open=not word and not blocked,
         calls=bool(_list_calls(candidate)),
         refused=bool(blocked),
-        details=blocked or read_text(candidate, "finishMessage") or read_text(candidate, "finish_message"),
+        details=blocked or wire.read_text(candidate, "finishMessage") or wire.read_text(candidate, "finish_message"),
     )
 
 
@@ -121,29 +101,29 @@ def _enum_text(value: Any) -> str:
     if type(value) is str:
         return value
     value = getattr(value, "value", value)
-    return value if type(value) is str else read_text({"word": value}, "word")
+    return value if type(value) is str else wire.read_text({"word": value}, "word")
 
 
 def turn(response: Any) -> list[Any]:
     """Return `[{"role": "model", "parts": [...]}]`, each thought signature on its own part."""
     content = _candidate(response).get("content")
-    parts = [_part(part) for part in read_list(content, "parts")]
+    parts = [_part(part) for part in wire.read_list(content, "parts")]
     requested = [call for part in parts if isinstance(call := part.get("functionCall"), dict) and call]
-    ids = _list_ids(get_fields(response), _list_calls({"content": {"parts": parts}}), "id")
+    ids = _list_ids(wire.get_fields(response), _list_calls({"content": {"parts": parts}}), "id")
     for id, call in zip(ids, requested, strict=True):
         call["id"] = id
-        call["name"] = name_in_history(read_name(call), API.names)
+        call["name"] = wire.format_name(wire.read_name(call), API.names)
         # The API refuses these fields of a stream in a history.
         call.pop("willContinue", None)
         call.pop("partialArgs", None)
         if "args" in call:
-            call["args"] = to_jsonable(to_object(call["args"]))
+            call["args"] = to_jsonable(wire.to_object(call["args"]))
     kept = [part for part in parts if part and part != {"text": ""}]
     return [{"role": "model", "parts": kept}] if kept else []
 
 
 def _part(part: Any) -> dict[str, Any]:
-    found = plain(part)
+    found = wire.to_plain(part)
     if not isinstance(found, dict):
         return {}
     found = {to_camel_case(key): item for key, item in found.items() if item is not None}
@@ -164,8 +144,8 @@ def _restore_base64(part: dict[str, Any]) -> None:
 
 def text(response: Any) -> str:
     """Return the model's text, without its thoughts."""
-    parts = map(get_fields, read_list(_candidate(response).get("content"), "parts"))
-    return "".join(read_text(part, "text") for part in parts if not part.get("thought"))
+    parts = map(wire.get_fields, wire.read_list(_candidate(response).get("content"), "parts"))
+    return "".join(wire.read_text(part, "text") for part in parts if not part.get("thought"))
 
 
 stop, reason = make_stop_readers(API, _read_end, text)
@@ -194,12 +174,12 @@ def _read_block_reason(response: Any) -> str:
 
 def function_response(result: ToolResult) -> dict[str, Any]:
     """Return the `functionResponse` for one result."""
-    call = require_call(result)
-    found: dict[str, Any] = {"id": call.id, "name": name_in_history(call.name, API.names)}
+    call = wire.require_call(result)
+    found: dict[str, Any] = {"id": call.id, "name": wire.format_name(call.name, API.names)}
     if result.status != "ok":
-        return found | {"response": {"error": error_text(result)}}
+        return found | {"response": {"error": wire.format_error(result)}}
     media = [(block, _media_part(block)) for block in result.content]
-    texts = [block_text(block) for block, part in media if part is None]
+    texts = [wire.format_block(block) for block, part in media if part is None]
     parts = [part for _, part in media if part is not None]
     if not parts:
         return found | {"response": {"output": _parse_structured("\n".join(texts))}}
@@ -208,12 +188,12 @@ def function_response(result: ToolResult) -> dict[str, Any]:
 
 
 def _media_part(block: Block) -> dict[str, Any] | None:
-    kind = media_type(block) if isinstance(block, Media) else ""
+    kind = wire.get_media_type(block) if isinstance(block, Media) else ""
     if not isinstance(block, Media) or (kind not in API.images and kind != "application/pdf"):
         return None
     if block.data:
-        return {"inlineData": {"mimeType": kind, "data": base64_text(block)}}
-    address = get_fetch_address(block, (*WEB, "gs://"))
+        return {"inlineData": {"mimeType": kind, "data": wire.encode_base64(block)}}
+    address = wire.get_fetch_address(block, (*wire.WEB, "gs://"))
     return {"fileData": {"mimeType": kind, "fileUri": address}} if address else None
 
 
@@ -226,7 +206,7 @@ def _parse_structured(text: str) -> Any:
     All numbers of this API are doubles, and it reads a `$ref` as the name of one of the response's parts
     (github.com/vercel/ai/issues/14369).
     """
-    found = None if '"$ref":' in text or _LONG_NUMBER.search(text) else parse_lossless_json(text)
+    found = None if '"$ref":' in text or _LONG_NUMBER.search(text) else wire.parse_lossless_json(text)
     return text if found is None else found
 
 
@@ -252,25 +232,25 @@ class Stream(TurnStream[Any, Any], readers=READERS):
         """The candidate's fields besides its content."""
 
     def _read_event(self, event: Any) -> None:
-        head = {to_camel_case(key): item for key, item in get_fields(event).items() if item is not None}
+        head = {to_camel_case(key): item for key, item in wire.get_fields(event).items() if item is not None}
         self._head = {key: head[key] for key in _HEAD_FIELDS & head.keys()} | self._head
         if "usageMetadata" in head:
             self._head["usageMetadata"] = head["usageMetadata"]
         candidate = _candidate(event)
         said = {to_camel_case(key): _as_base64(item) for key, item in candidate.items() if item is not None}
         self._ending |= {key: item for key, item in said.items() if key != "content"}
-        for part in read_list(candidate.get("content"), "parts"):
+        for part in wire.read_list(candidate.get("content"), "parts"):
             self._add(part)
 
     def _add(self, part: Any) -> None:
-        seen = get_fields(part)
-        fields = list_sent_fields(part)
+        seen = wire.get_fields(part)
+        fields = wire.list_sent_fields(part)
         text = seen.get("text")
         if fields in _TEXT_ONLY and isinstance(text, str):
             continue_text(self._parts, text, {"thought": True} if seen.get("thought") else {})
             return
         call = read_either(part, "function_call", "functionCall")
-        if call is None or read(call, "name") or read(call, "args"):  # another one only continues a call
+        if call is None or wire.read(call, "name") or wire.read(call, "args"):  # another one only continues a call
             self._parts.append(part)
 
     def _assemble(self) -> dict[str, Any]:
@@ -288,7 +268,7 @@ class Stream(TurnStream[Any, Any], readers=READERS):
         for candidate in found.get("candidates", ()):
             candidate["content"]["parts"] = [_part(part) for part in candidate["content"]["parts"]]
             candidate["finishReason"] = _finish_reason(candidate) or None
-        return plain(found)  # type: ignore[no-any-return]
+        return wire.to_plain(found)  # type: ignore[no-any-return]
 
 
 def _assemble_part(part: Any) -> Any:

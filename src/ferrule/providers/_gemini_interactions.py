@@ -5,31 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ferrule.providers import _wire as wire
 from ferrule.providers._api import Api, End, make_stop_readers, read_calls
 from ferrule.providers._gemini_names import GEMINI_NAME
-from ferrule.providers._read import (
-    arguments,
-    base64_text,
-    block_text,
-    error_text,
-    fill_ids,
-    get_fetch_address,
-    get_fields,
-    list_fields,
-    media_type,
-    name_in_history,
-    parse_id,
-    parse_object_or_text,
-    plain,
-    read,
-    read_content_text,
-    read_name,
-    read_text,
-    require_call,
-    text_or_parts,
-    to_object,
-    to_plain_list,
-)
 from ferrule.providers._stream import (
     Blocks,
     Readers,
@@ -64,7 +42,9 @@ API = Api(
 
 
 def _call_steps(response: Any) -> list[Mapping[str, Any]]:
-    return [step for step in list_fields(get_fields(response).get("steps")) if step.get("type") == "function_call"]
+    return [
+        step for step in wire.list_fields(wire.get_fields(response).get("steps")) if step.get("type") == "function_call"
+    ]
 
 
 def calls(response: Any) -> list[ToolCall]:
@@ -73,13 +53,13 @@ def calls(response: Any) -> list[ToolCall]:
 
 
 def _read_call(id: str, step: Any, problem: str | None) -> ToolCall:
-    given = arguments(step.get("arguments"))
-    return ToolCall(id, read_name(step), given, problem=problem, data={"type": "function_call"})
+    given = wire.read_arguments(step.get("arguments"))
+    return ToolCall(id, wire.read_name(step), given, problem=problem, data={"type": "function_call"})
 
 
 def _read_end(response: Any) -> End:
-    status = read_text(response, "status")
-    errors = to_plain_list(read(response, "errors"))
+    status = wire.read_text(response, "status")
+    errors = wire.to_plain_list(wire.read(response, "errors"))
     return End(
         status,
         open=status in ("", "queued", "in_progress"),
@@ -91,12 +71,12 @@ def _read_end(response: Any) -> End:
 def turn(response: Any) -> list[Any]:
     """Return the steps that the model made."""
     # The caller's steps are in the history already.
-    steps = [step for step in to_plain_list(read(response, "steps")) if step.get("type") not in _CALLER_STEPS]
+    steps = [step for step in wire.to_plain_list(wire.read(response, "steps")) if step.get("type") not in _CALLER_STEPS]
     requested = [step for step in steps if step.get("type") == "function_call"]
-    fill_ids(response, requested, "id")
+    wire.fill_ids(response, requested, "id")
     for step in requested:
-        step["name"] = name_in_history(read_name(step), API.names)
-        step["arguments"] = to_jsonable(to_object(step.get("arguments")))
+        step["name"] = wire.format_name(wire.read_name(step), API.names)
+        step["arguments"] = to_jsonable(wire.to_object(step.get("arguments")))
     return steps
 
 
@@ -105,8 +85,8 @@ _CALLER_STEPS = ("user_input", "function_result")
 
 def text(response: Any) -> str:
     """Return the model's text."""
-    steps = list_fields(get_fields(response).get("steps"))
-    return "".join(read_content_text(step.get("content")) for step in steps if step.get("type") == "model_output")
+    steps = wire.list_fields(wire.get_fields(response).get("steps"))
+    return "".join(wire.read_content_text(step.get("content")) for step in steps if step.get("type") == "model_output")
 
 
 stop, reason = make_stop_readers(API, _read_end, text)
@@ -115,36 +95,36 @@ stop, reason = make_stop_readers(API, _read_end, text)
 def state(response: Any) -> dict[str, Any]:
     """Return `{"previous_interaction_id": id, "continuation_token": token}` for a turn that `requires_continuation`."""
     found = {
-        "previous_interaction_id": read(response, "id"),
-        "continuation_token": read(response, "continuation_token"),
+        "previous_interaction_id": wire.read(response, "id"),
+        "continuation_token": wire.read(response, "continuation_token"),
     }
-    if read_text(response, "status") != "requires_continuation" or not found["continuation_token"]:
+    if wire.read_text(response, "status") != "requires_continuation" or not found["continuation_token"]:
         return {}
     return {key: clean_text(value) for key, value in found.items() if isinstance(value, str) and value}
 
 
 def function_result(result: ToolResult) -> dict[str, Any]:
     """Return the `function_result` step for one result."""
-    call = require_call(result)
+    call = wire.require_call(result)
     step: dict[str, Any] = {
         "type": "function_result",
         "call_id": call.id,
-        "name": name_in_history(call.name, API.names),
+        "name": wire.format_name(call.name, API.names),
     }
     if result.status != "ok":
-        return step | {"result": error_text(result), "is_error": True}
-    return step | {"result": text_or_parts([_content(block) for block in result.content])}
+        return step | {"result": wire.format_error(result), "is_error": True}
+    return step | {"result": wire.join_parts([_content(block) for block in result.content])}
 
 
 def _content(block: Block) -> dict[str, Any]:
     if isinstance(block, Media):
-        mime_type = media_type(block)
+        mime_type = wire.get_media_type(block)
         kind = "image" if mime_type in API.images else "document" if mime_type == "application/pdf" else None
-        address = get_fetch_address(block)
-        where = {"data": base64_text(block)} if block.data else {"uri": address} if address else None
+        address = wire.get_fetch_address(block)
+        where = {"data": wire.encode_base64(block)} if block.data else {"uri": address} if address else None
         if kind and where:
             return {"type": kind, "mime_type": mime_type, **where}
-    return {"type": "text", "text": block_text(block)}
+    return {"type": "text", "text": wire.format_block(block)}
 
 
 READERS = Readers(calls, text, turn, stop, reason, state)
@@ -162,35 +142,35 @@ class Stream(TurnStream[Any, Any], readers=READERS):
         self._completed = False
 
     def _read_event(self, event: Any) -> None:
-        event = read(event, "data", event)
-        kind = read_text(event, "event_type")
+        event = wire.read(event, "data", event)
+        kind = wire.read_text(event, "event_type")
         if kind == "step.start":
-            self._begin(as_index(read(event, "index")), plain(read(event, "step")))
+            self._begin(as_index(wire.read(event, "index")), wire.to_plain(wire.read(event, "step")))
         elif kind == "step.delta":
-            index = as_index(read(event, "index"))
+            index = as_index(wire.read(event, "index"))
             if index not in self._steps.by_index:
                 self._begin(index, {})
-            self._steps.by_index[index].add(plain(read(event, "delta")))
+            self._steps.by_index[index].add(wire.to_plain(wire.read(event, "delta")))
         elif kind in {"interaction.created", "interaction.completed"}:
-            found = plain(read(event, "interaction"))
+            found = wire.to_plain(wire.read(event, "interaction"))
             if kind == "interaction.created":
                 self._begin_response(self._head, found)
             self._head |= found if isinstance(found, dict) else {}
             self._completed = self._completed or kind == "interaction.completed"
             if self._head.get("status") == "failed":
                 self._error = _read_end(self._head).details or "the interaction failed"
-        elif kind == "interaction.status_update" and read(event, "status") == "requires_continuation":
+        elif kind == "interaction.status_update" and wire.read(event, "status") == "requires_continuation":
             # As in google-genai's _interactions_continuation: it ends this request too, and has a token of its own.
-            given = {"status": read(event, "status"), "continuation_token": read(event, "continuation_token")}
-            self._head |= plain(given)
+            given = {"status": wire.read(event, "status"), "continuation_token": wire.read(event, "continuation_token")}
+            self._head |= wire.to_plain(given)
             self._completed = True
 
     def _begin(self, index: int | None, start: Any) -> None:
         start = start if isinstance(start, dict) else {}
-        self._steps.begin(parse_id(start.get("id")), _StreamedStep(start, index))
+        self._steps.begin(wire.parse_id(start.get("id")), _StreamedStep(start, index))
 
     def _assemble(self) -> dict[str, Any]:
-        steps = [step.assemble() for step in self._steps] or to_plain_list(self._head.get("steps"))
+        steps = [step.assemble() for step in self._steps] or wire.to_plain_list(self._head.get("steps"))
         found = {"status": "in_progress", **self._head, "steps": steps}
         return found if self._completed else found | {"status": "in_progress"}
 
@@ -199,8 +179,8 @@ class Stream(TurnStream[Any, Any], readers=READERS):
         found = self._assemble()
         for step in found["steps"]:
             if step.get("type") == "function_call":
-                step["arguments"] = parse_object_or_text(step.get("arguments"))
-        return plain(found)  # type: ignore[no-any-return]
+                step["arguments"] = wire.parse_object_or_text(step.get("arguments"))
+        return wire.to_plain(found)  # type: ignore[no-any-return]
 
 
 class _StreamedStep:
@@ -212,8 +192,8 @@ class _StreamedStep:
         self.start = start
         self.index = index
         self.arguments: list[str] = []
-        self.content = [_to_continue(item) for item in to_plain_list(start.get("content"))]
-        self.summary = [_to_continue(item) for item in to_plain_list(start.get("summary"))]
+        self.content = [_to_continue(item) for item in wire.to_plain_list(start.get("content"))]
+        self.summary = [_to_continue(item) for item in wire.to_plain_list(start.get("summary"))]
         self.more: dict[str, Any] = {}
 
     def add(self, delta: Any) -> None:
@@ -221,15 +201,15 @@ class _StreamedStep:
         if kind == "text":
             if not self.content or self.content[-1].get("type") != "text":
                 self.content.append({"type": "text"})
-            merge_delta(self.content[-1], {"text": read_text(delta, "text")})
+            merge_delta(self.content[-1], {"text": wire.read_text(delta, "text")})
         elif kind == "arguments_delta":
-            self.arguments.append(read_text(delta, "arguments"))
+            self.arguments.append(wire.read_text(delta, "arguments"))
         elif kind == "thought_signature":
-            merge_delta(self.more, {"signature": read_text(delta, "signature")})
+            merge_delta(self.more, {"signature": wire.read_text(delta, "signature")})
         elif kind == "thought_summary":
-            self._append_summary(read(delta, "content"))
+            self._append_summary(wire.read(delta, "content"))
         elif kind == "text_annotation_delta" and self.content:
-            merge_delta(self.content[-1], {"annotations": to_plain_list(delta.get("annotations"))})
+            merge_delta(self.content[-1], {"annotations": wire.to_plain_list(delta.get("annotations"))})
         elif kind in ("image", "audio", "video", "document"):
             self.content.append(delta)
         elif isinstance(delta, dict):
@@ -238,8 +218,8 @@ class _StreamedStep:
     def _append_summary(self, content: Any) -> None:
         """Append to the summary. Adjacent texts become one."""
         last = self.summary[-1] if self.summary else {}
-        if last.get("type") == read(content, "type") == "text":
-            merge_delta(last, {"text": read_text(content, "text")})
+        if last.get("type") == wire.read(content, "type") == "text":
+            merge_delta(last, {"text": wire.read_text(content, "text")})
         elif isinstance(content, dict):
             self.summary.append(_to_continue(content))
 

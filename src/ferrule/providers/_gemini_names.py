@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ferrule.providers._read import get_fields
+from ferrule.providers._wire import get_fields
 
 # google-genai's FunctionDeclaration.
 GEMINI_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from ferrule.providers import Stop
 from ferrule.providers._api import ReadReason, ReadStop, not_run_problem
-from ferrule.providers._read import get_fields, parse_id, parse_object_or_text, plain, read
+from ferrule.providers._wire import get_fields, parse_id, parse_object_or_text, read, to_plain
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean_text, to_json_text
 
@@ -83,7 +83,7 @@ class TurnStream(Generic[EventT, MessageT]):
 
     def partial(self) -> dict[str, Any]:
         """Return the response so far, in the form of one without a stream."""
-        return plain(self._assemble())  # type: ignore[no-any-return]
+        return to_plain(self._assemble())  # type: ignore[no-any-return]
 
     def turn(self) -> list[MessageT]:
         """Return the assistant's turn so far, with its signatures."""
@@ -135,7 +135,7 @@ def describe_api_error(error: Any) -> str:
     if isinstance(message, str) and message:
         text = f"{kind}: {message}" if kind else message
     else:
-        text = error if isinstance(error, str) else kind or to_json_text(plain(error))
+        text = error if isinstance(error, str) else kind or to_json_text(to_plain(error))
     return clean_text(text)[:_LONGEST_ERROR]
 
 
@@ -159,7 +159,7 @@ def join_arguments(chunks: Sequence[str]) -> str:
 
 def chunk_text(value: Any) -> str:
     """Return a chunk as text; empty for null."""
-    return value if isinstance(value, str) else "" if value is None else to_json_text(plain(value))
+    return value if isinstance(value, str) else "" if value is None else to_json_text(to_plain(value))
 
 
 _MARKS = re.compile(r'[{}\[\]"]|\\.?', re.DOTALL)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import WHERE_POSSIBLE, Strict
-from ferrule.providers._read import make_named_test
 from ferrule.providers._schemas import (
     ANNOTATIONS,
     ANYTHING,
@@ -37,6 +36,7 @@ from ferrule.providers._schemas import (
     remove_duplicates,
     written,
 )
+from ferrule.providers._wire import make_named_test
 from ferrule.values.frozen import FrozenDict, freeze
 
 if TYPE_CHECKING:

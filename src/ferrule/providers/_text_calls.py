@@ -21,7 +21,7 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ferrule.providers._read import parse_object_or_text, read, read_content_text
+from ferrule.providers._wire import parse_object_or_text, read, read_content_text
 from ferrule.values.json_text import Malformed, parse_json
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 from ferrule.definition.toolset import SEARCH_TAG
 from ferrule.errors import DefinitionError
 from ferrule.providers import Strict
-from ferrule.providers._read import list_tools, read_found_tools, separate_deferred_tools
 from ferrule.providers._schemas import Subset, written
 from ferrule.providers._strict import Rules, check_request, make_strict_test, refuse_strict
+from ferrule.providers._wire import list_tools, read_found_tools, separate_deferred_tools
 from ferrule.values.frozen import freeze
 
 if TYPE_CHECKING:

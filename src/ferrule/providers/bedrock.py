@@ -9,33 +9,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, make_stop_readers, no_state, read_calls
+from ferrule.providers import _wire as wire
+from ferrule.providers._api import Api, End, make_stop_readers, no_state, read_calls, resolve_choice
 from ferrule.providers._plain import PLAIN_BEDROCK
-from ferrule.providers._read import (
-    arguments,
-    block_text,
-    drop_last_thoughts,
-    error_text,
-    get_fetch_address,
-    get_fields,
-    is_null,
-    list_ids,
-    marked_error_text,
-    media_type,
-    name_in_history,
-    parse_id,
-    parse_lossless_json,
-    parse_object_or_text,
-    plain,
-    read,
-    read_content_text,
-    read_list,
-    read_name,
-    read_text,
-    require_call,
-    to_non_blank,
-    to_object,
-)
 from ferrule.providers._stream import (
     Blocks,
     Readers,
@@ -139,7 +115,7 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     Raises:
         DefinitionError: The choice is `"none"`, or there is `parallel=False` or `only`: this API has no such options.
     """
-    word, names = chosen(_API, choice, parallel, only)
+    word, names = resolve_choice(_API, choice, parallel, only)
     return {"toolChoice": {word: {}} if word else {"tool": {"name": names[0]}}}
 
 
@@ -149,19 +125,19 @@ def calls(response: Mapping[str, Any]) -> list[ToolCall]:
 
 
 def _read_call(id: str, use: Any, problem: str | None) -> ToolCall:
-    return ToolCall(id, read_name(use), arguments(use.get("input")), problem=problem)
+    return ToolCall(id, wire.read_name(use), wire.read_arguments(use.get("input")), problem=problem)
 
 
 def _read_end(response: Mapping[str, Any]) -> End:
     return End(
-        read_text(response, "stopReason"),
-        open=is_null(response, "stopReason"),
+        wire.read_text(response, "stopReason"),
+        open=wire.is_null(response, "stopReason"),
         calls=bool(_client_tool_uses(response)),
     )
 
 
 def _list_content(response: Any) -> list[Any]:
-    content = get_fields(get_fields(get_fields(response).get("output")).get("message")).get("content")
+    content = wire.get_fields(wire.get_fields(wire.get_fields(response).get("output")).get("message")).get("content")
     return content if isinstance(content, list) else []
 
 
@@ -188,22 +164,29 @@ def turn(response: Mapping[str, Any]) -> list[dict[str, Any]]:
     Bytes (redacted reasoning) stay bytes, as in boto3. Some blocks are left out, because this API sends them but
     refuses them in a history: blank text blocks, unsigned reasoning, reasoning at the end.
     """
-    ids = iter(list_ids(response, _client_tool_uses(response), "toolUseId"))
+    ids = iter(wire.list_ids(response, _client_tool_uses(response), "toolUseId"))
     kept = []
     for block in _list_content(response):
         use = block.get("toolUse") if type(block) is dict else None
         if type(use) is dict and _client_tool_use(block) is not None:
             # `type` is for the server's own: botocore's ToolUseType.
-            use = {"toolUseId": wire_id(next(ids)), "name": name_in_history(read_name(use)), "input": use.get("input")}
-        sent = {"toolUse": _tool_use_in_history(use)} if type(use) is dict else plain(block, keep_bytes=True)
+            use = {
+                "toolUseId": wire_id(next(ids)),
+                "name": wire.format_name(wire.read_name(use)),
+                "input": use.get("input"),
+            }
+        sent = {"toolUse": _tool_use_in_history(use)} if type(use) is dict else wire.to_plain(block, keep_bytes=True)
         if isinstance(sent, dict) and not _is_blank(sent) and _is_signed(sent):
             kept.append(sent)
-    kept = drop_last_thoughts(kept, lambda block: "reasoningContent" in block)
+    kept = wire.drop_last_thoughts(kept, lambda block: "reasoningContent" in block)
     return [{"role": "assistant", "content": kept}] if kept else []
 
 
 def _tool_use_in_history(use: dict[str, Any]) -> dict[str, Any]:
-    return {**plain({**use, "input": None}, keep_bytes=True), "input": to_jsonable(to_object(use.get("input")))}
+    return {
+        **wire.to_plain({**use, "input": None}, keep_bytes=True),
+        "input": to_jsonable(wire.to_object(use.get("input"))),
+    }
 
 
 def _is_blank(block: dict[str, Any]) -> bool:
@@ -216,7 +199,9 @@ def _is_signed(block: dict[str, Any]) -> bool:
     if "reasoningContent" not in block:
         return True
     thought = block["reasoningContent"]
-    return bool(read_text(read(thought, "reasoningText"), "signature") or read(thought, "redactedContent"))
+    return bool(
+        wire.read_text(wire.read(thought, "reasoningText"), "signature") or wire.read(thought, "redactedContent")
+    )
 
 
 def text(response: Mapping[str, Any]) -> str:
@@ -225,7 +210,9 @@ def text(response: Mapping[str, Any]) -> str:
 
 
 def _text_of_block(block: Any) -> str:
-    return read_text(block, "text") or read_content_text(read(read(block, "citationsContent"), "content"))
+    return wire.read_text(block, "text") or wire.read_content_text(
+        wire.read(wire.read(block, "citationsContent"), "content")
+    )
 
 
 stop, reason = make_stop_readers(_API, _read_end, text)
@@ -266,13 +253,13 @@ _EVERY_MEDIA = frozenset({*RESULT_MEDIA, "video", "s3"})
 
 
 def _result(result: ToolResult, status: bool, media: frozenset[str]) -> dict[str, Any]:
-    id = wire_id(require_call(result).id)
+    id = wire_id(wire.require_call(result).id)
     if result.status == "ok":
         content = [_content(item, f"{id} {at}", media) for at, item in enumerate(result.content)]
         return {"toolUseId": id, "content": content or [{"text": '""'}]}
     if status:
-        return {"toolUseId": id, "content": [{"text": error_text(result)}], "status": "error"}
-    return {"toolUseId": id, "content": [{"text": marked_error_text(result)}]}
+        return {"toolUseId": id, "content": [{"text": wire.format_error(result)}], "status": "error"}
+    return {"toolUseId": id, "content": [{"text": wire.format_marked_error(result)}]}
 
 
 def _content(block: Block, where: str, media: frozenset[str]) -> dict[str, Any]:
@@ -280,13 +267,13 @@ def _content(block: Block, where: str, media: frozenset[str]) -> dict[str, Any]:
         part = _media_part(block, where, "s3" in media)
         if part and part.keys() <= media:
             return part
-    text = block_text(block)
-    structured = parse_lossless_json(text)
-    return {"json": structured} if isinstance(structured, dict) else {"text": to_non_blank(text)}
+    text = wire.format_block(block)
+    structured = wire.parse_lossless_json(text)
+    return {"json": structured} if isinstance(structured, dict) else {"text": wire.to_non_blank(text)}
 
 
 def _media_part(block: Media, where: str, fetches: bool) -> dict[str, Any] | None:
-    source, kind = _source(block, fetches), media_type(block)
+    source, kind = _source(block, fetches), wire.get_media_type(block)
     if source is None:
         return None
     if kind in _API.images:
@@ -302,7 +289,7 @@ def _media_part(block: Media, where: str, fetches: bool) -> dict[str, Any] | Non
 def _source(block: Media, fetches: bool) -> dict[str, Any] | None:
     if block.data:
         return {"bytes": block.data}
-    address = get_fetch_address(block, ("s3://",)) if fetches else None
+    address = wire.get_fetch_address(block, ("s3://",)) if fetches else None
     return {"s3Location": {"uri": address}} if address else None
 
 
@@ -336,18 +323,18 @@ class _StreamedBlock:
 
     def add(self, delta: Mapping[str, Any]) -> None:
         """Add a delta of any kind."""
-        redacted = read(delta.get("reasoningContent"), "redactedContent")
+        redacted = wire.read(delta.get("reasoningContent"), "redactedContent")
         if isinstance(redacted, bytes):
             self.redacted.append(redacted)
             return
-        self.results += read_list(delta, "toolResult")
+        self.results += wire.read_list(delta, "toolResult")
         if isinstance(delta.get("citation"), dict):
             self.citations.append(delta["citation"])
         for key, kind in (("text", str), ("image", dict)):
             if isinstance(delta.get(key), kind):
                 merge_delta(self.said, {key: delta[key]})
         for key, names in _TEXTS_IN.items():
-            if said := {name: text for name in names if isinstance(text := read(delta.get(key), name), str)}:
+            if said := {name: text for name in names if isinstance(text := wire.read(delta.get(key), name), str)}:
                 merge_delta(self.said, {key: said})
 
     def assemble(self) -> list[dict[str, Any]]:
@@ -363,7 +350,7 @@ class _StreamedBlock:
         if "toolResult" in self.start:
             found.append({"toolResult": {**self.start["toolResult"], "content": self.results}})
         if "toolUse" in self.start or "toolUse" in said:
-            text = join_arguments(read_list(self.said.get("toolUse"), "input"))
+            text = join_arguments(wire.read_list(self.said.get("toolUse"), "input"))
             found.append({"toolUse": {**self.start.get("toolUse", {}), "input": text or {}}})
         if "image" in self.start or "image" in said:
             found.append({"image": {**self.start.get("image", {}), **said.get("image", {})}})
@@ -391,7 +378,7 @@ class Stream(
             ("messageStop", self._finish_message),
             ("metadata", self._metadata.update),
         ):
-            found = read(event, kind)
+            found = wire.read(event, kind)
             if isinstance(found, dict):
                 add(found)
         for kind, found in event.items() if isinstance(event, dict) else ():
@@ -400,20 +387,20 @@ class Stream(
 
     def _start_block(self, event: dict[str, Any]) -> None:
         index = as_index(event.get("contentBlockIndex"))
-        start = {key: item for key, item in get_fields(event.get("start")).items() if isinstance(item, dict)}
-        id = parse_id(start.get("toolUse", {}).get("toolUseId"))
+        start = {key: item for key, item in wire.get_fields(event.get("start")).items() if isinstance(item, dict)}
+        id = wire.parse_id(start.get("toolUse", {}).get("toolUseId"))
         self._blocks.begin(id, _StreamedBlock(index, start))
 
     def _add_delta(self, event: dict[str, Any]) -> None:
         index = as_index(event.get("contentBlockIndex"))
         block = self._blocks.by_index.get(index) or self._blocks.begin(None, _StreamedBlock(index, {}))
-        block.add(get_fields(event.get("delta")))
+        block.add(wire.get_fields(event.get("delta")))
 
     def _close(self, event: dict[str, Any]) -> None:
         self._blocks.by_index.pop(as_index(event.get("contentBlockIndex")), None)
 
     def _finish_message(self, event: dict[str, Any]) -> None:
-        self._stop_reason = read_text(event, "stopReason")
+        self._stop_reason = wire.read_text(event, "stopReason")
         self._metadata |= {key: item for key, item in event.items() if key != "stopReason"}
 
     def _assemble(self) -> dict[str, Any]:
@@ -423,11 +410,11 @@ class Stream(
 
     def partial(self) -> dict[str, Any]:
         """Return the response so far, in the form of `converse`."""
-        found: dict[str, Any] = plain(self._assemble(), keep_bytes=True)
+        found: dict[str, Any] = wire.to_plain(self._assemble(), keep_bytes=True)
         for block in _list_content(found):
             use = block.get("toolUse")
             if use is not None:
                 # For a tool of ours, *decode* handles text that is no JSON.
-                given = parse_object_or_text(use["input"])
-                use["input"] = to_jsonable(to_object(given)) if _client_tool_use(block) is None else given
+                given = wire.parse_object_or_text(use["input"])
+                use["input"] = to_jsonable(wire.to_object(given)) if _client_tool_use(block) is None else given
         return found

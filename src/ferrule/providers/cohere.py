@@ -10,26 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, make_stop_readers, no_state, read_calls, read_function_call
+from ferrule.providers import _wire as wire
+from ferrule.providers._api import Api, End, make_stop_readers, no_state, read_calls, read_function_call, resolve_choice
 from ferrule.providers._chat import write_calls_for_history
 from ferrule.providers._plain import PLAIN_COHERE
-from ferrule.providers._read import (
-    block_text,
-    error_text,
-    fill_ids,
-    get_fields,
-    is_null,
-    list_fields,
-    list_tools,
-    parse_id,
-    plain,
-    read,
-    read_content_text,
-    read_text,
-    require_call,
-    to_non_blank,
-    to_plain_list,
-)
 from ferrule.providers._stream import (
     Readers,
     StreamedCalls,
@@ -94,7 +78,7 @@ def tools(
         DefinitionError: A tool's schema cannot be sent or strict, strict ones are too large together, `strict` names
             only some of the tools, or a name belongs to no tool.
     """
-    offered = list_tools(toolset)
+    offered = wire.list_tools(toolset)
     some = sum(map(make_strict_test(offered, strict, COHERE), offered))
     if 0 < some < len(offered):
         raise DefinitionError(
@@ -111,7 +95,7 @@ def strict_tools(toolset: Iterable[Tool], strict: Strict) -> bool:
     Raises:
         DefinitionError: A name belongs to no tool.
     """
-    offered = list_tools(toolset)
+    offered = wire.list_tools(toolset)
     return any(map(make_strict_test(offered, strict, COHERE), offered))
 
 
@@ -122,7 +106,7 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
         DefinitionError: The choice is a tool's name, or there is `parallel=False` or `only`: this API has no such
             options.
     """
-    word: Any = chosen(_API, choice, parallel, only)[0]
+    word: Any = resolve_choice(_API, choice, parallel, only)[0]
     return {"tool_choice": word} if word else {}
 
 
@@ -132,25 +116,25 @@ def calls(response: Response) -> list[ToolCall]:
 
 
 def _list_calls(response: Response) -> list[Mapping[str, Any]]:
-    return list_fields(get_fields(read(response, "message")).get("tool_calls"))
+    return wire.list_fields(wire.get_fields(wire.read(response, "message")).get("tool_calls"))
 
 
 def _read_end(response: Response) -> End:
     return End(
-        read_text(response, "finish_reason"),
-        open=is_null(response, "finish_reason"),
+        wire.read_text(response, "finish_reason"),
+        open=wire.is_null(response, "finish_reason"),
         calls=bool(_list_calls(response)),
-        details=describe_api_error(error) if (error := read(response, "error")) else "",
+        details=describe_api_error(error) if (error := wire.read(response, "error")) else "",
     )
 
 
 def turn(response: Response) -> list[Any]:
     """Return the message, with the plan that came before its calls."""
-    message = plain(read(response, "message"))
+    message = wire.to_plain(wire.read(response, "message"))
     if not isinstance(message, dict):
         return []
-    message["tool_calls"] = to_plain_list(message.get("tool_calls"))
-    fill_ids(response, message["tool_calls"], "id")
+    message["tool_calls"] = wire.to_plain_list(message.get("tool_calls"))
+    wire.fill_ids(response, message["tool_calls"], "id")
     write_calls_for_history(message["tool_calls"])
     # The API refuses null and empty fields in a history.
     kept = {key: item for key, item in message.items() if key != "role" and item not in (None, "", [])}
@@ -159,7 +143,7 @@ def turn(response: Response) -> list[Any]:
 
 def text(response: Response) -> str:
     """Return the model's text."""
-    return read_content_text(get_fields(read(response, "message")).get("content"))
+    return wire.read_content_text(wire.get_fields(wire.read(response, "message")).get("content"))
 
 
 stop, reason = make_stop_readers(_API, _read_end, text)
@@ -171,15 +155,16 @@ def results(results: Iterable[ToolResult]) -> list[Any]:
     the text as `output`, or one document with the `error`. The API's citations name these documents. They hold no
     images."""
     return [
-        {"role": "tool", "tool_call_id": require_call(result).id, "content": _content(result)} for result in results
+        {"role": "tool", "tool_call_id": wire.require_call(result).id, "content": _content(result)}
+        for result in results
     ]
 
 
 def _content(result: ToolResult) -> list[dict[str, Any]]:
     if result.status != "ok":
-        return [_document({"error": error_text(result)})]
-    texts = [block_text(block) for block in result.content] or [""]
-    return [_document({"output": to_non_blank(text)}) for text in texts]
+        return [_document({"error": wire.format_error(result)})]
+    texts = [wire.format_block(block) for block in result.content] or [""]
+    return [_document({"output": wire.to_non_blank(text)}) for text in texts]
 
 
 def _document(data: dict[str, str]) -> dict[str, Any]:
@@ -202,39 +187,41 @@ class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop
         self._end_fields: dict[str, Any] = {}
 
     def _read_event(self, event: Any) -> None:
-        kind, index = read_text(event, "type"), as_index(read(event, "index"))
-        delta = read(event, "delta")
-        message = read(delta, "message")
+        kind, index = wire.read_text(event, "type"), as_index(wire.read(event, "index"))
+        delta = wire.read(event, "delta")
+        message = wire.read(delta, "message")
         if kind == "message-start":
             self._begin_response({"id": self._id} if self._id else None, event)
-            self._id = plain(read(event, "id"))
+            self._id = wire.to_plain(wire.read(event, "id"))
         elif kind == "tool-plan-delta":
-            self._plan.append(read_text(message, "tool_plan"))
+            self._plan.append(wire.read_text(message, "tool_plan"))
         elif kind in {"content-start", "content-delta"}:
-            given = get_fields(read(message, "content"))
+            given = wire.get_fields(wire.read(message, "content"))
             said = {key: given[key] for key in ("thinking", "text") if isinstance(given.get(key), str)}
             merge_delta(self._content.setdefault(index, {}), said)
         elif kind in {"tool-call-start", "tool-call-delta"}:
-            requested = read(message, "tool_calls")
+            requested = wire.read(message, "tool_calls")
             for item in requested if isinstance(requested, list) else [requested]:
-                self._add_call_delta(kind, parse_id(read(item, "id")), index, read(item, "function"))
+                self._add_call_delta(kind, wire.parse_id(wire.read(item, "id")), index, wire.read(item, "function"))
         elif kind == "citation-start":
-            found = plain(read(message, "citations"))
+            found = wire.to_plain(wire.read(message, "citations"))
             self._citations += found if isinstance(found, list) else [found] if found else []
         elif kind == "message-end":
-            self._finish_reason = read_text(delta, "finish_reason")
-            if read(delta, "error"):
-                self._error = describe_api_error(read(delta, "error"))
+            self._finish_reason = wire.read_text(delta, "finish_reason")
+            if wire.read(delta, "error"):
+                self._error = describe_api_error(wire.read(delta, "error"))
             elif _API.stops.get(self._finish_reason) == "other":
                 self._error = repr(self._finish_reason)
             self._end_fields = {
-                key: plain(read(delta, key)) for key in ("usage", "error") if read(delta, key) is not None
+                key: wire.to_plain(wire.read(delta, key))
+                for key in ("usage", "error")
+                if wire.read(delta, key) is not None
             }
 
     def _add_call_delta(self, kind: str, id: str | None, index: int | None, function: Any) -> None:
         if kind == "tool-call-start" and id is None:
             self._streamed_calls.begin_call(None, index)
-        self._streamed_calls.add(id, index, read(function, "name"), read(function, "arguments"), set())
+        self._streamed_calls.add(id, index, wire.read(function, "name"), wire.read(function, "arguments"), set())
 
     def _assemble(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant"}

@@ -14,9 +14,9 @@ from ferrule.errors import DefinitionError
 from ferrule.providers import Stop, Strict
 from ferrule.providers import _gemini_generate as generate
 from ferrule.providers import _gemini_interactions as interactions
-from ferrule.providers._api import chosen
+from ferrule.providers import _wire as wire
+from ferrule.providers._api import resolve_choice
 from ferrule.providers._plain import PLAIN_GEMINI
-from ferrule.providers._read import get_fields, read, require_call
 from ferrule.providers._stream import Readers, TurnStream
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
@@ -139,7 +139,7 @@ def tool_choice(
             name.
     """
     _check_api(api)
-    word, names = chosen(_TABLES[api], choice, parallel, only)
+    word, names = resolve_choice(_TABLES[api], choice, parallel, only)
     if api == "interactions":
         kind = {"allowed_tools": {"mode": word or "any", "tools": names}} if names else word
         return {"generation_config": {"tool_choice": kind}}
@@ -151,12 +151,12 @@ def tool_choice(
 
 
 def _find_readers(response: Any) -> Readers:
-    return interactions.READERS if "steps" in get_fields(response) else generate.READERS
+    return interactions.READERS if "steps" in wire.get_fields(response) else generate.READERS
 
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in the first candidate, or in an interaction, in order. The `data` of the latter marks them."""
-    seen = response if type(response) is dict else get_fields(response)
+    seen = response if type(response) is dict else wire.get_fields(response)
     return interactions.calls(seen) if "steps" in seen else generate.calls(seen)
 
 
@@ -218,7 +218,7 @@ def results(results: Iterable[ToolResult]) -> list[Any]:
     parts: list[Any] = []
     steps: list[Any] = []
     for result in results:
-        data = require_call(result).data
+        data = wire.require_call(result).data
         if isinstance(data, dict) and data.get("type") == "function_call":
             steps.append(interactions.function_result(result))
         else:
@@ -239,7 +239,7 @@ class Stream(TurnStream["Event", Any], readers=Readers(calls, text, turn, stop, 
 
     def _read_event(self, event: Any) -> None:
         if self._stream is None:
-            interaction = read(read(event, "data", event), "event_type") is not None
+            interaction = wire.read(wire.read(event, "data", event), "event_type") is not None
             self._stream = interactions.Stream() if interaction else generate.Stream()
         self._stream._read_event(event)
         self._error = self._error or self._stream.error

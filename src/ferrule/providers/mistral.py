@@ -8,31 +8,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, make_stop_readers, no_state, read_calls, read_function_call
+from ferrule.providers import _wire as wire
+from ferrule.providers._api import Api, End, make_stop_readers, no_state, read_calls, read_function_call, resolve_choice
 from ferrule.providers._chat import ChatStream, format_choice, write_calls_for_history
 from ferrule.providers._plain import PLAIN_MISTRAL
-from ferrule.providers._read import (
-    block_text,
-    data_url,
-    first_choice,
-    format_text_or_parts,
-    get_fields,
-    is_null,
-    list_fields,
-    list_ids,
-    list_sent_ids,
-    media_type,
-    name_in_history,
-    parse_id,
-    plain,
-    read,
-    read_content_text,
-    read_list,
-    read_text,
-    require_call,
-    to_object_text,
-    to_plain_list,
-)
 from ferrule.providers._stream import Readers, continue_text, merged_value
 from ferrule.providers._strict import MISTRAL
 from ferrule.providers._write import Definitions
@@ -105,7 +84,7 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     Raises:
         DefinitionError: There is `only`, but this API has no such option.
     """
-    word, names = chosen(_API, choice, parallel, only)
+    word, names = resolve_choice(_API, choice, parallel, only)
     fields: Any = word or {"type": "function", "function": {"name": names[0]}}
     return format_choice(fields, parallel)  # type: ignore[no-any-return]
 
@@ -116,16 +95,16 @@ def calls(response: Response) -> list[ToolCall]:
 
 
 def _list_calls(response: Response) -> list[Mapping[str, Any]]:
-    messages = _list_messages(first_choice(response))
-    return [item for message in messages for item in list_fields(get_fields(message).get("tool_calls"))]
+    messages = _list_messages(wire.get_first_choice(response))
+    return [item for message in messages for item in wire.list_fields(wire.get_fields(message).get("tool_calls"))]
 
 
 def _list_call_ids(response: Any, requested: Sequence[Mapping[str, Any]], key: str) -> list[str]:
     """Return the unchanged ids. A derived id has the API's form already."""
-    sent = list_sent_ids(requested, key)
+    sent = wire.list_sent_ids(requested, key)
     if sent is not None:
         return sent
-    found, came = list_ids(response, requested, key), [parse_id(item.get(key)) for item in requested]
+    found, came = wire.list_ids(response, requested, key), [wire.parse_id(item.get(key)) for item in requested]
     return [id if id == clean_text(own or "") else wire_id(id) for id, own in zip(found, came, strict=True)]
 
 
@@ -140,25 +119,25 @@ def wire_id(id: str) -> str:
 
 def _list_messages(choice: Any) -> list[Any]:
     """Return the choice's message; several messages if built-in tools ran in between."""
-    message = get_fields(choice).get("message")
-    return read_list(choice, "messages") if message is None else [message]
+    message = wire.get_fields(choice).get("message")
+    return wire.read_list(choice, "messages") if message is None else [message]
 
 
 def _read_end(response: Response) -> End:
-    choice = first_choice(response)
+    choice = wire.get_first_choice(response)
     return End(
-        read_text(choice, "finish_reason"),
-        open=not choice or is_null(choice, "finish_reason"),
+        wire.read_text(choice, "finish_reason"),
+        open=not choice or wire.is_null(choice, "finish_reason"),
         calls=bool(_list_calls(response)),
     )
 
 
 def turn(response: Response) -> list[ChatCompletionRequestMessageTypedDict]:
     """Return the first choice's message, with the same ids as in `results`: all in nine letters or digits."""
-    messages: list[Any] = to_plain_list(_list_messages(first_choice(response)))
+    messages: list[Any] = wire.to_plain_list(_list_messages(wire.get_first_choice(response)))
     for message in messages:
         message["role"] = "assistant"
-        message["tool_calls"] = to_plain_list(message.get("tool_calls"))
+        message["tool_calls"] = wire.to_plain_list(message.get("tool_calls"))
         if not message["tool_calls"]:  # some servers send these as null or []
             del message["tool_calls"]
     requested = [item for message in messages for item in message.get("tool_calls", ())]
@@ -169,13 +148,14 @@ def turn(response: Response) -> list[ChatCompletionRequestMessageTypedDict]:
 
 
 def _arguments_in_history(given: Any) -> Any:
-    return to_jsonable(given) if isinstance(given, Mapping) else to_object_text(given)
+    return to_jsonable(given) if isinstance(given, Mapping) else wire.to_object_text(given)
 
 
 def text(response: Response) -> str:
     """Return the model's text."""
     return "".join(
-        read_content_text(get_fields(message).get("content")) for message in _list_messages(first_choice(response))
+        wire.read_content_text(wire.get_fields(message).get("content"))
+        for message in _list_messages(wire.get_first_choice(response))
     )
 
 
@@ -189,20 +169,20 @@ def results(results: Iterable[ToolResult]) -> list[ChatCompletionRequestMessageT
 
 
 def _result(result: ToolResult) -> Any:
-    call = require_call(result)
-    message = {"role": "tool", "tool_call_id": wire_id(call.id), "name": name_in_history(call.name)}
-    return {**message, "content": format_text_or_parts(result, _content)}
+    call = wire.require_call(result)
+    message = {"role": "tool", "tool_call_id": wire_id(call.id), "name": wire.format_name(call.name)}
+    return {**message, "content": wire.format_text_or_parts(result, _content)}
 
 
 def _content(block: Block) -> dict[str, Any]:
     if isinstance(block, Media):
-        kind, address = media_type(block), data_url(block)
+        kind, address = wire.get_media_type(block), wire.format_data_url(block)
         if address and kind in _API.images:
             return {"type": "image_url", "image_url": address}
         if address and kind == "application/pdf":
             named = {"document_name": clean_text(block.name)} if block.name else {}
             return {"type": "document_url", "document_url": address, **named}
-    return {"type": "text", "text": block_text(block)}
+    return {"type": "text", "text": wire.format_block(block)}
 
 
 class Stream(
@@ -230,29 +210,29 @@ class Stream(
 
     def _add_part(self, part: Any) -> None:
         """Add a text or another part. Adjacent texts become one, and so do adjacent thoughts."""
-        kind = "text" if isinstance(part, str) else read(part, "type")
-        text = part if isinstance(part, str) else read(part, "text")
+        kind = "text" if isinstance(part, str) else wire.read(part, "type")
+        text = part if isinstance(part, str) else wire.read(part, "text")
         if kind == "text" and isinstance(text, str):
             continue_text(self._parts, text, {"type": "text"})
         elif kind == "thinking":
             self._add_thinking(part)
-        elif isinstance(chunk := plain(part), dict):
+        elif isinstance(chunk := wire.to_plain(part), dict):
             self._parts.append(chunk)
 
     def _add_thinking(self, chunk: Any) -> None:
         if not self._parts or self._parts[-1].get("type") != "thinking":
             self._parts.append({"type": "thinking", "thinking": []})
         thinking = self._parts[-1]
-        for part in read_list(chunk, "thinking"):
-            text = read(part, "text") if read(part, "type", "text") == "text" else None
+        for part in wire.read_list(chunk, "thinking"):
+            text = wire.read(part, "text") if wire.read(part, "type", "text") == "text" else None
             if isinstance(text, str):
                 continue_text(thinking["thinking"], text, {"type": "text"})
-            elif isinstance(more := plain(part), dict):
+            elif isinstance(more := wire.to_plain(part), dict):
                 thinking["thinking"].append(more)
         for key in ("signature", "closed"):
-            found = read(chunk, key)
+            found = wire.read(chunk, key)
             if found:  # without a value, the SDK has an object that is false
-                thinking[key] = plain(found)
+                thinking[key] = wire.to_plain(found)
 
     def _message(self) -> dict[str, Any]:
         content: Any = [part for part in merged_value(self._parts) if part != {"type": "text", "text": ""}]

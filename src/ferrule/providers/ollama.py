@@ -11,23 +11,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, make_stop_readers, no_state, read_calls, read_function_call
+from ferrule.providers import _wire as wire
+from ferrule.providers._api import Api, End, make_stop_readers, no_state, read_calls, read_function_call, resolve_choice
 from ferrule.providers._chat import write_calls_for_history
 from ferrule.providers._plain import PLAIN_OLLAMA
-from ferrule.providers._read import (
-    get_fields,
-    is_null,
-    list_fields,
-    list_ids,
-    plain,
-    read,
-    read_list,
-    read_text,
-    require_call,
-    result_text,
-    to_object,
-    to_plain_list,
-)
 from ferrule.providers._stream import Readers, TurnStream, join_chunks
 from ferrule.providers._text_calls import move_text_calls
 from ferrule.providers._write import Definitions
@@ -84,7 +71,7 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     Raises:
         DefinitionError: The choice is not `"auto"`, or there is `parallel=False` or `only`.
     """
-    chosen(_API, choice, parallel, only)
+    resolve_choice(_API, choice, parallel, only)
     return {}
 
 
@@ -94,33 +81,33 @@ def calls(response: Response) -> list[ToolCall]:
 
 
 def _list_calls(response: Response) -> list[Mapping[str, Any]]:
-    return list_fields(get_fields(read(response, "message")).get("tool_calls"))
+    return wire.list_fields(wire.get_fields(wire.read(response, "message")).get("tool_calls"))
 
 
 def _read_end(response: Response) -> End:
     return End(
-        read_text(response, "done_reason"),
-        open=read(response, "done") is False or is_null(response, "done"),
+        wire.read_text(response, "done_reason"),
+        open=wire.read(response, "done") is False or wire.is_null(response, "done"),
         calls=bool(_list_calls(response)),
     )
 
 
 def _list_call_ids(response: Response, requested: Sequence[Mapping[str, Any]], key: str) -> list[str]:
-    found, stamp = [item.get(key) for item in requested], read(response, "created_at")
+    found, stamp = [item.get(key) for item in requested], wire.read(response, "created_at")
     if type(stamp) is str and stamp.isprintable() and found.count(None) == len(found):  # as in nearly every turn
         return [f"call_{stamp}_{position}" for position in range(len(found))]
     # Without a time stamp, the ids come from the calls themselves.
-    return list_ids({"id": stamp}, [{key: id} for id in found] if stamp else requested, key)
+    return wire.list_ids({"id": stamp}, [{key: id} for id in found] if stamp else requested, key)
 
 
 def turn(response: Response) -> list[dict[str, Any]]:
     """Return the message, including its thinking. This API ties results to calls by their order, so no ids are
     added."""
-    message = plain(read(response, "message"))
+    message = wire.to_plain(wire.read(response, "message"))
     if not isinstance(message, dict):
         return []
-    listed = to_plain_list(message.get("tool_calls"))
-    write_calls_for_history(listed, name=str, arguments=lambda given: to_jsonable(to_object(given)))
+    listed = wire.to_plain_list(message.get("tool_calls"))
+    write_calls_for_history(listed, name=str, arguments=lambda given: to_jsonable(wire.to_object(given)))
     kept = {key: item for key, item in {**message, "tool_calls": listed}.items() if item not in (None, [])}
     if not any(item for key, item in kept.items() if key != "role"):
         return []
@@ -129,7 +116,7 @@ def turn(response: Response) -> list[dict[str, Any]]:
 
 def text(response: Response) -> str:
     """Return the model's text."""
-    return read_text(read(response, "message"), "content")
+    return wire.read_text(wire.read(response, "message"), "content")
 
 
 stop, reason = make_stop_readers(_API, _read_end, text)
@@ -139,8 +126,8 @@ state = no_state
 def with_text_calls(response: Response, tools: Iterable[Tool] = ()) -> Mapping[str, Any]:
     """Return the response with the calls at the end of its text as its calls, as
     `providers.openai_chat.with_text_calls` does."""
-    found: dict[str, Any] = plain(response)
-    move_text_calls(read(found, "message"), tools)
+    found: dict[str, Any] = wire.to_plain(response)
+    move_text_calls(wire.read(found, "message"), tools)
     return found
 
 
@@ -148,7 +135,7 @@ def results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
     """Return one `{"role": "tool", "tool_name", "content"}` for each result, in the order of the calls. It has text
     only, because only a user's messages can have images."""
     return [
-        {"role": "tool", "tool_name": clean_text(require_call(result).name), "content": result_text(result)}
+        {"role": "tool", "tool_name": clean_text(wire.require_call(result).name), "content": wire.format_result(result)}
         for result in results
     ]
 
@@ -168,15 +155,15 @@ class Stream(TurnStream["Response", "dict[str, Any]"], readers=Readers(calls, te
 
     def _read_event(self, event: Any) -> None:
         if not self._head:
-            found = {key: plain(read(event, key)) for key in ("model", "created_at")}
+            found = {key: wire.to_plain(wire.read(event, key)) for key in ("model", "created_at")}
             self._head = {key: value for key, value in found.items() if value is not None}
-        message = get_fields(read(event, "message"))
+        message = wire.get_fields(wire.read(event, "message"))
         for key in ("content", "thinking"):
             if message.get(key):
-                self._texts[key].append(read_text(message, key))
-        self._streamed_calls += read_list(message, "tool_calls")
-        if read(event, "done") is True:
-            end = plain(event)
+                self._texts[key].append(wire.read_text(message, key))
+        self._streamed_calls += wire.read_list(message, "tool_calls")
+        if wire.read(event, "done") is True:
+            end = wire.to_plain(event)
             self._end = {key: value for key, value in end.items() if key not in ("message", *self._head)}
 
     def _assemble(self) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ferrule.arguments.repair import is_same_call
 from ferrule.definition.tool import Tool, to_wire_name
 from ferrule.errors import DefinitionError
 from ferrule.providers import WHERE_POSSIBLE, Strict
+from ferrule.read_arguments.repair import is_same_call
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, clean_text, to_json_text, to_jsonable
 from ferrule.values.json_text import Malformed, parse_json, parse_json_object
@@ -43,7 +43,7 @@ def read_list(value: Any, key: str) -> list[Any]:
 def read_text(value: Any, key: str) -> str:
     """Return the text under `key`; empty if it is absent. Any other value becomes JSON text."""
     found = read(value, key, "")
-    return found if isinstance(found, str) else to_json_text(plain(found))
+    return found if isinstance(found, str) else to_json_text(to_plain(found))
 
 
 def read_content_text(content: Any) -> str:
@@ -96,7 +96,7 @@ def list_fields(value: Any) -> list[Mapping[str, Any]]:
     return found
 
 
-def first_choice(response: Any) -> Any:
+def get_first_choice(response: Any) -> Any:
     """Return the first of a response's `choices`; an empty dict if there is none."""
     choices = get_fields(response).get("choices")
     return choices[0] if choices and isinstance(choices, list) else {}
@@ -113,7 +113,7 @@ DEEPEST = 200
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
-def name_in_history(name: str, pattern: re.Pattern[str] = NAME) -> str:
+def format_name(name: str, pattern: re.Pattern[str] = NAME) -> str:
     """Return the name of a called tool for a history. An API refuses a history with an invalid tool name, and so every
     later request; models make such names up."""
     return name if pattern.fullmatch(name) else to_wire_name(name or "_")
@@ -124,13 +124,13 @@ def is_null(value: Any, key: str) -> bool:
     return key in list_sent_fields(value) and read(value, key) is None
 
 
-def plain(value: Any, *, keep_bytes: bool = False) -> Any:
+def to_plain(value: Any, *, keep_bytes: bool = False) -> Any:
     """Return a copy of `value` as plain JSON data: exactly the data from the API, writable as UTF-8. Levels too deep
     for any parser are cut off."""
-    return _plain(value, DEEPEST, keep_bytes)
+    return _copy_plain(value, DEEPEST, keep_bytes)
 
 
-def _plain(value: Any, levels: int, keep_bytes: bool) -> Any:
+def _copy_plain(value: Any, levels: int, keep_bytes: bool) -> Any:
     kind = type(value)
     if kind is str or isinstance(value, str):
         return clean_text(value)
@@ -143,9 +143,9 @@ def _plain(value: Any, levels: int, keep_bytes: bool) -> Any:
     if not levels and isinstance(value, Mapping | list | tuple):
         return "…"
     if isinstance(value, Mapping):
-        return {clean_text(str(key)): _plain(item, levels - 1, keep_bytes) for key, item in value.items()}
+        return {clean_text(str(key)): _copy_plain(item, levels - 1, keep_bytes) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item, levels - 1, keep_bytes) for item in value]
+        return [_copy_plain(item, levels - 1, keep_bytes) for item in value]
     return value if keep_bytes and isinstance(value, bytes) else to_jsonable(value)
 
 
@@ -170,14 +170,14 @@ def _dump_model(value: Any) -> Any:
 
 def to_plain_list(value: Any) -> list[dict[str, Any]]:
     """Return the dicts of a list of blocks or items."""
-    items = plain(value)
+    items = to_plain(value)
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 # Arguments
 
 
-def arguments(value: Any) -> str | Mapping[str, Any] | None:
+def read_arguments(value: Any) -> str | Mapping[str, Any] | None:
     """Return arguments for `ToolCall`, as the same object. Values that are no arguments become JSON text, and *decode*
     answers that."""
     kind = type(value)
@@ -393,13 +393,13 @@ def require_call(result: ToolResult) -> ToolCall:
     return result.call
 
 
-def error_text(result: ToolResult) -> str:
+def format_error(result: ToolResult) -> str:
     """Return the text for the model about a result that is not ok. It is never empty."""
     call = require_call(result)
     if result.status == "suspended":
         why = f" ({result.error})" if result.error else ""
         return f"the call {call.id!r} of {call.name!r} is suspended{why}: it waits for an answer; resume first"
-    fields = "\n".join(shown for shown in map(block_text, result.content) if shown.strip())
+    fields = "\n".join(shown for shown in map(format_block, result.content) if shown.strip())
     error = clean_text(result.error or "")
     if not error.strip():
         error = f"the call of {call.name!r} ended with the status {result.status!r} and no further word"
@@ -422,27 +422,27 @@ def _is_definition(value: Any) -> bool:
     return all(isinstance(value[key], kind) for key, kind in _FOUND.items()) and bool(NAME.fullmatch(value["name"]))
 
 
-def marked_error_text(result: ToolResult) -> str:
+def format_marked_error(result: ToolResult) -> str:
     """Return the same for an API without a mark for errors: the text begins with "Error:"."""
-    text = error_text(result)
+    text = format_error(result)
     return text if text[:6].lower() == "error:" else f"Error: {text}"
 
 
-def result_text(result: ToolResult) -> str:
+def format_result(result: ToolResult) -> str:
     """Return a result for an API that accepts only text, and has no mark for errors."""
     if result.status != "ok":
-        return marked_error_text(result)
-    return "\n".join(map(block_text, result.content))
+        return format_marked_error(result)
+    return "\n".join(map(format_block, result.content))
 
 
 def format_text_or_parts(result: ToolResult, part: Callable[[Block], dict[str, Any]]) -> str | list[dict[str, Any]]:
     """Return a result for an API that accepts text or parts, and has no mark for errors. `part` writes each part."""
     if result.status != "ok":
-        return marked_error_text(result)
-    return text_or_parts([part(block) for block in result.content])
+        return format_marked_error(result)
+    return join_parts([part(block) for block in result.content])
 
 
-def text_or_parts(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+def join_parts(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     """Return a result's parts as one text if all are texts; otherwise the parts, without empty texts."""
     if all("text" in part for part in parts):
         return "\n".join(part["text"] for part in parts)
@@ -457,18 +457,18 @@ def drop_last_thoughts(turn: list[Any], is_thought: Callable[[Any], bool]) -> li
     return turn
 
 
-def media_type(block: Media) -> str:
+def get_media_type(block: Media) -> str:
     """Return the type of `block` as in the APIs' lists: in lower case, without parameters (RFC 2045), and `image/jpeg`
     for `image/jpg`."""
     kind = block.mime_type.partition(";")[0].strip().lower()
     return "image/jpeg" if kind == "image/jpg" else kind
 
 
-def block_text(block: Block) -> str:
+def format_block(block: Block) -> str:
     """Return a block as text: a text file's text, or a note that other media cannot be shown."""
     if isinstance(block, Text):
         return clean_text(block.text)
-    kind = media_type(block)
+    kind = get_media_type(block)
     if block.data is not None and (kind.startswith("text/") or kind == "application/json"):
         return block.data.decode("utf-8", "replace")
     size = "" if block.data is None else f" of {len(block.data)} bytes"
@@ -487,7 +487,7 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _LONGEST_NAMED else f"{text[:_LONGEST_NAMED]}…"
 
 
-def base64_text(block: Media) -> str:
+def encode_base64(block: Media) -> str:
     """Return the bytes of `block` in base64; empty if it has none."""
     return base64.b64encode(block.data or b"").decode()
 
@@ -501,9 +501,9 @@ def get_fetch_address(block: Media, schemes: tuple[str, ...] = WEB) -> str | Non
     return block.uri if block.fetch and block.uri and block.uri.startswith(schemes) else None
 
 
-def data_url(block: Media) -> str | None:
+def format_data_url(block: Media) -> str | None:
     """Return the bytes of `block` in a URL, or the address from which the API is to fetch it."""
-    return f"data:{media_type(block)};base64,{base64_text(block)}" if block.data else get_fetch_address(block)
+    return f"data:{get_media_type(block)};base64,{encode_base64(block)}" if block.data else get_fetch_address(block)
 
 
 def parse_lossless_json(text: str) -> Any:
