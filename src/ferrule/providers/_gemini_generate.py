@@ -250,7 +250,8 @@ class Stream(TurnStream[Any, Any], readers=READERS):
             continue_text(self._parts, text, {"thought": True} if seen.get("thought") else {})
             return
         call = read_either(part, "function_call", "functionCall")
-        if call is None or wire.read(call, "name") or wire.read(call, "args"):  # another one only continues a call
+        continues = call is not None and wire.read(call, "name") is wire.read(call, "args") is None
+        if not continues:  # the arguments that come in parts are not joined
             self._parts.append(part)
 
     def _assemble(self) -> dict[str, Any]:

@@ -8,11 +8,11 @@ description, and the kernel enforces the original.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ferrule.providers._schemas import (
@@ -30,11 +30,8 @@ from ferrule.providers._schemas import (
     Subset,
     Walk,
     Written,
-    add_description,
     add_notes,
     bare,
-    children,
-    definition_name,
     format_json,
     infer_types,
     list_types,
@@ -65,9 +62,8 @@ class PlainRules(Subset):
     `additionalProperties` may only be `false`."""
     root_refuses: frozenset[str] = frozenset()
     """The keywords that it refuses at the root only."""
-    references: Literal["any", "alone", "none"] = "any"
-    """The references that it follows. `"alone"`: those without other keywords, and in a circle only through an optional
-    property. `"none"`: references are written out, and a circle ends at its second round."""
+    references: bool = True
+    """Whether it follows references. If not, they are written out, and a circle ends at its second round."""
     needs_items: bool = False
     """Whether every array needs one schema for its items."""
     booleans: bool = True
@@ -81,7 +77,7 @@ class PlainRules(Subset):
     def unchanged(self) -> frozenset[str]:
         """The keywords that are sent unchanged, if their content is."""
         kept = _MAY_STAY if self.keeps is None else _MAY_STAY & self.keeps
-        return kept - ({"enum"} if self.enums else set()) - ({"$ref"} if self.references != "any" else set())
+        return kept - ({"enum"} if self.enums else set()) - (set() if self.references else {"$ref"})
 
     @cached_property
     def leaves(self) -> frozenset[str]:
@@ -111,21 +107,21 @@ PLAIN_OPENAI = PlainRules(provider="OpenAI", root_refuses=frozenset({"enum", "no
 # For other servers of this API too: Fireworks refuses boolean schemas,
 # https://github.com/grafana/mcp-grafana/issues/597
 PLAIN_CHAT = replace(PLAIN_OPENAI, booleans=False)
-# google-genai's types: the keywords, references and circles of GenerateContentConfig.response_json_schema, which is
-# assumed to hold for parameters_json_schema too; the names of FunctionDeclaration.parameters. prefixItems without
-# items: https://github.com/AnswerDotAI/fastcore/issues/798
+# google-genai's types: the keywords of GenerateContentConfig.response_json_schema, which are assumed to hold for
+# parameters_json_schema too, and its narrow rules for references, which are written out for that reason; the names of
+# FunctionDeclaration.parameters. prefixItems without items: https://github.com/AnswerDotAI/fastcore/issues/798
 PLAIN_GEMINI = PlainRules(
     provider="Gemini",
     names=Names(re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}"),
                 "it wants a letter or '_', then letters, digits and '_', 64 at most"),
     keeps=frozenset(
         [
-            *("$id", "$defs", "$ref", "$anchor", "type", "format", "title", "description", "enum", "items"),
+            *("type", "format", "title", "description", "enum", "items"),
             *("prefixItems", "minItems", "maxItems", "minimum", "maximum", "anyOf", "oneOf", "properties"),
             *("additionalProperties", "required", "propertyOrdering"),
         ]
     ),
-    references="alone",
+    references=False,
     needs_items=True,
     booleans=False,  # its Schema is a message
     enums=frozenset({str, int, float}),
@@ -137,7 +133,7 @@ PLAIN_BEDROCK = PlainRules(
     provider="Bedrock",
     names=CLAUDE_NAMES,
     root_keeps=frozenset({"type", "properties", "required", "additionalProperties"}),
-    references="none",
+    references=False,
 )
 PLAIN_MISTRAL = PlainRules(provider="Mistral")
 # The reference of the API asks for an object at the root: https://docs.cohere.com/reference/chat, "tools"
@@ -148,7 +144,7 @@ PLAIN_OLLAMA = PlainRules(
     provider="Ollama",
     keeps=frozenset({"anyOf", "type", "items", "description", "enum", "properties", "required"}),
     root_keeps=frozenset({"type", "properties", "required"}),
-    references="none",
+    references=False,
     needs_items=True,
     booleans=False,
 )
@@ -272,8 +268,6 @@ class _Loosening(Walk[PlainRules]):
         told = "\n\n".join(filter(None, [*words, found.pop("description", "")]))
         if self.definitions:
             found["$defs"] = self.definitions
-        if self.rules.references == "alone":
-            _loosen_circles(found)
         if self.rules.root_keeps is not None:
             return found, told
         return ({**found, "description": told} if told else found), ""
@@ -398,12 +392,7 @@ class _Loosening(Walk[PlainRules]):
         if self.rules.keeps and "allOf" not in self.rules.keeps and len(schema.get("allOf", ())) == 1:
             if not schema.keys() & {"$ref", "anyOf"}:
                 schema["anyOf"] = schema.pop("allOf")
-        if self.rules.references == "alone" and "$ref" in schema:
-            if schema.keys() == {"$ref"}:
-                return schema, inside
-            if "anyOf" not in schema:
-                schema["anyOf"] = [{"$ref": schema.pop("$ref")}]
-        written_out = "$ref" in schema and self.rules.references != "any"
+        written_out = "$ref" in schema and not self.rules.references
         if written_out or ("allOf" in schema and self.rules.keeps is not None):
             return self.flatten(schema, path, inside, notes)
         return schema, inside
@@ -453,48 +442,6 @@ class _Loosening(Walk[PlainRules]):
             if key not in _SILENT and not key.startswith("x-") and not empty:
                 notes[key] = value
             del schema[key]
-
-
-def _loosen_circles(root: Schema) -> None:
-    """Change each circle of definitions so that it leads back only through an optional property, or not at all."""
-    nodes: dict[str, Schema] = {"#": root, **root.get("$defs", {})}
-    ways = {name: list(_list_ways(node, node, "")) for name, node in nodes.items()}
-    # A definition comes after all its targets; one that leads to itself or to a later one closes a circle.
-    place: dict[str, int] = {}
-    seen: set[str] = set()
-    ahead = list(reversed(nodes))
-    while ahead:
-        name = ahead.pop()
-        if name in seen:  # for the second time: all its targets have their places
-            place.setdefault(name, len(place))
-        else:
-            seen.add(name)
-            ahead += [name, *(target for target, _, _ in ways[name] if target not in seen)]
-    for name in nodes:
-        for target, node, parameter in ways[name]:
-            if place[target] >= place[name]:
-                _cut_circle(node, parameter, target)
-
-
-def _list_ways(node: Schema, around: Schema, parameter: str) -> Iterator[tuple[str, Schema, str]]:
-    """Yield the definitions to which `node` leads, except through optional properties: each with the nearest required
-    property on the way and its owner, or else with the reference."""
-    if "$ref" in node:
-        yield definition_name(node["$ref"]), around if parameter else node, parameter
-    for name in node.get("required", ()):
-        if isinstance(item := node.get("properties", {}).get(name), dict):
-            yield from _list_ways(item, node, name)
-    for item in children({**node, "properties": {}}):
-        yield from _list_ways(item, around, parameter)
-
-
-def _cut_circle(node: Schema, parameter: str, target: str) -> None:
-    if not parameter:
-        node.clear()
-        node["description"] = _format_repetition(target)
-    elif parameter in node["required"]:
-        node["required"] = [name for name in node["required"] if name != parameter]
-        add_description(node, node, {"required": [parameter]})
 
 
 def _format_repetition(name: str) -> str:

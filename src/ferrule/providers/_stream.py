@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
@@ -162,40 +161,6 @@ def chunk_text(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else to_json_text(to_plain(value))
 
 
-_MARKS = re.compile(r'[{}\[\]"]|\\.?', re.DOTALL)
-
-
-class Brackets:
-    """The brackets of a JSON text that comes in chunks; each chunk is read once."""
-
-    __slots__ = ("_closed", "_depth", "_escaped", "_next_chunk", "_quoted")
-
-    def __init__(self) -> None:
-        self._depth = self._next_chunk = 0
-        self._closed = self._quoted = self._escaped = False
-
-    def closed_in(self, chunks: Sequence[str]) -> bool:
-        """Return whether the first bracket is closed within `chunks`: the same chunks as before, perhaps with more."""
-        while not self._closed and self._next_chunk < len(chunks):
-            self._closed = self._closed_by(chunks[self._next_chunk])
-            self._next_chunk += 1
-        return self._closed
-
-    def _closed_by(self, text: str) -> bool:
-        rest = text[1:] if self._escaped and text else text
-        self._escaped = self._escaped and not text
-        for mark in _MARKS.findall(rest):
-            if mark[0] == "\\":
-                self._escaped = self._quoted and len(mark) == 1
-            elif mark == '"':
-                self._quoted = not self._quoted
-            elif not self._quoted:
-                self._depth += 1 if mark in "{[" else -1
-                if self._depth <= 0:
-                    return True
-        return False
-
-
 def as_index(value: Any) -> int | None:
     """Return `value` if it can be an index."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -338,7 +303,7 @@ class Blocks(list[BlockT]):
 class StreamedCall:
     """One call, with the chunks of its arguments."""
 
-    __slots__ = ("_brackets", "_whole", "arguments", "id", "index", "kind", "more", "name", "object")
+    __slots__ = ("_whole", "arguments", "id", "index", "kind", "more", "name", "object")
 
     def __init__(self, id: str | None, index: int | None) -> None:
         self.id = id
@@ -348,7 +313,6 @@ class StreamedCall:
         self.object: Mapping[str, Any] | None = None
         self.kind = "function"
         self.more: dict[str, Any] = {}
-        self._brackets = Brackets()
         self._whole: bool | None = None
 
     def add(self, name: Any, given: Any) -> None:
@@ -375,11 +339,10 @@ class StreamedCall:
         return self.object is not None or (begins and self._is_whole(given))
 
     def _is_whole(self, following: str) -> bool:
-        """Return whether the arguments so far are an object. This is checked once, when their brackets are closed; `{}`
-        may come before the real ones."""
+        """Return whether the arguments so far are an object. `{}` may come before the real ones."""
         if len(self.arguments) == 1 and self.arguments[0].strip() == "{}":
             return following.strip() == "{}"
-        if self._whole is None and self._brackets.closed_in(self.arguments):
+        if self._whole is None and self.arguments and self.arguments[-1].rstrip().endswith("}"):
             self._whole = isinstance(parse_object_or_text(join_arguments(self.arguments)), dict)
         return self._whole is True
 

@@ -91,6 +91,7 @@ _PARAMETER = re.compile(
 )
 _JSON_LINE = re.compile(r"^ {0,3}(?:[{\[]|```(?!`))", re.MULTILINE)
 _MOST_STARTS = 200  # each costs up to a millisecond
+_BEFORE_JSON = re.compile(r"(?:[\s;,]|```(?!`)[\w+.-]*)*+")
 _BETWEEN_JSON = re.compile(r"(?:[\s;,]|```(?!`)[\w+.-]*|<\|\w{1,32}\|>)*+")
 _NAME_KEYS = ("name", "tool", "tool_name", "function", "action")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args", "input", "action_input")
@@ -253,7 +254,8 @@ def _read_json(text: str, at: int, names: set[str] | None) -> tuple[Calls, int]:
     """Read adjacent calls in JSON. Return them, and the place after them."""
     calls = Calls()
     while True:
-        at = _BETWEEN_JSON.match(text, at).end()  # type: ignore[union-attr]  # it matches anywhere
+        between = _BETWEEN_JSON if calls else _BEFORE_JSON
+        at = between.match(text, at).end()  # type: ignore[union-attr]  # it matches anywhere
         found = Calls()
         with suppress(ValueError, RecursionError):
             end = _DECODER.raw_decode(text, at)[1]

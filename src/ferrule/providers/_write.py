@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from ferrule.definition.toolset import SEARCH_TAG
 from ferrule.errors import DefinitionError
@@ -63,11 +61,6 @@ class Definitions:
     """Whether a deferred tool is marked, for the model to find by a tool search."""
     examples: str = ""
     """The key of the examples; empty if the API takes none."""
-    _written: Mapping[bool, WeakKeyDictionary[Tool, dict[str, Any]]] = field(
-        default_factory=lambda: defaultdict(WeakKeyDictionary), init=False
-    )
-    """The plain and the strict definitions, each for as long as its tool lives: writing a definition takes twice as
-    long as copying it."""
 
     def write(self, toolset: Iterable[Tool], strict: Strict, deferred: Collection[str]) -> tuple[list[Any], list[Any]]:
         """Return new dicts for the tools offered from the start, and for the deferred ones. The schemas are shared and
@@ -87,7 +80,7 @@ class Definitions:
             refuse_strict(tools, is_strict, self.plain.provider, self.no_strict_hint)
         if strict and self.strict is not None:
             check_request([tool for tool in tools if is_strict(tool)], self.strict)
-        found = [dict(self._written[is_strict(tool)].get(tool) or self._write(tool, is_strict(tool))) for tool in tools]
+        found = [self._write(tool, is_strict(tool)) for tool in tools]
         if self.in_function:
             found = [{"type": "function", "function": definition} for definition in found]
         if self.defers:
@@ -129,6 +122,4 @@ class Definitions:
             found[self.examples] = shown
         if problem := refused_keys(tool, self.name):
             raise DefinitionError(f"tool {tool.name!r}: {problem}")
-        found |= tool.provider.get(self.name, {})
-        self._written[strict][tool] = found
-        return found
+        return found | tool.provider.get(self.name, {})

@@ -59,7 +59,7 @@ _API = Api(
     images=frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"}),
 )
 _DEFINITIONS = Definitions(name="bedrock", plain=PLAIN_BEDROCK, strict=BEDROCK, key="inputSchema")
-# botocore's model of bedrock-runtime: ToolUseId, DocumentFormat, VideoFormat.
+# botocore's model of bedrock-runtime: ToolUseId, DocumentFormat.
 _CALL_ID = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _DOCUMENTS = {
@@ -68,16 +68,6 @@ _DOCUMENTS = {
     f"{_OFFICE}.wordprocessingml.document": "docx",
     "application/vnd.ms-excel": "xls",
     f"{_OFFICE}.spreadsheetml.sheet": "xlsx",
-}
-_VIDEOS = {
-    "video/mp4": "mp4",
-    "video/webm": "webm",
-    "video/quicktime": "mov",
-    "video/x-matroska": "mkv",
-    "video/x-flv": "flv",
-    "video/mpeg": "mpeg",
-    "video/x-ms-wmv": "wmv",
-    "video/3gpp": "three_gp",
 }
 
 
@@ -220,8 +210,7 @@ state = no_state
 
 
 RESULT_MEDIA = ("image", "document")
-"""The media that a tool's result may hold, for Claude. Nova accepts no documents there, and no model has been seen to
-accept `"video"`, or media at `"s3"`, although botocore's model has them."""
+"""The media that a tool's result may hold, for Claude. Nova accepts no documents there."""
 
 
 def results(
@@ -236,20 +225,19 @@ def results(
         results: The results of the calls.
         status: Whether an error is marked by its `status`. According to botocore's model, only Amazon Nova and
             Anthropic's Claude accept this field; for a model that refuses it, the text says that it is an error.
-        media: The media that the model accepts in a result: `"image"`, `"document"`, `"video"`, and `"s3"` for blocks
-            with `fetch=True` and an `s3://` address. All others are described in words.
+        media: The media that the model accepts in a result: `"image"` and `"document"`. All others are described in
+            words.
 
     Raises:
         DefinitionError: `media` has an unknown name.
     """
-    taken = frozenset([media] if isinstance(media, str) else media)
-    if unknown := taken - _EVERY_MEDIA:
-        raise DefinitionError(f"media={sorted(unknown)!r} is none of {', '.join(sorted(_EVERY_MEDIA))}")
-    blocks = [{"toolResult": _result(result, status, taken)} for result in results]
+    accepted = frozenset([media] if isinstance(media, str) else media)
+    if unknown := accepted.difference(RESULT_MEDIA):
+        raise DefinitionError(
+            f"media has unknown names {sorted(unknown)!r}; a result may hold {', '.join(RESULT_MEDIA)}"
+        )
+    blocks = [{"toolResult": _result(result, status, accepted)} for result in results]
     return [{"role": "user", "content": blocks}] if blocks else []
-
-
-_EVERY_MEDIA = frozenset({*RESULT_MEDIA, "video", "s3"})
 
 
 def _result(result: ToolResult, status: bool, media: frozenset[str]) -> dict[str, Any]:
@@ -263,37 +251,19 @@ def _result(result: ToolResult, status: bool, media: frozenset[str]) -> dict[str
 
 
 def _content(block: Block, where: str, media: frozenset[str]) -> dict[str, Any]:
-    if isinstance(block, Media):
-        part = _media_part(block, where, "s3" in media)
-        if part and part.keys() <= media:
-            return part
+    if isinstance(block, Media) and block.data:
+        kind, source = wire.get_media_type(block), {"bytes": block.data}
+        if kind in _API.images and "image" in media:
+            return {"image": {"format": kind.removeprefix("image/"), "source": source}}
+        if kind in _DOCUMENTS and "document" in media:
+            name = _make_document_name(block.name, where)
+            return {"document": {"format": _DOCUMENTS[kind], "name": name, "source": source}}
     text = wire.format_block(block)
     structured = wire.parse_lossless_json(text)
     return {"json": structured} if isinstance(structured, dict) else {"text": wire.to_non_blank(text)}
 
 
-def _media_part(block: Media, where: str, fetches: bool) -> dict[str, Any] | None:
-    source, kind = _source(block, fetches), wire.get_media_type(block)
-    if source is None:
-        return None
-    if kind in _API.images:
-        return {"image": {"format": kind.removeprefix("image/"), "source": source}}
-    if kind in _DOCUMENTS:
-        name = _document_name(block.name, where)
-        return {"document": {"format": _DOCUMENTS[kind], "name": name, "source": source}}
-    if kind in _VIDEOS:
-        return {"video": {"format": _VIDEOS[kind], "source": source}}
-    return None
-
-
-def _source(block: Media, fetches: bool) -> dict[str, Any] | None:
-    if block.data:
-        return {"bytes": block.data}
-    address = wire.get_fetch_address(block, ("s3://",)) if fetches else None
-    return {"s3Location": {"uri": address}} if address else None
-
-
-def _document_name(name: str | None, where: str) -> str:
+def _make_document_name(name: str | None, where: str) -> str:
     """Return a name in the form of this API: letters, digits, single spaces, hyphens, parentheses and square brackets.
 
     The API refuses a history with two documents of the same name, so this name has a hash of its place too.

@@ -8,7 +8,7 @@ names (`function_call`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import Stop, Strict
@@ -24,23 +24,15 @@ from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from google.genai.interactions import (
-        GenerationConfigParam,
         Interaction,
         InteractionSSEEvent,
-        StepParam,
-        ToolParam,
     )
-    from google.genai.types import ContentDict, GenerateContentConfigDict, GenerateContentResponse
+    from google.genai.types import GenerateContentResponse
 
     from ferrule.definition.tool import Tool
 
     Response: TypeAlias = GenerateContentResponse | Interaction | Mapping[str, Any]
     Event: TypeAlias = GenerateContentResponse | InteractionSSEEvent | Mapping[str, Any]
-
-    class InteractionsChoice(TypedDict):
-        """Keyword arguments of a request of Interactions."""
-
-        generation_config: GenerationConfigParam
 
 
 Api: TypeAlias = Literal["generate", "interactions"]
@@ -54,28 +46,6 @@ _DEFINITIONS = {
         name="gemini", plain=PLAIN_GEMINI, no_strict_hint=_STRICT_HINT, head={"type": "function"}, defers=True
     ),
 }
-
-
-@overload
-def tools(
-    toolset: Iterable[Tool],
-    *,
-    strict: Strict = False,
-    cache: bool = False,
-    deferred: Collection[str] = (),
-    api: Literal["generate"] = "generate",
-) -> list[Any]: ...  # the SDK accepts only a list of its own union, with types of packages that may be absent
-
-
-@overload
-def tools(
-    toolset: Iterable[Tool],
-    *,
-    strict: Strict = False,
-    cache: bool = False,
-    deferred: Collection[str] = (),
-    api: Literal["interactions"],
-) -> list[ToolParam]: ...
 
 
 def tools(
@@ -112,22 +82,6 @@ def _check_api(api: str) -> None:
         raise DefinitionError(f"api is 'generate' or 'interactions', not {api!r}")
 
 
-@overload
-def tool_choice(
-    choice: str = "auto",
-    *,
-    parallel: bool = True,
-    only: Iterable[str] | None = None,
-    api: Literal["generate"] = "generate",
-) -> GenerateContentConfigDict: ...
-
-
-@overload
-def tool_choice(
-    choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None, api: Literal["interactions"]
-) -> InteractionsChoice: ...
-
-
 def tool_choice(
     choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None, api: Api = "generate"
 ) -> Any:
@@ -156,20 +110,7 @@ def _find_readers(response: Any) -> Readers:
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in the first candidate, or in an interaction, in order. The `data` of the latter marks them."""
-    seen = response if type(response) is dict else wire.get_fields(response)
-    return interactions.calls(seen) if "steps" in seen else generate.calls(seen)
-
-
-@overload
-def turn(response: GenerateContentResponse) -> list[ContentDict]: ...
-
-
-@overload
-def turn(response: Interaction) -> list[StepParam]: ...
-
-
-@overload
-def turn(response: Mapping[str, Any]) -> list[Any]: ...
+    return _find_readers(response).calls(response)
 
 
 def turn(response: Response) -> list[Any]:
@@ -191,14 +132,6 @@ def stop(response: Response, tools: Iterable[Tool] = ()) -> Stop:
 def reason(response: Response, tools: Iterable[Tool] = ()) -> str | None:
     """Return why the answer is missing or incomplete; `None` if the model ended or made calls."""
     return _find_readers(response).reason(response, tools)
-
-
-@overload
-def state(response: GenerateContentResponse) -> GenerateContentConfigDict: ...
-
-
-@overload
-def state(response: Interaction | Mapping[str, Any]) -> dict[str, Any]: ...
 
 
 def state(response: Response) -> Any:

@@ -18,6 +18,7 @@ from ferrule.providers._api import (
     no_state,
     not_run_problem,
     read_calls,
+    resolve_choice,
 )
 from ferrule.providers._chat import format_choice
 from ferrule.providers._plain import PLAIN_OPENAI
