@@ -12,10 +12,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from ferrule.arguments.repair import is_same_call
 from ferrule.definition.tool import Tool, to_wire_name
 from ferrule.errors import DefinitionError
 from ferrule.providers import WHERE_POSSIBLE, Strict
-from ferrule.arguments.repair import is_same_call
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, clean_text, to_json_text, to_jsonable
 from ferrule.values.json_text import Malformed, parse_json, parse_json_object
