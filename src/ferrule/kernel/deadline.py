@@ -10,6 +10,7 @@ from typing import Any
 
 from ferrule.kernel.state import CallState, ancestors
 from ferrule.scheduling.clock import Timer, wait_until, waiter_for_end, wake
+from ferrule.types import Coro
 
 NESTED_TIMEOUT = 60.0
 """Seconds that a nested call waits at most for slots if the runner sets no limit."""
@@ -57,10 +58,10 @@ class Deadline:
             return f"reported no progress for {self.idle:g} s, its idle limit"
         return f"did not end by its deadline of {self.seconds:g} s"
 
-    async def wait_for_task(self, task: asyncio.Task[Any], until: float) -> None:
+    def wait_for_task(self, task: asyncio.Task[Any], until: float) -> Coro[None]:
         """Wait until the task has ended, the time is `until`, or a pause has ended."""
         self.waiter = waiter_for_end(task)
-        await wait_until(self.waiter, None if until == inf else until, self.timer)
+        return wait_until(self.waiter, None if until == inf else until, self.timer)
 
 
 @contextmanager

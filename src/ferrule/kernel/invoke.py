@@ -208,7 +208,7 @@ async def _run_inside(handling: Awaitable[ToolResult], state: CallState) -> Tool
 
 def _reset_cancel_count(state: CallState) -> None:
     """Ignore what the handler left in the task's `cancelling()`: it comes from a task group of its own that failed."""
-    task = asyncio.current_task()
+    task = asyncio.current_task(state.plan.runner.loop)
     if task is not None and task.cancelling():
         for call in (state, *ancestors(state)):
             call.attempt.cancels_left_over = task.cancelling()

@@ -18,16 +18,16 @@ _SHORT_TYPES = frozenset({float, bool, type(None)})
 
 def finish_result(state: CallState, result: object) -> ToolResult:
     """Return the result bound to its call, limited in size, cleaned and measured."""
-    attempt = state.attempt
+    attempt, plan = state.attempt, state.plan
     finished: ToolResult = result if result is attempt.result and result is not None else copy_result(state, result)
-    if not _is_within_limit(finished, state.plan.max_output):
+    if not _is_within_limit(finished, plan.max_output):
         finished = limit_size(state, finished)
     arrived_at, resumed = state.run_id, state.origin.resumed
     set_duration(finished, (perf_counter() - (arrived_at if resumed is None else resumed.at)) * 1000)  # type: ignore[operator]
     if state.repairs:
         set_slot(finished, "repairs", state.repairs)
-    fields, now = state.fields, state.plan.runner.clock.now()
-    shown = state.redacted_call if state.plan.hidden else state.call
+    fields, now = state.fields, plan.runner.clock.now()
+    shown = state.redacted_call if plan.hidden else state.call
     by = attempt.approved_by and redact(state, attempt.approved_by)
     set_kernel_facts(finished, (shown, fields.session, fields.principal, now, attempt.pending, by))
     return finished

@@ -32,9 +32,9 @@ def before(function: Callable[..., Changed | Awaitable[Changed]]) -> Middleware:
 
     def changed_call(call: ToolCall, context: ToolContext) -> Any:
         answer: Any = function(call.arguments, context) if with_context else function(call.arguments)
-        if answer is None or isinstance(answer, Mapping):
-            return _changed(call, answer)
-        return _awaited(call, answer)
+        if answer is None:
+            return None
+        return _changed(call, answer) if isinstance(answer, Mapping) else _awaited(call, answer)
 
     async def _awaited(call: ToolCall, answer: Any) -> ToolCall | None:
         if inspect.isawaitable(answer):

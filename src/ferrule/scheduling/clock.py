@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 
@@ -72,12 +73,12 @@ def waiter_for_end(future: asyncio.Future[Any]) -> asyncio.Future[None]:
     """Return a waiter that is woken when `future` ends, or earlier by `wake`."""
     # Waiting for it costs a fifth of `asyncio.wait`.
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    future.add_done_callback(lambda _: wake(waiter))
+    future.add_done_callback(partial(wake, waiter))
     return waiter
 
 
-def wake(waiter: asyncio.Future[None]) -> None:
-    """Wake the waiter, unless it has been woken or cancelled already."""
+def wake(waiter: asyncio.Future[None], ended: object = None) -> None:
+    """Wake the waiter, unless it has been woken or cancelled already. A future that has `ended` may call it."""
     if not waiter.done():
         waiter.set_result(None)
 
