@@ -40,7 +40,7 @@ class Named:
         self.name = name
         self.is_scripted = isinstance(model, models.Scripted)
         self.results, self.user = model.results, model.user
-        self.referred = getattr(model, "referred", None)
+        self.find_referred_tools = getattr(model, "find_referred_tools", None)
         self._model = model
 
     async def __call__(

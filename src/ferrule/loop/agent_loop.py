@@ -727,7 +727,7 @@ class Run:
         if any(tool not in kept for tool in tools if not finds_tools(tool)):
             kept.update(filter(finds_tools, tools))
         self._offered = Toolset(tool for tool in tools if tool in kept)
-        referred = getattr(self._model, "referred", None)
+        referred = getattr(self._model, "find_referred_tools", None)
         names = referred(self.messages) if callable(referred) else ()
         referred_to = [tool for name in names if (tool := tools.find(name)) is not None]
         searched = {one.name for tool in tools for one in list_searched_tools(tool)}
@@ -803,7 +803,7 @@ class Run:
     def _call_model(self, chunks: asyncio.Queue[str | None]) -> Awaitable[Reply]:
         """Ask the model. The chunks of its text go into `chunks`."""
         model: Any = self._model
-        if self._turns > 1 and hasattr(model, "unforced"):  # forced in each turn, it could never answer
+        if self._turns > 1 and hasattr(model, "without_forced_choice"):  # forced in each turn, it could never answer
             model = model.without_forced_choice()
         given: dict[str, Any] = {"state": self.state} if self.state else {}  # most models have no such parameter
         if _takes(model, "on_text"):

@@ -153,8 +153,8 @@ class Model(Protocol):
     - A parameter `on_text` of the call: a function, to be called with each chunk of text as it comes.
     - A parameter `deferred` of the call: the wire names of the tools found by search, when the loop offers a part of
     the tools. These tools come last in the toolset.
-    - A method `referred(messages)`: the wire names of the tools to which the messages refer. They are offered from the
-    start.
+    - A method `find_referred_tools(messages)`: the wire names of the tools to which the messages refer. They are
+    offered from the start.
     - A method `user(text)`: the messages in which a user says a text. The loop then reports a malformed turn without
     calls.
     - A method `without_forced_choice()`: the same model without a choice that forces a call. The loop asks it from the

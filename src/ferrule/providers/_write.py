@@ -122,4 +122,4 @@ class Definitions:
             found[self.examples] = shown
         if problem := refused_keys(tool, self.name):
             raise DefinitionError(f"tool {tool.name!r}: {problem}")
-        return found | tool.provider.get(self.name, {})
+        return {**found, **tool.provider.get(self.name, {})}

@@ -194,7 +194,7 @@ def _result(result: ToolResult) -> dict[str, Any]:
     return block
 
 
-def referred(messages: Iterable[Any]) -> list[str]:
+def find_referred_tools(messages: Iterable[Any]) -> list[str]:
     """Return the names of the tools to which the messages refer because a search found them, each once. This API
     refuses a request without their definitions. The definitions may be deferred."""
     found: list[str] = []

@@ -302,7 +302,7 @@ def _not_run(kind: str, id: str, why: str) -> dict[str, Any]:
     return {"type": f"{kind}_output", "call_id": id, **fields[kind]}
 
 
-def referred(messages: Iterable[Any]) -> list[str]:
+def find_referred_tools(messages: Iterable[Any]) -> list[str]:
     """Return the names of the tools defined in the messages, because a client's tool search found them, each once. They
     can be called without a definition in the request's `tools`."""
     found: list[str] = []
