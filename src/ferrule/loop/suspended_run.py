@@ -135,9 +135,9 @@ class SavedResult(Part):
         fields["repairs"] = tuple(self.repairs)
         call = fields["call"] = self.call.call()
         result = ToolResult(**fields)
-        told = None if self.input is None else call.replace(name=self.tool_name, arguments=self.input)
+        judged = None if self.input is None else call.replace(name=self.tool_name, arguments=self.input)
         ended_at = None if self.at is None else self.at + self.duration_ms / 1000
-        set_kernel_facts(result, (told, self.session, self.principal, ended_at, freeze(pending), self.approved_by))
+        set_kernel_facts(result, (judged, self.session, self.principal, ended_at, freeze(pending), self.approved_by))
         return result
 
     @model_validator(mode="after")
@@ -222,17 +222,17 @@ class SuspendedRun(Part):
         return Reply(self.text, calls, self.turn, self.stop, reason=self.reason, state=self.state)
 
 
-def parse_suspended_run(given: object) -> SuspendedRun:
-    """Return the suspended run in `given`.
+def parse_suspended_run(state: object) -> SuspendedRun:
+    """Return the suspended run in `state`.
 
     Raises:
-        DefinitionError: `given` is not a suspended run.
+        DefinitionError: `state` is not a suspended run.
     """
-    if not isinstance(given, Mapping):
-        what = "None: nothing waits there" if given is None else f"{type(given).__name__}"
+    if not isinstance(state, Mapping):
+        what = "None: nothing waits there" if state is None else f"{type(state).__name__}"
         raise DefinitionError(f"resume takes a result's `suspended`, a dict (json.loads of a text), not {what}")
     try:
-        copied = json.loads(json.dumps(dict(given)))
+        copied = json.loads(json.dumps(dict(state)))
         return SuspendedRun.model_validate(with_bytes(copied))
     except ValidationError as error:
         problem = error.errors()[0]

@@ -16,7 +16,7 @@ class for all SDKs: "too many requests" is `RateLimited`, "overloaded" is `Overl
     async with models.Anthropic("claude-sonnet-5-5") as model:
         result = await run(model, model.user("What is in notes.txt?"), runner)
 
-`named("anthropic:claude-sonnet-5-5")` makes the same model from a text, such as a setting.
+`model_from_name("anthropic:claude-sonnet-5-5")` makes the same model from a text, such as a setting.
 
 The smallest model of your own, over an official SDK:
 
@@ -187,12 +187,13 @@ __all__ = [
     "Reply",
     "Scripted",
     "Step",
-    "named",
+    "model_from_name",
 ]
 
 
-def named(name: str, **options: Any) -> SdkModel:
-    """Return the model for `PROVIDER:NAME`: `named("anthropic:claude-sonnet-5-5")` is `Anthropic("claude-sonnet-5-5")`.
+def model_from_name(name: str, **options: Any) -> SdkModel:
+    """Return the model for `PROVIDER:NAME`, such as `Anthropic("claude-sonnet-5-5")` for
+    `model_from_name("anthropic:claude-sonnet-5-5")`.
 
     Use it if the model of your program is set from outside. `options` are those of the class, as in
     docs/models.md#models-and-the-loop.

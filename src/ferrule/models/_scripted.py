@@ -102,7 +102,7 @@ class Scripted:
             self._asked_beyond = True
             raise DefinitionError(
                 f"the script has {len(self._steps)} steps, and the model was asked once more; "
-                f"the last message was {_last(messages)!r}"
+                f"the last message was {_get_last(messages)!r}"
             )
         step = self._steps[self._turns]
         self._turns += 1
@@ -131,7 +131,7 @@ class Scripted:
         """
         model = cls((), pause=pause)
         if isinstance(recorded, RecordedRun):
-            model._steps = [model._again(reply) for reply in recorded.replies]
+            model._steps = [model._repeat_reply(reply) for reply in recorded.replies]
             ended = not (recorded.replies and recorded.replies[-1].calls)
         else:
             model._steps, ended = [[call] for call in _recorded_calls(recorded, tools)], False
@@ -140,7 +140,7 @@ class Scripted:
         model._steps += [] if ended else ["The recorded run ends here."]
         return model
 
-    def _again(self, reply: Reply) -> Reply:
+    def _repeat_reply(self, reply: Reply) -> Reply:
         """Return the same turn in this model's own messages."""
         calls = [ToolCall(call.id, call.name, call.raw, problem=call.problem) for call in reply.calls]
         return replace(self._reply((reply.text, calls)), stop=reply.stop, reason=reply.reason)
@@ -258,5 +258,5 @@ def _call_message(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.raw}}
 
 
-def _last(messages: Messages) -> Any:
+def _get_last(messages: Messages) -> Any:
     return messages[-1] if messages else None

@@ -86,19 +86,21 @@ class ChatStream(TurnStream[EventT, MessageT]):
             self._error = describe_api_error(choice["error"])
 
     def _add_calls(self, items: Any) -> None:
-        taken: set[StreamedCall] = set()
+        calls_in_event: set[StreamedCall] = set()
         for item in items if isinstance(items, list) else ():
             if wire.get_fields(item):
-                self._add_call_delta(item, taken)
+                self._add_call_delta(item, calls_in_event)
 
-    def _add_call_delta(self, item: Any, taken: set[StreamedCall]) -> None:
+    def _add_call_delta(self, item: Any, calls_in_event: set[StreamedCall]) -> None:
         fields = wire.get_fields(item)
         # Mistral's SDK has a default of 0 for a missing index.
         index = as_index(fields.get("index")) if "index" in wire.list_sent_fields(item) else None
         function, custom = fields.get("function"), fields.get("custom")
         kind, inner = ("custom", custom) if function is None and custom is not None else ("function", function)
         given = wire.read(inner, "input" if kind == "custom" else "arguments")
-        call = self._streamed_calls.add(wire.parse_id(fields.get("id")), index, wire.read(inner, "name"), given, taken)
+        call = self._streamed_calls.add(
+            wire.parse_id(fields.get("id")), index, wire.read(inner, "name"), given, calls_in_event
+        )
         if inner is not None:
             call.kind = kind
         merge_delta(call.more, {key: wire.to_plain(fields[key]) for key in fields.keys() - _CALL_FIELDS})

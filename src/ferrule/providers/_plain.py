@@ -90,7 +90,7 @@ class PlainRules(Subset):
     def write(self, root: FrozenDict, tool: Tool | None = None) -> Written:
         if _stays(root, self, tool):
             return Written(root)
-        found, told = _Loosening(root, self).whole()
+        found, told = _Loosening(root, self).rewrite()
         return Written(root if found == root else FrozenDict(found), told)
 
 
@@ -252,7 +252,7 @@ class _Loosening(Walk[PlainRules]):
         self.dropped: Schema = {}
         """The parts of the root that could not be merged into one object."""
 
-    def whole(self) -> tuple[Schema, str]:
+    def rewrite(self) -> tuple[Schema, str]:
         root = self.root
         if root.get("type") != "object" or root.keys() & {"$ref", "anyOf", "oneOf", "allOf"}:
             root = self.fold(root, "$", frozenset({"#"})) or {}
@@ -260,9 +260,9 @@ class _Loosening(Walk[PlainRules]):
             if root.get("unevaluatedProperties") is False and not (self.dropped or root.keys() & others):
                 root["additionalProperties"] = False
         self.check_names(root.get("properties", {}), "$")
-        whole = {"type": "object", "properties": {}, **root}
-        words = [whole.pop("description", ""), *self.forms]
-        found = self.node(whole, "$", frozenset({"#"}))
+        schema = {"type": "object", "properties": {}, **root}
+        words = [schema.pop("description", ""), *self.forms]
+        found = self.node(schema, "$", frozenset({"#"}))
         for reference in self.undefined:  # it grows
             super().define(reference)
         told = "\n\n".join(filter(None, [*words, found.pop("description", "")]))
@@ -299,26 +299,26 @@ class _Loosening(Walk[PlainRules]):
                 return None
             if reference is not None and reference not in followed:
                 followed.add(reference)
-                parts.append((self.resolved(reference, at), reference.replace("#", "$").replace("/", ".")))
-            base = self.both(base, schema, at)
+                parts.append((self.resolve(reference, at), reference.replace("#", "$").replace("/", ".")))
+            base = self.merge_or_drop(base, schema, at)
         if len(unions) > 1 or base.keys() & _MAY_DECLARE or isinstance(_get_undeclared(base), Mapping):
             known = None
         for branches, at in unions:
             known = None if known is None else known | base.get("properties", {}).keys()
-            found = self.joined(branches, at, inside | followed, known)
+            found = self.join_branches(branches, at, inside | followed, known)
             if found is None:
                 return None
-            base = self.both(base, found, at)
+            base = self.merge_or_drop(base, found, at)
         return base
 
-    def both(self, one: Schema, other: Schema, path: str) -> Schema:
+    def merge_or_drop(self, one: Schema, other: Schema, path: str) -> Schema:
         try:
             return merge(one, other, path)
         except Inexpressible:
             self.dropped.setdefault("allOf", []).append(other)
             return one
 
-    def joined(
+    def join_branches(
         self, branches: list[Any], path: str, inside: frozenset[str], known: frozenset[str] | None
     ) -> Schema | None:
         """Return an object that accepts the objects of any branch. A text lists the fields of each form."""
@@ -360,10 +360,10 @@ class _Loosening(Walk[PlainRules]):
             return given
         notes: Schema = dict(self.dropped) if path == "$" else {}
         schema = bare(given, ADDRESSES)
-        schema, inside = self.referring(schema, path, inside, notes)
+        schema, inside = self.rewrite_references(schema, path, inside, notes)
         is_array = "array" in list_types(schema) or "prefixItems" in schema
         items = self.array(schema, path, inside, notes) if is_array and self.rules.needs_items else {}
-        self.keep(schema, path == "$", notes)
+        self.remove_refused(schema, path == "$", notes)
         found = map_inner(schema, path, self.node, inside)
         for key in () if CONDITIONAL.keys().isdisjoint(found) else CONDITIONAL:
             beside = CONDITIONAL[key]
@@ -385,7 +385,7 @@ class _Loosening(Walk[PlainRules]):
             notes["prefixItems"] = order["prefixItems"]
         return {"items": items if isinstance(items, Mapping) else {}}
 
-    def referring(
+    def rewrite_references(
         self, schema: Schema, path: str, inside: frozenset[str], notes: Schema
     ) -> tuple[Schema, frozenset[str]]:
         """Return the schema with `$ref` and `allOf` only in a form that the API accepts."""
@@ -397,9 +397,9 @@ class _Loosening(Walk[PlainRules]):
             return self.flatten(schema, path, inside, notes)
         return schema, inside
 
-    def resolved(self, reference: Any, path: str) -> Mapping[str, Any]:
+    def resolve(self, reference: Any, path: str) -> Mapping[str, Any]:
         try:
-            return super().resolved(reference, path)
+            return super().resolve(reference, path)
         except Inexpressible:
             return {"description": f"{{$ref: {reference}}}"}
 
@@ -410,11 +410,11 @@ class _Loosening(Walk[PlainRules]):
         deep = len(inside) > _DEEPEST_WRITTEN_OUT or self.parts > _MOST_WRITTEN_OUT
         return deep or super().is_circular(reference, inside)
 
-    def circle(self, reference: str, path: str) -> Schema:
-        kind = self.resolved(reference, path).get("type")
+    def end_circle(self, reference: str, path: str) -> Schema:
+        kind = self.resolve(reference, path).get("type")
         return ({"type": kind} if kind else {}) | {"description": _format_repetition(reference.rpartition("/")[2])}
 
-    def keep(self, schema: Schema, root: bool, notes: Schema) -> None:
+    def remove_refused(self, schema: Schema, root: bool, notes: Schema) -> None:
         """Remove the refused keywords from `schema`, and move their meaning for the model into `notes`."""
         rules = self.rules
         keeps = rules.root_keeps if root and rules.root_keeps is not None else rules.keeps

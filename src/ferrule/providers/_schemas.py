@@ -269,7 +269,7 @@ class Walk(Generic[RulesT]):
             if names and not names.pattern.fullmatch(name):
                 fail(f"{path}.properties.{name}", f"the parameter {name!r} has a name that is not taken: {names.words}")
 
-    def resolved(self, reference: Any, path: str) -> Mapping[str, Any]:
+    def resolve(self, reference: Any, path: str) -> Mapping[str, Any]:
         base, _, place = str(reference).partition("#")
         found = follow_pointer(self.addresses.get(reference if place and place[0] != "/" else base), place)
         if not isinstance(found, Mapping):
@@ -281,7 +281,7 @@ class Walk(Generic[RulesT]):
         if reference == "#":
             return reference
         if reference not in self.names:
-            self.resolved(reference, path)
+            self.resolve(reference, path)
             name = definition_name(reference).strip("#")
             while name in self.definitions:
                 name += "_"
@@ -291,7 +291,7 @@ class Walk(Generic[RulesT]):
 
     def define(self, reference: str) -> None:
         name = self.names[reference]
-        target = self.resolved(reference, f"$.$defs.{name}")
+        target = self.resolve(reference, f"$.$defs.{name}")
         self.within.append(reference)
         self.definitions[name] = self.node(target, f"$.$defs.{name}", frozenset({"#", reference}))
         self.within.pop()
@@ -309,7 +309,7 @@ class Walk(Generic[RulesT]):
         reference = schema.pop("$ref", None)
         if reference is not None:
             ended = self.is_circular(reference, inside)
-            parts = [self.circle(reference, path) if ended else self.resolved(reference, path), *parts]
+            parts = [self.end_circle(reference, path) if ended else self.resolve(reference, path), *parts]
             inside |= {reference}
         for part in parts:
             try:
@@ -325,7 +325,7 @@ class Walk(Generic[RulesT]):
         """Return whether `reference` is not to be written out once more."""
         return reference in inside
 
-    def circle(self, reference: str, path: str) -> Schema:
+    def end_circle(self, reference: str, path: str) -> Schema:
         """Return the replacement for a `reference` that leads back to a schema being written out."""
         fail(path, f"{reference!r} is recursive, and what stands beside it cannot be written into it")
 

@@ -197,9 +197,9 @@ def merge_delta(whole: dict[str, Any], delta: Mapping[str, Any]) -> None:
         elif isinstance(whole.get(key), _TextChunks) and not isinstance(value, str):
             continue  # the text so far stays
         elif isinstance(value, str) and key not in LABELS:
-            kept = whole.get(key)
-            if isinstance(kept, _TextChunks):
-                kept.append(value)
+            previous = whole.get(key)
+            if isinstance(previous, _TextChunks):
+                previous.append(value)
             else:
                 whole[key] = _TextChunks([value])
         elif isinstance(value, Mapping):
@@ -234,18 +234,18 @@ def continue_text(parts: list[Any], text: str, like: Mapping[str, Any]) -> None:
 
 
 def _extend(whole: dict[str, Any], key: str, items: list[Any]) -> None:
-    kept = whole.get(key)
-    if not isinstance(kept, _IndexedItems):
-        kept = whole[key] = _IndexedItems()
+    previous = whole.get(key)
+    if not isinstance(previous, _IndexedItems):
+        previous = whole[key] = _IndexedItems()
     for item in items:
         at = as_index(item.get("index")) if isinstance(item, Mapping) else None
         if at is None:
-            kept.append({} if isinstance(item, Mapping) else item)
-        elif at not in kept.positions:
-            kept.positions[at] = len(kept)
-            kept.append({})
+            previous.append({} if isinstance(item, Mapping) else item)
+        elif at not in previous.positions:
+            previous.positions[at] = len(previous)
+            previous.append({})
         if isinstance(item, Mapping):
-            merge_delta(kept[-1 if at is None else kept.positions[at]], item)
+            merge_delta(previous[-1 if at is None else previous.positions[at]], item)
 
 
 class _IndexedItems(list[Any]):
@@ -357,15 +357,17 @@ class StreamedCall:
 class StreamedCalls(Blocks[StreamedCall]):
     """The calls of one turn, in the order of their beginnings. Chunks find their calls by id, then by index."""
 
-    def add(self, id: str | None, index: int | None, name: Any, given: Any, taken: set[StreamedCall]) -> StreamedCall:
-        """Add a call, or a chunk of one. `taken` are the calls that the same event has named already."""
+    def add(
+        self, id: str | None, index: int | None, name: Any, given: Any, calls_in_event: set[StreamedCall]
+    ) -> StreamedCall:
+        """Add a call, or a chunk of one. `calls_in_event` are the calls that the same event has named already."""
         call = self._find(id, index, name, given)
-        if call is None or (name and call in taken):
+        if call is None or (name and call in calls_in_event):
             call = self.begin_call(id, index)
         elif id and not call.id:
             call.id = id
             self.by_id[id] = call
-        taken.add(call)
+        calls_in_event.add(call)
         call.add(name, given)
         return call
 

@@ -71,7 +71,7 @@ class Rules(Subset):
     remedy = "Change the schema, or leave strict out for that tool"
 
     def write(self, root: FrozenDict, tool: Tool | None = None) -> Written:
-        found = _Rewriting(root, self).whole()
+        found = _Rewriting(root, self).rewrite()
         for what, most in self.most.items():
             if (count := _COUNTS[what](found)) > most:
                 fail("$", f"the schema has {count} {what}, and {most} are the most: split the tool into several")
@@ -152,7 +152,7 @@ _ANCHOR = re.compile(r"[\^$]")
 class _Rewriting(Walk[Rules]):
     """One schema to make strict."""
 
-    def whole(self) -> Schema:
+    def rewrite(self) -> Schema:
         found = self.node(self.root, "$", frozenset({"#"}))
         if "properties" not in found:
             fail("$", "the top of a schema has to be one object: make it a parameter of one")
@@ -164,7 +164,7 @@ class _Rewriting(Walk[Rules]):
         return found
 
     def node(self, given: Any, path: str, inside: frozenset[str]) -> Schema:
-        schema, inside = self.simple(given, path, inside)
+        schema, inside = self.simplify(given, path, inside)
         if "$ref" in schema:
             if not self.rules.recursion and (schema["$ref"] == "#" or schema["$ref"] in self.within):
                 fail(path, f"{schema['$ref']!r} is recursive, which is not allowed: {_FLAT_TREE}")
@@ -181,12 +181,12 @@ class _Rewriting(Walk[Rules]):
                 found |= self.object(schema, path, inside)
             if "array" in kinds:
                 found |= self.array(schema, path, inside, notes)
-        self.narrow(schema, found, notes, path)
+        self.add_narrowing(schema, found, notes, path)
         return add_description(schema, found, notes)
 
     # One form for each meaning
 
-    def simple(self, given: Any, path: str, inside: frozenset[str]) -> tuple[Schema, frozenset[str]]:
+    def simplify(self, given: Any, path: str, inside: frozenset[str]) -> tuple[Schema, frozenset[str]]:
         """Return `given` as a lone `$ref`, as a lone `anyOf`, or as a schema with a type; and the references written
         out in it. The first two have only annotations and notes beside them."""
         if not isinstance(given, Mapping):
@@ -222,7 +222,7 @@ class _Rewriting(Walk[Rules]):
 
     def object(self, schema: Schema, path: str, inside: frozenset[str]) -> Schema:
         properties = schema.get("properties") or {}
-        others = self.others(schema, properties, path, inside)
+        others = self.write_others(schema, properties, path, inside)
         required = list(schema.get("required", ()))
         for name in required:
             if name not in properties:
@@ -230,14 +230,14 @@ class _Rewriting(Walk[Rules]):
         found = {name: self.node(item, f"{path}.properties.{name}", inside) for name, item in properties.items()}
         if self.rules.all_required:
             for name in found.keys() - set(required):
-                found[name] = self.nullable(found[name])
+                found[name] = self.make_nullable(found[name])
             required = list(found)
         shown: Schema = {"properties": found}
         if required or self.rules.all_required:
             shown["required"] = required
         return shown | {"additionalProperties": others}
 
-    def others(self, schema: Schema, properties: Mapping[str, Any], path: str, inside: frozenset[str]) -> Any:
+    def write_others(self, schema: Schema, properties: Mapping[str, Any], path: str, inside: frozenset[str]) -> Any:
         """Return the schema for undeclared keys. An object with some properties and no keyword for others is closed."""
         if schema.get("patternProperties"):
             fail(path, f"'patternProperties' cannot be expressed: {_PAIRS}")
@@ -250,7 +250,7 @@ class _Rewriting(Walk[Rules]):
             fail(path, f"an object has to name its keys: {_PAIRS}")
         return True if others in (None, True, {}) else self.node(others, f"{path}.additionalProperties", inside)
 
-    def nullable(self, node: Schema) -> Schema:
+    def make_nullable(self, node: Schema) -> Schema:
         if self.is_nullable(node):
             return node
         apart: Schema = {key: node[key] for key in ("title", "description") if key in node}
@@ -285,12 +285,12 @@ class _Rewriting(Walk[Rules]):
                 fail(path, "an array without 'items' takes anything: say what its items are, as list[str] does")
         return {"items": self.items(schema, path, inside, notes)}
 
-    def narrow(self, schema: Schema, found: Schema, notes: Schema, path: str) -> None:
+    def add_narrowing(self, schema: Schema, found: Schema, notes: Schema, path: str) -> None:
         """Keep the narrowing keywords that the API enforces, and note the others."""
         for key in _NARROWS:
             if key not in schema:
                 continue
-            if self.holds(key, schema[key]):
+            if self.is_enforced(key, schema[key]):
                 found[key] = schema[key]
             elif key != "default" or schema[key] is not None:
                 notes[key] = schema[key]
@@ -302,7 +302,7 @@ class _Rewriting(Walk[Rules]):
             fail(path, f"{next(iter(conditions))!r} has properties of its own, {unknown}: declare them beside it")
         notes |= conditions
 
-    def holds(self, key: str, value: Any) -> bool:
+    def is_enforced(self, key: str, value: Any) -> bool:
         rules = self.rules
         if key not in rules.keeps:
             return False

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ferrule.values.result import ToolResult
 
 
-_SAID_BY_TOOLS = {
+_OWN_KEYS = {
     **dict.fromkeys(("name", "description"), "it is an option of the tool"),
     **dict.fromkeys(("parameters", "parametersJsonSchema", "input_schema", "inputSchema"), "it is the tool's schema"),
     **dict.fromkeys(("type", "function"), "leave it out"),
@@ -32,8 +32,8 @@ _SAID_BY_TOOLS = {
 def refused_keys(tool: Tool, provider: str) -> str | None:
     """Return the error text for the keys that a tool has for one provider, or `None` if they are valid."""
     for key in tool.provider.get(provider, {}):
-        if key in _SAID_BY_TOOLS:
-            remedy = _SAID_BY_TOOLS[key]
+        if key in _OWN_KEYS:
+            remedy = _OWN_KEYS[key]
             return f"provider={{{provider!r}: …}} has {key!r}, which the definition says itself: {remedy}"
     return None
 
@@ -97,16 +97,16 @@ class Definitions:
         """Return the deferred definitions of the tools that a search tool found."""
         definitions = []
         for one in read_found_tools(result):
-            schema, told, _ = self.plain.write(freeze(one["input_schema"]))
-            described = self._describe(one["name"], one["description"], told)
+            schema, added, _ = self.plain.write(freeze(one["input_schema"]))
+            described = self._describe(one["name"], one["description"], added)
             definitions.append({**self.head, **described, self.key: schema, **self.plain_mark, "defer_loading": True})
         return definitions
 
-    def _describe(self, name: str, description: str, told: str) -> dict[str, Any]:
-        """Return the name, and the description if there is one. `told` may already begin with it."""
-        if told:
-            begun = f"{told}\n\n".startswith(f"{description}\n\n")
-            description = told if begun else "\n\n".join(filter(None, [description, told]))
+    def _describe(self, name: str, description: str, added: str) -> dict[str, Any]:
+        """Return the name, and the description if there is one. `added` may already begin with it."""
+        if added:
+            begun = f"{added}\n\n".startswith(f"{description}\n\n")
+            description = added if begun else "\n\n".join(filter(None, [description, added]))
         return {"name": name, "description": description} if description else {"name": name}
 
     def _is_deferred(self, tool: Tool) -> bool:
@@ -115,8 +115,8 @@ class Definitions:
     def _write(self, tool: Tool, strict: bool) -> dict[str, Any]:
         """Return a tool's name, its description if it has one, and its schema."""
         rules, mark = (self.strict, self.strict_mark) if strict and self.strict else (self.plain, self.plain_mark)
-        schema, told, _ = written(tool, rules)
-        found = {**self.head, **self._describe(tool.wire_name, tool.description, told), self.key: schema, **mark}
+        schema, added, _ = written(tool, rules)
+        found = {**self.head, **self._describe(tool.wire_name, tool.description, added), self.key: schema, **mark}
         if self.examples and tool.examples:
             shown = [{key: example[key] for key in example if key not in tool.hidden} for example in tool.examples]
             found[self.examples] = shown

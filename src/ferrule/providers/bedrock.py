@@ -280,7 +280,7 @@ _TEXTS_IN = {"toolUse": ("input",), "reasoningContent": ("text", "signature")}
 class _StreamedBlock:
     """One content block of a stream."""
 
-    __slots__ = ("citations", "index", "redacted", "results", "said", "start")
+    __slots__ = ("citations", "index", "merged", "redacted", "results", "start")
 
     def __init__(self, index: Any, start: dict[str, Any]) -> None:
         self.index = index
@@ -288,7 +288,7 @@ class _StreamedBlock:
         self.redacted: list[bytes] = []
         self.results: list[Any] = []
         self.citations: list[Any] = []
-        self.said: dict[str, Any] = {}
+        self.merged: dict[str, Any] = {}
         """The merged content of all other deltas, from `merge_delta`."""
 
     def add(self, delta: Mapping[str, Any]) -> None:
@@ -302,28 +302,28 @@ class _StreamedBlock:
             self.citations.append(delta["citation"])
         for key, kind in (("text", str), ("image", dict)):
             if isinstance(delta.get(key), kind):
-                merge_delta(self.said, {key: delta[key]})
+                merge_delta(self.merged, {key: delta[key]})
         for key, names in _TEXTS_IN.items():
-            if said := {name: text for name in names if isinstance(text := wire.read(delta.get(key), name), str)}:
-                merge_delta(self.said, {key: said})
+            if merged := {name: text for name in names if isinstance(text := wire.read(delta.get(key), name), str)}:
+                merge_delta(self.merged, {key: merged})
 
     def assemble(self) -> list[dict[str, Any]]:
         """Return the block in the form of a message; its input is still text."""
         found: list[dict[str, Any]] = []
-        said = merged_value(self.said)
+        merged = merged_value(self.merged)
         if self.redacted:
             found.append({"reasoningContent": {"redactedContent": b"".join(self.redacted)}})
-        if "reasoningContent" in said:
-            found.append({"reasoningContent": {"reasoningText": {"text": "", **said["reasoningContent"]}}})
-        texts = [{"text": said["text"]}] if "text" in said else []
+        if "reasoningContent" in merged:
+            found.append({"reasoningContent": {"reasoningText": {"text": "", **merged["reasoningContent"]}}})
+        texts = [{"text": merged["text"]}] if "text" in merged else []
         found += [{"citationsContent": {"content": texts, "citations": self.citations}}] if self.citations else texts
         if "toolResult" in self.start:
             found.append({"toolResult": {**self.start["toolResult"], "content": self.results}})
-        if "toolUse" in self.start or "toolUse" in said:
-            text = join_arguments(wire.read_list(self.said.get("toolUse"), "input"))
+        if "toolUse" in self.start or "toolUse" in merged:
+            text = join_arguments(wire.read_list(self.merged.get("toolUse"), "input"))
             found.append({"toolUse": {**self.start.get("toolUse", {}), "input": text or {}}})
-        if "image" in self.start or "image" in said:
-            found.append({"image": {**self.start.get("image", {}), **said.get("image", {})}})
+        if "image" in self.start or "image" in merged:
+            found.append({"image": {**self.start.get("image", {}), **merged.get("image", {})}})
         return found
 
 

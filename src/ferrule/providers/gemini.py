@@ -8,7 +8,7 @@ names (`function_call`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import Stop, Strict
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         Interaction,
         InteractionSSEEvent,
     )
-    from google.genai.types import GenerateContentResponse
+    from google.genai.types import ContentDict, GenerateContentConfigDict, GenerateContentResponse
 
     from ferrule.definition.tool import Tool
 
@@ -82,6 +82,22 @@ def _check_api(api: str) -> None:
         raise DefinitionError(f"api is 'generate' or 'interactions', not {api!r}")
 
 
+@overload
+def tool_choice(
+    choice: str = "auto",
+    *,
+    parallel: bool = True,
+    only: Iterable[str] | None = None,
+    api: Literal["generate"] = "generate",
+) -> GenerateContentConfigDict: ...
+
+
+@overload
+def tool_choice(
+    choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None, api: Literal["interactions"]
+) -> dict[str, Any]: ...
+
+
 def tool_choice(
     choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None, api: Api = "generate"
 ) -> Any:
@@ -113,6 +129,14 @@ def calls(response: Response) -> list[ToolCall]:
     return _find_readers(response).calls(response)
 
 
+@overload
+def turn(response: GenerateContentResponse) -> list[ContentDict]: ...
+
+
+@overload
+def turn(response: Interaction | Mapping[str, Any]) -> list[Any]: ...
+
+
 def turn(response: Response) -> list[Any]:
     """Return `[{"role": "model", "parts": [...]}]`, each thought signature on its own part; for an interaction, the
     steps that the model made."""
@@ -132,6 +156,14 @@ def stop(response: Response, tools: Iterable[Tool] = ()) -> Stop:
 def reason(response: Response, tools: Iterable[Tool] = ()) -> str | None:
     """Return why the answer is missing or incomplete; `None` if the model ended or made calls."""
     return _find_readers(response).reason(response, tools)
+
+
+@overload
+def state(response: GenerateContentResponse) -> GenerateContentConfigDict: ...
+
+
+@overload
+def state(response: Interaction | Mapping[str, Any]) -> dict[str, Any]: ...
 
 
 def state(response: Response) -> Any:

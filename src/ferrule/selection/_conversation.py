@@ -25,14 +25,14 @@ class Conversation(NamedTuple):
 
 def read_conversation(query: Query) -> Conversation:
     """Return the last text of each side, in messages of any API that Ferrule knows. Other values are skipped."""
-    said = Conversation("", "", "", "")
-    for who, value in _newest_first(query):
-        place = "user_before" if who == "user" and said.user else who
-        if not getattr(said, place) and (text := _join_strings(value, _LONGEST[place])):
-            said = said._replace(**{place: text})
-            if all(said):
+    conversation = Conversation("", "", "", "")
+    for sender, value in _newest_first(query):
+        place = "user_before" if sender == "user" and conversation.user else sender
+        if not getattr(conversation, place) and (text := _join_strings(value, _LONGEST[place])):
+            conversation = conversation._replace(**{place: text})
+            if all(conversation):
                 break
-    return said
+    return conversation
 
 
 _LONGEST = {"user": 4_000, "user_before": 2_000, "assistant": 2_000, "result": 2_000}
@@ -74,14 +74,14 @@ def _newest_first(query: Any) -> Iterator[tuple[str, Any]]:
 
 def _read_message(message: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     role = message.get("role") or message.get("type") or ("user" if "parts" in message else None)
-    who = _ROLES.get(role) if isinstance(role, str) else None
-    if who == "result":
+    sender = _ROLES.get(role) if isinstance(role, str) else None
+    if sender == "result":
         yield "result", _get_first(message, _RESULT_FIELDS)
-    elif who is not None:
-        yield from _read_parts(who, message)
+    elif sender is not None:
+        yield from _read_parts(sender, message)
 
 
-def _read_parts(who: str, message: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _read_parts(sender: str, message: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the content of a message with parts.
 
     Some APIs send results in a user message; then the user's own text in it is newer than they are.
@@ -99,7 +99,7 @@ def _read_parts(who: str, message: Mapping[str, Any]) -> Iterator[tuple[str, Any
             results.append(_get_first(_get_fields(result), _RESULT_FIELDS))
         elif kind in _TEXT_PARTS and isinstance(fields.get("text"), str) and not fields.get("thought"):
             texts.append(fields["text"])
-    yield who, plan + texts
+    yield sender, plan + texts
     for result in reversed(results):
         yield "result", result
 

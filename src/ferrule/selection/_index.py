@@ -26,7 +26,7 @@ _K = 30.0
 _FEWEST = 300
 """The number of documents that makes numpy faster. With fewer, its calls take longer than the sums."""
 _MOST_WEIGHT = 65_535
-_MOST_KEPT_PARTS = 500_000
+_MOST_CACHED_PARTS = 500_000
 Scores: TypeAlias = Any
 """A list of floats, or an array of numpy's."""
 
@@ -44,8 +44,8 @@ class Index:
         self._total = 0
         self.count = 0
         self._known_idf: dict[str, float] = {}
-        self._kept_parts: dict[str, tuple[Any, Any]] = {}
-        self._kept_size = 0
+        self._cached_parts: dict[str, tuple[Any, Any]] = {}
+        self._cached_size = 0
 
     def __len__(self) -> int:
         """Return how many numbers exist, including those of removed documents."""
@@ -130,16 +130,16 @@ class Index:
 
         The result is cached for the most recent terms until the index changes.
         """
-        kept = self._kept_parts
-        if (found := kept.pop(term, None)) is None:
+        cached = self._cached_parts
+        if (found := cached.pop(term, None)) is None:
             at = self.terms.get(term)
             if at is None or not self._holding[at]:
                 return None
             found = self._weigh(self.idf(term), self._postings[at], self._weights[at])
-            self._kept_size += len(found[0])
-        kept[term] = found  # now the most recent
-        while self._kept_size > _MOST_KEPT_PARTS and len(kept) > 1:
-            self._kept_size -= len(kept.pop(next(iter(kept)))[0])
+            self._cached_size += len(found[0])
+        cached[term] = found  # now the most recent
+        while self._cached_size > _MOST_CACHED_PARTS and len(cached) > 1:
+            self._cached_size -= len(cached.pop(next(iter(cached)))[0])
         return found
 
     def _weigh(self, idf: float, numbers: Any, weights: Any) -> tuple[Any, Any]:
@@ -153,8 +153,8 @@ class Index:
 
     def _clear_caches(self) -> None:
         self._known_idf.clear()
-        self._kept_parts.clear()
-        self._kept_size = 0
+        self._cached_parts.clear()
+        self._cached_size = 0
 
 
 def _zeros(count: int) -> list[float]:

@@ -9,7 +9,7 @@ from ferrule.definition.tokens import definition_tokens
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import SEARCH_TAG
 from ferrule.errors import DefinitionError
-from ferrule.selection._checks import as_count, as_selector, as_tools, chosen, list_always_offered
+from ferrule.selection._checks import as_count, as_selector, as_tools, ask_selector, list_always_offered
 from ferrule.selection.keyword import keyword
 from ferrule.selection.matching import Query, ToolSelector
 
@@ -61,7 +61,7 @@ class _ByBudget:
             return others
         reserved = offered | dict.fromkeys(list_always_offered(self._selector, every))
         left = self._reserve_tokens(list(reserved))
-        for tool in await chosen(self._selector, messages, every):
+        for tool in await ask_selector(self._selector, messages, every):
             if tool not in reserved:
                 if self._count_tokens(tool) > left:
                     continue

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
-from ferrule.selection._checks import as_selector, as_tools, chosen, list_always_offered
+from ferrule.selection._checks import as_selector, as_tools, ask_selector, list_always_offered
 from ferrule.selection.matching import Query, ToolSelector
 
 
@@ -33,7 +33,7 @@ class _Chain:
         every = as_tools(tools)
         found: dict[Tool, None] = {}
         for selector in self._selectors:
-            found.update(dict.fromkeys(await chosen(selector, messages, every)))
+            found.update(dict.fromkeys(await ask_selector(selector, messages, every)))
         return list(found)
 
     def always(self, tools: Iterable[Tool]) -> list[Tool]:

@@ -80,8 +80,8 @@ class _Embedding:
         self._batch = batch
         self._name = name or getattr(embed, "__qualname__", type(embed).__qualname__)
         self._reader = Reader(f"embedding: {self._name}")
-        self._known: WeakKeyDictionary[Tool, Vector] = WeakKeyDictionary()
-        self._asked: dict[str, Vector] = {}
+        self._vectors: WeakKeyDictionary[Tool, Vector] = WeakKeyDictionary()
+        self._question_vectors: dict[str, Vector] = {}
         self._rows: tuple[list[Tool], Rows] = ([], Rows([]))
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
         self._background_loop = BackgroundLoop(self)
@@ -104,7 +104,7 @@ class _Embedding:
 
     async def _learn(self, tools: list[Tool]) -> None:
         """Embed the new tools."""
-        texts = {tool: format_tool_text(tool) for tool in tools if tool not in self._known}
+        texts = {tool: format_tool_text(tool) for tool in tools if tool not in self._vectors}
         if not texts:
             return
         # In a thread: another process may lock the file for seconds.
@@ -121,16 +121,16 @@ class _Embedding:
     def _keep(self, texts: Mapping[Tool, str], vectors: Mapping[str, Vector]) -> None:
         for tool, text in texts.items():
             if text in vectors:
-                self._known[tool] = self._reader.fitting(vectors[text])
+                self._vectors[tool] = self._reader.fitting(vectors[text])
 
     async def _embed_question(self, text: str) -> Vector:
         """Return the vector of a question."""
-        vector = self._asked.get(text)
+        vector = self._question_vectors.get(text)
         if vector is None:
             (vector,) = await self._embed_texts([text])
-            if len(self._asked) >= _MOST_ASKED:
-                self._asked.clear()
-            self._asked[text] = vector
+            if len(self._question_vectors) >= _MOST_ASKED:
+                self._question_vectors.clear()
+            self._question_vectors[text] = vector
         return vector
 
     async def _embed_texts(self, texts: list[str]) -> list[Vector]:
@@ -140,7 +140,7 @@ class _Embedding:
     def _nearest(self, tools: list[Tool], asked: Vector, limit: int) -> list[Match]:
         known, rows = self._rows
         if known != tools:
-            rows = Rows([self._known[tool] for tool in tools])
+            rows = Rows([self._vectors[tool] for tool in tools])
             self._rows = (tools, rows)
         return [Match(tools[at], score) for at, score in rows.best(asked, limit)]
 
@@ -162,8 +162,8 @@ def _parameter_lines(schema: Any) -> Iterator[str]:
         for key, value in schema.items():
             if key == "properties" and isinstance(value, Mapping):
                 for name, inner in value.items():
-                    said = inner.get("description", "") if isinstance(inner, Mapping) else ""
-                    yield f"{name}: {said}" if said else name
+                    description = inner.get("description", "") if isinstance(inner, Mapping) else ""
+                    yield f"{name}: {description}" if description else name
                     yield from _parameter_lines(inner)
             elif key not in _NO_SCHEMAS:
                 yield from _parameter_lines(value)

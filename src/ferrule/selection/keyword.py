@@ -108,7 +108,7 @@ class Keyword:
         self._limit = limit
         self._examples = examples
         self._least = least
-        self._kept: list[_Catalogue] = []
+        self._catalogues: list[_Catalogue] = []
         self._lock = Lock()
 
     async def select(self, messages: Query, tools: Iterable[Tool]) -> list[Tool]:
@@ -132,12 +132,14 @@ class Keyword:
             return [Explanation(match, catalogue.parts(request, match)) for match in catalogue.rank(request, limit)]
 
     def _catalogue(self, tools: Tools) -> _Catalogue:
-        found = next((one for one in self._kept if one.is_built_for(tools)), None)
+        found = next((one for one in self._catalogues if one.is_built_for(tools)), None)
         if found is None:
             listed = list(tools)
-            found = next((one for one in self._kept if one.is_near(listed)), _Catalogue(self._examples, self._least))
+            found = next(
+                (one for one in self._catalogues if one.is_near(listed)), _Catalogue(self._examples, self._least)
+            )
             found.become(tools, listed)
-        self._kept = [found, *(one for one in self._kept if one is not found)][:_MOST_INDEXES]
+        self._catalogues = [found, *(one for one in self._catalogues if one is not found)][:_MOST_INDEXES]
         return found
 
     def __repr__(self) -> str:
@@ -157,19 +159,19 @@ class _Catalogue:
         self._numbers: dict[Tool, int] = {}
         self._tools: list[Tool | None] = []
         self._names: list[tuple[tuple[str, ...], str]] = []
-        self._worked = Index()
-        self._worked_of: list[int] = []
-        self._worked_by: dict[int, range] = {}
+        self._example_index = Index()
+        self._example_owners: list[int] = []
+        self._examples_by_tool: dict[int, range] = {}
         self._places: dict[Tool, int] = {}
         self._order: list[Tool] = []
-        self._given: Callable[[], object] = _no_toolset
+        self._get_toolset: Callable[[], object] = _no_toolset
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def is_built_for(self, tools: Tools) -> bool:
         if isinstance(tools, Toolset):
-            return self._given() is tools
+            return self._get_toolset() is tools
         return len(tools) == len(self._order) and all(map(is_, tools, self._order))
 
     def is_near(self, tools: list[Tool]) -> bool:
@@ -195,23 +197,23 @@ class _Catalogue:
                 self.add(tool)
             self._places.setdefault(tool, place)
         self._order = tools
-        self._given = ref(given) if isinstance(given, Toolset) else _no_toolset
+        self._get_toolset = ref(given) if isinstance(given, Toolset) else _no_toolset
 
     def add(self, tool: Tool) -> None:
         examples = self._examples.get(tool.name, ())
         number = self._numbers[tool] = self._index.add(build_document(tool, examples))
         if examples:
-            numbers = [self._worked.add(build_example_document(text)) for text in examples]
-            self._worked_by[number] = range(numbers[0], numbers[-1] + 1)
-            self._worked_of += [number] * len(numbers)
+            numbers = [self._example_index.add(build_example_document(text)) for text in examples]
+            self._examples_by_tool[number] = range(numbers[0], numbers[-1] + 1)
+            self._example_owners += [number] * len(numbers)
         self._tools.append(tool)
         self._names.append((tuple(dict.fromkeys(split_terms(tool.name))), _letters(tool.name)))
 
     def remove(self, tool: Tool) -> None:
         number = self._numbers.pop(tool)
         self._index.remove(number)
-        for worked in self._worked_by.pop(number, ()):
-            self._worked.remove(worked)
+        for worked in self._examples_by_tool.pop(number, ()):
+            self._example_index.remove(worked)
         self._tools[number] = None
 
     def rank(self, request: Request, limit: int) -> list[Match]:
@@ -251,25 +253,25 @@ class _Catalogue:
 
     def _score_examples(self, request: Request) -> dict[int, float]:
         """Return the bonuses of tools with worked examples like the request, as parts of the best score."""
-        asked = dict.fromkeys(request.said, 1.0)
-        if not asked or not self._worked.count:
+        asked = dict.fromkeys(request.terms, 1.0)
+        if not asked or not self._example_index.count:
             return {}
-        (alike,), whole = self._worked.scores([asked]), sum(map(self._worked.idf, asked))
+        (alike,), whole = self._example_index.scores([asked]), sum(map(self._example_index.idf, asked))
         found: dict[int, list[float]] = {}
         for number in best(alike, _RERANKED):
-            found.setdefault(self._worked_of[number], []).append(float(alike[number]) / whole)
+            found.setdefault(self._example_owners[number], []).append(float(alike[number]) / whole)
         return {
             number: _WORKED * self._share(number) * sum(sorted(one)[-_MOST_WORKED:]) for number, one in found.items()
         }
 
     def _share(self, number: int) -> float:
-        own = len(self._worked_by[number])
+        own = len(self._examples_by_tool[number])
         return own / (own + _UNLIKE)
 
     def _rerank(self, request: Request, scores: Scores, numbers: list[int]) -> dict[int, float]:
         """Return the scores of some tools, with the bonuses for their names."""
         top = max((float(scores[number]) for number in numbers), default=0.0)
-        telling = {term: self._index.idf(term) for term in request.said}
+        telling = {term: self._index.idf(term) for term in request.terms}
         total = sum(sorted(telling.values(), reverse=True)[:8])
         inside = [(term, value) for term, value in telling.items() if len(term) >= _SHORTEST_INSIDE]
         found = {}
@@ -285,7 +287,7 @@ class _Catalogue:
     def _fits(self, request: Request, number: int) -> bool:
         """Return whether a tool has enough of the request's terms, or of their synonyms."""
         whole = held = 0.0
-        for term in request.said:
+        for term in request.terms:
             value = self._index.idf(term)
             whole += value
             if self._index.has(number, term):

@@ -43,7 +43,7 @@ def search_tool(
 
     It has one parameter, `query`. A tool always gets a place if the query contains its name, or a beginning of it. If
     nothing fits, the result says so. The result's `metadata["found"]` is a list of `{"name", "description",
-    "input_schema"}`, and `found` returns the tools themselves.
+    "input_schema"}`, and `list_found_tools` returns the tools themselves.
 
     Args:
         toolset: The tools to search. Search tools among them are ignored.
@@ -76,12 +76,12 @@ def list_searched_tools(tool: Tool) -> Iterable[Tool]:
     return tool.handler.toolset if isinstance(tool.handler, SearchTools) else ()
 
 
-def found(results: Iterable[ToolResult], tools: Toolset | Iterable[Tool]) -> list[Tool]:
+def list_found_tools(results: Iterable[ToolResult], tools: Toolset | Iterable[Tool]) -> list[Tool]:
     """Return the tools that search tools among `tools` found and so made callable, in the order of `results`.
 
-    For a loop of your own: `offered = Toolset([*offered, *found(results, runner.tools)])`, without the tools offered
-    already. Results of other tools are ignored, and so is a name that is not among `tools`, or that the search tool
-    does not search. See docs/selection.md#the-search-tool.
+    For a loop of your own: `offered = Toolset([*offered, *list_found_tools(results, runner.tools)])`, without the tools
+    offered already. Results of other tools are ignored, and so is a name that is not among `tools`, or that the
+    search tool does not search. See docs/selection.md#the-search-tool.
     """
     known = tools if isinstance(tools, Toolset) else Toolset(tools)
     return list(dict.fromkeys(tool for result in results for tool in _list_found(result, known)))
@@ -130,7 +130,8 @@ class SearchTools:
         if not words:
             return []
         ask_ranker = (match.tool for match in self._ranker.rank(self.toolset, query, limit=self._limit))
-        named, begun = self._names.named(words), self._names.begun(words, self._limit)
+        named = self._names.find_whole(words)
+        begun = self._names.find_by_beginning(words, self._limit)
         first, rest = [tools[0] for tools in begun], [tool for tools in begun for tool in tools[1:]]
         order = [*named, *first, *(tool for tool in ask_ranker if tool in self.toolset), *rest]
         return list(islice(dict.fromkeys(order), self._limit))
@@ -150,12 +151,12 @@ class _ByName:
                 self._tools.setdefault(key, []).append(tool)
         self._sorted = sorted(self._tools)
 
-    def named(self, words: list[str]) -> list[Tool]:
+    def find_whole(self, words: list[str]) -> list[Tool]:
         """Return the tools whose whole name is one of the words, or all of them together."""
         keys = dict.fromkeys(map(_squeeze_name, ("".join(words), *words)))
         return [tool for key in keys for tool in self._tools.get(key, ())]
 
-    def begun(self, words: list[str], most: int) -> list[list[Tool]]:
+    def find_by_beginning(self, words: list[str], most: int) -> list[list[Tool]]:
         """Return lists of tools whose names begin with all the words together, or with a word in the form of a name.
 
         No list is empty.

@@ -1,4 +1,4 @@
-"""`named`: a selector from a text, for command lines; `discover_selectors`: all plug-ins by their entry points."""
+"""Selectors by their names, for command lines, and all plug-ins by their entry points."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _GROUPS = ("ferrule.selectors", "axio.selector")
 _WRITTEN_AS = "'keyword:8', 'pinned:read_*,write', 'by_budget:8000', the name of a plug-in, or 'module:attribute'"
 
 
-def named(text: str) -> ToolSelector:
+def selector_from_name(text: str) -> ToolSelector:
     """Return the selector that a text names. See docs/selection.md#by-name.
 
-        selector = chain(named("pinned:read_*"), named("keyword:8"))
+        selector = chain(selector_from_name("pinned:read_*"), selector_from_name("keyword:8"))
 
     Args:
         text: `keyword` or `keyword:LIMIT`, `pinned:NAMES` with commas between them, or `by_budget:TOKENS`; the name of
@@ -44,16 +44,16 @@ def named(text: str) -> ToolSelector:
         raise DefinitionError(
             f"{name!r} takes what a text cannot say: make it in a module of your own, and name that 'module:attribute'"
         )
-    module = module_of(text)
-    return selector_from(text, _find_plug_in(name) if module is None else _from_module(text, module, rest))
+    module = find_module(text)
+    return make_selector(text, _find_plug_in(name) if module is None else _from_module(text, module, rest))
 
 
 def discover_selectors() -> dict[str, ToolSelector]:
     """Return the selectors of all plug-ins by their names, each imported and made. See docs/selection.md#plug-ins.
 
-    They are the entry points that `named` finds. The first of a name wins, and `ferrule.selectors` come before
-    `axio.selector`. An entry point is left out, with a warning in the log, if it cannot be imported, is no selector, or
-    has the name of a built-in selector.
+    They are the entry points that `selector_from_name` finds. The first of a name wins, and `ferrule.selectors` come
+    before `axio.selector`. An entry point is left out, with a warning in the log, if it cannot be imported, is no
+    selector, or has the name of a built-in selector.
     """
     found: dict[str, ToolSelector] = {}
     seen = {*_BUILT_IN, *_NEED_CODE}
@@ -63,14 +63,14 @@ def discover_selectors() -> dict[str, ToolSelector]:
             continue
         seen.add(point.name)
         try:
-            found[point.name] = selector_from(point.name, _load(point))
+            found[point.name] = make_selector(point.name, _load(point))
         except DefinitionError as error:
             log.warning("a selector is left out: %s", error)
     return found
 
 
-def module_of(text: str) -> str | None:
-    """Return the module that `named` would import for a text; `None` for any other kind of name."""
+def find_module(text: str) -> str | None:
+    """Return the module that `selector_from_name` would import for a text; `None` for any other kind of name."""
     name, colon, _ = text.strip().partition(":")
     return name if colon and name not in _BUILT_IN and name not in _NEED_CODE else None
 
@@ -149,7 +149,7 @@ def _format_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def selector_from(text: str, found: object) -> ToolSelector:
+def make_selector(text: str, found: object) -> ToolSelector:
     """Return the selector for `text`: the object found there, or the result of its class or function.
 
     Raises:
