@@ -637,7 +637,7 @@ def test_a_record_under_the_id_of_another_call_is_refused() -> None:
     office = Office()
     state = suspended(office, [PAY, PAY_BOB])
     ada, bob = state["waiting"].values()
-    with pytest.raises(DefinitionError, match="'call_1' stands what another call waits for"):
+    with pytest.raises(DefinitionError, match="'call_1' is the record of another call"):
         go_on(office, {**state, "waiting": {"call_1": bob, "call_2": ada}}, {"call_1": True}, [])
 
 
@@ -673,8 +673,8 @@ MISTAKES: list[tuple[Callable[[Any], Any], Any, str]] = [
     (lambda state: {**state, "version": 2}, CALL_1, "version: Input should be 1"),
     (lambda state: {**state, "more": 1}, CALL_1, "more: Extra inputs"),
     (lambda state: {**state, "messages": [object()]}, CALL_1, "not JSON serializable"),
-    (lambda state: state, True, "answers go by the id of the call.*what waits is 'call_1'"),
-    (lambda state: state, {"call_9": True}, "no call 'call_9' waits.*what waits is 'call_1'"),
+    (lambda state: state, True, "answers go by the id of the call.*the waiting calls are 'call_1'"),
+    (lambda state: state, {"call_9": True}, "no call 'call_9' waits.*the waiting calls are 'call_1'"),
     (lambda state: state, {"call_1": "yes"}, "is True, False, allow.*not 'yes'"),
 ]
 

@@ -159,21 +159,21 @@ def test_what_an_embedding_raises_is_raised_and_the_next_call_goes_on() -> None:
 
 
 NOT_VECTORS: list[tuple[Any, str]] = [
-    (None, "gave NoneType; it gives a list of vectors"),
-    ("text", "gave str; it gives a list"),
-    ({"data": []}, "gave dict; it gives a list"),
-    ([], "gave 0 vectors for 5 texts"),
-    ([[1.0]] * 4, "gave 4 vectors for 5 texts"),
-    ([[1.0]] * 6, "gave 6 vectors for 5 texts"),
+    (None, "returned NoneType; it returns a list of vectors"),
+    ("text", "returned str; it returns a list"),
+    ({"data": []}, "returned dict; it returns a list"),
+    ([], "returned 0 vectors for 5 texts"),
+    ([[1.0]] * 4, "returned 4 vectors for 5 texts"),
+    ([[1.0]] * 6, "returned 6 vectors for 5 texts"),
     ([1.0] * 5, "a vector that is no list of numbers: 'float' object is not iterable"),
     ([["1.0"]] * 5, "a vector that is no list of numbers"),
     (["abc"] * 5, "a vector that is no list of numbers: str"),
     ([b"\0" * 8] * 5, "a vector that is no list of numbers: bytes"),
     ([None] * 5, "a vector that is no list of numbers"),
-    ([[]] * 5, "gave an empty vector"),
+    ([[]] * 5, "returned an empty vector"),
     ([[1.0, float("nan")]] * 5, "NaN or infinity"),
     ([[1.0, float("inf")]] * 5, "NaN or infinity"),
-    ([[1.0], [1.0, 2.0], [1.0], [1.0], [1.0]], "gave a vector of 2 numbers, and of 1 before"),
+    ([[1.0], [1.0, 2.0], [1.0], [1.0], [1.0]], "returned a vector of 2 numbers, and of 1 before"),
 ]
 
 
@@ -189,7 +189,7 @@ def test_what_is_no_vector_for_each_text_is_an_error_that_names_the_embedding(an
 def test_a_question_of_another_length_than_the_tools_is_an_error() -> None:
     ranker = embedding(lambda texts: [[1.0] * (2 if texts == ["x"] else 3) for _ in texts])
     with pytest.raises(
-        DefinitionError, match="gave a vector of 2 numbers, and of 3 before; another model needs another"
+        DefinitionError, match="returned a vector of 2 numbers, and of 3 before; another model needs another"
     ):
         ranker.rank(SHOP, "x")
 

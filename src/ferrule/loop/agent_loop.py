@@ -131,7 +131,7 @@ class NotResumed(FerruleError):
     """
 
     def __init__(self, call_id: str, why: str) -> None:
-        super().__init__(f"the call {call_id!r} was not taken up, and the model was not asked: {why}")
+        super().__init__(f"the call {call_id!r} was not resumed, and the model was not asked: {why}")
         self.call_id = call_id
 
 
@@ -296,10 +296,12 @@ def resume(
         )
     ids = ", ".join(map(repr, saved.waiting))
     if not isinstance(answers, Mapping):
-        raise DefinitionError(f"answers go by the id of the call, such as {{'call_1': True}}; what waits is {ids}")
+        raise DefinitionError(
+            f"answers go by the id of the call, such as {{'call_1': True}}; the waiting calls are {ids}"
+        )
     for call_id, answer in answers.items():
         if call_id not in saved.waiting:
-            raise DefinitionError(f"no call {call_id!r} waits for an answer; what waits is {ids}")
+            raise DefinitionError(f"no call {call_id!r} waits for an answer; the waiting calls are {ids}")
         _check_answer(call_id, answer, is_job=saved.waiting[call_id].get("kind") == "work")
     context = build_context(context, given, "loop.resume", resume.__kwdefaults__ or ())
     record = None
@@ -506,7 +508,7 @@ class Run:
             key=None if self._record is None else self._record.key,
             api=_get_api(self._model),
             waiting=waiting.calls,
-            results=[SavedResult.of(result) for result in waiting.results],
+            results=[SavedResult.from_result(result) for result in waiting.results],
             messages=to_plain(self.messages[: waiting.before], keep_bytes=True),
             turn=to_plain(list(reply.messages), keep_bytes=True),
             text=reply.text,
@@ -539,7 +541,8 @@ class Run:
     def _start(self) -> AsyncGenerator[LoopEvent, None]:
         if self._iteration is not None:
             raise RuntimeError(
-                "this run was started before: call run(...) again for another one, with its messages to go on with them"
+                "this run has started already: call run(...) again for another one, with its messages to "
+                "go on with them"
             )
         iteration = self._events()
         self._iteration = weakref.ref(iteration)
@@ -654,7 +657,7 @@ class Run:
                     break
                 reply = self._reply
                 if self._record is not None and saved is None:
-                    self._record.turns.append(SavedTurn.of(new_messages, offered, found, reply))
+                    self._record.turns.append(SavedTurn.from_reply(new_messages, offered, found, reply))
                     await self._record.write()
                 answering = self._answer(reply, self._refusal(degraded), saved)
             async with aclosing(answering) as events:

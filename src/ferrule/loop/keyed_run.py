@@ -71,7 +71,9 @@ class SavedTurn(Part):
     """The `pending` of the suspended calls, by their ids."""
 
     @classmethod
-    def of(cls, new_messages: Iterable[Message], offered: Toolset | None, found: list[str], reply: Reply) -> SavedTurn:
+    def from_reply(
+        cls, new_messages: Iterable[Message], offered: Toolset | None, found: list[str], reply: Reply
+    ) -> SavedTurn:
         """Save an answer of the model."""
         return cls(
             new_messages=to_plain(list(new_messages), keep_bytes=True),
@@ -83,7 +85,7 @@ class SavedTurn(Part):
             messages=to_plain(list(reply.messages), keep_bytes=True),
             state=to_plain(dict(reply.state), keep_bytes=True),
             usage=to_plain(dict(reply.usage)),
-            calls=[SavedCall.of(call) for call in reply.calls],
+            calls=[SavedCall.from_call(call) for call in reply.calls],
         )
 
     def reply(self) -> Reply:
@@ -99,7 +101,7 @@ class SavedTurn(Part):
         """Return the turn with these results."""
         results = list(results)
         waiting = {result.call_id: thaw(result.pending) for result in results if result.pending is not None}
-        return self.model_copy(update={"results": [*map(SavedResult.of, results)], "waiting": waiting})
+        return self.model_copy(update={"results": [*map(SavedResult.from_result, results)], "waiting": waiting})
 
 
 def run_row(key: str, context: ToolContext) -> str:

@@ -45,7 +45,7 @@ class SavedCall(Part):
     parent: str | None
 
     @classmethod
-    def of(cls, call: ToolCall) -> SavedCall:
+    def from_call(cls, call: ToolCall) -> SavedCall:
         """Save a call."""
         raw = call.raw if call.raw is None or isinstance(call.raw, str) else to_plain(call.raw)
         return cls(
@@ -109,12 +109,12 @@ class SavedResult(Part):
     approved_by: str | None = None
 
     @classmethod
-    def of(cls, result: ToolResult) -> SavedResult:
+    def from_result(cls, result: ToolResult) -> SavedResult:
         """Save a result, with its whole record except `pending`."""
         assert result.call is not None
         record = result.record()
         return cls(
-            call=SavedCall.of(result.call),
+            call=SavedCall.from_call(result.call),
             tool_name=result.tool_name,
             status=result.status,
             output=record["output"],
@@ -204,11 +204,13 @@ class SuspendedRun(Part):
             raise ValueError("no call waits in it")
         suspended = {saved.call.id for saved in self.results if saved.status == "suspended"}
         if suspended != self.waiting.keys():
-            raise ValueError(f"what waits is {sorted(self.waiting)}, and the suspended calls are {sorted(suspended)}")
+            raise ValueError(
+                f"the waiting calls are {sorted(self.waiting)}, and the suspended calls are {sorted(suspended)}"
+            )
         for call_id, pending in self.waiting.items():
             call = pending.get("call")
             if not isinstance(call, dict) or call.get("id") != call_id:
-                raise ValueError(f"under {call_id!r} stands what another call waits for")
+                raise ValueError(f"under {call_id!r} is the record of another call")
         return self
 
     def as_json(self) -> dict[str, Any]:

@@ -105,7 +105,10 @@ def _check(name: str, options: Mapping[str, Any]) -> None:
     fields = sdk.import_sdk("google.genai", "gemini").types.GenerateContentConfig.model_fields
     sdk.check_options(f"gemini:{name}", [*fields, *map(to_camel_case, fields)], options)
     if read_either(options, "automatic_continuation", "automaticContinuation") is False:
-        raise DefinitionError("automatic_continuation=False leaves turns half done, which nobody here goes on with")
+        raise DefinitionError(
+            "automatic_continuation=False is not supported, because only the SDK can join the parts of "
+            "a turn: leave it out"
+        )
 
 
 def _is_strict(strict: object) -> bool:

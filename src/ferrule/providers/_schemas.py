@@ -267,7 +267,9 @@ class Walk(Generic[RulesT]):
         names = self.rules.names
         for name in properties:
             if names and not names.pattern.fullmatch(name):
-                fail(f"{path}.properties.{name}", f"the parameter {name!r} has a name that is not taken: {names.words}")
+                fail(
+                    f"{path}.properties.{name}", f"the parameter {name!r} has a name that is not allowed: {names.words}"
+                )
 
     def resolve(self, reference: Any, path: str) -> Mapping[str, Any]:
         base, _, place = str(reference).partition("#")

@@ -402,7 +402,7 @@ def format_error(result: ToolResult) -> str:
     fields = "\n".join(shown for shown in map(format_block, result.content) if shown.strip())
     error = clean_text(result.error or "")
     if not error.strip():
-        error = f"the call of {call.name!r} ended with the status {result.status!r} and no further word"
+        error = f"the call of {call.name!r} ended with the status {result.status!r} and no error text"
     return fields if error in fields else f"{error}\n{fields}".strip()
 
 

@@ -34,7 +34,7 @@ def refused_keys(tool: Tool, provider: str) -> str | None:
     for key in tool.provider.get(provider, {}):
         if key in _OWN_KEYS:
             remedy = _OWN_KEYS[key]
-            return f"provider={{{provider!r}: …}} has {key!r}, which the definition says itself: {remedy}"
+            return f"provider={{{provider!r}: …}} has {key!r}, which the definition sets itself: {remedy}"
     return None
 
 

@@ -288,7 +288,7 @@ def _find_instructions(tools: Sequence[Tool]) -> Iterator[Finding]:
                 level: Level = "error" if sign in HOSTILE_SIGNS else "warning"
                 yield Finding(level, "instruction", said, "", tool.name, path)
             for other, quoted in find_orders(text, others[_get_server(tool)]):
-                said = f"may instruct the model, as it speaks of {other!r}, a tool of another server: {quoted}"
+                said = f"may instruct the model, as it mentions {other!r}, a tool of another server: {quoted}"
                 yield Finding("warning", "instruction", said, "", tool.name, path)
 
 

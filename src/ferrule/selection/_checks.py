@@ -76,7 +76,7 @@ async def ask_selector(selector: ToolSelector, messages: Query, tools: Tools) ->
     """
     asked: Any = selector.select(messages, tools)
     if not inspect.isawaitable(asked):
-        raise DefinitionError(f"{selector!r} gave {repr(asked)[:200]}: select is `async def`, and is awaited")
+        raise DefinitionError(f"{selector!r} returned {repr(asked)[:200]}: write select as `async def`")
     answer: Any = await asked
     return _check_tools(selector, answer, tools)
 
@@ -107,11 +107,15 @@ def checked_matches(ranker: Ranker, matches: Iterable[Match], tools: Tools) -> l
 
 def _check_tools(selector: object, answer: Any, tools: Tools) -> list[Tool]:
     if isinstance(answer, str) or not isinstance(answer, Iterable):
-        raise DefinitionError(f"{selector!r} gave {repr(answer)[:200]}; a selector gives some of the tools that it got")
+        raise DefinitionError(
+            f"{selector!r} returned {repr(answer)[:200]}; a selector returns some of the tools that it got"
+        )
     known = set(tools)
     found: dict[Tool, None] = {}
     for tool in answer:
         if not isinstance(tool, Tool) or tool not in known:
-            raise DefinitionError(f"{selector!r} gave {repr(tool)[:200]}, which is not one of the tools that it got")
+            raise DefinitionError(
+                f"{selector!r} returned {repr(tool)[:200]}, which is not one of the tools that it got"
+            )
         found[tool] = None
     return list(found)

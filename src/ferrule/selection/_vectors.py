@@ -49,12 +49,12 @@ class Reader:
         """
         if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
             raise DefinitionError(
-                f"{self._owner} gave {type(answer).__name__}; it gives a list of vectors, one for a text"
+                f"{self._owner} returned {type(answer).__name__}; it returns a list of vectors, one for each text"
             )
         rows = list(answer)
         if len(rows) != len(texts):
             raise DefinitionError(
-                f"{self._owner} gave {len(rows)} vectors for {len(texts)} texts; it gives one for each"
+                f"{self._owner} returned {len(rows)} vectors for {len(texts)} texts; it returns one for each"
             )
         return [self._vector(row) for row in rows]
 
@@ -64,10 +64,10 @@ class Reader:
                 raise TypeError(f"{type(row).__name__}, not numbers")
             values = array("d", row)
         except (TypeError, ValueError, OverflowError) as error:
-            raise DefinitionError(f"{self._owner} gave a vector that is no list of numbers: {error}") from None
+            raise DefinitionError(f"{self._owner} returned a vector that is no list of numbers: {error}") from None
         length = hypot(*values)
         if not isfinite(length):
-            raise DefinitionError(f"{self._owner} gave a vector with NaN or infinity in it")
+            raise DefinitionError(f"{self._owner} returned a vector with NaN or infinity in it")
         return self.fitting(array("f", [value / length for value in values] if length else values))
 
     def fitting(self, vector: Vector) -> Vector:
@@ -77,12 +77,13 @@ class Reader:
             DefinitionError: It has another length.
         """
         if not vector:
-            raise DefinitionError(f"{self._owner} gave an empty vector")
+            raise DefinitionError(f"{self._owner} returned an empty vector")
         if self._length is None:
             self._length = len(vector)
         if len(vector) != self._length:
             raise DefinitionError(
-                f"{self._owner} gave a vector of {len(vector)} numbers, and of {self._length} before; another model "
+                f"{self._owner} returned a vector of {len(vector)} numbers, and of {self._length} before; "
+                "another model "
                 "needs another embedding(…), and another name= where there is a cache"
             )
         return vector

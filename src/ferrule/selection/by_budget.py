@@ -89,7 +89,9 @@ class _ByBudget:
         if tokens is None:
             tokens = self._count(tool)
             if not isinstance(tokens, int) or tokens < 0:  # type: ignore[redundant-expr]
-                raise DefinitionError(f"by_budget: count gave {tokens!r} for {tool!r}; it gives a whole number from 0")
+                raise DefinitionError(
+                    f"by_budget: count returned {tokens!r} for {tool!r}; it returns a whole number from 0"
+                )
             self._counted[tool] = tokens
         return tokens
 

@@ -240,7 +240,7 @@ def _id(tool: Tool) -> str | None:
 def _right_names(query: LabelledQuery, names: Mapping[str, str | None]) -> list[str]:
     about = f"the query {query.id or query.text!r}"
     if not query.relevant:
-        raise DefinitionError(f"{about} says of no tool that it is right")
+        raise DefinitionError(f"{about} has no right tool: list one or more in `relevant`")
     right: dict[str, None] = {}
     for label in query.relevant:
         name = names.get(label)

@@ -42,7 +42,8 @@ def selector_from_name(text: str) -> ToolSelector:
         return _BUILT_IN[name](rest)
     if name in _NEED_CODE:
         raise DefinitionError(
-            f"{name!r} takes what a text cannot say: make it in a module of your own, and name that 'module:attribute'"
+            f"{name!r} takes arguments that a text cannot express: make it in a module of your own, and "
+            "name it by 'module:attribute'"
         )
     module = find_module(text)
     return make_selector(text, _find_plug_in(name) if module is None else _from_module(text, module, rest))
