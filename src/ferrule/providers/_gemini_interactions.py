@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ferrule.providers import _stream as streams
 from ferrule.providers import _wire as wire
 from ferrule.providers._api import Api, End, make_stop_readers, read_calls
 from ferrule.providers._gemini_names import GEMINI_NAME
-from ferrule.providers._stream import (
-    Blocks,
-    Readers,
-    TurnStream,
-    as_index,
-    describe_api_error,
-    join_arguments,
-    merge_delta,
-    merged_value,
-)
+from ferrule.providers._stream import Blocks, Readers, TurnStream
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, clean_text, to_jsonable
 from ferrule.values.result import ToolResult
@@ -64,7 +56,7 @@ def _read_end(response: Any) -> End:
         status,
         open=status in ("", "queued", "in_progress"),
         calls=bool(_call_steps(response)),
-        details=describe_api_error(errors[0]) if errors else "",
+        details=streams.describe_api_error(errors[0]) if errors else "",
     )
 
 
@@ -145,9 +137,9 @@ class Stream(TurnStream[Any, Any], readers=READERS):
         event = wire.read(event, "data", event)
         kind = wire.read_text(event, "event_type")
         if kind == "step.start":
-            self._begin(as_index(wire.read(event, "index")), wire.to_plain(wire.read(event, "step")))
+            self._begin(streams.as_index(wire.read(event, "index")), wire.to_plain(wire.read(event, "step")))
         elif kind == "step.delta":
-            index = as_index(wire.read(event, "index"))
+            index = streams.as_index(wire.read(event, "index"))
             if index not in self._steps.by_index:
                 self._begin(index, {})
             self._steps.by_index[index].add(wire.to_plain(wire.read(event, "delta")))
@@ -201,15 +193,15 @@ class _StreamedStep:
         if kind == "text":
             if not self.content or self.content[-1].get("type") != "text":
                 self.content.append({"type": "text"})
-            merge_delta(self.content[-1], {"text": wire.read_text(delta, "text")})
+            streams.merge_delta(self.content[-1], {"text": wire.read_text(delta, "text")})
         elif kind == "arguments_delta":
             self.arguments.append(wire.read_text(delta, "arguments"))
         elif kind == "thought_signature":
-            merge_delta(self.more, {"signature": wire.read_text(delta, "signature")})
+            streams.merge_delta(self.more, {"signature": wire.read_text(delta, "signature")})
         elif kind == "thought_summary":
             self._append_summary(wire.read(delta, "content"))
         elif kind == "text_annotation_delta" and self.content:
-            merge_delta(self.content[-1], {"annotations": wire.to_plain_list(delta.get("annotations"))})
+            streams.merge_delta(self.content[-1], {"annotations": wire.to_plain_list(delta.get("annotations"))})
         elif kind in ("image", "audio", "video", "document"):
             self.content.append(delta)
         elif isinstance(delta, dict):
@@ -219,23 +211,23 @@ class _StreamedStep:
         """Append to the summary. Adjacent texts become one."""
         last = self.summary[-1] if self.summary else {}
         if last.get("type") == wire.read(content, "type") == "text":
-            merge_delta(last, {"text": wire.read_text(content, "text")})
+            streams.merge_delta(last, {"text": wire.read_text(content, "text")})
         elif isinstance(content, dict):
             self.summary.append(_to_continue(content))
 
     def assemble(self) -> dict[str, Any]:
-        found = {**self.start, **merged_value(self.more)}
-        text = join_arguments(self.arguments)
+        found = {**self.start, **streams.merged_value(self.more)}
+        text = streams.join_arguments(self.arguments)
         if text.strip():
             found["arguments"] = text
         for key, items in (("content", self.content), ("summary", self.summary)):
             if items:
-                found[key] = [merged_value(item) for item in items]
+                found[key] = [streams.merged_value(item) for item in items]
         return found
 
 
 def _to_continue(item: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of `item` that `merge_delta` can continue."""
     found: dict[str, Any] = {}
-    merge_delta(found, item)
+    streams.merge_delta(found, item)
     return found

@@ -15,32 +15,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from ferrule.providers._schemas import (
-    ADDRESSES,
-    ANNOTATIONS,
-    CLAUDE_NAMES,
-    CONDITIONAL,
-    DEFINITIONS,
-    HOLDS,
-    MAY_BE_BARE,
-    NOISE,
-    Inexpressible,
-    Names,
-    Schema,
-    Subset,
-    Walk,
-    Written,
-    add_notes,
-    bare,
-    format_json,
-    infer_types,
-    list_types,
-    list_values,
-    make_union,
-    map_inner,
-    merge,
-    remove_duplicates,
-)
+from ferrule.providers import _schemas as schemas
+from ferrule.providers._schemas import Inexpressible, Names, Schema, Subset, Walk, Written
 from ferrule.security.patterns import MOST_CHARACTERS
 from ferrule.values.frozen import FrozenDict
 
@@ -97,7 +73,7 @@ class PlainRules(Subset):
 # "input_schema does not support oneOf, allOf, or anyOf at the top level":
 # https://github.com/anthropics/claude-code/issues/5319. Draft 2020-12 is checked, and the rest of it passes:
 # https://github.com/openclaw/openclaw/issues/98588
-PLAIN_ANTHROPIC = PlainRules(provider="Anthropic", names=CLAUDE_NAMES)
+PLAIN_ANTHROPIC = PlainRules(provider="Anthropic", names=schemas.CLAUDE_NAMES)
 # "must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level":
 # https://github.com/langchain-ai/langchainjs/issues/9804. "array schema missing items", with prefixItems too:
 # https://github.com/AnswerDotAI/fastcore/issues/798. "is not a 'regex'" is Python's re:
@@ -131,7 +107,7 @@ PLAIN_GEMINI = PlainRules(
 # `additionalProperties: false` there, and Nova accepts it. The names are Claude's.
 PLAIN_BEDROCK = PlainRules(
     provider="Bedrock",
-    names=CLAUDE_NAMES,
+    names=schemas.CLAUDE_NAMES,
     root_keeps=frozenset({"type", "properties", "required", "additionalProperties"}),
     references=False,
 )
@@ -158,9 +134,9 @@ _MAY_STAY = frozenset(
 )
 _FOLDED = frozenset({"$ref", "anyOf"})
 """The keywords of the root that are merged into one object."""
-_LOOKED_INTO = frozenset({*HOLDS, "pattern", "$ref"})
+_LOOKED_INTO = frozenset({*schemas.HOLDS, "pattern", "$ref"})
 _ODD_IN_NAMES = frozenset("~/#")
-_SILENT = NOISE | {"title"}
+_SILENT = schemas.NOISE | {"title"}
 """The keywords that mean nothing to a model."""
 _LEANING = frozenset({"$dynamicRef", "$recursiveRef", "unevaluatedItems", "unevaluatedProperties"})
 """Keywords that resolve only when a value is checked, or depend on all keywords beside them."""
@@ -208,8 +184,8 @@ class _Content:
                 self.patterns.append(value)
             elif key == "$ref":
                 self.references.add(value)
-            elif key in HOLDS and not (key in MAY_BE_BARE and isinstance(value, bool)):
-                holds = HOLDS[key]
+            elif key in schemas.HOLDS and not (key in schemas.MAY_BE_BARE and isinstance(value, bool)):
+                holds = schemas.HOLDS[key]
                 for item in (value,) if holds == "lone" else dict.values(value) if holds == "named" else value:
                     self.add(item)
 
@@ -221,7 +197,7 @@ _CONTENTS: WeakKeyDictionary[Tool, _Content] = WeakKeyDictionary()
 def _stays(root: FrozenDict, rules: PlainRules, tool: Tool | None) -> bool:
     """Return whether rewriting a tool's schema would change nothing, as with most tools. This check takes a tenth of
     the time, and less if the tool was sent to another API before."""
-    keys = root.keys() - DEFINITIONS
+    keys = root.keys() - schemas.DEFINITIONS
     if root.get("type") != "object" or "properties" not in root or not root.get("description", True):
         return False
     if not keys.isdisjoint(rules.root_refuses | _FOLDED) or not keys <= (rules.root_keeps or keys):
@@ -313,7 +289,7 @@ class _Loosening(Walk[PlainRules]):
 
     def merge_or_drop(self, one: Schema, other: Schema, path: str) -> Schema:
         try:
-            return merge(one, other, path)
+            return schemas.merge(one, other, path)
         except Inexpressible:
             self.dropped.setdefault("allOf", []).append(other)
             return one
@@ -326,7 +302,7 @@ class _Loosening(Walk[PlainRules]):
         forms = [form for form in all_forms if form is not None]
         if len(forms) < 2:
             return forms[0] if forms else None
-        told = remove_duplicates([_form_text(form) for form in forms])
+        told = schemas.remove_duplicates([_form_text(form) for form in forms])
         more = f"; and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
         self.forms.append(f"One of these forms, where '?' may be left out: {'; '.join(told[:_MOST_TOLD])}{more}.")
         found: Schema = {"properties": {}}
@@ -356,23 +332,23 @@ class _Loosening(Walk[PlainRules]):
             if self.rules.booleans:
                 return given
             given = {} if given else {"not": {}}
-        if path != "$" and given.keys() <= self.rules.leaves and "array" not in list_types(given):
+        if path != "$" and given.keys() <= self.rules.leaves and "array" not in schemas.list_types(given):
             return given
         notes: Schema = dict(self.dropped) if path == "$" else {}
-        schema = bare(given, ADDRESSES)
+        schema = schemas.bare(given, schemas.ADDRESSES)
         schema, inside = self.rewrite_references(schema, path, inside, notes)
-        is_array = "array" in list_types(schema) or "prefixItems" in schema
+        is_array = "array" in schemas.list_types(schema) or "prefixItems" in schema
         items = self.array(schema, path, inside, notes) if is_array and self.rules.needs_items else {}
         self.remove_refused(schema, path == "$", notes)
-        found = map_inner(schema, path, self.node, inside)
-        for key in () if CONDITIONAL.keys().isdisjoint(found) else CONDITIONAL:
-            beside = CONDITIONAL[key]
+        found = schemas.map_inner(schema, path, self.node, inside)
+        for key in () if schemas.CONDITIONAL.keys().isdisjoint(found) else schemas.CONDITIONAL:
+            beside = schemas.CONDITIONAL[key]
             if key in found and (found[key] != schema[key] or "$ref" in str(schema[key])):
                 notes |= {word: schema[word] for word in (key, *beside) if word in schema}
                 found = {word: item for word, item in found.items() if word not in notes}
         if "$ref" in found:
             found["$ref"] = self.reference(found["$ref"], path)
-        return add_notes(found | items, notes)
+        return schemas.add_notes(found | items, notes)
 
     def array(self, schema: Schema, path: str, inside: frozenset[str], notes: Schema) -> Schema:
         """Return `items` as one schema, and remove it from `schema`."""
@@ -434,7 +410,7 @@ class _Loosening(Walk[PlainRules]):
             return
         if "patternProperties" in refused:
             refused.add("additionalProperties")
-        if refused & {"enum", "const"} and "type" not in schema and (kinds := infer_types(schema)):
+        if refused & {"enum", "const"} and "type" not in schema and (kinds := schemas.infer_types(schema)):
             schema["type"] = kinds
         for key in [key for key in schema if key in refused]:
             value = schema[key]
@@ -452,8 +428,8 @@ def _format_repetition(name: str) -> str:
 def _can_be_object(given: Any) -> bool:
     if isinstance(given, bool):
         return given
-    return "object" in list_types(given, "object") and any(
-        isinstance(value, dict) for value in list_values(given) or [{}]
+    return "object" in schemas.list_types(given, "object") and any(
+        isinstance(value, dict) for value in schemas.list_values(given) or [{}]
     )
 
 
@@ -477,26 +453,26 @@ def _form_text(form: Schema) -> str:
     fields = []
     for name in dict.fromkeys([*properties, *required]):
         node = properties.get(name)
-        values = list_values(node) if isinstance(node, Mapping) else []
-        fixed = f" = {format_json(values[0])}" if len(values) == 1 else ""
+        values = schemas.list_values(node) if isinstance(node, Mapping) else []
+        fixed = f" = {schemas.format_json(values[0])}" if len(values) == 1 else ""
         fields.append(f"{name}{'' if name in required else '?'}{fixed}")
-    others = ("properties", "required", "additionalProperties", "unevaluatedProperties", *ANNOTATIONS)
-    fields += [f"{key}: {format_json(item)}" for key, item in form.items() if key not in others]
+    others = ("properties", "required", "additionalProperties", "unevaluatedProperties", *schemas.ANNOTATIONS)
+    fields += [f"{key}: {schemas.format_json(item)}" for key, item in form.items() if key not in others]
     words = f" ({form['description']})" if "description" in form else ""
     return (", ".join(fields) or "no fields") + words
 
 
 def _unite(schemas: Iterable[Any]) -> Any:
     """Return a schema that accepts the values of any of `schemas`; single values become one `enum`."""
-    schemas = remove_duplicates(schemas)
-    literal = ANNOTATIONS | {"enum", "const", "type"}
+    schemas = schemas.remove_duplicates(schemas)
+    literal = schemas.ANNOTATIONS | {"enum", "const", "type"}
     if len(schemas) > 1 and all(
         isinstance(schema, Mapping) and schema.keys() & {"enum", "const"} and schema.keys() <= literal
         for schema in schemas
     ):
-        found: Schema = {"enum": remove_duplicates(chain(*map(list_values, schemas)))}
-        return {"type": infer_types(found), **found}
-    return make_union(schemas)
+        found: Schema = {"enum": schemas.remove_duplicates(chain(*map(schemas.list_values, schemas)))}
+        return {"type": schemas.infer_types(found), **found}
+    return schemas.make_union(schemas)
 
 
 def _is_accepted_pattern(pattern: str) -> bool:

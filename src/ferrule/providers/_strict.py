@@ -16,26 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import WHERE_POSSIBLE, Strict
-from ferrule.providers._schemas import (
-    ANNOTATIONS,
-    ANYTHING,
-    CLAUDE_NAMES,
-    NOISE,
-    Schema,
-    Subset,
-    Walk,
-    Written,
-    add_description,
-    children,
-    definition_name,
-    fail,
-    find_broken_rule,
-    infer_types,
-    list_types,
-    list_values,
-    remove_duplicates,
-    written,
-)
+from ferrule.providers import _schemas as schemas
+from ferrule.providers._schemas import Schema, Subset, Walk, Written
 from ferrule.providers._wire import make_named_test
 from ferrule.values.frozen import FrozenDict, freeze
 
@@ -74,7 +56,9 @@ class Rules(Subset):
         found = _Rewriting(root, self).rewrite()
         for what, most in self.most.items():
             if (count := _COUNTS[what](found)) > most:
-                fail("$", f"the schema has {count} {what}, and {most} are the most: split the tool into several")
+                schemas.fail(
+                    "$", f"the schema has {count} {what}, and {most} are the most: split the tool into several"
+                )
         return Written(freeze(found), counts={what: _COUNTS[what](found) for what in self.most_together})
 
 
@@ -102,7 +86,7 @@ ANTHROPIC = Rules(
     formats=_STRICT_FORMATS | {"uri"},
     all_required=False,
     recursion=False,
-    names=CLAUDE_NAMES,
+    names=schemas.CLAUDE_NAMES,
     most_min_items=1,
     most_together={"strict tools": 20, "optional parameters in strict tools": 24, _MIXED_TYPES: 16},
 )
@@ -155,9 +139,9 @@ class _Rewriting(Walk[Rules]):
     def rewrite(self) -> Schema:
         found = self.node(self.root, "$", frozenset({"#"}))
         if "properties" not in found:
-            fail("$", "the top of a schema has to be one object: make it a parameter of one")
+            schemas.fail("$", "the top of a schema has to be one object: make it a parameter of one")
         if self.rules.needs_required and found["properties"] and not found.get("required"):
-            fail("$", "of the parameters at least one has to be required: take the default of one away")
+            schemas.fail("$", "of the parameters at least one has to be required: take the default of one away")
         self.check_names(found["properties"], "$")
         if self.definitions:
             found["$defs"] = self.definitions
@@ -167,22 +151,22 @@ class _Rewriting(Walk[Rules]):
         schema, inside = self.simplify(given, path, inside)
         if "$ref" in schema:
             if not self.rules.recursion and (schema["$ref"] == "#" or schema["$ref"] in self.within):
-                fail(path, f"{schema['$ref']!r} is recursive, which is not allowed: {_FLAT_TREE}")
+                schemas.fail(path, f"{schema['$ref']!r} is recursive, which is not allowed: {_FLAT_TREE}")
             return {"$ref": self.reference(schema["$ref"], path)}
         notes: Schema = {}
         if "anyOf" in schema:
             branches = [self.node(item, f"{path}.anyOf[{n}]", inside) for n, item in enumerate(schema["anyOf"])]
-            found: Schema = {"anyOf": remove_duplicates(branches)}
+            found: Schema = {"anyOf": schemas.remove_duplicates(branches)}
         else:
             found = {"type": _types(schema, path)}
-            kinds = list_types(found)
+            kinds = schemas.list_types(found)
             found |= _literals(schema, path)
             if "object" in kinds:
                 found |= self.object(schema, path, inside)
             if "array" in kinds:
                 found |= self.array(schema, path, inside, notes)
         self.add_narrowing(schema, found, notes, path)
-        return add_description(schema, found, notes)
+        return schemas.add_description(schema, found, notes)
 
     # One form for each meaning
 
@@ -190,19 +174,21 @@ class _Rewriting(Walk[Rules]):
         """Return `given` as a lone `$ref`, as a lone `anyOf`, or as a schema with a type; and the references written
         out in it. The first two have only annotations and notes beside them."""
         if not isinstance(given, Mapping):
-            fail(path, "a schema that takes nothing has no form: leave it out" if given is False else ANYTHING)
-        schema = {key: item for key, item in given.items() if key not in NOISE}
+            schemas.fail(
+                path, "a schema that takes nothing has no form: leave it out" if given is False else schemas.ANYTHING
+            )
+        schema = {key: item for key, item in given.items() if key not in schemas.NOISE}
         reference = schema.get("$ref")
         if schema.keys() == {"$ref"} and (reference in inside or _is_definition(reference)):
             return schema, inside
         short = _MIXED_TYPES not in self.rules.most_together and _is_definition(reference)
-        if schema.keys() <= ANNOTATIONS | {"$ref"} and (reference in inside or short):
+        if schema.keys() <= schemas.ANNOTATIONS | {"$ref"} and (reference in inside or short):
             schema["anyOf"] = [{"$ref": schema.pop("$ref")}]  # if unions are counted, the reference is written out
         schema, inside = self.flatten(schema, path, inside)
         for key in ("$dynamicRef", "$recursiveRef", "unevaluatedItems"):
             if key in schema:
-                fail(path, f"{key!r} cannot be expressed: write out what it means")
-        if "anyOf" in schema and schema.keys() - ANNOTATIONS - {"anyOf"}:
+                schemas.fail(path, f"{key!r} cannot be expressed: write out what it means")
+        if "anyOf" in schema and schema.keys() - schemas.ANNOTATIONS - {"anyOf"}:
             schema = self.distribute(schema, path)
         return schema, inside
 
@@ -210,12 +196,12 @@ class _Rewriting(Walk[Rules]):
         """Move the keywords beside a union into each of its branches. If the branches only narrow, the union becomes a
         note."""
         branches = schema["anyOf"]
-        base = {key: item for key, item in schema.items() if key != "anyOf" and key not in ANNOTATIONS}
+        base = {key: item for key, item in schema.items() if key != "anyOf" and key not in schemas.ANNOTATIONS}
         if all(isinstance(item, Mapping) and _SHAPES.isdisjoint(item) for item in branches):
             return {key: item for key, item in schema.items() if key != "anyOf"} | {_NOTE: branches}
         if path == "$":
-            fail(path, "'anyOf' is not allowed at the top of a schema: make the union a parameter")
-        apart = {key: item for key, item in schema.items() if key in ANNOTATIONS}
+            schemas.fail(path, "'anyOf' is not allowed at the top of a schema: make the union a parameter")
+        apart = {key: item for key, item in schema.items() if key in schemas.ANNOTATIONS}
         return apart | {"anyOf": [{"allOf": [base, item]} for item in branches]}
 
     # Kinds of values
@@ -226,7 +212,7 @@ class _Rewriting(Walk[Rules]):
         required = list(schema.get("required", ()))
         for name in required:
             if name not in properties:
-                fail(path, f"{name!r} is required and not among the properties: declare it there")
+                schemas.fail(path, f"{name!r} is required and not among the properties: declare it there")
         found = {name: self.node(item, f"{path}.properties.{name}", inside) for name, item in properties.items()}
         if self.rules.all_required:
             for name in found.keys() - set(required):
@@ -240,14 +226,16 @@ class _Rewriting(Walk[Rules]):
     def write_others(self, schema: Schema, properties: Mapping[str, Any], path: str, inside: frozenset[str]) -> Any:
         """Return the schema for undeclared keys. An object with some properties and no keyword for others is closed."""
         if schema.get("patternProperties"):
-            fail(path, f"'patternProperties' cannot be expressed: {_PAIRS}")
+            schemas.fail(path, f"'patternProperties' cannot be expressed: {_PAIRS}")
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
         if others is False or (others is None and properties):
             return False
         if not self.rules.open:
             if properties:
-                fail(path, "an object may have no other keys than its properties: say 'additionalProperties': false")
-            fail(path, f"an object has to name its keys: {_PAIRS}")
+                schemas.fail(
+                    path, "an object may have no other keys than its properties: say 'additionalProperties': false"
+                )
+            schemas.fail(path, f"an object has to name its keys: {_PAIRS}")
         return True if others in (None, True, {}) else self.node(others, f"{path}.additionalProperties", inside)
 
     def make_nullable(self, node: Schema) -> Schema:
@@ -259,13 +247,13 @@ class _Rewriting(Walk[Rules]):
         if node.keys() & {"$ref", "enum", "const"}:
             bare = {key: item for key, item in node.items() if key not in ("title", "description")}
             return {"anyOf": [bare, {"type": "null"}], **apart}
-        return node | {"type": [*list_types(node), "null"]}
+        return node | {"type": [*schemas.list_types(node), "null"]}
 
     def is_nullable(self, node: Schema, seen: set[str] | None = None) -> bool:
         """Return whether null is among its values. `seen` are the definitions that are being checked already."""
         seen = set() if seen is None else seen
         if "$ref" in node:
-            name = definition_name(node["$ref"])
+            name = schemas.definition_name(node["$ref"])
             known = self.definitions.get(name)
             if not known or name in seen:
                 return False
@@ -274,15 +262,15 @@ class _Rewriting(Walk[Rules]):
         if "anyOf" in node:
             return any(self.is_nullable(item, seen) for item in node["anyOf"])
         if "enum" in node or "const" in node:
-            return None in list_values(node)
-        return "null" in list_types(node)
+            return None in schemas.list_values(node)
+        return "null" in schemas.list_types(node)
 
     def array(self, schema: Schema, path: str, inside: frozenset[str], notes: Schema) -> Schema:
         if not schema.get("prefixItems"):
             if self.rules.open and schema.get("items") in (None, True, {}):
                 return {}
             if "items" not in schema:
-                fail(path, "an array without 'items' takes anything: say what its items are, as list[str] does")
+                schemas.fail(path, "an array without 'items' takes anything: say what its items are, as list[str] does")
         return {"items": self.items(schema, path, inside, notes)}
 
     def add_narrowing(self, schema: Schema, found: Schema, notes: Schema, path: str) -> None:
@@ -299,7 +287,9 @@ class _Rewriting(Walk[Rules]):
         conditions = {key: schema[key] for key in _CONDITIONS if key in schema}
         unknown = sorted(_condition_properties(conditions) - (schema.get("properties") or {}).keys())
         if unknown:
-            fail(path, f"{next(iter(conditions))!r} has properties of its own, {unknown}: declare them beside it")
+            schemas.fail(
+                path, f"{next(iter(conditions))!r} has properties of its own, {unknown}: declare them beside it"
+            )
         notes |= conditions
 
     def is_enforced(self, key: str, value: Any) -> bool:
@@ -323,16 +313,18 @@ def _is_definition(reference: Any) -> bool:
 
 
 def _types(schema: Schema, path: str) -> Any:
-    kind = schema.get("type") or infer_types(schema) or fail(path, ANYTHING)
+    kind = schema.get("type") or schemas.infer_types(schema) or schemas.fail(path, schemas.ANYTHING)
     return kind[0] if isinstance(kind, list) and len(kind) == 1 else kind
 
 
 def _literals(schema: Schema, path: str) -> Schema:
     found: Schema = {key: schema[key] for key in ("enum", "const") if key in schema}
     if len(found) == 2 and found["const"] not in found.pop("enum"):
-        fail(path, "'const' is none of the enum's values: leave one of the two out")
-    if any(isinstance(value, dict | list) for value in list_values(found)):
-        fail(path, "an enum or const may hold texts, numbers, booleans and null only: give each value a name instead")
+        schemas.fail(path, "'const' is none of the enum's values: leave one of the two out")
+    if any(isinstance(value, dict | list) for value in schemas.list_values(found)):
+        schemas.fail(
+            path, "an enum or const may hold texts, numbers, booleans and null only: give each value a name instead"
+        )
     return found
 
 
@@ -353,7 +345,7 @@ def _condition_properties(conditions: Schema) -> set[str]:
 def _nodes(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield every node of a rewritten schema."""
     yield schema
-    for inner in children(schema):
+    for inner in schemas.children(schema):
         yield from _nodes(inner)
     for inner in schema.get("$defs", {}).values():
         yield from _nodes(inner)
@@ -368,14 +360,14 @@ def _levels(node: Mapping[str, Any], root: Mapping[str, Any], known: dict[str, i
     if reference is not None:
         if reference not in known:
             known[reference] = 0
-            known[reference] = _levels(root["$defs"][definition_name(reference)], root, known)
+            known[reference] = _levels(root["$defs"][schemas.definition_name(reference)], root, known)
         return known[reference]
-    below = max((_levels(inner, root, known) for inner in children(node)), default=0)
+    below = max((_levels(inner, root, known) for inner in schemas.children(node)), default=0)
     return below + ("properties" in node or "items" in node)
 
 
 def _characters(node: Mapping[str, Any]) -> int:
-    words = [*list_values(node), *node.get("properties", ()), *node.get("$defs", ())]
+    words = [*schemas.list_values(node), *node.get("properties", ()), *node.get("$defs", ())]
     return sum(len(word) for word in words if isinstance(word, str))
 
 
@@ -406,7 +398,7 @@ def check_request(tools: Sequence[Tool], rules: Rules) -> None:
         DefinitionError: Some tools cannot be strict (the text has all of them), or exceed a limit together (the text
             has the limit, the count and the tools with the largest shares).
     """
-    broken = [(tool.name, *found) for tool in tools if (found := find_broken_rule(tool, rules)) is not None]
+    broken = [(tool.name, *found) for tool in tools if (found := schemas.find_broken_rule(tool, rules)) is not None]
     if len(broken) > 1:  # a single problem is reported when the tool is written
         places: dict[str, list[str]] = {}
         for name, path, rule in broken:
@@ -421,7 +413,7 @@ def find_exceeded_limits(tools: Sequence[Tool], rules: Rules) -> Iterator[str]:
     """Yield the exceeded limits of the strict `tools` of one request, each with the count and the tools with the
     largest shares."""
     for what, most in rules.most_together.items():
-        found = {tool.name: written(tool, rules).counts[what] for tool in tools}
+        found = {tool.name: schemas.written(tool, rules).counts[what] for tool in tools}
         total = sum(found.values())
         if total > most:
             most_of_it = sorted(found, key=lambda name: -found[name])[:_MOST_NAMED]
@@ -465,10 +457,10 @@ def explain_left_plain(tools: Sequence[Tool], rules: Rules | None) -> dict[str, 
 def _find_hindrance(tool: Tool, rules: Rules, total: dict[str, int]) -> str:
     """Return why the tool cannot be strict beside those already counted in `total`. If it can be, return an empty text
     and count it in `total`."""
-    broken = find_broken_rule(tool, rules)
+    broken = schemas.find_broken_rule(tool, rules)
     if broken is not None:
         return f"at {broken[0]}, {broken[1]}"
-    counts = written(tool, rules).counts
+    counts = schemas.written(tool, rules).counts
     for what, most in rules.most_together.items():
         if total[what] + counts[what] > most:
             return f"with it the request would have {total[what] + counts[what]} {what}, and takes {most}"

@@ -9,19 +9,11 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import Strict
+from ferrule.providers import _stream as streams
 from ferrule.providers import _wire as wire
 from ferrule.providers._api import Api, End, make_stop_readers, no_state, read_calls, resolve_choice
 from ferrule.providers._plain import PLAIN_BEDROCK
-from ferrule.providers._stream import (
-    Blocks,
-    Readers,
-    TurnStream,
-    as_index,
-    describe_api_error,
-    join_arguments,
-    merge_delta,
-    merged_value,
-)
+from ferrule.providers._stream import Blocks, Readers, TurnStream
 from ferrule.providers._strict import BEDROCK
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
@@ -302,15 +294,15 @@ class _StreamedBlock:
             self.citations.append(delta["citation"])
         for key, kind in (("text", str), ("image", dict)):
             if isinstance(delta.get(key), kind):
-                merge_delta(self.merged, {key: delta[key]})
+                streams.merge_delta(self.merged, {key: delta[key]})
         for key, names in _TEXTS_IN.items():
             if merged := {name: text for name in names if isinstance(text := wire.read(delta.get(key), name), str)}:
-                merge_delta(self.merged, {key: merged})
+                streams.merge_delta(self.merged, {key: merged})
 
     def assemble(self) -> list[dict[str, Any]]:
         """Return the block in the form of a message; its input is still text."""
         found: list[dict[str, Any]] = []
-        merged = merged_value(self.merged)
+        merged = streams.merged_value(self.merged)
         if self.redacted:
             found.append({"reasoningContent": {"redactedContent": b"".join(self.redacted)}})
         if "reasoningContent" in merged:
@@ -320,7 +312,7 @@ class _StreamedBlock:
         if "toolResult" in self.start:
             found.append({"toolResult": {**self.start["toolResult"], "content": self.results}})
         if "toolUse" in self.start or "toolUse" in merged:
-            text = join_arguments(wire.read_list(self.merged.get("toolUse"), "input"))
+            text = streams.join_arguments(wire.read_list(self.merged.get("toolUse"), "input"))
             found.append({"toolUse": {**self.start.get("toolUse", {}), "input": text or {}}})
         if "image" in self.start or "image" in merged:
             found.append({"image": {**self.start.get("image", {}), **merged.get("image", {})}})
@@ -353,21 +345,21 @@ class Stream(
                 add(found)
         for kind, found in event.items() if isinstance(event, dict) else ():
             if isinstance(kind, str) and kind.endswith("Exception"):  # boto3 raises these
-                self._error = f"{kind}: {describe_api_error(found)}"
+                self._error = f"{kind}: {streams.describe_api_error(found)}"
 
     def _start_block(self, event: dict[str, Any]) -> None:
-        index = as_index(event.get("contentBlockIndex"))
+        index = streams.as_index(event.get("contentBlockIndex"))
         start = {key: item for key, item in wire.get_fields(event.get("start")).items() if isinstance(item, dict)}
         id = wire.parse_id(start.get("toolUse", {}).get("toolUseId"))
         self._blocks.begin(id, _StreamedBlock(index, start))
 
     def _add_delta(self, event: dict[str, Any]) -> None:
-        index = as_index(event.get("contentBlockIndex"))
+        index = streams.as_index(event.get("contentBlockIndex"))
         block = self._blocks.by_index.get(index) or self._blocks.begin(None, _StreamedBlock(index, {}))
         block.add(wire.get_fields(event.get("delta")))
 
     def _close(self, event: dict[str, Any]) -> None:
-        self._blocks.by_index.pop(as_index(event.get("contentBlockIndex")), None)
+        self._blocks.by_index.pop(streams.as_index(event.get("contentBlockIndex")), None)
 
     def _finish_message(self, event: dict[str, Any]) -> None:
         self._stop_reason = wire.read_text(event, "stopReason")

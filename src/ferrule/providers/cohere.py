@@ -10,20 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import Strict
+from ferrule.providers import _stream as streams
 from ferrule.providers import _wire as wire
 from ferrule.providers._api import Api, End, make_stop_readers, no_state, read_calls, read_function_call, resolve_choice
 from ferrule.providers._chat import write_calls_for_history
 from ferrule.providers._plain import PLAIN_COHERE
-from ferrule.providers._stream import (
-    Readers,
-    StreamedCalls,
-    TurnStream,
-    as_index,
-    describe_api_error,
-    join_chunks,
-    merge_delta,
-    merged_value,
-)
+from ferrule.providers._stream import Readers, StreamedCalls, TurnStream
 from ferrule.providers._strict import COHERE, make_strict_test
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
@@ -124,7 +116,7 @@ def _read_end(response: Response) -> End:
         wire.read_text(response, "finish_reason"),
         open=wire.is_null(response, "finish_reason"),
         calls=bool(_list_calls(response)),
-        details=describe_api_error(error) if (error := wire.read(response, "error")) else "",
+        details=streams.describe_api_error(error) if (error := wire.read(response, "error")) else "",
     )
 
 
@@ -187,7 +179,7 @@ class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop
         self._end_fields: dict[str, Any] = {}
 
     def _read_event(self, event: Any) -> None:
-        kind, index = wire.read_text(event, "type"), as_index(wire.read(event, "index"))
+        kind, index = wire.read_text(event, "type"), streams.as_index(wire.read(event, "index"))
         delta = wire.read(event, "delta")
         message = wire.read(delta, "message")
         if kind == "message-start":
@@ -198,7 +190,7 @@ class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop
         elif kind in {"content-start", "content-delta"}:
             given = wire.get_fields(wire.read(message, "content"))
             said = {key: given[key] for key in ("thinking", "text") if isinstance(given.get(key), str)}
-            merge_delta(self._content.setdefault(index, {}), said)
+            streams.merge_delta(self._content.setdefault(index, {}), said)
         elif kind in {"tool-call-start", "tool-call-delta"}:
             requested = wire.read(message, "tool_calls")
             for item in requested if isinstance(requested, list) else [requested]:
@@ -209,7 +201,7 @@ class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop
         elif kind == "message-end":
             self._finish_reason = wire.read_text(delta, "finish_reason")
             if wire.read(delta, "error"):
-                self._error = describe_api_error(wire.read(delta, "error"))
+                self._error = streams.describe_api_error(wire.read(delta, "error"))
             elif _API.stops.get(self._finish_reason) == "other":
                 self._error = repr(self._finish_reason)
             self._end_fields = {
@@ -228,8 +220,8 @@ class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop
         if self._streamed_calls:
             message["tool_calls"] = self._streamed_calls.assemble()
         if self._plan:
-            message["tool_plan"] = join_chunks(self._plan)
-        said = [item for part in self._content.values() for item in merged_value(part).items()]
+            message["tool_plan"] = streams.join_chunks(self._plan)
+        said = [item for part in self._content.values() for item in streams.merged_value(part).items()]
         content = [{"type": key, key: text} for key, text in said if text]
         if content:
             message["content"] = content

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 from ferrule.definition.toolset import SEARCH_TAG
 from ferrule.providers import Strict
+from ferrule.providers import _stream as streams
 from ferrule.providers import _wire as wire
 from ferrule.providers._api import (
     Api,
@@ -22,16 +23,7 @@ from ferrule.providers._api import (
 )
 from ferrule.providers._chat import format_choice
 from ferrule.providers._plain import PLAIN_OPENAI
-from ferrule.providers._stream import (
-    Blocks,
-    Readers,
-    TurnStream,
-    as_index,
-    chunk_text,
-    describe_api_error,
-    join_arguments,
-    join_chunks,
-)
+from ferrule.providers._stream import Blocks, Readers, TurnStream
 from ferrule.providers._strict import OPENAI
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
@@ -206,7 +198,7 @@ def _read_end(response: Response) -> End:
         open=status == "in_progress" or wire.is_null(response, "status"),
         calls=any(map(_is_call, items)),
         refused=any(wire.read(part, "type") == "refusal" for part in _message_parts(response)),
-        details=describe_api_error(error) if error else "",
+        details=streams.describe_api_error(error) if error else "",
     )
 
 
@@ -357,8 +349,8 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
     def _read_event(self, event: Any) -> None:
         kind = wire.read_text(event, "type")
         if kind in _ITEM_DELTAS or kind in _PART_DELTAS:
-            at = None if kind in _ITEM_DELTAS else as_index(wire.read(event, _PART_DELTAS[kind][1])) or 0
-            self._get_item(event, kind).chunks[kind, at].append(chunk_text(wire.read(event, "delta")))
+            at = None if kind in _ITEM_DELTAS else streams.as_index(wire.read(event, _PART_DELTAS[kind][1])) or 0
+            self._get_item(event, kind).chunks[kind, at].append(streams.chunk_text(wire.read(event, "delta")))
         elif kind in _DONE_EVENTS:
             self._get_item(event, kind.replace(".done", ".delta")).done_fields[_DONE_EVENTS[kind]] = wire.read(
                 event, _DONE_EVENTS[kind]
@@ -369,12 +361,14 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
             self._complete_item(event, wire.read(event, "item", {}))
         elif kind == "response.output_text.annotation.added":
             found = self._get_item(event, "response.output_text.delta")
-            found.annotations[as_index(wire.read(event, "content_index")) or 0].append(wire.read(event, "annotation"))
+            found.annotations[streams.as_index(wire.read(event, "content_index")) or 0].append(
+                wire.read(event, "annotation")
+            )
         elif kind in _END_EVENTS:
             self._end_status = wire.read_text(wire.read(event, "response"), "status") or _END_EVENTS[kind]
             self._response = wire.read(event, "response", self._response)
             if self._end_status == "failed":
-                self._error = describe_api_error(wire.read(self._response, "error", "the response failed"))
+                self._error = streams.describe_api_error(wire.read(self._response, "error", "the response failed"))
         elif kind in ("response.created", "response.in_progress", "response.queued"):
             if kind == "response.created":
                 self._begin_response(self._response, wire.read(event, "response"))
@@ -384,7 +378,7 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
 
     def _begin(self, event: Any, started: Any) -> _StreamedItem:
         """Return the item of this event: the one with its id and its index, or a new one."""
-        id, index = wire.parse_id(wire.read(started, "id")), as_index(wire.read(event, "output_index"))
+        id, index = wire.parse_id(wire.read(started, "id")), streams.as_index(wire.read(event, "output_index"))
         return self._items.begin(id, _StreamedItem(started, id, index))
 
     def _find(self, id: str | None, index: int | None) -> _StreamedItem | None:
@@ -393,7 +387,7 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
         return item if id is None or (item is not None and item.id == id) else self._items.by_id.get(id, item)
 
     def _complete_item(self, event: Any, done: Any) -> None:
-        id, index = wire.parse_id(wire.read(done, "id")), as_index(wire.read(event, "output_index"))
+        id, index = wire.parse_id(wire.read(done, "id")), streams.as_index(wire.read(event, "output_index"))
         item = self._find(id, index)
         # Some servers make up an item's id anew for each event; the call's own id stays the same.
         if item is None or item.done is not None or not _same_call_id(item.started, done):
@@ -401,7 +395,7 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
         item.done = done
 
     def _get_item(self, event: Any, kind: str) -> _StreamedItem:
-        id, index = wire.parse_id(wire.read(event, "item_id")), as_index(wire.read(event, "output_index"))
+        id, index = wire.parse_id(wire.read(event, "item_id")), streams.as_index(wire.read(event, "output_index"))
         item = self._find(id, index)
         if item is None:
             began = _ITEM_TYPES.get(_ITEM_DELTAS.get(kind, "")) or ("reasoning" if "reasoning" in kind else "message")
@@ -440,12 +434,12 @@ class _StreamedItem:
         for (kind, at), chunks in self.chunks.items():
             if at is None:
                 field = _ITEM_DELTAS[kind]
-                join = join_arguments if field == "arguments" else join_chunks
+                join = streams.join_arguments if field == "arguments" else streams.join_chunks
                 found[field] = join([wire.read_text(found, field), *chunks])
             else:
                 key, _, part, field = _PART_DELTAS[kind]
                 continued = parts.at(key, at, part)
-                continued[field] = join_chunks([wire.read_text(continued, field), *chunks])
+                continued[field] = streams.join_chunks([wire.read_text(continued, field), *chunks])
         for at, notes in self.annotations.items():
             parts.at("content", at, "output_text")["annotations"] = wire.to_plain(notes)
         found |= self.done_fields
