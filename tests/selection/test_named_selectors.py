@@ -114,8 +114,8 @@ def test_no_plug_in_is_imported_that_was_not_named() -> None:
         ("by_budget", "'by_budget:8000' is written with a whole number, not ''"),
         ("by_budget:0", "by_budget: tokens is a whole number from 1"),
         ("pinned:", "pins nothing"),
-        ("hybrid", "takes what a text cannot say: make it in a module of your own"),
-        ("embedding:x", "takes what a text cannot say"),
+        ("hybrid", "takes arguments that a text cannot express: make it in a module of your own"),
+        ("embedding:x", "takes arguments that a text cannot express"),
         ("newset", r"there is no selector 'newset'; did you mean 'newest'.* A selector is named by"),
         ("nobody", r"there is no selector 'nobody'; there are 'keyword', .*'\. A selector is named by"),
         (

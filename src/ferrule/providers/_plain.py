@@ -462,17 +462,16 @@ def _form_text(form: Schema) -> str:
     return (", ".join(fields) or "no fields") + words
 
 
-def _unite(schemas: Iterable[Any]) -> Any:
-    """Return a schema that accepts the values of any of `schemas`; single values become one `enum`."""
-    schemas = schemas.remove_duplicates(schemas)
+def _unite(forms: Iterable[Any]) -> Any:
+    """Return a schema that accepts the values of any of `forms`; single values become one `enum`."""
+    forms = schemas.remove_duplicates(forms)
     literal = schemas.ANNOTATIONS | {"enum", "const", "type"}
-    if len(schemas) > 1 and all(
-        isinstance(schema, Mapping) and schema.keys() & {"enum", "const"} and schema.keys() <= literal
-        for schema in schemas
+    if len(forms) > 1 and all(
+        isinstance(form, Mapping) and form.keys() & {"enum", "const"} and form.keys() <= literal for form in forms
     ):
-        found: Schema = {"enum": schemas.remove_duplicates(chain(*map(schemas.list_values, schemas)))}
+        found: Schema = {"enum": schemas.remove_duplicates(chain(*map(schemas.list_values, forms)))}
         return {"type": schemas.infer_types(found), **found}
-    return schemas.make_union(schemas)
+    return schemas.make_union(forms)
 
 
 def _is_accepted_pattern(pattern: str) -> bool:
