@@ -16,6 +16,7 @@ from ferrule import (
     Text,
     ToolCall,
     ToolContext,
+    ToolError,
     ToolHandler,
     ToolResult,
     build_tool,
@@ -188,6 +189,17 @@ def test_a_call_that_is_cut_keeps_what_it_had(then: str, status: str, timeout: f
         assert speaker.closed
 
     go(main())
+
+
+@pytest.mark.parametrize(("chunk", "kept"), [(b"\xff", ["/w=="]), ("\ud800", "\ufffd")])
+def test_a_stream_that_fails_keeps_its_error_whatever_it_had_yielded(chunk: Any, kept: Any) -> None:
+    @tool
+    async def act() -> AsyncIterator[Any]:
+        yield chunk
+        raise ToolError("no more")
+
+    result, _ = run(act, "act")
+    assert (result.error, result.output) == ("no more", kept)
 
 
 @pytest.mark.parametrize("timeout", [None, BOUND])

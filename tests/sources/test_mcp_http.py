@@ -302,12 +302,14 @@ def test_a_server_that_forgot_the_session_gets_each_call_once_more_in_a_new_one(
 UNKNOWN = {
     "as the examples of the TypeScript SDK": {"code": -32000, "message": "Bad Request: No valid session ID provided"},
     "as its transport": {"code": -32000, "message": "Bad Request: Server not initialized"},
-    "as the Python SDK did": None,
+    "as the Python SDK did": (400, b"Bad Request: No valid session ID provided"),
+    "as rmcp did": (401, b"Unauthorized: Session not found"),
 }
 
 
 def restarted(server: Made, error: Any, **more: Any) -> tuple[Any, asyncio.Event]:
-    """An application that answers 400 to every session of before the event was set."""
+    """An application that refuses every session of before the event was set, with a JSON-RPC error at 400 or, given a
+    tuple, with this status and text."""
     app, gone, forgotten = server.server.streamable_http_app(), asyncio.Event(), set[bytes]()
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -315,12 +317,12 @@ def restarted(server: Made, error: Any, **more: Any) -> tuple[Any, asyncio.Event
         if session is not None and not gone.is_set():
             forgotten.add(session)
         if session in forgotten and gone.is_set():
-            body = b"Bad Request: No valid session ID provided"
-            headers = [(b"content-type", b"text/plain")]
-            if error is not None:
+            if isinstance(error, tuple):
+                (status, body), kind = error, b"text/plain"
+            else:
                 body = json.dumps({"jsonrpc": "2.0", "error": error, "id": None, **more}).encode()
-                headers = [(b"content-type", b"application/json")]
-            await send({"type": "http.response.start", "status": 400, "headers": headers})
+                status, kind = 400, b"application/json"
+            await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind)]})
             await send({"type": "http.response.body", "body": body})
             return
         await app(scope, receive, send)
@@ -329,7 +331,7 @@ def restarted(server: Made, error: Any, **more: Any) -> tuple[Any, asyncio.Event
 
 
 @pytest.mark.parametrize("error", UNKNOWN.values(), ids=UNKNOWN)
-def test_a_server_that_answers_400_to_a_session_of_before_its_restart_gets_each_call_once_in_a_new_one(
+def test_a_server_that_refuses_a_session_of_before_its_restart_gets_each_call_once_in_a_new_one(
     error: Any,
 ) -> None:
     async def main() -> None:
@@ -345,7 +347,14 @@ def test_a_server_that_answers_400_to_a_session_of_before_its_restart_gets_each_
     go(main())
 
 
-@pytest.mark.parametrize("error", [{"code": -32603, "message": "session"}, {"code": -32000, "message": "rate limit"}])
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"code": -32603, "message": "session"},
+        {"code": -32000, "message": "rate limit"},
+        (401, b"Unauthorized"),
+    ],
+)
 def test_a_call_that_was_refused_otherwise_is_not_sent_again(error: Any) -> None:
     async def main() -> None:
         server = made("one")
@@ -355,7 +364,8 @@ def test_a_call_that_was_refused_otherwise_is_not_sent_again(error: Any) -> None
             assert (await runner.run("one")).success
             gone.set()
             refused = await runner.run("one")
-            assert (refused.status, refused.executed) == ("failed", None) and error["message"] in str(refused.error)
+            said = "HTTP 401 Unauthorized" if isinstance(error, tuple) else error["message"]
+            assert (refused.status, refused.executed) == ("failed", None) and said in str(refused.error)
             assert len(server.calls) == 1
 
     go(main())
@@ -384,6 +394,29 @@ def test_a_server_that_wants_to_be_asked_again_at_once_is_not(monkeypatch: pytes
     monkeypatch.setattr(_http, "_BETWEEN_STREAMS", 1000.0)
     go(main())
     assert len(asked) == 1
+
+
+def test_a_stream_of_the_server_that_breaks_again_and_again_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, left, listens = made("one").server.streamable_http_app(), 5, asyncio.Event()
+
+    async def breaking(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal left
+        if scope.get("method") != "GET":
+            await app(scope, receive, send)
+        elif left == 0:
+            listens.set()
+        else:
+            left -= 1
+            events = [(b"content-type", b"text/event-stream")]
+            await send({"type": "http.response.start", "status": 200, "headers": events})
+            await send({"type": "http.response.body", "body": b"retry: 0\n\n", "more_body": True})
+
+    async def main() -> None:
+        async with serving(breaking) as address, mcp.connect(mcp.Http(address, mode="legacy")):
+            await listens.wait()
+
+    monkeypatch.setattr(_http, "_BETWEEN_STREAMS", 0.0)
+    go(main())
 
 
 def test_a_server_that_takes_no_notification_and_no_reply_gets_the_calls_after_it_and_other_replies(

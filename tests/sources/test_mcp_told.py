@@ -266,3 +266,20 @@ def test_what_signs_a_request_is_shown_nowhere(caplog: pytest.LogCaptureFixture)
 
     go(main())
     assert "green-cow" not in "".join(record.getMessage() for record in caplog.records if "ferrule" in record.name)
+
+
+def test_a_bound_value_that_a_server_repeats_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def refuse(context: Any, arguments: dict[str, Any]) -> Any:
+        raise MCPError(-32000, f"Connection closed: {arguments}")
+
+    schema = {"type": "object", "properties": {"account": {"type": "string"}, "text": {"type": "string"}}}
+
+    async def main() -> None:
+        async with mcp.connect(made("one", refuse, schema).memory(name="s")) as toolset:
+            found = await Runner(toolset.bind(account="green-cow-9-very-long")).run("s__one", {"text": "shown"})
+            assert found.error == ENDED
+
+    with caplog.at_level(logging.INFO, "ferrule"):
+        go(main())
+    written = "".join(record.getMessage() for record in caplog.records if "ferrule" in record.name)
+    assert "shown" in written and "***" in written and "green-cow" not in written

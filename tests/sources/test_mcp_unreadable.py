@@ -256,6 +256,21 @@ def test_a_reader_that_dies_fails_the_open_calls_and_the_next_call_starts_the_se
     go(main())
 
 
+def test_a_server_that_dies_while_its_list_is_taken_is_down_and_started_again(tmp_path: Path) -> None:
+    once = {"DIES_ONCE": str(tmp_path / "died")}
+    dying = mcp.Stdio(PROGRAM[0], PROGRAM[1:], name="d", mode="legacy", env=once)
+
+    async def main() -> None:
+        servers = mcp.connect(dying, mcp.Stdio(PROGRAM[0], PROGRAM[1:], name="s", mode="legacy"))
+        async with servers as toolset:
+            runner = Runner(toolset)
+            while not (await runner.run("d__hi")).success:
+                assert servers.status["d"].state == "down"
+                await asyncio.sleep(servers.status["d"].retry_in)
+
+    go(main())
+
+
 def test_a_start_whose_answer_cannot_be_read_fails_at_once() -> None:
     code = 'import sys; sys.stdin.readline(); print(\'{"jsonrpc": "2.0", "id": 1}\', flush=True); sys.stdin.read()'
 
@@ -290,22 +305,24 @@ async def odd_over_http() -> AsyncIterator[Callable[..., Awaitable[ToolResult]]]
             "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": INFO},
             "tools/list": {"tools": [{"name": "odd", "inputSchema": {"type": "object"}}]},
         }
-        content_type, stays_open = "application/json", False
+        content_type, stays_open, breaks = "application/json", False, False
         if message.get("method") in results:
             answer = {"jsonrpc": "2.0", "id": message["id"], "result": results[message["method"]]}
             status, body = 200, json.dumps(answer).encode()
         elif answers and (message.get("method") == "tools/call" or b"last-event-id" in dict(scope["headers"])):
             body, content_type, status = answers.pop(0)
-            stays_open = body.endswith(OPEN)
-            body = body.removesuffix(OPEN).replace(b"@ID@", str(message.get("id")).encode())
+            stays_open, breaks = body.endswith(OPEN), body.endswith(BREAKS)
+            body = body.removesuffix(OPEN).removesuffix(BREAKS).replace(b"@ID@", str(message.get("id")).encode())
         else:
             status, body = (202 if message else 405), b""
         headers = [(b"content-type", content_type.encode())]
         if status in LOCATIONS:
             headers.append((b"location", LOCATIONS[status]))
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        if stays_open:
+        if stays_open or breaks:
             await send({"type": "http.response.body", "body": body, "more_body": True})
+            if breaks:
+                return
             await closed.wait()
         await send({"type": "http.response.body", "body": b"" if stays_open else body})
 
@@ -325,7 +342,7 @@ async def odd_over_http() -> AsyncIterator[Callable[..., Awaitable[ToolResult]]]
 LOCATIONS = {302: b"http://x/mcp", 307: b"?again", 308: b"http://[::1"}
 INFO = {"name": "odd", "version": "1"}
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-16"
-OPEN = b"(and the stream stays open)"
+OPEN, BREAKS = b"(and the stream stays open)", b"(and the connection breaks)"
 NO_ANSWERS = {
     "another id": OK.replace(b"@ID@", b"99"),
     "its id elsewhere": OK.replace(b"@ID@", b"99").replace(b'"content"', b'"structuredContent":{"id":@ID@},"content"'),
@@ -399,11 +416,28 @@ def test_an_answer_is_found_in_any_stream_of_events() -> None:
 BROKEN_OFF = [
     (b"", EVENTS, 200),
     (event(OK)[:-1], EVENTS, 200),
-    (b"data: " + b"x" * 2_000_000 + OPEN, EVENTS, 200),
-    (b"data: x\n" * 200_000 + OPEN, EVENTS, 200),
 ]
 NOT_READABLE = [(OK, "text/html", 200), (b"", JSON, 202), (b"", JSON, 204), (OK, "", 200), (b"", JSON, 302)]
 NOT_READABLE += [(body, JSON, 308) for body in (b"", *NO_ANSWERS.values())]
+
+
+def test_an_event_may_be_large_and_one_that_is_too_large_is_a_lost_answer_or_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = OK.replace(b"there", b"x" * 3_000_000)
+    note = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"%b"}}' % (b"x" * 3_000)
+
+    async def main() -> None:
+        async with odd_over_http() as call_for:
+            assert (await call_for((event(large) + OPEN, EVENTS, 200))).output == "x" * 3_000_000
+            monkeypatch.setattr(_http, "_MOST_BODY", 2_000)
+            for too_large in (large, large.replace(b",", b",\n"), b"{" + large[17:-1] + b',"jsonrpc":"2.0"}'):
+                for end in (b"", b"\n\n"):
+                    result = await call_for((event(too_large).rstrip() + end + OPEN, EVENTS, 200))
+                    assert (result.status, result.executed, result.error) == ("failed", None, LOST)
+            assert (await call_for((event(note) + event(OK) + OPEN, EVENTS, 200))).output == "there"
+
+    go(main())
 
 
 def test_a_stream_without_an_answer_and_an_answer_of_another_kind_fail_their_call() -> None:
@@ -466,6 +500,9 @@ def test_a_stream_that_breaks_off_is_asked_for_again_soon_and_for_the_same_answe
             assert (lost.status, lost.error) == ("failed", LOST)
             again = await call_for((priming, EVENTS, 200), (event(OK.replace(b"@ID@", b"4")) + OPEN, EVENTS, 200))
             assert again.output == "there"
+            breaking = priming + BREAKS, EVENTS, 200  # as a proxy breaks a silent stream after a minute
+            long = await call_for(*[breaking] * 6, (event(OK.replace(b"@ID@", b"5")) + OPEN, EVENTS, 200))
+            assert long.output == "there"
 
     go(main())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import re
@@ -84,6 +85,13 @@ def test_a_secret_in_a_traceback_is_redacted_and_its_lines_are_indented() -> Non
     check(written.getvalue(), "tool 'act' raised")
 
 
+def is_temporary(error: Exception) -> bool:
+    try:
+        raise error
+    except RuntimeError:
+        return True
+
+
 def raise_other() -> None:
     try:
         raise KeyError("an error of its own")
@@ -99,10 +107,11 @@ def test_a_broken_observer_does_not_log_the_exception_that_a_handler_is_handling
         """Act."""
         try:
             raise RuntimeError(secret)
-        except RuntimeError:
+        except RuntimeError as error:
+            kind = "temporary" if is_temporary(error) else "lasting"
             context.progress(1)
             await context.run("add")
-            return "done"
+            return kind
 
     @tool
     def add() -> int:
@@ -122,6 +131,31 @@ def test_a_broken_observer_does_not_log_the_exception_that_a_handler_is_handling
         == written.getvalue().count("ValueError: broken")
         > 5
     )
+
+
+def test_a_background_job_does_not_log_the_exception_that_its_starter_is_handling() -> None:
+    secret = "a-secret-of-the-program"
+
+    @tool(background=True)
+    async def tidy() -> None:
+        """Tidy."""
+        raise_other()
+
+    @tool
+    async def act(key: str, context: ToolContext) -> str:
+        """Act."""
+        try:
+            raise RuntimeError(key)
+        except RuntimeError:
+            return (await context.run("tidy")).text
+
+    async def main() -> None:
+        async with Runner([act.bind(key=secret), tidy], secrets={"other": "another one"}) as runner:
+            assert (await runner.run("act")).success
+
+    with log_of("ferrule", "%(message)s") as written:
+        asyncio.run(main())
+    assert "KeyError: 'an error of its own'" in written.getvalue() and secret not in written.getvalue()
 
 
 def test_guards_names_and_observers_begin_no_line() -> None:

@@ -20,7 +20,7 @@ from ferrule.kernel.plan import Plan
 from ferrule.kernel.results import CANCELLED, Rejected
 from ferrule.kernel.state import CallState, Origin
 from ferrule.kernel.suspension import ResumedCall
-from ferrule.kernel.tasks import run_within, start_eagerly
+from ferrule.kernel.tasks import run_within
 from ferrule.scheduling.clock import wait_until, waiter_for_end
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
@@ -142,7 +142,8 @@ async def _start_job(job_plan: Plan, values: object, state: CallState) -> ToolRe
         origin = Origin(owner=job, observers=(job.on_event,), resumed=resumed, turn=state.origin.turn)
         emit((*runner.observers, job.on_event), "tool:pre", call, None, fields, at)
         runner.unfinished_work.add(job)  # leaving the runner waits for it, even before it begins
-        running = start_eagerly(_run_detached(run_call(job_plan, call, fields, origin)), asyncio.get_running_loop())
+        # An eager task would begin below the caller's `except`, and log that exception as the context of its own.
+        running = asyncio.Task(_run_detached(run_call(job_plan, call, fields, origin)), loop=asyncio.get_running_loop())
         running.add_done_callback(partial(_on_job_end, job))
     return ticket_result(call_key)
 

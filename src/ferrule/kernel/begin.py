@@ -70,7 +70,7 @@ def begin_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Origin
     call = sent
     if parent is not None or sent.raw.__class__ is not str or sent.name != plan.name:
         call = _normalize_call(plan, sent, parent)
-    state = LiveCall(plan, fields, sent, call, parent, origin, loop)
+    state = LiveCall(plan, fields, sent, call, parent, origin)
     if parent is not None:
         report_progress(parent)
     if origin is not NO_ORIGIN or call is not sent:

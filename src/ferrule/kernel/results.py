@@ -93,7 +93,7 @@ def unsuccessful(
     chunks, content = state.attempt.chunks, None
     error = redact(state, error)
     if chunks and keep_chunks:
-        output = join_chunks(chunks) if output is None else output
+        output = to_output(join_chunks(chunks), strict=False) if output is None else output
         content = (Text(error), *to_blocks(output))
     return ToolResult(
         output,

@@ -166,7 +166,6 @@ class CallState:
         call: ToolCall,
         parent: CallState | None,
         origin: Origin = NO_ORIGIN,
-        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.run_id: float | str = perf_counter()
         self.plan = plan
@@ -176,7 +175,7 @@ class CallState:
         self.parent = parent
         self.origin = origin
         self.observers = plan.runner.observers
-        self.task: Any = asyncio.current_task(loop)  # a known loop saves a third
+        self.task: Any = asyncio.current_task()
         self.cancels_before: int = self.task.cancelling()  # type: ignore[union-attr]
         self.repairs: tuple[str, ...] = ()
         self.held: HeldSlots | None = None

@@ -75,6 +75,8 @@ class RemoteTool:
         Raises:
             ToolError: There is no usable answer. The text is without hidden characters and secrets.
         """
+        for name in context.tool.hidden:  # the server may repeat bound and private values in its log
+            self._connection.log.hide(str(_ferrule_payload.get(name, "")))
         try:
             return await self._answered(_ferrule_payload, context)
         except Exception as error:  # the server may have chosen its words, whatever it is

@@ -351,6 +351,8 @@ class Connection:
                         raise
                 when = self._limit.when() or 0.0
                 await self._take_listing(listing, max(when, self._loop.time() + _LEAVE_SECONDS))
+                if self._ended.is_set():  # the server died meanwhile; nothing reports that again
+                    raise MCPError(types.CONNECTION_CLOSED, reason)
                 opened = True
                 self._opened(client)
                 watching = [asyncio.create_task(self._watch(client))]
@@ -433,7 +435,8 @@ class Connection:
             if isinstance(auth, OAuth):
                 auth = await provider(server.url, auth, reach, self._person_waited_for)
             http = self.http = await stack.enter_async_context(HttpClient(server.headers, auth, reach, self.log))
-            target = self._watched(streamable_http_client(server.url, http_client=http))
+            transport = streamable_http_client(server.url, http_client=http, max_sse_event_size=None)  # `http` has one
+            target = self._watched(transport)
         return Client(
             target,
             mode=server.mode,

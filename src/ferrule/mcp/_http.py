@@ -10,6 +10,7 @@ import logging
 import math
 import re
 import secrets
+import sys
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -57,13 +58,13 @@ _BETWEEN_STREAMS = 1.0
 _ASKED: ContextVar[float] = ContextVar("when a task has sent its last request", default=-math.inf)
 _MOST_BEGIN = 1_000
 Fate: TypeAlias = Literal["not sent", "broken", "forgotten", "expired", "failed"]
+_SESSION_REFUSALS = (400, 401, 404)
 _NO_SESSION = types.ErrorData(code=types.INVALID_REQUEST, message="no such session")
 _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
-"""Bytes, compressed and decompressed: of an answer in JSON, and of any other body, such as OAuth's documents. A stream
-of events has no limit."""
+"""Bytes, compressed and decompressed: of an answer in JSON or of one event, and of any other body, such as OAuth's
+documents. A stream of events has no limit."""
 _WITHOUT_BODY = (204, 304)
 _JSON_TYPE, _EVENTS_TYPE = "application/json", "text/event-stream"
-_MOST_EVENT = 1_000_000
 _LONGEST_RETRY = 60_000
 """Most milliseconds until a stream is asked for again, whatever the server sends."""
 _MESSAGE_BEGIN = b'{"jsonrpc":"2.0",'
@@ -215,7 +216,7 @@ class HttpClient(httpx2.AsyncClient):
             async with asyncio.timeout(_LEAVE_SECONDS if request.method == "DELETE" else None):
                 response = await super().send(request, **options)
             self.has_session |= MCP_SESSION_ID in response.headers
-            refused = response.status_code in (400, 404) and MCP_SESSION_ID in request.headers
+            refused = response.status_code in _SESSION_REFUSALS and MCP_SESSION_ID in request.headers
             if _is_json(response) or response.has_redirect_location or refused:  # the SDK reads the first two
                 await response.aread()
                 if has_too_many_values(response.content):
@@ -340,20 +341,22 @@ class _Events(httpx2.AsyncByteStream):
         self._body, self._exchange = body, exchange
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        lines, event, size, after_return = LineBuffer(_MOST_EVENT + 1), list[bytes](), 0, False
-        async for chunk in self._body:
-            text = chunk.removeprefix(b"\n") if after_return else chunk
-            after_return = chunk.endswith(b"\r")
-            for line in lines.feed(text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")):
-                if not line:
-                    yield self._rewrite(event)
-                    event, size = [], 0
-                    await asyncio.sleep(0)  # a flood of events must not hold the loop
-                elif not line.startswith(b":"):  # a comment
-                    size += len(line)
-                    if size > _MOST_EVENT:
-                        raise UnreadableAnswerError(f"an event has more than {_MOST_EVENT:,} bytes")
-                    event.append(line.removeprefix(b"\xef\xbb\xbf"))
+        lines, event, size, after_return = LineBuffer(_MOST_BODY), list[bytes](), 0, False
+        with suppress(httpx2.TransportError):  # the SDK asks again after each end, but gives up after two errors
+            async for chunk in self._body:
+                text = chunk.removeprefix(b"\n") if after_return else chunk
+                after_return = chunk.endswith(b"\r")
+                for line in lines.feed(text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")):
+                    if not line:
+                        yield self._rewrite(event)
+                        event, size = [], 0
+                        await asyncio.sleep(0)  # a flood of events must not hold the loop
+                    elif size < _MOST_BODY and not line.startswith(b":"):  # a comment
+                        size += sys.getsizeof(line)  # in memory: there may be very many short ones
+                        event.append(line.removeprefix(b"\xef\xbb\xbf"))
+                        if size >= _MOST_BODY:  # it may have no end, so it is cut here
+                            yield self._rewrite(event)
+                            event = []
 
     def _rewrite(self, event: list[bytes]) -> bytes:
         """Return an event in a form readable for the SDK: each message in an event of its own."""
@@ -478,16 +481,17 @@ def _fate_in_session(response: httpx2.Response, request_id: int | None) -> Fate 
     the request means that the server looked at the request.
 
     The TypeScript SDK's transport and its examples answer 400 with the code -32000 and no id before they read the
-    message; the Python SDK answered 400 and a text until 1.20.
+    message. Until 1.20 the Python SDK answered 400 and a text, and until February 2026 Rust's `rmcp` 401 and a text.
     """
     status = response.status_code
-    if request_id is None or status not in (400, 404) or MCP_SESSION_ID not in response.request.headers:
+    if request_id is None or status not in _SESSION_REFUSALS or MCP_SESSION_ID not in response.request.headers:
         return None
     if _has_type(response, _EVENTS_TYPE) or may_answer(response.content, request_id):
         return "expired" if status == 404 else None
-    if status == 400:
+    if status != 404:
         error = _error_of(response)
-        is_ended = error.get("code") == types.CONNECTION_CLOSED and error["id"] is None
-        if not (is_ended if error else "no valid session id" in response.text[:1000].lower()):
+        is_ended = status == 400 and error.get("code") == types.CONNECTION_CLOSED and error["id"] is None
+        said = response.text[:1000].lower()
+        if not (is_ended if error else "no valid session id" in said or "session not found" in said):
             return None
     return "forgotten"

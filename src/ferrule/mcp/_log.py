@@ -36,7 +36,7 @@ _ESCAPED_CHARACTER = re.compile(r"\\+(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"
 _TELLING_BEGIN = 16
 """Characters of the beginning of a secret. They are enough to find it if its end was cut off."""
 _MOST_SIGNED = 400
-"""Most values that signed requests; each user's token is two. Searching for all of them takes 0.3 ms."""
+"""Most values of requests to hide; each user's token is two. Searching for all of them takes 0.3 ms."""
 _MOST_ERROR = 1_500
 _MOST_TRACEBACK = 20_000
 _MOST_KEPT = 20
@@ -73,7 +73,7 @@ class ServerLog:
         self._rest = b""
 
     def hide(self, value: str) -> None:
-        """From now on hide this value of a header or a form in every text, until many others were hidden since."""
+        """From now on hide this value of a request in every text, until many others were hidden since."""
         forms = _forms_of(_parts_of([value]))
         for form in [form for form in forms if form in self._found]:
             self._found.remove(form)

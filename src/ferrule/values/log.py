@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from logging import Logger, LogRecord, getLogger
-from types import FrameType
 from typing import Any
 
 LogAttributes = dict[str, "str | None"]
@@ -77,7 +75,7 @@ def _drop_foreign_contexts(error: BaseException) -> None:
 
     Python makes it the context of whatever is raised meanwhile, so an observer's error would show a handler's secrets.
     """
-    running = set(_running_frames())
+    running = {frame for frame, _ in traceback.walk_stack(sys._getframe(1))}
     seen: set[int] = set()
     found: list[BaseException | None] = [error]
     for one in found:
@@ -85,16 +83,9 @@ def _drop_foreign_contexts(error: BaseException) -> None:
             continue
         seen.add(id(one))
         context = one.__context__
-        if context is not None and (caught := context.__traceback__) is not None and caught.tb_frame in running:
+        if context is not None and any(frame in running for frame, _ in traceback.walk_tb(context.__traceback__)):
             one.__context__ = None
         found += [one.__cause__, one.__context__, *(one.exceptions if isinstance(one, BaseExceptionGroup) else ())]
-
-
-def _running_frames() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _escape_argument(value: Any) -> Any:
