@@ -391,7 +391,7 @@ def model_named(text: str) -> Any:
     try:
         if text.startswith("scripted:"):
             return models.Scripted(runpy.run_path(text.removeprefix("scripted:"))["steps"])
-        return models.named(text)
+        return models.model_from_name(text)
     except (DefinitionError, OSError) as error:  # no such model or file, or the SDK or its key is missing
         raise argparse.ArgumentTypeError(str(error)) from None
 

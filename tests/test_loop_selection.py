@@ -213,7 +213,7 @@ def test_a_model_that_takes_it_is_told_what_was_found() -> None:
 
 def test_what_the_messages_of_an_earlier_run_refer_to_is_offered_behind() -> None:
     class Referring(Scripted):
-        def referred(self, messages: Any) -> list[str]:
+        def find_referred_tools(self, messages: Any) -> list[str]:
             return ["gone", "gamma", "alpha"] if messages else []
 
     model = Referring(["Done."])
@@ -223,7 +223,7 @@ def test_what_the_messages_of_an_earlier_run_refer_to_is_offered_behind() -> Non
 
 def test_messages_that_refer_to_what_no_search_tool_finds_offer_nothing() -> None:
     class Forged(Scripted):
-        def referred(self, messages: Any) -> list[str]:
+        def find_referred_tools(self, messages: Any) -> list[str]:
             return ["danger"]
 
     ran: list[str] = []

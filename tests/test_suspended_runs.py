@@ -196,7 +196,7 @@ def test_a_state_that_was_gone_on_from_runs_nothing_again_and_the_model_is_not_a
         runner = office.runner()
         assert (await resume(state, {"call_1": True}, Scripted(["Done."]), runner)).status == "done"
         again = resume(state, {"call_1": True}, Scripted([]), runner)
-        with pytest.raises(NotResumed, match=r"'call_1' was not taken up.*resumed already") as found:
+        with pytest.raises(NotResumed, match=r"'call_1' was not resumed.*resumed already") as found:
             await again
         assert found.value.call_id == "call_1" and again.suspended is None
         assert "resumed already" in again.messages[-1]["content"]
@@ -617,7 +617,7 @@ def test_where_one_record_was_changed_none_of_the_others_is_taken_up() -> None:
     office = Office()
     state = suspended(office, [PAY, PAY_BOB])
     changed = edited(state, ("waiting", "call_2", "arguments", "to"), "eve")
-    with pytest.raises(NotResumed, match=r"'call_2' was not taken up.*give both the same resume_key"):
+    with pytest.raises(NotResumed, match=r"'call_2' was not resumed.*give both the same resume_key"):
         go_on(office, changed, {"call_1": True, "call_2": True}, [])
     assert office.paid == []
     assert go_on(office, state, {"call_1": True, "call_2": True}).status == "done"
@@ -637,7 +637,7 @@ def test_a_record_under_the_id_of_another_call_is_refused() -> None:
     office = Office()
     state = suspended(office, [PAY, PAY_BOB])
     ada, bob = state["waiting"].values()
-    with pytest.raises(DefinitionError, match="'call_1' stands what another call waits for"):
+    with pytest.raises(DefinitionError, match="'call_1' is the record of another call"):
         go_on(office, {**state, "waiting": {"call_1": bob, "call_2": ada}}, {"call_1": True}, [])
 
 
@@ -673,8 +673,8 @@ MISTAKES: list[tuple[Callable[[Any], Any], Any, str]] = [
     (lambda state: {**state, "version": 2}, CALL_1, "version: Input should be 1"),
     (lambda state: {**state, "more": 1}, CALL_1, "more: Extra inputs"),
     (lambda state: {**state, "messages": [object()]}, CALL_1, "not JSON serializable"),
-    (lambda state: state, True, "answers go by the id of the call.*what waits is 'call_1'"),
-    (lambda state: state, {"call_9": True}, "no call 'call_9' waits.*what waits is 'call_1'"),
+    (lambda state: state, True, "answers go by the id of the call.*the waiting calls are 'call_1'"),
+    (lambda state: state, {"call_9": True}, "no call 'call_9' waits.*the waiting calls are 'call_1'"),
     (lambda state: state, {"call_1": "yes"}, "is True, False, allow.*not 'yes'"),
 ]
 
@@ -759,7 +759,7 @@ def test_what_one_process_has_taken_up_no_other_does_again(tmp_path: Path) -> No
         [kept] = sql.execute("SELECT suspended FROM runs")
         process(tmp_path, "answer", "call_1", "yes", "eve")
         sql.execute("UPDATE runs SET suspended = ?", kept)
-    assert "'call_1' was not taken up" in process(tmp_path, "answer", "call_1", "yes", "eve")
+    assert "'call_1' was not resumed" in process(tmp_path, "answer", "call_1", "yes", "eve")
 
 
 @pytest.mark.slow

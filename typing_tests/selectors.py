@@ -18,8 +18,8 @@ from ferrule.selection import (
     chain,
     embedding,
     hybrid,
-    named,
     pinned,
+    selector_from_name,
 )
 from ferrule.testing import SelectorContract
 
@@ -78,7 +78,7 @@ selectors: list[ToolSelector] = [
     chain(pinned(tags={"core"}), Newest(), hybrid(*rankers)),
     by_budget(8_000),
     by_budget(8_000, Newest(), count=count),
-    named("pinned:weather"),
+    selector_from_name("pinned:weather"),
 ]
 
 

@@ -57,7 +57,7 @@ from ferrule.loop import run as loop
 from ferrule.middleware import limit_output, untrusted
 from ferrule.models import Message, Scripted, Step
 from ferrule.providers import anthropic
-from ferrule.selection import Match, Query, Ranker, ToolSelector, found, search_tool
+from ferrule.selection import Match, Query, Ranker, ToolSelector, list_found_tools, search_tool
 from ferrule.types import ToolInput
 from ferrule.values.event import EventKind
 
@@ -582,7 +582,7 @@ async def chosen(runner: Runner, selector: ToolSelector) -> tuple[str, ...]:
     model = Scripted(["Done."])
     result = await loop(model, model.user("Go."), runner.replace(tools=[*runner.tools, finder]), selector=First())
     await loop(model, result.messages, runner, selector=selector)
-    assert_type(found(result.results, runner.tools), list[Tool])
+    assert_type(list_found_tools(result.results, runner.tools), list[Tool])
     return result.offered
 
 

@@ -127,4 +127,4 @@ def pretend(messages: Sequence[models.Message]) -> Any:
 
 
 def model_named(name: str | None) -> Any:
-    return models.Scripted([pretend] * 10) if name is None else models.named(name)
+    return models.Scripted([pretend] * 10) if name is None else models.model_from_name(name)

@@ -13,7 +13,7 @@ import pytest
 
 import preloaded
 from ferrule import Runner, Toolset, models
-from ferrule.selection import by_budget, chain, definition_tokens, found, keyword, pinned, search_tool
+from ferrule.selection import by_budget, chain, definition_tokens, keyword, list_found_tools, pinned, search_tool
 
 ROOT = Path(__file__).parents[2]
 REQUESTS = {
@@ -107,7 +107,7 @@ def test_a_request_in_other_words_finds_its_tool(tools, request_, name):
     own = {word for word in re.split("_+", name) if word not in {"list"}}
     assert own.isdisjoint(request_.lower().split())
     result = Runner(tools).run_sync("search_tools", {"query": request_})
-    assert name in [tool.name for tool in found([result], tools)]
+    assert name in [tool.name for tool in list_found_tools([result], tools)]
 
 
 def test_what_was_not_offered_is_not_found_until_it_is_searched_for(tools):
@@ -117,7 +117,7 @@ def test_what_was_not_offered_is_not_found_until_it_is_searched_for(tools):
     call = ("riga_stock_find", {"article": "7"})
     assert company.run_sync(*call, offered=offered).status == "not_found"
     searched = company.run_sync("search_tools", {"query": "is the warehouse in Latvia out of it"}, offered=offered)
-    offered = Toolset([*offered, *found([searched], company.tools)])
+    offered = Toolset([*offered, *list_found_tools([searched], company.tools)])
     assert company.run_sync(*call, offered=offered).output == {}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel
 from tests.models.servers.anthropic import Anthropic
@@ -26,7 +26,7 @@ from ferrule import Runner, Toolset, models, tool
 from ferrule.loop import LoopResult
 from ferrule.loop import run as loop
 from ferrule.models import Reply
-from ferrule.models._over_sdk import SdkModel, counts
+from ferrule.models._over_sdk import SdkModel
 from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
 
 
@@ -147,33 +147,32 @@ def _interactions(
     from google import genai
 
     calls = (client or genai.Client(http_options=genai.types.HttpOptions(base_url=base_url))).aio
+    return _Interactions(name, calls, options, is_own=True, stream=stream, deferred=())
 
-    def request(messages: Any, toolset: Toolset, state: Any, later: Any) -> dict[str, Any]:
+
+class _Interactions(SdkModel):
+    provider = gemini
+    usage_names: ClassVar = {"total_input_tokens": "input_tokens", "total_output_tokens": "output_tokens"}
+
+    def request(self, messages: Any, toolset: Toolset, state: Any, found: Any) -> dict[str, Any]:
         tools = gemini.tools(toolset, api="interactions")
-        return {"model": name, "input": list(messages), **({"tools": tools} if tools else {}), **options}
+        return {"model": self.name, "input": list(messages), **({"tools": tools} if tools else {}), **self.options}
 
-    def event_text(event: Any) -> str:
+    def stream_events(self, request: Any) -> Any:
+        return self.client.interactions.create(stream=True, **request)
+
+    def send(self, request: Any) -> Any:
+        return self.client.interactions.create(**request)
+
+    def read_event_text(self, event: Any) -> str:
         delta = getattr(event, "delta", None)
         return delta.text if getattr(delta, "type", "") == "text" else ""
 
-    def usage(response: Any) -> dict[str, int]:
-        found = response.get("usage") if isinstance(response, dict) else response.usage
-        return counts(found, {"total_input_tokens": "input_tokens", "total_output_tokens": "output_tokens"}, at=())
-
-    def user(text: str) -> list[dict[str, Any]]:
+    def user(self, text: str, /) -> list[dict[str, Any]]:
         return [{"type": "user_input", "content": [{"type": "text", "text": text}]}]
 
-    return SdkModel(
-        gemini,
-        request=request,
-        events=lambda request: calls.interactions.create(stream=True, **request),
-        response=lambda request: calls.interactions.create(**request),
-        event_text=event_text,
-        usage=usage,
-        user=user,
-        stream=stream,
-        close=calls.aclose,
-    )
+    def close_client(self) -> Any:
+        return self.client.aclose()
 
 
 async def _bedrock_once(address: str, messages: Any, definitions: Any) -> Any:

@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from ferrule.models import ModelError, RateLimited
-from ferrule.models._errors import model_error, reported_error
+from ferrule.models._errors import to_model_error, to_reported_error
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,13 @@ from ferrule.models._errors import model_error, reported_error
     ],
 )
 def test_an_error_in_a_stream_is_classed_by_its_kind_and_not_by_other_words(text: str) -> None:
-    assert type(reported_error(text)) is ModelError
+    assert type(to_reported_error(text)) is ModelError
 
 
 @pytest.mark.parametrize("value", ["inf", "1e999", "nan", "Fri, 31 Dec 9999 00:00:00 GMT"])
 def test_a_time_to_wait_that_is_none_is_left_out(value: str) -> None:
     error = openai.RateLimitError("slow down", response=refused({"retry-after": value}), body=None)
-    found = model_error(error)
+    found = to_model_error(error)
     assert isinstance(found, RateLimited) and found.retry_after is None
 
 

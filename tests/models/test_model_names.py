@@ -35,7 +35,7 @@ def test_a_model_may_be_named_by_a_text_with_the_options_of_its_class(monkeypatc
     for key in ("ANTHROPIC_API_KEY", "MISTRAL_API_KEY", "CO_API_KEY", "GEMINI_API_KEY"):
         monkeypatch.setenv(key, "dummy")
     for name in ("anthropic:m", "openai:m:v2", "gemini:m", "mistral:m", "cohere:m", "ollama:m:8b"):
-        model = models.named(name, base_url="http://127.0.0.1:9", stream=False)
+        model = models.model_from_name(name, base_url="http://127.0.0.1:9", stream=False)
         assert type(model).__name__.lower() == name.partition(":")[0] and not model.stream
         assert model.request([], Toolset(), {}, None)["model"] == name.partition(":")[2]
 
@@ -53,7 +53,7 @@ def test_a_model_may_be_named_by_a_text_with_the_options_of_its_class(monkeypatc
 )
 def test_a_text_that_names_no_model_is_an_error_that_has_the_right_form(name: str, said: str) -> None:
     with pytest.raises(DefinitionError) as found:
-        models.named(name)
+        models.model_from_name(name)
     assert said in str(found.value)
 
 

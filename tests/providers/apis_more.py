@@ -57,55 +57,6 @@ def gemini_events(response: Response, cut: Cut = whole) -> Iterator[Response]:
         yield {**head, "candidates": [{"finishReason": candidate["finishReason"], "index": 0}]}
 
 
-def gemini_partial_events(response: Response, cut: Cut = whole) -> Iterator[Response]:
-    """What Vertex streams with `streamFunctionCallArguments`: each text argument in pieces, each with its path."""
-
-    def chunk(part: Response, reason: str | None = None) -> Response:
-        candidate = {"content": {"role": "model", "parts": [part]}, "index": 0}
-        return {
-            "responseId": response["responseId"],
-            "candidates": [candidate | ({"finishReason": reason} if reason else {})],
-        }
-
-    candidate = response["candidates"][0]
-    for part in candidate["content"]["parts"]:
-        if "functionCall" not in part:
-            yield chunk(part)
-            continue
-        call = {key: item for key, item in part["functionCall"].items() if key != "args" and item is not None}
-        yield chunk({**part, "functionCall": {**call, "willContinue": True}})
-        for path, value in _leaves(part["functionCall"]["args"], "$"):
-            for piece in _partial_args(path, value, cut):
-                yield chunk({"functionCall": {"partialArgs": [piece], "willContinue": True}})
-        yield chunk({"functionCall": {}})
-    if candidate["finishReason"]:
-        yield {"candidates": [{"finishReason": candidate["finishReason"], "index": 0}]}
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _leaves(item, f"{path}.{key}" if key.isidentifier() else f"{path}[{json.dumps(key)}]")
-    elif isinstance(value, list) and value:
-        for place, item in enumerate(value):
-            yield from _leaves(item, f"{path}[{place}]")
-    elif path != "$":
-        yield path, value
-
-
-def _partial_args(path: str, value: Any, cut: Cut) -> Iterator[Response]:
-    if isinstance(value, str):
-        for piece in cut(value):
-            yield {"jsonPath": path, "stringValue": piece, "willContinue": True}
-        yield {"jsonPath": path, "stringValue": ""}
-    elif isinstance(value, bool):
-        yield {"jsonPath": path, "boolValue": value}
-    elif value is None:
-        yield {"jsonPath": path, "nullValue": "NULL_VALUE"}
-    else:
-        yield {"jsonPath": path, "numberValue": value}
-
-
 # Gemini, Interactions
 
 
@@ -415,9 +366,6 @@ _EVERY_STOP = frozenset({"done", "calls", "cut", "refused"})
 
 MORE = {
     "gemini": More(gemini, gemini_dict, _GENERATED, gemini_events, _GENERATED, id_key="responseId", stops=_EVERY_STOP),
-    "gemini_partial": More(
-        gemini, gemini_dict, _GENERATED, gemini_partial_events, _GENERATED, id_key="responseId", stops=_EVERY_STOP
-    ),
     "interactions": More(
         gemini,
         interaction_dict,

@@ -123,7 +123,7 @@ def with_word(name: str, response: Response, word: Any) -> Response:
     """The response with this word for its end."""
     if name in ("openai_chat", "mistral"):
         response["choices"][0]["finish_reason"] = word
-    elif name in ("gemini", "gemini_partial"):
+    elif name == "gemini":
         response["candidates"][0]["finishReason"] = word
     else:
         keys = {"anthropic": "stop_reason", "bedrock": "stopReason", "cohere": "finish_reason", "ollama": "done_reason"}
@@ -198,7 +198,7 @@ def test_a_container_is_what_the_next_request_needs() -> None:
     assert stream.state() == {"container": "container_1"}
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name not in {"anthropic", "gemini", "gemini_partial"}])
+@pytest.mark.parametrize("name", [name for name in ALL if name not in {"anthropic", "gemini"}])
 def test_most_apis_need_nothing_but_the_messages(name: str) -> None:
     api = ALL[name]
     response = api.write("", [("call_a", "add", {})], "calls")

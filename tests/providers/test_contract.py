@@ -68,9 +68,7 @@ class Ours:
 
 
 ALL: dict[str, Any] = {**{name: Ours(name) for name in APIS}, **MORE}
-WHOLE = {name: api for name, api in ALL.items() if name != "gemini_partial"}
-"""Without the paths of partial arguments, which cannot say every value."""
-IN_ONE = {"anthropic", "bedrock", "gemini", "gemini_partial"}
+IN_ONE = {"anthropic", "bedrock", "gemini"}
 WAYS = ("dict", "sdk", "stream", "sdk stream")
 
 pytestmark = pytest.mark.slow
@@ -155,7 +153,6 @@ ERRORS: list[tuple[str, Response, str]] = [
         "Full.",
     ),
     ("gemini", {"error": {"code": 503, "message": "Full.", "status": "UNAVAILABLE"}}, "UNAVAILABLE: Full."),
-    ("gemini_partial", {"error": {"code": 503, "message": "Full.", "status": "UNAVAILABLE"}}, "UNAVAILABLE: Full."),
     ("interactions", {"event_type": "error", "error": {"code": "internal", "message": "Full."}}, "internal: Full."),
     ("bedrock", {"modelStreamErrorException": {"message": "Full."}}, "modelStreamErrorException: Full."),
     ("mistral", {"data": {"object": "error", "message": "Full.", "code": "3230"}}, "3230: Full."),
@@ -372,10 +369,10 @@ def values() -> st.SearchStrategy[Any]:
     )
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", ALL)
 @given(value=values())
 def test_any_value_survives_as_an_argument(name: str, value: Any) -> None:
-    api = WHOLE[name]
+    api = ALL[name]
     asked = [("call_a", "add", {"value": value})]
     for way in WAYS:
         calls, turn, _ = read(api, api.write("", asked, "calls"), way)
@@ -446,9 +443,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("bad", "name", "way"), every(BAD, WHOLE, ["dict", "stream"], each=3))
+@pytest.mark.parametrize(("bad", "name", "way"), every(BAD, ALL, ["dict", "stream"], each=3))
 def test_arguments_that_cannot_be_trusted_run_nothing_and_come_to_an_end(name: str, bad: str, way: str) -> None:
-    api = WHOLE[name]
+    api = ALL[name]
     calls, turn, _ = read(api, api.write("", [("call_a", "take", bad)], "calls"), way)
     result = Runner([take]).run_sync(calls[0])
     assert result.status == "invalid" and result.executed is False
@@ -456,9 +453,9 @@ def test_arguments_that_cannot_be_trusted_run_nothing_and_come_to_an_end(name: s
     json.dumps(api.module.results([result]), allow_nan=False).encode()
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", ALL)
 def test_objects_nested_without_end_run_nothing_and_do_not_poison_the_history(name: str) -> None:
-    api = WHOLE[name]
+    api = ALL[name]
     deep = nested(100_000)
     if json.dumps(api.write("", [("call_a", "take", {})], "calls")).count('"{}"'):
         return  # its arguments are text

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_contract import WAYS, WHOLE, read
+from test_contract import ALL, WAYS, read
 
 from ferrule import Runner, Tool, ToolResult
 from products import every
@@ -57,7 +57,7 @@ def made(case: dict[str, Any], name: str) -> tuple[Tool, list[Any]]:
 
 def sent(name: str, way: str, called: str, arguments: Any, one: Tool) -> ToolResult:
     """The result of the one call in a provider's response, whose answer goes back in its form."""
-    api = WHOLE[name]
+    api = ALL[name]
     response = api.write("", [("call_1", called, arguments)], "calls")
     (call,), turn, stop = read(api, without_text(response) if arguments is None else response, way)
     result = asyncio.run(Runner([one]).run(call))
@@ -78,7 +78,7 @@ def outcome(result: ToolResult, seen: list[Any]) -> str:
 
 def damaged() -> list[Any]:
     """Every case in every form that a provider can have delivered it in."""
-    return [param for param in every({case["id"]: case for case in MALFORMED}, WHOLE, WAYS) if is_sent(*param.values)]
+    return [param for param in every({case["id"]: case for case in MALFORMED}, ALL, WAYS) if is_sent(*param.values)]
 
 
 def is_sent(case: dict[str, Any], name: str, way: str) -> bool:
@@ -108,12 +108,12 @@ def test_every_damaged_call_is_sent_through_every_provider_that_can_have_deliver
     sent_as = {(param.values[0]["id"], param.values[1]) for param in damaged()}
     everyday = [param.values for param in damaged() if not param.marks]
     assert {case["id"] for case, _, _ in everyday} == {case["id"] for case in MALFORMED}
-    assert {(name, way) for _, name, way in everyday} == {(name, way) for name in WHOLE for way in WAYS}
+    assert {(name, way) for _, name, way in everyday} == {(name, way) for name in ALL for way in WAYS}
     assert {(case["id"], name) for case in MALFORMED for name in TEXT_ALWAYS} <= sent_as
-    assert {name for _, name in sent_as} == set(WHOLE)
+    assert {name for _, name in sent_as} == set(ALL)
 
 
-@pytest.mark.parametrize(("case", "name"), every({case["id"]: case for case in BFCL}, WHOLE))
+@pytest.mark.parametrize(("case", "name"), every({case["id"]: case for case in BFCL}, ALL))
 def test_a_call_to_a_real_signature_runs_as_it_was_sent_or_is_refused_for_what_is_wrong(
     case: dict[str, Any], name: str
 ) -> None:

@@ -95,7 +95,7 @@ def test_one_function_decides_what_is_fetched() -> None:
                 isinstance(node, ast.Attribute) and node.attr == "uri" for node in ast.walk(function)
             ):
                 places.add((file.name, function.name))
-    assert places == {("_read.py", "fetched_address"), ("_read.py", "block_text")}
+    assert places == {("_wire.py", "get_fetch_address"), ("_wire.py", "format_block")}
 
 
 @pytest.mark.parametrize("fetch", [None, 1, "true", "yes"])

@@ -105,76 +105,15 @@ def test_texts_with_and_without_a_signature_are_never_made_one() -> None:
     assert [part["text"] for part in stream.turn()[0]["parts"]] == ["ab", "c", "de"]
 
 
-@pytest.mark.parametrize("form", ["dict", "sdk"])
-def test_a_signature_of_a_call_in_fragments_stays_with_it(form: str) -> None:
-    api = MORE["gemini_partial"]
-    response = api.write("", [ADD], "calls")
-    response["candidates"][0]["content"]["parts"][0]["thoughtSignature"] = signed(b"sig")
-    (content,) = api.fed(api.events(response, list), form).turn()
-    assert content["parts"] == response["candidates"][0]["content"]["parts"]
-
-
-def fragment(path: str, text: str, more: bool = False) -> dict[str, Any]:
-    return {"partialArgs": [{"jsonPath": path, "stringValue": text, "willContinue": more}], "willContinue": True}
-
-
-def of_fragments(*calls: dict[str, Any], reason: str = "STOP") -> Any:
+def test_a_call_whose_arguments_come_in_parts_does_not_run() -> None:
     stream = MODULE.Stream()
-    for call in calls:
+    argument = {"jsonPath": "$.a", "stringValue": "x"}
+    for call in ({"name": "f", "willContinue": True}, {"partialArgs": [argument], "willContinue": True}, {}):
         stream.feed({"responseId": "r", "candidates": [{"content": {"parts": [{"functionCall": call}]}}]})
-    stream.feed({"candidates": [{"finishReason": reason}]})
-    return stream
-
-
-def test_paths_lead_to_nested_places() -> None:
-    stream = of_fragments(
-        {"name": "f", "willContinue": True},
-        fragment("$.a[0].b", "x", True),
-        fragment("$.a[0].b", "y"),
-        fragment("$.a[1]['c d']", "z"),
-        fragment('$["e\\"f"]', "q"),
-        {},
-    )
-    assert [dict(call.arguments) for call in stream.calls()] == [{"a": [{"b": "xy"}, {"c d": "z"}], 'e"f': "q"}]
-    assert [call.problem for call in stream.calls()] == [None]
-
-
-def test_values_of_every_kind_come_and_a_fragment_may_carry_none() -> None:
-    values = [{"numberValue": 3.0}, {"numberValue": 0.5}, {"boolValue": False}, {"nullValue": "NULL_VALUE"}]
-    parts = [{"jsonPath": f"$.v[{place}]", **value} for place, value in enumerate(values)]
-    opened, said, closed = ({"jsonPath": "$.s", **more} for more in ({"willContinue": True}, {"stringValue": "x"}, {}))
-    call = {"partialArgs": [*parts, opened, {**said, "willContinue": True}, closed], "willContinue": True}
-    (found,) = of_fragments({"name": "f", "willContinue": True}, call, {}).calls()
-    assert (found.problem, dict(found.arguments)) == (None, {"v": [3, 0.5, False, None], "s": "x"})
-    assert type(found.raw["v"][0]) is int
-
-
-@pytest.mark.parametrize("path", ["", "$", "a", "$.a[5]", "$.a[999999999]", "$..a", "$.a" * 200, "$[0]", "$.a["])
-def test_a_path_that_cannot_be_followed_runs_nothing(path: str) -> None:
-    (call,) = of_fragments({"name": "f", "willContinue": True}, fragment(path, "x"), {}).calls()
-    assert call.problem and "not all of the arguments came" in call.problem
-
-
-@pytest.mark.parametrize("end", [[], [fragment("$.b", "whole")], [{"name": "g", "args": {}}]])
-def test_a_call_whose_end_did_not_come_runs_nothing(end: list[Any]) -> None:
-    stream = of_fragments({"name": "f", "willContinue": True}, fragment("$.a", "x", True), *end)
-    assert stream.calls()[0].problem
-    assert "willContinue" not in json.dumps(stream.turn())
-
-
-def test_calls_in_fragments_are_routed_by_their_ids() -> None:
-    stream = of_fragments(
-        {"id": "1", "name": "f", "willContinue": True},
-        {"id": "2", "name": "f", "willContinue": True},
-        {"id": "1", **fragment("$.a", "one")},
-        {"id": "2", **fragment("$.a", "two")},
-        {"id": "2"},
-        {"id": "1"},
-    )
-    assert [(call.id, dict(call.arguments), call.problem) for call in stream.calls()] == [
-        ("1", {"a": "one"}, None),
-        ("2", {"a": "two"}, None),
-    ]
+    stream.feed({"candidates": [{"finishReason": "STOP"}]})
+    (call,) = stream.calls()
+    assert call.name == "f" and call.problem
+    assert stream.turn()[0]["parts"] == [{"functionCall": {"id": call.id, "name": "f"}}]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from ferrule import Field, Runner, Tool, ToolCall, Toolset, build_tool, tool
 from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
 from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
-from ferrule.providers._schemas import broken_rule, written
+from ferrule.providers._schemas import find_broken_rule, written
 from ferrule.providers._strict import ANTHROPIC, BEDROCK, COHERE, MISTRAL, OPENAI, Rules
 from ferrule.values.frozen import FrozenDict, thaw
 
@@ -328,7 +328,7 @@ def test_definitions_that_lead_twice_to_the_next_are_rewritten_once_each_or_refu
     subject = of({"$ref": "#/$defs/D0"}, **{"$defs": doubling(40, **beside)})
     if beside and rules in (ANTHROPIC, BEDROCK):
         rule = "written out it has more than 20,000 parts"
-    broken = broken_rule(subject, rules)
+    broken = find_broken_rule(subject, rules)
     if rule is None:
         assert broken is None and len(strict_schema(subject, rules)["$defs"]) == 41
     else:
@@ -349,7 +349,10 @@ def test_all_of_many_unions_is_refused_and_of_few_is_every_pair_of_branches(rule
         return {"allOf": [{"anyOf": [{"type": "string", "minLength": n}, {"type": "string", "maxLength": n + 9}]}
                           for n in range(count)]}  # fmt: skip
 
-    assert broken_rule(of(unions(30)), rules) == ("$.properties.x", "'allOf' of unions makes more than 1,000 forms")
+    assert find_broken_rule(of(unions(30)), rules) == (
+        "$.properties.x",
+        "'allOf' of unions makes more than 1,000 forms",
+    )
     assert len(rewritten(unions(2), rules)["anyOf"]) == 4
 
 

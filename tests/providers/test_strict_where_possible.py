@@ -14,7 +14,6 @@ from ferrule import DefinitionError, Tool, Toolset, build_tool, models
 from ferrule.providers import NAMES, cohere, openai_chat
 from ferrule.providers.lint import costs, findings, not_strict
 
-APIS = {name: api for name, api in ALL.items() if name != "gemini_partial"}
 WITH_STRICT = ("anthropic", "bedrock", "mistral", "openai_chat", "openai_responses")
 OPEN = {"type": "object", "additionalProperties": {"type": "integer"}}
 
@@ -39,9 +38,9 @@ def strict_names(api: Any, tools: Any, **more: Any) -> list[str]:
     return [item["name"] for item in written if item.get("strict")]
 
 
-@pytest.mark.parametrize("name", APIS)
+@pytest.mark.parametrize("name", ALL)
 def test_what_can_be_is_strict_and_what_cannot_is_sent_as_without(name: str) -> None:
-    api, provider = APIS[name], "gemini" if name == "interactions" else name
+    api, provider = ALL[name], "gemini" if name == "interactions" else name
     tools = [GOOD[0], ODD, GOOD[1]]
     plain = {item["name"]: item for item in api.definitions(Toolset(tools))}
     written = {item["name"]: item for item in api.definitions(Toolset(tools), strict="where possible")}
@@ -59,9 +58,9 @@ def test_what_can_be_is_strict_and_what_cannot_is_sent_as_without(name: str) -> 
 @pytest.mark.parametrize("name", ["anthropic", "bedrock"])
 def test_a_request_takes_the_first_and_one_more_tool_changes_none_of_them(name: str) -> None:
     many = [made(f"tool_{number}_x", x={"type": "string"}) for number in range(25)]
-    first = strict_names(APIS[name], many[:20])
-    assert first == [tool.name for tool in many[:20]] == strict_names(APIS[name], many)
-    assert strict_names(APIS[name], many, deferred=["tool_0_x"]) == [*first[1:], first[0]]
+    first = strict_names(ALL[name], many[:20])
+    assert first == [tool.name for tool in many[:20]] == strict_names(ALL[name], many)
+    assert strict_names(ALL[name], many, deferred=["tool_0_x"]) == [*first[1:], first[0]]
     left = not_strict(many, name)
     assert [*left] == [tool.name for tool in many[20:]]
     assert left["tool_20_x"] == "with it the request would have 21 strict tools, and takes 20"
@@ -72,7 +71,7 @@ def test_a_tool_that_is_too_much_leaves_room_for_the_next() -> None:
     schema = {"type": "object", "properties": optional, "additionalProperties": False}
     large = build_tool({"name": "large", "description": "D.", "input_schema": schema, "execute": lambda payload: 1})
     assert [*not_strict([large, *GOOD], "anthropic")] == ["large"]
-    assert strict_names(APIS["anthropic"], [large, *GOOD]) == [tool.name for tool in GOOD]
+    assert strict_names(ALL["anthropic"], [large, *GOOD]) == [tool.name for tool in GOOD]
 
 
 def test_cohere_is_strict_for_all_tools_or_for_none_and_says_which() -> None:
@@ -86,9 +85,9 @@ def test_cohere_is_strict_for_all_tools_or_for_none_and_says_which() -> None:
     assert "at least one has to be required" in left["odd"] and "'odd' cannot be" in left[GOOD[0].name]
 
 
-@given(tools=st.lists(any_tool(), max_size=3), name=st.sampled_from(sorted(APIS)))
+@given(tools=st.lists(any_tool(), max_size=3), name=st.sampled_from(sorted(ALL)))
 def test_no_tool_is_refused_for_being_strict_where_possible(tools: list[Tool], name: str) -> None:
-    api = APIS[name]
+    api = ALL[name]
     given = [tool.replace(name=f"tool_{number}") for number, tool in enumerate(tools)]
     try:
         api.definitions(given)

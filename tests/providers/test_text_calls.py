@@ -200,6 +200,7 @@ def test_a_call_counts_at_the_begin_of_a_line_whatever_stands_before(before: str
 
 
 @given(WORDS, WORDS, st.sampled_from(list(MARKUP.values())), st.sampled_from(["```", "~~~", "````xml"]))
+@example("", "", '<|tool_calls|>[{"name": "weigh", "arguments": {"item": "a"}}]', "```")
 def test_no_call_counts_in_a_fence_whatever_stands_around(before: str, after: str, text: str, fence: str) -> None:
     fenced = f"{before}\n{fence}\n{text.replace('```', '')}\n{fence.rstrip('xml')}\n{after}"
     assert openai_chat.stop(ALL["openai_chat"].write(fenced, [], "done"), TOOLS) == "end"

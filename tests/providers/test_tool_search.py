@@ -86,14 +86,14 @@ def test_anthropic_is_told_of_what_was_found_by_references() -> None:
         "content": [{"type": "tool_reference", "tool_name": WIRE}],
     }
     ANTHROPIC_MESSAGES.validate_python(messages, strict=False)
-    assert anthropic.referred(messages) == [WIRE]
+    assert anthropic.find_referred_tools(messages) == [WIRE]
 
 
 def test_anthropic_is_told_in_words_where_nothing_was_found() -> None:
     (message,) = anthropic.results([found(search_call("nothing"))])
     (block,) = message["content"]
     assert block["content"][0]["type"] == "text" and "No tool fits 'nothing'" in block["content"][0]["text"]
-    assert anthropic.referred([message]) == []
+    assert anthropic.find_referred_tools([message]) == []
 
 
 def test_a_search_that_was_denied_refers_to_nothing() -> None:
@@ -143,7 +143,7 @@ def test_references_of_messages_are_found_wherever_they_stand_and_once() -> None
         *anthropic.results([found(search_call()), found(search_call("weigh", "toolu_2"))]),
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_3", "content": "plain"}]},
     ]
-    assert anthropic.referred(messages) == ["weigh", WIRE]
+    assert anthropic.find_referred_tools(messages) == ["weigh", WIRE]
 
 
 def test_beside_a_search_tool_no_definition_has_examples_so_that_the_first_find_changes_none() -> None:
@@ -230,7 +230,7 @@ def test_a_search_of_openais_is_a_call_of_the_search_tool_and_its_answer_has_the
     }
     assert written["strict"] is False
     OPENAI_ITEMS.validate_python([*openai_responses.turn(given), item])
-    assert openai_responses.referred([*openai_responses.turn(given), item]) == [WIRE]
+    assert openai_responses.find_referred_tools([*openai_responses.turn(given), item]) == [WIRE]
 
 
 def test_a_search_that_found_nothing_or_did_not_run_is_answered_with_no_tools() -> None:
@@ -279,7 +279,7 @@ def test_openais_own_searches_define_nothing_of_ours() -> None:
         {"type": "message", "role": "user", "content": "tool_search_output"},
         {"type": "tool_search_output", "execution": "client", "tools": [group, {"type": "web_search"}]},
     ]
-    assert openai_responses.referred(items) == ["lookup"]
+    assert openai_responses.find_referred_tools(items) == ["lookup"]
 
 
 def test_a_call_of_what_was_found_keeps_the_namespace_that_it_came_with() -> None:

@@ -114,5 +114,5 @@ def test_what_is_no_selector_and_no_count_is_refused() -> None:
 
 @pytest.mark.parametrize("given_count", [-1, 2.5, None])
 def test_a_count_that_gives_no_number_is_an_error(given_count: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"count gave .* for <Tool refund_order>"):
+    with pytest.raises(DefinitionError, match=r"count returned .* for <Tool refund_order>"):
         asyncio.run(by_budget(5, Overlap(), count=lambda tool: given_count).select("", SHOP))

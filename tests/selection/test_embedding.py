@@ -20,7 +20,7 @@ from rankers import Embedder, vector
 
 from ferrule import DefinitionError, Tool, Toolset
 from ferrule.selection import Ranker, embedding
-from ferrule.selection.embedding import text_of_tool
+from ferrule.selection.embedding import format_tool_text
 
 
 def found(ranker: Ranker, query: Any, tools: Iterable[Tool] = SHOP, limit: int = 10) -> list[tuple[str, float]]:
@@ -86,7 +86,7 @@ def test_each_tool_and_each_question_is_embedded_once_in_batches() -> None:
         selected(ranker, "the weather")
         found(ranker, [{"role": "user", "content": "the weather"}])
     assert [len(texts) for texts in embedder.asked] == [2, 2, 1, 1]
-    assert embedder.texts == [*map(text_of_tool, SHOP), "the weather"]
+    assert embedder.texts == [*map(format_tool_text, SHOP), "the weather"]
 
 
 def test_only_new_tools_are_embedded_when_a_toolset_grows_and_none_when_it_shrinks() -> None:
@@ -139,8 +139,8 @@ def test_the_text_of_a_tool_has_its_parameters_and_theirs() -> None:
         "properties": {"to": {"description": "Who.", **address}, "by": {"default": {"properties": {"x": {}}}}},
     }
     tool = made("ship", "Ship an order.").replace(input_schema=schema)
-    assert text_of_tool(tool) == "ship: Ship an order.\nto: Who.\ncity: A city.\nzip\nby"
-    assert len(text_of_tool(made("long", "x" * 50_000))) == 8_000
+    assert format_tool_text(tool) == "ship: Ship an order.\nto: Who.\ncity: A city.\nzip\nby"
+    assert len(format_tool_text(made("long", "x" * 50_000))) == 8_000
 
 
 def test_what_an_embedding_raises_is_raised_and_the_next_call_goes_on() -> None:
@@ -159,21 +159,21 @@ def test_what_an_embedding_raises_is_raised_and_the_next_call_goes_on() -> None:
 
 
 NOT_VECTORS: list[tuple[Any, str]] = [
-    (None, "gave NoneType; it gives a list of vectors"),
-    ("text", "gave str; it gives a list"),
-    ({"data": []}, "gave dict; it gives a list"),
-    ([], "gave 0 vectors for 5 texts"),
-    ([[1.0]] * 4, "gave 4 vectors for 5 texts"),
-    ([[1.0]] * 6, "gave 6 vectors for 5 texts"),
+    (None, "returned NoneType; it returns a list of vectors"),
+    ("text", "returned str; it returns a list"),
+    ({"data": []}, "returned dict; it returns a list"),
+    ([], "returned 0 vectors for 5 texts"),
+    ([[1.0]] * 4, "returned 4 vectors for 5 texts"),
+    ([[1.0]] * 6, "returned 6 vectors for 5 texts"),
     ([1.0] * 5, "a vector that is no list of numbers: 'float' object is not iterable"),
     ([["1.0"]] * 5, "a vector that is no list of numbers"),
     (["abc"] * 5, "a vector that is no list of numbers: str"),
     ([b"\0" * 8] * 5, "a vector that is no list of numbers: bytes"),
     ([None] * 5, "a vector that is no list of numbers"),
-    ([[]] * 5, "gave an empty vector"),
+    ([[]] * 5, "returned an empty vector"),
     ([[1.0, float("nan")]] * 5, "NaN or infinity"),
     ([[1.0, float("inf")]] * 5, "NaN or infinity"),
-    ([[1.0], [1.0, 2.0], [1.0], [1.0], [1.0]], "gave a vector of 2 numbers, and of 1 before"),
+    ([[1.0], [1.0, 2.0], [1.0], [1.0], [1.0]], "returned a vector of 2 numbers, and of 1 before"),
 ]
 
 
@@ -189,7 +189,7 @@ def test_what_is_no_vector_for_each_text_is_an_error_that_names_the_embedding(an
 def test_a_question_of_another_length_than_the_tools_is_an_error() -> None:
     ranker = embedding(lambda texts: [[1.0] * (2 if texts == ["x"] else 3) for _ in texts])
     with pytest.raises(
-        DefinitionError, match="gave a vector of 2 numbers, and of 3 before; another model needs another"
+        DefinitionError, match="returned a vector of 2 numbers, and of 3 before; another model needs another"
     ):
         ranker.rank(SHOP, "x")
 
@@ -218,7 +218,7 @@ def answers(seed: int, count: int, length: int, limit: int) -> list[list[tuple[s
     known = [[numbers.choice((0.5, 1.0, 1.0 + 1e-6, 2.0)) for _ in range(length)] for _ in range(count)]
     tools = [made(f"t{at}") for at in range(count)]
     asked = [[numbers.gauss(1, 0.3) for _ in range(length)] for _ in range(3)]
-    vectors = dict(zip([text_of_tool(tool) for tool in tools], known, strict=True))
+    vectors = dict(zip([format_tool_text(tool) for tool in tools], known, strict=True))
     vectors |= dict(zip("abc", asked, strict=True))
     ranker = embedding(lambda texts: [vectors[text] for text in texts])
     return [found(ranker, query, tools, limit) for query in "abc"]

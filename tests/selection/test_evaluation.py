@@ -148,7 +148,11 @@ def test_a_right_tool_that_is_not_there_is_refused_with_the_query_and_what_may_b
 
 @pytest.mark.parametrize(
     ("queries", "k", "what"),
-    [([], (1,), "no queries"), ([wanting("x")], (1,), "of no tool"), ([wanting("one", "a")], (0,), "at least 1")],
+    [
+        ([], (1,), "no queries"),
+        ([wanting("x")], (1,), "no right tool"),
+        ([wanting("one", "a")], (0,), "at least 1"),
+    ],
 )
 def test_nothing_to_measure_is_refused(queries: list[LabelledQuery], k: Any, what: str) -> None:
     with pytest.raises(DefinitionError, match=what):

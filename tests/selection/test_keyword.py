@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Tool, Toolset, build_tool
-from ferrule.selection import Match, Query, Ranker, ToolSelector, by_budget, keyword, named
+from ferrule.selection import Match, Query, Ranker, ToolSelector, by_budget, keyword, selector_from_name
 from ferrule.selection._document import WEIGHTS
 from ferrule.selection.keyword import Keyword
 from ferrule.testing import SelectorContract
@@ -38,7 +38,7 @@ class TestKeywordWithExamples(SelectorContract):
 
 class TestKeywordByName(SelectorContract):
     def selector(self) -> ToolSelector:
-        return named("keyword:3")
+        return selector_from_name("keyword:3")
 
 
 class TestByBudgetsOwn(SelectorContract):
@@ -344,10 +344,10 @@ def test_toolsets_with_little_in_common_keep_an_index_each(toolsets: tuple[Tools
     ranker = keyword()
     for tools in toolsets:
         ranker.rank(tools, "tool")
-    indexes = list(ranker._kept)
+    indexes = list(ranker._catalogues)
     for tools in toolsets:
         ranker.rank(tools, "tool")
-    assert len(indexes) == 2 and {*map(id, ranker._kept)} == {*map(id, indexes)}
+    assert len(indexes) == 2 and {*map(id, ranker._catalogues)} == {*map(id, indexes)}
 
 
 @pytest.mark.parametrize(
@@ -358,9 +358,9 @@ def test_toolsets_with_little_in_common_keep_an_index_each(toolsets: tuple[Tools
 def test_a_tool_that_comes_or_goes_does_not_rebuild_the_index(changed: Toolset) -> None:
     ranker = keyword()
     ranker.rank(MANY, "tool")
-    (before,) = ranker._kept
+    (before,) = ranker._catalogues
     assert ranker.rank(changed, "tool 7", limit=300) == keyword().rank(changed, "tool 7", limit=300)
-    assert len(ranker._kept) == 1 and ranker._kept[0] is before
+    assert len(ranker._catalogues) == 1 and ranker._catalogues[0] is before
 
 
 def test_what_has_little_of_what_was_said_is_no_answer_to_a_search() -> None:

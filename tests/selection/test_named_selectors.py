@@ -12,7 +12,7 @@ import pytest
 from catalogue import SHOP, names
 
 from ferrule import DefinitionError
-from ferrule.selection import discover_selectors, named
+from ferrule.selection import discover_selectors, selector_from_name
 
 MODULE = """
 class Newest:
@@ -65,11 +65,14 @@ def distribution(folder: Path, name: str, points: str) -> None:
 
 
 def selected(text: str) -> list[str]:
-    return names(asyncio.run(named(text).select("the weather", SHOP)))
+    return names(asyncio.run(selector_from_name(text).select("the weather", SHOP)))
 
 
 def test_keyword_has_a_limit_or_its_own() -> None:
-    assert (repr(named("keyword")), repr(named(" keyword:3 "))) == ("keyword(8)", "keyword(3)")
+    assert (repr(selector_from_name("keyword")), repr(selector_from_name(" keyword:3 "))) == (
+        "keyword(8)",
+        "keyword(3)",
+    )
 
 
 def test_by_budget_selects_by_keyword() -> None:
@@ -95,9 +98,9 @@ def test_an_attribute_of_a_module_is_a_class_a_function_or_a_selector(path: str)
 
 @pytest.mark.usefixtures("plugged")
 def test_no_plug_in_is_imported_that_was_not_named() -> None:
-    named("pinned:weather")
+    selector_from_name("pinned:weather")
     assert "plugged_newest" not in sys.modules
-    named("newest")
+    selector_from_name("newest")
     assert "plugged_newest" in sys.modules and "plugged_broken" not in sys.modules
 
 
@@ -111,8 +114,8 @@ def test_no_plug_in_is_imported_that_was_not_named() -> None:
         ("by_budget", "'by_budget:8000' is written with a whole number, not ''"),
         ("by_budget:0", "by_budget: tokens is a whole number from 1"),
         ("pinned:", "pins nothing"),
-        ("hybrid", "takes what a text cannot say: make it in a module of your own"),
-        ("embedding:x", "takes what a text cannot say"),
+        ("hybrid", "takes arguments that a text cannot express: make it in a module of your own"),
+        ("embedding:x", "takes arguments that a text cannot express"),
         ("newset", r"there is no selector 'newset'; did you mean 'newest'.* A selector is named by"),
         ("nobody", r"there is no selector 'nobody'; there are 'keyword', .*'\. A selector is named by"),
         (
@@ -139,13 +142,13 @@ def test_no_plug_in_is_imported_that_was_not_named() -> None:
 )
 def test_what_names_no_selector_is_an_error_that_says_why(text: Any, said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
-        named(text)
+        selector_from_name(text)
 
 
 def test_a_name_of_two_packages_is_an_error_that_names_both(plugged: Path) -> None:
     distribution(plugged, "another", "[ferrule.selectors]\nnewest = another_module:Newest\n")
     with pytest.raises(DefinitionError, match=r"several packages offer a selector 'newest': .*of another"):
-        named("newest")
+        selector_from_name("newest")
 
 
 def test_a_built_in_name_is_nobody_else_s(plugged: Path) -> None:

@@ -83,13 +83,13 @@ def test_chain_hands_on_the_toolset_that_it_got() -> None:
 
 
 def test_a_tool_of_another_toolset_is_an_error_and_not_offered() -> None:
-    with pytest.raises(DefinitionError, match=r"gave <Tool other>, which is not one of the tools that it got"):
+    with pytest.raises(DefinitionError, match=r"returned <Tool other>, which is not one of the tools that it got"):
         selected(chain(pinned("read_*"), Gives(made("other"))))
     with pytest.raises(DefinitionError, match="not one of the tools"):
         selected(chain(Gives(SHOP.get("weather").replace(metadata={"title": "Weather"}))))
 
 
-@pytest.mark.parametrize(("given", "said"), [(None, "gave None"), (7, "gave 7")])
+@pytest.mark.parametrize(("given", "said"), [(None, "returned None"), (7, "returned 7")])
 def test_what_gives_no_tools_is_an_error(given: Any, said: str) -> None:
     class Wrong:
         async def select(self, messages: Query, tools: Iterable[Tool]) -> Any:

@@ -13,7 +13,7 @@ from rankers import Overlap
 
 from ferrule import Runner, Tool, ToolContext, ToolResult, Toolset, deny, tool
 from ferrule.errors import DefinitionError
-from ferrule.selection import Match, Query, found, keyword, search_tool
+from ferrule.selection import Match, Query, keyword, list_found_tools, search_tool
 from ferrule.selection.search_tool import finds_tools
 
 
@@ -232,14 +232,14 @@ def results_of(tools: Toolset, *queries: str) -> list[ToolResult]:
 def test_found_has_the_tools_of_the_results_in_order_and_once() -> None:
     tools = MAIL.register(search_tool(MAIL, Overlap()))
     results = results_of(tools, "weather", "send an email.", "weather", "nothing here")
-    assert [one.name for one in found(results, tools)][:2] == ["weather", "send_mail"]
-    assert all(one is tools.get(one.name) for one in found(results, list(tools)))
+    assert [one.name for one in list_found_tools(results, tools)][:2] == ["weather", "send_mail"]
+    assert all(one is tools.get(one.name) for one in list_found_tools(results, list(tools)))
 
 
 def test_found_has_nothing_that_is_not_among_the_tools() -> None:
     tools = MAIL.register(search_tool(MAIL, Overlap()))
-    assert found(results_of(tools, "weather"), tools.without("weather")) == []
-    assert found(results_of(tools, "weather"), tools.without("search_tools")) == []
+    assert list_found_tools(results_of(tools, "weather"), tools.without("weather")) == []
+    assert list_found_tools(results_of(tools, "weather"), tools.without("search_tools")) == []
 
 
 def test_found_reads_no_result_but_a_search_tools() -> None:
@@ -249,7 +249,7 @@ def test_found_reads_no_result_but_a_search_tools() -> None:
         return ToolResult("weather", metadata={"found": [{"name": "weather"}]})
 
     tools = MAIL.register(pretend)
-    assert found(results_of(tools, "weather"), tools) == [] and not finds_tools(pretend)
+    assert list_found_tools(results_of(tools, "weather"), tools) == [] and not finds_tools(pretend)
 
 
 def test_a_search_tool_that_was_renamed_bound_or_mounted_is_one_still() -> None:

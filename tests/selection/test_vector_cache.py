@@ -62,7 +62,7 @@ def test_a_changed_text_and_another_model_are_embedded_anew(tmp_path: Path) -> N
 def test_a_model_that_changed_its_length_below_its_name_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "vectors.db"
     ranker(file, Embedder()).rank(SHOP, "x")
-    with pytest.raises(DefinitionError, match=r"gave a vector of 2 numbers, and of 32 before; .*another name="):
+    with pytest.raises(DefinitionError, match=r"returned a vector of 2 numbers, and of 32 before; .*another name="):
         ranker(file, lambda texts: [[1.0, 2.0] for _ in texts]).rank(SHOP, "x")
 
 

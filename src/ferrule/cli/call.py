@@ -21,7 +21,7 @@ from ferrule.cli.screen import screen
 from ferrule.cli.text import refusal, short, shown, traced
 from ferrule.cli.timeline import Timeline
 from ferrule.cli.usage import VERBOSE_SHOWS, UsageError
-from ferrule.providers._schemas import pointed_at
+from ferrule.providers._schemas import follow_pointer
 from ferrule.values.content import Text
 from ferrule.values.json_text import json_or_text
 
@@ -176,7 +176,7 @@ def kinds(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:
     if not isinstance(schema, Mapping) or depth > 20:
         return set()
     if isinstance(reference := schema.get("$ref"), str):
-        return kinds(pointed_at(root, reference) if reference.startswith("#/") else None, root, depth + 1)
+        return kinds(follow_pointer(root, reference) if reference.startswith("#/") else None, root, depth + 1)
     named = schema.get("type", [])
     found = {named} if isinstance(named, str) else set(named)
     found |= {_type_of(value) for value in [*schema.get("enum", []), *([schema["const"]] if "const" in schema else [])]}

@@ -40,7 +40,7 @@ class Named:
         self.name = name
         self.is_scripted = isinstance(model, models.Scripted)
         self.results, self.user = model.results, model.user
-        self.referred = getattr(model, "referred", None)
+        self.find_referred_tools = getattr(model, "find_referred_tools", None)
         self._model = model
 
     async def __call__(
@@ -133,7 +133,7 @@ def named(name: str, base_url: str | None) -> Named:
     if kind == SCRIPTED:
         return Named(name, _scripted(which, _steps_in(which, base_url)))
     try:
-        model = models.named(name, base_url=base_url)
+        model = models.model_from_name(name, base_url=base_url)
     except FerruleError:
         raise
     except Exception as error:  # any error of an SDK for an address, a profile or credentials that it cannot use

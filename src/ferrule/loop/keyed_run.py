@@ -29,7 +29,7 @@ from ferrule.errors import FerruleError
 from ferrule.loop.suspended_run import Part, SavedCall, SavedResult, with_bytes, without_bytes
 from ferrule.models import Message, Model, Reply
 from ferrule.providers import Stop
-from ferrule.providers._read import plain
+from ferrule.providers._wire import to_plain
 from ferrule.types import Journal
 from ferrule.values.call_key import make_call_key
 from ferrule.values.context import ToolContext
@@ -71,19 +71,21 @@ class SavedTurn(Part):
     """The `pending` of the suspended calls, by their ids."""
 
     @classmethod
-    def of(cls, new_messages: Iterable[Message], offered: Toolset | None, found: list[str], reply: Reply) -> SavedTurn:
+    def from_reply(
+        cls, new_messages: Iterable[Message], offered: Toolset | None, found: list[str], reply: Reply
+    ) -> SavedTurn:
         """Save an answer of the model."""
         return cls(
-            new_messages=plain(list(new_messages), keep_bytes=True),
+            new_messages=to_plain(list(new_messages), keep_bytes=True),
             offered=None if offered is None else [tool.name for tool in offered],
             found=found,
             text=reply.text,
             stop=reply.stop,
             reason=reply.reason,
-            messages=plain(list(reply.messages), keep_bytes=True),
-            state=plain(dict(reply.state), keep_bytes=True),
-            usage=plain(dict(reply.usage)),
-            calls=[SavedCall.of(call) for call in reply.calls],
+            messages=to_plain(list(reply.messages), keep_bytes=True),
+            state=to_plain(dict(reply.state), keep_bytes=True),
+            usage=to_plain(dict(reply.usage)),
+            calls=[SavedCall.from_call(call) for call in reply.calls],
         )
 
     def reply(self) -> Reply:
@@ -99,7 +101,7 @@ class SavedTurn(Part):
         """Return the turn with these results."""
         results = list(results)
         waiting = {result.call_id: thaw(result.pending) for result in results if result.pending is not None}
-        return self.model_copy(update={"results": [*map(SavedResult.of, results)], "waiting": waiting})
+        return self.model_copy(update={"results": [*map(SavedResult.from_result, results)], "waiting": waiting})
 
 
 def run_row(key: str, context: ToolContext) -> str:
@@ -112,7 +114,7 @@ def request_digest(model: Model, messages: list[Message], tools: Toolset) -> str
     named = [getattr(model, name, None) for name in ("api", "name")]
     asked = {
         "model": [type(model).__qualname__, *(name for name in named if isinstance(name, str))],
-        "messages": without_bytes(plain(messages, keep_bytes=True)),
+        "messages": without_bytes(to_plain(messages, keep_bytes=True)),
         "tools": sorted([tool.name, tool.fingerprint] for tool in tools),
     }
     return make_call_key(("request",), asked)

@@ -21,7 +21,7 @@ from pydantic import (
 from ferrule.errors import DefinitionError
 from ferrule.models import Reply
 from ferrule.providers import Stop
-from ferrule.providers._read import plain
+from ferrule.providers._wire import to_plain
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, Text
 from ferrule.values.frozen import freeze
@@ -45,11 +45,16 @@ class SavedCall(Part):
     parent: str | None
 
     @classmethod
-    def of(cls, call: ToolCall) -> SavedCall:
+    def from_call(cls, call: ToolCall) -> SavedCall:
         """Save a call."""
-        raw = call.raw if call.raw is None or isinstance(call.raw, str) else plain(call.raw)
+        raw = call.raw if call.raw is None or isinstance(call.raw, str) else to_plain(call.raw)
         return cls(
-            id=call.id, name=call.name, arguments=raw, problem=call.problem, data=plain(call.data), parent=call.parent
+            id=call.id,
+            name=call.name,
+            arguments=raw,
+            problem=call.problem,
+            data=to_plain(call.data),
+            parent=call.parent,
         )
 
     def call(self) -> ToolCall:
@@ -104,12 +109,12 @@ class SavedResult(Part):
     approved_by: str | None = None
 
     @classmethod
-    def of(cls, result: ToolResult) -> SavedResult:
+    def from_result(cls, result: ToolResult) -> SavedResult:
         """Save a result, with its whole record except `pending`."""
         assert result.call is not None
         record = result.record()
         return cls(
-            call=SavedCall.of(result.call),
+            call=SavedCall.from_call(result.call),
             tool_name=result.tool_name,
             status=result.status,
             output=record["output"],
@@ -130,9 +135,9 @@ class SavedResult(Part):
         fields["repairs"] = tuple(self.repairs)
         call = fields["call"] = self.call.call()
         result = ToolResult(**fields)
-        told = None if self.input is None else call.replace(name=self.tool_name, arguments=self.input)
+        judged = None if self.input is None else call.replace(name=self.tool_name, arguments=self.input)
         ended_at = None if self.at is None else self.at + self.duration_ms / 1000
-        set_kernel_facts(result, (told, self.session, self.principal, ended_at, freeze(pending), self.approved_by))
+        set_kernel_facts(result, (judged, self.session, self.principal, ended_at, freeze(pending), self.approved_by))
         return result
 
     @model_validator(mode="after")
@@ -199,11 +204,13 @@ class SuspendedRun(Part):
             raise ValueError("no call waits in it")
         suspended = {saved.call.id for saved in self.results if saved.status == "suspended"}
         if suspended != self.waiting.keys():
-            raise ValueError(f"what waits is {sorted(self.waiting)}, and the suspended calls are {sorted(suspended)}")
+            raise ValueError(
+                f"the waiting calls are {sorted(self.waiting)}, and the suspended calls are {sorted(suspended)}"
+            )
         for call_id, pending in self.waiting.items():
             call = pending.get("call")
             if not isinstance(call, dict) or call.get("id") != call_id:
-                raise ValueError(f"under {call_id!r} stands what another call waits for")
+                raise ValueError(f"under {call_id!r} is the record of another call")
         return self
 
     def as_json(self) -> dict[str, Any]:
@@ -217,17 +224,17 @@ class SuspendedRun(Part):
         return Reply(self.text, calls, self.turn, self.stop, reason=self.reason, state=self.state)
 
 
-def read_suspended(given: object) -> SuspendedRun:
-    """Return the suspended run in `given`.
+def parse_suspended_run(state: object) -> SuspendedRun:
+    """Return the suspended run in `state`.
 
     Raises:
-        DefinitionError: `given` is not a suspended run.
+        DefinitionError: `state` is not a suspended run.
     """
-    if not isinstance(given, Mapping):
-        what = "None: nothing waits there" if given is None else f"{type(given).__name__}"
+    if not isinstance(state, Mapping):
+        what = "None: nothing waits there" if state is None else f"{type(state).__name__}"
         raise DefinitionError(f"resume takes a result's `suspended`, a dict (json.loads of a text), not {what}")
     try:
-        copied = json.loads(json.dumps(dict(given)))
+        copied = json.loads(json.dumps(dict(state)))
         return SuspendedRun.model_validate(with_bytes(copied))
     except ValidationError as error:
         problem = error.errors()[0]

@@ -16,7 +16,7 @@ class for all SDKs: "too many requests" is `RateLimited`, "overloaded" is `Overl
     async with models.Anthropic("claude-sonnet-5-5") as model:
         result = await run(model, model.user("What is in notes.txt?"), runner)
 
-`named("anthropic:claude-sonnet-5-5")` makes the same model from a text, such as a setting.
+`model_from_name("anthropic:claude-sonnet-5-5")` makes the same model from a text, such as a setting.
 
 The smallest model of your own, over an official SDK:
 
@@ -153,12 +153,12 @@ class Model(Protocol):
     - A parameter `on_text` of the call: a function, to be called with each chunk of text as it comes.
     - A parameter `deferred` of the call: the wire names of the tools found by search, when the loop offers a part of
     the tools. These tools come last in the toolset.
-    - A method `referred(messages)`: the wire names of the tools to which the messages refer. They are offered from the
-    start.
+    - A method `find_referred_tools(messages)`: the wire names of the tools to which the messages refer. They are
+    offered from the start.
     - A method `user(text)`: the messages in which a user says a text. The loop then reports a malformed turn without
     calls.
-    - A method `unforced()`: the same model without a choice that forces a call. The loop asks it from the second turn
-    on.
+    - A method `without_forced_choice()`: the same model without a choice that forces a call. The loop asks it from the
+    second turn on.
     - A text `api`: the name of the form of its messages. The loop then refuses a suspended run of another API.
     """
 
@@ -187,12 +187,13 @@ __all__ = [
     "Reply",
     "Scripted",
     "Step",
-    "named",
+    "model_from_name",
 ]
 
 
-def named(name: str, **options: Any) -> SdkModel:
-    """Return the model for `PROVIDER:NAME`: `named("anthropic:claude-sonnet-5-5")` is `Anthropic("claude-sonnet-5-5")`.
+def model_from_name(name: str, **options: Any) -> SdkModel:
+    """Return the model for `PROVIDER:NAME`, such as `Anthropic("claude-sonnet-5-5")` for
+    `model_from_name("anthropic:claude-sonnet-5-5")`.
 
     Use it if the model of your program is set from outside. `options` are those of the class, as in
     docs/models.md#models-and-the-loop.

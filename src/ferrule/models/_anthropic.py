@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from ferrule.definition.toolset import Toolset
 from ferrule.models import _over_sdk as sdk
-from ferrule.providers import Strict
-from ferrule.providers import anthropic as provider
+from ferrule.providers import Strict, anthropic
 
 MAX_TOKENS = 16_000
 # The parameters that `client.beta.messages.create` has and `client.messages.create` has not (anthropic 2.12).
@@ -25,9 +23,6 @@ _BETA_OPTIONS = frozenset(
         "thread",
     ]
 )
-_USAGE_NAMES = {
-    name: name for name in ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-}
 
 
 class Anthropic(sdk.SdkModel):
@@ -49,6 +44,13 @@ class Anthropic(sdk.SdkModel):
         DefinitionError: The SDK or a key is missing, or the API does not have an option.
     """
 
+    provider = anthropic
+    usage_names: ClassVar = {
+        name: name
+        for name in ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    }
+    lasting = ("container",)
+
     def __init__(
         self,
         name: str,
@@ -61,50 +63,46 @@ class Anthropic(sdk.SdkModel):
         stream: bool = True,
         **options: Any,
     ) -> None:
-        used = _client(name, base_url) if client is None else client
-
-        create = (used if _BETA_OPTIONS.isdisjoint(options) else used.beta).messages.create
-        sdk.check_options(f"anthropic:{name}", sdk.parameters_of(create), options)
-
-        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
-            found: sdk.Request = {"model": name, "max_tokens": MAX_TOKENS, "messages": list(messages), **options}
-            found |= _merged(options, state)
-            referred = provider.referred(messages)
-            definitions = provider.tools(toolset, cache=cache, **_options(toolset, later, referred))
-            found = sdk.with_tools(found, definitions)
-            if "tools" not in found and (names := sorted(_tools_in_history(messages))):
-                found |= {"tools": [_unavailable_tool(tool) for tool in names], **provider.tool_choice("none")}
-            return _with_referred(found, referred)
-
-        def _options(toolset: Toolset, later: sdk.Found, referred: list[str]) -> dict[str, Any]:
-            # The API shows a deferred definition only if the messages refer to it, and it requires at least one
-            # definition that is not deferred.
-            shown = None if later is None else [name for name in later if name in referred]
-            if shown and len(shown) == len(toolset):
-                shown = []
-            return sdk.of_offered(toolset, shown, strict=strict, deferred=deferred)
-
+        used = _make_client(name, base_url) if client is None else client
+        self._create = (used if _BETA_OPTIONS.isdisjoint(options) else used.beta).messages.create
+        sdk.check_options(f"anthropic:{name}", sdk.list_parameters(self._create), options)
         super().__init__(
-            provider,
-            name=name,
-            request=request,
-            events=lambda request: create(stream=True, **request),
-            response=lambda request: create(**request),
-            event_text=_event_text,
-            usage=partial(sdk.counts, names=_USAGE_NAMES),
-            stream=stream,
-            lasting=("container",),
-            close=used.close if client is None else None,
+            name, used, options, is_own=client is None, stream=stream, strict=strict, cache=cache, deferred=deferred
         )
 
+    def request(self, messages: sdk.Messages, toolset: Toolset, state: sdk.State, found: sdk.Found) -> sdk.Request:
+        request: sdk.Request = {"model": self.name, "max_tokens": MAX_TOKENS, "messages": list(messages)}
+        request |= self.options | _merge_state(self.options, state)
+        referred = anthropic.find_referred_tools(messages)
+        # The API shows a deferred definition only if the messages refer to it, and it requires at least one definition
+        # that is not deferred.
+        shown = None if found is None else [name for name in found if name in referred]
+        if shown and len(shown) == len(toolset):
+            shown = []
+        request = sdk.with_tools(request, self.define_tools(toolset, shown))
+        if "tools" not in request and (names := sorted(_list_tools_in_history(messages))):
+            request |= {"tools": [_make_unavailable_tool(name) for name in names], **anthropic.tool_choice("none")}
+        return _add_referred_tools(request, referred)
 
-def _merged(options: sdk.Request, state: sdk.State) -> sdk.Request:
+    def stream_events(self, request: sdk.Request) -> Any:
+        return self._create(stream=True, **request)
+
+    def send(self, request: sdk.Request) -> Any:
+        return self._create(**request)
+
+    def read_event_text(self, event: Any) -> str:
+        if event.type == "content_block_delta" and event.delta.type == "text_delta":
+            return str(event.delta.text)
+        return ""
+
+
+def _merge_state(options: sdk.Request, state: sdk.State) -> sdk.Request:
     """Return the state of the turn before. A container keeps the caller's skills."""
     given = options.get("container")
     return {"container": {**given, "id": state["container"]}} if isinstance(given, dict) and state else dict(state)
 
 
-def _client(name: str, base_url: str | None) -> Any:
+def _make_client(name: str, base_url: str | None) -> Any:
     client = sdk.import_sdk("anthropic", "anthropic").AsyncAnthropic(base_url=base_url)
     # The client itself notices it only at its first request.
     if not (client.api_key or client.auth_token or getattr(client, "credentials", None)):
@@ -112,19 +110,19 @@ def _client(name: str, base_url: str | None) -> Any:
     return client
 
 
-def _tools_in_history(messages: sdk.Messages) -> Iterable[str]:
+def _list_tools_in_history(messages: sdk.Messages) -> Iterable[str]:
     """Return the names of the tools in the history."""
     blocks = [block for message in messages if isinstance(message["content"], list) for block in message["content"]]
     return {block["name"] for block in blocks if block.get("type") == "tool_use"}
 
 
-def _with_referred(request: sdk.Request, names: Iterable[str]) -> sdk.Request:
+def _add_referred_tools(request: sdk.Request, names: Iterable[str]) -> sdk.Request:
     """Return the request with a definition for each tool to which its messages refer: the API refuses it without. For
     MCP servers, the API gets the definitions from them."""
     defined = {tool.get("name") for tool in request.get("tools", ())}
     if any(tool.get("type") == "mcp_toolset" for tool in request.get("tools", ())):
         return request
-    missing = [{**_unavailable_tool(name), "defer_loading": True} for name in names if name not in defined]
+    missing = [{**_make_unavailable_tool(name), "defer_loading": True} for name in names if name not in defined]
     if not missing:
         return request
     # The API refuses examples together with deferred tools.
@@ -132,13 +130,7 @@ def _with_referred(request: sdk.Request, names: Iterable[str]) -> sdk.Request:
     return {**request, "tools": [*others, *missing]}
 
 
-def _unavailable_tool(name: str) -> dict[str, Any]:
+def _make_unavailable_tool(name: str) -> dict[str, Any]:
     """Return a definition for a tool that is not offered any more: the API refuses a history with calls if the request
     declares no tools."""
     return {"name": name, "input_schema": {"type": "object"}}
-
-
-def _event_text(event: Any) -> str:
-    if event.type == "content_block_delta" and event.delta.type == "text_delta":
-        return str(event.delta.text)
-    return ""

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from functools import partial
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from typing import Any, ClassVar
 
 from ferrule.definition.toolset import Toolset
 from ferrule.executors import threads as pool
 from ferrule.models import _over_sdk as sdk
-from ferrule.providers import Strict
-from ferrule.providers import bedrock as provider
-
-_USAGE_NAMES = {
-    "inputTokens": "input_tokens",
-    "outputTokens": "output_tokens",
-    "cacheReadInputTokens": "cache_read_input_tokens",
-    "cacheWriteInputTokens": "cache_creation_input_tokens",
-}
+from ferrule.providers import Strict, bedrock
+from ferrule.values.result import ToolResult
 
 
 class Bedrock(sdk.SdkModel):
@@ -42,6 +34,14 @@ class Bedrock(sdk.SdkModel):
         DefinitionError: The SDK, credentials or a region are missing, or the API does not have an option.
     """
 
+    provider = bedrock
+    usage_names: ClassVar = {
+        "inputTokens": "input_tokens",
+        "outputTokens": "output_tokens",
+        "cacheReadInputTokens": "cache_read_input_tokens",
+        "cacheWriteInputTokens": "cache_creation_input_tokens",
+    }
+
     def __init__(
         self,
         name: str,
@@ -52,46 +52,56 @@ class Bedrock(sdk.SdkModel):
         cache: bool = False,
         deferred: Collection[str] = (),
         result_status: bool = True,
-        result_media: Collection[str] = provider.RESULT_MEDIA,
+        result_media: Collection[str] = bedrock.RESULT_MEDIA,
         stream: bool = True,
         **options: Any,
     ) -> None:
-        used = _client(name, base_url) if client is None else client
+        used = _make_client(name, base_url) if client is None else client
         sdk.check_options(f"bedrock:{name}", _request_fields(used), options)
-
-        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
-            found = {"modelId": name, "messages": list(messages), **options}
-            options_of_tools = sdk.of_offered(toolset, later, strict=strict, deferred=deferred)
-            definitions = provider.tools(toolset, cache=cache, **options_of_tools) or {"tools": []}
-            config = sdk.with_tools(found.pop("toolConfig", {}), definitions["tools"])
-            if "tools" not in config:
-                config = _config_of_history(messages)
-            return {**found, "toolConfig": config} if config else found
-
         super().__init__(
-            provider,
-            name=name,
-            request=request,
-            events=partial(_events, used),
-            response=lambda request: _in_thread(lambda: used.converse(**request)),
-            event_text=_event_text,
-            usage=partial(sdk.counts, names=_USAGE_NAMES),
-            answers=partial(provider.results, status=result_status, media=result_media),
-            user=_user,
-            stream=stream,
-            unforce=_unforced,
-            close=used.close if client is None else None,
+            name, used, options, is_own=client is None, stream=stream, strict=strict, cache=cache, deferred=deferred
         )
+        self._result_options: dict[str, Any] = {"status": result_status, "media": result_media}
+
+    def request(self, messages: sdk.Messages, toolset: Toolset, state: sdk.State, found: sdk.Found) -> sdk.Request:
+        request = {"modelId": self.name, "messages": list(messages), **self.options}
+        definitions = self.define_tools(toolset, found) or {"tools": []}
+        config = sdk.with_tools(request.pop("toolConfig", {}), definitions["tools"])
+        if "tools" not in config:
+            config = _make_config_of_history(messages)
+        return {**request, "toolConfig": config} if config else request
+
+    async def stream_events(self, request: sdk.Request) -> AsyncGenerator[Any, None]:
+        """Yield the events of one request. boto3 blocks, so each step runs in a thread. A cancelled task does not wait
+        for it."""
+        stream = (await _run_in_thread(lambda: self.client.converse_stream(**request)))["stream"]
+        events = iter(stream)
+        try:
+            while (event := await _run_in_thread(lambda: next(events, None))) is not None:
+                yield event
+        finally:
+            pool.run_in_thread(stream.close)  # not awaited
+
+    def send(self, request: sdk.Request) -> Any:
+        return _run_in_thread(lambda: self.client.converse(**request))
+
+    def read_event_text(self, event: Any) -> str:
+        return str(event.get("contentBlockDelta", {}).get("delta", {}).get("text", ""))
+
+    def unforce(self, request: sdk.Request, offers: bool) -> sdk.Request:
+        config = request.get("toolConfig", {})
+        if "auto" in config.get("toolChoice", {"auto": {}}):
+            return request
+        return {**request, "toolConfig": {key: value for key, value in config.items() if key != "toolChoice"}}
+
+    def results(self, results: Iterable[ToolResult], /) -> list[Any]:
+        return bedrock.results(results, **self._result_options)
+
+    def user(self, text: str, /) -> list[dict[str, Any]]:
+        return [{"role": "user", "content": [{"text": text}]}]
 
 
-def _unforced(request: sdk.Request, offers: bool) -> sdk.Request:
-    config = request.get("toolConfig", {})
-    if "auto" in config.get("toolChoice", {"auto": {}}):
-        return request
-    return {**request, "toolConfig": {key: value for key, value in config.items() if key != "toolChoice"}}
-
-
-def _client(name: str, base_url: str | None) -> Any:
+def _make_client(name: str, base_url: str | None) -> Any:
     boto3 = sdk.import_sdk("boto3", "bedrock")
     session = boto3.session.Session()
     if not (os.environ.get("AWS_BEARER_TOKEN_BEDROCK") or session.get_credentials()):
@@ -109,36 +119,16 @@ def _request_fields(client: Any) -> Collection[str] | None:
     return members if isinstance(members, Mapping) else None
 
 
-async def _events(client: Any, request: dict[str, Any]) -> AsyncGenerator[Any, None]:
-    """Yield the events of one request. boto3 blocks, so each step runs in a thread. A cancelled task does not wait for
-    it."""
-    stream = (await _in_thread(lambda: client.converse_stream(**request)))["stream"]
-    events = iter(stream)
-    try:
-        while (event := await _in_thread(lambda: next(events, None))) is not None:
-            yield event
-    finally:
-        pool.run_in_thread(stream.close)  # not awaited
-
-
-async def _in_thread(step: Callable[[], Any]) -> Any:
+async def _run_in_thread(step: Callable[[], Any]) -> Any:
     done = await pool.run_in_thread(step)
     if isinstance(done, pool.Raised):
         raise done.error
     return done
 
 
-def _config_of_history(messages: sdk.Messages) -> dict[str, Any]:
+def _make_config_of_history(messages: sdk.Messages) -> dict[str, Any]:
     """Return the tools in the history: the API refuses a history with calls if the request declares no tools."""
     blocks = [block for message in messages for block in message["content"]]
     names = sorted({block["toolUse"]["name"] for block in blocks if "toolUse" in block})
     tools = [{"toolSpec": {"name": name, "inputSchema": {"json": {"type": "object"}}}} for name in names]
     return {"tools": tools} if tools else {}
-
-
-def _user(text: str) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": [{"text": text}]}]
-
-
-def _event_text(event: Any) -> str:
-    return str(event.get("contentBlockDelta", {}).get("delta", {}).get("text", ""))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 from typing import Any, Literal
 
 from ferrule.definition.toolset import Toolset
 from ferrule.models import _over_sdk as sdk
-from ferrule.providers import cohere as provider
-
-_USAGE_NAMES = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
+from ferrule.providers import cohere
 
 
 class Cohere(sdk.SdkModel):
@@ -31,6 +28,9 @@ class Cohere(sdk.SdkModel):
         DefinitionError: The SDK or a key is missing, or the API does not have an option.
     """
 
+    provider = cohere
+    usage_path = ("usage", "tokens")
+
     def __init__(
         self,
         name: str,
@@ -42,41 +42,35 @@ class Cohere(sdk.SdkModel):
         stream: bool = True,
         **options: Any,
     ) -> None:
-        used = _client(name, base_url) if client is None else client
-
+        used = _make_client(name, base_url) if client is None else client
         # Its constructor wraps the methods of the client, so only the class shows their parameters.
-        known = sdk.parameters_of(getattr(type(used), "chat_stream", used.chat_stream))
+        known = sdk.list_parameters(getattr(type(used), "chat_stream", used.chat_stream))
         sdk.check_options(f"cohere:{name}", known, options)
+        super().__init__(name, used, options, is_own=client is None, stream=stream, strict=strict, deferred=deferred)
+        self._strict: bool | Literal["where possible"] = strict
 
-        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
-            found = {"model": name, "messages": list(messages), **options}
-            found = sdk.with_tools(
-                found, provider.tools(toolset, **sdk.of_offered(toolset, later, strict=strict, deferred=deferred))
-            )
-            is_strict = "tools" in found and provider.strict_tools(toolset, strict)
-            return {**found, "strict_tools": True} if is_strict else found
+    def request(self, messages: sdk.Messages, toolset: Toolset, state: sdk.State, found: sdk.Found) -> sdk.Request:
+        request = super().request(messages, toolset, state, found)
+        is_strict = "tools" in request and cohere.strict_tools(toolset, self._strict)
+        return {**request, "strict_tools": True} if is_strict else request
 
-        super().__init__(
-            provider,
-            name=name,
-            request=request,
-            events=lambda request: used.chat_stream(**request),
-            response=lambda request: used.chat(**request),
-            event_text=_event_text,
-            usage=partial(sdk.counts, names=_USAGE_NAMES, at=("usage", "tokens")),
-            stream=stream,
-            close=partial(used.__aexit__, None, None, None) if client is None else None,  # it has no other way
-        )
+    def stream_events(self, request: sdk.Request) -> Any:
+        return self.client.chat_stream(**request)
+
+    def send(self, request: sdk.Request) -> Any:
+        return self.client.chat(**request)
+
+    def read_event_text(self, event: Any) -> str:
+        if event.type != "content-delta":
+            return ""
+        content = getattr(getattr(event.delta, "message", None), "content", None)  # each of them may be None
+        return getattr(content, "text", None) or ""
+
+    def close_client(self) -> Any:
+        return self.client.__aexit__(None, None, None)  # it has no other way
 
 
-def _client(name: str, base_url: str | None) -> Any:
+def _make_client(name: str, base_url: str | None) -> Any:
     module = sdk.import_sdk("cohere", "cohere")
     key = sdk.key_in_environment(f"cohere:{name}", "CO_API_KEY")
     return module.AsyncClientV2(api_key=key, **({"base_url": base_url} if base_url else {}))
-
-
-def _event_text(event: Any) -> str:
-    if event.type != "content-delta":
-        return ""
-    content = getattr(getattr(event.delta, "message", None), "content", None)  # each of them may be None
-    return getattr(content, "text", None) or ""

@@ -9,7 +9,7 @@ from time import time
 from typing import Any
 
 from ferrule.models import ContextTooLong, ModelError, Overloaded, RateLimited
-from ferrule.providers._read import fields_of, read, read_text
+from ferrule.providers._wire import get_fields, read, read_text
 from ferrule.values.content import clean_text
 
 # Anthropic: "prompt is too long: N tokens > M maximum", "exceed context limit", request_too_large (413). OpenAI:
@@ -34,37 +34,37 @@ _MAY_BE_TOO_LONG = (None, 200, 400, 422, -1)
 """Statuses besides 413; Ollama's SDK has -1 for an error in a stream."""
 
 
-def model_error(error: Exception) -> ModelError | None:
+def to_model_error(error: Exception) -> ModelError | None:
     """Return the Ferrule error for an SDK's error; `None` if it is none of the three kinds."""
-    aws = fields_of(getattr(error, "response", None))
+    aws = get_fields(getattr(error, "response", None))
     status = _status(error, aws)
     # For an error in the middle of a stream, Anthropic's SDK has status 200, and only the type tells the kind.
     kinds = [getattr(error, name, None) for name in ("type", "code", "status", "error_code")]
     kind = " ".join([*(one for one in kinds if isinstance(one, str)), read_text(aws.get("Error"), "Code")]).strip()
     if status is None and not kind:  # not from an API
         return None
-    return _of(status, kind, str(error), _seconds_to_wait(error, aws))
+    return _classify_error(status, kind, str(error), _seconds_to_wait(error, aws))
 
 
-def reported_error(text: str) -> ModelError:
+def to_reported_error(text: str) -> ModelError:
     """Return the error for a text in a response or in an event of a stream: `kind: message`, or a message alone."""
     kind = text.partition(":")[0]
-    error = _of(None, text if " " in kind else kind, text, None)
+    error = _classify_error(None, text if " " in kind else kind, text, None)
     return error or ModelError(f"the API ended the turn with an error: {text}")
 
 
-def _of(status: int | None, kind: str, text: str, retry_after: float | None) -> ModelError | None:
-    told = clean_text(text)[:1_000]
+def _classify_error(status: int | None, kind: str, text: str, retry_after: float | None) -> ModelError | None:
+    shown_text = clean_text(text)[:1_000]
     if _NO_CREDIT in kind:
         return None
     # The kind goes before the status: Bedrock's ModelNotReadyException comes with 429.
     overloaded = bool(_OVERLOADED.search(kind)) or status in (503, 529)
     limited = bool(_LIMITED.search(kind)) or (status == 429 and not overloaded)
     if status == 413 or (status in _MAY_BE_TOO_LONG and _TOO_LONG.search(f"{kind} {text}")):
-        return ContextTooLong(f"the context is too long for the model: {told}")
+        return ContextTooLong(f"the context is too long for the model: {shown_text}")
     if limited:
-        return RateLimited(f"the API takes no more requests at present: {told}", retry_after)
-    return Overloaded(f"the API is overloaded: {told}", retry_after) if overloaded else None
+        return RateLimited(f"the API takes no more requests at present: {shown_text}", retry_after)
+    return Overloaded(f"the API is overloaded: {shown_text}", retry_after) if overloaded else None
 
 
 def _status(error: Exception, aws: Mapping[str, Any]) -> int | None:

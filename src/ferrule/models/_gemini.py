@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.models import _over_sdk as sdk
-from ferrule.providers import WHERE_POSSIBLE
-from ferrule.providers import gemini as provider
-from ferrule.providers._gemini_names import camel, either
-from ferrule.providers._read import fields_of
-
-_USAGE_NAMES = {
-    "prompt_token_count": "input_tokens",
-    "candidates_token_count": "output_tokens",
-    "thoughts_token_count": "reasoning_tokens",
-    "cached_content_token_count": "cached_tokens",
-}
+from ferrule.providers import WHERE_POSSIBLE, gemini
+from ferrule.providers._gemini_names import read_either, to_camel_case
+from ferrule.providers._wire import get_fields
 
 
 class Gemini(sdk.SdkModel):
@@ -43,6 +34,14 @@ class Gemini(sdk.SdkModel):
             of a turn that continues in another request).
     """
 
+    provider = gemini
+    usage_names: ClassVar = {
+        "prompt_token_count": "input_tokens",
+        "candidates_token_count": "output_tokens",
+        "thoughts_token_count": "reasoning_tokens",
+        "cached_content_token_count": "cached_tokens",
+    }
+
     def __init__(
         self,
         name: str,
@@ -54,36 +53,62 @@ class Gemini(sdk.SdkModel):
         stream: bool = True,
         **options: Any,
     ) -> None:
-        used = _client(name, base_url) if client is None else client
+        used = _make_client(name, base_url) if client is None else client
         _check(name, options)
-        options = _strict_config(options) if _is_strict(strict) else options
+        self._free_mode = "VALIDATED" if _is_strict(strict) else "AUTO"
+        options = _strict_config(options) if strict else options
+        super().__init__(name, used, options, is_own=client is None, stream=stream, deferred=deferred)
 
-        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
-            given = {"automatic_function_calling": {"disable": True}, **options}
-            definitions = provider.tools(toolset, **sdk.of_offered(toolset, later, deferred=deferred))
-            config = sdk.with_tools(given if definitions else _without_choice(given), definitions)
-            return {"model": name, "contents": list(messages), "config": config}
+    def request(self, messages: sdk.Messages, toolset: Toolset, state: sdk.State, found: sdk.Found) -> sdk.Request:
+        options = {"automatic_function_calling": {"disable": True}, **self.options}
+        definitions = self.define_tools(toolset, found)
+        config = sdk.with_tools(options if definitions else _without_choice(options), definitions)
+        return {"model": self.name, "contents": list(messages), "config": config}
 
-        super().__init__(
-            provider,
-            name=name,
-            request=request,
-            events=lambda request: used.aio.models.generate_content_stream(**request),
-            response=lambda request: used.aio.models.generate_content(**request),
-            event_text=_event_text,
-            usage=_usage,
-            stream=stream,
-            unforce=partial(_unforced, free="VALIDATED" if strict else "AUTO"),
-            close=used.aio.aclose if client is None else None,
-            user=_user,
-        )
+    def stream_events(self, request: sdk.Request) -> Any:
+        return self.client.aio.models.generate_content_stream(**request)
+
+    def send(self, request: sdk.Request) -> Any:
+        return self.client.aio.models.generate_content(**request)
+
+    def read_event_text(self, event: Any) -> str:
+        content = event.candidates[0].content if event.candidates else None
+        parts = (content.parts if content is not None else None) or ()
+        return "".join(part.text for part in parts if part.text and not part.thought)
+
+    def read_usage(self, response: Any) -> dict[str, int]:
+        usage = read_either(response, "usage_metadata", "usageMetadata")
+        counts = {ours: read_either(usage, name, to_camel_case(name)) for name, ours in self.usage_names.items()}
+        return {name: count for name, count in counts.items() if count}
+
+    def unforce(self, request: sdk.Request, offers: bool) -> sdk.Request:
+        """Return the request with a mode that lets the model answer; VALIDATED beside names of allowed tools."""
+        config = request["config"]
+        for place in ("tool_config", "toolConfig"):
+            fields = dict(get_fields(config.get(place)))
+            for inner in ("function_calling_config", "functionCallingConfig"):
+                calling = dict(get_fields(fields.get(inner)))
+                if _read_mode(calling) == "ANY":
+                    names = read_either(calling, "allowed_function_names", "allowedFunctionNames")
+                    fields[inner] = {**calling, "mode": "VALIDATED" if names else self._free_mode}
+                    config = {**config, place: fields}
+        return {**request, "config": config}
+
+    def user(self, text: str, /) -> list[dict[str, Any]]:
+        return [{"role": "user", "parts": [{"text": text}]}]
+
+    def close_client(self) -> Any:
+        return self.client.aio.aclose()
 
 
 def _check(name: str, options: Mapping[str, Any]) -> None:
     fields = sdk.import_sdk("google.genai", "gemini").types.GenerateContentConfig.model_fields
-    sdk.check_options(f"gemini:{name}", [*fields, *map(camel, fields)], options)
-    if either(options, "automatic_continuation", "automaticContinuation") is False:
-        raise DefinitionError("automatic_continuation=False leaves turns half done, which nobody here goes on with")
+    sdk.check_options(f"gemini:{name}", [*fields, *map(to_camel_case, fields)], options)
+    if read_either(options, "automatic_continuation", "automaticContinuation") is False:
+        raise DefinitionError(
+            "automatic_continuation=False is not supported, because only the SDK can join the parts of "
+            "a turn: leave it out"
+        )
 
 
 def _is_strict(strict: object) -> bool:
@@ -101,10 +126,10 @@ def _strict_config(options: Mapping[str, Any]) -> dict[str, Any]:
         DefinitionError: The options have another mode.
     """
     place = "toolConfig" if "toolConfig" in options else "tool_config"
-    fields = dict(fields_of(options.get(place)))
+    fields = dict(get_fields(options.get(place)))
     inner = "functionCallingConfig" if "functionCallingConfig" in fields else "function_calling_config"
-    calling = dict(fields_of(fields.get(inner)))
-    mode = _mode_of(calling)
+    calling = dict(get_fields(fields.get(inner)))
+    mode = _read_mode(calling)
     if mode in ("AUTO", "MODE_UNSPECIFIED"):
         raise DefinitionError(f"strict=True needs the mode VALIDATED or ANY, and {place} says {mode}: leave that out")
     if not mode:
@@ -112,34 +137,20 @@ def _strict_config(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, place: {**fields, inner: calling}}
 
 
-def _mode_of(calling: Mapping[str, Any]) -> str:
+def _read_mode(calling: Mapping[str, Any]) -> str:
     mode = calling.get("mode")
     return str(getattr(mode, "value", mode) or "").upper()
 
 
 def _without_choice(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options without those about function calls: the API refuses them if no function is declared."""
-    kept = {name: dict(fields_of(config[name])) for name in ("tool_config", "toolConfig") if name in config}
+    kept = {name: dict(get_fields(config[name])) for name in ("tool_config", "toolConfig") if name in config}
     for fields in kept.values():
         fields.pop("function_calling_config", fields.pop("functionCallingConfig", None))
     return {**config, **kept}
 
 
-def _unforced(request: sdk.Request, offers: bool, free: str) -> sdk.Request:
-    """Return the request with a mode that lets the model answer: `free`, or VALIDATED beside names of allowed tools."""
-    config = request["config"]
-    for place in ("tool_config", "toolConfig"):
-        fields = dict(fields_of(config.get(place)))
-        for inner in ("function_calling_config", "functionCallingConfig"):
-            calling = dict(fields_of(fields.get(inner)))
-            if _mode_of(calling) == "ANY":
-                names = either(calling, "allowed_function_names", "allowedFunctionNames")
-                fields[inner] = {**calling, "mode": "VALIDATED" if names else free}
-                config = {**config, place: fields}
-    return {**request, "config": config}
-
-
-def _client(name: str, base_url: str | None) -> Any:
+def _make_client(name: str, base_url: str | None) -> Any:
     genai = sdk.import_sdk("google.genai", "gemini")
     # Without retry_options, this SDK never retries.
     options = genai.types.HttpOptions(base_url=base_url, retry_options=genai.types.HttpRetryOptions())
@@ -147,18 +158,3 @@ def _client(name: str, base_url: str | None) -> Any:
         return genai.Client(http_options=options)
     except ValueError:
         raise sdk.missing_credentials(f"gemini:{name}", "set GEMINI_API_KEY") from None
-
-
-def _user(text: str) -> list[dict[str, Any]]:
-    return [{"role": "user", "parts": [{"text": text}]}]
-
-
-def _event_text(chunk: Any) -> str:
-    content = chunk.candidates[0].content if chunk.candidates else None
-    parts = (content.parts if content is not None else None) or ()
-    return "".join(part.text for part in parts if part.text and not part.thought)
-
-
-def _usage(response: Any) -> dict[str, int]:
-    usage = either(response, "usage_metadata", "usageMetadata")
-    return {ours: count for theirs, ours in _USAGE_NAMES.items() if (count := either(usage, theirs, camel(theirs)))}

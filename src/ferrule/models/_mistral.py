@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
-from ferrule.definition.toolset import Toolset
 from ferrule.models import _over_sdk as sdk
-from ferrule.providers import Strict
-from ferrule.providers import mistral as provider
+from ferrule.providers import Strict, mistral
 
-_USAGE_NAMES = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
 _FIRST_RETRY, _LAST_RETRY, _GIVE_UP = 500, 8_000, 30_000  # milliseconds
 
 
@@ -32,6 +28,9 @@ class Mistral(sdk.SdkModel):
         DefinitionError: The SDK or a key is missing, or the API does not have an option.
     """
 
+    provider = mistral
+    usage_names: ClassVar = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
+
     def __init__(
         self,
         name: str,
@@ -43,34 +42,30 @@ class Mistral(sdk.SdkModel):
         stream: bool = True,
         **options: Any,
     ) -> None:
-        used = _client(name, base_url) if client is None else client
+        used = _make_client(name, base_url) if client is None else client
+        sdk.check_options(f"mistral:{name}", sdk.list_parameters(used.chat.stream_async), options)
+        super().__init__(name, used, options, is_own=client is None, stream=stream, strict=strict, deferred=deferred)
 
-        sdk.check_options(f"mistral:{name}", sdk.parameters_of(used.chat.stream_async), options)
+    def stream_events(self, request: sdk.Request) -> Any:
+        return self.client.chat.stream_async(**request)
 
-        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
-            found = {"model": name, "messages": list(messages), **options}
-            return sdk.with_tools(
-                found, provider.tools(toolset, **sdk.of_offered(toolset, later, strict=strict, deferred=deferred))
-            )
+    def send(self, request: sdk.Request) -> Any:
+        return self.client.chat.complete_async(**request)
 
-        async def close() -> None:
-            await used.__aexit__(None, None, None)  # it has no other way
-            used.__exit__(None, None, None)
+    def read_event_text(self, event: Any) -> str:
+        chunk = event.data
+        content = chunk.choices[0].delta.content if chunk.choices else None
+        if isinstance(content, str):
+            return content
+        parts = content if isinstance(content, list) else ()
+        return "".join(part.text for part in parts if getattr(part, "type", "") == "text")
 
-        super().__init__(
-            provider,
-            name=name,
-            request=request,
-            events=lambda request: used.chat.stream_async(**request),
-            response=lambda request: used.chat.complete_async(**request),
-            event_text=_event_text,
-            usage=partial(sdk.counts, names=_USAGE_NAMES),
-            stream=stream,
-            close=close if client is None else None,
-        )
+    async def close_client(self) -> None:
+        await self.client.__aexit__(None, None, None)  # it has no other way
+        self.client.__exit__(None, None, None)
 
 
-def _client(name: str, base_url: str | None) -> Any:
+def _make_client(name: str, base_url: str | None) -> Any:
     module = sdk.import_sdk("mistralai.client", "mistral")
     retries = sdk.import_sdk("mistralai.client.utils", "mistral")
     key = sdk.key_in_environment(f"mistral:{name}", "MISTRAL_API_KEY")
@@ -78,12 +73,3 @@ def _client(name: str, base_url: str | None) -> Any:
     # Without retry_config, this SDK never retries.
     config = retries.RetryConfig("backoff", backoff, retry_connection_errors=True)
     return module.Mistral(api_key=key, server_url=base_url, retry_config=config)
-
-
-def _event_text(event: Any) -> str:
-    chunk = event.data
-    content = chunk.choices[0].delta.content if chunk.choices else None
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else ()
-    return "".join(part.text for part in parts if getattr(part, "type", "") == "text")

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
-from ferrule.definition.toolset import Toolset
 from ferrule.models import _over_sdk as sdk
-from ferrule.providers import ollama as provider
-
-_USAGE_NAMES = {"prompt_eval_count": "input_tokens", "eval_count": "output_tokens"}
+from ferrule.providers import ollama
 
 
 class Ollama(sdk.SdkModel):
@@ -32,6 +28,10 @@ class Ollama(sdk.SdkModel):
         DefinitionError: The SDK is missing, or it does not have an option.
     """
 
+    provider = ollama
+    usage_names: ClassVar = {"prompt_eval_count": "input_tokens", "eval_count": "output_tokens"}
+    usage_path = ()
+
     def __init__(
         self,
         name: str,
@@ -44,33 +44,22 @@ class Ollama(sdk.SdkModel):
         **options: Any,
     ) -> None:
         used = sdk.import_sdk("ollama", "ollama").AsyncClient(host=base_url) if client is None else client
+        sdk.check_options(f"ollama:{name}", sdk.list_parameters(getattr(used, "chat", None)), options)
+        super().__init__(name, used, options, is_own=client is None, stream=stream, deferred=deferred)
+        self.rewrite = ollama.with_text_calls if text_calls else None
 
-        sdk.check_options(f"ollama:{name}", sdk.parameters_of(getattr(used, "chat", None)), options)
+    def stream_events(self, request: sdk.Request) -> Any:
+        return self._post(request, stream=True)
 
-        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
-            found = {"model": name, "messages": list(messages), **options}
-            return sdk.with_tools(found, provider.tools(toolset, **sdk.of_offered(toolset, later, deferred=deferred)))
+    def send(self, request: sdk.Request) -> Any:
+        return self._post(request, stream=False)
 
-        super().__init__(
-            provider,
-            name=name,
-            request=request,
-            events=lambda request: _send(used, request, stream=True),
-            response=lambda request: _send(used, request, stream=False),
-            event_text=_event_text,
-            usage=partial(sdk.counts, names=_USAGE_NAMES, at=()),
-            stream=stream,
-            rewrite=provider.with_text_calls if text_calls else None,
-            close=used.close if client is None else None,
-        )
+    async def _post(self, request: sdk.Request, *, stream: bool) -> Any:
+        # The same as `chat`, but with the request unchanged: `chat` itself drops nested properties, anyOf, $ref and
+        # additionalProperties from a tool's schema (its type Tool.Function.Parameters has no place for them).
+        answer = sdk.import_sdk("ollama", "ollama").ChatResponse
+        body = {**request, "stream": stream}
+        return await self.client._request(answer, "POST", "/api/chat", json=body, stream=stream)
 
-
-async def _send(client: Any, request: sdk.Request, *, stream: bool) -> Any:
-    # The same as `chat`, but with the request unchanged: `chat` itself drops nested properties, anyOf, $ref and
-    # additionalProperties from a tool's schema (its type Tool.Function.Parameters has no place for them).
-    answer = sdk.import_sdk("ollama", "ollama").ChatResponse
-    return await client._request(answer, "POST", "/api/chat", json={**request, "stream": stream}, stream=stream)
-
-
-def _event_text(chunk: Any) -> str:
-    return chunk.message.content or ""
+    def read_event_text(self, event: Any) -> str:
+        return event.message.content or ""

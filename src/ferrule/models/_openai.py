@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.models import _over_sdk as sdk
 from ferrule.providers import Strict, openai_chat, openai_responses
-from ferrule.providers._read import text_of
+from ferrule.providers._wire import read_content_text
 
-_CHAT_USAGE_NAMES = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
-_USAGE_NAMES = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
 
 
@@ -48,6 +45,11 @@ class OpenAI(sdk.SdkModel):
             it.
     """
 
+    usage_names: ClassVar = {
+        **dict.fromkeys(("input_tokens", "prompt_tokens"), "input_tokens"),
+        **dict.fromkeys(("output_tokens", "completion_tokens"), "output_tokens"),
+    }
+
     def __init__(
         self,
         name: str,
@@ -67,36 +69,39 @@ class OpenAI(sdk.SdkModel):
             raise DefinitionError(f"api is 'responses' or 'chat', not {api!r}")
         if api == "responses" and (text_calls or not send_reasoning):
             raise DefinitionError("text_calls and send_reasoning are for api='chat': the Responses API needs neither")
-        used = _client(name, base_url) if client is None else client
-        in_chat = api == "chat"
-        provider: Any = openai_chat if in_chat else openai_responses
-        create = used.chat.completions.create if in_chat else used.responses.create
-        sdk.check_options(f"openai:{name}", sdk.parameters_of(create), options)
+        used = _make_client(name, base_url) if client is None else client
+        self._in_chat, self._send_reasoning = api == "chat", send_reasoning
+        self.provider = openai_chat if self._in_chat else openai_responses
+        self._create = used.chat.completions.create if self._in_chat else used.responses.create
+        sdk.check_options(f"openai:{name}", sdk.list_parameters(self._create), options)
+        super().__init__(name, used, options, is_own=client is None, stream=stream, strict=strict, deferred=deferred)
+        self.rewrite = openai_chat.with_text_calls if text_calls else None
 
-        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
-            sent = list(messages) if send_reasoning or not in_chat else [_without_reasoning(one) for one in messages]
-            found = {"model": name, "messages" if in_chat else "input": sent, **options}
-            if later and not in_chat and any(map(openai_responses.is_search, toolset)):
-                told = openai_responses.referred(sent)  # the API keeps these at their place in the history
-                toolset = Toolset(tool for tool in toolset if tool.wire_name not in told or tool.wire_name not in later)
-            if in_chat:
-                _check_descriptions(toolset, str(getattr(used, "base_url", "")))
-            asked = sdk.of_offered(toolset, later if in_chat or later is None else (), strict=strict, deferred=deferred)
-            return sdk.with_tools(found, provider.tools(toolset, **asked))
+    def request(self, messages: sdk.Messages, toolset: Toolset, state: sdk.State, found: sdk.Found) -> sdk.Request:
+        if self._in_chat:
+            _check_descriptions(toolset, str(getattr(self.client, "base_url", "")))
+            if not self._send_reasoning:
+                messages = [_without_reasoning(message) for message in messages]
+            return super().request(messages, toolset, state, found)
+        if found and any(map(openai_responses.is_search, toolset)):
+            # The API keeps their definitions at their place in the history.
+            defined = openai_responses.find_referred_tools(messages)
+            toolset = Toolset(tool for tool in toolset if tool.wire_name not in defined or tool.wire_name not in found)
+        definitions = self.define_tools(toolset, None if found is None else ())
+        return sdk.with_tools({"model": self.name, "input": list(messages), **self.options}, definitions)
 
-        streamed = {"stream": True, **({"stream_options": {"include_usage": True}} if in_chat else {})}
-        super().__init__(
-            provider,
-            name=name,
-            request=request,
-            events=lambda request: create(**streamed | request),
-            response=lambda request: create(**request),
-            event_text=_chat_event_text if in_chat else _event_text,
-            usage=partial(sdk.counts, names=_CHAT_USAGE_NAMES if in_chat else _USAGE_NAMES),
-            stream=stream,
-            rewrite=openai_chat.with_text_calls if text_calls else None,
-            close=used.close if client is None else None,
-        )
+    def stream_events(self, request: sdk.Request) -> Any:
+        usage = {"stream_options": {"include_usage": True}} if self._in_chat else {}
+        return self._create(**{"stream": True, **usage, **request})
+
+    def send(self, request: sdk.Request) -> Any:
+        return self._create(**request)
+
+    def read_event_text(self, event: Any) -> str:
+        if not self._in_chat:
+            return str(event.delta) if event.type in {"response.output_text.delta", "response.refusal.delta"} else ""
+        delta = event.choices[0].delta if event.choices else None
+        return read_content_text(delta.content) or getattr(delta, "refusal", None) or "" if delta is not None else ""
 
 
 def _check_descriptions(toolset: Toolset, address: str) -> None:
@@ -117,7 +122,7 @@ def _check_descriptions(toolset: Toolset, address: str) -> None:
             )
 
 
-def _client(name: str, base_url: str | None) -> Any:
+def _make_client(name: str, base_url: str | None) -> Any:
     module = sdk.import_sdk("openai", "openai")
     try:
         return module.AsyncOpenAI(base_url=base_url)
@@ -134,12 +139,3 @@ def _without_reasoning(message: Any) -> Any:
     if not isinstance(message, dict):
         return message
     return {key: value for key, value in message.items() if key not in _REASONING_FIELDS}
-
-
-def _event_text(event: Any) -> str:
-    return str(event.delta) if event.type in {"response.output_text.delta", "response.refusal.delta"} else ""
-
-
-def _chat_event_text(event: Any) -> str:
-    delta = event.choices[0].delta if event.choices else None
-    return text_of(delta.content) or getattr(delta, "refusal", None) or "" if delta is not None else ""

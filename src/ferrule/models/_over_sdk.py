@@ -8,26 +8,22 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from copy import copy
-from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from ferrule.definition.signature import read_signature
 from ferrule.errors import DefinitionError
 from ferrule.models import Message, Reply
-from ferrule.models._errors import model_error, reported_error
+from ferrule.models._errors import to_model_error, to_reported_error
 from ferrule.providers import WHERE_POSSIBLE
-from ferrule.providers._read import fields_of, plain, read, read_text
 from ferrule.providers._stream import error_in_event
+from ferrule.providers._wire import get_fields, read, read_text, to_plain
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ferrule.definition.tool import Tool
     from ferrule.definition.toolset import Toolset
-    from ferrule.providers import Stop, Strict
-    from ferrule.values.call import ToolCall
     from ferrule.values.result import ToolResult
 
 Messages: TypeAlias = Sequence[Message]
@@ -38,72 +34,96 @@ Found: TypeAlias = Sequence[str] | None
 """The wire names of the tools found by search; `None` if the toolset is whole and no part of it was selected."""
 
 
-class Stream(Protocol):
-    """A provider's reader of one turn."""
-
-    def feed(self, event: Any, /) -> Any: ...
-    def partial(self) -> dict[str, Any]: ...
-    @property
-    def error(self) -> str | None: ...
-
-
-class Provider(Protocol):
-    """The functions of a provider module that a model uses."""
-
-    @property
-    def Stream(self) -> Callable[[], Stream]: ...
-    def text(self, response: Any, /) -> str: ...
-    def calls(self, response: Any, /) -> list[ToolCall]: ...
-    def turn(self, response: Any, /) -> list[Message]: ...
-    def results(self, results: Iterable[ToolResult], /) -> list[Message]: ...
-    def stop(self, response: Any, tools: Iterable[Tool], /) -> Stop: ...
-    def reason(self, response: Any, tools: Iterable[Tool], /) -> str | None: ...
-    def state(self, response: Any, /) -> Mapping[str, Any]: ...
-
-
-def user_message(text: str) -> list[Message]:
-    """Return a user's message, in the form of most APIs."""
-    return [{"role": "user", "content": text}]
-
-
-@dataclass(eq=False, repr=False)
 class SdkModel:
     """A model over an SDK: each turn is one request.
 
     It keeps the connections of its own client until `aclose()`, or the end of `async with`. A client from outside is
     closed by its owner. Use a model in one event loop only, as the SDKs' clients.
+
+    A subclass sets `provider`, and defines `stream_events`, `send` and `read_event_text`; the other methods fit most
+    SDKs.
+
+    Args:
+        name: The model's name in the API.
+        client: The SDK's client.
+        options: More of each request.
+        is_own: Whether the model made the client, and closes it.
+        stream: Whether the answer comes event by event.
+        tool_options: The options of the provider's `tools`, such as `strict` and `deferred`.
     """
 
-    provider: Provider
-    """Reads the answers."""
-    _: KW_ONLY
-    name: str = ""
-    """The model's name in the API."""
-    request: Callable[[Messages, Toolset, State, Found], Request]
-    """Makes the request from the messages, the tools, the state of the turn before, and the names of the tools found
-    since."""
-    events: Callable[[Request], Any]
-    """Sends a request and returns the events of its answer: an async iterator, or an awaitable of one."""
-    response: Callable[[Request], Awaitable[Any]]
-    """Sends a request and returns its whole answer."""
-    event_text: Callable[[Any], str]
-    """Returns the text in an event; empty if it has none."""
-    usage: Callable[[Any], Mapping[str, Any]]
-    """Returns the counts in a response."""
-    answers: Callable[[Iterable[ToolResult]], list[Message]] | None = None
-    """Writes the messages that answer the calls; by default the provider's `results`."""
-    user: Callable[[str], list[Message]] = user_message
-    """Returns the messages in which the user says a text."""
-    stream: bool = True
-    """Whether the answer comes event by event."""
+    provider: Any
+    """The provider module, which reads the answers."""
+    usage_names: ClassVar[Mapping[str, str]] = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
+    """Ferrule's names for the counts in a response."""
+    usage_path: Sequence[str] = ("usage",)
+    """The place of the counts in a response."""
     lasting: Collection[str] = ()
     """The names of the state values that stay valid if an answer does not mention them."""
     rewrite: Callable[[Any, Toolset], Any] | None = None
     """Changes a response before it is read, with the offered tools."""
-    unforce: Callable[[Request, bool], Request] | None = None
-    """Replaces `unforced_request`, if the choice has another place in a request."""
-    close: Callable[[], object] | None = None
-    """Closes the client; may return an awaitable."""
+
+    def __init__(
+        self, name: str, client: Any, options: Request, *, is_own: bool, stream: bool, **tool_options: Any
+    ) -> None:
+        self.name = name
+        self.client = client
+        self.options = options
+        self.stream = stream
+        self._is_own = is_own
+        self._tool_options = tool_options
+        self._is_unforced = False
+
+    def stream_events(self, request: Request) -> Any:
+        """Send a request and return the events of its answer: an async iterator, or an awaitable of one."""
+        raise NotImplementedError
+
+    def send(self, request: Request) -> Awaitable[Any]:
+        """Send a request and return its whole answer."""
+        raise NotImplementedError
+
+    def read_event_text(self, event: Any) -> str:
+        """Return the text in an event; empty if it has none."""
+        raise NotImplementedError
+
+    def read_usage(self, response: Any) -> Mapping[str, Any]:
+        """Return the counts in a response."""
+        record = reduce(read, self.usage_path, response)
+        counts = [(ours, read(record, theirs)) for theirs, ours in self.usage_names.items()]
+        return {name: int(count) for name, count in counts if isinstance(count, int | float)}
+
+    def request(self, messages: Messages, toolset: Toolset, state: State, found: Found) -> Request:
+        """Make the request from the messages, the tools, the state of the turn before, and the names of the tools found
+        since."""
+        request = {"model": self.name, "messages": list(messages), **self.options}
+        return with_tools(request, self.define_tools(toolset, found))
+
+    def define_tools(self, toolset: Toolset, found: Found) -> Any:
+        """Return the definitions for a request. For a selected toolset, leave out the names in the model's own options
+        that it does not have."""
+        options = self._tool_options
+        if found is not None:
+            options = {key: _filter_names(value, toolset) for key, value in options.items()}
+            options["deferred"] = [*options["deferred"], *found]
+        return self.provider.tools(toolset, **options)
+
+    def unforce(self, request: Request, offers: bool) -> Request:
+        """Return the request with a choice that forces no call.
+
+        Args:
+            offers: Whether the loop offers tools. If not, a choice may name one that is not in the request.
+        """
+        choice = _unforce_choice(request.get("tool_choice"), offers)
+        rest = {key: value for key, value in request.items() if key != "tool_choice"}
+        return rest if choice is None else {**rest, "tool_choice": choice}
+
+    def close_client(self) -> Any:
+        """Close the client; may return an awaitable."""
+        return self.client.close()
+
+    def user(self, text: str, /) -> list[Message]:
+        """Return the messages in which the user says a text."""
+        return [{"role": "user", "content": text}]
 
     async def __call__(
         self,
@@ -129,9 +149,11 @@ class SdkModel:
             ModelError: The API reported another error in the middle of a turn.
         """
         request = self.request(messages, toolset, state or {}, deferred)
-        response = await (self._streamed(request, on_text) if self.stream else self._whole(request))
-        provider, usage = self.provider, self.usage(response)
-        raw = response if self.stream else plain(response)
+        if self._is_unforced:
+            request = self.unforce(request, bool(toolset))
+        response = await (self._stream_response(request, on_text) if self.stream else self._fetch_response(request))
+        provider, usage = self.provider, self.read_usage(response)
+        raw = response if self.stream else to_plain(response)
         if self.rewrite is not None:
             response = self.rewrite(response, toolset)
         text = provider.text(response)
@@ -149,22 +171,22 @@ class SdkModel:
             raw,
         )
 
-    async def _streamed(self, request: Request, on_text: OnText | None) -> dict[str, Any]:
+    async def _stream_response(self, request: Request, on_text: OnText | None) -> dict[str, Any]:
         stream = self.provider.Stream()
-        async with aclosing(_events_of(self.events, request)) as events:
+        async with aclosing(_iterate_events(self.stream_events, request)) as events:
             async for event in events:
                 stream.feed(event)
-                if on_text is not None and (chunk := self.event_text(event)):
+                if on_text is not None and (chunk := self.read_event_text(event)):
                     on_text(chunk)
         if stream.error is not None:
-            raise reported_error(stream.error)
-        return stream.partial()
+            raise to_reported_error(stream.error)
+        return stream.partial()  # type: ignore[no-any-return]
 
-    async def _whole(self, request: Request) -> Any:
+    async def _fetch_response(self, request: Request) -> Any:
         with _errors_of_the_sdk():
-            response = await self.response(request)
+            response = await self.send(request)
         if (error := error_in_event(response)) is not None:
-            raise reported_error(error)
+            raise to_reported_error(error)
         return response
 
     @property
@@ -174,26 +196,24 @@ class SdkModel:
 
     def results(self, results: Iterable[ToolResult], /) -> list[Message]:
         """Return the messages that answer the calls of a turn."""
-        return (self.answers or self.provider.results)(results)
+        return self.provider.results(results)  # type: ignore[no-any-return]
 
-    def referred(self, messages: Messages) -> list[str]:
+    def find_referred_tools(self, messages: Messages) -> list[str]:
         """Return the wire names of the tools to which the messages refer, because an earlier search found them. Only
         some APIs store that."""
-        names: Callable[[Messages], list[str]] | None = getattr(self.provider, "referred", None)
+        names: Callable[[Messages], list[str]] | None = getattr(self.provider, "find_referred_tools", None)
         return [] if names is None else names(messages)
 
-    def unforced(self) -> SdkModel:
+    def without_forced_choice(self) -> SdkModel:
         """Return this model without a `tool_choice` that forces a call: the model may answer with a text. The loop asks
         it from the second turn on."""
-        unforced, unforce = copy(self), self.unforce or unforced_request
-        unforced.request = lambda messages, toolset, *rest: unforce(
-            self.request(messages, toolset, *rest), bool(toolset)
-        )
+        unforced = copy(self)
+        unforced._is_unforced = True
         return unforced
 
     async def aclose(self) -> None:
         """Close the client, if the model made it."""
-        if self.close is not None and inspect.isawaitable(closing := self.close()):
+        if self._is_own and inspect.isawaitable(closing := self.close_client()):
             await closing
 
     async def __aenter__(self) -> SdkModel:
@@ -207,17 +227,17 @@ class SdkModel:
 
 @contextmanager
 def _errors_of_the_sdk() -> Iterator[None]:
-    """Convert an SDK's error raised inside the block, if `model_error` knows its kind."""
+    """Convert an SDK's error raised inside the block, if `to_model_error` knows its kind."""
     try:
         yield
     except Exception as error:
-        known = model_error(error)
+        known = to_model_error(error)
         if known is None:
             raise
         raise known from error
 
 
-async def _events_of(send: Callable[[Request], Any], request: Request) -> AsyncGenerator[Any, None]:
+async def _iterate_events(send: Callable[[Request], Any], request: Request) -> AsyncGenerator[Any, None]:
     """Yield the events of an SDK's stream, and close its connection with them."""
     with _errors_of_the_sdk():
         opened = send(request)
@@ -244,20 +264,11 @@ def import_sdk(module: str, extra: str) -> Any:
         ) from None
 
 
-def of_offered(toolset: Toolset, found: Found, *, deferred: Collection[str], **strict: Strict) -> dict[str, Any]:
-    """Return the options of a provider's `tools`: the model's own, and the found tools. For a selected toolset, leave
-    out the names that it does not have."""
-    if found is None:
-        return {"deferred": deferred, **strict}
-
-    def chosen(names: Collection[str]) -> list[str]:
-        return [name for name in ((names,) if isinstance(names, str) else names) if name in toolset]
-
-    kept: dict[str, Strict] = {
-        key: names if isinstance(names, bool) or names == WHERE_POSSIBLE else chosen(names)
-        for key, names in strict.items()
-    }
-    return {"deferred": [*chosen(deferred), *found], **kept}
+def _filter_names(names: Any, toolset: Toolset) -> Any:
+    """Return those of the names that the toolset has. Any other value of an option stays."""
+    if isinstance(names, bool) or names == WHERE_POSSIBLE:
+        return names
+    return [name for name in ((names,) if isinstance(names, str) else names) if name in toolset]
 
 
 _NEED_TOOLS = ("tool_choice", "parallel_tool_calls", "strict_tools", "tool_config", "toolConfig")
@@ -272,32 +283,21 @@ def with_tools(request: Mapping[str, Any], definitions: Iterable[Any]) -> Reques
     return {**rest, "tools": tools} if tools else rest
 
 
-def unforced_request(request: Request, offers: bool) -> Request:
-    """Return the request with a `tool_choice` that forces no call.
-
-    Args:
-        offers: Whether the loop offers tools. If not, a choice may name one that is not in the request.
-    """
-    choice = _unforced_choice(request.get("tool_choice"), offers)
-    rest = {key: value for key, value in request.items() if key != "tool_choice"}
-    return rest if choice is None else {**rest, "tool_choice": choice}
-
-
-def _unforced_choice(choice: Any, offers: bool) -> Any:
+def _unforce_choice(choice: Any, offers: bool) -> Any:
     """Return a choice with the other restrictions of `choice`, or None if it has none."""
     word = choice if isinstance(choice, str) else read_text(choice, "type")
     if word.lower() in ("auto", "none"):
         return choice
-    fields = fields_of(choice)
+    fields = get_fields(choice)
     if word == "allowed_tools":  # OpenAI's list of the tools that may be called
-        inner = {**fields_of(fields.get("allowed_tools", choice)), "mode": "auto"}
+        inner = {**get_fields(fields.get("allowed_tools", choice)), "mode": "auto"}
         allowed = {**fields, "allowed_tools": inner} if "allowed_tools" in fields else inner
         return allowed if offers else None
     one_at_a_time = fields.get("disable_parallel_tool_use")  # Anthropic's, which has no other place
     return {"type": "auto", "disable_parallel_tool_use": True} if one_at_a_time else None
 
 
-def parameters_of(send: Any) -> list[str] | None:
+def list_parameters(send: Any) -> list[str] | None:
     """Return the parameter names of the SDK's function; `None` if they are unknown, as with a wrapped function."""
     try:
         parameters = read_signature(send).parameters.values()
@@ -341,10 +341,3 @@ def key_in_environment(model: str, variable: str) -> str:
     if not key:
         raise missing_credentials(model, f"set {variable}")
     return key
-
-
-def counts(response: Any, names: Mapping[str, str], at: Sequence[str] = ("usage",)) -> dict[str, int]:
-    """Return the counts in a response's record at the path `at`, under Ferrule's names."""
-    record = reduce(read, at, response)
-    found = {ours: read(record, theirs) for theirs, ours in names.items()}
-    return {name: int(count) for name, count in found.items() if isinstance(count, int | float)}

@@ -96,13 +96,13 @@ class Scripted:
     async def __call__(
         self, messages: Messages, toolset: Toolset, /, *, state: Mapping[str, Any] | None = None
     ) -> Reply:
-        self.requests.append(Request(self._kept(list(messages)), toolset, state or {}))
+        self.requests.append(Request(self._copy_messages(list(messages)), toolset, state or {}))
         await asyncio.sleep(self._pause)
         if self._turns == len(self._steps):
             self._asked_beyond = True
             raise DefinitionError(
                 f"the script has {len(self._steps)} steps, and the model was asked once more; "
-                f"the last message was {_last(messages)!r}"
+                f"the last message was {_get_last(messages)!r}"
             )
         step = self._steps[self._turns]
         self._turns += 1
@@ -131,7 +131,7 @@ class Scripted:
         """
         model = cls((), pause=pause)
         if isinstance(recorded, RecordedRun):
-            model._steps = [model._again(reply) for reply in recorded.replies]
+            model._steps = [model._repeat_reply(reply) for reply in recorded.replies]
             ended = not (recorded.replies and recorded.replies[-1].calls)
         else:
             model._steps, ended = [[call] for call in _recorded_calls(recorded, tools)], False
@@ -140,12 +140,12 @@ class Scripted:
         model._steps += [] if ended else ["The recorded run ends here."]
         return model
 
-    def _again(self, reply: Reply) -> Reply:
+    def _repeat_reply(self, reply: Reply) -> Reply:
         """Return the same turn in this model's own messages."""
         calls = [ToolCall(call.id, call.name, call.raw, problem=call.problem) for call in reply.calls]
         return replace(self._reply((reply.text, calls)), stop=reply.stop, reason=reply.reason)
 
-    def _kept(self, messages: list[Message]) -> list[Message]:
+    def _copy_messages(self, messages: list[Message]) -> list[Message]:
         """Return a copy of the messages. If they begin with all messages of the last request, share those copies."""
         before = self.requests[-1].messages if self.requests else []
         if messages[: len(before)] != before:
@@ -258,5 +258,5 @@ def _call_message(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.raw}}
 
 
-def _last(messages: Messages) -> Any:
+def _get_last(messages: Messages) -> Any:
     return messages[-1] if messages else None

@@ -48,7 +48,8 @@ their places in each API's request. The smallest module, for an API that wants a
     def results(results):
         return [{"id": result.call_id, "text": result.error or result.text} for result in results]
 
-If messages store the tools found by a search tool, a module also has `referred(messages)`: the names of those tools.
+If messages store the tools found by a search tool, a module also has `find_referred_tools(messages)`: the names of
+those tools.
 
 The messages in the history always have that API's own form; Ferrule does not translate between two APIs.
 """

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from ferrule.definition.tool import Tool, to_wire_name
 from ferrule.errors import DefinitionError
 from ferrule.providers import Stop
-from ferrule.providers._read import NAME, arguments, fields_of, ids_of, mark_repeats, name_of
 from ferrule.providers._text_calls import holds_text_call
+from ferrule.providers._wire import NAME, get_fields, list_ids, mark_repeats, read_arguments, read_name
 from ferrule.values.call import ToolCall
 
 ResponseT = TypeVar("ResponseT")
@@ -63,7 +63,7 @@ class End(NamedTuple):
     details: str = ""
 
 
-def stop_of(api: Api, end: End) -> Stop:
+def classify_stop(api: Api, end: End) -> Stop:
     """Return why the model stopped."""
     stop: Stop = "other" if end.open else api.stops.get(end.word, "other") if end.word else "end"
     if stop not in _COMPLETE:
@@ -75,10 +75,10 @@ def stop_of(api: Api, end: End) -> Stop:
     return "refused" if end.refused else "end"
 
 
-def reason_of(api: Api, end: End) -> str | None:
+def explain_stop(api: Api, end: End) -> str | None:
     """Return why the answer is missing or incomplete, in the API's own words if it has some; `None` if the model ended
     or made calls."""
-    stop = stop_of(api, end)
+    stop = classify_stop(api, end)
     if stop in _COMPLETE:
         return None
     if end.details.strip():
@@ -106,22 +106,24 @@ class ReadReason(Protocol):
     def __call__(self, response: Any, tools: Iterable[Tool] = ()) -> str | None: ...
 
 
-def ending(api: Api, end: Callable[[ResponseT], End], text: Callable[[ResponseT], str]) -> tuple[ReadStop, ReadReason]:
+def make_stop_readers(
+    api: Api, end: Callable[[ResponseT], End], text: Callable[[ResponseT], str]
+) -> tuple[ReadStop, ReadReason]:
     """Make the functions `stop` and `reason` of a provider module from functions that read a response's end and its
     text."""
 
     def stop(response: Any, tools: Iterable[Tool] = ()) -> Stop:
         """Return why the model stopped. With the offered `tools`, JSON in the text that calls one is `"malformed"`
         too."""
-        found = stop_of(api, end(response))
+        found = classify_stop(api, end(response))
         return "malformed" if found == "end" and holds_text_call(text(response), tools) else found
 
     def reason(response: Any, tools: Iterable[Tool] = ()) -> str | None:
         """Return why the answer is missing or incomplete; `None` if the model ended or made calls."""
         found = end(response)
-        if stop_of(api, found) == "end" and holds_text_call(text(response), tools):
+        if classify_stop(api, found) == "end" and holds_text_call(text(response), tools):
             return "it wrote a call as text, and there is no call"
-        return reason_of(api, found)
+        return explain_stop(api, found)
 
     return stop, reason
 
@@ -142,7 +144,7 @@ _ENDS_EARLY: Mapping[Stop, str] = MappingProxyType(
 )
 
 
-def problem_of(api: Api, end: End) -> str | None:
+def find_turn_problem(api: Api, end: End) -> str | None:
     """Return the `problem` of all calls of a turn; `None` if the turn came to its end."""
     if end.open:
         return not_run_problem(_no_end(api, end))
@@ -175,34 +177,33 @@ def read_calls(
     items: Sequence[Mapping[str, Any]],
     key: str,
     read_one: Callable[[str, Any, str | None], ToolCall],
-    end: Callable[[Any], End] | None,
-    ids: Callable[[Any, Sequence[Mapping[str, Any]], str], Sequence[str]] = ids_of,
+    end: Callable[[Any], End],
+    ids: Callable[[Any, Sequence[Mapping[str, Any]], str], Sequence[str]] = list_ids,
 ) -> list[ToolCall]:
     """Return the calls in `items` of `response`, each read by `read_one(id, item, problem)`.
 
     Args:
         key: The key of an item's id.
-        end: Reads the end of the response; `None` if the response is known to have ended.
+        end: Reads the end of the response.
         ids: Returns the ids, from the response, the items and the key.
     """
     if not items:
         return []
-    problem = None if end is None else problem_of(api, end(response))
+    problem = find_turn_problem(api, end(response))
     found = [read_one(id, item, problem) for id, item in zip(ids(response, items, key), items, strict=True)]
     return mark_repeats(found, items, key)
 
 
 def read_function_call(id: str, item: Any, problem: str | None) -> ToolCall:
     """Read a call in the form `{"function": {"name", "arguments"}}`."""
-    function = item.get("function")
-    function = function if type(function) is dict else fields_of(function)
-    return ToolCall(id, name_of(function), arguments(function.get("arguments")), problem=problem)
+    function = get_fields(item.get("function"))
+    return ToolCall(id, read_name(function), read_arguments(function.get("arguments")), problem=problem)
 
 
 # Options of a request
 
 
-def chosen(api: Api, choice: str, parallel: bool, only: Iterable[str] | None) -> tuple[str | None, list[str]]:
+def resolve_choice(api: Api, choice: str, parallel: bool, only: Iterable[str] | None) -> tuple[str | None, list[str]]:
     """Return the API's word for `choice`, or `None` if that is a tool's name; and the wire names for the request: those
     of `only`, or that name's.
 

@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ferrule.providers._read import (
-    fields_of,
-    fields_of_each,
-    known_id,
-    name_in_history,
-    name_of,
-    object_text,
-    plain,
-    read,
-    sent_names,
-)
+from ferrule.providers import _wire as wire
 from ferrule.providers._stream import (
     EventT,
     MessageT,
@@ -29,20 +19,20 @@ from ferrule.providers._stream import (
 )
 
 
-def calls_in_history(
+def write_calls_for_history(
     calls: Iterable[Mapping[str, Any]],
-    name: Callable[[str], str] = name_in_history,
-    arguments: Callable[[Any], Any] = object_text,
+    name: Callable[[str], str] = wire.format_name,
+    arguments: Callable[[Any], Any] = wire.to_object_text,
 ) -> None:
     """Write the name and the arguments of each call in the form that the API accepts in a history."""
     for call in calls:
         function = call.get("function")
         if isinstance(function, dict):
-            function["name"] = name(name_of(function))
+            function["name"] = name(wire.read_name(function))
             function["arguments"] = arguments(function.get("arguments"))
 
 
-def choice_fields(tool_choice: Any, parallel: bool) -> Any:
+def format_choice(tool_choice: Any, parallel: bool) -> Any:
     """Return `tool_choice` as keyword arguments, with the switch against parallel calls unless `parallel`."""
     return {"tool_choice": tool_choice} | ({} if parallel else {"parallel_tool_calls": False})
 
@@ -57,14 +47,12 @@ class ChatStream(TurnStream[EventT, MessageT]):
     _message()           the message so far, without its calls
     """
 
-    __slots__ = ("_finish_reason", "_head", "_streamed_calls", "_text", "_usage")
+    __slots__ = ("_finish_reason", "_head", "_streamed_calls", "_usage")
 
     def __init__(self) -> None:
         super().__init__()
         self._head: dict[str, Any] = {}
         self._usage: Any = None
-        self._text: list[str] | None = None
-        """The chunks of the unfinished text."""
         self._streamed_calls = StreamedCalls()
         self._finish_reason: str | None = None
 
@@ -74,41 +62,11 @@ class ChatStream(TurnStream[EventT, MessageT]):
     def _message(self) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _append_chunk(self, event: Any) -> bool:
-        fields = _chunk_fields(event)
-        choice = fields_of(*fields["choices"])
-        delta = choice["delta"]
-        names, delta = sent_names(delta), delta if type(delta) is dict else delta.__dict__
-        if len(names) != 1 + ("role" in names) or "error" in fields or "error" in choice or not self._head:
-            return False
-        if choice.get("finish_reason") is not None or choice.get("index") or fields.get("usage") is not None:
-            return False
-        text = delta.get("content")
-        if type(text) is str and self._text is not None:
-            self._text.append(text)
-            return True
-        return text is None and self._append_arguments(*delta["tool_calls"])
-
-    def _append_arguments(self, item: Any) -> bool:
-        """Add a chunk with nothing but arguments to a call known by its index. Return whether it was such a chunk."""
-        more = item.keys() - _CALL_FIELDS if type(item) is dict else item.__pydantic_extra__
-        item = item if type(item) is dict else item.__dict__  # `fields_of` takes 0.1 µs more, for each
-        called, id = item["function"], item.get("id")
-        called = called if type(called) is dict else called.__dict__
-        call = self._streamed_calls.by_index[item.get("index")]
-        text, name = called["arguments"], called.get("name")
-        if more or (id and id != call.id):
-            return False
-        if type(text) is str and text and (not name or (id and name == call.name)):
-            call.arguments.append(text)
-            return True
-        return False
-
-    def _apply(self, event: Any) -> None:
+    def _read_event(self, event: Any) -> None:
         fields = _chunk_fields(event)
         if not self._head:
             self._read_head(fields)
-        for choice in fields_of_each(fields.get("choices")):
+        for choice in wire.list_fields(fields.get("choices")):
             if not choice.get("index"):
                 self._add_choice(choice)
         if fields.get("usage") is not None:
@@ -118,37 +76,39 @@ class ChatStream(TurnStream[EventT, MessageT]):
         """Read the fields beside the choices in the first chunk. Every other chunk repeats them."""
         for key in ("id", "created", "model", "service_tier", "system_fingerprint"):
             if chunk.get(key) is not None:
-                self._head[key] = plain(chunk[key])
+                self._head[key] = wire.to_plain(chunk[key])
 
     def _add_choice(self, choice: Mapping[str, Any]) -> None:
-        self._add_delta(fields_of(choice.get("delta")))
+        self._add_delta(wire.get_fields(choice.get("delta")))
         if choice.get("finish_reason") is not None:
             self._finish_reason = chunk_text(choice["finish_reason"])
         if choice.get("error"):  # OpenRouter's place for it
             self._error = describe_api_error(choice["error"])
 
     def _add_calls(self, items: Any) -> None:
-        taken: set[StreamedCall] = set()
+        calls_in_event: set[StreamedCall] = set()
         for item in items if isinstance(items, list) else ():
-            if fields_of(item):
-                self._add_call_delta(item, taken)
+            if wire.get_fields(item):
+                self._add_call_delta(item, calls_in_event)
 
-    def _add_call_delta(self, item: Any, taken: set[StreamedCall]) -> None:
-        fields = fields_of(item)
+    def _add_call_delta(self, item: Any, calls_in_event: set[StreamedCall]) -> None:
+        fields = wire.get_fields(item)
         # Mistral's SDK has a default of 0 for a missing index.
-        index = as_index(fields.get("index")) if "index" in sent_names(item) else None
+        index = as_index(fields.get("index")) if "index" in wire.list_sent_fields(item) else None
         function, custom = fields.get("function"), fields.get("custom")
         kind, inner = ("custom", custom) if function is None and custom is not None else ("function", function)
-        given = read(inner, "input" if kind == "custom" else "arguments")
-        call = self._streamed_calls.add(known_id(fields.get("id")), index, read(inner, "name"), given, taken)
+        given = wire.read(inner, "input" if kind == "custom" else "arguments")
+        call = self._streamed_calls.add(
+            wire.parse_id(fields.get("id")), index, wire.read(inner, "name"), given, calls_in_event
+        )
         if inner is not None:
             call.kind = kind
-        merge_delta(call.more, {key: plain(fields[key]) for key in fields.keys() - _CALL_FIELDS})
+        merge_delta(call.more, {key: wire.to_plain(fields[key]) for key in fields.keys() - _CALL_FIELDS})
 
-    def _assembled(self) -> dict[str, Any]:
+    def _assemble(self) -> dict[str, Any]:
         message = self._message()
         if self._streamed_calls:
-            message["tool_calls"] = self._streamed_calls.assembled()
+            message["tool_calls"] = self._streamed_calls.assemble()
         choice = {"index": 0, "message": message, "finish_reason": self._finish_reason}
         usage = {} if self._usage is None else {"usage": self._usage}
         return {"object": "chat.completion", **self._head, "choices": [choice], **usage}
@@ -156,5 +116,5 @@ class ChatStream(TurnStream[EventT, MessageT]):
 
 def _chunk_fields(event: Any) -> Mapping[str, Any]:
     """Return the fields of a chunk; Mistral's SDK wraps it."""
-    fields = fields_of(event)
-    return fields_of(fields["data"]) if "data" in fields else fields
+    fields = wire.get_fields(event)
+    return wire.get_fields(fields["data"]) if "data" in fields else fields

@@ -7,31 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ferrule.providers._api import Api, End, ending, not_run_problem, read_calls
-from ferrule.providers._gemini_names import GEMINI_NAME, camel, either
-from ferrule.providers._gemini_paths import PartialCall
-from ferrule.providers._read import (
-    WEB,
-    answered_call,
-    arguments,
-    base64_text,
-    block_text,
-    error_text,
-    fetched_address,
-    fields_of,
-    ids_of,
-    known_id,
-    lossless_json,
-    media_type,
-    name_in_history,
-    name_of,
-    object_value,
-    plain,
-    read,
-    read_list,
-    read_text,
-    sent_names,
-)
+from ferrule.providers import _wire as wire
+from ferrule.providers._api import Api, End, make_stop_readers, not_run_problem, read_calls
+from ferrule.providers._gemini_names import GEMINI_NAME, read_either, to_camel_case
 from ferrule.providers._stream import Readers, TurnStream, continue_text, merged_value
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, clean_text, to_jsonable
@@ -68,60 +46,49 @@ API = Api(
 
 
 def _candidate(response: Any) -> Mapping[str, Any]:
-    candidates = fields_of(response).get("candidates")
-    return fields_of(candidates[0]) if isinstance(candidates, list) and candidates else {}
+    candidates = wire.get_fields(response).get("candidates")
+    return wire.get_fields(candidates[0]) if isinstance(candidates, list) and candidates else {}
 
 
-def _function_calls(candidate: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _list_calls(candidate: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the function calls of a candidate in one form, so that their derived ids are the same in any spelling."""
-    content = candidate.get("content")
-    parts = (content if type(content) is dict else fields_of(content)).get("parts")
     found = []
-    for part in parts if isinstance(parts, list) else ():
-        seen = part if type(part) is dict else fields_of(part)
-        call = seen.get("functionCall") or seen.get("function_call")
-        call = call if type(call) is dict else fields_of(call)
-        if not call:
-            continue
-        get = call.get
-        item = {"id": get("id"), "name": get("name"), "args": get("args")}
-        if get("willContinue") or get("will_continue") or get("partialArgs") or get("partial_args"):
-            item["willContinue"] = True
-        found.append(item)
+    for part in wire.read_list(candidate.get("content"), "parts"):
+        call = wire.get_fields(read_either(part, "function_call", "functionCall"))
+        if call:
+            item = {key: call.get(key) for key in ("id", "name", "args")}
+            names = ("willContinue", "will_continue", "partialArgs", "partial_args")
+            found.append(item | ({"willContinue": True} if any(map(call.get, names)) else {}))
     return found
 
 
-def _given_or_derived_ids(response: Mapping[str, Any], requested: Sequence[Any], key: str) -> list[str]:
+def _list_ids(response: Mapping[str, Any], requested: Sequence[Any], key: str) -> list[str]:
     """Return the ids of the calls. Missing ones are derived from the response's own."""
-    return ids_of({"id": response.get("responseId") or response.get("response_id")}, requested, key)
+    return wire.list_ids({"id": response.get("responseId") or response.get("response_id")}, requested, key)
 
 
 def calls(response: Any) -> list[ToolCall]:
     """Return the calls in the first candidate, in order."""
-    seen = response if type(response) is dict else fields_of(response)
-    candidate = _candidate(seen)
-    word = candidate.get("finishReason") or candidate.get("finish_reason")
-    return read_calls(
-        API, seen, _function_calls(candidate), "id", _read_call, None if word == "STOP" else _end, _given_or_derived_ids
-    )
+    requested = _list_calls(_candidate(response))
+    return read_calls(API, wire.get_fields(response), requested, "id", _read_call, _read_end, _list_ids)
 
 
 def _read_call(id: str, call: Any, problem: str | None) -> ToolCall:
     if "willContinue" in call:
-        problem = problem or not_run_problem("not all of the arguments came")
-    return ToolCall(id, name_of(call), arguments(call["args"]), problem=problem)
+        problem = problem or not_run_problem("the API sent its arguments in parts, which this program does not join")
+    return ToolCall(id, wire.read_name(call), wire.read_arguments(call["args"]), problem=problem)
 
 
-def _end(response: Any) -> End:
+def _read_end(response: Any) -> End:
     candidate = _candidate(response)
-    word, blocked = _finish_reason(candidate), "" if candidate else _blocked(response)
+    word, blocked = _finish_reason(candidate), "" if candidate else _read_block_reason(response)
     return End(
         word,
         # From the API's reference, about a candidate: "If empty, the model has not stopped generating the tokens".
         open=not word and not blocked,
-        calls=bool(_function_calls(candidate)),
+        calls=bool(_list_calls(candidate)),
         refused=bool(blocked),
-        details=blocked or read_text(candidate, "finishMessage") or read_text(candidate, "finish_message"),
+        details=blocked or wire.read_text(candidate, "finishMessage") or wire.read_text(candidate, "finish_message"),
     )
 
 
@@ -134,37 +101,37 @@ def _enum_text(value: Any) -> str:
     if type(value) is str:
         return value
     value = getattr(value, "value", value)
-    return value if type(value) is str else read_text({"word": value}, "word")
+    return value if type(value) is str else wire.read_text({"word": value}, "word")
 
 
 def turn(response: Any) -> list[Any]:
     """Return `[{"role": "model", "parts": [...]}]`, each thought signature on its own part."""
     content = _candidate(response).get("content")
-    parts = [_part(part) for part in read_list(content, "parts")]
+    parts = [_part(part) for part in wire.read_list(content, "parts")]
     requested = [call for part in parts if isinstance(call := part.get("functionCall"), dict) and call]
-    ids = _given_or_derived_ids(fields_of(response), _function_calls({"content": {"parts": parts}}), "id")
+    ids = _list_ids(wire.get_fields(response), _list_calls({"content": {"parts": parts}}), "id")
     for id, call in zip(ids, requested, strict=True):
         call["id"] = id
-        call["name"] = name_in_history(name_of(call), API.names)
+        call["name"] = wire.format_name(wire.read_name(call), API.names)
         # The API refuses these fields of a stream in a history.
         call.pop("willContinue", None)
         call.pop("partialArgs", None)
         if "args" in call:
-            call["args"] = to_jsonable(object_value(call["args"]))
+            call["args"] = to_jsonable(wire.to_object(call["args"]))
     kept = [part for part in parts if part and part != {"text": ""}]
     return [{"role": "model", "parts": kept}] if kept else []
 
 
 def _part(part: Any) -> dict[str, Any]:
-    found = plain(part)
+    found = wire.to_plain(part)
     if not isinstance(found, dict):
         return {}
-    found = {camel(key): item for key, item in found.items() if item is not None}
+    found = {to_camel_case(key): item for key, item in found.items() if item is not None}
     if not isinstance(part, Mapping):
         _restore_base64(found)
     for key in ("functionCall", "functionResponse", "inlineData", "fileData"):
         if isinstance(found.get(key), dict):
-            found[key] = {camel(name): item for name, item in found[key].items()}
+            found[key] = {to_camel_case(name): item for name, item in found[key].items()}
     return found
 
 
@@ -177,17 +144,17 @@ def _restore_base64(part: dict[str, Any]) -> None:
 
 def text(response: Any) -> str:
     """Return the model's text, without its thoughts."""
-    parts = map(fields_of, read_list(_candidate(response).get("content"), "parts"))
-    return "".join(read_text(part, "text") for part in parts if not part.get("thought"))
+    parts = map(wire.get_fields, wire.read_list(_candidate(response).get("content"), "parts"))
+    return "".join(wire.read_text(part, "text") for part in parts if not part.get("thought"))
 
 
-stop, reason = ending(API, _end, text)
+stop, reason = make_stop_readers(API, _read_end, text)
 
 
 def state(response: Any) -> dict[str, Any]:
     """Return `{"continuation_token": token}`, in base64, for a turn that ended with `CONTINUATION`."""
     candidate = _candidate(response)
-    token = _as_base64(either(candidate, "continuation_token", "continuationToken"))
+    token = _as_base64(read_either(candidate, "continuation_token", "continuationToken"))
     known = isinstance(token, str) and _finish_reason(candidate) == "CONTINUATION"
     return {"continuation_token": clean_text(token)} if known else {}
 
@@ -197,58 +164,53 @@ def _as_base64(value: Any) -> Any:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
-def _blocked(response: Any) -> str:
+def _read_block_reason(response: Any) -> str:
     """Return why the prompt was blocked, or an empty text if it was not."""
-    feedback = either(response, "prompt_feedback", "promptFeedback")
-    reason = either(feedback, "block_reason", "blockReason")
-    message = either(feedback, "block_reason_message", "blockReasonMessage")
+    feedback = read_either(response, "prompt_feedback", "promptFeedback")
+    reason = read_either(feedback, "block_reason", "blockReason")
+    message = read_either(feedback, "block_reason_message", "blockReasonMessage")
     return ": ".join(_enum_text(part) for part in (reason, message) if part)
 
 
 def function_response(result: ToolResult) -> dict[str, Any]:
     """Return the `functionResponse` for one result."""
-    call = answered_call(result)
-    found: dict[str, Any] = {"id": call.id, "name": name_in_history(call.name, API.names)}
+    call = wire.require_call(result)
+    found: dict[str, Any] = {"id": call.id, "name": wire.format_name(call.name, API.names)}
     if result.status != "ok":
-        return found | {"response": {"error": error_text(result)}}
+        return found | {"response": {"error": wire.format_error(result)}}
     media = [(block, _media_part(block)) for block in result.content]
-    texts = [block_text(block) for block, part in media if part is None]
+    texts = [wire.format_block(block) for block, part in media if part is None]
     parts = [part for _, part in media if part is not None]
     if not parts:
-        return found | {"response": {"output": _structured("\n".join(texts))}}
+        return found | {"response": {"output": _parse_structured("\n".join(texts))}}
     output = "\n".join(texts) if texts else "see the parts of this response"
     return found | {"response": {"output": output}, "parts": parts}
 
 
 def _media_part(block: Block) -> dict[str, Any] | None:
-    kind = media_type(block) if isinstance(block, Media) else ""
+    kind = wire.get_media_type(block) if isinstance(block, Media) else ""
     if not isinstance(block, Media) or (kind not in API.images and kind != "application/pdf"):
         return None
     if block.data:
-        return {"inlineData": {"mimeType": kind, "data": base64_text(block)}}
-    address = fetched_address(block, (*WEB, "gs://"))
+        return {"inlineData": {"mimeType": kind, "data": wire.encode_base64(block)}}
+    address = wire.get_fetch_address(block, (*wire.WEB, "gs://"))
     return {"fileData": {"mimeType": kind, "fileUri": address}} if address else None
 
 
 _LONG_NUMBER = re.compile(r"\d{16}")
 
 
-def _structured(text: str) -> Any:
+def _parse_structured(text: str) -> Any:
     """Return the object or list in the JSON `text`, if it loses nothing; otherwise the text.
 
     All numbers of this API are doubles, and it reads a `$ref` as the name of one of the response's parts
     (github.com/vercel/ai/issues/14369).
     """
-    found = None if '"$ref":' in text or _LONG_NUMBER.search(text) else lossless_json(text)
+    found = None if '"$ref":' in text or _LONG_NUMBER.search(text) else wire.parse_lossless_json(text)
     return text if found is None else found
 
 
 _TEXT_ONLY = ({"text"}, {"text", "thought"})
-_TEXT_CANDIDATE = frozenset({"content", "index"})
-_SAID_AGAIN = frozenset({"candidates", "sdk_http_response"}).union(
-    *({camel(name), name} for name in ("usage_metadata", "response_id", "model_version", "create_time"))
-)
-"""The fields of a chunk besides its text that are the same in all chunks or count only in the newest."""
 _HEAD_FIELDS = frozenset({"responseId", "modelVersion", "createTime", "promptFeedback", "usageMetadata"})
 
 
@@ -259,80 +221,42 @@ class Stream(TurnStream[Any, Any], readers=READERS):
     """A `Stream` of the chunks of `streamGenerateContent`. Until one has a `finishReason`, every call has a
     `problem`."""
 
-    __slots__ = ("_by_id", "_ending", "_head", "_open_call", "_parts")
+    __slots__ = ("_ending", "_head", "_parts")
 
     def __init__(self) -> None:
         super().__init__()
         self._head: dict[str, Any] = {}
         self._parts: list[Any] = []
-        """Texts and calls that come in chunks, and all other parts unchanged."""
-        self._open_call: PartialCall | None = None
-        self._by_id: dict[str, PartialCall] = {}
+        """Texts that come in chunks, and all other parts unchanged."""
         self._ending: dict[str, Any] = {}
         """The candidate's fields besides its content."""
 
-    def _append_chunk(self, event: Any) -> bool:
-        fields = fields_of(event)
-        candidate = fields_of(fields["candidates"][0])
-        (given,) = fields_of(candidate["content"])["parts"]
-        part, last = fields_of(given), self._parts[-1]
-        text, thought = part["text"], part.get("thought") is True
-        if len(sent_names(given)) != 1 + thought or last.get("thought", False) is not thought:
-            return False
-        if not (sent_names(event) <= _SAID_AGAIN and sent_names(fields["candidates"][0]) <= _TEXT_CANDIDATE):
-            return False
-        ended = candidate.get("finishReason") or candidate.get("finish_reason")
-        if type(text) is str and not ended:
-            last["text"].append(text)
-            usage = fields.get("usageMetadata") or fields.get("usage_metadata")
-            if usage is not None:
-                self._head["usageMetadata"] = usage
-            return True
-        return False
-
-    def _apply(self, event: Any) -> None:
-        head = {camel(key): item for key, item in fields_of(event).items() if item is not None}
+    def _read_event(self, event: Any) -> None:
+        head = {to_camel_case(key): item for key, item in wire.get_fields(event).items() if item is not None}
         self._head = {key: head[key] for key in _HEAD_FIELDS & head.keys()} | self._head
         if "usageMetadata" in head:
             self._head["usageMetadata"] = head["usageMetadata"]
         candidate = _candidate(event)
-        said = {camel(key): _as_base64(item) for key, item in candidate.items() if item is not None}
+        said = {to_camel_case(key): _as_base64(item) for key, item in candidate.items() if item is not None}
         self._ending |= {key: item for key, item in said.items() if key != "content"}
-        for part in read_list(candidate.get("content"), "parts"):
+        for part in wire.read_list(candidate.get("content"), "parts"):
             self._add(part)
 
     def _add(self, part: Any) -> None:
-        seen = fields_of(part)
-        fields = sent_names(part)
+        seen = wire.get_fields(part)
+        fields = wire.list_sent_fields(part)
         text = seen.get("text")
         if fields in _TEXT_ONLY and isinstance(text, str):
             continue_text(self._parts, text, {"thought": True} if seen.get("thought") else {})
             return
-        call = either(part, "function_call", "functionCall")
-        if call is None or not self._continue(part, call):
+        call = read_either(part, "function_call", "functionCall")
+        continues = call is not None and wire.read(call, "name") is wire.read(call, "args") is None
+        if not continues:  # the arguments that come in parts are not joined
             self._parts.append(part)
 
-    def _continue(self, part: Any, call: Any) -> bool:
-        """Add a chunk of a call. Return False if it is a whole call."""
-        partial, more = either(call, "partial_args", "partialArgs"), either(call, "will_continue", "willContinue")
-        id, name = known_id(read(call, "id")), read(call, "name")
-        known = self._by_id.get(id) if id else self._open_call
-        if known is not None and name and (not known.more if id else name != known.name):
-            known = None
-        if known is None:
-            if not more and not partial:
-                return False
-            known = PartialCall(part, id, name if isinstance(name, str) else "")
-            self._parts.append(known)
-            if id:
-                self._by_id[id] = known
-        known.add(part, partial, more is True)
-        self._open_call = known if more is True else None
-        return True
-
-    def _assembled(self) -> dict[str, Any]:
+    def _assemble(self) -> dict[str, Any]:
         """Return the response so far. Parts that came whole are unchanged."""
-        parts = [_assembled_part(part) for part in self._parts]
+        parts = [_assemble_part(part) for part in self._parts]
         parts = [part for part in parts if part != {"text": ""}]
         if "promptFeedback" in self._head and not parts and "finishReason" not in self._ending:  # it was blocked
             return dict(self._head)
@@ -341,15 +265,12 @@ class Stream(TurnStream[Any, Any], readers=READERS):
 
     def partial(self) -> dict[str, Any]:
         """Return the response so far, in the form of one without a stream."""
-        found = self._assembled()
+        found = self._assemble()
         for candidate in found.get("candidates", ()):
             candidate["content"]["parts"] = [_part(part) for part in candidate["content"]["parts"]]
             candidate["finishReason"] = _finish_reason(candidate) or None
-        return plain(found)  # type: ignore[no-any-return]
+        return wire.to_plain(found)  # type: ignore[no-any-return]
 
 
-def _assembled_part(part: Any) -> Any:
-    if not isinstance(part, PartialCall):
-        return merged_value(part) if type(part) is dict and "text" in part else part
-    signed = {} if part.signature is None else _part(part.signature)
-    return {**_part(part.first), **signed, "functionCall": part.assembled()}
+def _assemble_part(part: Any) -> Any:
+    return merged_value(part) if type(part) is dict and "text" in part else part

@@ -5,41 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ferrule.providers._api import Api, End, ending, read_calls
+from ferrule.providers import _stream as streams
+from ferrule.providers import _wire as wire
+from ferrule.providers._api import Api, End, make_stop_readers, read_calls
 from ferrule.providers._gemini_names import GEMINI_NAME
-from ferrule.providers._read import (
-    answered_call,
-    arguments,
-    base64_text,
-    block_text,
-    error_text,
-    fetched_address,
-    fields_of,
-    fields_of_each,
-    fill_ids,
-    known_id,
-    media_type,
-    name_in_history,
-    name_of,
-    object_or_text,
-    object_value,
-    plain,
-    plain_list,
-    read,
-    read_text,
-    text_of,
-    text_or_parts,
-)
-from ferrule.providers._stream import (
-    Blocks,
-    Readers,
-    TurnStream,
-    as_index,
-    describe_api_error,
-    join_arguments,
-    merge_delta,
-    merged_value,
-)
+from ferrule.providers._stream import Blocks, Readers, TurnStream
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, clean_text, to_jsonable
 from ferrule.values.result import ToolResult
@@ -64,39 +34,41 @@ API = Api(
 
 
 def _call_steps(response: Any) -> list[Mapping[str, Any]]:
-    return [step for step in fields_of_each(fields_of(response).get("steps")) if step.get("type") == "function_call"]
+    return [
+        step for step in wire.list_fields(wire.get_fields(response).get("steps")) if step.get("type") == "function_call"
+    ]
 
 
 def calls(response: Any) -> list[ToolCall]:
     """Return the calls of an interaction, in order. Their `data` marks them as calls of an interaction."""
-    return read_calls(API, response, _call_steps(response), "id", _read_call, _end)
+    return read_calls(API, response, _call_steps(response), "id", _read_call, _read_end)
 
 
 def _read_call(id: str, step: Any, problem: str | None) -> ToolCall:
-    given = arguments(step.get("arguments"))
-    return ToolCall(id, name_of(step), given, problem=problem, data={"type": "function_call"})
+    given = wire.read_arguments(step.get("arguments"))
+    return ToolCall(id, wire.read_name(step), given, problem=problem, data={"type": "function_call"})
 
 
-def _end(response: Any) -> End:
-    status = read_text(response, "status")
-    errors = plain_list(read(response, "errors"))
+def _read_end(response: Any) -> End:
+    status = wire.read_text(response, "status")
+    errors = wire.to_plain_list(wire.read(response, "errors"))
     return End(
         status,
         open=status in ("", "queued", "in_progress"),
         calls=bool(_call_steps(response)),
-        details=describe_api_error(errors[0]) if errors else "",
+        details=streams.describe_api_error(errors[0]) if errors else "",
     )
 
 
 def turn(response: Any) -> list[Any]:
     """Return the steps that the model made."""
     # The caller's steps are in the history already.
-    steps = [step for step in plain_list(read(response, "steps")) if step.get("type") not in _CALLER_STEPS]
+    steps = [step for step in wire.to_plain_list(wire.read(response, "steps")) if step.get("type") not in _CALLER_STEPS]
     requested = [step for step in steps if step.get("type") == "function_call"]
-    fill_ids(response, requested, "id")
+    wire.fill_ids(response, requested, "id")
     for step in requested:
-        step["name"] = name_in_history(name_of(step), API.names)
-        step["arguments"] = to_jsonable(object_value(step.get("arguments")))
+        step["name"] = wire.format_name(wire.read_name(step), API.names)
+        step["arguments"] = to_jsonable(wire.to_object(step.get("arguments")))
     return steps
 
 
@@ -105,46 +77,46 @@ _CALLER_STEPS = ("user_input", "function_result")
 
 def text(response: Any) -> str:
     """Return the model's text."""
-    steps = fields_of_each(fields_of(response).get("steps"))
-    return "".join(text_of(step.get("content")) for step in steps if step.get("type") == "model_output")
+    steps = wire.list_fields(wire.get_fields(response).get("steps"))
+    return "".join(wire.read_content_text(step.get("content")) for step in steps if step.get("type") == "model_output")
 
 
-stop, reason = ending(API, _end, text)
+stop, reason = make_stop_readers(API, _read_end, text)
 
 
 def state(response: Any) -> dict[str, Any]:
     """Return `{"previous_interaction_id": id, "continuation_token": token}` for a turn that `requires_continuation`."""
     found = {
-        "previous_interaction_id": read(response, "id"),
-        "continuation_token": read(response, "continuation_token"),
+        "previous_interaction_id": wire.read(response, "id"),
+        "continuation_token": wire.read(response, "continuation_token"),
     }
-    if read_text(response, "status") != "requires_continuation" or not found["continuation_token"]:
+    if wire.read_text(response, "status") != "requires_continuation" or not found["continuation_token"]:
         return {}
     return {key: clean_text(value) for key, value in found.items() if isinstance(value, str) and value}
 
 
 def function_result(result: ToolResult) -> dict[str, Any]:
     """Return the `function_result` step for one result."""
-    call = answered_call(result)
+    call = wire.require_call(result)
     step: dict[str, Any] = {
         "type": "function_result",
         "call_id": call.id,
-        "name": name_in_history(call.name, API.names),
+        "name": wire.format_name(call.name, API.names),
     }
     if result.status != "ok":
-        return step | {"result": error_text(result), "is_error": True}
-    return step | {"result": text_or_parts([_content(block) for block in result.content])}
+        return step | {"result": wire.format_error(result), "is_error": True}
+    return step | {"result": wire.join_parts([_content(block) for block in result.content])}
 
 
 def _content(block: Block) -> dict[str, Any]:
     if isinstance(block, Media):
-        mime_type = media_type(block)
+        mime_type = wire.get_media_type(block)
         kind = "image" if mime_type in API.images else "document" if mime_type == "application/pdf" else None
-        address = fetched_address(block)
-        where = {"data": base64_text(block)} if block.data else {"uri": address} if address else None
+        address = wire.get_fetch_address(block)
+        where = {"data": wire.encode_base64(block)} if block.data else {"uri": address} if address else None
         if kind and where:
             return {"type": kind, "mime_type": mime_type, **where}
-    return {"type": "text", "text": block_text(block)}
+    return {"type": "text", "text": wire.format_block(block)}
 
 
 READERS = Readers(calls, text, turn, stop, reason, state)
@@ -161,71 +133,59 @@ class Stream(TurnStream[Any, Any], readers=READERS):
         self._steps: Blocks[_StreamedStep] = Blocks()
         self._completed = False
 
-    def _append_chunk(self, event: Any) -> bool:
-        fields = fields_of(event)
-        delta = fields_of(fields["delta"])
-        step, kind = self._steps.by_index[fields["index"]], delta["type"]
-        text, chunks = (delta["text"], step.text) if kind == "text" else (delta["arguments"], step.arguments)
-        if type(text) is str and chunks is not None and kind in ("text", "arguments_delta"):
-            chunks.append(text)
-            return True
-        return False
-
-    def _apply(self, event: Any) -> None:
-        event = read(event, "data", event)
-        kind = read_text(event, "event_type")
+    def _read_event(self, event: Any) -> None:
+        event = wire.read(event, "data", event)
+        kind = wire.read_text(event, "event_type")
         if kind == "step.start":
-            self._begin(as_index(read(event, "index")), plain(read(event, "step")))
+            self._begin(streams.as_index(wire.read(event, "index")), wire.to_plain(wire.read(event, "step")))
         elif kind == "step.delta":
-            index = as_index(read(event, "index"))
+            index = streams.as_index(wire.read(event, "index"))
             if index not in self._steps.by_index:
                 self._begin(index, {})
-            self._steps.by_index[index].add(plain(read(event, "delta")))
+            self._steps.by_index[index].add(wire.to_plain(wire.read(event, "delta")))
         elif kind in {"interaction.created", "interaction.completed"}:
-            found = plain(read(event, "interaction"))
+            found = wire.to_plain(wire.read(event, "interaction"))
             if kind == "interaction.created":
                 self._begin_response(self._head, found)
             self._head |= found if isinstance(found, dict) else {}
             self._completed = self._completed or kind == "interaction.completed"
             if self._head.get("status") == "failed":
-                self._error = _end(self._head).details or "the interaction failed"
-        elif kind == "interaction.status_update" and read(event, "status") == "requires_continuation":
+                self._error = _read_end(self._head).details or "the interaction failed"
+        elif kind == "interaction.status_update" and wire.read(event, "status") == "requires_continuation":
             # As in google-genai's _interactions_continuation: it ends this request too, and has a token of its own.
-            given = {"status": read(event, "status"), "continuation_token": read(event, "continuation_token")}
-            self._head |= plain(given)
+            given = {"status": wire.read(event, "status"), "continuation_token": wire.read(event, "continuation_token")}
+            self._head |= wire.to_plain(given)
             self._completed = True
 
     def _begin(self, index: int | None, start: Any) -> None:
         start = start if isinstance(start, dict) else {}
-        self._steps.begin(known_id(start.get("id")), _StreamedStep(start, index))
+        self._steps.begin(wire.parse_id(start.get("id")), _StreamedStep(start, index))
 
-    def _assembled(self) -> dict[str, Any]:
-        steps = [step.assembled() for step in self._steps] or plain_list(self._head.get("steps"))
+    def _assemble(self) -> dict[str, Any]:
+        steps = [step.assemble() for step in self._steps] or wire.to_plain_list(self._head.get("steps"))
         found = {"status": "in_progress", **self._head, "steps": steps}
         return found if self._completed else found | {"status": "in_progress"}
 
     def partial(self) -> dict[str, Any]:
         """Return the interaction so far, in the form of one without a stream."""
-        found = self._assembled()
+        found = self._assemble()
         for step in found["steps"]:
             if step.get("type") == "function_call":
-                step["arguments"] = object_or_text(step.get("arguments"))
-        return plain(found)  # type: ignore[no-any-return]
+                step["arguments"] = wire.parse_object_or_text(step.get("arguments"))
+        return wire.to_plain(found)  # type: ignore[no-any-return]
 
 
 class _StreamedStep:
     """One step: its start, and the deltas since then."""
 
-    __slots__ = ("arguments", "content", "index", "more", "start", "summary", "text")
+    __slots__ = ("arguments", "content", "index", "more", "start", "summary")
 
     def __init__(self, start: dict[str, Any], index: int | None) -> None:
         self.start = start
         self.index = index
         self.arguments: list[str] = []
-        self.content = [_to_continue(item) for item in plain_list(start.get("content"))]
-        self.summary = [_to_continue(item) for item in plain_list(start.get("summary"))]
-        self.text: list[str] | None = None
-        """The chunks of the unfinished text at the end of `content`."""
+        self.content = [_to_continue(item) for item in wire.to_plain_list(start.get("content"))]
+        self.summary = [_to_continue(item) for item in wire.to_plain_list(start.get("summary"))]
         self.more: dict[str, Any] = {}
 
     def add(self, delta: Any) -> None:
@@ -233,18 +193,16 @@ class _StreamedStep:
         if kind == "text":
             if not self.content or self.content[-1].get("type") != "text":
                 self.content.append({"type": "text"})
-            merge_delta(self.content[-1], {"text": read_text(delta, "text")})
-            self.text = self.content[-1]["text"]
+            streams.merge_delta(self.content[-1], {"text": wire.read_text(delta, "text")})
         elif kind == "arguments_delta":
-            self.arguments.append(read_text(delta, "arguments"))
+            self.arguments.append(wire.read_text(delta, "arguments"))
         elif kind == "thought_signature":
-            merge_delta(self.more, {"signature": read_text(delta, "signature")})
+            streams.merge_delta(self.more, {"signature": wire.read_text(delta, "signature")})
         elif kind == "thought_summary":
-            self._append_summary(read(delta, "content"))
+            self._append_summary(wire.read(delta, "content"))
         elif kind == "text_annotation_delta" and self.content:
-            merge_delta(self.content[-1], {"annotations": plain_list(delta.get("annotations"))})
+            streams.merge_delta(self.content[-1], {"annotations": wire.to_plain_list(delta.get("annotations"))})
         elif kind in ("image", "audio", "video", "document"):
-            self.text = None
             self.content.append(delta)
         elif isinstance(delta, dict):
             self.more |= {key: item for key, item in delta.items() if key != "type"}
@@ -252,24 +210,24 @@ class _StreamedStep:
     def _append_summary(self, content: Any) -> None:
         """Append to the summary. Adjacent texts become one."""
         last = self.summary[-1] if self.summary else {}
-        if last.get("type") == read(content, "type") == "text":
-            merge_delta(last, {"text": read_text(content, "text")})
+        if last.get("type") == wire.read(content, "type") == "text":
+            streams.merge_delta(last, {"text": wire.read_text(content, "text")})
         elif isinstance(content, dict):
             self.summary.append(_to_continue(content))
 
-    def assembled(self) -> dict[str, Any]:
-        found = {**self.start, **merged_value(self.more)}
-        text = join_arguments(self.arguments)
+    def assemble(self) -> dict[str, Any]:
+        found = {**self.start, **streams.merged_value(self.more)}
+        text = streams.join_arguments(self.arguments)
         if text.strip():
             found["arguments"] = text
         for key, items in (("content", self.content), ("summary", self.summary)):
             if items:
-                found[key] = [merged_value(item) for item in items]
+                found[key] = [streams.merged_value(item) for item in items]
         return found
 
 
 def _to_continue(item: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of `item` that `merge_delta` can continue."""
     found: dict[str, Any] = {}
-    merge_delta(found, item)
+    streams.merge_delta(found, item)
     return found

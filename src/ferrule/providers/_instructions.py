@@ -70,7 +70,7 @@ _TAGS = range(0xE0020, 0xE007F)
 """Unicode's tags: invisible copies of ASCII."""
 
 
-def hidden_in(text: str) -> str | None:
+def find_hidden_characters(text: str) -> str | None:
     """Return the invisible characters of a text, quoted with escapes, or `None` if it has none."""
     if text.isascii() and text.isprintable():
         return None
@@ -83,17 +83,17 @@ def hidden_in(text: str) -> str | None:
     return f"{len(places)} in '{shown}'" + (f", which spell {spelt[:_MOST_QUOTED]!r}" if spelt else "")
 
 
-def instructions_in(text: str) -> Iterator[tuple[str, str]]:
+def find_instructions(text: str) -> Iterator[tuple[str, str]]:
     """Yield the signs of an instruction in a text, each with a quotation."""
     if text.isidentifier():  # as most texts of a schema are
         return
-    plain = _words_read(text)
+    plain = _normalize_text(text)
     for sign, pattern in SIGNS.items():
         if (found := pattern.search(plain)) is not None:
-            yield sign, _quoted_sign(plain, found)
+            yield sign, _quote_sign(plain, found)
 
 
-def orders_about(text: str, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def find_orders(text: str, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the other tools about which a text gives orders, by their names, each with a quotation.
 
     Args:
@@ -101,7 +101,7 @@ def orders_about(text: str, names: Mapping[str, str]) -> Iterator[tuple[str, str
     """
     if not names:
         return
-    plain = _words_read(text)
+    plain = _normalize_text(text)
     for sentence in re.split(r"(?<=[.!?]) ", plain):
         if _ORDERS.search(sentence):
             words = {*re.findall(r"[\w-]+", sentence)}
@@ -109,35 +109,35 @@ def orders_about(text: str, names: Mapping[str, str]) -> Iterator[tuple[str, str
                 yield names[name], f"'{sentence[:_MOST_QUOTED]}'"
 
 
-def texts_of(tool: Tool) -> Iterator[tuple[str, str]]:
+def list_texts(tool: Tool) -> Iterator[tuple[str, str]]:
     """Yield every text in the definition of a tool, with its place in the schema or the name of its field."""
     yield "", tool.name
     yield "", tool.description
     yield "title", tool.title or ""
-    yield from _texts_below(tool.input_schema, "$")
-    yield from _texts_below(tool.output_schema, "output")
-    yield from _texts_below(tool.examples, "examples")
+    yield from _walk_texts(tool.input_schema, "$")
+    yield from _walk_texts(tool.output_schema, "output")
+    yield from _walk_texts(tool.examples, "examples")
 
 
-def _texts_below(value: Any, path: str) -> Iterator[tuple[str, str]]:
+def _walk_texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Mapping):
         for key, inner in value.items():
             yield path, key
-            yield from _texts_below(inner, f"{path}.{key}")
+            yield from _walk_texts(inner, f"{path}.{key}")
     elif isinstance(value, Sequence):
         for at, inner in enumerate(value):
-            yield from _texts_below(inner, f"{path}[{at}]")
+            yield from _walk_texts(inner, f"{path}[{at}]")
 
 
-def _words_read(text: str) -> str:
+def _normalize_text(text: str) -> str:
     """Return the text as a reader sees it: no hidden characters, one blank between words."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", re.sub(HIDDEN, "", text)).replace("’", "'")
     return " ".join(text.split())
 
 
-def _quoted_sign(text: str, found: re.Match[str]) -> str:
+def _quote_sign(text: str, found: re.Match[str]) -> str:
     begin, end = max(0, found.start() - _QUOTED_AROUND), min(len(text), found.end() + _QUOTED_AROUND)
     return f"'{'…' if begin else ''}{text[begin:end][:_MOST_QUOTED]}{'…' if end < len(text) else ''}'"

@@ -8,42 +8,15 @@ description, and the kernel enforces the original.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from ferrule.providers._schemas import (
-    ADDRESSES,
-    ANNOTATIONS,
-    CLAUDE_NAMES,
-    CONDITIONAL,
-    DEFINITIONS,
-    HOLDS,
-    MAY_BE_BARE,
-    NOISE,
-    Inexpressible,
-    Names,
-    Schema,
-    Subset,
-    Walk,
-    Written,
-    as_json,
-    bare,
-    children,
-    definition_name,
-    described,
-    distinct,
-    kinds_of,
-    merge,
-    noted,
-    one_of,
-    types_of_values,
-    values_of,
-    with_inner,
-)
+from ferrule.providers import _schemas as schemas
+from ferrule.providers._schemas import Inexpressible, Names, Schema, Subset, Walk, Written
 from ferrule.security.patterns import MAX_CHARACTERS
 from ferrule.values.frozen import FrozenDict
 
@@ -65,9 +38,8 @@ class PlainRules(Subset):
     `additionalProperties` may only be `false`."""
     root_refuses: frozenset[str] = frozenset()
     """The keywords that it refuses at the root only."""
-    references: Literal["any", "alone", "none"] = "any"
-    """The references that it follows. `"alone"`: those without other keywords, and in a circle only through an optional
-    property. `"none"`: references are written out, and a circle ends at its second round."""
+    references: bool = True
+    """Whether it follows references. If not, they are written out, and a circle ends at its second round."""
     needs_items: bool = False
     """Whether every array needs one schema for its items."""
     booleans: bool = True
@@ -81,7 +53,7 @@ class PlainRules(Subset):
     def unchanged(self) -> frozenset[str]:
         """The keywords that are sent unchanged, if their content is."""
         kept = _MAY_STAY if self.keeps is None else _MAY_STAY & self.keeps
-        return kept - ({"enum"} if self.enums else set()) - ({"$ref"} if self.references != "any" else set())
+        return kept - ({"enum"} if self.enums else set()) - (set() if self.references else {"$ref"})
 
     @cached_property
     def leaves(self) -> frozenset[str]:
@@ -94,14 +66,14 @@ class PlainRules(Subset):
     def write(self, root: FrozenDict, tool: Tool | None = None) -> Written:
         if _stays(root, self, tool):
             return Written(root)
-        found, told = _Loosening(root, self).whole()
+        found, told = _Loosening(root, self).rewrite()
         return Written(root if found == root else FrozenDict(found), told)
 
 
 # "input_schema does not support oneOf, allOf, or anyOf at the top level":
 # https://github.com/anthropics/claude-code/issues/5319. Draft 2020-12 is checked, and the rest of it passes:
 # https://github.com/openclaw/openclaw/issues/98588
-PLAIN_ANTHROPIC = PlainRules(provider="Anthropic", names=CLAUDE_NAMES)
+PLAIN_ANTHROPIC = PlainRules(provider="Anthropic", names=schemas.CLAUDE_NAMES)
 # "must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level":
 # https://github.com/langchain-ai/langchainjs/issues/9804. "array schema missing items", with prefixItems too:
 # https://github.com/AnswerDotAI/fastcore/issues/798. "is not a 'regex'" is Python's re:
@@ -111,21 +83,21 @@ PLAIN_OPENAI = PlainRules(provider="OpenAI", root_refuses=frozenset({"enum", "no
 # For other servers of this API too: Fireworks refuses boolean schemas,
 # https://github.com/grafana/mcp-grafana/issues/597
 PLAIN_CHAT = replace(PLAIN_OPENAI, booleans=False)
-# google-genai's types: the keywords, references and circles of GenerateContentConfig.response_json_schema, which is
-# assumed to hold for parameters_json_schema too; the names of FunctionDeclaration.parameters. prefixItems without
-# items: https://github.com/AnswerDotAI/fastcore/issues/798
+# google-genai's types: the keywords of GenerateContentConfig.response_json_schema, which are assumed to hold for
+# parameters_json_schema too, and its narrow rules for references, which are written out for that reason; the names of
+# FunctionDeclaration.parameters. prefixItems without items: https://github.com/AnswerDotAI/fastcore/issues/798
 PLAIN_GEMINI = PlainRules(
     provider="Gemini",
     names=Names(re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}"),
                 "it wants a letter or '_', then letters, digits and '_', 64 at most"),
     keeps=frozenset(
         [
-            *("$id", "$defs", "$ref", "$anchor", "type", "format", "title", "description", "enum", "items"),
+            *("type", "format", "title", "description", "enum", "items"),
             *("prefixItems", "minItems", "maxItems", "minimum", "maximum", "anyOf", "oneOf", "properties"),
             *("additionalProperties", "required", "propertyOrdering"),
         ]
     ),
-    references="alone",
+    references=False,
     needs_items=True,
     booleans=False,  # its Schema is a message
     enums=frozenset({str, int, float}),
@@ -135,9 +107,9 @@ PLAIN_GEMINI = PlainRules(
 # `additionalProperties: false` there, and Nova accepts it. The names are Claude's.
 PLAIN_BEDROCK = PlainRules(
     provider="Bedrock",
-    names=CLAUDE_NAMES,
+    names=schemas.CLAUDE_NAMES,
     root_keeps=frozenset({"type", "properties", "required", "additionalProperties"}),
-    references="none",
+    references=False,
 )
 PLAIN_MISTRAL = PlainRules(provider="Mistral")
 # The reference of the API asks for an object at the root: https://docs.cohere.com/reference/chat, "tools"
@@ -148,7 +120,7 @@ PLAIN_OLLAMA = PlainRules(
     provider="Ollama",
     keeps=frozenset({"anyOf", "type", "items", "description", "enum", "properties", "required"}),
     root_keeps=frozenset({"type", "properties", "required"}),
-    references="none",
+    references=False,
     needs_items=True,
     booleans=False,
 )
@@ -162,9 +134,9 @@ _MAY_STAY = frozenset(
 )
 _FOLDED = frozenset({"$ref", "anyOf"})
 """The keywords of the root that are merged into one object."""
-_LOOKED_INTO = frozenset({*HOLDS, "pattern", "$ref"})
+_LOOKED_INTO = frozenset({*schemas.HOLDS, "pattern", "$ref"})
 _ODD_IN_NAMES = frozenset("~/#")
-_SILENT = NOISE | {"title"}
+_SILENT = schemas.NOISE | {"title"}
 """The keywords that mean nothing to a model."""
 _LEANING = frozenset({"$dynamicRef", "$recursiveRef", "unevaluatedItems", "unevaluatedProperties"})
 """Keywords that resolve only when a value is checked, or depend on all keywords beside them."""
@@ -212,8 +184,8 @@ class _Content:
                 self.patterns.append(value)
             elif key == "$ref":
                 self.references.add(value)
-            elif key in HOLDS and not (key in MAY_BE_BARE and isinstance(value, bool)):
-                holds = HOLDS[key]
+            elif key in schemas.HOLDS and not (key in schemas.MAY_BE_BARE and isinstance(value, bool)):
+                holds = schemas.HOLDS[key]
                 for item in (value,) if holds == "lone" else dict.values(value) if holds == "named" else value:
                     self.add(item)
 
@@ -225,7 +197,7 @@ _CONTENTS: WeakKeyDictionary[Tool, _Content] = WeakKeyDictionary()
 def _stays(root: FrozenDict, rules: PlainRules, tool: Tool | None) -> bool:
     """Return whether rewriting a tool's schema would change nothing, as with most tools. This check takes a tenth of
     the time, and less if the tool was sent to another API before."""
-    keys = root.keys() - DEFINITIONS
+    keys = root.keys() - schemas.DEFINITIONS
     if root.get("type") != "object" or "properties" not in root or not root.get("description", True):
         return False
     if not keys.isdisjoint(rules.root_refuses | _FOLDED) or not keys <= (rules.root_keeps or keys):
@@ -242,7 +214,7 @@ def _stays(root: FrozenDict, rules: PlainRules, tool: Tool | None) -> bool:
     refused = (found.has_booleans and not rules.booleans) or (found.has_any_items and rules.needs_items)
     if refused or not found.keywords <= rules.unchanged:
         return False
-    return rules.patterns or all(map(_is_checked, found.patterns))
+    return rules.patterns or all(map(_is_accepted_pattern, found.patterns))
 
 
 class _Loosening(Walk[PlainRules]):
@@ -256,31 +228,29 @@ class _Loosening(Walk[PlainRules]):
         self.dropped: Schema = {}
         """The parts of the root that could not be merged into one object."""
 
-    def whole(self) -> tuple[Schema, str]:
+    def rewrite(self) -> tuple[Schema, str]:
         root = self.root
         if root.get("type") != "object" or root.keys() & {"$ref", "anyOf", "oneOf", "allOf"}:
-            root = self.folded(root, "$", frozenset({"#"})) or {}
+            root = self.fold(root, "$", frozenset({"#"})) or {}
             others = _MAY_DECLARE | {"additionalProperties"}
             if root.get("unevaluatedProperties") is False and not (self.dropped or root.keys() & others):
                 root["additionalProperties"] = False
         self.check_names(root.get("properties", {}), "$")
-        whole = {"type": "object", "properties": {}, **root}
-        words = [whole.pop("description", ""), *self.forms]
-        found = self.node(whole, "$", frozenset({"#"}))
+        schema = {"type": "object", "properties": {}, **root}
+        words = [schema.pop("description", ""), *self.forms]
+        found = self.node(schema, "$", frozenset({"#"}))
         for reference in self.undefined:  # it grows
             super().define(reference)
         told = "\n\n".join(filter(None, [*words, found.pop("description", "")]))
         if self.definitions:
             found["$defs"] = self.definitions
-        if self.rules.references == "alone":
-            _loosen_circles(found)
         if self.rules.root_keeps is not None:
             return found, told
         return ({**found, "description": told} if told else found), ""
 
     # The root as one object
 
-    def folded(
+    def fold(
         self, given: Any, path: str, inside: frozenset[str], known: frozenset[str] | None = frozenset()
     ) -> Schema | None:
         """Return an object that accepts every object that `given` accepts; `None` if that accepts none.
@@ -294,7 +264,7 @@ class _Loosening(Walk[PlainRules]):
         followed = set()
         for part, at in parts:
             self.count_part()
-            if not _may_be_object(part):
+            if not _can_be_object(part):
                 return None
             schema = {} if part is True else {key: item for key, item in part.items() if key not in _SILENT | {"type"}}
             self.check_names(schema.get("properties", {}), at)
@@ -305,44 +275,44 @@ class _Loosening(Walk[PlainRules]):
                 return None
             if reference is not None and reference not in followed:
                 followed.add(reference)
-                parts.append((self.resolved(reference, at), reference.replace("#", "$").replace("/", ".")))
-            base = self.both(base, schema, at)
-        if len(unions) > 1 or base.keys() & _MAY_DECLARE or isinstance(_others(base), Mapping):
+                parts.append((self.resolve(reference, at), reference.replace("#", "$").replace("/", ".")))
+            base = self.merge_or_drop(base, schema, at)
+        if len(unions) > 1 or base.keys() & _MAY_DECLARE or isinstance(_get_undeclared(base), Mapping):
             known = None
         for branches, at in unions:
             known = None if known is None else known | base.get("properties", {}).keys()
-            found = self.joined(branches, at, inside | followed, known)
+            found = self.join_branches(branches, at, inside | followed, known)
             if found is None:
                 return None
-            base = self.both(base, found, at)
+            base = self.merge_or_drop(base, found, at)
         return base
 
-    def both(self, one: Schema, other: Schema, path: str) -> Schema:
+    def merge_or_drop(self, one: Schema, other: Schema, path: str) -> Schema:
         try:
-            return merge(one, other, path)
+            return schemas.merge(one, other, path)
         except Inexpressible:
             self.dropped.setdefault("allOf", []).append(other)
             return one
 
-    def joined(
+    def join_branches(
         self, branches: list[Any], path: str, inside: frozenset[str], known: frozenset[str] | None
     ) -> Schema | None:
         """Return an object that accepts the objects of any branch. A text lists the fields of each form."""
-        all_forms = [self.folded(branch, f"{path}[{n}]", inside, known) for n, branch in enumerate(branches)]
+        all_forms = [self.fold(branch, f"{path}[{n}]", inside, known) for n, branch in enumerate(branches)]
         forms = [form for form in all_forms if form is not None]
         if len(forms) < 2:
             return forms[0] if forms else None
-        told = distinct([_form_text(form) for form in forms])
+        told = schemas.remove_duplicates([_form_text(form) for form in forms])
         more = f"; and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
         self.forms.append(f"One of these forms, where '?' may be left out: {'; '.join(told[:_MOST_TOLD])}{more}.")
         found: Schema = {"properties": {}}
         if self.dropped or any(form.keys() & _MAY_DECLARE for form in forms):
             known = None
         for name in dict.fromkeys(name for form in forms for name in form.get("properties", {})):
-            said = [_said_of(form, name) for form in forms]
+            said = [_list_property_schemas(form, name) for form in forms]
             is_narrow = all(said) or (known is not None and name not in known)
-            found["properties"][name] = _either(chain(*said)) if is_narrow else {}
-        others = [{} if self.dropped or form.keys() & _MAY_DECLARE else _others(form) for form in forms]
+            found["properties"][name] = _unite(chain(*said)) if is_narrow else {}
+        others = [{} if self.dropped or form.keys() & _MAY_DECLARE else _get_undeclared(form) for form in forms]
         if any(isinstance(one, Mapping) for one in others):
             found["additionalProperties"] = {}
         elif True in others:
@@ -362,23 +332,23 @@ class _Loosening(Walk[PlainRules]):
             if self.rules.booleans:
                 return given
             given = {} if given else {"not": {}}
-        if path != "$" and given.keys() <= self.rules.leaves and "array" not in kinds_of(given):
+        if path != "$" and given.keys() <= self.rules.leaves and "array" not in schemas.list_types(given):
             return given
         notes: Schema = dict(self.dropped) if path == "$" else {}
-        schema = bare(given, ADDRESSES)
-        schema, inside = self.referring(schema, path, inside, notes)
-        is_array = "array" in kinds_of(schema) or "prefixItems" in schema
+        schema = schemas.bare(given, schemas.ADDRESSES)
+        schema, inside = self.rewrite_references(schema, path, inside, notes)
+        is_array = "array" in schemas.list_types(schema) or "prefixItems" in schema
         items = self.array(schema, path, inside, notes) if is_array and self.rules.needs_items else {}
-        self.keep(schema, path == "$", notes)
-        found = with_inner(schema, path, self.node, inside)
-        for key in () if CONDITIONAL.keys().isdisjoint(found) else CONDITIONAL:
-            beside = CONDITIONAL[key]
+        self.remove_refused(schema, path == "$", notes)
+        found = schemas.map_inner(schema, path, self.node, inside)
+        for key in () if schemas.CONDITIONAL.keys().isdisjoint(found) else schemas.CONDITIONAL:
+            beside = schemas.CONDITIONAL[key]
             if key in found and (found[key] != schema[key] or "$ref" in str(schema[key])):
                 notes |= {word: schema[word] for word in (key, *beside) if word in schema}
                 found = {word: item for word, item in found.items() if word not in notes}
         if "$ref" in found:
             found["$ref"] = self.reference(found["$ref"], path)
-        return noted(found | items, notes)
+        return schemas.add_notes(found | items, notes)
 
     def array(self, schema: Schema, path: str, inside: frozenset[str], notes: Schema) -> Schema:
         """Return `items` as one schema, and remove it from `schema`."""
@@ -391,41 +361,36 @@ class _Loosening(Walk[PlainRules]):
             notes["prefixItems"] = order["prefixItems"]
         return {"items": items if isinstance(items, Mapping) else {}}
 
-    def referring(
+    def rewrite_references(
         self, schema: Schema, path: str, inside: frozenset[str], notes: Schema
     ) -> tuple[Schema, frozenset[str]]:
         """Return the schema with `$ref` and `allOf` only in a form that the API accepts."""
         if self.rules.keeps and "allOf" not in self.rules.keeps and len(schema.get("allOf", ())) == 1:
             if not schema.keys() & {"$ref", "anyOf"}:
                 schema["anyOf"] = schema.pop("allOf")
-        if self.rules.references == "alone" and "$ref" in schema:
-            if schema.keys() == {"$ref"}:
-                return schema, inside
-            if "anyOf" not in schema:
-                schema["anyOf"] = [{"$ref": schema.pop("$ref")}]
-        written_out = "$ref" in schema and self.rules.references != "any"
+        written_out = "$ref" in schema and not self.rules.references
         if written_out or ("allOf" in schema and self.rules.keeps is not None):
-            return self.flattened(schema, path, inside, notes)
+            return self.flatten(schema, path, inside, notes)
         return schema, inside
 
-    def resolved(self, reference: Any, path: str) -> Mapping[str, Any]:
+    def resolve(self, reference: Any, path: str) -> Mapping[str, Any]:
         try:
-            return super().resolved(reference, path)
+            return super().resolve(reference, path)
         except Inexpressible:
             return {"description": f"{{$ref: {reference}}}"}
 
     def define(self, reference: str) -> None:
         self.undefined.append(reference)
 
-    def is_written_out(self, reference: str, inside: frozenset[str]) -> bool:
+    def is_circular(self, reference: str, inside: frozenset[str]) -> bool:
         deep = len(inside) > _DEEPEST_WRITTEN_OUT or self.parts > _MOST_WRITTEN_OUT
-        return deep or super().is_written_out(reference, inside)
+        return deep or super().is_circular(reference, inside)
 
-    def circle(self, reference: str, path: str) -> Schema:
-        kind = self.resolved(reference, path).get("type")
-        return ({"type": kind} if kind else {}) | {"description": _again(reference.rpartition("/")[2])}
+    def end_circle(self, reference: str, path: str) -> Schema:
+        kind = self.resolve(reference, path).get("type")
+        return ({"type": kind} if kind else {}) | {"description": _format_repetition(reference.rpartition("/")[2])}
 
-    def keep(self, schema: Schema, root: bool, notes: Schema) -> None:
+    def remove_refused(self, schema: Schema, root: bool, notes: Schema) -> None:
         """Remove the refused keywords from `schema`, and move their meaning for the model into `notes`."""
         rules = self.rules
         keeps = rules.root_keeps if root and rules.root_keeps is not None else rules.keeps
@@ -437,15 +402,15 @@ class _Loosening(Walk[PlainRules]):
             refused.add("additionalProperties")
         if rules.enums is not None and any(type(value) not in rules.enums for value in schema.get("enum", ())):
             refused.add("enum")
-        if not rules.patterns and "pattern" in schema and not _is_checked(schema["pattern"]):
+        if not rules.patterns and "pattern" in schema and not _is_accepted_pattern(schema["pattern"]):
             refused.add("pattern")
-        if not rules.patterns and not all(map(_is_checked, schema.get("patternProperties", ()))):
+        if not rules.patterns and not all(map(_is_accepted_pattern, schema.get("patternProperties", ()))):
             refused.add("patternProperties")
         if not refused:
             return
         if "patternProperties" in refused:
             refused.add("additionalProperties")
-        if refused & {"enum", "const"} and "type" not in schema and (kinds := types_of_values(schema)):
+        if refused & {"enum", "const"} and "type" not in schema and (kinds := schemas.infer_types(schema)):
             schema["type"] = kinds
         for key in [key for key in schema if key in refused]:
             value = schema[key]
@@ -455,70 +420,30 @@ class _Loosening(Walk[PlainRules]):
             del schema[key]
 
 
-def _loosen_circles(root: Schema) -> None:
-    """Change each circle of definitions so that it leads back only through an optional property, or not at all."""
-    nodes: dict[str, Schema] = {"#": root, **root.get("$defs", {})}
-    ways = {name: list(_ways(node, node, "")) for name, node in nodes.items()}
-    # A definition comes after all its targets; one that leads to itself or to a later one closes a circle.
-    place: dict[str, int] = {}
-    seen: set[str] = set()
-    ahead = list(reversed(nodes))
-    while ahead:
-        name = ahead.pop()
-        if name in seen:  # for the second time: all its targets have their places
-            place.setdefault(name, len(place))
-        else:
-            seen.add(name)
-            ahead += [name, *(target for target, _, _ in ways[name] if target not in seen)]
-    for name in nodes:
-        for target, node, parameter in ways[name]:
-            if place[target] >= place[name]:
-                _cut_circle(node, parameter, target)
-
-
-def _ways(node: Schema, around: Schema, parameter: str) -> Iterator[tuple[str, Schema, str]]:
-    """Yield the definitions to which `node` leads, except through optional properties: each with the nearest required
-    property on the way and its owner, or else with the reference."""
-    if "$ref" in node:
-        yield definition_name(node["$ref"]), around if parameter else node, parameter
-    for name in node.get("required", ()):
-        if isinstance(item := node.get("properties", {}).get(name), dict):
-            yield from _ways(item, node, name)
-    for item in children({**node, "properties": {}}):
-        yield from _ways(item, around, parameter)
-
-
-def _cut_circle(node: Schema, parameter: str, target: str) -> None:
-    if not parameter:
-        node.clear()
-        node["description"] = _again(target)
-    elif parameter in node["required"]:
-        node["required"] = [name for name in node["required"] if name != parameter]
-        described(node, node, {"required": [parameter]})
-
-
-def _again(name: str) -> str:
+def _format_repetition(name: str) -> str:
     """Return the text at the second round of a circle."""
     return "all of this again" if name == "#" else f"{name} again, as above"
 
 
-def _may_be_object(given: Any) -> bool:
+def _can_be_object(given: Any) -> bool:
     if isinstance(given, bool):
         return given
-    return "object" in kinds_of(given, "object") and any(isinstance(value, dict) for value in values_of(given) or [{}])
+    return "object" in schemas.list_types(given, "object") and any(
+        isinstance(value, dict) for value in schemas.list_values(given) or [{}]
+    )
 
 
-def _said_of(form: Schema, name: str) -> list[Any]:
+def _list_property_schemas(form: Schema, name: str) -> list[Any]:
     """Return the schemas of a property in a form of a union, even if the form does not name it."""
     if name in form.get("properties", {}):
         return [form["properties"][name]]
-    others = _others(form)
+    others = _get_undeclared(form)
     if form.keys() & {"if", "dependentSchemas"} or not (others is False or isinstance(others, Mapping)):
         return []
     return [*form.get("patternProperties", {}).values(), *([] if others is False else [others])]
 
 
-def _others(form: Schema) -> Any:
+def _get_undeclared(form: Schema) -> Any:
     return form.get("additionalProperties", form.get("unevaluatedProperties"))
 
 
@@ -528,29 +453,28 @@ def _form_text(form: Schema) -> str:
     fields = []
     for name in dict.fromkeys([*properties, *required]):
         node = properties.get(name)
-        values = values_of(node) if isinstance(node, Mapping) else []
-        fixed = f" = {as_json(values[0])}" if len(values) == 1 else ""
+        values = schemas.list_values(node) if isinstance(node, Mapping) else []
+        fixed = f" = {schemas.format_json(values[0])}" if len(values) == 1 else ""
         fields.append(f"{name}{'' if name in required else '?'}{fixed}")
-    others = ("properties", "required", "additionalProperties", "unevaluatedProperties", *ANNOTATIONS)
-    fields += [f"{key}: {as_json(item)}" for key, item in form.items() if key not in others]
+    others = ("properties", "required", "additionalProperties", "unevaluatedProperties", *schemas.ANNOTATIONS)
+    fields += [f"{key}: {schemas.format_json(item)}" for key, item in form.items() if key not in others]
     words = f" ({form['description']})" if "description" in form else ""
     return (", ".join(fields) or "no fields") + words
 
 
-def _either(schemas: Iterable[Any]) -> Any:
-    """Return a schema that accepts the values of any of `schemas`; single values become one `enum`."""
-    schemas = distinct(schemas)
-    literal = ANNOTATIONS | {"enum", "const", "type"}
-    if len(schemas) > 1 and all(
-        isinstance(schema, Mapping) and schema.keys() & {"enum", "const"} and schema.keys() <= literal
-        for schema in schemas
+def _unite(forms: Iterable[Any]) -> Any:
+    """Return a schema that accepts the values of any of `forms`; single values become one `enum`."""
+    forms = schemas.remove_duplicates(forms)
+    literal = schemas.ANNOTATIONS | {"enum", "const", "type"}
+    if len(forms) > 1 and all(
+        isinstance(form, Mapping) and form.keys() & {"enum", "const"} and form.keys() <= literal for form in forms
     ):
-        found: Schema = {"enum": distinct(chain(*map(values_of, schemas)))}
-        return {"type": types_of_values(found), **found}
-    return one_of(schemas)
+        found: Schema = {"enum": schemas.remove_duplicates(chain(*map(schemas.list_values, forms)))}
+        return {"type": schemas.infer_types(found), **found}
+    return schemas.make_union(forms)
 
 
-def _is_checked(pattern: str) -> bool:
+def _is_accepted_pattern(pattern: str) -> bool:
     """Return whether both checkers that OpenAI's API has been seen to use accept the pattern. Long patterns are not
     tried, because Python takes 4 µs to read each character."""
     if len(pattern) > MAX_CHARACTERS or _NOT_CHECKED.search(pattern):

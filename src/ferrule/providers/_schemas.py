@@ -99,7 +99,7 @@ def written(tool: Tool, rules: Subset) -> Written:
         ) from None
 
 
-def broken_rule(tool: Tool, rules: Subset) -> tuple[str, str] | None:
+def find_broken_rule(tool: Tool, rules: Subset) -> tuple[str, str] | None:
     """Return the place in the tool's schema that cannot be expressed, and the rule; `None` if the whole schema can."""
     try:
         _write(tool, rules)
@@ -149,7 +149,7 @@ CONDITIONAL = {"if": ("then", "else"), "contains": ("minContains", "maxContains"
 depend on them."""
 
 
-def with_inner(schema: Mapping[str, Any], path: str, change: Callable[..., Any], *more: Any) -> Schema:
+def map_inner(schema: Mapping[str, Any], path: str, change: Callable[..., Any], *more: Any) -> Schema:
     """Return a copy, with `change(schema, path, *more)` of each schema directly in it."""
     found = dict(schema)
     for key, value in schema.items():
@@ -169,7 +169,7 @@ def with_inner(schema: Mapping[str, Any], path: str, change: Callable[..., Any],
 def inner(schema: Mapping[str, Any], path: str = "$") -> list[tuple[str, Any]]:
     """Return the schemas directly in one, with their paths."""
     found: list[tuple[str, Any]] = []
-    with_inner(schema, path, lambda item, at: found.append((at, item)))
+    map_inner(schema, path, lambda item, at: found.append((at, item)))
     return found
 
 
@@ -186,7 +186,7 @@ def bare(given: Mapping[str, Any], without: Collection[str]) -> Schema:
     return schema
 
 
-def _modern(given: Any, bare_references: bool) -> Any:
+def _modernize(given: Any, bare_references: bool) -> Any:
     """Return an older draft as draft 2020-12, because the APIs check against that or assume it.
 
     Args:
@@ -208,7 +208,7 @@ def _modern(given: Any, bare_references: bool) -> Any:
         for key, listed in (("dependentRequired", True), ("dependentSchemas", False)):
             if some := {name: item for name, item in needs.items() if isinstance(item, list) is listed}:
                 schema[key] = some
-    return with_inner(schema, "$", lambda item, at: _modern(item, bare_references))
+    return map_inner(schema, "$", lambda item, at: _modernize(item, bare_references))
 
 
 def children(schema: Mapping[str, Any]) -> list[Any]:
@@ -216,7 +216,7 @@ def children(schema: Mapping[str, Any]) -> list[Any]:
     return [item for _, item in inner({**schema, "$defs": None}) if isinstance(item, Mapping)]
 
 
-def _addressed(node: Any, base: str, found: dict[str, Any]) -> None:
+def _collect_addresses(node: Any, base: str, found: dict[str, Any]) -> None:
     """Collect the possible targets of references in `found`, and write references that begin with `#` beneath an `$id`
     relative to that."""
     if not isinstance(node, dict):
@@ -229,7 +229,7 @@ def _addressed(node: Any, base: str, found: dict[str, Any]) -> None:
     if str(node.get("$ref")).startswith("#"):
         node["$ref"] = base + node["$ref"]
     for _, item in inner(node):
-        _addressed(item, base, found)
+        _collect_addresses(item, base, found)
 
 
 RulesT = TypeVar("RulesT", bound=Subset)
@@ -244,11 +244,11 @@ class Walk(Generic[RulesT]):
         draft = self.root.get("$schema", "2020-12")
         if "2020-12" not in draft:
             del self.root["$schema"]
-            self.root = _modern(self.root, "2019-09" not in draft)
+            self.root = _modernize(self.root, "2019-09" not in draft)
         self.rules = rules
         self.addresses: dict[str, Any] = {"": self.root, self.root.pop("$id", ""): self.root}
         if any(key in text for key in _LEADS_TO):  # next to no schema has one
-            _addressed(self.root, "", self.addresses)
+            _collect_addresses(self.root, "", self.addresses)
         self.names: dict[str, str] = {}
         self.definitions: dict[str, Schema] = {}
         self.within: list[str] = []
@@ -267,11 +267,13 @@ class Walk(Generic[RulesT]):
         names = self.rules.names
         for name in properties:
             if names and not names.pattern.fullmatch(name):
-                fail(f"{path}.properties.{name}", f"the parameter {name!r} has a name that is not taken: {names.words}")
+                fail(
+                    f"{path}.properties.{name}", f"the parameter {name!r} has a name that is not allowed: {names.words}"
+                )
 
-    def resolved(self, reference: Any, path: str) -> Mapping[str, Any]:
+    def resolve(self, reference: Any, path: str) -> Mapping[str, Any]:
         base, _, place = str(reference).partition("#")
-        found = pointed_at(self.addresses.get(reference if place and place[0] != "/" else base), place)
+        found = follow_pointer(self.addresses.get(reference if place and place[0] != "/" else base), place)
         if not isinstance(found, Mapping):
             fail(path, f"the reference {reference!r} leads nowhere")
         return found
@@ -281,7 +283,7 @@ class Walk(Generic[RulesT]):
         if reference == "#":
             return reference
         if reference not in self.names:
-            self.resolved(reference, path)
+            self.resolve(reference, path)
             name = definition_name(reference).strip("#")
             while name in self.definitions:
                 name += "_"
@@ -291,12 +293,12 @@ class Walk(Generic[RulesT]):
 
     def define(self, reference: str) -> None:
         name = self.names[reference]
-        target = self.resolved(reference, f"$.$defs.{name}")
+        target = self.resolve(reference, f"$.$defs.{name}")
         self.within.append(reference)
         self.definitions[name] = self.node(target, f"$.$defs.{name}", frozenset({"#", reference}))
         self.within.pop()
 
-    def flattened(
+    def flatten(
         self, given: Any, path: str, inside: frozenset[str], notes: Schema | None = None
     ) -> tuple[Schema, frozenset[str]]:
         """Return `given` with its reference and all parts of `allOf` merged into it; and `inside` with these
@@ -308,12 +310,12 @@ class Walk(Generic[RulesT]):
         parts = schema.pop("allOf", [])
         reference = schema.pop("$ref", None)
         if reference is not None:
-            ended = self.is_written_out(reference, inside)
-            parts = [self.circle(reference, path) if ended else self.resolved(reference, path), *parts]
+            ended = self.is_circular(reference, inside)
+            parts = [self.end_circle(reference, path) if ended else self.resolve(reference, path), *parts]
             inside |= {reference}
         for part in parts:
             try:
-                found, inside = self.flattened(part, path, inside, notes)
+                found, inside = self.flatten(part, path, inside, notes)
                 schema = merge(schema, found, path)
             except Inexpressible:
                 if notes is None:
@@ -321,11 +323,11 @@ class Walk(Generic[RulesT]):
                 notes.setdefault("allOf", []).append(part)
         return schema, inside
 
-    def is_written_out(self, reference: str, inside: frozenset[str]) -> bool:
+    def is_circular(self, reference: str, inside: frozenset[str]) -> bool:
         """Return whether `reference` is not to be written out once more."""
         return reference in inside
 
-    def circle(self, reference: str, path: str) -> Schema:
+    def end_circle(self, reference: str, path: str) -> Schema:
         """Return the replacement for a `reference` that leads back to a schema being written out."""
         fail(path, f"{reference!r} is recursive, and what stands beside it cannot be written into it")
 
@@ -340,7 +342,7 @@ class Walk(Generic[RulesT]):
             notes["items"] = False
         elif schema.get("maxItems", len(first) + 1) > len(first):
             branches.append(self.node(rest, f"{path}.items", inside))
-        return one_of(branches)
+        return make_union(branches)
 
 
 def definition_name(reference: str) -> str:
@@ -348,34 +350,34 @@ def definition_name(reference: str) -> str:
     return reference.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
 
 
-def pointed_at(root: Any, pointer: str) -> Any:
+def follow_pointer(root: Any, pointer: str) -> Any:
     """Return the target of a JSON pointer; `None` if there is none."""
     for part in pointer.split("/")[1:]:
         root = root.get(definition_name(part)) if isinstance(root, Mapping) else None
     return root
 
 
-def kinds_of(schema: Mapping[str, Any], default: str = "") -> list[str]:
+def list_types(schema: Mapping[str, Any], default: str = "") -> list[str]:
     """Return the types that a schema names."""
     kinds = schema.get("type", default)
     return list(kinds) if isinstance(kinds, list) else [kinds]
 
 
-def values_of(schema: Mapping[str, Any]) -> list[Any]:
+def list_values(schema: Mapping[str, Any]) -> list[Any]:
     """Return the values that a schema lists."""
     return schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else []
 
 
-def types_of_values(schema: Schema) -> Any:
+def infer_types(schema: Schema) -> Any:
     """Return the types of the values that a schema lists; `None` if it lists none."""
-    kinds = list(dict.fromkeys(_TYPE_OF_CLASS.get(type(value), "object") for value in values_of(schema)))
+    kinds = list(dict.fromkeys(_TYPE_OF_CLASS.get(type(value), "object") for value in list_values(schema)))
     return kinds[0] if len(kinds) == 1 else kinds or None
 
 
 _TYPE_OF_CLASS = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", list: "array"}
 
 
-def distinct(branches: Iterable[Any]) -> list[Any]:
+def remove_duplicates(branches: Iterable[Any]) -> list[Any]:
     """Return the branches of a union without duplicates, and without unions directly in it."""
     found: dict[str, Any] = {}
     for branch in branches:
@@ -384,31 +386,31 @@ def distinct(branches: Iterable[Any]) -> list[Any]:
     return list(found.values())
 
 
-def one_of(branches: list[Any]) -> Any:
+def make_union(branches: list[Any]) -> Any:
     """Return a schema that accepts the values of any branch."""
-    branches = distinct(branches)
+    branches = remove_duplicates(branches)
     return branches[0] if len(branches) == 1 else {"anyOf": branches}
 
 
-def described(schema: Schema, found: Schema, notes: Schema) -> Schema:
+def add_description(schema: Schema, found: Schema, notes: Schema) -> Schema:
     """Return `found` with the title and description of `schema` and with `notes`."""
     for key in ("title", "description"):
         if isinstance(schema.get(key), str):
             found[key] = schema[key]
-    return noted(found, notes)
+    return add_notes(found, notes)
 
 
-def noted(found: Schema, notes: Schema) -> Schema:
+def add_notes(found: Schema, notes: Schema) -> Schema:
     """Return `found` with `notes` in its description, in the form of Anthropic's SDK for dropped keywords."""
     if notes:
         told = ", ".join(
-            f"{key}: {value if isinstance(value, str) else as_json(value)}" for key, value in notes.items()
+            f"{key}: {value if isinstance(value, str) else format_json(value)}" for key, value in notes.items()
         )
         found["description"] = f"{found['description']}\n\n{{{told}}}" if "description" in found else f"{{{told}}}"
     return found
 
 
-def as_json(value: Any) -> str:
+def format_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -427,7 +429,7 @@ def merge(one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> Schema
             found[key] = value
         elif found[key] != value and key not in ANNOTATIONS and key != "additionalProperties":
             found[key] = _merged_keyword(key, found[key], value, path)
-    _keep_closed(found, one, other, path)
+    _close_object(found, one, other, path)
     return found
 
 
@@ -474,7 +476,7 @@ def _common_types(one: Any, other: Any, path: str) -> Any:
     return found[0] if len(found) == 1 else found
 
 
-def _keep_closed(found: Schema, one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> None:
+def _close_object(found: Schema, one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> None:
     """If one part is closed, drop the properties that only the other declares."""
     for closed, beside in ((one, other), (other, one)):
         if closed.get("additionalProperties") is False:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from ferrule.providers import Stop
 from ferrule.providers._api import ReadReason, ReadStop, not_run_problem
-from ferrule.providers._read import fields_of, known_id, object_or_text, plain, read
+from ferrule.providers._wire import get_fields, parse_id, parse_object_or_text, read, to_plain
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean_text, to_json_text
 
@@ -36,7 +35,7 @@ class TurnStream(Generic[EventT, MessageT]):
     events:
 
         _append_chunk(event)    adds a chunk to an unfinished text, as nearly all events do; returns whether it did
-        _apply(event)           reads any other event, and ignores unknown ones
+        _read_event(event)           reads any other event, and ignores unknown ones
         _assembled()            the response so far, in the form for `calls`, `turn` and `stop`
     """
 
@@ -53,29 +52,21 @@ class TurnStream(Generic[EventT, MessageT]):
 
     def feed(self, event: EventT) -> None:
         """Take the next event, an SDK object or a dict. Unknown events are ignored."""
-        try:
-            if self._append_chunk(event):
-                return
-        except (LookupError, AttributeError, TypeError, ValueError):  # it has another shape
-            pass
         error = error_in_event(event)
         if error is not None:
             self._error = error
-        self._apply(event)
+        self._read_event(event)
 
-    def _append_chunk(self, event: Any) -> bool:
-        return False
-
-    def _apply(self, event: Any) -> None:
+    def _read_event(self, event: Any) -> None:
         raise NotImplementedError
 
-    def _assembled(self) -> dict[str, Any]:
+    def _assemble(self) -> dict[str, Any]:
         raise NotImplementedError
 
     def _begin_response(self, known: Any, begun: Any) -> None:
         """Forget the response `known` if another one begins: a server that asks its model again sends the new answer
         after a part of the old one, and the model has not made the calls in that part."""
-        ids = [known_id(read(response, "id")) for response in (known, begun)]
+        ids = [parse_id(read(response, "id")) for response in (known, begun)]
         if known and ids[0] != ids[1]:
             error = self._error
             self.__init__()  # type: ignore[misc]
@@ -83,7 +74,7 @@ class TurnStream(Generic[EventT, MessageT]):
 
     def calls(self) -> list[ToolCall]:
         """Return the calls so far."""
-        found = self._readers.calls(self._assembled())
+        found = self._readers.calls(self._assemble())
         if self._error is None:
             return found
         problem = not_run_problem(f"the turn ended in an error ({self._error})")
@@ -91,16 +82,16 @@ class TurnStream(Generic[EventT, MessageT]):
 
     def partial(self) -> dict[str, Any]:
         """Return the response so far, in the form of one without a stream."""
-        return plain(self._assembled())  # type: ignore[no-any-return]
+        return to_plain(self._assemble())  # type: ignore[no-any-return]
 
     def turn(self) -> list[MessageT]:
         """Return the assistant's turn so far, with its signatures."""
-        return self._readers.turn(self._assembled())
+        return self._readers.turn(self._assemble())
 
     @property
     def stop(self) -> Stop:
         """The reason why the model stopped; `"other"` before its end, and after an error."""
-        return "other" if self._error is not None else self._readers.stop(self._assembled())
+        return "other" if self._error is not None else self._readers.stop(self._assemble())
 
     @property
     def error(self) -> str | None:
@@ -111,11 +102,11 @@ class TurnStream(Generic[EventT, MessageT]):
     def reason(self) -> str | None:
         """The reason why the answer is missing or incomplete, in the API's own words if it has some; never `None` if
         `stop` is neither `"end"` nor `"calls"`."""
-        return self._error if self._error is not None else self._readers.reason(self._assembled())
+        return self._error if self._error is not None else self._readers.reason(self._assemble())
 
     def state(self) -> dict[str, Any]:
         """Return the data for the next request besides the messages, as keyword arguments."""
-        return dict(self._readers.state(self._assembled()))
+        return dict(self._readers.state(self._assemble()))
 
 
 _LONGEST_ERROR = 1_000
@@ -124,10 +115,10 @@ _LONGEST_ERROR = 1_000
 def error_in_event(event: Any) -> str | None:
     """Return the error in an event, in any of the APIs' forms: `{"error": {...}}`, `{"error": text}` or
     `{"type": "error", "message": text}`."""
-    fields = fields_of(event)
+    fields = get_fields(event)
     inner = fields.get("data")
     if inner is not None:
-        fields = fields_of(inner)
+        fields = get_fields(inner)
     error = fields.get("error")
     if error is None and "error" in (fields.get("type"), fields.get("event_type"), fields.get("object")):
         error = fields
@@ -136,14 +127,14 @@ def error_in_event(event: Any) -> str | None:
 
 def describe_api_error(error: Any) -> str:
     """Return an API's error as `kind: message`, or any other value as text."""
-    fields = fields_of(error)
+    fields = get_fields(error)
     message = fields.get("message")
     kinds = [fields.get(key) for key in ("code", "type", "status")]
     kind = next((one for one in kinds if isinstance(one, str) and one and one != "error"), None)
     if isinstance(message, str) and message:
         text = f"{kind}: {message}" if kind else message
     else:
-        text = error if isinstance(error, str) else kind or to_json_text(plain(error))
+        text = error if isinstance(error, str) else kind or to_json_text(to_plain(error))
     return clean_text(text)[:_LONGEST_ERROR]
 
 
@@ -167,41 +158,7 @@ def join_arguments(chunks: Sequence[str]) -> str:
 
 def chunk_text(value: Any) -> str:
     """Return a chunk as text; empty for null."""
-    return value if isinstance(value, str) else "" if value is None else to_json_text(plain(value))
-
-
-_MARKS = re.compile(r'[{}\[\]"]|\\.?', re.DOTALL)
-
-
-class Brackets:
-    """The brackets of a JSON text that comes in chunks; each chunk is read once."""
-
-    __slots__ = ("_closed", "_depth", "_escaped", "_next_chunk", "_quoted")
-
-    def __init__(self) -> None:
-        self._depth = self._next_chunk = 0
-        self._closed = self._quoted = self._escaped = False
-
-    def closed_in(self, chunks: Sequence[str]) -> bool:
-        """Return whether the first bracket is closed within `chunks`: the same chunks as before, perhaps with more."""
-        while not self._closed and self._next_chunk < len(chunks):
-            self._closed = self._closed_by(chunks[self._next_chunk])
-            self._next_chunk += 1
-        return self._closed
-
-    def _closed_by(self, text: str) -> bool:
-        rest = text[1:] if self._escaped and text else text
-        self._escaped = self._escaped and not text
-        for mark in _MARKS.findall(rest):
-            if mark[0] == "\\":
-                self._escaped = self._quoted and len(mark) == 1
-            elif mark == '"':
-                self._quoted = not self._quoted
-            elif not self._quoted:
-                self._depth += 1 if mark in "{[" else -1
-                if self._depth <= 0:
-                    return True
-        return False
+    return value if isinstance(value, str) else "" if value is None else to_json_text(to_plain(value))
 
 
 def as_index(value: Any) -> int | None:
@@ -240,9 +197,9 @@ def merge_delta(whole: dict[str, Any], delta: Mapping[str, Any]) -> None:
         elif isinstance(whole.get(key), _TextChunks) and not isinstance(value, str):
             continue  # the text so far stays
         elif isinstance(value, str) and key not in LABELS:
-            kept = whole.get(key)
-            if isinstance(kept, _TextChunks):
-                kept.append(value)
+            previous = whole.get(key)
+            if isinstance(previous, _TextChunks):
+                previous.append(value)
             else:
                 whole[key] = _TextChunks([value])
         elif isinstance(value, Mapping):
@@ -260,9 +217,9 @@ class _TextChunks(list[str]):
     """Chunks of one text."""
 
 
-def continue_text(parts: list[Any], text: str, like: Mapping[str, Any]) -> list[str]:
-    """Add a chunk to the text at the end of `parts`, or to a new part if the last one is not `like` it. Return the
-    chunks so far, to be joined by `merged_value`.
+def continue_text(parts: list[Any], text: str, like: Mapping[str, Any]) -> None:
+    """Add a chunk to the text at the end of `parts`, or to a new part if the last one is not `like` it. `merged_value`
+    joins the chunks.
 
     Args:
         like: The fields of the part besides its text.
@@ -273,24 +230,22 @@ def continue_text(parts: list[Any], text: str, like: Mapping[str, Any]) -> list[
     if last is None or not isinstance(last.get("text"), _TextChunks):
         last = {**like, "text": _TextChunks()}
         parts.append(last)
-    chunks: list[str] = last["text"]
-    chunks.append(text)
-    return chunks
+    last["text"].append(text)
 
 
 def _extend(whole: dict[str, Any], key: str, items: list[Any]) -> None:
-    kept = whole.get(key)
-    if not isinstance(kept, _IndexedItems):
-        kept = whole[key] = _IndexedItems()
+    previous = whole.get(key)
+    if not isinstance(previous, _IndexedItems):
+        previous = whole[key] = _IndexedItems()
     for item in items:
         at = as_index(item.get("index")) if isinstance(item, Mapping) else None
         if at is None:
-            kept.append({} if isinstance(item, Mapping) else item)
-        elif at not in kept.positions:
-            kept.positions[at] = len(kept)
-            kept.append({})
+            previous.append({} if isinstance(item, Mapping) else item)
+        elif at not in previous.positions:
+            previous.positions[at] = len(previous)
+            previous.append({})
         if isinstance(item, Mapping):
-            merge_delta(kept[-1 if at is None else kept.positions[at]], item)
+            merge_delta(previous[-1 if at is None else previous.positions[at]], item)
 
 
 class _IndexedItems(list[Any]):
@@ -348,7 +303,7 @@ class Blocks(list[BlockT]):
 class StreamedCall:
     """One call, with the chunks of its arguments."""
 
-    __slots__ = ("_brackets", "_whole", "arguments", "id", "index", "kind", "more", "name", "object")
+    __slots__ = ("_whole", "arguments", "id", "index", "kind", "more", "name", "object")
 
     def __init__(self, id: str | None, index: int | None) -> None:
         self.id = id
@@ -358,7 +313,6 @@ class StreamedCall:
         self.object: Mapping[str, Any] | None = None
         self.kind = "function"
         self.more: dict[str, Any] = {}
-        self._brackets = Brackets()
         self._whole: bool | None = None
 
     def add(self, name: Any, given: Any) -> None:
@@ -385,15 +339,14 @@ class StreamedCall:
         return self.object is not None or (begins and self._is_whole(given))
 
     def _is_whole(self, following: str) -> bool:
-        """Return whether the arguments so far are an object. This is checked once, when their brackets are closed; `{}`
-        may come before the real ones."""
+        """Return whether the arguments so far are an object. `{}` may come before the real ones."""
         if len(self.arguments) == 1 and self.arguments[0].strip() == "{}":
             return following.strip() == "{}"
-        if self._whole is None and self._brackets.closed_in(self.arguments):
-            self._whole = isinstance(object_or_text(join_arguments(self.arguments)), dict)
+        if self._whole is None and self.arguments and self.arguments[-1].rstrip().endswith("}"):
+            self._whole = isinstance(parse_object_or_text(join_arguments(self.arguments)), dict)
         return self._whole is True
 
-    def assembled(self) -> dict[str, Any]:
+    def assemble(self) -> dict[str, Any]:
         """Return the call in the form of a message."""
         found: dict[str, Any] = {"id": self.id} if self.id else {}
         given: Any = join_arguments(self.arguments) if self.object is None or self.arguments else self.object
@@ -404,15 +357,17 @@ class StreamedCall:
 class StreamedCalls(Blocks[StreamedCall]):
     """The calls of one turn, in the order of their beginnings. Chunks find their calls by id, then by index."""
 
-    def add(self, id: str | None, index: int | None, name: Any, given: Any, taken: set[StreamedCall]) -> StreamedCall:
-        """Add a call, or a chunk of one. `taken` are the calls that the same event has named already."""
+    def add(
+        self, id: str | None, index: int | None, name: Any, given: Any, calls_in_event: set[StreamedCall]
+    ) -> StreamedCall:
+        """Add a call, or a chunk of one. `calls_in_event` are the calls that the same event has named already."""
         call = self._find(id, index, name, given)
-        if call is None or (name and call in taken):
+        if call is None or (name and call in calls_in_event):
             call = self.begin_call(id, index)
         elif id and not call.id:
             call.id = id
             self.by_id[id] = call
-        taken.add(call)
+        calls_in_event.add(call)
         call.add(name, given)
         return call
 
@@ -434,6 +389,6 @@ class StreamedCalls(Blocks[StreamedCall]):
         self.make_newest(id, call)
         return call
 
-    def assembled(self) -> list[dict[str, Any]]:
+    def assemble(self) -> list[dict[str, Any]]:
         """Return the calls in the form of a message."""
-        return [call.assembled() for call in self]
+        return [call.assemble() for call in self]

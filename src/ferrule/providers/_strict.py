@@ -16,27 +16,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import WHERE_POSSIBLE, Strict
-from ferrule.providers._read import strict_wanted
-from ferrule.providers._schemas import (
-    ANNOTATIONS,
-    ANYTHING,
-    CLAUDE_NAMES,
-    NOISE,
-    Schema,
-    Subset,
-    Walk,
-    Written,
-    broken_rule,
-    children,
-    definition_name,
-    described,
-    distinct,
-    fail,
-    kinds_of,
-    types_of_values,
-    values_of,
-    written,
-)
+from ferrule.providers import _schemas as schemas
+from ferrule.providers._schemas import Schema, Subset, Walk, Written
+from ferrule.providers._wire import make_named_test
 from ferrule.values.frozen import FrozenDict, freeze
 
 if TYPE_CHECKING:
@@ -71,10 +53,12 @@ class Rules(Subset):
     remedy = "Change the schema, or leave strict out for that tool"
 
     def write(self, root: FrozenDict, tool: Tool | None = None) -> Written:
-        found = _Rewriting(root, self).whole()
+        found = _Rewriting(root, self).rewrite()
         for what, most in self.most.items():
             if (count := _COUNTS[what](found)) > most:
-                fail("$", f"the schema has {count} {what}, and {most} are the most: split the tool into several")
+                schemas.fail(
+                    "$", f"the schema has {count} {what}, and {most} are the most: split the tool into several"
+                )
         return Written(freeze(found), counts={what: _COUNTS[what](found) for what in self.most_together})
 
 
@@ -102,7 +86,7 @@ ANTHROPIC = Rules(
     formats=_STRICT_FORMATS | {"uri"},
     all_required=False,
     recursion=False,
-    names=CLAUDE_NAMES,
+    names=schemas.CLAUDE_NAMES,
     most_min_items=1,
     most_together={"strict tools": 20, "optional parameters in strict tools": 24, _MIXED_TYPES: 16},
 )
@@ -152,106 +136,110 @@ _ANCHOR = re.compile(r"[\^$]")
 class _Rewriting(Walk[Rules]):
     """One schema to make strict."""
 
-    def whole(self) -> Schema:
+    def rewrite(self) -> Schema:
         found = self.node(self.root, "$", frozenset({"#"}))
         if "properties" not in found:
-            fail("$", "the top of a schema has to be one object: make it a parameter of one")
+            schemas.fail("$", "the top of a schema has to be one object: make it a parameter of one")
         if self.rules.needs_required and found["properties"] and not found.get("required"):
-            fail("$", "of the parameters at least one has to be required: take the default of one away")
+            schemas.fail("$", "of the parameters at least one has to be required: take the default of one away")
         self.check_names(found["properties"], "$")
         if self.definitions:
             found["$defs"] = self.definitions
         return found
 
     def node(self, given: Any, path: str, inside: frozenset[str]) -> Schema:
-        schema, inside = self.simple(given, path, inside)
+        schema, inside = self.simplify(given, path, inside)
         if "$ref" in schema:
             if not self.rules.recursion and (schema["$ref"] == "#" or schema["$ref"] in self.within):
-                fail(path, f"{schema['$ref']!r} is recursive, which is not allowed: {_FLAT_TREE}")
+                schemas.fail(path, f"{schema['$ref']!r} is recursive, which is not allowed: {_FLAT_TREE}")
             return {"$ref": self.reference(schema["$ref"], path)}
         notes: Schema = {}
         if "anyOf" in schema:
             branches = [self.node(item, f"{path}.anyOf[{n}]", inside) for n, item in enumerate(schema["anyOf"])]
-            found: Schema = {"anyOf": distinct(branches)}
+            found: Schema = {"anyOf": schemas.remove_duplicates(branches)}
         else:
             found = {"type": _types(schema, path)}
-            kinds = kinds_of(found)
+            kinds = schemas.list_types(found)
             found |= _literals(schema, path)
             if "object" in kinds:
                 found |= self.object(schema, path, inside)
             if "array" in kinds:
                 found |= self.array(schema, path, inside, notes)
-        self.narrow(schema, found, notes, path)
-        return described(schema, found, notes)
+        self.add_narrowing(schema, found, notes, path)
+        return schemas.add_description(schema, found, notes)
 
     # One form for each meaning
 
-    def simple(self, given: Any, path: str, inside: frozenset[str]) -> tuple[Schema, frozenset[str]]:
+    def simplify(self, given: Any, path: str, inside: frozenset[str]) -> tuple[Schema, frozenset[str]]:
         """Return `given` as a lone `$ref`, as a lone `anyOf`, or as a schema with a type; and the references written
         out in it. The first two have only annotations and notes beside them."""
         if not isinstance(given, Mapping):
-            fail(path, "a schema that takes nothing has no form: leave it out" if given is False else ANYTHING)
-        schema = {key: item for key, item in given.items() if key not in NOISE}
+            schemas.fail(
+                path, "a schema that takes nothing has no form: leave it out" if given is False else schemas.ANYTHING
+            )
+        schema = {key: item for key, item in given.items() if key not in schemas.NOISE}
         reference = schema.get("$ref")
         if schema.keys() == {"$ref"} and (reference in inside or _is_definition(reference)):
             return schema, inside
         short = _MIXED_TYPES not in self.rules.most_together and _is_definition(reference)
-        if schema.keys() <= ANNOTATIONS | {"$ref"} and (reference in inside or short):
+        if schema.keys() <= schemas.ANNOTATIONS | {"$ref"} and (reference in inside or short):
             schema["anyOf"] = [{"$ref": schema.pop("$ref")}]  # if unions are counted, the reference is written out
-        schema, inside = self.flattened(schema, path, inside)
+        schema, inside = self.flatten(schema, path, inside)
         for key in ("$dynamicRef", "$recursiveRef", "unevaluatedItems"):
             if key in schema:
-                fail(path, f"{key!r} cannot be expressed: write out what it means")
-        if "anyOf" in schema and schema.keys() - ANNOTATIONS - {"anyOf"}:
-            schema = self.distributed(schema, path)
+                schemas.fail(path, f"{key!r} cannot be expressed: write out what it means")
+        if "anyOf" in schema and schema.keys() - schemas.ANNOTATIONS - {"anyOf"}:
+            schema = self.distribute(schema, path)
         return schema, inside
 
-    def distributed(self, schema: Schema, path: str) -> Schema:
+    def distribute(self, schema: Schema, path: str) -> Schema:
         """Move the keywords beside a union into each of its branches. If the branches only narrow, the union becomes a
         note."""
         branches = schema["anyOf"]
-        base = {key: item for key, item in schema.items() if key != "anyOf" and key not in ANNOTATIONS}
+        base = {key: item for key, item in schema.items() if key != "anyOf" and key not in schemas.ANNOTATIONS}
         if all(isinstance(item, Mapping) and _SHAPES.isdisjoint(item) for item in branches):
             return {key: item for key, item in schema.items() if key != "anyOf"} | {_NOTE: branches}
         if path == "$":
-            fail(path, "'anyOf' is not allowed at the top of a schema: make the union a parameter")
-        apart = {key: item for key, item in schema.items() if key in ANNOTATIONS}
+            schemas.fail(path, "'anyOf' is not allowed at the top of a schema: make the union a parameter")
+        apart = {key: item for key, item in schema.items() if key in schemas.ANNOTATIONS}
         return apart | {"anyOf": [{"allOf": [base, item]} for item in branches]}
 
     # Kinds of values
 
     def object(self, schema: Schema, path: str, inside: frozenset[str]) -> Schema:
         properties = schema.get("properties") or {}
-        others = self.others(schema, properties, path, inside)
+        others = self.write_others(schema, properties, path, inside)
         required = list(schema.get("required", ()))
         for name in required:
             if name not in properties:
-                fail(path, f"{name!r} is required and not among the properties: declare it there")
+                schemas.fail(path, f"{name!r} is required and not among the properties: declare it there")
         found = {name: self.node(item, f"{path}.properties.{name}", inside) for name, item in properties.items()}
         if self.rules.all_required:
             for name in found.keys() - set(required):
-                found[name] = self.nullable(found[name])
+                found[name] = self.make_nullable(found[name])
             required = list(found)
         shown: Schema = {"properties": found}
         if required or self.rules.all_required:
             shown["required"] = required
         return shown | {"additionalProperties": others}
 
-    def others(self, schema: Schema, properties: Mapping[str, Any], path: str, inside: frozenset[str]) -> Any:
+    def write_others(self, schema: Schema, properties: Mapping[str, Any], path: str, inside: frozenset[str]) -> Any:
         """Return the schema for undeclared keys. An object with some properties and no keyword for others is closed."""
         if schema.get("patternProperties"):
-            fail(path, f"'patternProperties' cannot be expressed: {_PAIRS}")
+            schemas.fail(path, f"'patternProperties' cannot be expressed: {_PAIRS}")
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
         if others is False or (others is None and properties):
             return False
         if not self.rules.open:
             if properties:
-                fail(path, "an object may have no other keys than its properties: say 'additionalProperties': false")
-            fail(path, f"an object has to name its keys: {_PAIRS}")
+                schemas.fail(
+                    path, "an object may have no other keys than its properties: say 'additionalProperties': false"
+                )
+            schemas.fail(path, f"an object has to name its keys: {_PAIRS}")
         return True if others in (None, True, {}) else self.node(others, f"{path}.additionalProperties", inside)
 
-    def nullable(self, node: Schema) -> Schema:
-        if self.takes_null(node):
+    def make_nullable(self, node: Schema) -> Schema:
+        if self.is_nullable(node):
             return node
         apart: Schema = {key: node[key] for key in ("title", "description") if key in node}
         if "anyOf" in node:
@@ -259,38 +247,38 @@ class _Rewriting(Walk[Rules]):
         if node.keys() & {"$ref", "enum", "const"}:
             bare = {key: item for key, item in node.items() if key not in ("title", "description")}
             return {"anyOf": [bare, {"type": "null"}], **apart}
-        return node | {"type": [*kinds_of(node), "null"]}
+        return node | {"type": [*schemas.list_types(node), "null"]}
 
-    def takes_null(self, node: Schema, seen: set[str] | None = None) -> bool:
+    def is_nullable(self, node: Schema, seen: set[str] | None = None) -> bool:
         """Return whether null is among its values. `seen` are the definitions that are being checked already."""
         seen = set() if seen is None else seen
         if "$ref" in node:
-            name = definition_name(node["$ref"])
+            name = schemas.definition_name(node["$ref"])
             known = self.definitions.get(name)
             if not known or name in seen:
                 return False
             seen.add(name)
-            return self.takes_null(known, seen)
+            return self.is_nullable(known, seen)
         if "anyOf" in node:
-            return any(self.takes_null(item, seen) for item in node["anyOf"])
+            return any(self.is_nullable(item, seen) for item in node["anyOf"])
         if "enum" in node or "const" in node:
-            return None in values_of(node)
-        return "null" in kinds_of(node)
+            return None in schemas.list_values(node)
+        return "null" in schemas.list_types(node)
 
     def array(self, schema: Schema, path: str, inside: frozenset[str], notes: Schema) -> Schema:
         if not schema.get("prefixItems"):
             if self.rules.open and schema.get("items") in (None, True, {}):
                 return {}
             if "items" not in schema:
-                fail(path, "an array without 'items' takes anything: say what its items are, as list[str] does")
+                schemas.fail(path, "an array without 'items' takes anything: say what its items are, as list[str] does")
         return {"items": self.items(schema, path, inside, notes)}
 
-    def narrow(self, schema: Schema, found: Schema, notes: Schema, path: str) -> None:
+    def add_narrowing(self, schema: Schema, found: Schema, notes: Schema, path: str) -> None:
         """Keep the narrowing keywords that the API enforces, and note the others."""
         for key in _NARROWS:
             if key not in schema:
                 continue
-            if self.holds(key, schema[key]):
+            if self.is_enforced(key, schema[key]):
                 found[key] = schema[key]
             elif key != "default" or schema[key] is not None:
                 notes[key] = schema[key]
@@ -299,10 +287,12 @@ class _Rewriting(Walk[Rules]):
         conditions = {key: schema[key] for key in _CONDITIONS if key in schema}
         unknown = sorted(_condition_properties(conditions) - (schema.get("properties") or {}).keys())
         if unknown:
-            fail(path, f"{next(iter(conditions))!r} has properties of its own, {unknown}: declare them beside it")
+            schemas.fail(
+                path, f"{next(iter(conditions))!r} has properties of its own, {unknown}: declare them beside it"
+            )
         notes |= conditions
 
-    def holds(self, key: str, value: Any) -> bool:
+    def is_enforced(self, key: str, value: Any) -> bool:
         rules = self.rules
         if key not in rules.keeps:
             return False
@@ -323,16 +313,18 @@ def _is_definition(reference: Any) -> bool:
 
 
 def _types(schema: Schema, path: str) -> Any:
-    kind = schema.get("type") or types_of_values(schema) or fail(path, ANYTHING)
+    kind = schema.get("type") or schemas.infer_types(schema) or schemas.fail(path, schemas.ANYTHING)
     return kind[0] if isinstance(kind, list) and len(kind) == 1 else kind
 
 
 def _literals(schema: Schema, path: str) -> Schema:
     found: Schema = {key: schema[key] for key in ("enum", "const") if key in schema}
     if len(found) == 2 and found["const"] not in found.pop("enum"):
-        fail(path, "'const' is none of the enum's values: leave one of the two out")
-    if any(isinstance(value, dict | list) for value in values_of(found)):
-        fail(path, "an enum or const may hold texts, numbers, booleans and null only: give each value a name instead")
+        schemas.fail(path, "'const' is none of the enum's values: leave one of the two out")
+    if any(isinstance(value, dict | list) for value in schemas.list_values(found)):
+        schemas.fail(
+            path, "an enum or const may hold texts, numbers, booleans and null only: give each value a name instead"
+        )
     return found
 
 
@@ -353,7 +345,7 @@ def _condition_properties(conditions: Schema) -> set[str]:
 def _nodes(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield every node of a rewritten schema."""
     yield schema
-    for inner in children(schema):
+    for inner in schemas.children(schema):
         yield from _nodes(inner)
     for inner in schema.get("$defs", {}).values():
         yield from _nodes(inner)
@@ -368,14 +360,14 @@ def _levels(node: Mapping[str, Any], root: Mapping[str, Any], known: dict[str, i
     if reference is not None:
         if reference not in known:
             known[reference] = 0
-            known[reference] = _levels(root["$defs"][definition_name(reference)], root, known)
+            known[reference] = _levels(root["$defs"][schemas.definition_name(reference)], root, known)
         return known[reference]
-    below = max((_levels(inner, root, known) for inner in children(node)), default=0)
+    below = max((_levels(inner, root, known) for inner in schemas.children(node)), default=0)
     return below + ("properties" in node or "items" in node)
 
 
 def _characters(node: Mapping[str, Any]) -> int:
-    words = [*values_of(node), *node.get("properties", ()), *node.get("$defs", ())]
+    words = [*schemas.list_values(node), *node.get("properties", ()), *node.get("$defs", ())]
     return sum(len(word) for word in words if isinstance(word, str))
 
 
@@ -406,22 +398,22 @@ def check_request(tools: Sequence[Tool], rules: Rules) -> None:
         DefinitionError: Some tools cannot be strict (the text has all of them), or exceed a limit together (the text
             has the limit, the count and the tools with the largest shares).
     """
-    broken = [(tool.name, *found) for tool in tools if (found := broken_rule(tool, rules)) is not None]
+    broken = [(tool.name, *found) for tool in tools if (found := schemas.find_broken_rule(tool, rules)) is not None]
     if len(broken) > 1:  # a single problem is reported when the tool is written
         places: dict[str, list[str]] = {}
         for name, path, rule in broken:
             places.setdefault(rule, []).append(f"{name!r} at {path}")
         each = "; ".join(f"{', '.join(places[rule])}: {rule}" for rule in places)
         raise DefinitionError(f"{len(broken)} tools cannot be strict for {rules.provider}: {each}. {rules.remedy}")
-    for over in over_limits(tools, rules):
+    for over in find_exceeded_limits(tools, rules):
         raise DefinitionError(f"{over}. Leave strict out for some of them")
 
 
-def over_limits(tools: Sequence[Tool], rules: Rules) -> Iterator[str]:
+def find_exceeded_limits(tools: Sequence[Tool], rules: Rules) -> Iterator[str]:
     """Yield the exceeded limits of the strict `tools` of one request, each with the count and the tools with the
     largest shares."""
     for what, most in rules.most_together.items():
-        found = {tool.name: written(tool, rules).counts[what] for tool in tools}
+        found = {tool.name: schemas.written(tool, rules).counts[what] for tool in tools}
         total = sum(found.values())
         if total > most:
             most_of_it = sorted(found, key=lambda name: -found[name])[:_MOST_NAMED]
@@ -430,19 +422,19 @@ def over_limits(tools: Sequence[Tool], rules: Rules) -> Iterator[str]:
             yield f"{rules.provider} takes at most {most} {what} in one request, and these are {total}: {each}"
 
 
-def chosen_strict(tools: Sequence[Tool], strict: Strict, rules: Rules | None) -> Callable[[Tool], bool]:
+def make_strict_test(tools: Sequence[Tool], strict: Strict, rules: Rules | None) -> Callable[[Tool], bool]:
     """Return a function that tells which tools of a request are strict.
 
     Raises:
         DefinitionError: `strict` names a missing tool.
     """
     if strict != WHERE_POSSIBLE:
-        return strict_wanted(tools, strict)
-    plain = left_plain(tools, rules)
+        return make_named_test(tools, strict)
+    plain = explain_left_plain(tools, rules)
     return lambda tool: tool.name not in plain
 
 
-def left_plain(tools: Sequence[Tool], rules: Rules | None) -> dict[str, str]:
+def explain_left_plain(tools: Sequence[Tool], rules: Rules | None) -> dict[str, str]:
     """Return the tools that `strict="where possible"` leaves plain, by name, and why.
 
     Earlier tools go first, as far as the limits of one request allow: adding a tool at the end changes none of them.
@@ -452,7 +444,7 @@ def left_plain(tools: Sequence[Tool], rules: Rules | None) -> dict[str, str]:
     found: dict[str, str] = {}
     total = dict.fromkeys(rules.most_together, 0)
     for tool in tools:
-        why = _hinders(tool, rules, total)
+        why = _find_hindrance(tool, rules, total)
         if why:
             found[tool.name] = why
     if not (found and rules.all_or_none):
@@ -462,13 +454,13 @@ def left_plain(tools: Sequence[Tool], rules: Rules | None) -> dict[str, str]:
     return {tool.name: found.get(tool.name, others) for tool in tools}
 
 
-def _hinders(tool: Tool, rules: Rules, total: dict[str, int]) -> str:
+def _find_hindrance(tool: Tool, rules: Rules, total: dict[str, int]) -> str:
     """Return why the tool cannot be strict beside those already counted in `total`. If it can be, return an empty text
     and count it in `total`."""
-    broken = broken_rule(tool, rules)
+    broken = schemas.find_broken_rule(tool, rules)
     if broken is not None:
         return f"at {broken[0]}, {broken[1]}"
-    counts = written(tool, rules).counts
+    counts = schemas.written(tool, rules).counts
     for what, most in rules.most_together.items():
         if total[what] + counts[what] > most:
             return f"with it the request would have {total[what] + counts[what]} {what}, and takes {most}"

@@ -21,7 +21,7 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ferrule.providers._read import object_or_text, read, text_of
+from ferrule.providers._wire import parse_object_or_text, read, read_content_text
 from ferrule.values.json_text import Malformed, parse_json
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ _PARAMETER = re.compile(
 )
 _JSON_LINE = re.compile(r"^ {0,3}(?:[{\[]|```(?!`))", re.MULTILINE)
 _MOST_STARTS = 200  # each costs up to a millisecond
+_BEFORE_JSON = re.compile(r"(?:[\s;,]|```(?!`)[\w+.-]*)*+")
 _BETWEEN_JSON = re.compile(r"(?:[\s;,]|```(?!`)[\w+.-]*|<\|\w{1,32}\|>)*+")
 _NAME_KEYS = ("name", "tool", "tool_name", "function", "action")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args", "input", "action_input")
@@ -110,14 +111,14 @@ def move_text_calls(message: Any, tools: Iterable[Tool] = ()) -> bool:
     It is not done if the message has calls, its text does not end with calls that begin a line, or one of them cannot
     be read whole.
     """
-    text = text_of(read(message, "content"))
+    text = read_content_text(read(message, "content"))
     if read(message, "tool_calls"):
         return False
     if (begin := _first_opening(text)) is None:
         found = _json_calls(text, tools)
     else:
         line = max(text.rfind("\n", 0, begin) + 1, _end_of_thoughts(text))
-        found = None if text[line:begin].strip() else _calls_from(text, begin)
+        found = None if text[line:begin].strip() else _read_calls_from(text, begin)
     if found is None:
         return False
     begin, calls = found
@@ -181,7 +182,7 @@ _Found: TypeAlias = tuple[int, Calls] | None
 """A place in the text, and calls."""
 
 
-def _calls_from(text: str, begin: int, read_next: Callable[[str, int], _Found] | None = None) -> _Found:
+def _read_calls_from(text: str, begin: int, read_next: Callable[[str, int], _Found] | None = None) -> _Found:
     """Read the calls from `begin` to the end; None if there is anything else, or a call is incomplete."""
     calls, at = Calls(), begin
     while at < len(text):
@@ -205,7 +206,7 @@ def _next_calls(text: str, at: int) -> _Found:
     if inside[0] in "{[`":
         calls, read_to = _read_json(inside, 0, None)
         return (end + len(close), calls) if calls and read_to == len(inside) else None
-    found = _calls_from(inside, 0, _next_call)
+    found = _read_calls_from(inside, 0, _next_call)
     return None if found is None else (end + len(close), found[1])
 
 
@@ -215,7 +216,7 @@ def _next_call(text: str, at: int) -> _Found:
         return None
     inside = call["inside"].strip()
     if not inside or inside.startswith("{"):
-        return call.end(), [{"name": call["name"], "arguments": object_or_text(inside or "{}")}]
+        return call.end(), [{"name": call["name"], "arguments": parse_object_or_text(inside or "{}")}]
     found: dict[str, Any] = {}
     at = 0
     while match := _PARAMETER.match(inside, at):
@@ -253,18 +254,19 @@ def _read_json(text: str, at: int, names: set[str] | None) -> tuple[Calls, int]:
     """Read adjacent calls in JSON. Return them, and the place after them."""
     calls = Calls()
     while True:
-        at = _BETWEEN_JSON.match(text, at).end()  # type: ignore[union-attr]  # it matches anywhere
+        between = _BETWEEN_JSON if calls else _BEFORE_JSON
+        at = between.match(text, at).end()  # type: ignore[union-attr]  # it matches anywhere
         found = Calls()
         with suppress(ValueError, RecursionError):
             end = _DECODER.raw_decode(text, at)[1]
-            found = _calls_in(parse_json(text[at:end]), names)
+            found = _parse_calls(parse_json(text[at:end]), names)
         if not found:
             return calls, at
         calls += found
         at = end
 
 
-def _calls_in(value: Any, names: set[str] | None) -> Calls:
+def _parse_calls(value: Any, names: set[str] | None) -> Calls:
     """Return the calls in a JSON value; none if anything in it is no call.
 
     Args:
@@ -272,15 +274,15 @@ def _calls_in(value: Any, names: set[str] | None) -> Calls:
             if a mark shows that it is a call.
     """
     if isinstance(value, list):
-        found = [_calls_in(item, names) for item in value]
+        found = [_parse_calls(item, names) for item in value]
         return [call for calls in found for call in calls] if all(found) else []
     if not isinstance(value, dict):
         return []
     said = {key: item for key, item in value.items() if key not in _KEYS_BESIDE}
     if len(said) == 1 and isinstance(inside := next(iter(said.values())), dict | list):
-        return _calls_in(inside, names) if _CALLS_KEY.fullmatch(next(iter(said))) else []
+        return _parse_calls(inside, names) if _CALLS_KEY.fullmatch(next(iter(said))) else []
     name = [said.pop(key) for key in _NAME_KEYS if key in said]
-    given = [object_or_text(said.pop(key)) for key in _ARGUMENT_KEYS if key in said]
+    given = [parse_object_or_text(said.pop(key)) for key in _ARGUMENT_KEYS if key in said]
     if len(name) != 1 or not isinstance(name[0], str) or len(given) > 1:
         return []
     if names is not None and (said or name[0] not in names or not given or not isinstance(given[0], dict)):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from ferrule.definition.toolset import SEARCH_TAG
 from ferrule.errors import DefinitionError
 from ferrule.providers import Strict
-from ferrule.providers._read import found_in, list_of_tools, split_deferred
 from ferrule.providers._schemas import Subset, written
-from ferrule.providers._strict import Rules, check_request, chosen_strict, refuse_strict
+from ferrule.providers._strict import Rules, check_request, make_strict_test, refuse_strict
+from ferrule.providers._wire import list_tools, read_found_tools, separate_deferred_tools
 from ferrule.values.frozen import freeze
 
 if TYPE_CHECKING:
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from ferrule.values.result import ToolResult
 
 
-_SAID_BY_TOOLS = {
+_OWN_KEYS = {
     **dict.fromkeys(("name", "description"), "it is an option of the tool"),
     **dict.fromkeys(("parameters", "parametersJsonSchema", "input_schema", "inputSchema"), "it is the tool's schema"),
     **dict.fromkeys(("type", "function"), "leave it out"),
@@ -34,9 +32,9 @@ _SAID_BY_TOOLS = {
 def refused_keys(tool: Tool, provider: str) -> str | None:
     """Return the error text for the keys that a tool has for one provider, or `None` if they are valid."""
     for key in tool.provider.get(provider, {}):
-        if key in _SAID_BY_TOOLS:
-            remedy = _SAID_BY_TOOLS[key]
-            return f"provider={{{provider!r}: …}} has {key!r}, which the definition says itself: {remedy}"
+        if key in _OWN_KEYS:
+            remedy = _OWN_KEYS[key]
+            return f"provider={{{provider!r}: …}} has {key!r}, which the definition sets itself: {remedy}"
     return None
 
 
@@ -63,11 +61,6 @@ class Definitions:
     """Whether a deferred tool is marked, for the model to find by a tool search."""
     examples: str = ""
     """The key of the examples; empty if the API takes none."""
-    _written: Mapping[bool, WeakKeyDictionary[Tool, dict[str, Any]]] = field(
-        default_factory=lambda: defaultdict(WeakKeyDictionary), init=False
-    )
-    """The plain and the strict definitions, each for as long as its tool lives: writing a definition takes twice as
-    long as copying it."""
 
     def write(self, toolset: Iterable[Tool], strict: Strict, deferred: Collection[str]) -> tuple[list[Any], list[Any]]:
         """Return new dicts for the tools offered from the start, and for the deferred ones. The schemas are shared and
@@ -77,17 +70,17 @@ class Definitions:
             DefinitionError: A tool's schema cannot be sent or strict, the strict tools are too many, or a name belongs
                 to no tool.
         """
-        listed = list_of_tools(toolset)
-        is_strict = chosen_strict(listed, strict, self.strict)
-        first, later = split_deferred(listed, deferred)
-        later = [tool for tool in first if self._defers_itself(tool)] + later
-        first = [tool for tool in first if not self._defers_itself(tool)]
+        listed = list_tools(toolset)
+        is_strict = make_strict_test(listed, strict, self.strict)
+        first, later = separate_deferred_tools(listed, deferred)
+        later = [tool for tool in first if self._is_deferred(tool)] + later
+        first = [tool for tool in first if not self._is_deferred(tool)]
         tools = first + later
         if self.strict is None:
             refuse_strict(tools, is_strict, self.plain.provider, self.no_strict_hint)
         if strict and self.strict is not None:
             check_request([tool for tool in tools if is_strict(tool)], self.strict)
-        found = [dict(self._written[is_strict(tool)].get(tool) or self._write(tool, is_strict(tool))) for tool in tools]
+        found = [self._write(tool, is_strict(tool)) for tool in tools]
         if self.in_function:
             found = [{"type": "function", "function": definition} for definition in found]
         if self.defers:
@@ -100,35 +93,33 @@ class Definitions:
                 definition.pop(self.examples, None)
         return found[: len(first)], found[len(first) :]
 
-    def write_found(self, result: ToolResult) -> list[Any]:
+    def write_found_tools(self, result: ToolResult) -> list[Any]:
         """Return the deferred definitions of the tools that a search tool found."""
         definitions = []
-        for one in found_in(result):
-            schema, told, _ = self.plain.write(freeze(one["input_schema"]))
-            described = self._described(one["name"], one["description"], told)
+        for one in read_found_tools(result):
+            schema, added, _ = self.plain.write(freeze(one["input_schema"]))
+            described = self._describe(one["name"], one["description"], added)
             definitions.append({**self.head, **described, self.key: schema, **self.plain_mark, "defer_loading": True})
         return definitions
 
-    def _described(self, name: str, description: str, told: str) -> dict[str, Any]:
-        """Return the name, and the description if there is one. `told` may already begin with it."""
-        if told:
-            begun = f"{told}\n\n".startswith(f"{description}\n\n")
-            description = told if begun else "\n\n".join(filter(None, [description, told]))
+    def _describe(self, name: str, description: str, added: str) -> dict[str, Any]:
+        """Return the name, and the description if there is one. `added` may already begin with it."""
+        if added:
+            begun = f"{added}\n\n".startswith(f"{description}\n\n")
+            description = added if begun else "\n\n".join(filter(None, [description, added]))
         return {"name": name, "description": description} if description else {"name": name}
 
-    def _defers_itself(self, tool: Tool) -> bool:
+    def _is_deferred(self, tool: Tool) -> bool:
         return self.defers and bool(tool.provider.get(self.name, {}).get("defer_loading"))
 
     def _write(self, tool: Tool, strict: bool) -> dict[str, Any]:
         """Return a tool's name, its description if it has one, and its schema."""
         rules, mark = (self.strict, self.strict_mark) if strict and self.strict else (self.plain, self.plain_mark)
-        schema, told, _ = written(tool, rules)
-        found = {**self.head, **self._described(tool.wire_name, tool.description, told), self.key: schema, **mark}
+        schema, added, _ = written(tool, rules)
+        found = {**self.head, **self._describe(tool.wire_name, tool.description, added), self.key: schema, **mark}
         if self.examples and tool.examples:
             shown = [{key: example[key] for key in example if key not in tool.hidden} for example in tool.examples]
             found[self.examples] = shown
         if problem := refused_keys(tool, self.name):
             raise DefinitionError(f"tool {tool.name!r}: {problem}")
-        found |= tool.provider.get(self.name, {})
-        self._written[strict][tool] = found
-        return found
+        return {**found, **tool.provider.get(self.name, {})}

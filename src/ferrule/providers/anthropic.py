@@ -6,35 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, foreign_problem, read_calls
+from ferrule.providers import _wire as wire
+from ferrule.providers._api import Api, End, foreign_problem, make_stop_readers, read_calls, resolve_choice
 from ferrule.providers._plain import PLAIN_ANTHROPIC
-from ferrule.providers._read import (
-    answered_call,
-    arguments,
-    base64_text,
-    block_text,
-    error_text,
-    fetched_address,
-    fields_of,
-    fields_of_each,
-    fill_ids,
-    found_in,
-    is_null,
-    known_id,
-    media_type,
-    name_in_history,
-    name_of,
-    non_blank,
-    object_or_text,
-    object_value,
-    plain,
-    plain_list,
-    read,
-    read_list,
-    read_text,
-    sent_names,
-    without_last_thoughts,
-)
 from ferrule.providers._stream import Blocks, Readers, TurnStream, as_index, join_arguments, join_chunks
 from ferrule.providers._strict import ANTHROPIC
 from ferrule.providers._write import Definitions
@@ -118,7 +92,7 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     Raises:
         DefinitionError: There is `only`, but this API has no such option.
     """
-    word, names = chosen(_API, choice, parallel, only)
+    word, names = resolve_choice(_API, choice, parallel, only)
     kind: Any = {"type": word} if word else {"type": "tool", "name": names[0]}
     if not parallel and word != "none":
         kind["disable_parallel_tool_use"] = True
@@ -128,29 +102,32 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in a message, in order. Their `data` holds a caller and a toolset's name if the API sent
     them."""
-    message = fields_of(response)
-    requested = [block for block in fields_of_each(message.get("content")) if block.get("type") == "tool_use"]
-    end = None if message.get("stop_reason") == "tool_use" else _end
-    return read_calls(_API, response, requested, "id", _read_call, end)
+    blocks = wire.list_fields(wire.get_fields(response).get("content"))
+    requested = [block for block in blocks if block.get("type") == "tool_use"]
+    return read_calls(_API, response, requested, "id", _read_call, _read_end)
 
 
 def _read_call(id: str, block: Any, problem: str | None) -> ToolCall:
     toolset = block.get("toolset_name")
     if toolset:
-        problem = problem or foreign_problem(f"{name_of(block)!r} of Anthropic's toolset {str(toolset)!r}")
+        problem = problem or foreign_problem(f"{wire.read_name(block)!r} of Anthropic's toolset {str(toolset)!r}")
     kept = {key: block[key] for key in ("caller", "toolset_name") if block.get(key)}
     return ToolCall(
-        id, name_of(block), arguments(block.get("input")), problem=problem, data=plain(kept) if kept else None
+        id,
+        wire.read_name(block),
+        wire.read_arguments(block.get("input")),
+        problem=problem,
+        data=wire.to_plain(kept) if kept else None,
     )
 
 
-def _end(response: Response) -> End:
-    details = read(response, "stop_details")
+def _read_end(response: Response) -> End:
+    details = wire.read(response, "stop_details")
     return End(
-        read_text(response, "stop_reason"),
-        open=is_null(response, "stop_reason"),
-        calls=any(read(block, "type") == "tool_use" for block in read_list(response, "content")),
-        details=read_text(details, "explanation") or read_text(details, "category"),
+        wire.read_text(response, "stop_reason"),
+        open=wire.is_null(response, "stop_reason"),
+        calls=any(wire.read(block, "type") == "tool_use" for block in wire.read_list(response, "content")),
+        details=wire.read_text(details, "explanation") or wire.read_text(details, "category"),
     )
 
 
@@ -161,17 +138,19 @@ def turn(response: Response) -> list[MessageParam]:
     (github.com/anthropics/anthropic-sdk-python/issues/461), and thoughts at the end ("The final block in an assistant
     message cannot be `thinking`").
     """
-    content = read(response, "content")
-    blocks = [{"type": "text", "text": clean_text(content)}] if isinstance(content, str) else plain_list(content)
-    fill_ids(response, [block for block in blocks if block.get("type") == "tool_use"], "id")
+    content = wire.read(response, "content")
+    blocks = (
+        [{"type": "text", "text": clean_text(content)}] if isinstance(content, str) else wire.to_plain_list(content)
+    )
+    wire.fill_ids(response, [block for block in blocks if block.get("type") == "tool_use"], "id")
     kept: list[Any] = [block for block in blocks if block.get("type") != "text" or block.get("text")]
-    kept = without_last_thoughts(kept, lambda block: block.get("type") in _THOUGHTS)
+    kept = wire.drop_last_thoughts(kept, lambda block: block.get("type") in _THOUGHTS)
     for block in kept:
         ours = block.get("type") == "tool_use"
         if ours:
-            block["name"] = name_in_history(name_of(block))
+            block["name"] = wire.format_name(wire.read_name(block))
         if (ours or "input" in block) and not isinstance(block.get("input"), dict):
-            block["input"] = to_jsonable(object_value(block.get("input")))
+            block["input"] = to_jsonable(wire.to_object(block.get("input")))
     return [{"role": "assistant", "content": kept}] if kept else []
 
 
@@ -180,17 +159,17 @@ _THOUGHTS = ("thinking", "redacted_thinking")
 
 def text(response: Response) -> str:
     """Return the model's text."""
-    blocks = fields_of_each(fields_of(response).get("content"))
-    return "".join(read_text(block, "text") for block in blocks if block.get("type") == "text")
+    blocks = wire.list_fields(wire.get_fields(response).get("content"))
+    return "".join(wire.read_text(block, "text") for block in blocks if block.get("type") == "text")
 
 
-stop, reason = ending(_API, _end, text)
+stop, reason = make_stop_readers(_API, _read_end, text)
 
 
 def state(response: Response) -> State:
     """Return `{"container": id}` if code ran in a container. While calls of that code are pending, the API refuses the
     next request without it."""
-    id = read(read(response, "container"), "id")
+    id = wire.read(wire.read(response, "container"), "id")
     return {"container": clean_text(id)} if isinstance(id, str) else {}
 
 
@@ -201,60 +180,54 @@ def results(results: Iterable[ToolResult]) -> list[MessageParam]:
 
 
 def _result(result: ToolResult) -> dict[str, Any]:
-    call = answered_call(result)
+    call = wire.require_call(result)
     block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call.id}
     if result.status == "ok":
-        references = [{"type": "tool_reference", "tool_name": one["name"]} for one in found_in(result)]
+        references = [{"type": "tool_reference", "tool_name": one["name"]} for one in wire.read_found_tools(result)]
         shown = [_content(item) for item in result.content] or [{"type": "text", "text": '""'}]
         block["content"] = references or shown
     else:
-        block["content"] = [{"type": "text", "text": error_text(result)}]
+        block["content"] = [{"type": "text", "text": wire.format_error(result)}]
         block["is_error"] = True
     if isinstance(call.data, dict) and call.data.get("toolset_name"):
         block["toolset_name"] = call.data["toolset_name"]
     return block
 
 
-def referred(messages: Iterable[Any]) -> list[str]:
+def find_referred_tools(messages: Iterable[Any]) -> list[str]:
     """Return the names of the tools to which the messages refer because a search found them, each once. This API
     refuses a request without their definitions. The definitions may be deferred."""
     found: list[str] = []
-    for message in fields_of_each(list(messages)):
-        for block in fields_of_each(message.get("content")):
+    for message in wire.list_fields(list(messages)):
+        for block in wire.list_fields(message.get("content")):
             shown = block.get("content")
             if block.get("type") == "tool_search_tool_result":
-                shown = read(shown, "tool_references")
+                shown = wire.read(shown, "tool_references")
             elif block.get("type") != "tool_result":
                 continue
-            references = [one for one in fields_of_each(shown) if one.get("type") == "tool_reference"]
-            found += [read_text(one, "tool_name") for one in references]
+            references = [one for one in wire.list_fields(shown) if one.get("type") == "tool_reference"]
+            found += [wire.read_text(one, "tool_name") for one in references]
     return list(dict.fromkeys(found))
 
 
 def _content(block: Block) -> dict[str, Any]:
     if isinstance(block, Media):
-        source, kind = _source(block), media_type(block)
+        source, kind = _source(block), wire.get_media_type(block)
         if source and kind in _API.images:
             return {"type": "image", "source": source}
         if source and kind == "application/pdf":
             return {"type": "document", "source": source} | ({"title": block.name} if block.name else {})
-    return {"type": "text", "text": non_blank(block_text(block))}
+    return {"type": "text", "text": wire.to_non_blank(wire.format_block(block))}
 
 
 def _source(block: Media) -> dict[str, Any] | None:
     if block.data:
-        return {"type": "base64", "media_type": media_type(block), "data": base64_text(block)}
-    address = fetched_address(block)
+        return {"type": "base64", "media_type": wire.get_media_type(block), "data": wire.encode_base64(block)}
+    address = wire.get_fetch_address(block)
     return {"type": "url", "url": address} if address else None
 
 
-_DELTA_FIELDS = {
-    "input_json_delta": "partial_json",
-    "text_delta": "text",
-    "thinking_delta": "thinking",
-    "signature_delta": "signature",
-}
-_OF_DELTAS = frozenset({"type", "estimated_tokens"})
+_DELTA_LABELS = frozenset({"type", "estimated_tokens"})
 """Fields of a delta that no block has. The SDK's BetaThinkingDelta counts the tokens of a thought so far."""
 _FIELD_KINDS = {"partial_json": "tool_use", "text": "text", "thinking": "thinking", "signature": "thinking"}
 
@@ -271,54 +244,43 @@ class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, t
         self._delta: dict[str, Any] = {}
         self._ended = False
 
-    def _append_chunk(self, event: Any) -> bool:
-        fields = fields_of(event)
-        delta = fields_of(fields["delta"])
-        field = _DELTA_FIELDS[delta["type"]]
-        text = delta[field]
-        if type(text) is str and len(sent_names(fields["delta"])) == 2:
-            self._blocks.by_index[fields["index"]].chunks[field].append(text)
-            return True
-        return False
-
-    def _apply(self, event: Any) -> None:
-        kind = read_text(event, "type")
+    def _read_event(self, event: Any) -> None:
+        kind = wire.read_text(event, "type")
         if kind == "message_start":
-            found = plain(read(event, "message"))
+            found = wire.to_plain(wire.read(event, "message"))
             self._begin_response(self._message, found)
             self._message = found if isinstance(found, dict) else {}
         elif kind == "content_block_start":
-            self._begin(as_index(read(event, "index")), plain(read(event, "content_block")))
+            self._begin(as_index(wire.read(event, "index")), wire.to_plain(wire.read(event, "content_block")))
         elif kind == "content_block_delta":
-            self._continue(as_index(read(event, "index")), plain(read(event, "delta")))
+            self._continue(as_index(wire.read(event, "index")), wire.get_fields(wire.read(event, "delta")))
         elif kind == "message_delta":
-            self._delta |= _without_nulls(plain(read(event, "delta")))
-            usage = {**self._delta.get("usage", {}), **_without_nulls(plain(read(event, "usage")))}
+            self._delta |= _without_nulls(wire.to_plain(wire.read(event, "delta")))
+            usage = {**self._delta.get("usage", {}), **_without_nulls(wire.to_plain(wire.read(event, "usage")))}
             self._delta |= {"usage": usage} if usage else {}
         elif kind == "message_stop":
             self._ended = True
 
     def _begin(self, index: int | None, start: Any) -> None:
         start = start if isinstance(start, dict) else {}
-        self._blocks.begin(known_id(start.get("id")), _StreamedBlock(start, index))
+        self._blocks.begin(wire.parse_id(start.get("id")), _StreamedBlock(start, index))
 
-    def _continue(self, index: int | None, delta: Any) -> None:
-        """Add a delta of a new kind, or of a block without a start."""
-        for key, value in _without_nulls(delta).items():
-            if key in _OF_DELTAS:
+    def _continue(self, index: int | None, delta: Mapping[str, Any]) -> None:
+        for key, value in delta.items():
+            if value is None or key in _DELTA_LABELS:
                 continue
             if index not in self._blocks.by_index:
                 self._begin(index, {"type": _FIELD_KINDS.get(key, "text")})
             block = self._blocks.by_index[index]
             if key == "citation":
-                block.citations.append(value)
+                block.citations.append(wire.to_plain(value))
             elif isinstance(value, str):
                 block.chunks.setdefault(key, []).append(value)
             else:
-                block.start[key] = value
+                block.start[key] = wire.to_plain(value)
 
-    def _assembled(self) -> dict[str, Any]:
-        content = [*plain_list(self._message.get("content")), *(block.assembled() for block in self._blocks)]
+    def _assemble(self) -> dict[str, Any]:
+        content = [*wire.to_plain_list(self._message.get("content")), *(block.assemble() for block in self._blocks)]
         found = {**self._message, **self._delta, "content": content}
         usage = {**_without_nulls(self._message.get("usage")), **_without_nulls(self._delta.get("usage"))}
         if usage:
@@ -329,12 +291,12 @@ class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, t
 
     def partial(self) -> dict[str, Any]:
         """Return the message so far, in the form of one without a stream."""
-        found: dict[str, Any] = plain(self._assembled())
+        found: dict[str, Any] = wire.to_plain(self._assemble())
         for block in found["content"]:
             if "input" in block:
                 # For a tool of ours, *decode* handles text that is no JSON.
-                given = object_or_text(block["input"])
-                block["input"] = given if block.get("type") == "tool_use" else to_jsonable(object_value(given))
+                given = wire.parse_object_or_text(block["input"])
+                block["input"] = given if block.get("type") == "tool_use" else to_jsonable(wire.to_object(given))
         return found
 
     def turn(self) -> list[MessageParam]:
@@ -353,16 +315,16 @@ class _StreamedBlock:
         self.chunks: dict[str, list[str]] = {field: [] for field in _FIELD_KINDS}
         self.citations: list[Any] = []
 
-    def assembled(self) -> dict[str, Any]:
+    def assemble(self) -> dict[str, Any]:
         found = dict(self.start)
         for field, chunks in self.chunks.items():
             if chunks and field != "partial_json":
-                found[field] = read_text(found, field) + join_chunks(chunks)
+                found[field] = wire.read_text(found, field) + join_chunks(chunks)
         text = join_arguments(self.chunks["partial_json"])
         if text.strip():
             found["input"] = text
         if self.citations:
-            found["citations"] = [*read_list(found, "citations"), *self.citations]
+            found["citations"] = [*wire.read_list(found, "citations"), *self.citations]
         return found
 
 

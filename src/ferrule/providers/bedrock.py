@@ -9,43 +9,11 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, no_state, read_calls
+from ferrule.providers import _stream as streams
+from ferrule.providers import _wire as wire
+from ferrule.providers._api import Api, End, make_stop_readers, no_state, read_calls, resolve_choice
 from ferrule.providers._plain import PLAIN_BEDROCK
-from ferrule.providers._read import (
-    answered_call,
-    arguments,
-    block_text,
-    error_text,
-    fetched_address,
-    fields_of,
-    ids_of,
-    is_null,
-    known_id,
-    lossless_json,
-    marked_error_text,
-    media_type,
-    name_in_history,
-    name_of,
-    non_blank,
-    object_or_text,
-    object_value,
-    plain,
-    read,
-    read_list,
-    read_text,
-    text_of,
-    without_last_thoughts,
-)
-from ferrule.providers._stream import (
-    Blocks,
-    Readers,
-    TurnStream,
-    as_index,
-    describe_api_error,
-    join_arguments,
-    merge_delta,
-    merged_value,
-)
+from ferrule.providers._stream import Blocks, Readers, TurnStream
 from ferrule.providers._strict import BEDROCK
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
@@ -83,7 +51,7 @@ _API = Api(
     images=frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"}),
 )
 _DEFINITIONS = Definitions(name="bedrock", plain=PLAIN_BEDROCK, strict=BEDROCK, key="inputSchema")
-# botocore's model of bedrock-runtime: ToolUseId, DocumentFormat, VideoFormat.
+# botocore's model of bedrock-runtime: ToolUseId, DocumentFormat.
 _CALL_ID = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _DOCUMENTS = {
@@ -92,16 +60,6 @@ _DOCUMENTS = {
     f"{_OFFICE}.wordprocessingml.document": "docx",
     "application/vnd.ms-excel": "xls",
     f"{_OFFICE}.spreadsheetml.sheet": "xlsx",
-}
-_VIDEOS = {
-    "video/mp4": "mp4",
-    "video/webm": "webm",
-    "video/quicktime": "mov",
-    "video/x-matroska": "mkv",
-    "video/x-flv": "flv",
-    "video/mpeg": "mpeg",
-    "video/x-ms-wmv": "wmv",
-    "video/3gpp": "three_gp",
 }
 
 
@@ -139,36 +97,34 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     Raises:
         DefinitionError: The choice is `"none"`, or there is `parallel=False` or `only`: this API has no such options.
     """
-    word, names = chosen(_API, choice, parallel, only)
+    word, names = resolve_choice(_API, choice, parallel, only)
     return {"toolChoice": {word: {}} if word else {"tool": {"name": names[0]}}}
 
 
 def calls(response: Mapping[str, Any]) -> list[ToolCall]:
     """Return the calls in a message, in order, without those of server tools."""
-    response = fields_of(response)
-    end = None if response.get("stopReason") == "tool_use" else _end
-    return read_calls(_API, response, _client_tool_uses(response), "toolUseId", _read_call, end)
+    return read_calls(_API, response, _client_tool_uses(response), "toolUseId", _read_call, _read_end)
 
 
 def _read_call(id: str, use: Any, problem: str | None) -> ToolCall:
-    return ToolCall(id, name_of(use), arguments(use.get("input")), problem=problem)
+    return ToolCall(id, wire.read_name(use), wire.read_arguments(use.get("input")), problem=problem)
 
 
-def _end(response: Mapping[str, Any]) -> End:
+def _read_end(response: Mapping[str, Any]) -> End:
     return End(
-        read_text(response, "stopReason"),
-        open=is_null(response, "stopReason"),
+        wire.read_text(response, "stopReason"),
+        open=wire.is_null(response, "stopReason"),
         calls=bool(_client_tool_uses(response)),
     )
 
 
-def _content_of(response: Any) -> list[Any]:
-    content = fields_of(fields_of(fields_of(response).get("output")).get("message")).get("content")
+def _list_content(response: Any) -> list[Any]:
+    content = wire.get_fields(wire.get_fields(wire.get_fields(response).get("output")).get("message")).get("content")
     return content if isinstance(content, list) else []
 
 
 def _client_tool_uses(response: Any) -> list[dict[str, Any]]:
-    return [use for block in _content_of(response) if (use := _client_tool_use(block)) is not None]
+    return [use for block in _list_content(response) if (use := _client_tool_use(block)) is not None]
 
 
 def _client_tool_use(block: Any) -> dict[str, Any] | None:
@@ -190,25 +146,32 @@ def turn(response: Mapping[str, Any]) -> list[dict[str, Any]]:
     Bytes (redacted reasoning) stay bytes, as in boto3. Some blocks are left out, because this API sends them but
     refuses them in a history: blank text blocks, unsigned reasoning, reasoning at the end.
     """
-    ids = iter(ids_of(response, _client_tool_uses(response), "toolUseId"))
+    ids = iter(wire.list_ids(response, _client_tool_uses(response), "toolUseId"))
     kept = []
-    for block in _content_of(response):
+    for block in _list_content(response):
         use = block.get("toolUse") if type(block) is dict else None
         if type(use) is dict and _client_tool_use(block) is not None:
             # `type` is for the server's own: botocore's ToolUseType.
-            use = {"toolUseId": wire_id(next(ids)), "name": name_in_history(name_of(use)), "input": use.get("input")}
-        sent = {"toolUse": _tool_use_in_history(use)} if type(use) is dict else plain(block, keep_bytes=True)
-        if isinstance(sent, dict) and not _blank(sent) and _is_signed(sent):
+            use = {
+                "toolUseId": wire_id(next(ids)),
+                "name": wire.format_name(wire.read_name(use)),
+                "input": use.get("input"),
+            }
+        sent = {"toolUse": _tool_use_in_history(use)} if type(use) is dict else wire.to_plain(block, keep_bytes=True)
+        if isinstance(sent, dict) and not _is_blank(sent) and _is_signed(sent):
             kept.append(sent)
-    kept = without_last_thoughts(kept, lambda block: "reasoningContent" in block)
+    kept = wire.drop_last_thoughts(kept, lambda block: "reasoningContent" in block)
     return [{"role": "assistant", "content": kept}] if kept else []
 
 
 def _tool_use_in_history(use: dict[str, Any]) -> dict[str, Any]:
-    return {**plain({**use, "input": None}, keep_bytes=True), "input": to_jsonable(object_value(use.get("input")))}
+    return {
+        **wire.to_plain({**use, "input": None}, keep_bytes=True),
+        "input": to_jsonable(wire.to_object(use.get("input"))),
+    }
 
 
-def _blank(block: dict[str, Any]) -> bool:
+def _is_blank(block: dict[str, Any]) -> bool:
     return not block or ("text" in block and not str(block["text"] or "").strip())
 
 
@@ -218,25 +181,28 @@ def _is_signed(block: dict[str, Any]) -> bool:
     if "reasoningContent" not in block:
         return True
     thought = block["reasoningContent"]
-    return bool(read_text(read(thought, "reasoningText"), "signature") or read(thought, "redactedContent"))
+    return bool(
+        wire.read_text(wire.read(thought, "reasoningText"), "signature") or wire.read(thought, "redactedContent")
+    )
 
 
 def text(response: Mapping[str, Any]) -> str:
     """Return the model's text."""
-    return "".join(map(_text_of_block, _content_of(response)))
+    return "".join(map(_text_of_block, _list_content(response)))
 
 
 def _text_of_block(block: Any) -> str:
-    return read_text(block, "text") or text_of(read(read(block, "citationsContent"), "content"))
+    return wire.read_text(block, "text") or wire.read_content_text(
+        wire.read(wire.read(block, "citationsContent"), "content")
+    )
 
 
-stop, reason = ending(_API, _end, text)
+stop, reason = make_stop_readers(_API, _read_end, text)
 state = no_state
 
 
 RESULT_MEDIA = ("image", "document")
-"""The media that a tool's result may hold, for Claude. Nova accepts no documents there, and no model has been seen to
-accept `"video"`, or media at `"s3"`, although botocore's model has them."""
+"""The media that a tool's result may hold, for Claude. Nova accepts no documents there."""
 
 
 def results(
@@ -251,64 +217,45 @@ def results(
         results: The results of the calls.
         status: Whether an error is marked by its `status`. According to botocore's model, only Amazon Nova and
             Anthropic's Claude accept this field; for a model that refuses it, the text says that it is an error.
-        media: The media that the model accepts in a result: `"image"`, `"document"`, `"video"`, and `"s3"` for blocks
-            with `fetch=True` and an `s3://` address. All others are described in words.
+        media: The media that the model accepts in a result: `"image"` and `"document"`. All others are described in
+            words.
 
     Raises:
         DefinitionError: `media` has an unknown name.
     """
-    taken = frozenset([media] if isinstance(media, str) else media)
-    if unknown := taken - _EVERY_MEDIA:
-        raise DefinitionError(f"media={sorted(unknown)!r} is none of {', '.join(sorted(_EVERY_MEDIA))}")
-    blocks = [{"toolResult": _result(result, status, taken)} for result in results]
+    accepted = frozenset([media] if isinstance(media, str) else media)
+    if unknown := accepted.difference(RESULT_MEDIA):
+        raise DefinitionError(
+            f"media has unknown names {sorted(unknown)!r}; a result may hold {', '.join(RESULT_MEDIA)}"
+        )
+    blocks = [{"toolResult": _result(result, status, accepted)} for result in results]
     return [{"role": "user", "content": blocks}] if blocks else []
 
 
-_EVERY_MEDIA = frozenset({*RESULT_MEDIA, "video", "s3"})
-
-
 def _result(result: ToolResult, status: bool, media: frozenset[str]) -> dict[str, Any]:
-    id = wire_id(answered_call(result).id)
+    id = wire_id(wire.require_call(result).id)
     if result.status == "ok":
         content = [_content(item, f"{id} {at}", media) for at, item in enumerate(result.content)]
         return {"toolUseId": id, "content": content or [{"text": '""'}]}
     if status:
-        return {"toolUseId": id, "content": [{"text": error_text(result)}], "status": "error"}
-    return {"toolUseId": id, "content": [{"text": marked_error_text(result)}]}
+        return {"toolUseId": id, "content": [{"text": wire.format_error(result)}], "status": "error"}
+    return {"toolUseId": id, "content": [{"text": wire.format_marked_error(result)}]}
 
 
 def _content(block: Block, where: str, media: frozenset[str]) -> dict[str, Any]:
-    if isinstance(block, Media):
-        part = _media_part(block, where, "s3" in media)
-        if part and part.keys() <= media:
-            return part
-    text = block_text(block)
-    structured = lossless_json(text)
-    return {"json": structured} if isinstance(structured, dict) else {"text": non_blank(text)}
+    if isinstance(block, Media) and block.data:
+        kind, source = wire.get_media_type(block), {"bytes": block.data}
+        if kind in _API.images and "image" in media:
+            return {"image": {"format": kind.removeprefix("image/"), "source": source}}
+        if kind in _DOCUMENTS and "document" in media:
+            name = _make_document_name(block.name, where)
+            return {"document": {"format": _DOCUMENTS[kind], "name": name, "source": source}}
+    text = wire.format_block(block)
+    structured = wire.parse_lossless_json(text)
+    return {"json": structured} if isinstance(structured, dict) else {"text": wire.to_non_blank(text)}
 
 
-def _media_part(block: Media, where: str, fetches: bool) -> dict[str, Any] | None:
-    source, kind = _source(block, fetches), media_type(block)
-    if source is None:
-        return None
-    if kind in _API.images:
-        return {"image": {"format": kind.removeprefix("image/"), "source": source}}
-    if kind in _DOCUMENTS:
-        name = _document_name(block.name, where)
-        return {"document": {"format": _DOCUMENTS[kind], "name": name, "source": source}}
-    if kind in _VIDEOS:
-        return {"video": {"format": _VIDEOS[kind], "source": source}}
-    return None
-
-
-def _source(block: Media, fetches: bool) -> dict[str, Any] | None:
-    if block.data:
-        return {"bytes": block.data}
-    address = fetched_address(block, ("s3://",)) if fetches else None
-    return {"s3Location": {"uri": address}} if address else None
-
-
-def _document_name(name: str | None, where: str) -> str:
+def _make_document_name(name: str | None, where: str) -> str:
     """Return a name in the form of this API: letters, digits, single spaces, hyphens, parentheses and square brackets.
 
     The API refuses a history with two documents of the same name, so this name has a hash of its place too.
@@ -325,7 +272,7 @@ _TEXTS_IN = {"toolUse": ("input",), "reasoningContent": ("text", "signature")}
 class _StreamedBlock:
     """One content block of a stream."""
 
-    __slots__ = ("citations", "index", "redacted", "results", "said", "start")
+    __slots__ = ("citations", "index", "merged", "redacted", "results", "start")
 
     def __init__(self, index: Any, start: dict[str, Any]) -> None:
         self.index = index
@@ -333,42 +280,42 @@ class _StreamedBlock:
         self.redacted: list[bytes] = []
         self.results: list[Any] = []
         self.citations: list[Any] = []
-        self.said: dict[str, Any] = {}
+        self.merged: dict[str, Any] = {}
         """The merged content of all other deltas, from `merge_delta`."""
 
     def add(self, delta: Mapping[str, Any]) -> None:
         """Add a delta of any kind."""
-        redacted = read(delta.get("reasoningContent"), "redactedContent")
+        redacted = wire.read(delta.get("reasoningContent"), "redactedContent")
         if isinstance(redacted, bytes):
             self.redacted.append(redacted)
             return
-        self.results += read_list(delta, "toolResult")
+        self.results += wire.read_list(delta, "toolResult")
         if isinstance(delta.get("citation"), dict):
             self.citations.append(delta["citation"])
         for key, kind in (("text", str), ("image", dict)):
             if isinstance(delta.get(key), kind):
-                merge_delta(self.said, {key: delta[key]})
+                streams.merge_delta(self.merged, {key: delta[key]})
         for key, names in _TEXTS_IN.items():
-            if said := {name: text for name in names if isinstance(text := read(delta.get(key), name), str)}:
-                merge_delta(self.said, {key: said})
+            if merged := {name: text for name in names if isinstance(text := wire.read(delta.get(key), name), str)}:
+                streams.merge_delta(self.merged, {key: merged})
 
-    def assembled(self) -> list[dict[str, Any]]:
+    def assemble(self) -> list[dict[str, Any]]:
         """Return the block in the form of a message; its input is still text."""
         found: list[dict[str, Any]] = []
-        said = merged_value(self.said)
+        merged = streams.merged_value(self.merged)
         if self.redacted:
             found.append({"reasoningContent": {"redactedContent": b"".join(self.redacted)}})
-        if "reasoningContent" in said:
-            found.append({"reasoningContent": {"reasoningText": {"text": "", **said["reasoningContent"]}}})
-        texts = [{"text": said["text"]}] if "text" in said else []
+        if "reasoningContent" in merged:
+            found.append({"reasoningContent": {"reasoningText": {"text": "", **merged["reasoningContent"]}}})
+        texts = [{"text": merged["text"]}] if "text" in merged else []
         found += [{"citationsContent": {"content": texts, "citations": self.citations}}] if self.citations else texts
         if "toolResult" in self.start:
             found.append({"toolResult": {**self.start["toolResult"], "content": self.results}})
-        if "toolUse" in self.start or "toolUse" in said:
-            text = join_arguments(read_list(self.said.get("toolUse"), "input"))
+        if "toolUse" in self.start or "toolUse" in merged:
+            text = streams.join_arguments(wire.read_list(self.merged.get("toolUse"), "input"))
             found.append({"toolUse": {**self.start.get("toolUse", {}), "input": text or {}}})
-        if "image" in self.start or "image" in said:
-            found.append({"image": {**self.start.get("image", {}), **said.get("image", {})}})
+        if "image" in self.start or "image" in merged:
+            found.append({"image": {**self.start.get("image", {}), **merged.get("image", {})}})
         return found
 
 
@@ -385,21 +332,7 @@ class Stream(
         self._metadata: dict[str, Any] = {}
         self._stop_reason: str | None = None
 
-    def _append_chunk(self, event: Any) -> bool:
-        given = event["contentBlockDelta"]
-        said, delta = self._blocks.by_index[given["contentBlockIndex"]].said, given["delta"]
-        if len(delta) != 1:
-            return False
-        if "text" in delta:
-            text, chunks = delta["text"], said["text"]
-        else:
-            text, chunks = delta["toolUse"]["input"], said["toolUse"]["input"]
-        if type(text) is str:
-            chunks.append(text)
-            return True
-        return False
-
-    def _apply(self, event: Any) -> None:
+    def _read_event(self, event: Any) -> None:
         for kind, add in (
             ("contentBlockStart", self._start_block),
             ("contentBlockDelta", self._add_delta),
@@ -407,43 +340,43 @@ class Stream(
             ("messageStop", self._finish_message),
             ("metadata", self._metadata.update),
         ):
-            found = read(event, kind)
+            found = wire.read(event, kind)
             if isinstance(found, dict):
                 add(found)
         for kind, found in event.items() if isinstance(event, dict) else ():
             if isinstance(kind, str) and kind.endswith("Exception"):  # boto3 raises these
-                self._error = f"{kind}: {describe_api_error(found)}"
+                self._error = f"{kind}: {streams.describe_api_error(found)}"
 
     def _start_block(self, event: dict[str, Any]) -> None:
-        index = as_index(event.get("contentBlockIndex"))
-        start = {key: item for key, item in fields_of(event.get("start")).items() if isinstance(item, dict)}
-        id = known_id(start.get("toolUse", {}).get("toolUseId"))
+        index = streams.as_index(event.get("contentBlockIndex"))
+        start = {key: item for key, item in wire.get_fields(event.get("start")).items() if isinstance(item, dict)}
+        id = wire.parse_id(start.get("toolUse", {}).get("toolUseId"))
         self._blocks.begin(id, _StreamedBlock(index, start))
 
     def _add_delta(self, event: dict[str, Any]) -> None:
-        index = as_index(event.get("contentBlockIndex"))
+        index = streams.as_index(event.get("contentBlockIndex"))
         block = self._blocks.by_index.get(index) or self._blocks.begin(None, _StreamedBlock(index, {}))
-        block.add(fields_of(event.get("delta")))
+        block.add(wire.get_fields(event.get("delta")))
 
     def _close(self, event: dict[str, Any]) -> None:
-        self._blocks.by_index.pop(as_index(event.get("contentBlockIndex")), None)
+        self._blocks.by_index.pop(streams.as_index(event.get("contentBlockIndex")), None)
 
     def _finish_message(self, event: dict[str, Any]) -> None:
-        self._stop_reason = read_text(event, "stopReason")
+        self._stop_reason = wire.read_text(event, "stopReason")
         self._metadata |= {key: item for key, item in event.items() if key != "stopReason"}
 
-    def _assembled(self) -> dict[str, Any]:
-        content = [assembled for block in self._blocks for assembled in block.assembled()]
+    def _assemble(self) -> dict[str, Any]:
+        content = [assemble for block in self._blocks for assemble in block.assemble()]
         message = {"role": "assistant", "content": content}
         return {**self._metadata, "output": {"message": message}, "stopReason": self._stop_reason}
 
     def partial(self) -> dict[str, Any]:
         """Return the response so far, in the form of `converse`."""
-        found: dict[str, Any] = plain(self._assembled(), keep_bytes=True)
-        for block in _content_of(found):
+        found: dict[str, Any] = wire.to_plain(self._assemble(), keep_bytes=True)
+        for block in _list_content(found):
             use = block.get("toolUse")
             if use is not None:
                 # For a tool of ours, *decode* handles text that is no JSON.
-                given = object_or_text(use["input"])
-                use["input"] = to_jsonable(object_value(given)) if _client_tool_use(block) is None else given
+                given = wire.parse_object_or_text(use["input"])
+                use["input"] = to_jsonable(wire.to_object(given)) if _client_tool_use(block) is None else given
         return found

@@ -10,37 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, no_state, read_calls, read_function_call
-from ferrule.providers._chat import calls_in_history
+from ferrule.providers import _stream as streams
+from ferrule.providers import _wire as wire
+from ferrule.providers._api import Api, End, make_stop_readers, no_state, read_calls, read_function_call, resolve_choice
+from ferrule.providers._chat import write_calls_for_history
 from ferrule.providers._plain import PLAIN_COHERE
-from ferrule.providers._read import (
-    answered_call,
-    block_text,
-    error_text,
-    fields_of,
-    fields_of_each,
-    fill_ids,
-    is_null,
-    known_id,
-    list_of_tools,
-    non_blank,
-    plain,
-    plain_list,
-    read,
-    read_text,
-    text_of,
-)
-from ferrule.providers._stream import (
-    Readers,
-    StreamedCalls,
-    TurnStream,
-    as_index,
-    describe_api_error,
-    join_chunks,
-    merge_delta,
-    merged_value,
-)
-from ferrule.providers._strict import COHERE, chosen_strict
+from ferrule.providers._stream import Readers, StreamedCalls, TurnStream
+from ferrule.providers._strict import COHERE, make_strict_test
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
 from ferrule.values.result import ToolResult
@@ -94,8 +70,8 @@ def tools(
         DefinitionError: A tool's schema cannot be sent or strict, strict ones are too large together, `strict` names
             only some of the tools, or a name belongs to no tool.
     """
-    offered = list_of_tools(toolset)
-    some = sum(map(chosen_strict(offered, strict, COHERE), offered))
+    offered = wire.list_tools(toolset)
+    some = sum(map(make_strict_test(offered, strict, COHERE), offered))
     if 0 < some < len(offered):
         raise DefinitionError(
             f"Cohere is strict for all tools of a request or for none, and strict=... names {some} of {len(offered)}: "
@@ -111,8 +87,8 @@ def strict_tools(toolset: Iterable[Tool], strict: Strict) -> bool:
     Raises:
         DefinitionError: A name belongs to no tool.
     """
-    offered = list_of_tools(toolset)
-    return any(map(chosen_strict(offered, strict, COHERE), offered))
+    offered = wire.list_tools(toolset)
+    return any(map(make_strict_test(offered, strict, COHERE), offered))
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
@@ -122,34 +98,36 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
         DefinitionError: The choice is a tool's name, or there is `parallel=False` or `only`: this API has no such
             options.
     """
-    word: Any = chosen(_API, choice, parallel, only)[0]
+    word: Any = resolve_choice(_API, choice, parallel, only)[0]
     return {"tool_choice": word} if word else {}
 
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in a response, in order."""
-    requested = fields_of_each(fields_of(fields_of(response).get("message")).get("tool_calls"))
-    end = None if read(response, "finish_reason") == "TOOL_CALL" else _end
-    return read_calls(_API, response, requested, "id", read_function_call, end)
+    return read_calls(_API, response, _list_calls(response), "id", read_function_call, _read_end)
 
 
-def _end(response: Response) -> End:
+def _list_calls(response: Response) -> list[Mapping[str, Any]]:
+    return wire.list_fields(wire.get_fields(wire.read(response, "message")).get("tool_calls"))
+
+
+def _read_end(response: Response) -> End:
     return End(
-        read_text(response, "finish_reason"),
-        open=is_null(response, "finish_reason"),
-        calls=bool(fields_of_each(fields_of(read(response, "message")).get("tool_calls"))),
-        details=describe_api_error(error) if (error := read(response, "error")) else "",
+        wire.read_text(response, "finish_reason"),
+        open=wire.is_null(response, "finish_reason"),
+        calls=bool(_list_calls(response)),
+        details=streams.describe_api_error(error) if (error := wire.read(response, "error")) else "",
     )
 
 
 def turn(response: Response) -> list[Any]:
     """Return the message, with the plan that came before its calls."""
-    message = plain(read(response, "message"))
+    message = wire.to_plain(wire.read(response, "message"))
     if not isinstance(message, dict):
         return []
-    message["tool_calls"] = plain_list(message.get("tool_calls"))
-    fill_ids(response, message["tool_calls"], "id")
-    calls_in_history(message["tool_calls"])
+    message["tool_calls"] = wire.to_plain_list(message.get("tool_calls"))
+    wire.fill_ids(response, message["tool_calls"], "id")
+    write_calls_for_history(message["tool_calls"])
     # The API refuses null and empty fields in a history.
     kept = {key: item for key, item in message.items() if key != "role" and item not in (None, "", [])}
     return [{"role": "assistant", **kept}] if kept else []
@@ -157,10 +135,10 @@ def turn(response: Response) -> list[Any]:
 
 def text(response: Response) -> str:
     """Return the model's text."""
-    return text_of(fields_of(read(response, "message")).get("content"))
+    return wire.read_content_text(wire.get_fields(wire.read(response, "message")).get("content"))
 
 
-stop, reason = ending(_API, _end, text)
+stop, reason = make_stop_readers(_API, _read_end, text)
 state = no_state
 
 
@@ -169,15 +147,16 @@ def results(results: Iterable[ToolResult]) -> list[Any]:
     the text as `output`, or one document with the `error`. The API's citations name these documents. They hold no
     images."""
     return [
-        {"role": "tool", "tool_call_id": answered_call(result).id, "content": _content(result)} for result in results
+        {"role": "tool", "tool_call_id": wire.require_call(result).id, "content": _content(result)}
+        for result in results
     ]
 
 
 def _content(result: ToolResult) -> list[dict[str, Any]]:
     if result.status != "ok":
-        return [_document({"error": error_text(result)})]
-    texts = [block_text(block) for block in result.content] or [""]
-    return [_document({"output": non_blank(text)}) for text in texts]
+        return [_document({"error": wire.format_error(result)})]
+    texts = [wire.format_block(block) for block in result.content] or [""]
+    return [_document({"output": wire.to_non_blank(text)}) for text in texts]
 
 
 def _document(data: dict[str, str]) -> dict[str, Any]:
@@ -199,62 +178,50 @@ class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop
         self._finish_reason: str | None = None
         self._end_fields: dict[str, Any] = {}
 
-    def _append_chunk(self, event: Any) -> bool:
-        fields = fields_of(event)
-        kind, message = fields["type"], fields_of(fields_of(fields["delta"])["message"])
-        if kind == "content-delta":
-            content = message["content"]
-            text, chunks = fields_of(content)["text"], self._content[fields["index"]]["text"]
-        else:
-            text = fields_of(fields_of(message["tool_calls"])["function"])["arguments"]
-            chunks = self._streamed_calls.by_index[fields["index"]].arguments
-        if type(text) is str and kind[-6:] == "-delta":
-            chunks.append(text)
-            return True
-        return False
-
-    def _apply(self, event: Any) -> None:
-        kind, index = read_text(event, "type"), as_index(read(event, "index"))
-        delta = read(event, "delta")
-        message = read(delta, "message")
+    def _read_event(self, event: Any) -> None:
+        kind, index = wire.read_text(event, "type"), streams.as_index(wire.read(event, "index"))
+        delta = wire.read(event, "delta")
+        message = wire.read(delta, "message")
         if kind == "message-start":
             self._begin_response({"id": self._id} if self._id else None, event)
-            self._id = plain(read(event, "id"))
+            self._id = wire.to_plain(wire.read(event, "id"))
         elif kind == "tool-plan-delta":
-            self._plan.append(read_text(message, "tool_plan"))
+            self._plan.append(wire.read_text(message, "tool_plan"))
         elif kind in {"content-start", "content-delta"}:
-            given = fields_of(read(message, "content"))
+            given = wire.get_fields(wire.read(message, "content"))
             said = {key: given[key] for key in ("thinking", "text") if isinstance(given.get(key), str)}
-            merge_delta(self._content.setdefault(index, {}), said)
+            streams.merge_delta(self._content.setdefault(index, {}), said)
         elif kind in {"tool-call-start", "tool-call-delta"}:
-            requested = read(message, "tool_calls")
+            requested = wire.read(message, "tool_calls")
             for item in requested if isinstance(requested, list) else [requested]:
-                self._add_call_delta(kind, known_id(read(item, "id")), index, read(item, "function"))
+                self._add_call_delta(kind, wire.parse_id(wire.read(item, "id")), index, wire.read(item, "function"))
         elif kind == "citation-start":
-            found = plain(read(message, "citations"))
+            found = wire.to_plain(wire.read(message, "citations"))
             self._citations += found if isinstance(found, list) else [found] if found else []
         elif kind == "message-end":
-            self._finish_reason = read_text(delta, "finish_reason")
-            if read(delta, "error"):
-                self._error = describe_api_error(read(delta, "error"))
+            self._finish_reason = wire.read_text(delta, "finish_reason")
+            if wire.read(delta, "error"):
+                self._error = streams.describe_api_error(wire.read(delta, "error"))
             elif _API.stops.get(self._finish_reason) == "other":
                 self._error = repr(self._finish_reason)
             self._end_fields = {
-                key: plain(read(delta, key)) for key in ("usage", "error") if read(delta, key) is not None
+                key: wire.to_plain(wire.read(delta, key))
+                for key in ("usage", "error")
+                if wire.read(delta, key) is not None
             }
 
     def _add_call_delta(self, kind: str, id: str | None, index: int | None, function: Any) -> None:
         if kind == "tool-call-start" and id is None:
             self._streamed_calls.begin_call(None, index)
-        self._streamed_calls.add(id, index, read(function, "name"), read(function, "arguments"), set())
+        self._streamed_calls.add(id, index, wire.read(function, "name"), wire.read(function, "arguments"), set())
 
-    def _assembled(self) -> dict[str, Any]:
+    def _assemble(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant"}
         if self._streamed_calls:
-            message["tool_calls"] = self._streamed_calls.assembled()
+            message["tool_calls"] = self._streamed_calls.assemble()
         if self._plan:
-            message["tool_plan"] = join_chunks(self._plan)
-        said = [item for part in self._content.values() for item in merged_value(part).items()]
+            message["tool_plan"] = streams.join_chunks(self._plan)
+        said = [item for part in self._content.values() for item in streams.merged_value(part).items()]
         content = [{"type": key, key: text} for key, text in said if text]
         if content:
             message["content"] = content

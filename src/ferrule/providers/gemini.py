@@ -8,15 +8,15 @@ names (`function_call`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import Stop, Strict
 from ferrule.providers import _gemini_generate as generate
 from ferrule.providers import _gemini_interactions as interactions
-from ferrule.providers._api import chosen
+from ferrule.providers import _wire as wire
+from ferrule.providers._api import resolve_choice
 from ferrule.providers._plain import PLAIN_GEMINI
-from ferrule.providers._read import answered_call, fields_of, read
 from ferrule.providers._stream import Readers, TurnStream
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
@@ -24,11 +24,8 @@ from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from google.genai.interactions import (
-        GenerationConfigParam,
         Interaction,
         InteractionSSEEvent,
-        StepParam,
-        ToolParam,
     )
     from google.genai.types import ContentDict, GenerateContentConfigDict, GenerateContentResponse
 
@@ -36,11 +33,6 @@ if TYPE_CHECKING:
 
     Response: TypeAlias = GenerateContentResponse | Interaction | Mapping[str, Any]
     Event: TypeAlias = GenerateContentResponse | InteractionSSEEvent | Mapping[str, Any]
-
-    class InteractionsChoice(TypedDict):
-        """Keyword arguments of a request of Interactions."""
-
-        generation_config: GenerationConfigParam
 
 
 Api: TypeAlias = Literal["generate", "interactions"]
@@ -54,28 +46,6 @@ _DEFINITIONS = {
         name="gemini", plain=PLAIN_GEMINI, no_strict_hint=_STRICT_HINT, head={"type": "function"}, defers=True
     ),
 }
-
-
-@overload
-def tools(
-    toolset: Iterable[Tool],
-    *,
-    strict: Strict = False,
-    cache: bool = False,
-    deferred: Collection[str] = (),
-    api: Literal["generate"] = "generate",
-) -> list[Any]: ...  # the SDK accepts only a list of its own union, with types of packages that may be absent
-
-
-@overload
-def tools(
-    toolset: Iterable[Tool],
-    *,
-    strict: Strict = False,
-    cache: bool = False,
-    deferred: Collection[str] = (),
-    api: Literal["interactions"],
-) -> list[ToolParam]: ...
 
 
 def tools(
@@ -125,7 +95,7 @@ def tool_choice(
 @overload
 def tool_choice(
     choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None, api: Literal["interactions"]
-) -> InteractionsChoice: ...
+) -> dict[str, Any]: ...
 
 
 def tool_choice(
@@ -139,7 +109,7 @@ def tool_choice(
             name.
     """
     _check_api(api)
-    word, names = chosen(_TABLES[api], choice, parallel, only)
+    word, names = resolve_choice(_TABLES[api], choice, parallel, only)
     if api == "interactions":
         kind = {"allowed_tools": {"mode": word or "any", "tools": names}} if names else word
         return {"generation_config": {"tool_choice": kind}}
@@ -150,14 +120,13 @@ def tool_choice(
     return {"toolConfig": {"functionCallingConfig": {"mode": mode, "allowedFunctionNames": names}}}
 
 
-def _readers_of(response: Any) -> Readers:
-    return interactions.READERS if "steps" in fields_of(response) else generate.READERS
+def _find_readers(response: Any) -> Readers:
+    return interactions.READERS if "steps" in wire.get_fields(response) else generate.READERS
 
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in the first candidate, or in an interaction, in order. The `data` of the latter marks them."""
-    seen = response if type(response) is dict else fields_of(response)
-    return interactions.calls(seen) if "steps" in seen else generate.calls(seen)
+    return _find_readers(response).calls(response)
 
 
 @overload
@@ -165,32 +134,28 @@ def turn(response: GenerateContentResponse) -> list[ContentDict]: ...
 
 
 @overload
-def turn(response: Interaction) -> list[StepParam]: ...
-
-
-@overload
-def turn(response: Mapping[str, Any]) -> list[Any]: ...
+def turn(response: Interaction | Mapping[str, Any]) -> list[Any]: ...
 
 
 def turn(response: Response) -> list[Any]:
     """Return `[{"role": "model", "parts": [...]}]`, each thought signature on its own part; for an interaction, the
     steps that the model made."""
-    return _readers_of(response).turn(response)
+    return _find_readers(response).turn(response)
 
 
 def text(response: Response) -> str:
     """Return the model's text, without its thoughts."""
-    return _readers_of(response).text(response)
+    return _find_readers(response).text(response)
 
 
 def stop(response: Response, tools: Iterable[Tool] = ()) -> Stop:
     """Return why the model stopped. With the offered `tools`, JSON in the text that calls one is `"malformed"` too."""
-    return _readers_of(response).stop(response, tools)
+    return _find_readers(response).stop(response, tools)
 
 
 def reason(response: Response, tools: Iterable[Tool] = ()) -> str | None:
     """Return why the answer is missing or incomplete; `None` if the model ended or made calls."""
-    return _readers_of(response).reason(response, tools)
+    return _find_readers(response).reason(response, tools)
 
 
 @overload
@@ -209,7 +174,7 @@ def state(response: Response) -> Any:
     turn. Interactions: `{"previous_interaction_id": ..., "continuation_token": ...}`; send no `input`, or, if the
     interaction was not stored, the same input and only the token. The answer is the rest of the turn.
     """
-    return _readers_of(response).state(response)
+    return _find_readers(response).state(response)
 
 
 def results(results: Iterable[ToolResult]) -> list[Any]:
@@ -218,7 +183,7 @@ def results(results: Iterable[ToolResult]) -> list[Any]:
     parts: list[Any] = []
     steps: list[Any] = []
     for result in results:
-        data = answered_call(result).data
+        data = wire.require_call(result).data
         if isinstance(data, dict) and data.get("type") == "function_call":
             steps.append(interactions.function_result(result))
         else:
@@ -237,18 +202,15 @@ class Stream(TurnStream["Event", Any], readers=Readers(calls, text, turn, stop, 
         self._stream: Any = None
         """The stream of the detected API, from the first event on."""
 
-    def _append_chunk(self, event: Any) -> bool:
-        return self._stream._append_chunk(event)  # type: ignore[no-any-return]
-
-    def _apply(self, event: Any) -> None:
+    def _read_event(self, event: Any) -> None:
         if self._stream is None:
-            interaction = read(read(event, "data", event), "event_type") is not None
+            interaction = wire.read(wire.read(event, "data", event), "event_type") is not None
             self._stream = interactions.Stream() if interaction else generate.Stream()
-        self._stream._apply(event)
+        self._stream._read_event(event)
         self._error = self._error or self._stream.error
 
-    def _assembled(self) -> dict[str, Any]:
-        return {} if self._stream is None else self._stream._assembled()
+    def _assemble(self) -> dict[str, Any]:
+        return {} if self._stream is None else self._stream._assemble()
 
     def partial(self) -> dict[str, Any]:
         """Return the response so far, in the form of one without a stream."""

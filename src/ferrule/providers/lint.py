@@ -31,8 +31,14 @@ from ferrule.providers import (
     openai_chat,
     openai_responses,
 )
-from ferrule.providers._instructions import HOSTILE_SIGNS, hidden_in, instructions_in, orders_about, texts_of
-from ferrule.providers._schemas import broken_rule, inner, pointed_at
+from ferrule.providers._instructions import (
+    HOSTILE_SIGNS,
+    find_hidden_characters,
+    find_instructions,
+    find_orders,
+    list_texts,
+)
+from ferrule.providers._schemas import find_broken_rule, follow_pointer, inner
 from ferrule.providers._write import refused_keys
 
 if TYPE_CHECKING:
@@ -122,7 +128,7 @@ def not_strict(tools: Iterable[Tool], provider: str) -> dict[str, str]:
     """
     if provider not in LIMITS:
         raise DefinitionError(f"there is no provider {provider!r}; there are {', '.join(LIMITS)}")
-    return _strict.left_plain(list(tools), LIMITS[provider].rules)
+    return _strict.explain_left_plain(list(tools), LIMITS[provider].rules)
 
 
 def findings(
@@ -137,42 +143,42 @@ def findings(
             `"where possible"`, a tool that stays plain is a note.
     """
     tools = list(tools)
-    found = [finding for name in providers for finding in _refusals(tools, name, strict)]
+    found = [finding for name in providers for finding in _find_refusals(tools, name, strict)]
     found += [
-        *_wire_names(tools),
-        *_undescribed(tools),
-        *_confusable(tools),
-        *_hidden_texts(tools),
-        *_instructions(tools),
+        *_find_wire_names(tools),
+        *_find_undescribed(tools),
+        *_find_confusable(tools),
+        *_find_hidden_texts(tools),
+        *_find_instructions(tools),
     ]
-    return sorted([*_untyped_contexts(tools), *found], key=lambda finding: LEVELS.index(finding.level))
+    return sorted([*_find_untyped_contexts(tools), *found], key=lambda finding: LEVELS.index(finding.level))
 
 
 # Refusals of a provider
 
 
-def _refusals(tools: Sequence[Tool], provider: str, strict: WhetherStrict) -> Iterator[Finding]:
+def _find_refusals(tools: Sequence[Tool], provider: str, strict: WhetherStrict) -> Iterator[Finding]:
     limits = LIMITS[provider]
     if limits.most_tools is not None and len(tools) > limits.most_tools:
         text = f"takes {limits.most_tools} tools in one request, and these are {len(tools)}"
         yield Finding("error", "count", text, provider)
     for tool in tools:
-        yield from _refusal(tool, provider, limits)
+        yield from _find_refusal(tool, provider, limits)
     if limits.rules is None:
         if strict:
             level: Level = "note" if strict == WHERE_POSSIBLE else "error"
             yield Finding(level, "strict", "has no strict mode for single tools", provider)
     elif strict == WHERE_POSSIBLE:
-        for name, why in _strict.left_plain(tools, limits.rules).items():
+        for name, why in _strict.explain_left_plain(tools, limits.rules).items():
             yield Finding("note", "strict", f"stays plain: {why}", provider, name)
     else:
-        yield from _not_strict(tools, provider, limits.rules, "error" if strict else "note")
+        yield from _find_not_strict(tools, provider, limits.rules, "error" if strict else "note")
 
 
-def _refusal(tool: Tool, provider: str, limits: Limits) -> Iterator[Finding]:
+def _find_refusal(tool: Tool, provider: str, limits: Limits) -> Iterator[Finding]:
     if problem := refused_keys(tool, provider):
         yield Finding("error", "provider", problem, provider, tool.name)
-    broken = broken_rule(tool, limits.plain)
+    broken = find_broken_rule(tool, limits.plain)
     if broken is not None:
         yield Finding("error", "definition", f"cannot be sent: {broken[1]}", provider, tool.name, broken[0])
     if limits.most_description is not None and len(tool.description) > limits.most_description:
@@ -180,29 +186,29 @@ def _refusal(tool: Tool, provider: str, limits: Limits) -> Iterator[Finding]:
         yield Finding("error", "description-size", text, provider, tool.name)
 
 
-def _not_strict(tools: Sequence[Tool], provider: str, rules: _strict.Rules, level: Level) -> Iterator[Finding]:
+def _find_not_strict(tools: Sequence[Tool], provider: str, rules: _strict.Rules, level: Level) -> Iterator[Finding]:
     fitting = []
     for tool in tools:
-        broken = broken_rule(tool, rules)
+        broken = find_broken_rule(tool, rules)
         if broken is None:
             fitting.append(tool)
         else:
             yield Finding(level, "strict", f"cannot be strict: {broken[1]}", provider, tool.name, broken[0])
-    for over in _strict.over_limits(fitting, rules):
+    for over in _strict.find_exceeded_limits(fitting, rules):
         yield Finding(level, "strict-limit", f"cannot all be strict: {over}", provider)
 
 
 # Texts for a model
 
 
-def _wire_names(tools: Sequence[Tool]) -> Iterator[Finding]:
+def _find_wire_names(tools: Sequence[Tool]) -> Iterator[Finding]:
     for tool in tools:
         if tool.wire_name != tool.name:
             text = f"goes as {tool.wire_name!r}, as not every provider takes its name"
             yield Finding("note", "wire-name", text, tool=tool.name)
 
 
-def _untyped_contexts(tools: Sequence[Tool]) -> Iterator[Finding]:
+def _find_untyped_contexts(tools: Sequence[Tool]) -> Iterator[Finding]:
     for tool in tools:
         for name, node in tool.input_schema.get("properties", {}).items():
             typed = not isinstance(node, Mapping) or {*node} - {"description", "title", "default"}
@@ -212,7 +218,7 @@ def _untyped_contexts(tools: Sequence[Tool]) -> Iterator[Finding]:
                 yield Finding("warning", "context-parameter", text, tool=tool.name, path=path)
 
 
-def _undescribed(tools: Sequence[Tool]) -> Iterator[Finding]:
+def _find_undescribed(tools: Sequence[Tool]) -> Iterator[Finding]:
     for tool in tools:
         if not tool.description:
             yield Finding("warning", "no-description", "has no description", tool=tool.name)
@@ -247,7 +253,7 @@ def _is_described(node: Any, root: Mapping[str, Any]) -> bool:
         return True
     branches = [*node.get("anyOf", ()), *node.get("oneOf", ()), *node.get("allOf", ())]
     reference = node.get("$ref", "")
-    referred = pointed_at(root, reference) if reference.startswith("#/") else None
+    referred = follow_pointer(root, reference) if reference.startswith("#/") else None
     if isinstance(referred, Mapping) and referred.get("description"):
         return True
     return any(_is_described(branch, root) for branch in branches)
@@ -256,10 +262,10 @@ def _is_described(node: Any, root: Mapping[str, Any]) -> bool:
 # Instructions to the model, and hidden characters
 
 
-def _hidden_texts(tools: Sequence[Tool]) -> Iterator[Finding]:
+def _find_hidden_texts(tools: Sequence[Tool]) -> Iterator[Finding]:
     for tool in tools:
-        for path, text in texts_of(tool):
-            if (what := hidden_in(text)) is not None:
+        for path, text in list_texts(tool):
+            if (what := find_hidden_characters(text)) is not None:
                 level: Level = "error" if ", which spell " in what else "warning"
                 yield Finding(level, "hidden", f"has characters that nobody sees: {what}", "", tool.name, path)
         removed = tool.metadata.get("mcp", {}).get("removed")  # by the source, before anybody could see them
@@ -268,25 +274,25 @@ def _hidden_texts(tools: Sequence[Tool]) -> Iterator[Finding]:
             yield Finding("warning", "hidden", text, tool=tool.name)
 
 
-def _instructions(tools: Sequence[Tool]) -> Iterator[Finding]:
+def _find_instructions(tools: Sequence[Tool]) -> Iterator[Finding]:
     """Yield texts that instruct the model instead of describing the tool, and texts with orders about the tools of
     others. Orders of a source about its own tools are descriptions."""
     names: dict[str | None, dict[str, str]] = {}
     for tool in tools:
-        names.setdefault(_server_of(tool), {}).update(dict.fromkeys(_names_in_texts(tool), tool.name))
+        names.setdefault(_get_server(tool), {}).update(dict.fromkeys(_names_in_texts(tool), tool.name))
     others = {one: {k: v for other, own in names.items() if other != one for k, v in own.items()} for one in names}
     for tool in tools:
-        for path, text in texts_of(tool):
-            for sign, quoted in instructions_in(text):
+        for path, text in list_texts(tool):
+            for sign, quoted in find_instructions(text):
                 said = f"may instruct the model, as it {sign}: {quoted}"
                 level: Level = "error" if sign in HOSTILE_SIGNS else "warning"
                 yield Finding(level, "instruction", said, "", tool.name, path)
-            for other, quoted in orders_about(text, others[_server_of(tool)]):
-                said = f"may instruct the model, as it speaks of {other!r}, a tool of another server: {quoted}"
+            for other, quoted in find_orders(text, others[_get_server(tool)]):
+                said = f"may instruct the model, as it mentions {other!r}, a tool of another server: {quoted}"
                 yield Finding("warning", "instruction", said, "", tool.name, path)
 
 
-def _server_of(tool: Tool) -> str | None:
+def _get_server(tool: Tool) -> str | None:
     server: str | None = tool.metadata.get("mcp", {}).get("server")
     return server
 
@@ -294,7 +300,7 @@ def _server_of(tool: Tool) -> str | None:
 def _names_in_texts(tool: Tool) -> list[str]:
     """Return the names of a tool in texts that are no words of the language: its name, and that without its
     server's."""
-    inner = tool.name.removeprefix(f"{_server_of(tool)}__")
+    inner = tool.name.removeprefix(f"{_get_server(tool)}__")
     return [name for name in {tool.name, inner} if "_" in name or "-" in name]
 
 
@@ -320,7 +326,7 @@ class _Words:
     parameters: frozenset[str]
 
 
-def _confusable(tools: Sequence[Tool]) -> Iterator[Finding]:
+def _find_confusable(tools: Sequence[Tool]) -> Iterator[Finding]:
     """Find pairs with the same names except for case, separators and plurals; with the same words in their
     descriptions; or with three quarters of the words and of the parameters in common, unless each of the two names has
     a distinguishing word.
@@ -407,7 +413,7 @@ def costs(
 ) -> list[Cost]:
     """Return the cost of each tool in a request, in the order of the toolset."""
     found, tools = [], list(tools)
-    is_strict = {name: _strict.chosen_strict(tools, strict, LIMITS[name].rules) for name in providers}
+    is_strict = {name: _strict.make_strict_test(tools, strict, LIMITS[name].rules) for name in providers}
     for tool in tools:
         tokens = {name: _tokens(tool, LIMITS[name], is_strict[name](tool)) for name in providers}
         found.append(Cost(tool.name, len(tool.description), len(_compact_json(tool.input_schema)), tokens))

@@ -8,31 +8,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, no_state, read_calls, read_function_call
-from ferrule.providers._chat import ChatStream, calls_in_history, choice_fields
+from ferrule.providers import _wire as wire
+from ferrule.providers._api import Api, End, make_stop_readers, no_state, read_calls, read_function_call, resolve_choice
+from ferrule.providers._chat import ChatStream, format_choice, write_calls_for_history
 from ferrule.providers._plain import PLAIN_MISTRAL
-from ferrule.providers._read import (
-    answered_call,
-    block_text,
-    data_url,
-    fields_of,
-    fields_of_each,
-    first_choice,
-    ids_as_sent,
-    ids_of,
-    is_null,
-    known_id,
-    media_type,
-    name_in_history,
-    object_text,
-    plain,
-    plain_list,
-    read,
-    read_list,
-    read_text,
-    text_of,
-    text_or_parts_of,
-)
 from ferrule.providers._stream import Readers, continue_text, merged_value
 from ferrule.providers._strict import MISTRAL
 from ferrule.providers._write import Definitions
@@ -105,28 +84,27 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     Raises:
         DefinitionError: There is `only`, but this API has no such option.
     """
-    word, names = chosen(_API, choice, parallel, only)
+    word, names = resolve_choice(_API, choice, parallel, only)
     fields: Any = word or {"type": "function", "function": {"name": names[0]}}
-    return choice_fields(fields, parallel)  # type: ignore[no-any-return]
+    return format_choice(fields, parallel)  # type: ignore[no-any-return]
 
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in the first choice, in order, with unchanged ids."""
-    choice = fields_of(first_choice(response))
-    end = None if choice.get("finish_reason") == "tool_calls" else _end
-    return read_calls(_API, response, _tool_calls(choice), "id", read_function_call, end, _call_ids)
+    return read_calls(_API, response, _list_calls(response), "id", read_function_call, _read_end, _list_call_ids)
 
 
-def _tool_calls(choice: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [item for message in _messages(choice) for item in fields_of_each(fields_of(message).get("tool_calls"))]
+def _list_calls(response: Response) -> list[Mapping[str, Any]]:
+    messages = _list_messages(wire.get_first_choice(response))
+    return [item for message in messages for item in wire.list_fields(wire.get_fields(message).get("tool_calls"))]
 
 
-def _call_ids(response: Any, requested: Sequence[Mapping[str, Any]], key: str) -> list[str]:
+def _list_call_ids(response: Any, requested: Sequence[Mapping[str, Any]], key: str) -> list[str]:
     """Return the unchanged ids. A derived id has the API's form already."""
-    sent = ids_as_sent(requested, key)
+    sent = wire.list_sent_ids(requested, key)
     if sent is not None:
         return sent
-    found, came = ids_of(response, requested, key), [known_id(item.get(key)) for item in requested]
+    found, came = wire.list_ids(response, requested, key), [wire.parse_id(item.get(key)) for item in requested]
     return [id if id == clean_text(own or "") else wire_id(id) for id, own in zip(found, came, strict=True)]
 
 
@@ -139,46 +117,49 @@ def wire_id(id: str) -> str:
     return "".join(_DIGITS_AND_LETTERS[number // 62**power % 62] for power in range(9))
 
 
-def _messages(choice: Any) -> list[Any]:
+def _list_messages(choice: Any) -> list[Any]:
     """Return the choice's message; several messages if built-in tools ran in between."""
-    message = fields_of(choice).get("message")
-    return read_list(choice, "messages") if message is None else [message]
+    message = wire.get_fields(choice).get("message")
+    return wire.read_list(choice, "messages") if message is None else [message]
 
 
-def _end(response: Response) -> End:
-    choice = first_choice(response)
+def _read_end(response: Response) -> End:
+    choice = wire.get_first_choice(response)
     return End(
-        read_text(choice, "finish_reason"),
-        open=not choice or is_null(choice, "finish_reason"),
-        calls=bool(_tool_calls(fields_of(choice))),
+        wire.read_text(choice, "finish_reason"),
+        open=not choice or wire.is_null(choice, "finish_reason"),
+        calls=bool(_list_calls(response)),
     )
 
 
 def turn(response: Response) -> list[ChatCompletionRequestMessageTypedDict]:
     """Return the first choice's message, with the same ids as in `results`: all in nine letters or digits."""
-    messages: list[Any] = plain_list(_messages(first_choice(response)))
+    messages: list[Any] = wire.to_plain_list(_list_messages(wire.get_first_choice(response)))
     for message in messages:
         message["role"] = "assistant"
-        message["tool_calls"] = plain_list(message.get("tool_calls"))
+        message["tool_calls"] = wire.to_plain_list(message.get("tool_calls"))
         if not message["tool_calls"]:  # some servers send these as null or []
             del message["tool_calls"]
     requested = [item for message in messages for item in message.get("tool_calls", ())]
-    for id, item in zip(_call_ids(response, requested, "id"), requested, strict=True):
+    for id, item in zip(_list_call_ids(response, requested, "id"), requested, strict=True):
         item["id"] = wire_id(id)
-    calls_in_history(requested, arguments=_arguments_in_history)
+    write_calls_for_history(requested, arguments=_arguments_in_history)
     return [message for message in messages if message.get("content") or "tool_calls" in message]
 
 
 def _arguments_in_history(given: Any) -> Any:
-    return to_jsonable(given) if isinstance(given, Mapping) else object_text(given)
+    return to_jsonable(given) if isinstance(given, Mapping) else wire.to_object_text(given)
 
 
 def text(response: Response) -> str:
     """Return the model's text."""
-    return "".join(text_of(fields_of(message).get("content")) for message in _messages(first_choice(response)))
+    return "".join(
+        wire.read_content_text(wire.get_fields(message).get("content"))
+        for message in _list_messages(wire.get_first_choice(response))
+    )
 
 
-stop, reason = ending(_API, _end, text)
+stop, reason = make_stop_readers(_API, _read_end, text)
 state = no_state
 
 
@@ -188,20 +169,20 @@ def results(results: Iterable[ToolResult]) -> list[ChatCompletionRequestMessageT
 
 
 def _result(result: ToolResult) -> Any:
-    call = answered_call(result)
-    message = {"role": "tool", "tool_call_id": wire_id(call.id), "name": name_in_history(call.name)}
-    return {**message, "content": text_or_parts_of(result, _content)}
+    call = wire.require_call(result)
+    message = {"role": "tool", "tool_call_id": wire_id(call.id), "name": wire.format_name(call.name)}
+    return {**message, "content": wire.format_text_or_parts(result, _content)}
 
 
 def _content(block: Block) -> dict[str, Any]:
     if isinstance(block, Media):
-        kind, address = media_type(block), data_url(block)
+        kind, address = wire.get_media_type(block), wire.format_data_url(block)
         if address and kind in _API.images:
             return {"type": "image_url", "image_url": address}
         if address and kind == "application/pdf":
             named = {"document_name": clean_text(block.name)} if block.name else {}
             return {"type": "document_url", "document_url": address, **named}
-    return {"type": "text", "text": block_text(block)}
+    return {"type": "text", "text": wire.format_block(block)}
 
 
 class Stream(
@@ -229,33 +210,29 @@ class Stream(
 
     def _add_part(self, part: Any) -> None:
         """Add a text or another part. Adjacent texts become one, and so do adjacent thoughts."""
-        kind = "text" if isinstance(part, str) else read(part, "type")
-        text = part if isinstance(part, str) else read(part, "text")
+        kind = "text" if isinstance(part, str) else wire.read(part, "type")
+        text = part if isinstance(part, str) else wire.read(part, "text")
         if kind == "text" and isinstance(text, str):
-            self._text = continue_text(self._parts, text, {"type": "text"})
-            return
-        if kind == "thinking":
+            continue_text(self._parts, text, {"type": "text"})
+        elif kind == "thinking":
             self._add_thinking(part)
-        elif isinstance(chunk := plain(part), dict):
+        elif isinstance(chunk := wire.to_plain(part), dict):
             self._parts.append(chunk)
-        else:
-            return
-        self._text = None
 
     def _add_thinking(self, chunk: Any) -> None:
         if not self._parts or self._parts[-1].get("type") != "thinking":
             self._parts.append({"type": "thinking", "thinking": []})
         thinking = self._parts[-1]
-        for part in read_list(chunk, "thinking"):
-            text = read(part, "text") if read(part, "type", "text") == "text" else None
+        for part in wire.read_list(chunk, "thinking"):
+            text = wire.read(part, "text") if wire.read(part, "type", "text") == "text" else None
             if isinstance(text, str):
                 continue_text(thinking["thinking"], text, {"type": "text"})
-            elif isinstance(more := plain(part), dict):
+            elif isinstance(more := wire.to_plain(part), dict):
                 thinking["thinking"].append(more)
         for key in ("signature", "closed"):
-            found = read(chunk, key)
+            found = wire.read(chunk, key)
             if found:  # without a value, the SDK has an object that is false
-                thinking[key] = plain(found)
+                thinking[key] = wire.to_plain(found)
 
     def _message(self) -> dict[str, Any]:
         content: Any = [part for part in merged_value(self._parts) if part != {"type": "text", "text": ""}]

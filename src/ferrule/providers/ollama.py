@@ -11,23 +11,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, no_state, read_calls, read_function_call
-from ferrule.providers._chat import calls_in_history
+from ferrule.providers import _wire as wire
+from ferrule.providers._api import Api, End, make_stop_readers, no_state, read_calls, read_function_call, resolve_choice
+from ferrule.providers._chat import write_calls_for_history
 from ferrule.providers._plain import PLAIN_OLLAMA
-from ferrule.providers._read import (
-    answered_call,
-    fields_of,
-    fields_of_each,
-    ids_of,
-    is_null,
-    object_value,
-    plain,
-    plain_list,
-    read,
-    read_list,
-    read_text,
-    result_text,
-)
 from ferrule.providers._stream import Readers, TurnStream, join_chunks
 from ferrule.providers._text_calls import move_text_calls
 from ferrule.providers._write import Definitions
@@ -84,43 +71,43 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     Raises:
         DefinitionError: The choice is not `"auto"`, or there is `parallel=False` or `only`.
     """
-    chosen(_API, choice, parallel, only)
+    resolve_choice(_API, choice, parallel, only)
     return {}
 
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in a message, in order. Their ids are derived if the server sends none."""
-    fields = fields_of(response)
-    requested = fields_of_each(fields_of(fields.get("message")).get("tool_calls"))
-    end = None if fields.get("done") is True and fields.get("done_reason") == "stop" else _end
-    return read_calls(_API, response, requested, "id", read_function_call, end, _call_ids)
+    return read_calls(_API, response, _list_calls(response), "id", read_function_call, _read_end, _list_call_ids)
 
 
-def _end(response: Response) -> End:
-    message = fields_of(read(response, "message"))
+def _list_calls(response: Response) -> list[Mapping[str, Any]]:
+    return wire.list_fields(wire.get_fields(wire.read(response, "message")).get("tool_calls"))
+
+
+def _read_end(response: Response) -> End:
     return End(
-        read_text(response, "done_reason"),
-        open=read(response, "done") is False or is_null(response, "done"),
-        calls=bool(fields_of_each(message.get("tool_calls"))),
+        wire.read_text(response, "done_reason"),
+        open=wire.read(response, "done") is False or wire.is_null(response, "done"),
+        calls=bool(_list_calls(response)),
     )
 
 
-def _call_ids(response: Response, requested: Sequence[Mapping[str, Any]], key: str) -> list[str]:
-    found, stamp = [item.get(key) for item in requested], read(response, "created_at")
+def _list_call_ids(response: Response, requested: Sequence[Mapping[str, Any]], key: str) -> list[str]:
+    found, stamp = [item.get(key) for item in requested], wire.read(response, "created_at")
     if type(stamp) is str and stamp.isprintable() and found.count(None) == len(found):  # as in nearly every turn
         return [f"call_{stamp}_{position}" for position in range(len(found))]
     # Without a time stamp, the ids come from the calls themselves.
-    return ids_of({"id": stamp}, [{key: id} for id in found] if stamp else requested, key)
+    return wire.list_ids({"id": stamp}, [{key: id} for id in found] if stamp else requested, key)
 
 
 def turn(response: Response) -> list[dict[str, Any]]:
     """Return the message, including its thinking. This API ties results to calls by their order, so no ids are
     added."""
-    message = plain(read(response, "message"))
+    message = wire.to_plain(wire.read(response, "message"))
     if not isinstance(message, dict):
         return []
-    listed = plain_list(message.get("tool_calls"))
-    calls_in_history(listed, name=str, arguments=lambda given: to_jsonable(object_value(given)))
+    listed = wire.to_plain_list(message.get("tool_calls"))
+    write_calls_for_history(listed, name=str, arguments=lambda given: to_jsonable(wire.to_object(given)))
     kept = {key: item for key, item in {**message, "tool_calls": listed}.items() if item not in (None, [])}
     if not any(item for key, item in kept.items() if key != "role"):
         return []
@@ -129,18 +116,18 @@ def turn(response: Response) -> list[dict[str, Any]]:
 
 def text(response: Response) -> str:
     """Return the model's text."""
-    return read_text(read(response, "message"), "content")
+    return wire.read_text(wire.read(response, "message"), "content")
 
 
-stop, reason = ending(_API, _end, text)
+stop, reason = make_stop_readers(_API, _read_end, text)
 state = no_state
 
 
 def with_text_calls(response: Response, tools: Iterable[Tool] = ()) -> Mapping[str, Any]:
     """Return the response with the calls at the end of its text as its calls, as
     `providers.openai_chat.with_text_calls` does."""
-    found: dict[str, Any] = plain(response)
-    move_text_calls(read(found, "message"), tools)
+    found: dict[str, Any] = wire.to_plain(response)
+    move_text_calls(wire.read(found, "message"), tools)
     return found
 
 
@@ -148,7 +135,7 @@ def results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
     """Return one `{"role": "tool", "tool_name", "content"}` for each result, in the order of the calls. It has text
     only, because only a user's messages can have images."""
     return [
-        {"role": "tool", "tool_name": clean_text(answered_call(result).name), "content": result_text(result)}
+        {"role": "tool", "tool_name": clean_text(wire.require_call(result).name), "content": wire.format_result(result)}
         for result in results
     ]
 
@@ -166,30 +153,20 @@ class Stream(TurnStream["Response", "dict[str, Any]"], readers=Readers(calls, te
         self._streamed_calls: list[Any] = []
         self._end: dict[str, Any] = {"done": False}
 
-    def _append_chunk(self, event: Any) -> bool:
-        fields = fields_of(event)
-        message = fields_of(fields["message"])
-        text = message["content"]
-        more = message.get("tool_calls") or message.get("thinking") or "error" in fields
-        if fields["done"] is False and not more and self._head and type(text) is str:
-            self._texts["content"].append(text)
-            return True
-        return False
-
-    def _apply(self, event: Any) -> None:
+    def _read_event(self, event: Any) -> None:
         if not self._head:
-            found = {key: plain(read(event, key)) for key in ("model", "created_at")}
+            found = {key: wire.to_plain(wire.read(event, key)) for key in ("model", "created_at")}
             self._head = {key: value for key, value in found.items() if value is not None}
-        message = fields_of(read(event, "message"))
+        message = wire.get_fields(wire.read(event, "message"))
         for key in ("content", "thinking"):
             if message.get(key):
-                self._texts[key].append(read_text(message, key))
-        self._streamed_calls += read_list(message, "tool_calls")
-        if read(event, "done") is True:
-            end = plain(event)
+                self._texts[key].append(wire.read_text(message, key))
+        self._streamed_calls += wire.read_list(message, "tool_calls")
+        if wire.read(event, "done") is True:
+            end = wire.to_plain(event)
             self._end = {key: value for key, value in end.items() if key not in ("message", *self._head)}
 
-    def _assembled(self) -> dict[str, Any]:
+    def _assemble(self) -> dict[str, Any]:
         texts = {key: join_chunks(chunks) for key, chunks in self._texts.items()}
         requested = {"tool_calls": self._streamed_calls} if self._streamed_calls else {}
         message = {"role": "assistant", "content": "", **texts, **requested}

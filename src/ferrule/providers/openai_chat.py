@@ -8,26 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, no_state, read_calls, read_function_call
-from ferrule.providers._chat import ChatStream, calls_in_history, choice_fields
+from ferrule.providers import _wire as wire
+from ferrule.providers._api import Api, End, make_stop_readers, no_state, read_calls, read_function_call, resolve_choice
+from ferrule.providers._chat import ChatStream, format_choice, write_calls_for_history
 from ferrule.providers._plain import PLAIN_CHAT
-from ferrule.providers._read import (
-    answered_call,
-    fields_of,
-    fields_of_each,
-    fill_ids,
-    first_choice,
-    is_null,
-    name_in_history,
-    name_of,
-    plain,
-    plain_list,
-    read,
-    read_list,
-    read_text,
-    result_text,
-    text_of,
-)
 from ferrule.providers._stream import LABELS, Readers, describe_api_error, join_text, merge_delta, merged_value
 from ferrule.providers._strict import OPENAI
 from ferrule.providers._text_calls import move_text_calls
@@ -108,12 +92,12 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     Raises:
         DefinitionError: There is `only` beside `"none"` or a name.
     """
-    word, names = chosen(_API, choice, parallel, only)
+    word, names = resolve_choice(_API, choice, parallel, only)
     listed = [_function_reference(name) for name in names]
     fields: Any = word or listed[0]
     if word and listed:
         fields = {"type": "allowed_tools", "allowed_tools": {"mode": word, "tools": listed}}
-    return choice_fields(fields, parallel)  # type: ignore[no-any-return]
+    return format_choice(fields, parallel)  # type: ignore[no-any-return]
 
 
 def _function_reference(name: str) -> dict[str, Any]:
@@ -122,34 +106,33 @@ def _function_reference(name: str) -> dict[str, Any]:
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in the first choice, in order. `data` is `{"type": "custom"}` for a call of a custom tool."""
-    choice = fields_of(first_choice(response))
-    requested = fields_of_each(fields_of(choice.get("message")).get("tool_calls"))
-    ended = choice.get("finish_reason") == "tool_calls" and not _error(response)
-    return read_calls(_API, response, requested, "id", _read_call, None if ended else _end)
+    message = wire.read(wire.get_first_choice(response), "message")
+    requested = wire.list_fields(wire.get_fields(message).get("tool_calls"))
+    return read_calls(_API, response, requested, "id", _read_call, _read_end)
 
 
 def _read_call(id: str, item: Any, problem: str | None) -> ToolCall:
     function = item.get("function")
     if function is None and (custom := item.get("custom")) is not None:
-        text = {"input": read_text(custom, "input")}
-        return ToolCall(id, name_of(fields_of(custom)), text, problem=problem, data={"type": "custom"})
+        text = {"input": wire.read_text(custom, "input")}
+        return ToolCall(id, wire.read_name(wire.get_fields(custom)), text, problem=problem, data={"type": "custom"})
     return read_function_call(id, item, problem)
 
 
 def _error(response: Any) -> Any:
     """Return the error of a compatible server, beside the choices or in one (OpenRouter)."""
-    return fields_of(response).get("error") or fields_of(first_choice(response)).get("error")
+    return wire.get_fields(response).get("error") or wire.get_fields(wire.get_first_choice(response)).get("error")
 
 
-def _end(response: Response) -> End:
-    choice = fields_of(first_choice(response))
+def _read_end(response: Response) -> End:
+    choice = wire.get_fields(wire.get_first_choice(response))
     error = _error(response)
     message = choice.get("message")
     return End(
-        "error" if error else read_text(choice, "finish_reason"),
-        open=not choice or is_null(first_choice(response), "finish_reason"),
-        calls=bool(read(message, "tool_calls")),
-        refused=bool(read(message, "refusal")),
+        "error" if error else wire.read_text(choice, "finish_reason"),
+        open=not choice or wire.is_null(wire.get_first_choice(response), "finish_reason"),
+        calls=bool(wire.read(message, "tool_calls")),
+        refused=bool(wire.read(message, "refusal")),
         details=describe_api_error(error) if error else "",
     )
 
@@ -157,25 +140,25 @@ def _end(response: Response) -> End:
 def turn(response: Response) -> list[ChatCompletionMessageParam]:
     """Return the first choice's message. The API refuses the fields that the SDK's `parse` adds, and accepts only the
     id of audio."""
-    found = plain(read(first_choice(response), "message"))
+    found = wire.to_plain(wire.read(wire.get_first_choice(response), "message"))
     message: Any = found if isinstance(found, dict) else {}
     message.pop("parsed", None)
-    audio, requested = message.pop("audio", None), plain_list(message.pop("tool_calls", None))
+    audio, requested = message.pop("audio", None), wire.to_plain_list(message.pop("tool_calls", None))
     if isinstance(audio, dict) and audio.get("id"):
         message["audio"] = {"id": audio["id"]}
     if requested:
         message["tool_calls"] = requested
     # Compatible servers send it as null or empty, but the API refuses that in a history.
-    if not read_text(message.get("function_call"), "name").strip():
+    if not wire.read_text(message.get("function_call"), "name").strip():
         message.pop("function_call", None)
-    fill_ids(response, requested, "id")
-    calls_in_history(requested)
+    wire.fill_ids(response, requested, "id")
+    write_calls_for_history(requested)
     for item in requested:
         function, custom = item.get("function"), item.get("custom")
         if isinstance(function, dict):
             function.pop("parsed_arguments", None)
         if isinstance(custom, dict):
-            custom["name"] = name_in_history(name_of(custom))
+            custom["name"] = wire.format_name(wire.read_name(custom))
     if not any(value for key, value in message.items() if key != "role"):
         return []
     message["role"] = "assistant"
@@ -184,11 +167,11 @@ def turn(response: Response) -> list[ChatCompletionMessageParam]:
 
 def text(response: Response) -> str:
     """Return the model's text, or its refusal."""
-    message = fields_of(read(first_choice(response), "message"))
-    return text_of(message.get("content")) or read_text(message, "refusal")
+    message = wire.get_fields(wire.read(wire.get_first_choice(response), "message"))
+    return wire.read_content_text(message.get("content")) or wire.read_text(message, "refusal")
 
 
-stop, reason = ending(_API, _end, text)
+stop, reason = make_stop_readers(_API, _read_end, text)
 state = no_state
 
 
@@ -200,13 +183,13 @@ def with_text_calls(response: Response, tools: Iterable[Tool] = ()) -> Mapping[s
     `<invoke name="name">…</invoke>`, and as JSON if it names one of the offered `tools`. If the text holds no call, or
     an unreadable one, the response is unchanged.
     """
-    found: dict[str, Any] = plain(fields_of(response) if isinstance(response, Mapping) else response)
-    message = read(first_choice(found), "message")
+    found: dict[str, Any] = wire.to_plain(wire.get_fields(response) if isinstance(response, Mapping) else response)
+    message = wire.read(wire.get_first_choice(found), "message")
     if not move_text_calls(message, tools):
         return found
     message["content"] = message["content"] or None
     message["tool_calls"] = [{"type": "function", **call} for call in message["tool_calls"]]
-    if _API.stops.get(read_text(first_choice(found), "finish_reason")) == "end":
+    if _API.stops.get(wire.read_text(wire.get_first_choice(found), "finish_reason")) == "end":
         found["choices"][0]["finish_reason"] = "tool_calls"
     return found
 
@@ -214,7 +197,8 @@ def with_text_calls(response: Response, tools: Iterable[Tool] = ()) -> Mapping[s
 def results(results: Iterable[ToolResult]) -> list[ChatCompletionMessageParam]:
     """Return one `{"role": "tool", "tool_call_id", "content"}` for each result; this API accepts only text."""
     return [
-        {"role": "tool", "tool_call_id": answered_call(result).id, "content": result_text(result)} for result in results
+        {"role": "tool", "tool_call_id": wire.require_call(result).id, "content": wire.format_result(result)}
+        for result in results
     ]
 
 
@@ -233,8 +217,8 @@ class Stream(
 
     def _read_head(self, chunk: Mapping[str, Any]) -> None:
         super()._read_head(chunk)
-        for choice in read_list(chunk, "choices"):
-            if is_null(read(choice, "delta"), "refusal"):
+        for choice in wire.read_list(chunk, "choices"):
+            if wire.is_null(wire.read(choice, "delta"), "refusal"):
                 self._other["refusal"] = None
 
     def _add_delta(self, delta: Mapping[str, Any]) -> None:
@@ -246,9 +230,7 @@ class Stream(
             elif type(value) is str and key not in LABELS:
                 self._texts[key].append(value)
             else:
-                merge_delta(self._other, {key: plain(value)})
-        if "content" in self._texts:
-            self._text = self._texts["content"]
+                merge_delta(self._other, {key: wire.to_plain(value)})
 
     def _message(self) -> dict[str, Any]:
         texts = {key: join_text(key, chunks) for key, chunks in self._texts.items()}

@@ -9,44 +9,21 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 from ferrule.definition.toolset import SEARCH_TAG
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, foreign_problem, no_state, not_run_problem, read_calls
-from ferrule.providers._chat import choice_fields
+from ferrule.providers import _stream as streams
+from ferrule.providers import _wire as wire
+from ferrule.providers._api import (
+    Api,
+    End,
+    foreign_problem,
+    make_stop_readers,
+    no_state,
+    not_run_problem,
+    read_calls,
+    resolve_choice,
+)
+from ferrule.providers._chat import format_choice
 from ferrule.providers._plain import PLAIN_OPENAI
-from ferrule.providers._read import (
-    answered_call,
-    arguments,
-    block_text,
-    data_url,
-    error_text,
-    fields_of,
-    fields_of_each,
-    ids_of,
-    is_null,
-    known_id,
-    list_of_tools,
-    media_type,
-    name_in_history,
-    name_of,
-    object_text,
-    plain,
-    plain_list,
-    read,
-    read_list,
-    read_text,
-    sent_names,
-    text_or_parts_of,
-    without_last_thoughts,
-)
-from ferrule.providers._stream import (
-    Blocks,
-    Readers,
-    TurnStream,
-    as_index,
-    chunk_text,
-    describe_api_error,
-    join_arguments,
-    join_chunks,
-)
+from ferrule.providers._stream import Blocks, Readers, TurnStream
 from ferrule.providers._strict import OPENAI
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
@@ -121,7 +98,7 @@ def tools(
         DefinitionError: A tool's schema cannot be sent or strict, strict tools are too many, or a name belongs to no
             tool.
     """
-    listed = list_of_tools(toolset)
+    listed = wire.list_tools(toolset)
     first, later = _DEFINITIONS.write(listed, strict, deferred)
     if any(map(is_search, listed)):
         return [_search_definition(one) if one["name"] == _SEARCH else one for one in first + later]
@@ -145,22 +122,20 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     Raises:
         DefinitionError: There is `only` beside `"none"` or a name.
     """
-    word, names = chosen(_API, choice, parallel, only)
+    word, names = resolve_choice(_API, choice, parallel, only)
     listed = [{"type": "function", "name": name} for name in names]
     fields: Any = word or listed[0]
     if word and listed:
         fields = {"type": "allowed_tools", "mode": word, "tools": listed}
-    return choice_fields(fields, parallel)  # type: ignore[no-any-return]
+    return format_choice(fields, parallel)  # type: ignore[no-any-return]
 
 
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in a response, in order. A tool search of the client's is a call of `search_tools`. Other items
     that the API leaves to the program, such as a shell's commands, have a `problem`. `data` holds the item's kind, its
     namespace and its caller if the answer needs them."""
-    fields = fields_of(response)
-    requested = [item for item in fields_of_each(fields.get("output")) if _is_call(item)]
-    ended = fields.get("status") == "completed" and not (fields.get("error") or fields.get("incomplete_details"))
-    return read_calls(_API, response, _with_call_ids(requested), "call_id", _read_call, None if ended else _end)
+    requested = [item for item in wire.list_fields(wire.get_fields(response).get("output")) if _is_call(item)]
+    return read_calls(_API, response, _add_call_ids(requested), "call_id", _read_call, _read_end)
 
 
 def _is_call(item: Mapping[str, Any]) -> bool:
@@ -171,11 +146,11 @@ def _is_call(item: Mapping[str, Any]) -> bool:
     if kind == _SEARCH_CALL:
         return item.get("execution") == "client"
     if kind == "shell_call":
-        return bool(read(item.get("environment"), "type", "local") == "local")
+        return bool(wire.read(item.get("environment"), "type", "local") == "local")
     return isinstance(kind, str) and kind in _FOREIGN_CALLS
 
 
-def _with_call_ids(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _add_call_ids(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the items with the id for their answer. A request for approval is answered under its own id."""
     return [{**item, "call_id": item.get("id")} if item.get("type") == _APPROVAL else item for item in items]
 
@@ -184,22 +159,27 @@ def _read_call(id: str, item: Any, problem: str | None) -> ToolCall:
     kind, status = item["type"], item.get("status")
     if problem is None and status in ("incomplete", "in_progress"):
         problem = not_run_problem(f"the call was cut off (its status is {status!r})")
-    data = {key: plain(item[key]) for key in ("namespace", "caller") if item.get(key)}
+    data = {key: wire.to_plain(item[key]) for key in ("namespace", "caller") if item.get(key)}
     if kind == "function_call":
-        return ToolCall(id, name_of(item), arguments(item.get("arguments")), problem=problem, data=data or None)
+        return ToolCall(
+            id, wire.read_name(item), wire.read_arguments(item.get("arguments")), problem=problem, data=data or None
+        )
     data["type"] = kind
     if kind == "custom_tool_call":
-        return ToolCall(id, name_of(item), {"input": read_text(item, "input")}, problem=problem, data=data)
+        return ToolCall(id, wire.read_name(item), {"input": wire.read_text(item, "input")}, problem=problem, data=data)
     if kind == _SEARCH_CALL:
-        return ToolCall(id, _SEARCH, arguments(item.get("arguments")), problem=problem, data=data)
-    given = plain({key: value for key, value in item.items() if key not in _NOT_ASKED})
+        return ToolCall(id, _SEARCH, wire.read_arguments(item.get("arguments")), problem=problem, data=data)
+    given = wire.to_plain({key: value for key, value in item.items() if key not in _NOT_ASKED})
     problem = problem or foreign_problem(f"a {kind} of OpenAI's")
     return ToolCall(id, kind, given, problem=problem + _unacknowledged(given), data=data)
 
 
 def _unacknowledged(given: Mapping[str, Any]) -> str:
     """Return a text about a call's safety checks. `results` never acknowledges one, because that is a consent."""
-    checks = [read_text(check, "code") or read_text(check, "id") for check in read_list(given, "pending_safety_checks")]
+    checks = [
+        wire.read_text(check, "code") or wire.read_text(check, "id")
+        for check in wire.read_list(given, "pending_safety_checks")
+    ]
     return f" The API takes no answer before somebody acknowledges {', '.join(checks)}." if checks else ""
 
 
@@ -209,16 +189,16 @@ _NOT_ASKED = frozenset({"id", "type", "call_id", "status", "caller", "namespace"
 """The fields of an item besides its request."""
 
 
-def _end(response: Response) -> End:
-    status = read_text(response, "status")
-    items = fields_of_each(fields_of(response).get("output"))
-    error = read(response, "error")
+def _read_end(response: Response) -> End:
+    status = wire.read_text(response, "status")
+    items = wire.list_fields(wire.get_fields(response).get("output"))
+    error = wire.read(response, "error")
     return End(
-        "failed" if error else read_text(read(response, "incomplete_details"), "reason") or status,
-        open=status == "in_progress" or is_null(response, "status"),
+        "failed" if error else wire.read_text(wire.read(response, "incomplete_details"), "reason") or status,
+        open=status == "in_progress" or wire.is_null(response, "status"),
         calls=any(map(_is_call, items)),
-        refused=any(read(part, "type") == "refusal" for part in _message_parts(response)),
-        details=describe_api_error(error) if error else "",
+        refused=any(wire.read(part, "type") == "refusal" for part in _message_parts(response)),
+        details=streams.describe_api_error(error) if error else "",
     )
 
 
@@ -228,10 +208,10 @@ def turn(response: Response) -> list[ResponseInputItemParam]:
     Fields and items that the API refuses in a history are left out: the additions of the SDK's `parse`, the creator of
     an item, and reasoning at the end ("provided without its required following item").
     """
-    items: list[Any] = plain_list(read_list(response, "output"))
-    items = without_last_thoughts(items, lambda item: item.get("type") == "reasoning")
+    items: list[Any] = wire.to_plain_list(wire.read_list(response, "output"))
+    items = wire.drop_last_thoughts(items, lambda item: item.get("type") == "reasoning")
     requested = [item for item in items if _is_call(item)]
-    for item, id in zip(requested, ids_of(response, _with_call_ids(requested), "call_id"), strict=True):
+    for item, id in zip(requested, wire.list_ids(response, _add_call_ids(requested), "call_id"), strict=True):
         if item.get("type") != _APPROVAL:
             item["call_id"] = id
     for item in items:
@@ -239,31 +219,31 @@ def turn(response: Response) -> list[ResponseInputItemParam]:
         if item.get("type") == "custom_tool_call_output":
             item.pop("status", None)
         if item.get("type") in _OWN_TYPES:
-            item["name"] = _name_with_namespace(name_of(item), item.get("namespace"))
+            item["name"] = _name_with_namespace(wire.read_name(item), item.get("namespace"))
         if item.get("type") == "function_call":
-            item["arguments"] = object_text(item.get("arguments"))
+            item["arguments"] = wire.to_object_text(item.get("arguments"))
             item.pop("parsed_arguments", None)
-        for part in read_list(item, "content") if item.get("type") == "message" else ():
+        for part in wire.read_list(item, "content") if item.get("type") == "message" else ():
             if isinstance(part, dict):
                 part.pop("parsed", None)
     return items
 
 
 def _name_with_namespace(name: str, namespace: Any) -> str:
-    return name_in_history(name, _NAME_IN_NAMESPACE) if namespace else name_in_history(name)
+    return wire.format_name(name, _NAME_IN_NAMESPACE) if namespace else wire.format_name(name)
 
 
 def text(response: Response) -> str:
     """Return the model's text, including refusals."""
-    return "".join(read_text(part, "text") or read_text(part, "refusal") for part in _message_parts(response))
+    return "".join(wire.read_text(part, "text") or wire.read_text(part, "refusal") for part in _message_parts(response))
 
 
 def _message_parts(response: Any) -> list[Any]:
-    items = fields_of_each(fields_of(response).get("output"))
-    return [part for item in items if item.get("type") == "message" for part in read_list(item, "content")]
+    items = wire.list_fields(wire.get_fields(response).get("output"))
+    return [part for item in items if item.get("type") == "message" for part in wire.read_list(item, "content")]
 
 
-stop, reason = ending(_API, _end, text)
+stop, reason = make_stop_readers(_API, _read_end, text)
 state = no_state
 
 
@@ -275,16 +255,16 @@ def results(results: Iterable[ToolResult]) -> list[ResponseInputItemParam]:
 
 
 def _result(result: ToolResult) -> Any:
-    call = answered_call(result)
+    call = wire.require_call(result)
     data = call.data if isinstance(call.data, dict) else {}
     kind = data.get("type", "function_call")
     if kind in _FOREIGN_CALLS:
-        item = _not_run(kind, call.id, error_text(result))
+        item = _not_run(kind, call.id, wire.format_error(result))
     elif kind == _SEARCH_CALL:
         item = {"type": "tool_search_output", "execution": "client", "status": "completed", "call_id": call.id}
-        item["tools"] = _DEFINITIONS.write_found(result)
+        item["tools"] = _DEFINITIONS.write_found_tools(result)
     else:
-        item = {"type": f"{kind}_output", "call_id": call.id, "output": text_or_parts_of(result, _content)}
+        item = {"type": f"{kind}_output", "call_id": call.id, "output": wire.format_text_or_parts(result, _content)}
     if data.get("caller"):
         item["caller"] = data["caller"]
     if data.get("namespace") and kind == "function_call":
@@ -314,28 +294,28 @@ def _not_run(kind: str, id: str, why: str) -> dict[str, Any]:
     return {"type": f"{kind}_output", "call_id": id, **fields[kind]}
 
 
-def referred(messages: Iterable[Any]) -> list[str]:
+def find_referred_tools(messages: Iterable[Any]) -> list[str]:
     """Return the names of the tools defined in the messages, because a client's tool search found them, each once. They
     can be called without a definition in the request's `tools`."""
     found: list[str] = []
-    for item in fields_of_each(list(messages)):
+    for item in wire.list_fields(list(messages)):
         if item.get("type") == "tool_search_output" and item.get("execution") == "client":
-            for tool in fields_of_each(item.get("tools")):
-                group = fields_of_each(tool.get("tools")) if tool.get("type") == "namespace" else [tool]
-                found += [name_of(one) for one in group if one.get("type") == "function"]
+            for tool in wire.list_fields(item.get("tools")):
+                group = wire.list_fields(tool.get("tools")) if tool.get("type") == "namespace" else [tool]
+                found += [wire.read_name(one) for one in group if one.get("type") == "function"]
     return list(dict.fromkeys(found))
 
 
 def _content(block: Block) -> dict[str, Any]:
     if isinstance(block, Media):
-        kind, address = media_type(block), data_url(block)
+        kind, address = wire.get_media_type(block), wire.format_data_url(block)
         if address and kind in _API.images:
             return {"type": "input_image", "image_url": address}
         if address and kind == "application/pdf":
             if block.data:
                 return {"type": "input_file", "filename": block.name or "file.pdf", "file_data": address}
             return {"type": "input_file", "file_url": address}
-    return {"type": "input_text", "text": block_text(block)}
+    return {"type": "input_text", "text": wire.format_block(block)}
 
 
 _ITEM_DELTAS = {
@@ -366,47 +346,39 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
         self._items: Blocks[_StreamedItem] = Blocks()
         self._end_status: str | None = None
 
-    def _append_chunk(self, event: Any) -> bool:
-        fields = fields_of(event)
-        kind, text, item = fields["type"], fields["delta"], self._items.by_index[fields["output_index"]]
-        at = None if kind in _ITEM_DELTAS else fields[_PART_DELTAS[kind][1]]
-        known = type(at) is int or kind in _ITEM_DELTAS
-        if type(text) is str and known and fields["item_id"] == item.id is not None:
-            item.chunks[kind, at].append(text)
-            return True
-        return False
-
-    def _apply(self, event: Any) -> None:
-        kind = read_text(event, "type")
+    def _read_event(self, event: Any) -> None:
+        kind = wire.read_text(event, "type")
         if kind in _ITEM_DELTAS or kind in _PART_DELTAS:
-            at = None if kind in _ITEM_DELTAS else as_index(read(event, _PART_DELTAS[kind][1])) or 0
-            self._item_of(event, kind).chunks[kind, at].append(chunk_text(read(event, "delta")))
+            at = None if kind in _ITEM_DELTAS else streams.as_index(wire.read(event, _PART_DELTAS[kind][1])) or 0
+            self._get_item(event, kind).chunks[kind, at].append(streams.chunk_text(wire.read(event, "delta")))
         elif kind in _DONE_EVENTS:
-            self._item_of(event, kind.replace(".done", ".delta")).done_fields[_DONE_EVENTS[kind]] = read(
+            self._get_item(event, kind.replace(".done", ".delta")).done_fields[_DONE_EVENTS[kind]] = wire.read(
                 event, _DONE_EVENTS[kind]
             )
         elif kind == "response.output_item.added":
-            self._begin(event, read(event, "item", {}))
+            self._begin(event, wire.read(event, "item", {}))
         elif kind == "response.output_item.done":
-            self._complete_item(event, read(event, "item", {}))
+            self._complete_item(event, wire.read(event, "item", {}))
         elif kind == "response.output_text.annotation.added":
-            found = self._item_of(event, "response.output_text.delta")
-            found.annotations[as_index(read(event, "content_index")) or 0].append(read(event, "annotation"))
+            found = self._get_item(event, "response.output_text.delta")
+            found.annotations[streams.as_index(wire.read(event, "content_index")) or 0].append(
+                wire.read(event, "annotation")
+            )
         elif kind in _END_EVENTS:
-            self._end_status = read_text(read(event, "response"), "status") or _END_EVENTS[kind]
-            self._response = read(event, "response", self._response)
+            self._end_status = wire.read_text(wire.read(event, "response"), "status") or _END_EVENTS[kind]
+            self._response = wire.read(event, "response", self._response)
             if self._end_status == "failed":
-                self._error = describe_api_error(read(self._response, "error", "the response failed"))
+                self._error = streams.describe_api_error(wire.read(self._response, "error", "the response failed"))
         elif kind in ("response.created", "response.in_progress", "response.queued"):
             if kind == "response.created":
-                self._begin_response(self._response, read(event, "response"))
-            self._response = read(event, "response", self._response)
+                self._begin_response(self._response, wire.read(event, "response"))
+            self._response = wire.read(event, "response", self._response)
         elif kind == "error":
             self._end_status = "failed"
 
     def _begin(self, event: Any, started: Any) -> _StreamedItem:
         """Return the item of this event: the one with its id and its index, or a new one."""
-        id, index = known_id(read(started, "id")), as_index(read(event, "output_index"))
+        id, index = wire.parse_id(wire.read(started, "id")), streams.as_index(wire.read(event, "output_index"))
         return self._items.begin(id, _StreamedItem(started, id, index))
 
     def _find(self, id: str | None, index: int | None) -> _StreamedItem | None:
@@ -415,27 +387,27 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
         return item if id is None or (item is not None and item.id == id) else self._items.by_id.get(id, item)
 
     def _complete_item(self, event: Any, done: Any) -> None:
-        id, index = known_id(read(done, "id")), as_index(read(event, "output_index"))
+        id, index = wire.parse_id(wire.read(done, "id")), streams.as_index(wire.read(event, "output_index"))
         item = self._find(id, index)
         # Some servers make up an item's id anew for each event; the call's own id stays the same.
         if item is None or item.done is not None or not _same_call_id(item.started, done):
             item = self._begin(event, done)
         item.done = done
 
-    def _item_of(self, event: Any, kind: str) -> _StreamedItem:
-        id, index = known_id(read(event, "item_id")), as_index(read(event, "output_index"))
+    def _get_item(self, event: Any, kind: str) -> _StreamedItem:
+        id, index = wire.parse_id(wire.read(event, "item_id")), streams.as_index(wire.read(event, "output_index"))
         item = self._find(id, index)
         if item is None:
             began = _ITEM_TYPES.get(_ITEM_DELTAS.get(kind, "")) or ("reasoning" if "reasoning" in kind else "message")
             item = self._begin(event, {"type": began, **({"id": id} if id else {})})
         return item
 
-    def _assembled(self) -> dict[str, Any]:
+    def _assemble(self) -> dict[str, Any]:
         found = _head(self._response)
-        listed = read_list(self._response, "output")
+        listed = wire.read_list(self._response, "output")
         # The `output_item.done` events count, for their encrypted content; the end event only if an item had none.
         whole = self._items and all(item.done is not None for item in self._items)
-        found["output"] = listed if listed and not whole else [item.assembled() for item in self._items]
+        found["output"] = listed if listed and not whole else [item.assemble() for item in self._items]
         found["status"] = self._end_status or "in_progress"
         return found
 
@@ -454,22 +426,22 @@ class _StreamedItem:
         self.done_fields: dict[str, Any] = {}
         self.done: Any = None
 
-    def assembled(self) -> Any:
+    def assemble(self) -> Any:
         if self.done is not None:
             return self.done
-        found = plain_list([self.started])[0] if plain_list([self.started]) else {}
+        found = wire.to_plain_list([self.started])[0] if wire.to_plain_list([self.started]) else {}
         parts = _Parts(found)
         for (kind, at), chunks in self.chunks.items():
             if at is None:
                 field = _ITEM_DELTAS[kind]
-                join = join_arguments if field == "arguments" else join_chunks
-                found[field] = join([read_text(found, field), *chunks])
+                join = streams.join_arguments if field == "arguments" else streams.join_chunks
+                found[field] = join([wire.read_text(found, field), *chunks])
             else:
                 key, _, part, field = _PART_DELTAS[kind]
                 continued = parts.at(key, at, part)
-                continued[field] = join_chunks([read_text(continued, field), *chunks])
+                continued[field] = streams.join_chunks([wire.read_text(continued, field), *chunks])
         for at, notes in self.annotations.items():
-            parts.at("content", at, "output_text")["annotations"] = plain(notes)
+            parts.at("content", at, "output_text")["annotations"] = wire.to_plain(notes)
         found |= self.done_fields
         if found.get("type") in _OWN_TYPES:
             found["status"] = "completed" if self.done_fields else "in_progress"
@@ -486,7 +458,7 @@ class _Parts:
     def at(self, key: str, index: int, kind: str) -> dict[str, Any]:
         """Return the part of this index in the list under `key`; a new one if the index is unknown."""
         if not any(known == key for known, _ in self._places):
-            parts = self._item[key] = [part for part in read_list(self._item, key) if isinstance(part, dict)]
+            parts = self._item[key] = [part for part in wire.read_list(self._item, key) if isinstance(part, dict)]
             self._places |= {(key, place): place for place in range(len(parts))}
         parts = self._item[key]
         place = self._places.setdefault((key, index), len(parts))
@@ -497,7 +469,7 @@ class _Parts:
 
 def _same_call_id(started: Any, done: Any) -> bool:
     """Return whether these may be the same item at its start and at its end."""
-    ids = [known_id(read(item, "call_id")) for item in (started, done)]
+    ids = [wire.parse_id(wire.read(item, "call_id")) for item in (started, done)]
     return None in ids or ids[0] == ids[1]
 
 
@@ -505,4 +477,4 @@ def _head(response: Any) -> dict[str, Any]:
     """Return a response's fields without its output, because that may be long."""
     if isinstance(response, Mapping):
         return dict(response)
-    return {name: getattr(response, name) for name in sent_names(response)}
+    return {name: getattr(response, name) for name in wire.list_sent_fields(response)}

@@ -22,9 +22,9 @@ from ferrule.selection.evaluation import LabelledQuery, evaluate, read_queries, 
 from ferrule.selection.hybrid import hybrid
 from ferrule.selection.keyword import keyword
 from ferrule.selection.matching import Match, Query, Ranker, ToolSelector
-from ferrule.selection.named import discover_selectors, named
 from ferrule.selection.pinned import pinned
-from ferrule.selection.search_tool import found, search_tool
+from ferrule.selection.search_tool import list_found_tools, search_tool
+from ferrule.selection.selector_names import discover_selectors, selector_from_name
 
 __all__ = [
     "Embed",
@@ -39,10 +39,10 @@ __all__ = [
     "discover_selectors",
     "embedding",
     "evaluate",
-    "found",
+    "list_found_tools",
     "hybrid",
     "keyword",
-    "named",
+    "selector_from_name",
     "pinned",
     "read_queries",
     "read_tools",

@@ -21,39 +21,39 @@ def as_tools(tools: Iterable[Tool]) -> Tools:
     return tools if isinstance(tools, Toolset | list | tuple) else list(tools)
 
 
-def as_count(who: str, name: str, value: object) -> int:
+def as_count(owner: str, name: str, value: object) -> int:
     """Return `value` if it is a whole number above 0.
 
     Raises:
         DefinitionError: It is no whole number above 0.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise DefinitionError(f"{who}: {name} is a whole number from 1, not {value!r}")
+        raise DefinitionError(f"{owner}: {name} is a whole number from 1, not {value!r}")
     return value
 
 
-def as_selector(who: str, thing: object) -> ToolSelector:
-    """Return `thing` if it is a selector.
+def as_selector(owner: str, selector: object) -> ToolSelector:
+    """Return `selector` if it is a selector.
 
     Raises:
         DefinitionError: It is no selector, or a class instead of an instance.
     """
-    if isinstance(thing, type) or not isinstance(thing, ToolSelector):
-        raise DefinitionError(f"{who} takes selectors, such as pinned('read_*') or keyword(8), not {thing!r}")
-    return thing
+    if isinstance(selector, type) or not isinstance(selector, ToolSelector):
+        raise DefinitionError(f"{owner} takes selectors, such as pinned('read_*') or keyword(8), not {selector!r}")
+    return selector
 
 
-def as_ranker(who: str, thing: object) -> Ranker:
-    """Return `thing` if it is a ranker.
+def as_ranker(owner: str, selector: object) -> Ranker:
+    """Return `selector` if it is a ranker.
 
     Raises:
         DefinitionError: It is no ranker.
     """
-    if isinstance(thing, type) or not isinstance(thing, Ranker):
+    if isinstance(selector, type) or not isinstance(selector, Ranker):
         raise DefinitionError(
-            f"{who} takes rankers, which have rank(tools, query, limit=…), such as keyword(), not {thing!r}"
+            f"{owner} takes rankers, which have rank(tools, query, limit=…), such as keyword(), not {selector!r}"
         )
-    return thing
+    return selector
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -62,13 +62,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
-def always_offered(selector: object, tools: Tools) -> list[Tool]:
+def list_always_offered(selector: object, tools: Tools) -> list[Tool]:
     """Return the tools that a selector offers for any messages, such as the pinned ones of `pinned`."""
     always = getattr(selector, "always", None)
     return list(always(tools)) if callable(always) else []
 
 
-async def chosen(selector: ToolSelector, messages: Query, tools: Tools) -> list[Tool]:
+async def ask_selector(selector: ToolSelector, messages: Query, tools: Tools) -> list[Tool]:
     """Return the answer of a selector, each tool once.
 
     Raises:
@@ -76,12 +76,12 @@ async def chosen(selector: ToolSelector, messages: Query, tools: Tools) -> list[
     """
     asked: Any = selector.select(messages, tools)
     if not inspect.isawaitable(asked):
-        raise DefinitionError(f"{selector!r} gave {repr(asked)[:200]}: select is `async def`, and is awaited")
-    given: Any = await asked
-    return _among(selector, given, tools)
+        raise DefinitionError(f"{selector!r} returned {repr(asked)[:200]}: write select as `async def`")
+    answer: Any = await asked
+    return _check_tools(selector, answer, tools)
 
 
-async def ranked(ranker: Ranker, tools: Tools, query: Query, limit: int) -> list[Match]:
+async def ask_ranker(ranker: Ranker, tools: Tools, query: Query, limit: int) -> list[Match]:
     """Return the matches of a ranker, by `rank_async` if it has one.
 
     Raises:
@@ -102,16 +102,20 @@ def checked_matches(ranker: Ranker, matches: Iterable[Match], tools: Tools) -> l
     found: dict[Tool, Match] = {}
     for match in matches:
         found.setdefault(match.tool, match)
-    return [found[tool] for tool in _among(ranker, found, tools)]
+    return [found[tool] for tool in _check_tools(ranker, found, tools)]
 
 
-def _among(selector: object, given: Any, tools: Tools) -> list[Tool]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise DefinitionError(f"{selector!r} gave {repr(given)[:200]}; a selector gives some of the tools that it got")
+def _check_tools(selector: object, answer: Any, tools: Tools) -> list[Tool]:
+    if isinstance(answer, str) or not isinstance(answer, Iterable):
+        raise DefinitionError(
+            f"{selector!r} returned {repr(answer)[:200]}; a selector returns some of the tools that it got"
+        )
     known = set(tools)
     found: dict[Tool, None] = {}
-    for tool in given:
+    for tool in answer:
         if not isinstance(tool, Tool) or tool not in known:
-            raise DefinitionError(f"{selector!r} gave {repr(tool)[:200]}, which is not one of the tools that it got")
+            raise DefinitionError(
+                f"{selector!r} returned {repr(tool)[:200]}, which is not one of the tools that it got"
+            )
         found[tool] = None
     return list(found)

@@ -25,14 +25,14 @@ class Conversation(NamedTuple):
 
 def read_conversation(query: Query) -> Conversation:
     """Return the last text of each side, in messages of any API that Ferrule knows. Other values are skipped."""
-    said = Conversation("", "", "", "")
-    for who, value in _newest_first(query):
-        place = "user_before" if who == "user" and said.user else who
-        if not getattr(said, place) and (text := _text_in(value, _LONGEST[place])):
-            said = said._replace(**{place: text})
-            if all(said):
+    conversation = Conversation("", "", "", "")
+    for sender, value in _newest_first(query):
+        place = "user_before" if sender == "user" and conversation.user else sender
+        if not getattr(conversation, place) and (text := _join_strings(value, _LONGEST[place])):
+            conversation = conversation._replace(**{place: text})
+            if all(conversation):
                 break
-    return said
+    return conversation
 
 
 _LONGEST = {"user": 4_000, "user_before": 2_000, "assistant": 2_000, "result": 2_000}
@@ -69,57 +69,57 @@ def _newest_first(query: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(message, str):
             yield "user", message
         else:
-            yield from _said(_fields_of(message))
+            yield from _read_message(_get_fields(message))
 
 
-def _said(message: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _read_message(message: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     role = message.get("role") or message.get("type") or ("user" if "parts" in message else None)
-    who = _ROLES.get(role) if isinstance(role, str) else None
-    if who == "result":
-        yield "result", _first_of(message, _RESULT_FIELDS)
-    elif who is not None:
-        yield from _said_in_parts(who, message)
+    sender = _ROLES.get(role) if isinstance(role, str) else None
+    if sender == "result":
+        yield "result", _get_first(message, _RESULT_FIELDS)
+    elif sender is not None:
+        yield from _read_parts(sender, message)
 
 
-def _said_in_parts(who: str, message: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _read_parts(sender: str, message: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the content of a message with parts.
 
     Some APIs send results in a user message; then the user's own text in it is newer than they are.
     """
-    content = _first_of(message, ("content", "parts"))
+    content = _get_first(message, ("content", "parts"))
     plan = [message["tool_plan"]] if isinstance(message.get("tool_plan"), str) else []
     texts: list[str] = []
     results: list[Any] = []
-    for part in _parts_of([content] if isinstance(content, str | Mapping) else content):
-        fields = {"text": part} if isinstance(part, str) else _fields_of(part)
+    for part in _list_parts([content] if isinstance(content, str | Mapping) else content):
+        fields = {"text": part} if isinstance(part, str) else _get_fields(part)
         kind = fields.get("type")
         if isinstance(kind, str) and kind.endswith("tool_result"):
-            results.append(_first_of(fields, _RESULT_FIELDS))
-        elif (result := _first_of(fields, _RESULT_PARTS)) is not None:
-            results.append(_first_of(_fields_of(result), _RESULT_FIELDS))
+            results.append(_get_first(fields, _RESULT_FIELDS))
+        elif (result := _get_first(fields, _RESULT_PARTS)) is not None:
+            results.append(_get_first(_get_fields(result), _RESULT_FIELDS))
         elif kind in _TEXT_PARTS and isinstance(fields.get("text"), str) and not fields.get("thought"):
             texts.append(fields["text"])
-    yield who, plan + texts
+    yield sender, plan + texts
     for result in reversed(results):
         yield "result", result
 
 
-def _first_of(fields: Mapping[str, Any], names: Sequence[str]) -> Any:
+def _get_first(fields: Mapping[str, Any], names: Sequence[str]) -> Any:
     return next((fields[name] for name in names if fields.get(name) is not None), None)
 
 
-def _parts_of(value: Any) -> Sequence[Any]:
+def _list_parts(value: Any) -> Sequence[Any]:
     return value[:_MOST_NODES] if isinstance(value, list | tuple) else ()
 
 
-def _fields_of(value: Any) -> Mapping[str, Any]:
+def _get_fields(value: Any) -> Mapping[str, Any]:
     """Return the fields of a dict or of an SDK's object."""
     if isinstance(value, Mapping):
         return value
     return getattr(value, "__dict__", {}) if hasattr(type(value), "model_fields") else {}
 
 
-def _text_in(value: Any, most: int) -> str:
+def _join_strings(value: Any, most: int) -> str:
     """Return the strings in `value`, the outer ones of nested values in their order. A long text loses its middle."""
     pieces: list[str] = []
     waiting = [value]
@@ -128,21 +128,21 @@ def _text_in(value: Any, most: int) -> str:
             break
         item = waiting.pop()
         if isinstance(item, str):
-            pieces.append(_ends(item.strip(), most))
+            pieces.append(_cut_middle(item.strip(), most))
         elif isinstance(item, list | tuple):
             waiting += reversed(item[:_MOST_NODES])
-        elif fields := _fields_of(item):
+        elif fields := _get_fields(item):
             waiting += reversed(
                 [found for name, found in islice(fields.items(), _MOST_NODES) if _may_be_text(name, found)]
             )
-    return clean_text(_ends("\n".join(filter(None, pieces)), most))
+    return clean_text(_cut_middle("\n".join(filter(None, pieces)), most))
 
 
 def _may_be_text(name: Any, value: Any) -> bool:
     return name not in _NO_TEXT or not isinstance(value, str)
 
 
-def _ends(text: str, most: int) -> str:
+def _cut_middle(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     half = (most - 3) // 2

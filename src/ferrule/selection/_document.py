@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ferrule.definition.tool import Tool
-from ferrule.selection._words import terms_of
+from ferrule.selection._words import split_terms
 
 WEIGHTS = {
     "name": 30,
@@ -50,7 +50,7 @@ def fields_of(tool: Tool) -> Iterator[tuple[str, str]]:
     yield "values", " ".join(schema.values)[:_LONGEST_FIELD]
     yield "tags", " ".join(tool.tags)
     if tool.examples:
-        yield "examples", " ".join(_strings_in(tool.examples))
+        yield "examples", " ".join(_list_strings(tool.examples))
 
 
 class Document(NamedTuple):
@@ -62,32 +62,32 @@ class Document(NamedTuple):
     """In the same tenths."""
 
 
-def document_of(tool: Tool, worked_examples: Iterable[str] = ()) -> Document:
+def build_document(tool: Tool, worked_examples: Iterable[str] = ()) -> Document:
     """Return the document of a tool: its own texts, and the requests of people that needed it."""
     terms: dict[str, int] = {}
     for field, text in fields_of(tool):
         weight = WEIGHTS[field]
-        for term in terms_of(text):
+        for term in split_terms(text):
             terms[term] = terms.get(term, 0) + weight
     length = sum(terms.values())
-    added = terms_of_examples(worked_examples)
+    added = build_example_terms(worked_examples)
     for term, weight in added.items():
         terms[term] = terms.get(term, 0) + weight
     return Document(terms, length + int(_EXAMPLES_IN_LENGTH * sum(added.values())))
 
 
-def terms_of_examples(texts: Iterable[str]) -> dict[str, int]:
+def build_example_terms(texts: Iterable[str]) -> dict[str, int]:
     """Return the terms of worked examples with their weights: once for each example, eight times at most."""
     found: dict[str, int] = {}
     for text in texts:
-        for term in dict.fromkeys(terms_of(text)):
+        for term in dict.fromkeys(split_terms(text)):
             found[term] = min(found.get(term, 0) + 1, _MOST_ALIKE)
     return {term: count * WEIGHTS["worked examples"] for term, count in found.items()}
 
 
-def document_of_example(text: str) -> Document:
+def build_example_document(text: str) -> Document:
     """Return the document of a single worked example. Each of its terms counts the same."""
-    terms = dict.fromkeys(terms_of(text), 10)
+    terms = dict.fromkeys(split_terms(text), 10)
     return Document(terms, sum(terms.values()))
 
 
@@ -136,7 +136,7 @@ class _Schema:
                 self._read(one, level + 1)
 
 
-def _strings_in(values: Any) -> Iterator[str]:
+def _list_strings(values: Any) -> Iterator[str]:
     """Yield the strings in JSON values."""
     waiting = [values]
     for _ in range(_MOST_NODES):

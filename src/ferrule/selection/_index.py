@@ -26,7 +26,7 @@ _K = 30.0
 _FEWEST = 300
 """The number of documents that makes numpy faster. With fewer, its calls take longer than the sums."""
 _MOST_WEIGHT = 65_535
-_MOST_KEPT_PARTS = 500_000
+_MOST_CACHED_PARTS = 500_000
 Scores: TypeAlias = Any
 """A list of floats, or an array of numpy's."""
 
@@ -44,8 +44,8 @@ class Index:
         self._total = 0
         self.count = 0
         self._known_idf: dict[str, float] = {}
-        self._kept_parts: dict[str, tuple[Any, Any]] = {}
-        self._kept_size = 0
+        self._cached_parts: dict[str, tuple[Any, Any]] = {}
+        self._cached_size = 0
 
     def __len__(self) -> int:
         """Return how many numbers exist, including those of removed documents."""
@@ -70,7 +70,7 @@ class Index:
         self._lengths.append(document.length)
         self._total += document.length
         self.count += 1
-        self._changed()
+        self._clear_caches()
         return number
 
     def remove(self, number: int) -> None:
@@ -81,7 +81,7 @@ class Index:
         self._total -= int(self._lengths[number])
         self._lengths[number] = inf
         self.count -= 1
-        self._changed()
+        self._clear_caches()
 
     def idf(self, term: str) -> float:
         """Return how distinctive a term is. An unknown term counts like a term in no document."""
@@ -97,7 +97,7 @@ class Index:
         at = self.terms.get(term)
         return at is not None and at in self._documents[number]
 
-    def added_by(self, term: str, number: int) -> float:
+    def get_share(self, term: str, number: int) -> float:
         """Return the share of one unit of a request's term in the score of a document."""
         found = self._parts(term)
         numbers = [] if found is None else list(found[0])
@@ -130,19 +130,19 @@ class Index:
 
         The result is cached for the most recent terms until the index changes.
         """
-        kept = self._kept_parts
-        if (found := kept.pop(term, None)) is None:
+        cached = self._cached_parts
+        if (found := cached.pop(term, None)) is None:
             at = self.terms.get(term)
             if at is None or not self._holding[at]:
                 return None
-            found = self._weighed(self.idf(term), self._postings[at], self._weights[at])
-            self._kept_size += len(found[0])
-        kept[term] = found  # now the most recent
-        while self._kept_size > _MOST_KEPT_PARTS and len(kept) > 1:
-            self._kept_size -= len(kept.pop(next(iter(kept)))[0])
+            found = self._weigh(self.idf(term), self._postings[at], self._weights[at])
+            self._cached_size += len(found[0])
+        cached[term] = found  # now the most recent
+        while self._cached_size > _MOST_CACHED_PARTS and len(cached) > 1:
+            self._cached_size -= len(cached.pop(next(iter(cached)))[0])
         return found
 
-    def _weighed(self, idf: float, numbers: Any, weights: Any) -> tuple[Any, Any]:
+    def _weigh(self, idf: float, numbers: Any, weights: Any) -> tuple[Any, Any]:
         lengths, norm = self._lengths, self._norm()
         np = self._numpy()
         if np is None:
@@ -151,10 +151,10 @@ class Index:
         weighed = np.array(weights, dtype=np.float64)
         return copied, idf * weighed / (weighed + norm * np.array(lengths)[copied])
 
-    def _changed(self) -> None:
+    def _clear_caches(self) -> None:
         self._known_idf.clear()
-        self._kept_parts.clear()
-        self._kept_size = 0
+        self._cached_parts.clear()
+        self._cached_size = 0
 
 
 def _zeros(count: int) -> list[float]:
@@ -170,7 +170,7 @@ def _add_by_numpy(scores: Any, weight: float, numbers: Any, parts: Any) -> None:
     scores[numbers] += weight * parts
 
 
-def combined(lists: Sequence[Scores], factors: Sequence[float], share: float) -> Scores:
+def combine_scores(lists: Sequence[Scores], factors: Sequence[float], share: float) -> Scores:
     """Return `(1 - share)` of the first list, and `share` of the highest of the others times their factors."""
     first, *others = lists
     if not isinstance(first, list):
@@ -182,7 +182,7 @@ def combined(lists: Sequence[Scores], factors: Sequence[float], share: float) ->
     return [(1 - share) * one + share * high for one, high in zip(first, highest, strict=True)]
 
 
-def highest_of(scores: Scores) -> float:
+def find_highest(scores: Scores) -> float:
     """Return the highest score; 0 if there is none."""
     return max(scores, default=0.0) if isinstance(scores, list) else float(scores.max())
 

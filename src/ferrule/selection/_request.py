@@ -6,8 +6,8 @@ import re
 from typing import NamedTuple
 
 from ferrule.selection._conversation import read_conversation
-from ferrule.selection._synonyms import synonyms_of
-from ferrule.selection._words import terms_of
+from ferrule.selection._synonyms import find_synonyms
+from ferrule.selection._words import split_terms
 from ferrule.selection.matching import Query
 
 _CLAUSE_END = re.compile(
@@ -29,33 +29,35 @@ class Request(NamedTuple):
     whole: dict[str, float]
     clauses: list[dict[str, float]]
     """The terms of each request in the last message if it has several; empty if it has one."""
-    said: list[str]
+    terms: list[str]
     """The terms of the last message."""
 
 
-def request_of(query: Query) -> Request:
+def build_request(query: Query) -> Request:
     """Return the terms of a text or a conversation.
 
     The last message counts most. Its synonyms count less, and the user's text before it, the model's last text and the
     results of its last calls count least.
     """
-    spoken, *before = read_conversation(query)
-    said = list(dict.fromkeys(terms_of(spoken)))[:_MOST_TERMS]
-    whole = _with_synonyms(said)
-    weight = _BEFORE_A_SHORT_ONE if len(said) < _FEW_TERMS else _BEFORE
+    latest, *before = read_conversation(query)
+    terms = list(dict.fromkeys(split_terms(latest)))[:_MOST_TERMS]
+    whole = _add_synonyms(terms)
+    weight = _BEFORE_A_SHORT_ONE if len(terms) < _FEW_TERMS else _BEFORE
     for text in before:
-        for term in terms_of(text)[:_MOST_BEFORE]:
+        for term in split_terms(text)[:_MOST_BEFORE]:
             whole.setdefault(term, weight)
-    parts = [terms for one in _CLAUSE_END.split(spoken) if (terms := list(dict.fromkeys(terms_of(one))))]
-    known = set(said)
-    clauses = [_with_synonyms([term for term in terms if term in known]) for terms in parts[:_MOST_CLAUSES]]
-    return Request(whole, [one for one in clauses if one] if len(clauses) > 1 else [], said)
+    parts = [
+        clause_terms for one in _CLAUSE_END.split(latest) if (clause_terms := list(dict.fromkeys(split_terms(one))))
+    ]
+    known = set(terms)
+    clauses = [_add_synonyms([term for term in part if term in known]) for part in parts[:_MOST_CLAUSES]]
+    return Request(whole, [one for one in clauses if one] if len(clauses) > 1 else [], terms)
 
 
-def _with_synonyms(said: list[str]) -> dict[str, float]:
-    found = dict.fromkeys(said, 1.0)
-    for term in said:
-        others, weight = synonyms_of(term)
+def _add_synonyms(terms: list[str]) -> dict[str, float]:
+    found = dict.fromkeys(terms, 1.0)
+    for term in terms:
+        others, weight = find_synonyms(term)
         for other in others:
             if found.get(other, 0.0) < weight:
                 found[other] = weight

@@ -36,8 +36,8 @@ class Reader:
         who: The name of the embedding in errors.
     """
 
-    def __init__(self, who: str) -> None:
-        self._who = who
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
         self._length: int | None = None
 
     def vectors(self, answer: Any, texts: Sequence[str]) -> list[Vector]:
@@ -49,11 +49,13 @@ class Reader:
         """
         if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
             raise DefinitionError(
-                f"{self._who} gave {type(answer).__name__}; it gives a list of vectors, one for a text"
+                f"{self._owner} returned {type(answer).__name__}; it returns a list of vectors, one for each text"
             )
         rows = list(answer)
         if len(rows) != len(texts):
-            raise DefinitionError(f"{self._who} gave {len(rows)} vectors for {len(texts)} texts; it gives one for each")
+            raise DefinitionError(
+                f"{self._owner} returned {len(rows)} vectors for {len(texts)} texts; it returns one for each"
+            )
         return [self._vector(row) for row in rows]
 
     def _vector(self, row: Any) -> Vector:
@@ -62,10 +64,10 @@ class Reader:
                 raise TypeError(f"{type(row).__name__}, not numbers")
             values = array("d", row)
         except (TypeError, ValueError, OverflowError) as error:
-            raise DefinitionError(f"{self._who} gave a vector that is no list of numbers: {error}") from None
+            raise DefinitionError(f"{self._owner} returned a vector that is no list of numbers: {error}") from None
         length = hypot(*values)
         if not isfinite(length):
-            raise DefinitionError(f"{self._who} gave a vector with NaN or infinity in it")
+            raise DefinitionError(f"{self._owner} returned a vector with NaN or infinity in it")
         return self.fitting(array("f", [value / length for value in values] if length else values))
 
     def fitting(self, vector: Vector) -> Vector:
@@ -75,12 +77,13 @@ class Reader:
             DefinitionError: It has another length.
         """
         if not vector:
-            raise DefinitionError(f"{self._who} gave an empty vector")
+            raise DefinitionError(f"{self._owner} returned an empty vector")
         if self._length is None:
             self._length = len(vector)
         if len(vector) != self._length:
             raise DefinitionError(
-                f"{self._who} gave a vector of {len(vector)} numbers, and of {self._length} before; another model "
+                f"{self._owner} returned a vector of {len(vector)} numbers, and of {self._length} before; "
+                "another model "
                 "needs another embedding(…), and another name= where there is a cache"
             )
         return vector
@@ -173,20 +176,22 @@ class Rows:
         if self._numpy is not None and rows:
             self._matrix = self._numpy.frombuffer(b"".join(rows), self._numpy.float32).reshape(len(rows), -1)
 
-    def best(self, asked: Vector, limit: int) -> list[tuple[int, float]]:
-        """Return the positions of the rows most similar to `asked`, the best first, and their cosines.
+    def best(self, question: Vector, limit: int) -> list[tuple[int, float]]:
+        """Return the positions of the rows most similar to `question`, the best first, and their cosines.
 
         Rows with 0 or less are left out, and ties stay in their order.
         """
-        scores = ((at, round(fsum(map(mul, self._rows[at], asked)), _ROUNDED)) for at in self._candidates(asked, limit))
+        scores = (
+            (at, round(fsum(map(mul, self._rows[at], question)), _ROUNDED)) for at in self._candidates(question, limit)
+        )
         return heapq.nsmallest(limit, (one for one in scores if one[1] > 0), key=lambda one: (-one[1], one[0]))
 
-    def _candidates(self, asked: Vector, limit: int) -> Iterable[int]:
+    def _candidates(self, question: Vector, limit: int) -> Iterable[int]:
         if self._matrix is None or limit >= len(self._rows):
             return range(len(self._rows))
-        scores = self._matrix @ self._numpy.frombuffer(asked, self._numpy.float32)
+        scores = self._matrix @ self._numpy.frombuffer(question, self._numpy.float32)
         least = self._numpy.partition(scores, -limit)[-limit]
         # For vectors of length 1, numpy's sum of n products of 32-bit floats is wrong by at most about n * 2**-24. A
         # row among the best is below the last of numpy's best by at most twice that, plus twice the rounding.
-        slack = len(asked) * 2**-22 + 2 * 10**-_ROUNDED
+        slack = len(question) * 2**-22 + 2 * 10**-_ROUNDED
         return self._numpy.flatnonzero(scores >= least - slack).tolist()  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from ferrule.definition.tokens import definition_tokens
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import SEARCH_TAG
 from ferrule.errors import DefinitionError
-from ferrule.selection._checks import always_offered, as_count, as_selector, as_tools, chosen
+from ferrule.selection._checks import as_count, as_selector, as_tools, ask_selector, list_always_offered
 from ferrule.selection.keyword import keyword
 from ferrule.selection.matching import Query, ToolSelector
 
@@ -57,26 +57,26 @@ class _ByBudget:
         every = as_tools(tools)
         offered = {tool: None for tool in every if SEARCH_TAG in tool.tags}
         others = [tool for tool in dict.fromkeys(every) if tool not in offered]
-        if sum(map(self._tokens_of, others)) <= self._tokens:
+        if sum(map(self._count_tokens, others)) <= self._tokens:
             return others
-        reserved = offered | dict.fromkeys(always_offered(self._selector, every))
-        left = self._left_after(list(reserved))
-        for tool in await chosen(self._selector, messages, every):
+        reserved = offered | dict.fromkeys(list_always_offered(self._selector, every))
+        left = self._reserve_tokens(list(reserved))
+        for tool in await ask_selector(self._selector, messages, every):
             if tool not in reserved:
-                if self._tokens_of(tool) > left:
+                if self._count_tokens(tool) > left:
                     continue
-                left -= self._tokens_of(tool)
+                left -= self._count_tokens(tool)
             offered[tool] = None
         return list(offered)
 
     def always(self, tools: Iterable[Tool]) -> list[Tool]:
         """Return the tools that are offered for any messages."""
-        return always_offered(self._selector, as_tools(tools))
+        return list_always_offered(self._selector, as_tools(tools))
 
-    def _left_after(self, reserved: list[Tool]) -> int:
-        needed = sum(map(self._tokens_of, reserved))
+    def _reserve_tokens(self, reserved: list[Tool]) -> int:
+        needed = sum(map(self._count_tokens, reserved))
         if needed > self._tokens:
-            which = ", ".join(f"{tool.name} ({self._tokens_of(tool):,})" for tool in reserved[:10])
+            which = ", ".join(f"{tool.name} ({self._count_tokens(tool):,})" for tool in reserved[:10])
             more = f" and {len(reserved) - 10} more" if len(reserved) > 10 else ""
             raise DefinitionError(
                 f"by_budget({self._tokens}): the search tools and those that are pinned take {needed:,} tokens: "
@@ -84,12 +84,14 @@ class _ByBudget:
             )
         return self._tokens - needed
 
-    def _tokens_of(self, tool: Tool) -> int:
+    def _count_tokens(self, tool: Tool) -> int:
         tokens = self._counted.get(tool)
         if tokens is None:
             tokens = self._count(tool)
             if not isinstance(tokens, int) or tokens < 0:  # type: ignore[redundant-expr]
-                raise DefinitionError(f"by_budget: count gave {tokens!r} for {tool!r}; it gives a whole number from 0")
+                raise DefinitionError(
+                    f"by_budget: count returned {tokens!r} for {tool!r}; it returns a whole number from 0"
+                )
             self._counted[tool] = tokens
         return tokens
 

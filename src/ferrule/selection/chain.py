@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
-from ferrule.selection._checks import always_offered, as_selector, as_tools, chosen
+from ferrule.selection._checks import as_selector, as_tools, ask_selector, list_always_offered
 from ferrule.selection.matching import Query, ToolSelector
 
 
@@ -33,13 +33,13 @@ class _Chain:
         every = as_tools(tools)
         found: dict[Tool, None] = {}
         for selector in self._selectors:
-            found.update(dict.fromkeys(await chosen(selector, messages, every)))
+            found.update(dict.fromkeys(await ask_selector(selector, messages, every)))
         return list(found)
 
     def always(self, tools: Iterable[Tool]) -> list[Tool]:
         """Return the tools that are offered for any messages."""
         every = as_tools(tools)
-        return list(dict.fromkeys(tool for one in self._selectors for tool in always_offered(one, every)))
+        return list(dict.fromkeys(tool for one in self._selectors for tool in list_always_offered(one, every)))
 
     def __repr__(self) -> str:
         return f"chain({', '.join(map(repr, self._selectors))})"

@@ -80,8 +80,8 @@ class _Embedding:
         self._batch = batch
         self._name = name or getattr(embed, "__qualname__", type(embed).__qualname__)
         self._reader = Reader(f"embedding: {self._name}")
-        self._known: WeakKeyDictionary[Tool, Vector] = WeakKeyDictionary()
-        self._asked: dict[str, Vector] = {}
+        self._vectors: WeakKeyDictionary[Tool, Vector] = WeakKeyDictionary()
+        self._question_vectors: dict[str, Vector] = {}
         self._rows: tuple[list[Tool], Rows] = ([], Rows([]))
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
         self._background_loop = BackgroundLoop(self)
@@ -100,11 +100,11 @@ class _Embedding:
         if every != self._rows[0]:
             async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
                 await self._learn(every)
-        return self._nearest(every, await self._vector_of(text), limit)
+        return self._nearest(every, await self._embed_question(text), limit)
 
     async def _learn(self, tools: list[Tool]) -> None:
         """Embed the new tools."""
-        texts = {tool: text_of_tool(tool) for tool in tools if tool not in self._known}
+        texts = {tool: format_tool_text(tool) for tool in tools if tool not in self._vectors}
         if not texts:
             return
         # In a thread: another process may lock the file for seconds.
@@ -113,7 +113,7 @@ class _Embedding:
         left = list(dict.fromkeys(text for text in texts.values() if text not in vectors))
         for start in range(0, len(left), self._batch):
             some = left[start : start + self._batch]
-            made = dict(zip(some, await self._vectors_of(some), strict=True))
+            made = dict(zip(some, await self._embed_texts(some), strict=True))
             if self._disk:
                 await asyncio.to_thread(self._disk.write, made)
             self._keep(texts, made)
@@ -121,26 +121,26 @@ class _Embedding:
     def _keep(self, texts: Mapping[Tool, str], vectors: Mapping[str, Vector]) -> None:
         for tool, text in texts.items():
             if text in vectors:
-                self._known[tool] = self._reader.fitting(vectors[text])
+                self._vectors[tool] = self._reader.fitting(vectors[text])
 
-    async def _vector_of(self, text: str) -> Vector:
+    async def _embed_question(self, text: str) -> Vector:
         """Return the vector of a question."""
-        vector = self._asked.get(text)
+        vector = self._question_vectors.get(text)
         if vector is None:
-            (vector,) = await self._vectors_of([text])
-            if len(self._asked) >= _MOST_ASKED:
-                self._asked.clear()
-            self._asked[text] = vector
+            (vector,) = await self._embed_texts([text])
+            if len(self._question_vectors) >= _MOST_ASKED:
+                self._question_vectors.clear()
+            self._question_vectors[text] = vector
         return vector
 
-    async def _vectors_of(self, texts: list[str]) -> list[Vector]:
+    async def _embed_texts(self, texts: list[str]) -> list[Vector]:
         answer = self._embed(texts) if self._is_async else await asyncio.to_thread(self._embed, texts)
         return self._reader.vectors(await answer if inspect.isawaitable(answer) else answer, texts)
 
     def _nearest(self, tools: list[Tool], asked: Vector, limit: int) -> list[Match]:
         known, rows = self._rows
         if known != tools:
-            rows = Rows([self._known[tool] for tool in tools])
+            rows = Rows([self._vectors[tool] for tool in tools])
             self._rows = (tools, rows)
         return [Match(tools[at], score) for at, score in rows.best(asked, limit)]
 
@@ -148,7 +148,7 @@ class _Embedding:
         return f"embedding({self._name}, limit={self._limit})"
 
 
-def text_of_tool(tool: Tool) -> str:
+def format_tool_text(tool: Tool) -> str:
     """Return the text of a tool to embed: its name, its description, and its parameters, including nested ones."""
     lines = [f"{tool.name}: {tool.description}", *_parameter_lines(tool.input_schema)]
     return "\n".join(lines)[:_LONGEST_TEXT]
@@ -162,8 +162,8 @@ def _parameter_lines(schema: Any) -> Iterator[str]:
         for key, value in schema.items():
             if key == "properties" and isinstance(value, Mapping):
                 for name, inner in value.items():
-                    said = inner.get("description", "") if isinstance(inner, Mapping) else ""
-                    yield f"{name}: {said}" if said else name
+                    description = inner.get("description", "") if isinstance(inner, Mapping) else ""
+                    yield f"{name}: {description}" if description else name
                     yield from _parameter_lines(inner)
             elif key not in _NO_SCHEMAS:
                 yield from _parameter_lines(value)

@@ -115,7 +115,7 @@ def evaluate(
         recall={few: _mean(_recall(one, few) for one in ranks) for few in k},
         ndcg=_mean(map(_ndcg, ranks)),
         ranks=tuple(ranks),
-        confusable=_mixed_up(ranks),
+        confusable=_count_confusions(ranks),
         tokens=sum(map(definition_tokens, offered)),
         tokens_of_first={few: _mean(sum(each[:few]) for each in costs) for few in k},
     )
@@ -192,13 +192,13 @@ def _only_read(**_: object) -> None:
 
 def _query_of_row(row: Mapping[str, Any], where: str) -> LabelledQuery:
     messages = row.get("messages")
-    if messages is not None and not (_is_list_of(messages, Mapping) and messages):
+    if messages is not None and not (_is_typed_list(messages, Mapping) and messages):
         raise DefinitionError(f'{where}: "messages" is a list of messages, each an object, or is left out')
     text = row.get("text")
     if not isinstance(text, str) or not text.strip():
         raise DefinitionError(f'{where}: "text" is what a person asks for, and has to be there')
     relevant = row.get("relevant")
-    if not _is_list_of(relevant, str) or not relevant:
+    if not _is_typed_list(relevant, str) or not relevant:
         raise DefinitionError(f'{where}: "relevant" is a list of one or more names of tools, not {relevant!r}')
     return LabelledQuery(
         text,
@@ -208,7 +208,7 @@ def _query_of_row(row: Mapping[str, Any], where: str) -> LabelledQuery:
     )
 
 
-def _is_list_of(value: object, kind: type) -> bool:
+def _is_typed_list(value: object, kind: type) -> bool:
     return isinstance(value, list) and all(isinstance(one, kind) for one in value)
 
 
@@ -240,7 +240,7 @@ def _id(tool: Tool) -> str | None:
 def _right_names(query: LabelledQuery, names: Mapping[str, str | None]) -> list[str]:
     about = f"the query {query.id or query.text!r}"
     if not query.relevant:
-        raise DefinitionError(f"{about} says of no tool that it is right")
+        raise DefinitionError(f"{about} has no right tool: list one or more in `relevant`")
     right: dict[str, None] = {}
     for label in query.relevant:
         name = names.get(label)
@@ -272,7 +272,7 @@ def _discount(place: int) -> float:
     return 1 / math.log2(place + 1)
 
 
-def _mixed_up(ranks: Iterable[Ranks]) -> tuple[Confusion, ...]:
+def _count_confusions(ranks: Iterable[Ranks]) -> tuple[Confusion, ...]:
     counts: Counter[tuple[str, str]] = Counter()
     for one in ranks:
         for right, place in one.places.items():

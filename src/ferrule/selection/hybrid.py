@@ -7,7 +7,7 @@ from math import fsum
 
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
-from ferrule.selection._checks import Tools, as_count, as_ranker, as_tools, checked_matches, ranked
+from ferrule.selection._checks import Tools, as_count, as_ranker, as_tools, ask_ranker, checked_matches
 from ferrule.selection.matching import Match, Query, Ranker
 
 _K = 60
@@ -50,18 +50,18 @@ class _Hybrid:
     def rank(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Match]:
         every, depth = as_tools(tools), max(_DEPTH, limit)
         lists = [checked_matches(one, one.rank(every, query, limit=depth), every) for one in self._rankers]
-        return _fused(every, lists, limit)
+        return _fuse(every, lists, limit)
 
     async def rank_async(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Match]:
         """Return the same as `rank`, without blocking the loop."""
         every, depth = as_tools(tools), max(_DEPTH, limit)
-        return _fused(every, [await ranked(one, every, query, depth) for one in self._rankers], limit)
+        return _fuse(every, [await ask_ranker(one, every, query, depth) for one in self._rankers], limit)
 
     def __repr__(self) -> str:
         return f"hybrid({', '.join(map(repr, self._rankers))}, limit={self._limit})"
 
 
-def _fused(tools: Tools, lists: list[list[Match]], limit: int) -> list[Match]:
+def _fuse(tools: Tools, lists: list[list[Match]], limit: int) -> list[Match]:
     shares: dict[Tool, list[float]] = {}
     for matches in lists:
         place, last = 0, None

@@ -13,11 +13,11 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.selection._checks import Tools, as_count, as_tools
-from ferrule.selection._document import WEIGHTS, document_of, document_of_example, fields_of, terms_of_examples
-from ferrule.selection._index import Index, Scores, best, combined, highest_of
-from ferrule.selection._request import Request, request_of
-from ferrule.selection._synonyms import SYNONYMS_SHARE, synonyms_of
-from ferrule.selection._words import terms_of
+from ferrule.selection._document import WEIGHTS, build_document, build_example_document, build_example_terms, fields_of
+from ferrule.selection._index import Index, Scores, best, combine_scores, find_highest
+from ferrule.selection._request import Request, build_request
+from ferrule.selection._synonyms import SYNONYMS_SHARE, find_synonyms
+from ferrule.selection._words import split_terms
 from ferrule.selection.matching import Match, Query
 
 _CLAUSES = 0.5
@@ -108,7 +108,7 @@ class Keyword:
         self._limit = limit
         self._examples = examples
         self._least = least
-        self._kept: list[_Catalogue] = []
+        self._catalogues: list[_Catalogue] = []
         self._lock = Lock()
 
     async def select(self, messages: Query, tools: Iterable[Tool]) -> list[Tool]:
@@ -119,25 +119,27 @@ class Keyword:
     def rank(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Match]:
         """Return the `limit` best tools, the best first; ties in the order of `tools`."""
         as_count("keyword", "limit", limit)
-        request = request_of(query)
+        request = build_request(query)
         with self._lock:
             return self._catalogue(as_tools(tools)).rank(request, limit)
 
     def explain(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Explanation]:
         """Return the matches of `rank`, with the parts of each score."""
         as_count("keyword", "limit", limit)
-        request = request_of(query)
+        request = build_request(query)
         with self._lock:
             catalogue = self._catalogue(as_tools(tools))
             return [Explanation(match, catalogue.parts(request, match)) for match in catalogue.rank(request, limit)]
 
     def _catalogue(self, tools: Tools) -> _Catalogue:
-        found = next((one for one in self._kept if one.is_of(tools)), None)
+        found = next((one for one in self._catalogues if one.is_built_for(tools)), None)
         if found is None:
             listed = list(tools)
-            found = next((one for one in self._kept if one.is_near(listed)), _Catalogue(self._examples, self._least))
+            found = next(
+                (one for one in self._catalogues if one.is_near(listed)), _Catalogue(self._examples, self._least)
+            )
             found.become(tools, listed)
-        self._kept = [found, *(one for one in self._kept if one is not found)][:_MOST_INDEXES]
+        self._catalogues = [found, *(one for one in self._catalogues if one is not found)][:_MOST_INDEXES]
         return found
 
     def __repr__(self) -> str:
@@ -157,19 +159,19 @@ class _Catalogue:
         self._numbers: dict[Tool, int] = {}
         self._tools: list[Tool | None] = []
         self._names: list[tuple[tuple[str, ...], str]] = []
-        self._worked = Index()
-        self._worked_of: list[int] = []
-        self._worked_by: dict[int, range] = {}
+        self._example_index = Index()
+        self._example_owners: list[int] = []
+        self._examples_by_tool: dict[int, range] = {}
         self._places: dict[Tool, int] = {}
         self._order: list[Tool] = []
-        self._given: Callable[[], object] = _no_toolset
+        self._get_toolset: Callable[[], object] = _no_toolset
 
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def is_of(self, tools: Tools) -> bool:
+    def is_built_for(self, tools: Tools) -> bool:
         if isinstance(tools, Toolset):
-            return self._given() is tools
+            return self._get_toolset() is tools
         return len(tools) == len(self._order) and all(map(is_, tools, self._order))
 
     def is_near(self, tools: list[Tool]) -> bool:
@@ -195,28 +197,28 @@ class _Catalogue:
                 self.add(tool)
             self._places.setdefault(tool, place)
         self._order = tools
-        self._given = ref(given) if isinstance(given, Toolset) else _no_toolset
+        self._get_toolset = ref(given) if isinstance(given, Toolset) else _no_toolset
 
     def add(self, tool: Tool) -> None:
         examples = self._examples.get(tool.name, ())
-        number = self._numbers[tool] = self._index.add(document_of(tool, examples))
+        number = self._numbers[tool] = self._index.add(build_document(tool, examples))
         if examples:
-            numbers = [self._worked.add(document_of_example(text)) for text in examples]
-            self._worked_by[number] = range(numbers[0], numbers[-1] + 1)
-            self._worked_of += [number] * len(numbers)
+            numbers = [self._example_index.add(build_example_document(text)) for text in examples]
+            self._examples_by_tool[number] = range(numbers[0], numbers[-1] + 1)
+            self._example_owners += [number] * len(numbers)
         self._tools.append(tool)
-        self._names.append((tuple(dict.fromkeys(terms_of(tool.name))), _letters(tool.name)))
+        self._names.append((tuple(dict.fromkeys(split_terms(tool.name))), _letters(tool.name)))
 
     def remove(self, tool: Tool) -> None:
         number = self._numbers.pop(tool)
         self._index.remove(number)
-        for worked in self._worked_by.pop(number, ()):
-            self._worked.remove(worked)
+        for worked in self._examples_by_tool.pop(number, ()):
+            self._example_index.remove(worked)
         self._tools[number] = None
 
     def rank(self, request: Request, limit: int) -> list[Match]:
         scores = self._scores(request)
-        again = self._looked_at_again(request, scores, best(scores, _RERANKED))
+        again = self._rerank(request, scores, best(scores, _RERANKED))
         if limit > _RERANKED:
             again = {number: float(scores[number]) for number in best(scores, limit)} | again
         if self._least:
@@ -236,40 +238,40 @@ class _Catalogue:
     def _lists(self, request: Request) -> tuple[list[Scores], list[float]]:
         """Return the scores for the whole request and for each part of it, and the factors for the parts."""
         lists = self._index.scores([request.whole, *request.clauses])
-        return lists, _factors(list(map(highest_of, lists)))
+        return lists, _factors(list(map(find_highest, lists)))
 
-    def _by_words(self, request: Request) -> Scores:
+    def _score_words(self, request: Request) -> Scores:
         lists, factors = self._lists(request)
-        return combined(lists, factors, _CLAUSES) if factors else lists[0]
+        return combine_scores(lists, factors, _CLAUSES) if factors else lists[0]
 
     def _scores(self, request: Request) -> Scores:
-        scores = self._by_words(request)
-        top = highest_of(scores)
-        for number, share in self._alike(request).items():
+        scores = self._score_words(request)
+        top = find_highest(scores)
+        for number, share in self._score_examples(request).items():
             scores[number] += top * share
         return scores
 
-    def _alike(self, request: Request) -> dict[int, float]:
+    def _score_examples(self, request: Request) -> dict[int, float]:
         """Return the bonuses of tools with worked examples like the request, as parts of the best score."""
-        asked = dict.fromkeys(request.said, 1.0)
-        if not asked or not self._worked.count:
+        asked = dict.fromkeys(request.terms, 1.0)
+        if not asked or not self._example_index.count:
             return {}
-        (alike,), whole = self._worked.scores([asked]), sum(map(self._worked.idf, asked))
+        (alike,), whole = self._example_index.scores([asked]), sum(map(self._example_index.idf, asked))
         found: dict[int, list[float]] = {}
         for number in best(alike, _RERANKED):
-            found.setdefault(self._worked_of[number], []).append(float(alike[number]) / whole)
+            found.setdefault(self._example_owners[number], []).append(float(alike[number]) / whole)
         return {
             number: _WORKED * self._share(number) * sum(sorted(one)[-_MOST_WORKED:]) for number, one in found.items()
         }
 
     def _share(self, number: int) -> float:
-        own = len(self._worked_by[number])
+        own = len(self._examples_by_tool[number])
         return own / (own + _UNLIKE)
 
-    def _looked_at_again(self, request: Request, scores: Scores, numbers: list[int]) -> dict[int, float]:
+    def _rerank(self, request: Request, scores: Scores, numbers: list[int]) -> dict[int, float]:
         """Return the scores of some tools, with the bonuses for their names."""
         top = max((float(scores[number]) for number in numbers), default=0.0)
-        telling = {term: self._index.idf(term) for term in request.said}
+        telling = {term: self._index.idf(term) for term in request.terms}
         total = sum(sorted(telling.values(), reverse=True)[:8])
         inside = [(term, value) for term, value in telling.items() if len(term) >= _SHORTEST_INSIDE]
         found = {}
@@ -285,22 +287,22 @@ class _Catalogue:
     def _fits(self, request: Request, number: int) -> bool:
         """Return whether a tool has enough of the request's terms, or of their synonyms."""
         whole = held = 0.0
-        for term in request.said:
+        for term in request.terms:
             value = self._index.idf(term)
             whole += value
             if self._index.has(number, term):
                 held += value
-            elif any(self._index.has(number, other) for other in synonyms_of(term)[0]):
+            elif any(self._index.has(number, other) for other in find_synonyms(term)[0]):
                 held += SYNONYMS_SHARE * value
         return held >= self._least * whole
 
     def parts(self, request: Request, match: Match) -> list[Contribution]:
         """Return the parts of a score: each term by the fields with it, the name, and the worked examples."""
         number = self._numbers[match.tool]
-        by_term = self._by_term(request, number, self._lists(request)[1])
+        by_term = self._score_terms(request, number, self._lists(request)[1])
         weights = self._weights(match.tool, by_term)
-        found = [part for term, score in by_term.items() for part in _shared(term, score, weights[term])]
-        alike = self._alike(request).get(number, 0.0) * highest_of(self._by_words(request))
+        found = [part for term, score in by_term.items() for part in _split_share(term, score, weights[term])]
+        alike = self._score_examples(request).get(number, 0.0) * find_highest(self._score_words(request))
         if alike:
             found.append(Contribution("", "worked examples", alike))
         rest = match.score - sum(by_term.values()) - alike
@@ -308,8 +310,8 @@ class _Catalogue:
             found.append(Contribution("", "whole name", rest))
         return sorted(found, key=lambda part: -part.score)
 
-    def _by_term(self, request: Request, number: int, factors: list[float]) -> dict[str, float]:
-        one = {term: self._index.added_by(term, number) for term in request.whole}
+    def _score_terms(self, request: Request, number: int, factors: list[float]) -> dict[str, float]:
+        one = {term: self._index.get_share(term, number) for term in request.whole}
         whole = {term: weight * one[term] for term, weight in request.whole.items() if one[term]}
         if not factors:
             return whole
@@ -322,8 +324,8 @@ class _Catalogue:
 
     def _weights(self, tool: Tool, terms: Iterable[str]) -> dict[str, dict[str, int]]:
         """Return the weights of terms in a tool, by its fields."""
-        fields = [(field, terms_of(text)) for field, text in fields_of(tool)]
-        asked = terms_of_examples(self._examples.get(tool.name, ()))
+        fields = [(field, split_terms(text)) for field, text in fields_of(tool)]
+        asked = build_example_terms(self._examples.get(tool.name, ()))
         return {
             term: {field: WEIGHTS[field] * listed.count(term) for field, listed in fields}
             | {"worked examples": asked.get(term, 0)}
@@ -345,7 +347,7 @@ def _letters(name: str) -> str:
     return "".join(filter(str.isalnum, name.lower()))
 
 
-def _shared(term: str, score: float, weights: dict[str, int]) -> list[Contribution]:
+def _split_share(term: str, score: float, weights: dict[str, int]) -> list[Contribution]:
     """Split a term's share of a score among the fields with the term."""
     whole = sum(weights.values())
     return [Contribution(term, field, score * weight / whole) for field, weight in weights.items() if weight]

@@ -43,7 +43,7 @@ def search_tool(
 
     It has one parameter, `query`. A tool always gets a place if the query contains its name, or a beginning of it. If
     nothing fits, the result says so. The result's `metadata["found"]` is a list of `{"name", "description",
-    "input_schema"}`, and `found` returns the tools themselves.
+    "input_schema"}`, and `list_found_tools` returns the tools themselves.
 
     Args:
         toolset: The tools to search. Search tools among them are ignored.
@@ -71,23 +71,23 @@ def finds_tools(tool: Tool) -> bool:
     return isinstance(tool.handler, SearchTools)
 
 
-def searched_by(tool: Tool) -> Iterable[Tool]:
+def list_searched_tools(tool: Tool) -> Iterable[Tool]:
     """Return the tools that a search tool searches; nothing for any other tool."""
     return tool.handler.toolset if isinstance(tool.handler, SearchTools) else ()
 
 
-def found(results: Iterable[ToolResult], tools: Toolset | Iterable[Tool]) -> list[Tool]:
+def list_found_tools(results: Iterable[ToolResult], tools: Toolset | Iterable[Tool]) -> list[Tool]:
     """Return the tools that search tools among `tools` found and so made callable, in the order of `results`.
 
-    For a loop of your own: `offered = Toolset([*offered, *found(results, runner.tools)])`, without the tools offered
-    already. Results of other tools are ignored, and so is a name that is not among `tools`, or that the search tool
-    does not search. See docs/selection.md#the-search-tool.
+    For a loop of your own: `offered = Toolset([*offered, *list_found_tools(results, runner.tools)])`, without the tools
+    offered already. Results of other tools are ignored, and so is a name that is not among `tools`, or that the
+    search tool does not search. See docs/selection.md#the-search-tool.
     """
     known = tools if isinstance(tools, Toolset) else Toolset(tools)
-    return list(dict.fromkeys(tool for result in results for tool in _found_by(result, known)))
+    return list(dict.fromkeys(tool for result in results for tool in _list_found(result, known)))
 
 
-def _found_by(result: ToolResult, known: Toolset) -> Iterator[Tool]:
+def _list_found(result: ToolResult, known: Toolset) -> Iterator[Tool]:
     searching = known.find(result.tool_name)
     if searching is None or not isinstance(searching.handler, SearchTools) or not result.success:
         return
@@ -129,10 +129,11 @@ class SearchTools:
         words = _NAME_WORD.findall(query)
         if not words:
             return []
-        ranked = (match.tool for match in self._ranker.rank(self.toolset, query, limit=self._limit))
-        named, begun = self._names.named(words), self._names.begun(words, self._limit)
+        ask_ranker = (match.tool for match in self._ranker.rank(self.toolset, query, limit=self._limit))
+        named = self._names.find_whole(words)
+        begun = self._names.find_by_beginning(words, self._limit)
         first, rest = [tools[0] for tools in begun], [tool for tools in begun for tool in tools[1:]]
-        order = [*named, *first, *(tool for tool in ranked if tool in self.toolset), *rest]
+        order = [*named, *first, *(tool for tool in ask_ranker if tool in self.toolset), *rest]
         return list(islice(dict.fromkeys(order), self._limit))
 
     @cached_property
@@ -146,33 +147,33 @@ class _ByName:
     def __init__(self, toolset: Toolset) -> None:
         self._tools: dict[str, list[Tool]] = {}
         for tool in toolset:
-            for key in dict.fromkeys(map(_squeezed, (tool.name, tool.wire_name))):
+            for key in dict.fromkeys(map(_squeeze_name, (tool.name, tool.wire_name))):
                 self._tools.setdefault(key, []).append(tool)
         self._sorted = sorted(self._tools)
 
-    def named(self, words: list[str]) -> list[Tool]:
+    def find_whole(self, words: list[str]) -> list[Tool]:
         """Return the tools whose whole name is one of the words, or all of them together."""
-        keys = dict.fromkeys(map(_squeezed, ("".join(words), *words)))
+        keys = dict.fromkeys(map(_squeeze_name, ("".join(words), *words)))
         return [tool for key in keys for tool in self._tools.get(key, ())]
 
-    def begun(self, words: list[str], most: int) -> list[list[Tool]]:
+    def find_by_beginning(self, words: list[str], most: int) -> list[list[Tool]]:
         """Return lists of tools whose names begin with all the words together, or with a word in the form of a name.
 
         No list is empty.
         """
         written = ("".join(words), *(word for word in words if _WRITTEN_AS_NAME.match(word)))
-        keys = [key for key in dict.fromkeys(map(_squeezed, written)) if len(key) >= _SHORTEST_BEGINNING]
-        begun = ([tool for name in self._beginning(key, most) for tool in self._tools[name]] for key in keys)
+        keys = [key for key in dict.fromkeys(map(_squeeze_name, written)) if len(key) >= _SHORTEST_BEGINNING]
+        begun = ([tool for name in self._find_beginnings(key, most) for tool in self._tools[name]] for key in keys)
         return [tools for tools in begun if tools]
 
-    def _beginning(self, key: str, most: int) -> list[str]:
+    def _find_beginnings(self, key: str, most: int) -> list[str]:
         """Return names that begin with `key`, the shortest first."""
         at = bisect_left(self._sorted, key)
         names = [name for name in self._sorted[at : at + 20 * most] if name.startswith(key)]
         return sorted(names, key=len)[:most]
 
 
-def _squeezed(name: str) -> str:
+def _squeeze_name(name: str) -> str:
     return fold_name(name).replace("_", "").replace(".", "")
 
 

@@ -43,13 +43,13 @@ def read_list(value: Any, key: str) -> list[Any]:
 def read_text(value: Any, key: str) -> str:
     """Return the text under `key`; empty if it is absent. Any other value becomes JSON text."""
     found = read(value, key, "")
-    return found if isinstance(found, str) else to_json_text(plain(found))
+    return found if isinstance(found, str) else to_json_text(to_plain(found))
 
 
-def text_of(content: Any) -> str:
+def read_content_text(content: Any) -> str:
     """Return the text of a message's content: a text, a part or a list of these."""
     parts = content if isinstance(content, list) else [content]
-    return "".join(part if isinstance(part, str) else _text_of_part(fields_of(part)) for part in parts)
+    return "".join(part if isinstance(part, str) else _text_of_part(get_fields(part)) for part in parts)
 
 
 def _text_of_part(part: Mapping[str, Any]) -> str:
@@ -59,7 +59,7 @@ def _text_of_part(part: Mapping[str, Any]) -> str:
 _NO_FIELDS: dict[str, Any] = {}
 
 
-def fields_of(value: Any) -> Mapping[str, Any]:
+def get_fields(value: Any) -> Mapping[str, Any]:
     """Return the fields of a dict or an SDK object by name, not copied; an empty mapping for other values. Do not
     change it.
 
@@ -74,7 +74,7 @@ def fields_of(value: Any) -> Mapping[str, Any]:
     return {**value.__dict__, **extra} if extra else value.__dict__
 
 
-def sent_names(value: Any) -> Set[str]:
+def list_sent_fields(value: Any) -> Set[str]:
     """Return the names of the fields with which a dict or an SDK object was made, null or not. It includes fields that
     the SDK does not know: objects made by the SDK from a server's answer do not have these in `model_fields_set`."""
     if type(value) is dict:
@@ -86,23 +86,23 @@ def sent_names(value: Any) -> Set[str]:
     return named | extra.keys() if extra else named
 
 
-def fields_of_each(value: Any) -> list[Mapping[str, Any]]:
-    """Return the `fields_of` each record in a list: the same items as `plain_list`, without copying."""
+def list_fields(value: Any) -> list[Mapping[str, Any]]:
+    """Return the `get_fields` each record in a list: the same items as `to_plain_list`, without copying."""
     found: list[Mapping[str, Any]] = []
     for item in value if isinstance(value, list) else ():
-        fields = item if type(item) is dict else fields_of(item)
+        fields = item if type(item) is dict else get_fields(item)
         if fields is not _NO_FIELDS:
             found.append(fields)
     return found
 
 
-def first_choice(response: Any) -> Any:
+def get_first_choice(response: Any) -> Any:
     """Return the first of a response's `choices`; an empty dict if there is none."""
-    choices = fields_of(response).get("choices")
+    choices = get_fields(response).get("choices")
     return choices[0] if choices and isinstance(choices, list) else {}
 
 
-def name_of(item: Mapping[str, Any]) -> str:
+def read_name(item: Mapping[str, Any]) -> str:
     """Return the name in a call, as text that a history can hold."""
     name = item.get("name")
     return name if type(name) is str and name.isascii() else clean_text(read_text(item, "name"))
@@ -113,7 +113,7 @@ DEEPEST = 200
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
-def name_in_history(name: str, pattern: re.Pattern[str] = NAME) -> str:
+def format_name(name: str, pattern: re.Pattern[str] = NAME) -> str:
     """Return the name of a called tool for a history. An API refuses a history with an invalid tool name, and so every
     later request; models make such names up."""
     return name if pattern.fullmatch(name) else to_wire_name(name or "_")
@@ -121,63 +121,63 @@ def name_in_history(name: str, pattern: re.Pattern[str] = NAME) -> str:
 
 def is_null(value: Any, key: str) -> bool:
     """Return whether `key` was sent as null, as at the beginning of a streamed message."""
-    return key in sent_names(value) and read(value, key) is None
+    return key in list_sent_fields(value) and read(value, key) is None
 
 
-def plain(value: Any, *, keep_bytes: bool = False) -> Any:
+def to_plain(value: Any, *, keep_bytes: bool = False) -> Any:
     """Return a copy of `value` as plain JSON data: exactly the data from the API, writable as UTF-8. Levels too deep
     for any parser are cut off."""
-    return _plain(value, DEEPEST, keep_bytes)
+    return _copy_plain(value, DEEPEST, keep_bytes)
 
 
-def _plain(value: Any, levels: int, keep_bytes: bool) -> Any:
+def _copy_plain(value: Any, levels: int, keep_bytes: bool) -> Any:
     kind = type(value)
     if kind is str or isinstance(value, str):
         return clean_text(value)
     if value is None or kind is bool:
         return value
     if kind is int or kind is float:
-        return plain_number(value)
+        return to_plain_number(value)
     if hasattr(value, "model_dump"):
-        value = _dumped(value)
+        value = _dump_model(value)
     if not levels and isinstance(value, Mapping | list | tuple):
         return "…"
     if isinstance(value, Mapping):
-        return {clean_text(str(key)): _plain(item, levels - 1, keep_bytes) for key, item in value.items()}
+        return {clean_text(str(key)): _copy_plain(item, levels - 1, keep_bytes) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item, levels - 1, keep_bytes) for item in value]
+        return [_copy_plain(item, levels - 1, keep_bytes) for item in value]
     return value if keep_bytes and isinstance(value, bytes) else to_jsonable(value)
 
 
 _LARGEST_NUMBER = 10**300
 
 
-def plain_number(value: float) -> Any:
+def to_plain_number(value: float) -> Any:
     """Return `value`, or a text of it if JSON, or CPython's limit on digits, cannot write it."""
     if isinstance(value, int):
         return value if -_LARGEST_NUMBER < value < _LARGEST_NUMBER else to_jsonable(value)
     return value if isfinite(value) else to_jsonable(value)
 
 
-def _dumped(value: Any) -> Any:
+def _dump_model(value: Any) -> Any:
     try:
         # `by_alias` for `async`, `exclude_unset` for the SDK's own defaults, no `warnings` for blocks that are newer
         # than the SDK, and "python" because JSON mode raises on lone surrogates, which `clean` then replaces.
         return value.model_dump(mode="python", exclude_unset=True, by_alias=True, warnings=False)
     except (ValueError, RecursionError):  # it nests without end
-        return {name: getattr(value, name, None) for name in sent_names(value)}
+        return {name: getattr(value, name, None) for name in list_sent_fields(value)}
 
 
-def plain_list(value: Any) -> list[dict[str, Any]]:
+def to_plain_list(value: Any) -> list[dict[str, Any]]:
     """Return the dicts of a list of blocks or items."""
-    items = plain(value)
+    items = to_plain(value)
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 # Arguments
 
 
-def arguments(value: Any) -> str | Mapping[str, Any] | None:
+def read_arguments(value: Any) -> str | Mapping[str, Any] | None:
     """Return arguments for `ToolCall`, as the same object. Values that are no arguments become JSON text, and *decode*
     answers that."""
     kind = type(value)
@@ -186,7 +186,7 @@ def arguments(value: Any) -> str | Mapping[str, Any] | None:
     return to_json_text(value)
 
 
-def object_or_text(text: Any) -> Any:
+def parse_object_or_text(text: Any) -> Any:
     """Return the object in the JSON `text`; `text` itself if it is no valid object."""
     if not isinstance(text, str) or not text.rstrip().endswith("}"):  # as most texts of an unfinished stream
         return text
@@ -201,14 +201,14 @@ _LONGEST_REPAIRED = 1_000_000
 """Characters. The repairs of ten million take seconds, and *decode* has tried them once."""
 
 
-def object_text(value: Any) -> str:
-    """Return `value` if it is the text of a JSON object; otherwise the text of its `object_value`."""
+def to_object_text(value: Any) -> str:
+    """Return `value` if it is the text of a JSON object; otherwise the text of its `to_object`."""
     if isinstance(value, str) and isinstance(_from_json(value), dict):
         return value
-    return to_json_text(object_value(value))
+    return to_json_text(to_object(value))
 
 
-def object_value(value: Any) -> dict[str, Any]:
+def to_object(value: Any) -> dict[str, Any]:
     """Return arguments for a history: a mapping, also from JSON text, with the text repairs of *decode*. It is empty if
     the text cannot be read."""
     if not isinstance(value, str):
@@ -232,30 +232,30 @@ def _from_json(text: str) -> Any:
         return None
 
 
-def _hash_of(source: Any) -> str:
+def _hash_source(source: Any) -> str:
     """Return the hash in a derived call id. It is the same whenever the turn is read."""
     return hashlib.blake2s(clean_text(str(source)).encode(), digest_size=8).hexdigest()
 
 
-def known_id(value: Any) -> str | None:
+def parse_id(value: Any) -> str | None:
     """Return `value` if it is an id. Some clients write `"null"` for none."""
     return value if isinstance(value, str) and value.strip() and value != "null" else None
 
 
 def fill_ids(response: Any, items: Sequence[dict[str, Any]], key: str) -> None:
-    """Fill in the missing ids of the calls `items` of `response`, under `key`, from `ids_of`."""
-    for item, id in zip(items, ids_of(response, items, key), strict=True):
+    """Fill in the missing ids of the calls `items` of `response`, under `key`, from `list_ids`."""
+    for item, id in zip(items, list_ids(response, items, key), strict=True):
         item[key] = id
 
 
-def ids_of(response: Any, items: Sequence[Any], key: str) -> list[str]:
+def list_ids(response: Any, items: Sequence[Any], key: str) -> list[str]:
     """Return the ids of the calls `items` of `response`, under `key`, for a history. A missing or repeated id is
     replaced by a derived one. It is the same in any other reading of that response, streamed or not."""
-    found = ids_as_sent(items, key)
+    found = list_sent_ids(items, key)
     return _ids_with_derived(response, items, key) if found is None else found
 
 
-def ids_as_sent(items: Sequence[Any], key: str) -> list[str] | None:
+def list_sent_ids(items: Sequence[Any], key: str) -> list[str] | None:
     """Return the ids of the calls `items` if each has an id of its own that can go into a history unchanged; otherwise
     None."""
     found = []
@@ -271,14 +271,14 @@ def _ids_with_derived(response: Any, items: Sequence[Any], key: str) -> list[str
     ids: list[str | None] = []
     taken: set[str | None] = set()
     for item in items:
-        found = known_id(read(item, key))
+        found = parse_id(read(item, key))
         id = None if found is None else clean_text(found)
         ids.append(None if id in taken else id)
         taken.add(id)
     if None not in ids:
         return [id for id in ids if id is not None]
     source = read(response, "id") or read(response, "created") or read(response, "created_at") or _turn_text(items, key)
-    turn = _hash_of(source)
+    turn = _hash_source(source)
     return [f"call_{turn}_{position}" if id is None else id for position, id in enumerate(ids)]
 
 
@@ -294,7 +294,7 @@ def mark_repeats(calls: list[ToolCall], items: Sequence[Any], key: str) -> list[
         return calls
     first: dict[str, ToolCall] = {}
     for position, (call, item) in enumerate(zip(calls, items, strict=True)):
-        id = known_id(read(item, key))
+        id = parse_id(read(item, key))
         before = call if id is None else first.setdefault(id, call)
         if before is not call and call.problem is None and is_same_call(before, call.replace(id=before.id)):
             calls[position] = call.replace(problem=_TWICE)
@@ -303,7 +303,7 @@ def mark_repeats(calls: list[ToolCall], items: Sequence[Any], key: str) -> list[
 
 def _turn_text(items: Sequence[Any], key: str) -> str:
     """Return the turn itself as text, for a response with neither an id of its own nor a time stamp."""
-    return to_json_text([_comparable({**item, key: known_id(item.get(key))}) for item in plain_list(list(items))])
+    return to_json_text([_comparable({**item, key: parse_id(item.get(key))}) for item in to_plain_list(list(items))])
 
 
 def _comparable(value: Any) -> Any:
@@ -319,7 +319,7 @@ def _comparable(value: Any) -> Any:
 # Tools
 
 
-def list_of_tools(given: object) -> list[Tool]:
+def list_tools(given: object) -> list[Tool]:
     """Return the tools of a toolset.
 
     Raises:
@@ -331,7 +331,7 @@ def list_of_tools(given: object) -> list[Tool]:
     return tools
 
 
-def split_deferred(tools: Iterable[Tool], deferred: Collection[str]) -> tuple[list[Tool], list[Tool]]:
+def separate_deferred_tools(tools: Iterable[Tool], deferred: Collection[str]) -> tuple[list[Tool], list[Tool]]:
     """Return the tools offered from the start, and the deferred ones.
 
     The deferred ones have the order of `deferred` (of the toolset, if that is a set), so that adding one keeps a cached
@@ -340,7 +340,7 @@ def split_deferred(tools: Iterable[Tool], deferred: Collection[str]) -> tuple[li
     Raises:
         DefinitionError: `deferred` names a missing tool.
     """
-    tools, listed = list_of_tools(tools), _as_names(deferred)
+    tools, listed = list_tools(tools), _as_names(deferred)
     if not listed:
         return tools, []
     is_deferred = _is_among(listed, "deferred", tools)
@@ -356,7 +356,7 @@ def _as_names(names: Collection[str]) -> Collection[str]:
     return (names,) if isinstance(names, str) else names
 
 
-def strict_wanted(tools: Sequence[Tool], strict: Strict) -> Callable[[Tool], bool]:
+def make_named_test(tools: Sequence[Tool], strict: Strict) -> Callable[[Tool], bool]:
     """Return a function that tells which of `tools` are to be strict.
 
     Raises:
@@ -382,7 +382,7 @@ def _is_among(names: Collection[str], option: str, tools: Sequence[Tool]) -> Cal
 # Results
 
 
-def answered_call(result: ToolResult) -> ToolCall:
+def require_call(result: ToolResult) -> ToolCall:
     """Return the call that `result` answers, as the model sent it.
 
     Raises:
@@ -393,23 +393,23 @@ def answered_call(result: ToolResult) -> ToolCall:
     return result.call
 
 
-def error_text(result: ToolResult) -> str:
+def format_error(result: ToolResult) -> str:
     """Return the text for the model about a result that is not ok. It is never empty."""
-    call = answered_call(result)
+    call = require_call(result)
     if result.status == "suspended":
         why = f" ({result.error})" if result.error else ""
         return f"the call {call.id!r} of {call.name!r} is suspended{why}: it waits for an answer; resume first"
-    fields = "\n".join(shown for shown in map(block_text, result.content) if shown.strip())
+    fields = "\n".join(shown for shown in map(format_block, result.content) if shown.strip())
     error = clean_text(result.error or "")
     if not error.strip():
-        error = f"the call of {call.name!r} ended with the status {result.status!r} and no further word"
+        error = f"the call of {call.name!r} ended with the status {result.status!r} and no error text"
     return fields if error in fields else f"{error}\n{fields}".strip()
 
 
 _FOUND = {"name": str, "description": str, "input_schema": dict}
 
 
-def found_in(result: ToolResult) -> list[dict[str, Any]]:
+def read_found_tools(result: ToolResult) -> list[dict[str, Any]]:
     """Return the definitions of the tools that a search tool's result found: `{"name", "description", "input_schema"}`.
     Return none if anything in it has another shape: then the tool uses the same key for other data."""
     found = to_jsonable(result.metadata.get("found")) if result.status == "ok" else None
@@ -422,34 +422,34 @@ def _is_definition(value: Any) -> bool:
     return all(isinstance(value[key], kind) for key, kind in _FOUND.items()) and bool(NAME.fullmatch(value["name"]))
 
 
-def marked_error_text(result: ToolResult) -> str:
+def format_marked_error(result: ToolResult) -> str:
     """Return the same for an API without a mark for errors: the text begins with "Error:"."""
-    text = error_text(result)
+    text = format_error(result)
     return text if text[:6].lower() == "error:" else f"Error: {text}"
 
 
-def result_text(result: ToolResult) -> str:
+def format_result(result: ToolResult) -> str:
     """Return a result for an API that accepts only text, and has no mark for errors."""
     if result.status != "ok":
-        return marked_error_text(result)
-    return "\n".join(map(block_text, result.content))
+        return format_marked_error(result)
+    return "\n".join(map(format_block, result.content))
 
 
-def text_or_parts_of(result: ToolResult, part: Callable[[Block], dict[str, Any]]) -> str | list[dict[str, Any]]:
+def format_text_or_parts(result: ToolResult, part: Callable[[Block], dict[str, Any]]) -> str | list[dict[str, Any]]:
     """Return a result for an API that accepts text or parts, and has no mark for errors. `part` writes each part."""
     if result.status != "ok":
-        return marked_error_text(result)
-    return text_or_parts([part(block) for block in result.content])
+        return format_marked_error(result)
+    return join_parts([part(block) for block in result.content])
 
 
-def text_or_parts(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+def join_parts(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     """Return a result's parts as one text if all are texts; otherwise the parts, without empty texts."""
     if all("text" in part for part in parts):
         return "\n".join(part["text"] for part in parts)
     return [part for part in parts if part.get("text") != ""]
 
 
-def without_last_thoughts(turn: list[Any], is_thought: Callable[[Any], bool]) -> list[Any]:
+def drop_last_thoughts(turn: list[Any], is_thought: Callable[[Any], bool]) -> list[Any]:
     """Return a turn without the thoughts at its end, for an API that refuses a history with them: the turn was cut off
     there, or had no result."""
     while turn and is_thought(turn[-1]):
@@ -457,23 +457,23 @@ def without_last_thoughts(turn: list[Any], is_thought: Callable[[Any], bool]) ->
     return turn
 
 
-def media_type(block: Media) -> str:
+def get_media_type(block: Media) -> str:
     """Return the type of `block` as in the APIs' lists: in lower case, without parameters (RFC 2045), and `image/jpeg`
     for `image/jpg`."""
     kind = block.mime_type.partition(";")[0].strip().lower()
     return "image/jpeg" if kind == "image/jpg" else kind
 
 
-def block_text(block: Block) -> str:
+def format_block(block: Block) -> str:
     """Return a block as text: a text file's text, or a note that other media cannot be shown."""
     if isinstance(block, Text):
         return clean_text(block.text)
-    kind = media_type(block)
+    kind = get_media_type(block)
     if block.data is not None and (kind.startswith("text/") or kind == "application/json"):
         return block.data.decode("utf-8", "replace")
     size = "" if block.data is None else f" of {len(block.data)} bytes"
-    named = f" named {_at_most(block.name)!r}" if block.name else ""
-    where = f", at {_at_most(block.uri)!r}" if block.uri else ""
+    named = f" named {_shorten(block.name)!r}" if block.name else ""
+    where = f", at {_shorten(block.uri)!r}" if block.uri else ""
     return clean_text(
         f"[{block.kind}{size}{named}, {block.mime_type}{where}: it cannot be shown in a tool result here]"
     )
@@ -483,11 +483,11 @@ _LONGEST_NAMED = 1_000
 """Characters of a name or of an address in a text."""
 
 
-def _at_most(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _LONGEST_NAMED else f"{text[:_LONGEST_NAMED]}…"
 
 
-def base64_text(block: Media) -> str:
+def encode_base64(block: Media) -> str:
     """Return the bytes of `block` in base64; empty if it has none."""
     return base64.b64encode(block.data or b"").decode()
 
@@ -495,18 +495,18 @@ def base64_text(block: Media) -> str:
 WEB = ("https://", "http://")
 
 
-def fetched_address(block: Media, schemes: tuple[str, ...] = WEB) -> str | None:
+def get_fetch_address(block: Media, schemes: tuple[str, ...] = WEB) -> str | None:
     """Return the address from which the API is to fetch `block`, with the rights of the calling account. It is None
     unless a developer allowed it with `fetch` and the API supports the scheme. All other uses of `uri` are words."""
     return block.uri if block.fetch and block.uri and block.uri.startswith(schemes) else None
 
 
-def data_url(block: Media) -> str | None:
+def format_data_url(block: Media) -> str | None:
     """Return the bytes of `block` in a URL, or the address from which the API is to fetch it."""
-    return f"data:{media_type(block)};base64,{base64_text(block)}" if block.data else fetched_address(block)
+    return f"data:{get_media_type(block)};base64,{encode_base64(block)}" if block.data else get_fetch_address(block)
 
 
-def lossless_json(text: str) -> Any:
+def parse_lossless_json(text: str) -> Any:
     """Return the object or list in the JSON `text` if nothing is lost: not a digit, not a key, not a space. Otherwise
     return `None`."""
     try:
@@ -516,6 +516,6 @@ def lossless_json(text: str) -> Any:
         return None
 
 
-def non_blank(text: str) -> str:
+def to_non_blank(text: str) -> str:
     """Return `text`, or its JSON if it is blank: for an API that refuses blank text."""
     return text if text.strip() else json.dumps(text)

@@ -1,4 +1,4 @@
-"""`named`: a selector from a text, for command lines; `discover_selectors`: all plug-ins by their entry points."""
+"""Selectors by their names, for command lines, and all plug-ins by their entry points."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _GROUPS = ("ferrule.selectors", "axio.selector")
 _WRITTEN_AS = "'keyword:8', 'pinned:read_*,write', 'by_budget:8000', the name of a plug-in, or 'module:attribute'"
 
 
-def named(text: str) -> ToolSelector:
+def selector_from_name(text: str) -> ToolSelector:
     """Return the selector that a text names. See docs/selection.md#by-name.
 
-        selector = chain(named("pinned:read_*"), named("keyword:8"))
+        selector = chain(selector_from_name("pinned:read_*"), selector_from_name("keyword:8"))
 
     Args:
         text: `keyword` or `keyword:LIMIT`, `pinned:NAMES` with commas between them, or `by_budget:TOKENS`; the name of
@@ -42,18 +42,19 @@ def named(text: str) -> ToolSelector:
         return _BUILT_IN[name](rest)
     if name in _NEED_CODE:
         raise DefinitionError(
-            f"{name!r} takes what a text cannot say: make it in a module of your own, and name that 'module:attribute'"
+            f"{name!r} takes arguments that a text cannot express: make it in a module of your own, and "
+            "name it by 'module:attribute'"
         )
-    module = module_of(text)
-    return selector_from(text, _plug_in(name) if module is None else _from_module(text, module, rest))
+    module = find_module(text)
+    return make_selector(text, _find_plug_in(name) if module is None else _from_module(text, module, rest))
 
 
 def discover_selectors() -> dict[str, ToolSelector]:
     """Return the selectors of all plug-ins by their names, each imported and made. See docs/selection.md#plug-ins.
 
-    They are the entry points that `named` finds. The first of a name wins, and `ferrule.selectors` come before
-    `axio.selector`. An entry point is left out, with a warning in the log, if it cannot be imported, is no selector, or
-    has the name of a built-in selector.
+    They are the entry points that `selector_from_name` finds. The first of a name wins, and `ferrule.selectors` come
+    before `axio.selector`. An entry point is left out, with a warning in the log, if it cannot be imported, is no
+    selector, or has the name of a built-in selector.
     """
     found: dict[str, ToolSelector] = {}
     seen = {*_BUILT_IN, *_NEED_CODE}
@@ -63,14 +64,14 @@ def discover_selectors() -> dict[str, ToolSelector]:
             continue
         seen.add(point.name)
         try:
-            found[point.name] = selector_from(point.name, _loaded(point))
+            found[point.name] = make_selector(point.name, _load(point))
         except DefinitionError as error:
             log.warning("a selector is left out: %s", error)
     return found
 
 
-def module_of(text: str) -> str | None:
-    """Return the module that `named` would import for a text; `None` for any other kind of name."""
+def find_module(text: str) -> str | None:
+    """Return the module that `selector_from_name` would import for a text; `None` for any other kind of name."""
     name, colon, _ = text.strip().partition(":")
     return name if colon and name not in _BUILT_IN and name not in _NEED_CODE else None
 
@@ -101,7 +102,7 @@ _BUILT_IN: dict[str, Callable[[str], ToolSelector]] = {
 _NEED_CODE = ("chain", "embedding", "hybrid")
 
 
-def _plug_in(name: str) -> object:
+def _find_plug_in(name: str) -> object:
     points = entry_points(*_GROUPS)
     found = [point for point in points if point.name == name]
     if not found:
@@ -112,15 +113,15 @@ def _plug_in(name: str) -> object:
         raise DefinitionError(
             f"several packages offer a selector {name!r}: {_origins(found)}; name one of them 'module:attribute'"
         )
-    return _loaded(found[0])
+    return _load(found[0])
 
 
-def _loaded(point: EntryPoint) -> object:
+def _load(point: EntryPoint) -> object:
     try:
         return point.load()
     except Exception as error:
         raise DefinitionError(
-            f"the plug-in {point.name!r} ({point.value}) cannot be imported: {_said(error)}"
+            f"the plug-in {point.name!r} ({point.value}) cannot be imported: {_format_error(error)}"
         ) from error
 
 
@@ -137,7 +138,7 @@ def _from_module(text: str, module: str, path: str) -> object:
             raise DefinitionError(
                 f"{text!r}: there is no module {module!r}; a selector is named by {_WRITTEN_AS}"
             ) from None
-        raise DefinitionError(f"{text!r} cannot be imported: {_said(error)}") from error
+        raise DefinitionError(f"{text!r} cannot be imported: {_format_error(error)}") from error
     for part in path.split("."):
         if not hasattr(found, part):
             raise DefinitionError(f"{text!r}: {found!r} has no attribute {part!r}")
@@ -145,11 +146,11 @@ def _from_module(text: str, module: str, path: str) -> object:
     return found
 
 
-def _said(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def selector_from(text: str, found: object) -> ToolSelector:
+def make_selector(text: str, found: object) -> ToolSelector:
     """Return the selector for `text`: the object found there, or the result of its class or function.
 
     Raises:
@@ -161,7 +162,7 @@ def selector_from(text: str, found: object) -> ToolSelector:
             made = found()
         except Exception as error:
             raise DefinitionError(
-                f"{text!r}: {found!r} is called without arguments, and raised {_said(error)}"
+                f"{text!r}: {found!r} is called without arguments, and raised {_format_error(error)}"
             ) from error
     if isinstance(made, type) or not isinstance(made, ToolSelector):
         raise DefinitionError(f"{text!r} is {made!r}, and no selector: it has no async select(messages, tools)")
