@@ -42,7 +42,6 @@ _ONE_STATE_AT_A_TIME = re.compile(rf"(\^{_FIXED}{_ATOM})\{{\d+,\d*\}}({_FIXED}\$
 """
 _ENDS_IN_ONE = re.compile(rf"({_FIXED}{_ATOM}\{{\d+),\d*(\}})", re.DOTALL)
 """Ends in a repetition whose least number is enough: `[\\w-]{1,2048}`."""
-_EDGE = re.compile(r"(?<!\[)\^|\$|\\[AzbB<>]")
 _LOOKS_AWAY = re.compile(r"\(\?<?[=!]|\\[1-9k]")
 _ESCAPE_OR_BRACKET = re.compile(r"\\[dDwW]|\\.|\[|\]", re.DOTALL)
 _WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}"
@@ -79,7 +78,6 @@ class Pattern:
         compiled_size: The most bytes of all its states.
         most: The most characters in one comparison.
         fits: The function to find the pattern in a text of at most `most` characters.
-        has_edges: Whether it refers to the beginning or end of a text, a line or a word.
     """
 
     def __init__(self, text: str, *, unicode: bool = False) -> None:
@@ -93,12 +91,6 @@ class Pattern:
             compiled_size, fits = _smallest(whole, _COMPILED_SIZES, text)
         self.size, self.compiled_size, self.fits = size, compiled_size, fits
         self.most = BUDGET // size
-        self.has_edges = _EDGE.search(text) is not None
-
-    def slices(self, text: str) -> Iterator[str]:
-        """Yield the text in parts for one comparison each. Each part begins in the middle of the one before."""
-        for start in range(0, max(len(text) - self.most // 2, 1), self.most // 2):
-            yield text[start : start + self.most]
 
 
 def _of_unicode(text: str) -> str:
