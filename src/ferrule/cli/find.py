@@ -22,7 +22,7 @@ from ferrule.cli.usage import UsageError, choices
 from ferrule.definition.handler import is_async
 from ferrule.guards import ask_before_changes, within
 from ferrule.middleware import limit_output
-from ferrule.sources._objects import toolset_of
+from ferrule.sources._objects import to_toolset
 from ferrule.stores.store import ReachableError
 from ferrule.types import Approver, Guard, Observer
 
@@ -135,7 +135,7 @@ def runner(
     tools = Toolset([]) if more is None else more
     for place, what in found:
         try:
-            tools = tools + toolset_of(what)
+            tools = tools + to_toolset(what)
         except DefinitionError as error:
             raise UsageError(f"the tools of {place!r} cannot be used: {error}") from None
     if lock is not None:

@@ -10,7 +10,7 @@ from ferrule import plugins
 from ferrule.cli.screen import lay, screen
 from ferrule.cli.text import one_line
 from ferrule.cli.usage import UsageError, choices
-from ferrule.sources._objects import toolset_of
+from ferrule.sources._objects import to_toolset
 
 _FAULT = 300
 
@@ -64,7 +64,7 @@ def _faults(found: list[plugins.Plugin], names: list[str]) -> dict[plugins.Plugi
             faults |= wrong
             for one, what in loaded.items() if kind == "tools" else ():
                 try:
-                    toolset_of(what)
+                    to_toolset(what)
                 except Exception as error:  # any error of the package's object
                     faults[one] = plugins.fault_of(error)
     return faults

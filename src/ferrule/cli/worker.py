@@ -16,7 +16,7 @@ from ferrule.cli import find
 from ferrule.cli.until import until_told
 from ferrule.cli.usage import UsageError
 from ferrule.remote import dbos
-from ferrule.sources._objects import toolset_of
+from ferrule.sources._objects import to_toolset
 
 _KILL_AFTER = 5.0
 
@@ -68,7 +68,7 @@ def _worker(place: str) -> dbos.Worker:
     if isinstance(what, dbos.Worker):
         return what
     try:
-        return dbos.worker(what.tools if isinstance(what, Runner) else toolset_of(what))
+        return dbos.worker(what.tools if isinstance(what, Runner) else to_toolset(what))
     except DefinitionError as error:
         raise UsageError(f"{place!r} gives no worker: {error}") from None
 

@@ -8,7 +8,7 @@ from typing import Any
 from ferrule import Runner, Tool, Toolset
 
 
-def toolset_of(what: Any) -> Toolset:
+def to_toolset(what: Any) -> Toolset:
     """Return the tools of an object.
 
     Raises:

@@ -12,7 +12,7 @@ import logging
 from ferrule import Tool
 from ferrule.plugins import Plugin, fault_of, load
 from ferrule.security.similar_names import lookalike_key
-from ferrule.sources._objects import toolset_of
+from ferrule.sources._objects import to_toolset
 from ferrule.sources._report import Imported, LeftOut, Report, Taken, taken
 
 __all__ = ["plugins"]
@@ -39,7 +39,7 @@ def plugins(*names: str) -> Imported:
     owners: dict[str, str] = {}
     for plugin, found in loaded.items():
         try:
-            offered = [(tool, taken(tool, _origin_of(plugin))) for tool in toolset_of(found)]
+            offered = [(tool, taken(tool, _origin_of(plugin))) for tool in to_toolset(found)]
         except Exception as error:  # the package may have anything there
             left_out.append(LeftOut(str(plugin), fault_of(error)))
             log.error("%s", left_out[-1])
