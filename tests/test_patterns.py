@@ -165,23 +165,6 @@ def test_patterns_as_people_write_them_are_taken_and_mean_what_they_say(pattern:
     assert taken.matches(fits) and not taken.matches(misfits)
 
 
-def test_parts_of_a_long_text_overlap_by_half_and_are_no_longer_than_is_compared_at_once() -> None:
-    pattern = Pattern("(x[^!]{1,9}a){1,9}!")
-    half = pattern.max_length // 2
-    for length in (
-        0,
-        1,
-        pattern.max_length,
-        pattern.max_length + 1,
-        2 * pattern.max_length,
-        5 * pattern.max_length + 3,
-    ):
-        places = "".join(chr(0x4E00 + place % 20_000) for place in range(length))
-        parts = list(pattern.iter_slices(places))
-        assert all(len(part) <= pattern.max_length for part in parts)
-        assert all(any(places[at : at + half] in part for part in parts) for at in range(0, length, 997))
-
-
 async def echo(payload: dict[str, Any]) -> dict[str, Any]:
     """Give back what it gets."""
     return payload

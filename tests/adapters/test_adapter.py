@@ -26,7 +26,7 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.adapters.adapter import Adapter, context_maker, record_of
+from ferrule.adapters.adapter import Adapter, check_context_function, record_from_result
 from ferrule.guards import ask_before_changes
 from ferrule.journal import memory
 from ferrule.stores.store import Memory, StoreError
@@ -66,7 +66,7 @@ async def suspended(adapter: Adapter, call: ToolCall, context: ToolContext = HER
     """The record of the call, as it comes back from a framework."""
     result = await adapter.run(call, context)
     assert result.status == "suspended", result
-    return record_of(result)
+    return record_from_result(result)
 
 
 # -- whose answer it is ------------------------------------------------------------------------------------------------
@@ -249,11 +249,11 @@ def test_an_answer_without_a_usable_record_runs_nothing_whatever_the_guards_have
 @pytest.mark.parametrize(
     ("whose", "brought", "why"),
     [
-        (HERE, {"arguments": {"to": "eve"}}, "the record of that was changed, or another runner has sealed it"),
-        (HERE, {"sent": "0"}, "it had other arguments then"),
-        (ToolContext(session="s", principal="eve"), {}, "the record of that belongs to somebody else"),
-        (ToolContext(session="t", principal="ada"), {}, "the record of that belongs to another session"),
-        (ToolContext(session="s", principal="eve"), None, "the record of that is gone"),
+        (HERE, {"arguments": {"to": "eve"}}, "the record of that question was changed, or another runner sealed it"),
+        (HERE, {"sent": "0"}, "the call had other arguments then"),
+        (ToolContext(session="s", principal="eve"), {}, "the record of that question belongs to somebody else"),
+        (ToolContext(session="t", principal="ada"), {}, "the record of that question belongs to another session"),
+        (ToolContext(session="s", principal="eve"), None, "the record of that question is gone"),
     ],
 )
 def test_the_next_question_says_why_the_record_that_an_answer_brought_was_not_taken(
@@ -436,7 +436,7 @@ def test_a_journal_that_an_adapter_makes_forgets_the_oldest_calls_that_have_ende
             ran.append(bank.paid.total())
         return ran
 
-    monkeypatch.setattr("ferrule.adapters.adapter._MOST_IN_MEMORY", 3)
+    monkeypatch.setattr("ferrule.adapters.adapter._MAX_CALLS_IN_MEMORY", 3)
     bank = Bank()
     assert asyncio.run(run()) == [1, 2, 3, 4, 4, 4, 5]
 
@@ -524,9 +524,9 @@ def test_a_record_in_memory_is_found_without_a_thread() -> None:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(executor)
         executor.shutdown()  # whoever wants a thread from here on fails
-        assert await bank.adapter().find(paying(), HERE) is None
+        assert await bank.adapter().find_record(paying(), HERE) is None
         with pytest.raises(RuntimeError):
-            await bank.adapter(records=Blocking()).find(paying(), HERE)
+            await bank.adapter(records=Blocking()).find_record(paying(), HERE)
 
     bank, executor = Bank(), ThreadPoolExecutor()
     asyncio.run(run())
@@ -616,8 +616,8 @@ def test_what_may_ask_is_refused_where_nobody_can_be_asked() -> None:
 
 @pytest.mark.parametrize("given", [None, {"session": "s"}, "ada"])
 def test_a_function_that_gives_no_context_makes_no_call_for_nobody(given: Any) -> None:
-    made = context_maker("theirs", lambda theirs: given, lambda theirs: ToolContext())
-    with pytest.raises(DefinitionError, match=f"gave a {type(given).__name__}"):
+    made = check_context_function("theirs", lambda theirs: given, lambda theirs: ToolContext())
+    with pytest.raises(DefinitionError, match=f"returned a {type(given).__name__}"):
         made("their context")
 
 
@@ -625,5 +625,5 @@ def test_a_context_is_made_of_theirs_by_the_function_that_was_given_or_else_by_t
     def of_user(theirs: str) -> ToolContext[Any]:
         return ToolContext(principal=theirs)
 
-    assert context_maker("theirs", of_user, lambda theirs: ToolContext())("ada").principal == "ada"
-    assert context_maker("theirs", None, of_user)("bob").principal == "bob"
+    assert check_context_function("theirs", of_user, lambda theirs: ToolContext())("ada").principal == "ada"
+    assert check_context_function("theirs", None, of_user)("bob").principal == "bob"

@@ -112,7 +112,7 @@ def test_rules_by_tool_principal_and_trait_speak() -> None:
         (PolicyRule("r", "deny"), Decision("deny", "denied by policy")),
         (PolicyRule("r", "deny", reason="no"), Decision("deny", "no")),
         (PolicyRule("r", "defer", reason="sure?"), Decision("ask", "sure?")),
-        (PolicyRule("r", "request_approval"), Decision("ask", "approval is wanted for pay")),
+        (PolicyRule("r", "request_approval"), Decision("ask", "pay needs approval")),
         (
             PolicyRule("r", "request_user_input", request_payload={"prompt": "PIN?", "target_arg": " pin "}),
             Decision("ask", "PIN?", into="pin"),
@@ -121,7 +121,7 @@ def test_rules_by_tool_principal_and_trait_speak() -> None:
             PolicyRule("r", "defer", reason="PIN?", request_payload={"interaction": "Input", "target_arg": "pin"}),
             Decision("ask", "PIN?", into="pin"),
         ),
-        (PolicyRule("r", "request_user_input"), Decision("ask", "a value is wanted for pay")),
+        (PolicyRule("r", "request_user_input"), Decision("ask", "pay needs a value")),
     ],
 )
 def test_each_action_of_afk_is_a_decision_with_its_rule(rule: PolicyRule, decision: Decision) -> None:

@@ -36,7 +36,7 @@ class TestCallback(ApproverContract):
     async def edit(self, approver: Approver, call: ToolCall, arguments: Mapping[str, Any]) -> None:
         self._answer_to(call).set_result(allow(arguments))
 
-    def shown(self, approver: Approver) -> str:
+    def read_shown_text(self, approver: Approver) -> str:
         return "\n".join(self.texts)
 
 
@@ -46,13 +46,13 @@ class TestRemembered(TestCallback):
 
 
 class TestLater(ApproverContract):
-    says = ("later",)
+    possible_answers = ("later",)
     test_an_edit_is_judged_again = None  # type: ignore[assignment]
 
     def approver(self) -> Approver:
         return approval.later
 
-    def shown(self, approver: Approver) -> str:
+    def read_shown_text(self, approver: Approver) -> str:
         return ""
 
 
@@ -69,14 +69,14 @@ class TestWeb(TestLater):
         self.texts: list[str] = []
         return approval.later
 
-    async def take_up(self, runner: Runner, suspended: ToolResult, yes: bool) -> ToolResult:
+    async def resume(self, runner: Runner, suspended: ToolResult, yes: bool) -> ToolResult:
         key = await self.queue.put(suspended)
         [waits] = [one for one in await self.queue.waiting() if one.id == key]
         self.texts.append(waits.text)
         taken = await self.queue.answer(waits.id, waits.digest, yes, by="bob")
         return await runner.resume(taken.record, taken.decision, by=taken.by)
 
-    def shown(self, approver: Approver) -> str:
+    def read_shown_text(self, approver: Approver) -> str:
         return "\n".join(self.texts)
 
 
@@ -126,5 +126,5 @@ class TestConsole(ApproverContract):
             ),
         )
 
-    def shown(self, approver: Approver) -> str:
+    def read_shown_text(self, approver: Approver) -> str:
         return self.terminal.seen

@@ -398,7 +398,7 @@ AWKWARD = [
 
 
 @pytest.mark.parametrize("name", AWKWARD)
-def test_a_parameter_may_have_any_name(name: str) -> None:
+def test_a_parameter_can_have_any_name(name: str) -> None:
     space: dict[str, Any] = {}
     exec(f"async def fn({name}: int, *, other: str = 'a') -> str:\n    return str({name}) + other", space)
     made = Tool("fn", space["fn"])

@@ -13,7 +13,7 @@ import pytest
 
 from ferrule import Journal, Tool, ToolContext
 from ferrule.journal.reading import Reader
-from ferrule.testing import CallArguments, GuardContract, Judged, ToolContract
+from ferrule.testing import CallArguments, ExpectedDecision, GuardContract, ToolContract
 from ferrule.types import Guard
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -37,8 +37,8 @@ support, invoices = agent_of("support_desk"), agent_of("invoice_desk")
 class OfSupportDesk(ToolContract):
     """None of its tools has a call that takes long."""
 
-    test_a_deadline_is_heard = None  # type: ignore[assignment]
-    test_a_cancellation_is_heard = None  # type: ignore[assignment]
+    test_a_call_stops_at_its_deadline = None  # type: ignore[assignment]
+    test_a_cancelled_call_stops = None  # type: ignore[assignment]
 
     def context(self, folder: Path) -> ToolContext[Any]:
         self.store = support.Store(folder / "desk.db")
@@ -87,7 +87,7 @@ class TestWithinWhatWasPaid(GuardContract):
     def tools(self) -> Iterable[Any]:
         return [support.find_order, support.refund]
 
-    def calls(self) -> list[Judged]:
+    def calls(self) -> list[ExpectedDecision]:
         return [
             ("find_order", {"order": 1003}, "allow"),
             ("refund", {"order": 1001, "cents": 3950, "reason": "broken"}, "allow"),
@@ -100,8 +100,8 @@ class TestWithinWhatWasPaid(GuardContract):
 class TestPay(ToolContract):
     """It is guarded by itself: what the document does not say is denied."""
 
-    test_a_deadline_is_heard = None  # type: ignore[assignment]
-    test_a_cancellation_is_heard = None  # type: ignore[assignment]
+    test_a_call_stops_at_its_deadline = None  # type: ignore[assignment]
+    test_a_cancelled_call_stops = None  # type: ignore[assignment]
 
     def tool(self) -> Tool:
         return invoices.pay  # type: ignore[no-any-return]
@@ -126,7 +126,7 @@ class TestPay(ToolContract):
 class TestShell(ToolContract):
     """A line that ends with a code says so in its output: no call fails."""
 
-    test_its_errors_are_of_use = None  # type: ignore[assignment]
+    test_errors_are_useful_to_a_model = None  # type: ignore[assignment]
 
     @pytest.fixture(autouse=True)
     def _importable(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -157,7 +157,7 @@ class TestAsWritten(GuardContract):
     def tools(self) -> Iterable[Any]:
         return [invoices.pay, invoices.refund]
 
-    def calls(self) -> list[Judged]:
+    def calls(self) -> list[ExpectedDecision]:
         right = {"document": PAYABLE["id"], "cents": PAYABLE["cents"]}
         return [
             ("pay", right, "allow"),

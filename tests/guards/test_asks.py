@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Runner, Tool, ToolCall, tool
-from ferrule.adapters.adapter import may_ask
+from ferrule.adapters.adapter import can_ask
 from ferrule.guards import ask_before_changes, commands, hosts, rules, within
 from ferrule.types import Guard
 
@@ -84,7 +84,7 @@ def test_a_guard_asks_about_no_tool_of_which_it_says_that_it_does_not(called: An
         runner = Runner([made], guards=[guard])
     except DefinitionError:  # a tool that the guard cannot judge
         return
-    if not may_ask(runner, made):
+    if not can_ask(runner, made):
         assert kind_of(made, guard, arguments) != "ask"
 
 
@@ -164,16 +164,16 @@ def test_a_policy_asks_about_no_tool_of_which_it_says_that_it_does_not(
     ],
 )
 def test_what_the_guards_say(guard: Any, made: Tool, asks: bool) -> None:
-    assert may_ask(Runner([made], guards=[guard]), made) is asks
+    assert can_ask(Runner([made], guards=[guard]), made) is asks
 
 
 def test_what_a_tool_says_of_itself_and_a_runner_that_it_is_mounted_from() -> None:
     inner = Runner([refund], guards=[ask_before_changes])
     outer = Runner(inner.as_tools(), guards=[within("/tmp")])
     [mounted] = outer.tools
-    assert may_ask(outer, mounted)
-    assert may_ask(Runner([look.replace(ask=True)]), look.replace(ask=True))
-    assert not may_ask(Runner([refund]), refund)
+    assert can_ask(outer, mounted)
+    assert can_ask(Runner([look.replace(ask=True)]), look.replace(ask=True))
+    assert not can_ask(Runner([refund]), refund)
 
 
 def test_a_guard_of_ones_own_says_it_by_a_function_of_the_tool() -> None:
@@ -182,4 +182,4 @@ def test_a_guard_of_ones_own_says_it_by_a_function_of_the_tool() -> None:
 
     vars(large)["asks"] = lambda made: made.name == "refund"
     runner = Runner([refund, look], guards=[large])
-    assert [may_ask(runner, made) for made in runner.tools] == [True, False]
+    assert [can_ask(runner, made) for made in runner.tools] == [True, False]

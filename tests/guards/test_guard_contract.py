@@ -10,7 +10,7 @@ import pytest
 
 from ferrule import ToolContext, tool
 from ferrule.guards import ask_before_changes, commands, hosts, rules, within
-from ferrule.testing import GuardContract, Judged
+from ferrule.testing import ExpectedDecision, GuardContract
 from ferrule.tools import files
 from ferrule.types import Guard
 
@@ -40,7 +40,7 @@ class TestAskBeforeChanges(GuardContract):
     def tools(self) -> Iterable[Any]:
         return [fetch, refund]
 
-    def calls(self) -> list[Judged]:
+    def calls(self) -> list[ExpectedDecision]:
         return [
             ("fetch", {"url": "https://example.org"}, "allow"),
             ("refund", {"order": 1, "amount": 5}, "ask"),
@@ -67,7 +67,7 @@ class TestWithin(GuardContract):
     def tools(self) -> Iterable[Any]:
         return files.tools
 
-    def calls(self) -> list[Judged]:
+    def calls(self) -> list[ExpectedDecision]:
         return [
             ("read_file", {"path": "notes/a.txt"}, "allow"),
             ("read_file", {"path": "notes/../secret.txt"}, "deny"),
@@ -83,7 +83,7 @@ class TestCommands(GuardContract):
     def tools(self) -> Iterable[Any]:
         return [shell, fetch]
 
-    def calls(self) -> list[Judged]:
+    def calls(self) -> list[ExpectedDecision]:
         return [
             ("shell", {"command": "git status", "seconds": 5}, "allow"),
             ("shell", {"command": "make", "seconds": 5}, "ask"),
@@ -98,7 +98,7 @@ class TestHosts(GuardContract):
     def tools(self) -> Iterable[Any]:
         return [fetch]
 
-    def calls(self) -> list[Judged]:
+    def calls(self) -> list[ExpectedDecision]:
         return [
             ("fetch", {"url": "https://www.example.org/a", "retries": 2}, "allow"),
             ("fetch", {"url": "https://ask.example.org/a"}, "ask"),
@@ -120,7 +120,7 @@ class TestRules(GuardContract):
     def tools(self) -> Iterable[Any]:
         return [refund, fetch]
 
-    def calls(self) -> list[Judged]:
+    def calls(self) -> list[ExpectedDecision]:
         return [
             ("refund", {"order": 1, "amount": 80}, "allow"),
             ("refund", {"order": 1, "amount": 500}, "ask"),

@@ -34,7 +34,7 @@ from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, Waits, 
 from ferrule.journal import MemoryJournal, SQLiteJournal
 from ferrule.journal._waiting import Waiters
 from ferrule.testing import ManualClock
-from ferrule.testing.clock import settled
+from ferrule.testing.clock import wait_until_idle
 from ferrule.types import Begun
 from ferrule.values.frozen import thaw
 from ferrule.values.journal_entry import Intent, JournalEntry
@@ -335,9 +335,9 @@ class KeptCalls(RuleBasedStateMachine):
         before = -1
         while before != self.journal.holds.asked:
             before = self.journal.holds.asked
-            await settled()
+            await wait_until_idle()
             await self.journal.flush()
-            await settled()
+            await wait_until_idle()
 
     def then(self) -> None:
         """What was done comes to rest, and what has ended is looked at."""

@@ -158,38 +158,53 @@ FAULTS: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("has_an_async_select", object, AssertionError, "has no select"),
     ("has_an_async_select", lambda: Overlap, AssertionError, "has no select"),
     (
-        "only_tools",
+        "selects_given_tools",
         twisted(lambda found, tools, _: [m._replace(tool=m.tool.replace()) for m in found]),
         AssertionError,
-        "was not among the tools",
+        "it gave [<Tool",
     ),
-    ("only_tools", twisted(lambda found, tools, _: [Match("a name", 1.0)]), AssertionError, "which are not tools"),  # type: ignore[arg-type]
-    ("no_tool_twice", twisted(lambda found, tools, _: found * 2), AssertionError, "it gave ["),
     (
-        "of_no_tools",
+        "selects_given_tools",
+        twisted(lambda found, tools, _: [Match("a name", 1.0)]),
+        AssertionError,
+        "which are not tools",
+    ),  # type: ignore[arg-type]
+    ("selects_given_tools", twisted(lambda found, tools, _: found * 2), AssertionError, "it gave ["),
+    (
+        "no_tools_select",
         twisted(lambda found, tools, _: found or [Match(spare, 1.0)]),
         AssertionError,
         "it gave [<Tool spare",
     ),
-    ("of_one_tool", twisted(lambda found, tools, _: [Match(spare, 1.0)]), AssertionError, "alone it gave [<Tool spare"),
-    ("say_nothing", ReadsOneForm, LookupError, "list index out of range"),
-    ("say_nothing", twisted(lambda found, tools, _: [Match(spare, 1.0)]), AssertionError, "it gave [<Tool spare"),
-    ("the_same_question", twisted(lambda found, tools, asked: found[asked % 2 :]), AssertionError, ", and then ["),
-    ("the_same_question", IsItsOwn, AssertionError, ", and a new one ["),
-    ("two_questions_at_once", SharesState, AssertionError, "beside others, and alone"),
-    ("stay_as_they_were", AddsToMessages, AssertionError, "it changed the messages"),
-    ("stay_as_they_were", AddsToTools, AssertionError, "it made ["),
-    ("one_by_one", NeedsLength, TypeError, "has no len()"),
-    ("one_by_one", ReadsThemTwice, AssertionError, "it gave [], not ["),
-    ("leaves_nothing_behind", KeepsTheFirstTools, AssertionError, ", and a new one ["),
     (
-        "a_thousand_tools",
+        "one_tool",
+        twisted(lambda found, tools, _: [Match(spare, 1.0)]),
+        AssertionError,
+        "alone it gave [<Tool spare",
+    ),
+    ("selects_given_tools", ReadsOneForm, LookupError, "content"),
+    (
+        "selects_given_tools",
+        twisted(lambda found, tools, _: [Match(spare, 1.0)]),
+        AssertionError,
+        "it gave [<Tool spare",
+    ),
+    ("the_same_query", twisted(lambda found, tools, asked: found[asked % 2 :]), AssertionError, ", and then ["),
+    ("the_same_query", IsItsOwn, AssertionError, ", and a new one ["),
+    ("concurrent_queries", SharesState, AssertionError, "beside others, and alone"),
+    ("are_not_changed", AddsToMessages, AssertionError, "it changed the messages"),
+    ("are_not_changed", AddsToTools, AssertionError, "it made ["),
+    ("an_iterator", NeedsLength, TypeError, "has no len()"),
+    ("an_iterator", ReadsThemTwice, AssertionError, "it gave [], not ["),
+    ("leave_no_trace", KeepsTheFirstTools, AssertionError, ", and a new one ["),
+    (
+        "selects_given_tools",
         twisted(lambda found, tools, _: found[: 1 // (len(tools) < 1_000)]),
         ZeroDivisionError,
         "division",
     ),
-    ("a_thousand_tools", twisted(lambda found, tools, _: found * 2), AssertionError, "it gave ["),
-    ("each_once", twisted(lambda found, tools, _: found * 2), AssertionError, "it gave ["),
+    ("selects_given_tools", twisted(lambda found, tools, _: found * 2), AssertionError, "it gave ["),
+    ("matches_are_given_tools", twisted(lambda found, tools, _: found * 2), AssertionError, "it gave ["),
     ("descend", twisted(lambda found, tools, _: found[::-1]), AssertionError, "its scores are [1.0, 2.0"),
     (
         "descend",
@@ -226,7 +241,7 @@ def test_each_law_has_a_fault_that_breaks_it() -> None:
 
 def test_a_class_without_a_selector_says_what_is_missing() -> None:
     with pytest.raises(DefinitionError, match=r"SelectorContract needs a method selector\(self\)"):
-        SelectorContract().test_of_no_tools_it_gives_none()
+        SelectorContract().test_no_tools_select_none()
 
 
 def test_a_failure_says_what_was_asked_and_what_was_given() -> None:
@@ -235,4 +250,4 @@ def test_a_failure_says_what_was_asked_and_what_was_given() -> None:
             return Twisted(lambda found, tools, _: found * 2)
 
     with pytest.raises(AssertionError, match=r"it gave \[<Tool refund_order>.*asked was 'Send Ada an email"):
-        Theirs().test_it_gives_no_tool_twice()
+        Theirs().test_it_selects_given_tools_each_once()

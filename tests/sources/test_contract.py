@@ -20,7 +20,7 @@ from openapi_wire import document
 from ferrule import DefinitionError, Tool, ToolError, Toolset, mcp
 from ferrule.sources import openapi, plugins, python
 from ferrule.testing import Offer, SourceContract
-from ferrule.testing.source_contract import Opened
+from ferrule.testing.source_contract import OpenSource
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 
@@ -42,13 +42,13 @@ class TestMCP(SourceContract):
         return server
 
     @asynccontextmanager
-    async def opened(self, offers: Mapping[str, Offer]) -> AsyncIterator[Opened]:
+    async def open_source(self, offers: Mapping[str, Offer]) -> AsyncIterator[OpenSource]:
         connected = mcp.connect(self.server(offers).memory())
         async with connected as tools:
             yield tools, connected.left_out
 
     @asynccontextmanager
-    async def twice(self, name: str) -> AsyncIterator[Opened]:
+    async def open_duplicates(self, name: str) -> AsyncIterator[OpenSource]:
         connected = mcp.connect(self.server({name: Offer(), name.upper(): Offer()}).memory())
         async with connected as tools:
             yield tools, connected.left_out
@@ -78,7 +78,7 @@ class TestOpenAPI(SourceContract):
     same_name = "cannot be"  # an operation whose id another one has is called by its path
 
     @asynccontextmanager
-    async def opened(self, offers: Mapping[str, Offer]) -> AsyncIterator[Opened]:
+    async def open_source(self, offers: Mapping[str, Offer]) -> AsyncIterator[OpenSource]:
         async with httpx2.AsyncClient(transport=Answering(), trust_env=False) as client:
             tools = openapi(api(offers), server="https://api.example.com", client=client)
             yield tools, tools.report.left_out
@@ -104,13 +104,13 @@ class TestPython(SourceContract):
     same_name = "refused"
 
     @asynccontextmanager
-    async def opened(self, offers: Mapping[str, Offer]) -> AsyncIterator[Opened]:
+    async def open_source(self, offers: Mapping[str, Offer]) -> AsyncIterator[OpenSource]:
         with folder_of(offers) as folder:
             tools = python(folder)
             yield tools, tools.report.left_out
 
     @asynccontextmanager
-    async def twice(self, name: str) -> AsyncIterator[Opened]:
+    async def open_duplicates(self, name: str) -> AsyncIterator[OpenSource]:
         with folder_of({name: Offer()}) as folder:
             (folder / "another.py").write_text(source_of(name, Offer()), encoding="utf-8")
             tools = python(folder)
@@ -138,13 +138,13 @@ class TestPlugins(SourceContract):
     same_name = "left out"
 
     @asynccontextmanager
-    async def opened(self, offers: Mapping[str, Offer]) -> AsyncIterator[Opened]:
+    async def open_source(self, offers: Mapping[str, Offer]) -> AsyncIterator[OpenSource]:
         with installed(("shop", {name: source_of(name, offer) for name, offer in offers.items()})):
             tools = plugins("*")
             yield tools, tools.report.left_out
 
     @asynccontextmanager
-    async def twice(self, name: str) -> AsyncIterator[Opened]:
+    async def open_duplicates(self, name: str) -> AsyncIterator[OpenSource]:
         with installed(("shop", {name: source_of(name, Offer())}), ("zoo", {name: source_of(name, Offer())})):
             tools = plugins("*")
             yield tools, tools.report.left_out
@@ -162,8 +162,8 @@ class Broken(TestPython):
         return tool
 
     @asynccontextmanager
-    async def opened(self, offers: Mapping[str, Offer]) -> AsyncIterator[Opened]:
-        async with super().opened(offers) as (tools, left_out):
+    async def open_source(self, offers: Mapping[str, Offer]) -> AsyncIterator[OpenSource]:
+        async with super().open_source(offers) as (tools, left_out):
             yield Toolset(self.spoil(tool) for tool in tools), left_out
 
 
@@ -171,13 +171,13 @@ def spoiled(spoil: Callable[[Tool], Tool]) -> type[Broken]:
     return type("Spoiled", (Broken,), {"spoil": lambda self, tool: spoil(tool)})
 
 
-def giving(change: Callable[[list[Tool], list[object]], Opened]) -> type[Broken]:
+def giving(change: Callable[[list[Tool], list[object]], OpenSource]) -> type[Broken]:
     """A source that gives other tools, or other reports of what is left out."""
 
     class Giving(Broken):
         @asynccontextmanager
-        async def opened(self, offers: Mapping[str, Offer]) -> AsyncIterator[Opened]:
-            async with super().opened(offers) as (tools, left_out):
+        async def open_source(self, offers: Mapping[str, Offer]) -> AsyncIterator[OpenSource]:
+            async with super().open_source(offers) as (tools, left_out):
                 yield change(list(tools), [*left_out])
 
     return Giving
@@ -226,8 +226,8 @@ class BreaksForGood(Broken):
 
 class StopsAtTheFirst(Broken):
     @asynccontextmanager
-    async def opened(self, offers: Mapping[str, Offer]) -> AsyncIterator[Opened]:
-        async with super().opened(offers) as (tools, left_out):
+    async def open_source(self, offers: Mapping[str, Offer]) -> AsyncIterator[OpenSource]:
+        async with super().open_source(offers) as (tools, left_out):
             if left_out:
                 raise DefinitionError(str(left_out[0]))
             yield tools, left_out
@@ -237,8 +237,8 @@ class TakesOneOfTwo(Broken):
     """And says nothing of the other."""
 
     @asynccontextmanager
-    async def twice(self, name: str) -> AsyncIterator[Opened]:
-        async with super().opened({name: Offer()}) as (tools, _):
+    async def open_duplicates(self, name: str) -> AsyncIterator[OpenSource]:
+        async with super().open_source({name: Offer()}) as (tools, _):
             yield tools, ()
 
 
@@ -250,16 +250,16 @@ class RefusesWhatItLeavesOut(Broken):
     same_name = "left out"
 
 
-def with_another(name: str) -> Callable[[list[Tool], list[object]], Opened]:
+def with_another(name: str) -> Callable[[list[Tool], list[object]], OpenSource]:
     return lambda tools, left_out: (Toolset([*tools, answering(say)(Tool(name, say, input_schema=TEXT))]), left_out)
 
 
-def by_all_of_them(tools: list[Tool], left_out: list[object]) -> Opened:
+def by_all_of_them(tools: list[Tool], left_out: list[object]) -> OpenSource:
     every = " ".join(tool.description for tool in tools)
     return Toolset(tool.replace(metadata={"version": every}) for tool in tools), left_out
 
 
-def by_their_count(tools: list[Tool], left_out: list[object]) -> Opened:
+def by_their_count(tools: list[Tool], left_out: list[object]) -> OpenSource:
     return Toolset(tool.replace(metadata={"version": len(tools)}) for tool in tools), left_out
 
 
@@ -267,47 +267,47 @@ TWO = {"type": "object", "properties": {**TEXT["properties"], "more": {"type": "
 
 WRONG: list[tuple[str, type[Broken], str]] = [
     (
-        "every_tool_is_there_with_its_name_and_description",
+        "every_tool_is_listed_with_its_name_and_description",
         giving(lambda tools, left_out: (Toolset(tools[:2]), left_out)),
         "it has ['first', 'second']",
     ),
     (
-        "every_tool_is_there_with_its_name_and_description",
+        "every_tool_is_listed_with_its_name_and_description",
         spoiled(lambda tool: tool.replace(description="It is a tool.")),
         "first: 'It is a tool.'",
     ),
     (
-        "every_tool_is_there_with_its_name_and_description",
+        "every_tool_is_listed_with_its_name_and_description",
         giving(lambda tools, left_out: (Toolset(tools), ["another one"])),
         "it leaves out ['another one']",
     ),
-    ("a_source_without_tools_is_empty_or_says_so", giving(with_another("help")), "it has "),
-    ("it_lists_the_same_each_time", IsNewEachTime, "the same tools have another fingerprint"),
-    ("what_has_changed_is_another_tool_and_nothing_else_is", giving(by_all_of_them), "'second' has changed, and"),
-    ("what_has_changed_is_another_tool_and_nothing_else_is", giving(by_their_count), "'third' is gone, and"),
+    ("a_source_without_tools_is_empty", giving(with_another("help")), "it has "),
+    ("the_list_is_the_same_each_time", IsNewEachTime, "the same tools have another fingerprint"),
+    ("a_change_of_one_tool_changes_its_fingerprint_alone", giving(by_all_of_them), "'second' has changed, and"),
+    ("a_change_of_one_tool_changes_its_fingerprint_alone", giving(by_their_count), "'third' is gone, and"),
     (
-        "a_tool_says_nothing_of_itself_that_it_does_not_know",
+        "a_tool_claims_no_traits_by_itself",
         spoiled(lambda tool: tool.replace(read_only=True, parallel=False)),
         "says that it only reads",
     ),
     (
-        "a_tool_says_nothing_of_itself_that_it_does_not_know",
+        "a_tool_claims_no_traits_by_itself",
         spoiled(lambda tool: tool.replace(parallel=True)),
         "may run beside others",
     ),
     (
-        "each_tool_is_found_by_its_name_and_by_the_one_that_every_api_takes",
+        "each_tool_is_found_by_its_name_and_its_wire_name",
         spoiled(answering(fail)),
         "a: it is broken",
     ),
     (
-        "each_tool_is_found_by_its_name_and_by_the_one_that_every_api_takes",
+        "each_tool_is_found_by_its_name_and_its_wire_name",
         spoiled(lambda tool: tool.replace(name=f"shop_{tool.name}")),
         "there is no 'a' in",
     ),
-    ("two_tools_of_one_name_never_stand_for_each_other", TakesOneOfTwo, "and the error is ''"),
-    ("two_tools_of_one_name_never_stand_for_each_other", LeavesOneOutInSilence, "it says only []"),
-    ("two_tools_of_one_name_never_stand_for_each_other", RefusesWhatItLeavesOut, "were to be left out, and the error"),
+    ("two_tools_with_one_name_are_never_confused", TakesOneOfTwo, "and the error is ''"),
+    ("two_tools_with_one_name_are_never_confused", LeavesOneOutInSilence, "it says only []"),
+    ("two_tools_with_one_name_are_never_confused", RefusesWhatItLeavesOut, "were to be left out, and the error"),
     ("a_call_goes_to_its_tool_with_its_arguments", spoiled(answering(fail)), "failed: it is broken"),
     ("a_call_goes_to_its_tool_with_its_arguments", spoiled(answering(say_nothing)), "it gave 'done'"),
     (
@@ -316,34 +316,34 @@ WRONG: list[tuple[str, type[Broken], str]] = [
         "{'text': 'a', 'more': 1} gave ok",
     ),
     (
-        "the_schema_says_what_is_taken_and_that_nothing_else_is",
+        "the_schema_lists_the_parameters_and_is_closed",
         spoiled(answering(say, additionalProperties=True)),
         "does not say that it is closed",
     ),
     (
-        "the_schema_says_what_is_taken_and_that_nothing_else_is",
+        "the_schema_lists_the_parameters_and_is_closed",
         spoiled(answering(say, properties=TWO["properties"])),
         "and not one text that is required",
     ),
     (
-        "the_schema_says_what_is_taken_and_that_nothing_else_is",
+        "the_schema_lists_the_parameters_and_is_closed",
         spoiled(answering(say, required=[])),
         "and not one text that is required",
     ),
     (
-        "what_is_wrong_is_left_out_and_told_and_stops_nothing",
+        "a_wrong_tool_is_left_out_and_reported",
         giving(lambda tools, left_out: (Toolset(tools), ())),
         "it says []",
     ),
     (
-        "what_is_wrong_is_left_out_and_told_and_stops_nothing",
+        "a_wrong_tool_is_left_out_and_reported",
         giving(lambda tools, left_out: (Toolset(tools[:1]), left_out)),
         "it has ",
     ),
-    ("what_is_wrong_is_left_out_and_told_and_stops_nothing", giving(with_another("broken")), "it has the one that is"),
-    ("what_is_wrong_is_left_out_and_told_and_stops_nothing", spoiled(answering(fail)), "the third is failed"),
-    ("a_tool_that_fails_gives_a_failure_and_the_next_call_runs", spoiled(answering(say)), "it fails, and is ok"),
-    ("a_tool_that_fails_gives_a_failure_and_the_next_call_runs", BreaksForGood, "after one that failed the next is"),
+    ("a_wrong_tool_is_left_out_and_reported", giving(with_another("broken")), "it has the one that is"),
+    ("a_wrong_tool_is_left_out_and_reported", spoiled(answering(fail)), "the third is failed"),
+    ("a_failing_tool_does_not_stop_the_next_call", spoiled(answering(say)), "it fails, and is ok"),
+    ("a_failing_tool_does_not_stop_the_next_call", BreaksForGood, "after one that failed the next is"),
 ]
 """A test, a source that breaks what it is about, and what the failure says."""
 
@@ -361,4 +361,4 @@ def test_a_source_that_breaks_a_promise_fails_its_test(name: str, broken: type[B
 
 def test_a_source_that_stops_at_what_is_wrong_fails() -> None:
     with pytest.raises(DefinitionError):
-        StopsAtTheFirst().test_what_is_wrong_is_left_out_and_told_and_stops_nothing()
+        StopsAtTheFirst().test_a_wrong_tool_is_left_out_and_reported()

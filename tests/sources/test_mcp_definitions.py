@@ -339,7 +339,7 @@ def test_a_server_without_tools_has_none() -> None:
 
 
 @pytest.mark.parametrize("name", ["payload", "context", "_ferrule_payload", "self"])
-def test_a_parameter_may_have_any_name(name: str) -> None:
+def test_a_parameter_can_have_any_name(name: str) -> None:
     schema = {"type": "object", "properties": {name: {"type": "integer"}, "context": {"type": "integer"}}}
     server = made("one", schema=schema)
 

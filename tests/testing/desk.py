@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from ferrule import Media, Runner, ToolCall, ToolContext, ToolResult
-from ferrule.adapters.adapter import Adapter, record_of
-from ferrule.testing import Driven, Framework, Question, Said, Seen
+from ferrule.adapters.adapter import Adapter, record_from_result
+from ferrule.testing import Framework, FrameworkRun, ModelView, Question, ScriptedCall
 
-Record = Literal["kept", "changed", "lost"]
+Record = Literal["unchanged", "changed", "lost"]
 _conversations = itertools.count(1)
 
 
-class DeskRun(Driven):
+class DeskRun(FrameworkRun):
     """The model's calls, which run beside each other, and what a person says to those that wait."""
 
-    def __init__(self, runner: Runner, session: str, calls: tuple[Said, ...], suspends: bool = True) -> None:
+    def __init__(self, runner: Runner, session: str, calls: tuple[ScriptedCall, ...], suspends: bool = True) -> None:
         super().__init__()
         self.adapter = self.adapter_of(runner, suspends)
         self.session, self.calls = session, {said.id: said for said in calls}
@@ -46,7 +46,7 @@ class DeskRun(Driven):
 
     def see(self, call_id: str, result: ToolResult) -> None:
         if result.pending is not None:
-            record = record_of(result)
+            record = record_from_result(result)
             self.records.setdefault(call_id, record)
             self.questions[call_id] = self.question(record["pending"])
         else:
@@ -55,13 +55,13 @@ class DeskRun(Driven):
     def question(self, pending: dict[str, Any]) -> Question:
         return Question(pending["arguments"], pending["reason"])
 
-    def read(self, result: ToolResult) -> Seen:
+    def read(self, result: ToolResult) -> ModelView:
         media = tuple(
             block.data for block in result.content if isinstance(block, Media) and isinstance(block.data, bytes)
         )
-        return Seen(result.text, not result.success, media)
+        return ModelView(result.text, not result.success, media)
 
-    async def answer(self, answers: Mapping[str, bool | dict[str, Any]], record: Record = "kept") -> None:
+    async def answer(self, answers: Mapping[str, bool | dict[str, Any]], record: Record = "unchanged") -> None:
         for call_id, answer in answers.items():
             self.questions.pop(call_id, None)
             brought = copy.deepcopy(self.records[call_id])
@@ -80,15 +80,15 @@ class Desk(Framework):
     suspends: ClassVar[bool] = True
     run: ClassVar[type[DeskRun]] = DeskRun
 
-    async def drive(self, runner: Runner, *calls: Said) -> DeskRun:
+    async def start_run(self, runner: Runner, *calls: ScriptedCall) -> DeskRun:
         driven = self.run(runner, f"desk {next(_conversations)}", calls, self.suspends)
         await driven.run_all()
         return driven
 
-    def stored(self, waiting: DeskRun) -> Any:
+    def export_run(self, waiting: DeskRun) -> Any:
         return waiting.session, tuple(waiting.calls.values()), waiting.records
 
-    async def elsewhere(self, runner: Runner, stored: Any) -> DeskRun:
+    async def import_run(self, runner: Runner, stored: Any) -> DeskRun:
         session, calls, records = stored
         driven = self.run(runner, session, calls)
         driven.records = records

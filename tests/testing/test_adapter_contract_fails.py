@@ -22,43 +22,43 @@ from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult
 from ferrule.adapters.adapter import Adapter
 from ferrule.approval import later
 from ferrule.journal import memory
-from ferrule.testing import AdapterContract, BlockingAdapterContract, Driven, Framework, Question, Seen
+from ferrule.testing import AdapterContract, BlockingAdapterContract, Framework, FrameworkRun, ModelView, Question
 from ferrule.testing.adapter_calls import AdapterCalls
 
 
-def as_it_is(seen: Seen) -> Seen:
+def as_it_is(seen: ModelView) -> ModelView:
     return seen
 
 
-def reads(**wrong: Callable[[Seen], Seen]) -> type[DeskRun]:
+def reads(**wrong: Callable[[ModelView], ModelView]) -> type[DeskRun]:
     """A run whose model reads results of this status in a wrong way."""
 
     class Reads(DeskRun):
-        def read(self, result: ToolResult) -> Seen:
+        def read(self, result: ToolResult) -> ModelView:
             return wrong.get(result.status, as_it_is)(super().read(result))
 
     return Reads
 
 
-def as_text(seen: Seen) -> Seen:
+def as_text(seen: ModelView) -> ModelView:
     """Without a word of whether it failed, and without pictures."""
-    return Seen(seen.text)
+    return ModelView(seen.text)
 
 
-def without_its_text(seen: Seen) -> Seen:
-    return Seen("it failed", failed=True)
+def without_its_text(seen: ModelView) -> ModelView:
+    return ModelView("it failed", failed=True)
 
 
-def with_the_exception(seen: Seen) -> Seen:
-    return Seen("the secret inside", failed=True)
+def with_the_exception(seen: ModelView) -> ModelView:
+    return ModelView("the secret inside", failed=True)
 
 
-def without_text(seen: Seen) -> Seen:
-    return Seen("", seen.failed, seen.media)
+def without_text(seen: ModelView) -> ModelView:
+    return ModelView("", seen.failed, seen.media)
 
 
-def as_failure(seen: Seen) -> Seen:
-    return Seen(seen.text, failed=True, media=seen.media)
+def as_failure(seen: ModelView) -> ModelView:
+    return ModelView(seen.text, failed=True, media=seen.media)
 
 
 class WithoutDeps(DeskRun):
@@ -149,8 +149,8 @@ class LeavesOpen(DeskRun):
 
 
 class SaysThatNothingWaits(LeavesOpen):
-    def read(self, result: ToolResult) -> Seen:
-        return Seen("here no call can wait", failed=True) if result.pending else super().read(result)
+    def read(self, result: ToolResult) -> ModelView:
+        return ModelView("here no call can wait", failed=True) if result.pending else super().read(result)
 
 
 class AsksNobody(DeskRun):
@@ -213,12 +213,12 @@ class RunsWithoutSeal(Answers):
 
 
 class MixesUpAnswers(DeskRun):
-    async def answer(self, answers: Mapping[str, bool | dict[str, Any]], record: Record = "kept") -> None:
+    async def answer(self, answers: Mapping[str, bool | dict[str, Any]], record: Record = "unchanged") -> None:
         await super().answer(dict.fromkeys(answers, any(answers.values())), record)
 
 
 class AsksOnAndOn(DeskRun):
-    async def answer(self, answers: Mapping[str, bool | dict[str, Any]], record: Record = "kept") -> None:
+    async def answer(self, answers: Mapping[str, bool | dict[str, Any]], record: Record = "unchanged") -> None:
         await super().answer(answers, record)
         self.questions["c1"] = Question({"to": "ada", "euros": 5})
 
@@ -226,7 +226,7 @@ class AsksOnAndOn(DeskRun):
 class BeginsAnew(DeskRun):
     """With each answer all calls of the turn are run again, and a new journal knows none of them."""
 
-    async def answer(self, answers: Mapping[str, bool | dict[str, Any]], record: Record = "kept") -> None:
+    async def answer(self, answers: Mapping[str, bool | dict[str, Any]], record: Record = "unchanged") -> None:
         await super().answer(answers, record)
         for call_id in self.calls.keys() - answers.keys():
             self.see(
@@ -266,7 +266,7 @@ class FindsById(DeskRun):
 class ShowsById(DeskRun):
     """A person is shown the call whose record is kept under this id."""
 
-    async def answer(self, answers: Mapping[str, bool | dict[str, Any]], record: Record = "kept") -> None:
+    async def answer(self, answers: Mapping[str, bool | dict[str, Any]], record: Record = "unchanged") -> None:
         journal = self.adapter.runner.journal
         assert journal is not None
         for kept in journal.store.items().values():
@@ -278,7 +278,7 @@ class CallsItASuccess(DeskRun):
         try:
             await super().run_one(call_id)
         except Exception:
-            self.results[call_id] = Seen("it waits")
+            self.results[call_id] = ModelView("it waits")
 
 
 class AsksWhatNobodyCanAnswer(DeskRun):
@@ -286,7 +286,7 @@ class AsksWhatNobodyCanAnswer(DeskRun):
         try:
             await super().run_one(call_id)
         except Exception:
-            self.results[call_id] = Seen("it could not be kept", failed=True)
+            self.results[call_id] = ModelView("it could not be kept", failed=True)
             self.questions[call_id] = Question({"to": "ada"})
 
 
@@ -306,7 +306,7 @@ class AsksOnce(DeskRun):
 
     def see(self, call_id: str, result: ToolResult) -> None:
         if result.pending is not None and call_id in self.records:
-            self.results[call_id] = Seen(self.told, failed=True)
+            self.results[call_id] = ModelView(self.told, failed=True)
         else:
             super().see(call_id, result)
 
@@ -328,12 +328,12 @@ class SendsBack(DeskRun):
             self.send_back(call_id)
 
     def send_back(self, call_id: str) -> None:
-        self.results[call_id] = Seen(f"send {json.dumps(self.questions.pop(call_id).arguments)}", failed=True)
+        self.results[call_id] = ModelView(f"send {json.dumps(self.questions.pop(call_id).arguments)}", failed=True)
 
 
 class SendsBackAndAsks(SendsBack):
     def send_back(self, call_id: str) -> None:
-        self.results[call_id] = Seen(f"send {json.dumps(self.questions[call_id].arguments)}", failed=True)
+        self.results[call_id] = ModelView(f"send {json.dumps(self.questions[call_id].arguments)}", failed=True)
 
 
 class HoldsYes(DeskRun):
@@ -349,7 +349,7 @@ class TellsWhatWentWrong(DeskRun):
         try:
             await super().run_one(call_id)
         except Exception as error:
-            self.results[call_id] = Seen(str(error), failed=True)
+            self.results[call_id] = ModelView(str(error), failed=True)
 
 
 class AskingOnce(Desk):
@@ -372,9 +372,9 @@ class SendingBackAndAsking(SendingBack):
 
 
 class ForgetsTheSession(Desk):
-    async def elsewhere(self, runner: Runner, stored: Any) -> DeskRun:
+    async def import_run(self, runner: Runner, stored: Any) -> DeskRun:
         _, *others = stored
-        return await super().elsewhere(runner, ("another session", *others))
+        return await super().import_run(runner, ("another session", *others))
 
 
 def asking_once(wrong: type[AsksOnce]) -> Desk:
@@ -386,154 +386,158 @@ def asking_once(wrong: type[AsksOnce]) -> Desk:
 
 WRONG: list[tuple[str, type[DeskRun] | Desk, str]] = [
     (
-        "a_call_runs_with_the_deps_and_in_the_session_of_the_framework",
+        "a_call_has_the_deps_and_the_session_of_the_framework",
         WithoutSession,
         "without a session no call is known again",
     ),
-    ("a_call_runs_with_the_deps_and_in_the_session_of_the_framework", WithoutDeps, "its deps were [None]"),
-    ("a_call_runs_with_the_deps_and_in_the_session_of_the_framework", WithoutPrincipal, "it ran for {None}"),
+    ("a_call_has_the_deps_and_the_session_of_the_framework", WithoutDeps, "its deps were [None]"),
+    ("a_call_has_the_deps_and_the_session_of_the_framework", WithoutPrincipal, "it ran for {None}"),
     (
-        "wrong_arguments_are_answered_with_what_would_be_right_and_nothing_runs",
+        "wrong_arguments_run_nothing_and_the_error_names_the_right_ones",
         reads(invalid=as_text),
         "of c1, which failed",
     ),
-    ("wrong_arguments_are_answered_with_what_would_be_right_and_nothing_runs", RunsTwice, "look ran 2 times"),
-    ("text_that_is_nearly_json_is_repaired_where_it_reaches_us", ReadsJson, "of c1 the model reads"),
+    ("wrong_arguments_run_nothing_and_the_error_names_the_right_ones", RunsTwice, "look ran 2 times"),
+    ("nearly_valid_json_is_repaired", ReadsJson, "of c1 the model reads"),
     ("a_picture_arrives_as_a_picture", reads(ok=as_text), "of a picture and 'a dot' the model has"),
     ("a_picture_arrives_as_a_picture", reads(ok=without_text), "of a picture and 'a dot' the model has"),
     (
-        "an_exception_is_told_as_a_failure_without_its_text",
+        "an_exception_becomes_a_failure_without_its_text",
         reads(failed=with_the_exception),
         "of c1 the model reads 'the secret inside'",
     ),
-    ("a_call_that_outlives_its_deadline_is_told_as_a_failure", reads(timeout=as_text), "of c1, which failed"),
+    ("a_call_past_its_deadline_becomes_a_failure", reads(timeout=as_text), "of c1, which failed"),
     (
-        "a_call_that_outlives_its_deadline_is_told_as_a_failure",
+        "a_call_past_its_deadline_becomes_a_failure",
         reads(timeout=without_its_text),
         "where '0.05 s' is not said",
     ),
-    ("a_call_that_gets_no_slot_is_told_as_a_failure", reads(limited=without_its_text), "of two the model reads"),
-    ("a_call_that_gets_no_slot_is_told_as_a_failure", reads(limited=as_text), "of two the model reads"),
-    ("a_call_that_gets_no_slot_is_told_as_a_failure", reads(ok=without_text), "of two the model reads"),
-    ("a_name_that_no_tool_has_runs_nothing", GuessesNames, "about a tool that is not there"),
-    ("calls_that_may_run_beside_each_other_do", OneByOne, "of c1 the model reads"),
-    ("a_parameter_may_have_any_name", FillsIn, "of c1 the model reads"),
+    ("a_call_without_a_slot_becomes_a_failure", reads(limited=without_its_text), "of two the model reads"),
+    ("a_call_without_a_slot_becomes_a_failure", reads(limited=as_text), "of two the model reads"),
+    ("a_call_without_a_slot_becomes_a_failure", reads(ok=without_text), "of two the model reads"),
+    ("an_unknown_tool_name_runs_nothing", GuessesNames, "about a tool that is not there"),
+    ("parallel_calls_run_at_the_same_time", OneByOne, "of c1 the model reads"),
+    ("a_parameter_can_have_any_name", FillsIn, "of c1 the model reads"),
     ("progress_from_a_thread_arrives", TellsNothing, "told was []"),
     ("progress_from_a_thread_arrives", reads(ok=as_failure), "of a call that counts the model reads"),
-    ("a_run_that_is_cancelled_cancels_its_calls", LetsItGoOn, "has ended as ['timeout']"),
-    ("an_approver_of_the_runner_answers_at_once", AsksPeopleOnly, "the model reads nothing of c1"),
-    ("a_runner_without_a_journal_is_told_of", KeepsInSilence, "the log does not say that there is no journal"),
-    ("what_the_approver_says_no_to_does_not_run", SaysYes, "of c1, which failed"),
-    ("tools_that_may_ask_are_refused_where_nobody_can_be_asked", PutsOff, "or the error does not say which: ''"),
-    ("so_are_they_where_the_approver_says_that_it_puts_questions_off", PutsOff, "or the error does not say which: ''"),
+    ("a_cancelled_run_cancels_its_calls", LetsItGoOn, "has ended as ['timeout']"),
+    ("the_approver_of_the_runner_answers_at_once", AsksPeopleOnly, "the model reads nothing of c1"),
+    ("a_runner_without_a_journal_is_logged", KeepsInSilence, "the log does not say that there is no journal"),
+    ("a_denied_call_does_not_run", SaysYes, "of c1, which failed"),
+    ("tools_that_may_ask_are_refused_without_an_approver", PutsOff, "or the error does not say which: ''"),
+    ("tools_that_may_ask_are_refused_with_a_deferring_approver", PutsOff, "or the error does not say which: ''"),
     (
-        "what_an_approver_puts_off_all_the_same_is_denied_and_has_ended",
+        "a_call_that_the_approver_defers_is_denied",
         LeavesOpen,
         "where 'no call can wait' is not said",
     ),
     (
-        "what_an_approver_puts_off_all_the_same_is_denied_and_has_ended",
+        "a_call_that_the_approver_defers_is_denied",
         SaysThatNothingWaits,
         "the call has ended as []",
     ),
-    ("an_ask_waits_for_a_person_and_runs_when_it_is_approved", WithoutReason, "a person is told ''"),
-    ("an_ask_waits_for_a_person_and_runs_when_it_is_approved", AsksNobody, "nobody is asked about c1"),
-    ("an_ask_waits_for_a_person_and_runs_when_it_is_approved", WithoutArguments, "a person is shown {}"),
-    ("a_no_runs_nothing_and_the_model_reads_it", NeverHearsNo, "of a no the model reads"),
-    ("a_person_may_change_what_runs", IgnoresEdits, "where 'paid 4 EUR to ada' is not said"),
-    ("an_edit_that_changes_nothing_is_a_yes", TakesEditsForNo, "where 'paid 5 EUR to ada' is not said"),
+    ("an_approved_call_runs", WithoutReason, "a person is told ''"),
+    ("an_approved_call_runs", AsksNobody, "nobody is asked about c1"),
+    ("an_approved_call_runs", WithoutArguments, "a person is shown {}"),
+    ("a_denied_call_runs_nothing_and_the_model_reads_the_denial", NeverHearsNo, "of a no the model reads"),
+    ("a_person_can_edit_the_arguments", IgnoresEdits, "where 'paid 4 EUR to ada' is not said"),
+    ("an_unchanged_edit_is_an_approval", TakesEditsForNo, "where 'paid 5 EUR to ada' is not said"),
     (
-        "a_yes_is_one_to_what_the_guards_made_of_the_call",
+        "an_approval_covers_the_arguments_that_the_guards_changed",
         RunsWithoutGuards,
-        "of c1 the model reads Seen(text='paid 500",
+        "of c1 the model reads ModelView(text='paid 500",
     ),
-    ("a_yes_is_one_to_what_the_guards_made_of_the_call", SendingBackAndAsking(), "a person is asked"),
-    ("what_a_person_changes_is_judged_again", IgnoresEdits, "of what cannot be paid the model reads"),
-    ("an_answer_that_comes_twice_runs_once", RunsWithoutRecord, "paid was {'ada 1': 2}"),
+    ("an_approval_covers_the_arguments_that_the_guards_changed", SendingBackAndAsking(), "a person is asked"),
+    ("an_edit_of_the_arguments_is_judged_again", IgnoresEdits, "of what cannot be paid the model reads"),
+    ("a_repeated_answer_runs_the_call_once", RunsWithoutRecord, "paid was {'ada 1': 2}"),
     (
-        "each_of_two_answers_reaches_its_own_call_beside_a_sibling_that_has_ended",
+        "each_of_two_answers_reaches_its_own_call",
         MixesUpAnswers,
         "of a no the model reads",
     ),
-    ("each_of_two_answers_reaches_its_own_call_beside_a_sibling_that_has_ended", AsksOnAndOn, "all is answered, and"),
+    ("each_of_two_answers_reaches_its_own_call", AsksOnAndOn, "all is answered, and"),
     (
-        "a_call_that_changed_something_and_ended_is_not_run_again_when_a_sibling_is_answered",
+        "an_ended_call_does_not_run_again_when_a_sibling_is_answered",
         BeginsAnew,
         "paid was {'ada 1': 2",
     ),
     (
-        "an_answer_with_a_record_that_was_changed_runs_nothing_but_what_was_asked",
+        "a_changed_record_does_not_change_the_call",
         RunsWithoutRecord,
         "paid was {'ada 5': 1}",
     ),
     (
-        "an_answer_whose_record_is_kept_here_needs_none_that_comes_along",
+        "an_answer_without_its_record_uses_the_stored_one",
         NeedsItsRecord,
         "the model reads nothing of c1",
     ),
     (
-        "an_answer_to_a_call_that_somebody_else_has_answered_runs_nothing_more",
+        "a_call_answered_elsewhere_does_not_run_again",
         RunsWithoutRecord,
         "paid was {'ada 5': 2}",
     ),
     (
-        "an_answer_to_a_call_that_somebody_else_has_answered_runs_nothing_more",
+        "a_call_answered_elsewhere_does_not_run_again",
         reads(ok=without_its_text),
         "the other said True, and the model reads",
     ),
-    ("an_answer_without_any_record_is_asked_again", RunsWithoutRecord, "paid was {'ada 5': 1}"),
-    ("an_answer_without_any_record_is_asked_again", RefusesWithoutRecord, "nobody is asked again"),
+    ("an_answer_without_a_record_is_asked_again", RunsWithoutRecord, "paid was {'ada 5': 1}"),
+    ("an_answer_without_a_record_is_asked_again", RefusesWithoutRecord, "nobody is asked again"),
     (
-        "an_answer_without_any_record_is_asked_again",
+        "an_answer_without_a_record_is_asked_again",
         asking_once(SaysThatItWaits),
         "where 'make the call again' is not said",
     ),
     (
-        "a_record_that_is_gone_lets_no_call_run_because_the_guards_ask_no_more",
+        "a_lost_record_lets_no_call_run",
         RunsWhereNobodyAsks,
         "paid was {'ada 5': 1}",
     ),
     (
-        "a_record_that_is_gone_lets_no_call_run_because_the_guards_ask_no_more",
+        "a_lost_record_lets_no_call_run",
         RefusesWithoutRecord,
         "nobody is asked about c1",
     ),
-    ("a_yes_is_none_to_another_call_that_had_the_same_id", FindsById, "which nobody approved"),
-    ("a_yes_is_none_to_another_call_that_had_the_same_id", ShowsById, "a person is asked about a call to {'eve'}"),
-    ("what_goes_wrong_where_records_are_kept_is_told_to_no_model", TellsWhatWentWrong, "'the secret place'"),
+    ("an_approval_does_not_cover_another_call_with_the_same_id", FindsById, "which nobody approved"),
     (
-        "what_goes_wrong_where_records_are_kept_is_told_to_no_model",
+        "an_approval_does_not_cover_another_call_with_the_same_id",
+        ShowsById,
+        "a person is asked about a call to {'eve'}",
+    ),
+    ("an_error_of_the_record_store_does_not_reach_the_model", TellsWhatWentWrong, "'the secret place'"),
+    (
+        "an_error_of_the_record_store_does_not_reach_the_model",
         CallsItASuccess,
-        "the model reads Seen(text='it waits'",
+        "the model reads ModelView(text='it waits'",
     ),
     (
-        "what_goes_wrong_where_records_are_kept_is_told_to_no_model",
+        "an_error_of_the_record_store_does_not_reach_the_model",
         AsksWhatNobodyCanAnswer,
         "whose answer cannot be taken",
     ),
     (
-        "an_answer_that_comes_to_a_process_of_its_own_runs_what_was_asked",
+        "an_answer_in_another_process_runs_the_call",
         ForgetsTheSession(),
         "of c1 the model reads None",
     ),
-    ("an_answer_that_comes_to_other_processes_runs_once_what_was_asked", RunsWithoutRecord, "paid was {'ada 5': 2}"),
+    ("an_answer_in_several_processes_runs_the_call_once", RunsWithoutRecord, "paid was {'ada 5': 2}"),
     (
-        "an_answer_that_comes_to_a_process_with_another_resume_key_is_asked_again_and_the_log_says_why",
+        "another_resume_key_asks_again_and_logs_why",
         RunsWithoutSeal,
         "paid was {'ada 5': 1}",
     ),
     (
-        "an_answer_that_comes_to_a_process_with_another_resume_key_is_asked_again_and_the_log_says_why",
+        "another_resume_key_asks_again_and_logs_why",
         AsksAgainInSilence,
         "the log says nothing of a resume_key",
     ),
     (
-        "an_answer_that_comes_to_a_process_with_another_resume_key_is_asked_again_and_the_log_says_why",
+        "another_resume_key_asks_again_and_logs_why",
         asking_once(SaysThatItWaits),
         "the model reads 'it waits'",
     ),
     (
-        "an_answer_that_comes_to_a_process_with_another_resume_key_is_asked_again_and_the_log_says_why",
+        "another_resume_key_asks_again_and_logs_why",
         asking_once(SaysWhichKey),
         "the model reads 'it was sealed with another resume_key",
     ),
@@ -611,13 +615,13 @@ def test_the_adapter_of_the_page_passes_the_whole_contract(tmp_path: Path) -> No
 
 class RunsNothing(DeskRun):
     async def run_all(self) -> None:
-        self.results["c1"] = Seen("there is no such tool", failed=True)
+        self.results["c1"] = ModelView("there is no such tool", failed=True)
 
 
 def test_a_run_that_ends_before_its_call_begins_fails_and_says_what_the_model_read() -> None:
     contract = contract_of(framework_of(RunsNothing, Desk()))
     with pytest.raises(AssertionError, match=r"the call has not begun; .*there is no such tool"):
-        contract.test_a_run_that_is_cancelled_cancels_its_calls()
+        contract.test_a_cancelled_run_cancels_its_calls()
 
 
 class Hangs(DeskRun):
@@ -642,7 +646,7 @@ def test_an_adapter_whose_records_are_not_in_the_store_of_the_journal_is_told_so
     contract = contract_of(framework_of(KeepsNoRecord, Desk()))
     assert isinstance(contract, AdapterContract)
     with pytest.raises(AssertionError, match=r"the store of the journal keeps \[\], and not the record of one call"):
-        contract.test_an_answer_to_a_call_that_somebody_else_has_answered_runs_nothing_more()
+        contract.test_a_call_answered_elsewhere_does_not_run_again()
 
 
 class YesOrNo(Desk):
@@ -650,17 +654,17 @@ class YesOrNo(Desk):
 
 
 class InOneProcess(Desk):
-    def stored(self, waiting: DeskRun) -> Any:
+    def export_run(self, waiting: DeskRun) -> Any:
         return None
 
 
 @pytest.mark.parametrize(
     ("unable", "name", "reason"),
     [
-        (YesOrNo(), "a_person_may_change_what_runs", "a person cannot change the arguments"),
+        (YesOrNo(), "a_person_can_edit_the_arguments", "a person cannot change the arguments"),
         (
             InOneProcess(),
-            "an_answer_that_comes_to_other_processes_runs_once_what_was_asked",
+            "an_answer_in_several_processes_runs_the_call_once",
             "only the process that asked can be answered",
         ),
     ],
@@ -681,7 +685,7 @@ class Undriven(AdapterContract):
 def test_what_a_contract_needs_is_said() -> None:
     with pytest.raises(DefinitionError, match="Bare needs an attribute framework = YourFramework"):
         Bare().test_a_picture_arrives_as_a_picture()
-    with pytest.raises(DefinitionError, match=r"Framework needs a method drive\(self, runner, \*calls\)"):
+    with pytest.raises(DefinitionError, match=r"Framework needs a method start_run\(self, runner, \*calls\)"):
         Undriven().test_a_picture_arrives_as_a_picture()
-    with pytest.raises(DefinitionError, match=r"Driven needs a method answer\(self, answers"):
-        asyncio.run(Driven().answer({"c1": True}))
+    with pytest.raises(DefinitionError, match=r"FrameworkRun needs a method answer\(self, answers"):
+        asyncio.run(FrameworkRun().answer({"c1": True}))

@@ -150,17 +150,17 @@ class TakesTheFirstAnswer(Right):
 
 
 WRONG: list[tuple[str, type[Right], str]] = [
-    ("it_gives_a_decision_or_a_bool", SaysByWord, "it gave ['yes']"),
-    ("a_yes_runs_the_call_and_anything_else_does_not", SaysByWord, "the answer was yes, and it is denied"),
-    ("a_yes_runs_the_call_and_anything_else_does_not", SaysYesAlways, "the answer was no, and it is ok"),
-    ("a_yes_runs_the_call_and_anything_else_does_not", PaysSomebodyElse, "and what ran is [('eve', 5)]"),
-    ("a_yes_runs_the_call_and_anything_else_does_not", TakesANoForAnEdit, "the answer was no, and it is ok"),
-    ("it_breaks_on_no_question", ReadsOnlyAscii, "it raised [UnicodeEncodeError("),
-    ("a_value_that_nobody_gave_is_not_made_up", MakesUpValues, "given a yes, and it is ok"),
-    ("what_is_bound_or_secret_is_not_shown", LooksBehindTheStars, "it shows 'bound-4711-abcd'"),
-    ("what_is_bound_or_secret_is_not_shown", TellsSecrets, "it says 'secret-4712-efgh'"),
-    ("two_calls_that_wait_at_once_get_each_its_own_answer", MixesUp, "and it is ok"),
-    ("a_yes_for_one_call_is_none_for_another", RemembersByTool, "the answer was no, and it is ok"),
+    ("it_returns_a_decision_or_a_bool", SaysByWord, "it gave ['yes']"),
+    ("only_a_yes_runs_the_call", SaysByWord, "the answer was yes, and it is denied"),
+    ("only_a_yes_runs_the_call", SaysYesAlways, "the answer was no, and it is ok"),
+    ("only_a_yes_runs_the_call", PaysSomebodyElse, "and what ran is [('eve', 5)]"),
+    ("only_a_yes_runs_the_call", TakesANoForAnEdit, "the answer was no, and it is ok"),
+    ("no_question_makes_it_raise", ReadsOnlyAscii, "it raised [UnicodeEncodeError("),
+    ("a_missing_value_is_not_made_up", MakesUpValues, "given a yes, and it is ok"),
+    ("bound_and_secret_values_are_not_shown", LooksBehindTheStars, "it shows 'bound-4711-abcd'"),
+    ("bound_and_secret_values_are_not_shown", TellsSecrets, "it says 'secret-4712-efgh'"),
+    ("two_waiting_calls_each_get_their_own_answer", MixesUp, "and it is ok"),
+    ("a_yes_covers_one_call_only", RemembersByTool, "the answer was no, and it is ok"),
     ("an_edit_is_judged_again", RunsWhatWasAskedAbout, "ran [('ada', 5)]"),
     (
         "a_cancelled_call_leaves_nothing_waiting",
@@ -191,7 +191,7 @@ class Contract(ApproverContract):
     async def edit(self, approver: Any, call: ToolCall, arguments: Mapping[str, Any]) -> None:
         approver.say(call, allow(arguments))
 
-    def shown(self, approver: Any) -> str:
+    def read_shown_text(self, approver: Any) -> str:
         return str(approver.log)
 
 
@@ -215,41 +215,44 @@ def test_what_a_contract_needs_is_said() -> None:
             return lambda call, decision, context: True
 
     class Shouts(Bare):
-        says = ("YES",)  # type: ignore[assignment]
+        possible_answers = ("YES",)  # type: ignore[assignment]
 
     with pytest.raises(DefinitionError, match=r"needs a method approver\(self\)"):
-        ApproverContract().test_it_gives_a_decision_or_a_bool()
-    with pytest.raises(DefinitionError, match="says is some of"):
-        Shouts().test_it_gives_a_decision_or_a_bool()
-    for name, hook in {"what_is_bound_or_secret_is_not_shown": "shown", "an_edit_is_judged_again": "edit"}.items():
+        ApproverContract().test_it_returns_a_decision_or_a_bool()
+    with pytest.raises(DefinitionError, match="possible_answers takes"):
+        Shouts().test_it_returns_a_decision_or_a_bool()
+    for name, hook in {
+        "bound_and_secret_values_are_not_shown": "read_shown_text",
+        "an_edit_is_judged_again": "edit",
+    }.items():
         with pytest.raises(SkipTest, match=f"give {hook}"):
             getattr(Bare(), f"test_{name}")()
 
 
 def test_one_that_can_only_say_yes_is_held_to_that() -> None:
     class Bare(ApproverContract):
-        says = ("yes",)
+        possible_answers = ("yes",)
 
         def approver(self) -> Approver:
             return lambda call, decision, context: True
 
-        def shown(self, approver: Approver) -> str:
+        def read_shown_text(self, approver: Approver) -> str:
             return ""
 
     for name in vars(ApproverContract):
         if name.startswith("test_") and "edit" not in name:
             getattr(Bare(), name)()
     with pytest.raises(AssertionError, match="the answer was no"):
-        type("Both", (Bare,), {"says": ("yes", "no")})().test_a_yes_runs_the_call_and_anything_else_does_not()
+        type("Both", (Bare,), {"possible_answers": ("yes", "no")})().test_only_a_yes_runs_the_call()
 
 
 class PutsOff(ApproverContract):
-    says = ("later",)
+    possible_answers = ("later",)
 
     def approver(self) -> Approver:
         return lambda call, decision, context: decision
 
-    def shown(self, approver: Approver) -> str:
+    def read_shown_text(self, approver: Approver) -> str:
         return ""
 
 
@@ -257,7 +260,5 @@ def test_one_that_suspends_the_call_is_held_to_what_comes_of_it_later() -> None:
     names = [name for name in vars(ApproverContract) if name.startswith("test_") and "edit" not in name]
     for name in names:
         run_kit_test(PutsOff(), name.removeprefix("test_"))
-    unsaid = type("Unsaid", (PutsOff,), {"says": ("yes", "no")})()
-    expect_kit_failure(
-        unsaid, "a_yes_runs_the_call_and_anything_else_does_not", "it suspends the call, and says ('yes'"
-    )
+    unsaid = type("Unsaid", (PutsOff,), {"possible_answers": ("yes", "no")})()
+    expect_kit_failure(unsaid, "only_a_yes_runs_the_call", "it suspends the call, possible_answers is ('yes'")

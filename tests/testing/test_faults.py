@@ -19,7 +19,7 @@ from ferrule import Event, Runner, ToolCall, ToolContext, Toolset, tool
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.testing import ManualClock, fake, faults
-from ferrule.testing.clock import settled
+from ferrule.testing.clock import wait_until_idle
 from ferrule.types import Next
 from ferrule.values.result import ToolResult
 from waits import BOUND
@@ -146,7 +146,7 @@ def test_who_is_slower_changes_nothing(seed: int, order: list[int]) -> None:
         runner = Runner(faults(turn, seed=seed, errors=0.5, before=0.3))
         batch = asyncio.ensure_future(runner.run_all([ToolCall(str(n), "turn", {"n": n}) for n in range(6)]))
         for n in order:
-            await settled()
+            await wait_until_idle()
             done[n].set()
         async with asyncio.timeout(BOUND):
             return [(r.status, r.metadata.get("fault")) for r in await batch]
@@ -264,7 +264,6 @@ def test_a_hang_ends_at_the_deadline_and_nobody_knows_whether_the_effect_happene
     ran = "It had been started, " + ("and changes nothing." if one is look else "so its effect may have happened.")
     assert result.error == f"{one.name} did not end by its deadline of 0.02 s. {ran}"
     assert RAN["a"] == (not early)
-    assert result.metadata["fault"] == {"kind": "timeout", "seconds": 0.0, "ran": not early, "error": None}
 
 
 def test_a_hang_without_a_deadline_fails_and_says_so() -> None:
@@ -278,7 +277,7 @@ def test_a_hang_ends_by_a_cancellation() -> None:
     async def cancelled() -> None:
         runner = Runner(faults(look, timeouts=1), timeout=BOUND, observers=[events.append])
         call = asyncio.ensure_future(runner.run("look"))
-        await settled()
+        await wait_until_idle()
         call.cancel()
         async with asyncio.timeout(BOUND):
             await call
@@ -287,15 +286,6 @@ def test_a_hang_ends_by_a_cancellation() -> None:
         asyncio.run(cancelled())
     assert [event.kind for event in events] == ["tool:pre", "tool:started", "tool:progress", "tool:error"]
     assert events[2].data["fault"]["kind"] == "timeout"
-
-
-def test_a_deadline_that_no_fault_caused_is_not_called_one() -> None:
-    @tool
-    async def slow() -> None:
-        await asyncio.Event().wait()
-
-    result = called(faults(slow, seed=1), "slow", timeout=SHORT)
-    assert result.status == "timeout" and "fault" not in result.metadata
 
 
 # -- latency ----------------------------------------------------------------------------------------------------------
@@ -320,7 +310,7 @@ def test_latencies_are_spread_over_their_range() -> None:
         clock = ManualClock()
         runner = Runner(faults(look, latency=(1, 5), clock=clock), concurrency=None)
         calls = [asyncio.ensure_future(runner.run("look", {"key": str(n)})) for n in range(300)]
-        await settled()
+        await wait_until_idle()
         due = clock.sleeping
         await clock.advance(5)
         assert all(call.done() for call in calls)
@@ -341,12 +331,6 @@ def test_a_latency_may_be_a_number_a_range_or_a_function_of_a_seeded_draw(latenc
     assert asyncio.run(run())["seconds"] == 4
 
 
-def test_a_latency_beyond_the_deadline_is_told_on_the_result() -> None:
-    result = called(faults(look, latency=60), timeout=SHORT)
-    assert (result.status, result.executed) == ("timeout", None)
-    assert result.metadata["fault"] == {"kind": "latency", "seconds": 60.0}
-
-
 def test_observers_hear_of_the_latency_and_of_the_error_after_it() -> None:
     events: list[Event] = []
 
@@ -358,7 +342,7 @@ def test_observers_hear_of_the_latency_and_of_the_error_after_it() -> None:
         clock = ManualClock()
         runner = Runner(faults(look, latency=2, errors=1, clock=clock), observers=[keep])
         call = asyncio.ensure_future(runner.run("look"))
-        await settled()
+        await wait_until_idle()
         assert [event.data["fault"]["kind"] for event in events[1:]] == ["latency"]
         await clock.advance(2)
         assert call.done()
@@ -378,7 +362,7 @@ def test_observers_hear_of_the_latency_and_of_the_error_after_it() -> None:
         ({"errors": True}, "errors must be a share"),
         ({"timeouts": float("nan")}, "timeouts must be a share"),
         ({"before": "half"}, "before must be a share"),
-        ({"errors": 0.6, "timeouts": 0.6}, "are shares of all calls and make more than 1"),
+        ({"errors": 0.6, "timeouts": 0.6}, "are shares of all calls, and their sum exceeds 1"),
         ({"latency": -1}, "latency must be in seconds from 0 upwards, not -1"),
         ({"latency": (3, 2)}, "3.0 is more than 2.0"),
         ({"latency": float("inf")}, "latency must be in seconds"),
@@ -420,8 +404,7 @@ def test_an_agent_can_be_tried_without_its_services() -> None:
 
 def test_faults_go_round_faults() -> None:
     slow = faults(look, latency=60)
-    result = called(faults(slow, errors=1), timeout=SHORT)
-    assert (result.status, result.metadata["fault"]["kind"]) == ("timeout", "latency")
+    assert called(faults(slow, errors=1), timeout=SHORT).status == "timeout"
 
 
 def test_a_call_that_a_faulty_tool_makes_has_faults_of_its_own() -> None:
@@ -435,27 +418,3 @@ def test_a_call_that_a_faulty_tool_makes_has_faults_of_its_own() -> None:
     tools = Toolset([*faults(look, errors=1), *faults(outer)])
     result = called(tools, "outer", timeout=SHORT)
     assert result.status == "timeout" and "fault" not in result.metadata
-
-
-def test_the_fault_of_an_earlier_attempt_is_not_told_of_a_later_one() -> None:
-    @tool
-    async def fails_then_hangs(context: ToolContext[Any]) -> str:
-        await context.run("look", {"key": "a"})  # has a fault of its own, in the same task
-        if (RAN.update(["hangs"]) or RAN["hangs"]) == 1:
-            raise OSError("once")
-        await asyncio.Event().wait()
-        return ""
-
-    async def twice(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
-        await next(call, context)
-        return await next(call, context)
-
-    def told(latencies: list[float]) -> Any:
-        RAN.clear()
-        waits = iter(latencies)
-        (slow,) = faults(fails_then_hangs.replace(inside=[twice]), latency=lambda draw: next(waits))
-        return called([slow, *faults(look, errors=1)], slow.name, timeout=0.1).metadata.get("fault")
-
-    assert told([0.001, 0.0]) is None
-    assert told([0.0, 60.0]) == {"kind": "latency", "seconds": 60.0}
-    assert told([0.0, 0.001]) == {"kind": "latency", "seconds": 0.001}

@@ -12,7 +12,7 @@ import pytest
 from kits import expect_kit_failure, run_kit_test
 
 from ferrule import Decision, DefinitionError, ToolCall, ToolContext, allow, ask, deny, tool
-from ferrule.testing import GuardContract, Judged
+from ferrule.testing import ExpectedDecision, GuardContract
 
 
 @tool
@@ -27,7 +27,7 @@ async def look(at: str) -> str:
     return at
 
 
-CALLS: list[Judged] = [
+CALLS: list[ExpectedDecision] = [
     ("pay", {"euros": 5}, "allow"),
     ("pay", {"euros": 500}, "ask"),
     ("pay", {"euros": 5000}, "deny"),
@@ -152,26 +152,26 @@ asks_of_all.asks = False  # type: ignore[attr-defined]
 
 
 WRONG: list[tuple[str, Callable[[], Any], str]] = [
-    ("each_call_is_decided_as_it_is_to_be", lambda: too_mild, "is to be 'deny', and is Decision(kind='ask'"),
-    ("it_breaks_on_no_call_and_in_no_context", lambda: needs_a_principal, "it says [AttributeError("),
-    ("it_breaks_on_no_call_and_in_no_context", lambda: answers_by_bool, "it says [True]"),
+    ("each_call_has_the_expected_decision", lambda: too_mild, "is to be 'deny', and is Decision(kind='ask'"),
+    ("no_call_and_no_context_makes_it_raise", lambda: needs_a_principal, "it says [AttributeError("),
+    ("no_call_and_no_context_makes_it_raise", lambda: answers_by_bool, "it says [True]"),
     ("the_same_call_has_the_same_decision", Remembers, "asked once more"),
     ("it_changes_nothing", lambda: writes, "changed what world() gives"),
-    ("it_runs_nothing_and_what_it_decides_is_what_comes_of_a_call", lambda: runs, "made calls: ['tool:pre'"),
-    ("it_runs_nothing_and_what_it_decides_is_what_comes_of_a_call", AllowsOnceItWasAsked, "0 calls ran: "),
-    ("what_another_guard_changes_is_judged", RemembersByName, "that another guard changes to"),
-    ("what_a_repair_makes_of_a_text_is_judged", lambda: reads_the_text, "with the text"),
-    ("what_a_person_edits_is_judged", RemembersByName, "that a person changes to"),
-    ("a_change_of_its_own_settles", lambda: grows, "kept changing the arguments"),
-    ("a_change_of_its_own_settles", HalvesOnce, "and judges that otherwise: Decision(kind='allow'"),
-    ("a_change_of_its_own_settles", RefusesWhatItMakes, "and judges that otherwise: Decision(kind='deny'"),
-    ("it_asks_about_no_tool_of_which_it_says_that_it_does_not", lambda: asks_of_all, "its asks says never for pay"),
-    ("it_asks_about_no_tool_of_which_it_says_that_it_does_not", lambda: says_a_name, "a function of a tool, not 'pay'"),
+    ("deciding_runs_nothing_and_predicts_the_call", lambda: runs, "made calls: ['tool:pre'"),
+    ("deciding_runs_nothing_and_predicts_the_call", AllowsOnceItWasAsked, "0 calls ran: "),
+    ("arguments_changed_by_another_guard_are_judged", RemembersByName, "that another guard changes to"),
+    ("repaired_arguments_are_judged", lambda: reads_the_text, "with the text"),
+    ("edited_arguments_are_judged", RemembersByName, "that a person changes to"),
+    ("its_own_change_settles", lambda: grows, "kept changing the arguments"),
+    ("its_own_change_settles", HalvesOnce, "and judges that otherwise: Decision(kind='allow'"),
+    ("its_own_change_settles", RefusesWhatItMakes, "and judges that otherwise: Decision(kind='deny'"),
+    ("it_never_asks_about_a_tool_that_its_asks_excludes", lambda: asks_of_all, "its asks says never for pay"),
+    ("it_never_asks_about_a_tool_that_its_asks_excludes", lambda: says_a_name, "a function of a tool, not 'pay'"),
 ]
 """A test of the kit, what makes a guard that breaks what it is about, and what the failure says."""
 
 
-def contract_of(make: Callable[[], Any], calls: list[Judged] = CALLS) -> GuardContract:
+def contract_of(make: Callable[[], Any], calls: list[ExpectedDecision] = CALLS) -> GuardContract:
     class Contract(GuardContract):
         def guard(self) -> Any:
             return make()
@@ -179,7 +179,7 @@ def contract_of(make: Callable[[], Any], calls: list[Judged] = CALLS) -> GuardCo
         def tools(self) -> Iterable[Any]:
             return [pay, look]
 
-        def calls(self) -> Iterable[Judged]:
+        def calls(self) -> Iterable[ExpectedDecision]:
             return calls
 
     return Contract()
@@ -218,24 +218,24 @@ def test_arguments_that_no_repair_reads_are_not_judged() -> None:
         def tools(self) -> Iterable[Any]:
             return [rate]
 
-        def calls(self) -> Iterable[Judged]:
+        def calls(self) -> Iterable[ExpectedDecision]:
             return [("rate", {"stars": 2}, "allow")]
 
-    run_kit_test(Contract(), "what_a_repair_makes_of_a_text_is_judged")
+    run_kit_test(Contract(), "repaired_arguments_are_judged")
 
 
 def test_a_failure_says_which_call_and_what_was_decided() -> None:
     with pytest.raises(AssertionError, match=r"pay\(\{'euros': 5000\}\) is to be 'deny', and is Decision\(kind='ask'"):
-        contract_of(lambda: too_mild).test_each_call_is_decided_as_it_is_to_be()
+        contract_of(lambda: too_mild).test_each_call_has_the_expected_decision()
 
 
 def test_what_a_contract_needs_is_said() -> None:
     with pytest.raises(DefinitionError, match=r"needs a method guard\(self\)"):
         GuardContract()._runner()
     with pytest.raises(DefinitionError, match="at least one"):
-        contract_of(lambda: right, []).test_each_call_is_decided_as_it_is_to_be()
+        contract_of(lambda: right, []).test_each_call_has_the_expected_decision()
     with pytest.raises(SkipTest, match="two calls of one tool"):
-        contract_of(lambda: right, [("look", {"at": "it"}, "allow")]).test_what_a_person_edits_is_judged()
+        contract_of(lambda: right, [("look", {"at": "it"}, "allow")]).test_edited_arguments_are_judged()
 
 
 @pytest.mark.parametrize("make", [ByArguments, ByCall])

@@ -180,20 +180,20 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     ("a_success_passes", lambda: loses_metadata, "the metadata {'unit'} of look_up are lost"),
     ("a_failure_passes", lambda: makes_errors_of_its_own, "with it {"),
     ("a_failure_passes", lambda: makes_successes_of_errors, "with it {'status': 'ok'"),
-    ("a_suspension_passes_and_is_taken_up", lambda: ends_what_is_suspended, "asks, and is failed"),
-    ("a_suspension_passes_and_is_taken_up", AnswersRepeats, "was answered, and is ok"),
-    ("what_follows_raises_and_that_is_not_swallowed", lambda: swallows, "it made a result that is ok of it"),
-    ("what_follows_raises_and_that_is_not_swallowed", lambda: makes_results_of_exceptions, "it made a result that is"),
-    ("what_follows_raises_and_that_is_not_swallowed", lambda: raises_its_own, "it made RuntimeError of it"),
-    ("the_handler_gets_what_was_judged_in_the_same_context", lambda: strips, "was sent, ["),
+    ("a_suspension_passes_and_can_be_resumed", lambda: ends_what_is_suspended, "asks, and is failed"),
+    ("a_suspension_passes_and_can_be_resumed", AnswersRepeats, "was answered, and is ok"),
+    ("an_exception_of_the_next_middleware_passes", lambda: swallows, "it made a result that is ok of it"),
+    ("an_exception_of_the_next_middleware_passes", lambda: makes_results_of_exceptions, "it made a result that is"),
+    ("an_exception_of_the_next_middleware_passes", lambda: raises_its_own, "it made RuntimeError of it"),
+    ("the_handler_gets_the_judged_arguments_and_the_context", lambda: strips, "was sent, ["),
     ("the_handler_runs_once", RunsTwice, "ran 2 times, at most 1"),
     ("the_handler_runs_once", lambda: never_runs, "ran 0 times"),
-    ("what_it_answers_itself_was_not_executed", Answers, "says executed=True"),
-    ("calls_at_once_do_not_mix", Mixes, "beside others"),
-    ("what_one_caller_gets_no_other_gets", KnowsNobody, "bob in s1 got ok: 'ada in s1'"),
-    ("it_serves_two_runners_and_two_loops_one_after_the_other", OfOneLoop, "beside others"),
-    ("it_keeps_nothing_of_a_call_that_has_ended", KeepsTheLast, "it keeps 1"),
-    ("it_keeps_nothing_of_a_call_that_has_ended", KeepsContexts, "it keeps 4"),
+    ("an_answer_without_a_run_is_marked_as_not_executed", Answers, "says executed=True"),
+    ("concurrent_calls_do_not_mix", Mixes, "beside others"),
+    ("results_are_not_shared_between_callers", KnowsNobody, "bob in s1 got ok: 'ada in s1'"),
+    ("it_works_for_two_runners_in_two_loops", OfOneLoop, "beside others"),
+    ("an_ended_call_is_not_kept_in_memory", KeepsTheLast, "it keeps 1"),
+    ("an_ended_call_is_not_kept_in_memory", KeepsContexts, "it keeps 4"),
     ("a_cancellation_passes_and_the_call_ends", lambda: answers_when_it_is_cancelled, "a result that is failed"),
     ("a_cancellation_passes_and_the_call_ends", lambda: goes_on_when_it_is_cancelled, "a result that is ok"),
     ("a_cancellation_passes_and_the_call_ends", lambda: waits_on_when_it_is_cancelled, "was cancelled, and goes on"),
@@ -230,18 +230,18 @@ def test_a_middleware_that_breaks_it_fails(
 def test_one_that_may_answer_says_that_nothing_was_run_and_does_answer() -> None:
     contract_of(
         lambda: Answers(executed=False), "inside", may_answer=True
-    ).test_what_it_answers_itself_was_not_executed()
+    ).test_an_answer_without_a_run_is_marked_as_not_executed()
     for make, wrong in ((Answers, "says executed=True"), (lambda: right, "each of 200 equal calls ran")):
         with pytest.raises(AssertionError, match=wrong):
-            contract_of(make, "inside", may_answer=True).test_what_it_answers_itself_was_not_executed()
+            contract_of(make, "inside", may_answer=True).test_an_answer_without_a_run_is_marked_as_not_executed()
     with pytest.raises(AssertionError, match="is may_answer = True meant"):
-        contract_of(lambda: Answers(executed=False), "inside").test_what_it_answers_itself_was_not_executed()
+        contract_of(lambda: Answers(executed=False), "inside").test_an_answer_without_a_run_is_marked_as_not_executed()
 
 
 def test_what_a_contract_says_that_its_middleware_may_do_is_not_held_against_it() -> None:
     contract_of(RunsTwice, "inside", may_repeat=True).test_the_handler_runs_once()
     contract_of(lambda: gives_the_text_alone, "around", changes_text=True).test_a_failure_passes()
-    contract_of(KeepsTheLast, "inside", may_answer=True).test_it_keeps_nothing_of_a_call_that_has_ended()
+    contract_of(KeepsTheLast, "inside", may_answer=True).test_an_ended_call_is_not_kept_in_memory()
 
 
 def test_what_a_contract_needs_is_said() -> None:

@@ -80,7 +80,7 @@ def test_fails_without_a_call(recorder):
     assert not recorder
 """
     said = pytest_of(tmp_path, program, code=1)
-    assert said.count("what the tools were called with (Ferrule)") == 2
+    assert said.count("calls of the tools (Ferrule)") == 2
     assert """find_order(order='4711') → ok: '{"paid": 5}'""" in said
     assert "find_order(order=7) → invalid, not run: " in said and "find_odrer() → not_found, not run: " in said
     assert "there was no call" in said

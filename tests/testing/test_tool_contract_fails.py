@@ -222,42 +222,42 @@ async def never_runs(line: str, pin: str) -> str:
 
 
 WRONG: list[tuple[str, Tool, str]] = [
-    ("what_its_schema_takes_it_takes", looks_up, "end as failed"),
-    ("what_its_schema_takes_it_takes", never_runs, "none of these calls ran"),
-    ("a_deadline_is_heard", leaves_a_task, "its work goes on"),
-    ("a_cancellation_is_heard", leaves_a_task, "its work goes on"),
-    ("a_deadline_is_heard", leaves_a_thread, "its work goes on"),
-    ("a_cancellation_is_heard", leaves_a_thread, "its work goes on"),
-    ("what_its_schema_takes_it_takes", validates_too_much, "and are invalid"),
-    ("what_its_schema_does_not_take_runs_nothing", takes_anything, "and are ok"),
-    ("what_its_schema_does_not_take_runs_nothing", denies_anything, "and are denied"),
-    ("what_its_schema_does_not_take_runs_nothing", runs_and_says_invalid, "} ran"),
-    ("what_its_schema_does_not_take_runs_nothing", writes_while_it_validates, "changed what world() gives"),
-    ("a_call_that_says_that_it_only_reads_changes_nothing", only_seems_to_read, "(ok: one) made"),
-    ("a_call_that_says_that_it_is_idempotent_may_come_twice", adds, "twice (ok: one) made"),
+    ("arguments_that_fit_the_schema_are_accepted", looks_up, "end as failed"),
+    ("arguments_that_fit_the_schema_are_accepted", never_runs, "none of these calls ran"),
+    ("a_call_stops_at_its_deadline", leaves_a_task, "its work goes on"),
+    ("a_cancelled_call_stops", leaves_a_task, "its work goes on"),
+    ("a_call_stops_at_its_deadline", leaves_a_thread, "its work goes on"),
+    ("a_cancelled_call_stops", leaves_a_thread, "its work goes on"),
+    ("arguments_that_fit_the_schema_are_accepted", validates_too_much, "and are invalid"),
+    ("arguments_that_do_not_fit_the_schema_run_nothing", takes_anything, "and are ok"),
+    ("arguments_that_do_not_fit_the_schema_run_nothing", denies_anything, "and are denied"),
+    ("arguments_that_do_not_fit_the_schema_run_nothing", runs_and_says_invalid, "} ran"),
+    ("arguments_that_do_not_fit_the_schema_run_nothing", writes_while_it_validates, "changed what world() gives"),
+    ("a_read_only_call_changes_nothing", only_seems_to_read, "(ok: one) made"),
+    ("an_idempotent_call_can_be_repeated", adds, "twice (ok: one) made"),
     (
-        "calls_that_may_run_side_by_side_leave_what_they_leave_one_after_the_other",
+        "parallel_calls_have_the_same_effect_as_sequential_ones",
         reads_and_writes,
         "side by side they leave",
     ),
     (
-        "calls_that_may_run_side_by_side_leave_what_they_leave_one_after_the_other",
+        "parallel_calls_have_the_same_effect_as_sequential_ones",
         the_last_one_wins,
         "in another order they leave",
     ),
-    ("its_outputs_fit", gives_another_type, "was run, but "),
-    ("its_outputs_fit", gives_what_is_no_json, "give an object, not data"),
-    ("its_outputs_fit", gives_too_much, "max_output cuts them"),
-    ("its_errors_are_of_use", says_nothing, "the model reads"),
-    ("its_errors_are_of_use", says_too_much, "2000 characters, at most 500"),
-    ("its_errors_are_of_use", says_where_it_stood, "a model cannot use"),
-    ("its_errors_are_of_use", fails_by_a_fault, "the model reads"),
-    ("its_errors_are_of_use", never_fails, "are to fail, and give 'bad'"),
-    ("a_deadline_is_heard", hears_nothing, "its work goes on 0.2 s after its deadline"),
-    ("a_deadline_is_heard", is_quick, "are to take long, and are ok"),
-    ("a_cancellation_is_heard", hears_nothing, "its work goes on 0.2 s after its cancellation"),
-    ("a_cancellation_is_heard", hears_no_cancellation, "were cancelled, and are"),
-    ("a_cancellation_is_heard", goes_on_when_it_is_cancelled, "go on 0.2 s after their cancellation"),
+    ("outputs_fit_the_output_schema", gives_another_type, "was run, but "),
+    ("outputs_fit_the_output_schema", gives_what_is_no_json, "give an object, not data"),
+    ("outputs_fit_the_output_schema", gives_too_much, "max_output cuts them"),
+    ("errors_are_useful_to_a_model", says_nothing, "the model reads"),
+    ("errors_are_useful_to_a_model", says_too_much, "2000 characters, at most 500"),
+    ("errors_are_useful_to_a_model", says_where_it_stood, "a model cannot use"),
+    ("errors_are_useful_to_a_model", fails_by_a_fault, "the model reads"),
+    ("errors_are_useful_to_a_model", never_fails, "are to fail, and give 'bad'"),
+    ("a_call_stops_at_its_deadline", hears_nothing, "its work goes on 0.2 s after its deadline"),
+    ("a_call_stops_at_its_deadline", is_quick, "are to take long, and are ok"),
+    ("a_cancelled_call_stops", hears_nothing, "its work goes on 0.2 s after its cancellation"),
+    ("a_cancelled_call_stops", hears_no_cancellation, "were cancelled, and are"),
+    ("a_cancelled_call_stops", goes_on_when_it_is_cancelled, "go on 0.2 s after their cancellation"),
 ]
 """A test of the kit, a tool that breaks what it is about, and what the failure says."""
 
@@ -286,7 +286,7 @@ def test_a_tool_that_breaks_it_fails(name: str, broken: Tool, said: str) -> None
 
 def test_a_failure_says_which_arguments_and_what_was_seen() -> None:
     with pytest.raises(AssertionError, match=r"\{'line': 'one'\} \(ok: one\) made .*lines.txt"):
-        Contract(only_seems_to_read).test_a_call_that_says_that_it_only_reads_changes_nothing()
+        Contract(only_seems_to_read).test_a_read_only_call_changes_nothing()
 
 
 def test_a_call_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +298,7 @@ def test_a_call_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("ferrule.testing.bounded.SECONDS", 5.0)
     with pytest.raises(AssertionError, match=r"not ended after 5 s: \{'line': 'two'\} did not end"):
-        Contract(hangs_on_two).test_its_outputs_fit()
+        Contract(hangs_on_two).test_outputs_fit_the_output_schema()
 
 
 def test_what_a_contract_needs_is_said() -> None:
@@ -311,10 +311,14 @@ def test_what_a_contract_needs_is_said() -> None:
             return []
 
     with pytest.raises(DefinitionError, match=r"needs a method tool\(self\)"):
-        ToolContract().test_its_outputs_fit()
+        ToolContract().test_outputs_fit_the_output_schema()
     with pytest.raises(DefinitionError, match=r"Without.arguments\(self\) gives none; give at least one"):
-        Without().test_what_its_schema_takes_it_takes()
-    skips = {"its_outputs_fit": "arguments", "its_errors_are_of_use": "failing", "a_deadline_is_heard": "slow"}
+        Without().test_arguments_that_fit_the_schema_are_accepted()
+    skips = {
+        "outputs_fit_the_output_schema": "arguments",
+        "errors_are_useful_to_a_model": "failing",
+        "a_call_stops_at_its_deadline": "slow",
+    }
     for name, hook in skips.items():
         with pytest.raises(SkipTest, match=f"give {hook}"):
             getattr(Bare(), f"test_{name}")()

@@ -14,8 +14,8 @@ from ferrule.tools import background, files
 class FilesContract(ToolContract):
     """Each of them in a folder with two files; none has a call that takes long."""
 
-    test_a_deadline_is_heard = None  # type: ignore[assignment]
-    test_a_cancellation_is_heard = None  # type: ignore[assignment]
+    test_a_call_stops_at_its_deadline = None  # type: ignore[assignment]
+    test_a_cancelled_call_stops = None  # type: ignore[assignment]
 
     def context(self, folder: Path) -> ToolContext[Any]:
         (folder / "notes").mkdir()
@@ -79,9 +79,9 @@ class TestSearchFiles(FilesContract):
 class OfWorkContract(ToolContract):
     """There is no work of any ticket, so no call goes well and none takes long."""
 
-    test_its_outputs_fit = None  # type: ignore[assignment]
-    test_a_deadline_is_heard = None  # type: ignore[assignment]
-    test_a_cancellation_is_heard = None  # type: ignore[assignment]
+    test_outputs_fit_the_output_schema = None  # type: ignore[assignment]
+    test_a_call_stops_at_its_deadline = None  # type: ignore[assignment]
+    test_a_cancelled_call_stops = None  # type: ignore[assignment]
 
     def failing(self) -> Iterable[CallArguments]:
         return [{"ticket": ""}, {"ticket": "t" * 5000}]

@@ -12,8 +12,8 @@ here turns such an object into one of the kernel's:
 from __future__ import annotations
 
 from ferrule.adapters.args_model import from_args_model
-from ferrule.adapters.checks import guard_of
-from ferrule.adapters.definitions import from_definition, from_object, tool_of
+from ferrule.adapters.checks import make_check_guard
+from ferrule.adapters.definitions import from_definition, from_object, tool_from_object
 from ferrule.adapters.payload import from_execute
 
-__all__ = ["from_args_model", "from_definition", "from_execute", "from_object", "guard_of", "tool_of"]
+__all__ = ["from_args_model", "from_definition", "from_execute", "from_object", "make_check_guard", "tool_from_object"]

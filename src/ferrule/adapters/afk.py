@@ -49,10 +49,10 @@ __all__ = [
 PolicyRole: TypeAlias = Callable[["PolicyEvent"], Any]
 """A function that answers an event, sync or async: with a decision, or with an object that has a `decision`."""
 
-_DEFERS = ("defer", "request_approval")
+_ASKING_ACTIONS = ("defer", "request_approval")
 _INPUT_MARKERS = ("user_input", "input")
-_DECIDED = ("suspended", "denied")
-_EXECUTION = {
+_FINAL_STATUSES = ("suspended", "denied")
+_EXECUTION_FIELDS = {
     "tool_name": "tool_name",
     "tool_call_id": "call_id",
     "success": "success",
@@ -102,13 +102,13 @@ def policy(engine: object) -> GuardFunction:
         raise DefinitionError(f"afk.policy takes an engine with evaluate(event), or a policy role, not {engine!r}")
 
     async def afk_policy(call: ToolCall, context: ToolContext) -> Decision | None:
-        event = _event_of(call, context)
+        event = _make_event(call, context)
         if is_async(evaluate):
-            return _decision_of(await evaluate(event), call.name)
+            return _read_decision(await evaluate(event), call.name)
         answer = await run_in_thread(lambda: evaluate(event))
         if isinstance(answer, Raised):
             raise answer.error
-        return _decision_of(await answer if inspect.isawaitable(answer) else answer, call.name)
+        return _read_decision(await answer if inspect.isawaitable(answer) else answer, call.name)
 
     return afk_policy
 
@@ -126,23 +126,23 @@ def pre_hook(function: Callable[..., Any]) -> Middleware:
     Raises:
         DefinitionError: The function accepts neither form.
     """
-    with_context = _fits_first("pre_hook", function, "(args, ctx)", "(args)")
+    with_context = _has_first_form("pre_hook", function, "(args, ctx)", "(args)")
 
-    def arguments_of(call: ToolCall) -> dict[str, Any] | None:
+    def read_arguments(call: ToolCall) -> dict[str, Any] | None:
         try:
             return None if isinstance(call.raw, str) and parse_json_object(call.raw) is None else thaw(call.arguments)
         except Malformed:
             return None
 
     async def afk_pre_hook(call: ToolCall, context: ToolContext) -> ToolCall:
-        arguments = arguments_of(call)
+        arguments = read_arguments(call)
         if arguments is None or call.problem is not None:
             return call
-        given = function(arguments, context) if with_context else function(arguments)
-        given = await given if inspect.isawaitable(given) else given
-        if not isinstance(given, dict):
-            raise ToolError(f"a pre hook of {call.name} gave {type(given).__name__}, and has to give a dict")
-        return call.replace(arguments=given)
+        answer = function(arguments, context) if with_context else function(arguments)
+        answer = await answer if inspect.isawaitable(answer) else answer
+        if not isinstance(answer, dict):
+            raise ToolError(f"a pre hook of {call.name} must return a dict, not {type(answer).__name__}")
+        return call.replace(arguments=answer)
 
     return Hook(before=afk_pre_hook)
 
@@ -159,31 +159,31 @@ def middleware(function: Callable[..., Any]) -> Middleware:
     Raises:
         DefinitionError: The function does not accept the three arguments.
     """
-    _fits_first("middleware", function, "(call_next, args, ctx)")
+    _has_first_form("middleware", function, "(call_next, args, ctx)")
 
     async def afk_middleware(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         before = thaw(call.arguments)
         last: ToolResult | None = None
-        told: Any = None
+        output_before: Any = None
 
         async def call_next(args: Any, ctx: ToolContext) -> Any:
-            nonlocal last, told
+            nonlocal last, output_before
             last = await next(call if is_same_json(args, thaw(call.arguments)) else call.replace(arguments=args), ctx)
             if not last.success:
                 raise error_of(last)
-            told = thaw(last.output)
-            return told
+            output_before = thaw(last.output)
+            return output_before
 
         try:
-            given = function(call_next, before, context)
-            output = await given if inspect.isawaitable(given) else given
+            answer = function(call_next, before, context)
+            output = await answer if inspect.isawaitable(answer) else answer
         except Exception as error:
-            if last is not None and (last.status in _DECIDED or getattr(error, "result", None) is last):
+            if last is not None and (last.status in _FINAL_STATUSES or getattr(error, "result", None) is last):
                 return last
             raise
-        if last is not None and last.status in _DECIDED:
+        if last is not None and last.status in _FINAL_STATUSES:
             return last
-        return _with_output(last, output, told) if last is not None and last.success else ToolResult(output)
+        return _with_output(last, output, output_before) if last is not None and last.success else ToolResult(output)
 
     return afk_middleware
 
@@ -199,30 +199,34 @@ def post_hook(function: Callable[..., Any]) -> Middleware:
     Raises:
         DefinitionError: The function does not accept one argument.
     """
-    _fits_first("post_hook", function, "(result)")
+    _has_first_form("post_hook", function, "(result)")
 
     async def afk_post_hook(result: ToolResult, context: ToolContext) -> ToolResult | None:
         if not result.success:
             return None
         name = result.tool_name if context.call is None else context.call.name
-        told = thaw(result.output)
-        payload = {"output": told, "tool_name": name}
-        given = function(payload)
-        given = await given if inspect.isawaitable(given) else given
-        given = payload if given is None else given
-        if not isinstance(given, Mapping) or "output" not in given:
-            raise TypeError(f"a post hook gave {type(given).__name__}, and has to give {{'output': …}} or None")
-        return _with_output(result, given["output"], told)
+        output_before = thaw(result.output)
+        payload = {"output": output_before, "tool_name": name}
+        answer = function(payload)
+        answer = await answer if inspect.isawaitable(answer) else answer
+        answer = payload if answer is None else answer
+        if not isinstance(answer, Mapping) or "output" not in answer:
+            raise TypeError(f"a post hook must return {{'output': …}} or None, not {type(answer).__name__}")
+        return _with_output(result, answer["output"], output_before)
 
     return Hook(after=afk_post_hook)
 
 
-def _with_output(result: ToolResult, output: Any, told: Any) -> ToolResult:
-    """Return the result with this output, unless it is `told`, an unchanged copy of the result's own."""
-    return result if output is told and is_same_json(told, thaw(result.output)) else result.replace(output=output)
+def _with_output(result: ToolResult, output: Any, output_before: Any) -> ToolResult:
+    """Return the result with this output, unless it is `output_before`, an unchanged copy of the result's own."""
+    return (
+        result
+        if output is output_before and is_same_json(output_before, thaw(result.output))
+        else result.replace(output=output)
+    )
 
 
-def _fits_first(name: str, function: object, *forms: str) -> bool:
+def _has_first_form(name: str, function: object, *forms: str) -> bool:
     """Return whether the function accepts the first of the forms.
 
     Raises:
@@ -275,7 +279,7 @@ def tool_executions(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
 
     Its keys are `tool_name`, `tool_call_id`, `success`, `output`, `error` and `latency_ms`.
     """
-    return [_execution_of(result) for result in results]
+    return [_make_execution(result) for result in results]
 
 
 def tool_completed(handler: Callable[[dict[str, Any]], object]) -> Observer:
@@ -286,59 +290,59 @@ def tool_completed(handler: Callable[[dict[str, Any]], object]) -> Observer:
 
     def observe(event: Event) -> None:
         if event.kind in ("tool:post", "tool:error"):
-            handler({"type": "tool_completed", **_execution_of(event.data["result"])})
+            handler({"type": "tool_completed", **_make_execution(event.data["result"])})
 
     return observe
 
 
-def _execution_of(result: ToolResult) -> dict[str, Any]:
+def _make_execution(result: ToolResult) -> dict[str, Any]:
     record = result.record()
-    return {theirs: record[ours] for theirs, ours in _EXECUTION.items()}
+    return {theirs: record[ours] for theirs, ours in _EXECUTION_FIELDS.items()}
 
 
 # -- policies ----------------------------------------------------------------------------------------------------------
 
 
-def _event_of(call: ToolCall, context: ToolContext) -> PolicyEvent:
-    known: dict[str, Any] = thaw(context.metadata)
+def _make_event(call: ToolCall, context: ToolContext) -> PolicyEvent:
+    metadata: dict[str, Any] = thaw(context.metadata)
     if context.principal is not None:
-        known["user_id"] = context.principal
+        metadata["user_id"] = context.principal
     return PolicyEvent(
         event_type="tool_before_execute",
         run_id=call.id,
         thread_id=context.session or "",
         step=0,
-        context=known,
+        context=metadata,
         tool_name=call.name,
         tool_args=thaw(call.arguments),
         metadata={name: getattr(context.tool, name) for name in JUDGED_TRAITS},
     )
 
 
-def _decision_of(answer: object, name: str) -> Decision | None:
+def _read_decision(answer: object, name: str) -> Decision | None:
     """Return AFK's decision for an answer. Unlike AFK's runner, deny if the answer is invalid."""
-    said = getattr(answer, "decision", answer)
-    action, arguments = getattr(said, "action", None), getattr(said, "updated_tool_args", None)
-    rule = _stripped_text(getattr(said, "policy_id", None))
-    reason = _stripped_text(getattr(said, "reason", None))
+    decision = getattr(answer, "decision", answer)
+    action, arguments = getattr(decision, "action", None), getattr(decision, "updated_tool_args", None)
+    rule = _strip_text(getattr(decision, "policy_id", None))
+    reason = _strip_text(getattr(decision, "reason", None))
     if action == "deny":
         return deny(reason or "denied by policy", rule=rule)
     if action == "allow" and arguments is None:
         return None
     if action == "allow" and isinstance(arguments, Mapping):
         return allow(arguments)
-    payload = getattr(said, "request_payload", None) or {}
+    payload = getattr(decision, "request_payload", None) or {}
     if arguments is not None or not isinstance(payload, Mapping):
-        return deny("the policy asks, and would change the arguments as well", rule=rule)
-    marker = (_stripped_text(payload.get("interaction")) or "").lower()
+        return deny("the policy asks and changes the arguments; it can do only one", rule=rule)
+    marker = (_strip_text(payload.get("interaction")) or "").lower()
     if action == "request_user_input" or (action == "defer" and marker in _INPUT_MARKERS):
-        prompt = _stripped_text(payload.get("prompt")) or reason or f"a value is wanted for {name}"
-        return ask(prompt, into=_stripped_text(payload.get("target_arg")), rule=rule)
-    if action in _DEFERS:
-        return ask(reason or f"approval is wanted for {name}", rule=rule)
-    return deny("the policy gave no answer that is known", rule=rule)
+        prompt = _strip_text(payload.get("prompt")) or reason or f"{name} needs a value"
+        return ask(prompt, into=_strip_text(payload.get("target_arg")), rule=rule)
+    if action in _ASKING_ACTIONS:
+        return ask(reason or f"{name} needs approval", rule=rule)
+    return deny("the policy's answer is unknown", rule=rule)
 
 
-def _stripped_text(value: object) -> str | None:
+def _strip_text(value: object) -> str | None:
     """Return the text as AFK reads it: without surrounding blanks, and None if it is empty."""
     return value.strip() or None if isinstance(value, str) else None

@@ -26,7 +26,15 @@ from amplifier_core import ToolResult as TheirResult
 from amplifier_core.approval import ApprovalTimeoutError
 from amplifier_core.events import PROMPT_SUBMIT, PROVIDER_REQUEST, TOOL_ERROR, TOOL_POST, TOOL_PRE
 
-from ferrule.adapters.adapter import Adapter, check_runner, context_maker, failed_outside, is_text, listed
+from ferrule.adapters.adapter import (
+    Adapter,
+    check_context_function,
+    check_runner,
+    describe_media,
+    is_text_only,
+    read_tool_list,
+    result_from_outside_error,
+)
 from ferrule.definition.decorator import to_tool
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
@@ -50,14 +58,14 @@ PROGRESS = "tool:progress"
 
 _ALLOW, _DENY = "Allow", "Deny"
 _CONTINUE = HookResult(action="continue")
-_LAST_OF_ALL = 1_000_000
+_RUNS_LAST = 1_000_000
 """The priority of a hook that runs after all others. If an earlier one denies, it ends the chain."""
 _INPUTS: ContextVar[list[Any] | None] = ContextVar("ferrule.adapters.amplifier", default=None)
 """For an event emitted from here, the inputs seen by the last hook. Hooks run in the context of the emitter. amplifier
 drops the change of one hook if another one asks a person.
 """
 
-_ABOVE: ContextVar[tuple[ModuleCoordinator, ...]] = ContextVar("ferrule.adapters.amplifier.above", default=())
+_RUNNING: ContextVar[tuple[ModuleCoordinator, ...]] = ContextVar("ferrule.adapters.amplifier.above", default=())
 """The coordinators that are running a tool of ours here. A session within a session has its own coordinator and
 dispatches.
 """
@@ -65,7 +73,7 @@ _CLAIMED = "claimed by ferrule"
 """The key that marks an orchestrator's dispatch context as taken by a call. Each context is a dict of its own."""
 
 
-def context_of(coordinator: ModuleCoordinator) -> ToolContext[Any]:
+def to_context(coordinator: ModuleCoordinator) -> ToolContext[Any]:
     """Return a context with the coordinator's session, and the coordinator itself as `deps`."""
     return ToolContext(session=coordinator.session_id, deps=coordinator)
 
@@ -85,18 +93,20 @@ def mount(
             nor the coordinator has anybody to ask.
     """
     check_runner("amplifier", runner)
-    made = context_maker("amplifier", context, context_of)
+    make_call_context = check_context_function("amplifier", context, to_context)
 
     async def mount(coordinator: ModuleCoordinator, config: Mapping[str, Any] | None = None) -> CleanUp:
         asking = runner.approve is None and coordinator.approval_system is not None
         adapter = Adapter(
             runner.replace(approve=approver(coordinator)) if asking else runner, "amplifier", suspends=False
         )
-        watch = _Watch(coordinator)
-        mounted = [_MountedTool(adapter, tool, coordinator, watch, made) for tool in runner.tools]
+        announced_calls = _AnnouncedCalls(coordinator)
+        mounted = [
+            _MountedTool(adapter, tool, coordinator, announced_calls, make_call_context) for tool in runner.tools
+        ]
 
         async def clean_up() -> None:
-            watch.end()
+            announced_calls.unregister()
             for one in mounted:
                 if coordinator.get("tools", one.name) is one:
                     await coordinator.unmount("tools", name=one.name)
@@ -120,7 +130,7 @@ def approver(coordinator: ModuleCoordinator, *, timeout: float = 300.0) -> Appro
         if system is None:
             return deny("the coordinator has no approval system")
         if decision.into is not None or decision.schema is not None:
-            return deny("a value is wanted, and the approval system of amplifier takes a yes or a no")
+            return deny("a value is needed, and the approval system of amplifier answers only yes or no")
         prompt, _ = remove_hidden(f"{decision.reason}\n{call.name} {to_json_text(thaw(call.arguments))}")
         try:
             answer = await system.request_approval(prompt, [_ALLOW, _DENY], timeout, "deny")
@@ -138,8 +148,8 @@ def from_tools(theirs: Iterable[object] | Mapping[str, object]) -> Toolset:
         DefinitionError: An object has no name or no `execute`.
     """
     if isinstance(theirs, Mapping):
-        return Toolset([_our_tool(name, one) for name, one in theirs.items()])
-    return Toolset([_our_tool(getattr(one, "name", ""), one) for one in listed("amplifier", theirs)])
+        return Toolset([_to_our_tool(name, one) for name, one in theirs.items()])
+    return Toolset([_to_our_tool(getattr(one, "name", ""), one) for one in read_tool_list("amplifier", theirs)])
 
 
 class Coordinator(ModuleCoordinator):
@@ -156,7 +166,7 @@ class Coordinator(ModuleCoordinator):
         return super().__new__(cls, session, approval_system, None)  # type: ignore[no-any-return]
 
     def __init__(self, session_id: str = "ferrule", approval_system: Any = None) -> None:
-        self.hooks.register(TOOL_PRE, _see_input, _LAST_OF_ALL, "ferrule input")
+        self.hooks.register(TOOL_PRE, _record_input, _RUNS_LAST, "ferrule input")
 
     async def load(self, mount: Mount, config: Mapping[str, Any] | None = None) -> None:
         """Mount a module. Its clean-up is called when the coordinator is cleaned up."""
@@ -165,8 +175,8 @@ class Coordinator(ModuleCoordinator):
     @property
     def tools(self) -> Toolset:
         """The mounted tools. The hooks are notified of their calls."""
-        told = _around_calls(self)
-        return from_tools(self.get("tools")).map(lambda tool: tool.replace(around=(told, *tool.around)))
+        hooks = _make_hook_middleware(self)
+        return from_tools(self.get("tools")).map(lambda tool: tool.replace(around=(hooks, *tool.around)))
 
 
 @asynccontextmanager
@@ -201,110 +211,114 @@ class _MountedTool:
         adapter: Adapter,
         tool: Tool,
         coordinator: ModuleCoordinator,
-        watch: _Watch,
-        context_of: Callable[[ModuleCoordinator], ToolContext[Any]],
+        announced_calls: _AnnouncedCalls,
+        to_context: Callable[[ModuleCoordinator], ToolContext[Any]],
     ) -> None:
         self.name, self.description = tool.wire_name, tool.description
         self.input_schema: dict[str, Any] = thaw(tool.input_schema)
         self._adapter, self._tool, self._coordinator = adapter, tool, coordinator
-        self._watch, self._context_of = watch, context_of
+        self._announced_calls, self._to_context = announced_calls, to_context
 
     async def execute(self, input: dict[str, Any]) -> TheirResult:
-        id = self._dispatched_as()  # before any wait: orchestrators run calls beside each other
-        token = _ABOVE.set((*_ABOVE.get(), self._coordinator))
+        id = self._claim_dispatch_id()  # before any wait: orchestrators run calls beside each other
+        token = _RUNNING.set((*_RUNNING.get(), self._coordinator))
         try:
-            return _their_result(await self._told(id, input))
+            return _to_their_result(await self._execute_call(id, input))
         finally:
-            _ABOVE.reset(token)
+            _RUNNING.reset(token)
 
-    def _dispatched_as(self) -> str | None:
+    def _claim_dispatch_id(self) -> str | None:
         """Return the orchestrator's id of this call, empty if it sets none.
 
         Returns `None` if a running tool makes this call itself: then the orchestrator's id is for that tool. Each id is
         used once.
         """
-        if any(above is self._coordinator for above in _ABOVE.get()):
+        if any(above is self._coordinator for above in _RUNNING.get()):
             return None
         by_task = getattr(self._coordinator, "_tool_dispatch_contexts", None) or {}
-        said = by_task.get(asyncio.current_task()) or getattr(self._coordinator, "_tool_dispatch_context", None) or {}
-        id = str(said.get("tool_call_id") or "")
-        if said.get(_CLAIMED) or self._watch.knows_as_another(self.name, id):
+        dispatch = (
+            by_task.get(asyncio.current_task()) or getattr(self._coordinator, "_tool_dispatch_context", None) or {}
+        )
+        id = str(dispatch.get("tool_call_id") or "")
+        if dispatch.get(_CLAIMED) or self._announced_calls.has_other_tool(self.name, id):
             return None
         if id:
-            said[_CLAIMED] = True
+            dispatch[_CLAIMED] = True
         return id
 
-    async def _told(self, id: str | None, input: dict[str, Any]) -> ToolResult:
-        known = id or ""
-        if id is not None and self._watch.claim(self.name, id):
-            return await self._run(known, input)
-        return await _telling_hooks(self._coordinator, self.name, known, input, lambda judged: self._run(known, judged))
+    async def _execute_call(self, id: str | None, input: dict[str, Any]) -> ToolResult:
+        call_id = id or ""
+        if id is not None and self._announced_calls.claim(self.name, id):
+            return await self._run(call_id, input)
+        return await _run_with_hooks(
+            self._coordinator, self.name, call_id, input, lambda judged: self._run(call_id, judged)
+        )
 
     async def _run(self, id: str, input: dict[str, Any]) -> ToolResult:
-        async def tell(done: float, total: float | None, message: str | None) -> None:
+        async def on_progress(done: float, total: float | None, message: str | None) -> None:
             data = {"tool_name": self.name, "tool_call_id": id, "done": done, "total": total, "message": message}
             await self._coordinator.hooks.emit(PROGRESS, data)
 
         call = ToolCall(id, self._tool.name, input)
         try:
-            return await self._adapter.run(call, self._context_of(self._coordinator), tell)
+            return await self._adapter.run(call, self._to_context(self._coordinator), on_progress)
         except Exception as error:  # an orchestrator would show the model its text
-            return failed_outside(self._tool.name, error)
+            return result_from_outside_error(self._tool.name, error)
 
 
-class _Watch:
+class _AnnouncedCalls:
     """A counter of the calls that an orchestrator has announced to the hooks and not made yet, by tool and id."""
 
     def __init__(self, coordinator: ModuleCoordinator) -> None:
-        self._ahead: Counter[tuple[str, str]] = Counter()
+        self._announced: Counter[tuple[str, str]] = Counter()
         name = f"ferrule {id(self)}"
         self._unregister = [
-            coordinator.hooks.register(TOOL_PRE, self._see_call, _LAST_OF_ALL, f"{name} calls"),
+            coordinator.hooks.register(TOOL_PRE, self._on_call, _RUNS_LAST, f"{name} calls"),
             *(
-                coordinator.hooks.register(event, self._see_turn, _LAST_OF_ALL, f"{name} {event}")
+                coordinator.hooks.register(event, self._on_turn, _RUNS_LAST, f"{name} {event}")
                 for event in (PROMPT_SUBMIT, PROVIDER_REQUEST)
             ),
         ]
 
-    async def _see_call(self, event: str, data: dict[str, Any]) -> HookResult:
+    async def _on_call(self, event: str, data: dict[str, Any]) -> HookResult:
         if _INPUTS.get() is None:
-            self._ahead[str(data.get("tool_name")), str(data.get("tool_call_id") or "")] += 1
-        return await _see_input(event, data)
+            self._announced[str(data.get("tool_name")), str(data.get("tool_call_id") or "")] += 1
+        return await _record_input(event, data)
 
-    async def _see_turn(self, event: str, data: dict[str, Any]) -> HookResult:
-        self._ahead.clear()  # calls that a person denied never came
+    async def _on_turn(self, event: str, data: dict[str, Any]) -> HookResult:
+        self._announced.clear()  # calls that a person denied never came
         return _CONTINUE
 
-    def knows_as_another(self, name: str, id: str) -> bool:
+    def has_other_tool(self, name: str, id: str) -> bool:
         """Return whether an orchestrator has announced this id for a call of another tool, which is running now."""
-        return bool(id) and any(key[1] == id and key[0] != name for key in self._ahead)
+        return bool(id) and any(key[1] == id and key[0] != name for key in self._announced)
 
     def claim(self, name: str, id: str) -> bool:
         """Return whether an orchestrator has announced this call, and use the announcement up.
 
         If either has no id, an announcement of the same tool counts.
         """
-        known = [key for key in self._ahead if key[0] == name and (key[1] in (id, "") or not id)]
-        if not known:
+        call_id = [key for key in self._announced if key[0] == name and (key[1] in (id, "") or not id)]
+        if not call_id:
             return False
-        key = max(known, key=lambda key: key[1] == id)
-        self._ahead[key] -= 1
-        if not self._ahead[key]:
-            del self._ahead[key]
+        key = max(call_id, key=lambda key: key[1] == id)
+        self._announced[key] -= 1
+        if not self._announced[key]:
+            del self._announced[key]
         return True
 
-    def end(self) -> None:
+    def unregister(self) -> None:
         for unregister in self._unregister:
             unregister()
 
 
-async def _see_input(event: str, data: dict[str, Any]) -> HookResult:
+async def _record_input(event: str, data: dict[str, Any]) -> HookResult:
     if (inputs := _INPUTS.get()) is not None:
         inputs.append(data.get("tool_input"))
     return _CONTINUE
 
 
-async def _telling_hooks(
+async def _run_with_hooks(
     coordinator: ModuleCoordinator,
     name: str,
     id: str,
@@ -316,9 +330,9 @@ async def _telling_hooks(
     They are notified of its end.
     """
     data = {"tool_name": name, "tool_call_id": id, "tool_input": input}
-    said, inputs = await _emit(coordinator, TOOL_PRE, data)
-    if said.action == "deny" or not inputs:  # there are none after the clean-up of the module
-        reason = f"Denied by a hook: {said.reason or 'it gives no reason'}. Nothing was run."
+    decision, inputs = await _emit(coordinator, TOOL_PRE, data)
+    if decision.action == "deny" or not inputs:  # there are none after the clean-up of the module
+        reason = f"Denied by a hook: {decision.reason or 'no reason given'}. Nothing was run."
         result = ToolResult(error=reason, status="denied", executed=False)
     else:
         data["tool_input"] = inputs[-1]
@@ -330,7 +344,7 @@ async def _telling_hooks(
     if result.status == "suspended":  # it has not ended
         return result
     if result.success:
-        await _emit(coordinator, TOOL_POST, data | {"result": _their_result(result).model_dump(mode="json")})
+        await _emit(coordinator, TOOL_POST, data | {"result": _to_their_result(result).model_dump(mode="json")})
     else:
         await _emit(coordinator, TOOL_ERROR, data | {"error": {"type": result.status, "msg": result.text}})
     return result
@@ -341,63 +355,63 @@ async def _emit(coordinator: ModuleCoordinator, event: str, data: dict[str, Any]
     inputs: list[Any] = []
     token = _INPUTS.set(inputs)
     try:
-        said = await coordinator.hooks.emit(event, data)
+        decision = await coordinator.hooks.emit(event, data)
     finally:
         _INPUTS.reset(token)
-    return await coordinator.process_hook_result(said, event, str(data["tool_name"])), inputs
+    return await coordinator.process_hook_result(decision, event, str(data["tool_name"])), inputs
 
 
-def _around_calls(coordinator: ModuleCoordinator) -> Middleware:
-    async def telling_hooks(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+def _make_hook_middleware(coordinator: ModuleCoordinator) -> Middleware:
+    async def notify_hooks(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
         sent = thaw(call.arguments)
 
         async def run(input: dict[str, Any]) -> ToolResult:
             return await next(call if input == sent else call.replace(arguments=input), context)
 
-        return await _telling_hooks(coordinator, call.name, call.id, sent, run)
+        return await _run_with_hooks(coordinator, call.name, call.id, sent, run)
 
-    return telling_hooks
+    return notify_hooks
 
 
-def _their_result(result: ToolResult) -> TheirResult:
+def _to_their_result(result: ToolResult) -> TheirResult:
     error = None if result.success else {"message": result.text, "type": result.status}
-    media = not is_text(result)
-    content = [_their_block(block) for block in result.content] if media else None
+    media = not is_text_only(result)
+    content = [_to_their_block(block) for block in result.content] if media else None
     return TheirResult(success=result.success, output=result.text, error=error, content=content)
 
 
-def _their_block(block: Block) -> dict[str, Any]:
+def _to_their_block(block: Block) -> dict[str, Any]:
     if isinstance(block, Text):
         return {"type": "text", "text": block.text}
     if block.kind == "image" and block.data is not None:
         data = base64.b64encode(block.data).decode()
         return {"type": "image", "source": {"type": "base64", "media_type": block.mime_type, "data": data}}
-    return {"type": "text", "text": f"[{block.kind} {block.uri or block.name or block.mime_type}]"}
+    return {"type": "text", "text": describe_media(block)}
 
 
-def _our_tool(name: str, theirs: Any) -> Tool:
+def _to_our_tool(name: str, theirs: Any) -> Tool:
     if not callable(execute := getattr(theirs, "execute", None)):
         raise DefinitionError(f"{theirs!r} is no tool of amplifier: it has no execute(input)")
 
     async def execute_theirs(payload: dict[str, Any]) -> Any:
-        return _our_result(await execute(payload))
+        return _to_our_result(await execute(payload))
 
     schema = getattr(theirs, "input_schema", None) or {"type": "object"}
-    made: Executable = SimpleNamespace(name=name, execute=execute_theirs, input_schema=schema)
-    return to_tool(made).replace(description=theirs.description)
+    make_call_context: Executable = SimpleNamespace(name=name, execute=execute_theirs, input_schema=schema)
+    return to_tool(make_call_context).replace(description=theirs.description)
 
 
-def _our_result(result: object) -> object:
+def _to_our_result(result: object) -> object:
     if not isinstance(result, TheirResult) or not result.content:
         return result
     return ToolResult(
         result.output,
         None if result.success else str((result.error or {}).get("message") or result.output),
-        content=[_our_block(block) for block in result.content],
+        content=[_to_our_block(block) for block in result.content],
     )
 
 
-def _our_block(block: Any) -> Block:
+def _to_our_block(block: Any) -> Block:
     if block.type == "text":
         return Text(block.text)
     return Media("image", base64.b64decode(block.source["data"]), block.source["media_type"])

@@ -32,9 +32,9 @@ def from_args_model(function: Callable[..., object], options: ToolOptions) -> Ha
     hints = read_type_hints(function)
     parameters = list(read_tool_signature(function).parameters.values())
     # A hint that is neither for the arguments nor for the context means another kind of function.
-    strange = any((get_origin(hints.get(p.name)) or hints.get(p.name)) in _DATA for p in parameters)
-    contexts = contexts_of(parameters, hints) or parameters[1:]
-    if strange or len(parameters) not in (1, 2) or len(contexts) == len(parameters):
+    has_data_hint = any((get_origin(hints.get(p.name)) or hints.get(p.name)) in _DATA for p in parameters)
+    context_parameters = find_context_parameters(parameters, hints) or parameters[1:]
+    if has_data_hint or len(parameters) not in (1, 2) or len(context_parameters) == len(parameters):
         raise DefinitionError(
             f"with a model as input_schema the function takes (args), (args, ctx) or (ctx, args), "
             f"where args is a {model.__name__}, and this one takes ({', '.join(p.name for p in parameters)})"
@@ -42,13 +42,13 @@ def from_args_model(function: Callable[..., object], options: ToolOptions) -> Ha
     return Handler(
         function=function,
         parameters=build_model_parameters(model, options),
-        call=taking_whole(function, parameters, contexts),
+        call=call_with_object(function, parameters, context_parameters),
         description=parse_docstring(get_docstring(function))[0],
         returns=hints.get("return", UNANNOTATED),
     )
 
 
-def contexts_of(
+def find_context_parameters(
     parameters: list[Parameter], hints: Mapping[str, object], others: Collection[str] = ()
 ) -> list[Parameter]:
     """Return the parameters for the context.
@@ -59,15 +59,17 @@ def contexts_of(
     return [p for p in parameters if p.name in named or is_context(hints.get(p.name))]
 
 
-def taking_whole(function: Callable[..., Any], parameters: list[Parameter], contexts: list[Parameter]) -> Call:
+def call_with_object(
+    function: Callable[..., Any], parameters: list[Parameter], context_parameters: list[Parameter]
+) -> Call:
     """Return the call of a function that takes all values as one object.
 
     The context comes before or after it or by keyword.
     """
-    if not contexts:
+    if not context_parameters:
         return lambda values, context: function(values)
-    if contexts[0] is parameters[0] and parameters[1:]:
+    if context_parameters[0] is parameters[0] and parameters[1:]:
         return lambda values, context: function(context, values)
-    if any(p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) for p in contexts):
+    if any(p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) for p in context_parameters):
         return lambda values, context: function(values, context)
-    return lambda values, context: function(values, **{p.name: context for p in contexts})
+    return lambda values, context: function(values, **{p.name: context for p in context_parameters})

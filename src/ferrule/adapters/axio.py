@@ -21,7 +21,15 @@ from axio.exceptions import HandlerError as TheirHandlerError
 from axio.permission import PermissionGuard
 from axio.tool import Tool as TheirTool
 
-from ferrule.adapters.adapter import Adapter, check_runner, context_maker, failed_outside, is_text, listed
+from ferrule.adapters.adapter import (
+    Adapter,
+    check_context_function,
+    check_runner,
+    describe_media,
+    is_text_only,
+    read_tool_list,
+    result_from_outside_error,
+)
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
@@ -53,7 +61,7 @@ def before_tools(
         DefinitionError: A tool may ask, and the runner has no approver: no call can wait in axio.
     """
     adapter = Adapter(runner, "axio", suspends=False)
-    contexts = context_maker("axio", _of_each_turn(context), lambda turn: ToolContext())
+    contexts = check_context_function("axio", _for_each_turn(context), lambda turn: ToolContext())
 
     async def answer_calls(blocks: list[ToolUseBlock], iteration: int) -> list[ToolResultBlock]:
         calls: dict[str, ToolCall] = {}
@@ -64,15 +72,15 @@ def before_tools(
         try:
             context = contexts(iteration)
             ran = await adapter.runner.run_all(calls.values(), context)
-            results = [await adapter.ended(result, context) for result in ran]
+            results = [await adapter.deny_if_waiting(result, context) for result in ran]
         except Exception as error:  # axio would show the model its text
-            results = [failed_outside(call.name, error) for call in calls.values()]
-        return [_their_result(id, result) for id, result in zip(calls, results, strict=True)]
+            results = [result_from_outside_error(call.name, error) for call in calls.values()]
+        return [_to_their_result(id, result) for id, result in zip(calls, results, strict=True)]
 
     return answer_calls
 
 
-def _of_each_turn(context: Any) -> Any:
+def _for_each_turn(context: Any) -> Any:
     if isinstance(context, ToolContext):
         return lambda turn: context
     return (lambda turn: context()) if callable(context) else context
@@ -85,7 +93,7 @@ def tools(runner: Runner) -> list[TheirTool[Any]]:
         DefinitionError: `runner` is no runner.
     """
     check_runner("axio", runner)
-    return [_model_tool(tool) for tool in runner.tools]
+    return [_to_listed_tool(tool) for tool in runner.tools]
 
 
 def from_tools(theirs: Iterable[TheirTool[Any]]) -> Toolset:
@@ -97,7 +105,7 @@ def from_tools(theirs: Iterable[TheirTool[Any]]) -> Toolset:
     Raises:
         DefinitionError: An object is no tool of axio.
     """
-    return Toolset([_our_tool(one) for one in listed("axio", theirs)])
+    return Toolset([_to_our_tool(one) for one in read_tool_list("axio", theirs)])
 
 
 def guard(theirs: PermissionGuard) -> GuardFunction:
@@ -109,7 +117,7 @@ def guard(theirs: PermissionGuard) -> GuardFunction:
     Raises:
         DefinitionError: The object is no guard of axio.
     """
-    return _guard(theirs, None)
+    return _to_our_guard(theirs, None)
 
 
 class _Listed(TheirTool[Any]):
@@ -124,33 +132,33 @@ class _Listed(TheirTool[Any]):
         super().__post_init__()
 
 
-async def _handler_of_listed(**arguments: Any) -> NoReturn:
+async def _refuse_listed_call(**arguments: Any) -> NoReturn:
     raise TheirHandlerError(
         "nothing was run: the agent has no before_tools of the runner whose tool this is; "
         "Agent(…, before_tools=ferrule.adapters.axio.before_tools(runner))"
     )
 
 
-def _model_tool(tool: Tool) -> TheirTool[Any]:
+def _to_listed_tool(tool: Tool) -> TheirTool[Any]:
     schema = MappingProxyType(thaw(tool.input_schema))
-    return _Listed(tool.wire_name, _handler_of_listed, tool.description or tool.name, schema=schema)
+    return _Listed(tool.wire_name, _refuse_listed_call, tool.description or tool.name, schema=schema)
 
 
-def _their_result(id: str, result: ToolResult) -> ToolResultBlock:
-    if is_text(result):
+def _to_their_result(id: str, result: ToolResult) -> ToolResultBlock:
+    if is_text_only(result):
         return ToolResultBlock(id, result.text, is_error=not result.success)
-    return ToolResultBlock(id, [_their_block(block) for block in result.content], is_error=not result.success)
+    return ToolResultBlock(id, [_to_their_block(block) for block in result.content], is_error=not result.success)
 
 
-def _their_block(block: Block) -> Any:
+def _to_their_block(block: Block) -> Any:
     if isinstance(block, Text):
         return TextBlock(block.text)
     if block.data is not None and block.kind in _BLOCKS:
         return _BLOCKS[block.kind](block.mime_type, block.data)
-    return TextBlock(f"[{block.kind} {block.uri or block.name or block.mime_type}]")
+    return TextBlock(describe_media(block))
 
 
-def _our_tool(theirs: object) -> Tool:
+def _to_our_tool(theirs: object) -> Tool:
     if not isinstance(theirs, TheirTool):
         raise DefinitionError(f"axio.from_tools takes tools of axio, not {theirs!r}")
     access = theirs.access
@@ -158,7 +166,7 @@ def _our_tool(theirs: object) -> Tool:
 
     async def handler(payload: dict[str, Any]) -> Any:
         try:
-            return _our_output(await bare(**payload))
+            return _to_our_output(await bare(**payload))
         except TheirHandlerError as error:
             cause = error.__cause__
             if cause is None or str(cause) != str(error):  # the author's own words; else axio's text
@@ -173,33 +181,33 @@ def _our_tool(theirs: object) -> Tool:
         handler,
         description=theirs.description,
         input_schema=theirs.input_schema,
-        guards=[_guard(one, theirs) for one in theirs.guards],
+        guards=[_to_our_guard(one, theirs) for one in theirs.guards],
         concurrency=theirs.concurrency,
         read_only=reads_only if access is not None else False,
     )
 
 
-def _our_output(value: Any) -> Any:
+def _to_our_output(value: Any) -> Any:
     if not (isinstance(value, list) and value and all(isinstance(block, ContentBlock) for block in value)):
         return value
-    return ToolResult(content=[_our_block(block) for block in value])
+    return ToolResult(content=[_to_our_block(block) for block in value])
 
 
-def _our_block(block: Any) -> Block:
+def _to_our_block(block: Any) -> Block:
     if isinstance(block, TextBlock):
         return Text(block.text)
     kind = next((kind for kind, made in _BLOCKS.items() if isinstance(block, made)), "file")
     return Media(kind, block.data, block.media_type)  # type: ignore[arg-type]
 
 
-def _guard(theirs: PermissionGuard, tool: TheirTool[Any] | None) -> GuardFunction:
+def _to_our_guard(theirs: PermissionGuard, tool: TheirTool[Any] | None) -> GuardFunction:
     if not isinstance(theirs, PermissionGuard):
         raise DefinitionError(f"axio.guard takes a guard of axio, not {theirs!r}")
 
     async def ask_guard(call: ToolCall, context: ToolContext[Any]) -> Verdict:
         running: Any = context.running_call
         try:
-            answer = await theirs(tool or _model_tool(running.tool), **thaw(call.arguments))
+            answer = await theirs(tool or _to_listed_tool(running.tool), **thaw(call.arguments))
         except TheirGuardError as error:
             return deny(str(error) or "denied")
         if not isinstance(answer, Mapping):

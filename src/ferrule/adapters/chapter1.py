@@ -8,7 +8,7 @@ See docs/coming-from.md#from-chapter-1.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -31,8 +31,10 @@ from ferrule.values.result import ToolResult
 
 __all__ = ["Context", "RegisteredTool", "ToolRegistry", "assemble_tool_pool"]
 
-_GIVEN: ContextVar[tuple[ToolContext[Any] | None, Any]] = ContextVar("ferrule.adapters.chapter1", default=(None, None))
-_PROTOCOL = ("name", "description", "input_schema", "is_read_only", "is_concurrency_safe")
+_CONTEXTS: ContextVar[tuple[ToolContext[Any] | None, Any]] = ContextVar(
+    "ferrule.adapters.chapter1", default=(None, None)
+)
+_PROTOCOL_MEMBERS = ("name", "description", "input_schema", "is_read_only", "is_concurrency_safe")
 
 
 class Context(Protocol):
@@ -70,10 +72,8 @@ class ToolRegistry:
         Raises:
             DefinitionError: The object is no tool.
         """
-        ours, tools = _our_form(tool), self.runner.tools
-        return ToolRegistry(
-            self.runner.replace(tools=tools.replace(ours) if ours.name in tools else tools.register(ours))
-        )
+        new, tools = _to_our_form(tool), self.runner.tools
+        return ToolRegistry(self.runner.replace(tools=tools.replace(new) if new.name in tools else tools.register(new)))
 
     def get(self, name: str) -> RegisteredTool:
         """Return the tool of that name, in the form that the chapter's loops call.
@@ -85,10 +85,7 @@ class ToolRegistry:
 
     def to_anthropic_tools(self) -> list[dict[str, Any]]:
         """Return the definitions for Anthropic's Messages API."""
-        return [
-            {"name": tool.wire_name, "description": tool.description, "input_schema": thaw(tool.input_schema)}
-            for tool in self.runner.tools
-        ]
+        return [{**_describe_tool(tool), "input_schema": thaw(tool.input_schema)} for tool in self.runner.tools]
 
     def to_openai_tools(self) -> list[dict[str, Any]]:
         """Return the definitions for OpenAI's Responses API.
@@ -96,15 +93,13 @@ class ToolRegistry:
         They set `strict`, because its default is the strict mode.
         """
         return [
-            {
-                "type": "function",
-                "name": tool.wire_name,
-                "description": tool.description,
-                "parameters": thaw(tool.input_schema),
-                "strict": False,
-            }
+            {"type": "function", **_describe_tool(tool), "parameters": thaw(tool.input_schema), "strict": False}
             for tool in self.runner.tools
         ]
+
+
+def _describe_tool(tool: Tool) -> dict[str, Any]:
+    return {"name": tool.wire_name, "description": tool.description}
 
 
 @dataclass(frozen=True)
@@ -141,8 +136,8 @@ class RegisteredTool:
             One result in every case: `output`, `error` and `duration_ms`, as in the chapter. If a middleware made the
                 model's text differ from the output's, the output is that text.
         """
-        with _with_given(context) as ours:
-            result = await self._runner.run(ToolCall("", self.name, payload), ours)
+        with _pass_context(context) as context:
+            result = await self._runner.run(ToolCall("", self.name, payload), context)
         if not result.success or ToolResult(result.output).text == result.text:
             return result
         return result.replace(output=result.text)
@@ -155,8 +150,8 @@ class RegisteredTool:
         Raises:
             PermissionError: A guard denies; or one asks, and the runner has no approver.
         """
-        with _with_given(context) as ours:
-            decision = await self._runner.decide(ToolCall("", self.name, payload), ours)
+        with _pass_context(context) as context:
+            decision = await self._runner.decide(ToolCall("", self.name, payload), context)
         asks_nobody = decision.kind == "ask" and self._runner.approve is None
         if asks_nobody or (decision.kind == "deny" and decision.rule is not None):
             raise PermissionError(decision.reason)
@@ -170,54 +165,54 @@ class RegisteredTool:
         return self._tool.parallel is True
 
 
-def _our_context(given: Context | ToolContext[Any] | None) -> ToolContext[Any]:
-    if given is None or isinstance(given, ToolContext):
-        return given or ToolContext()
+def _to_our_context(original: Context | ToolContext[Any] | None) -> ToolContext[Any]:
+    if original is None or isinstance(original, ToolContext):
+        return original or ToolContext()
     try:
-        return ToolContext(working_directory=given.working_directory, session=given.session_id)
+        return ToolContext(working_directory=original.working_directory, session=original.session_id)
     except AttributeError as error:
-        raise DefinitionError(f"a context has a working_directory and a session_id, and {given!r}: {error}") from None
+        raise DefinitionError(
+            f"a context must have a working_directory and a session_id, not {original!r}: {error}"
+        ) from None
 
 
 @contextmanager
-def _with_given(given: Context | ToolContext[Any] | None) -> Iterator[ToolContext[Any]]:
+def _pass_context(original: Context | ToolContext[Any] | None) -> Iterator[ToolContext[Any]]:
     """Provide our context. Meanwhile, tools of the chapter's protocol get the original one."""
-    ours = _our_context(given)
-    token = _GIVEN.set((ours, given))
+    context = _to_our_context(original)
+    token = _CONTEXTS.set((context, original))
     try:
-        yield ours
+        yield context
     finally:
-        _GIVEN.reset(token)
+        _CONTEXTS.reset(token)
 
 
-def _their_context(context: ToolContext[Any]) -> object:
-    ours, given = _GIVEN.get((None, None))
-    return context if ours is None or given is None or ours.fields[:3] != context.fields[:3] else given
+def _to_their_context(context: ToolContext[Any]) -> object:
+    ours, original = _CONTEXTS.get()
+    return context if ours is None or original is None or ours.fields[:3] != context.fields[:3] else original
 
 
-def _our_form(thing: ToolForm) -> Tool:
-    if isinstance(thing, Tool | Mapping | type) or not hasattr(thing, "execute"):
-        return to_tool(thing)
-    told = {key: value for key in _PROTOCOL if (value := getattr(thing, key, None)) is not None}
-    functions = {"execute": thing.execute, "check_permissions": getattr(thing, "check_permissions", None)}
-    return to_tool(_executable(told | {key: _with_theirs(one) for key, one in functions.items() if one is not None}))
+def _to_our_form(form: ToolForm) -> Tool:
+    if isinstance(form, Tool | Mapping | type) or not hasattr(form, "execute"):
+        return to_tool(form)
+    members = {key: value for key in _PROTOCOL_MEMBERS if (value := getattr(form, key, None)) is not None}
+    for key in ("execute", "check_permissions"):
+        if (function := getattr(form, key, None)) is not None:
+            members[key] = _pass_their_context(function)
+    proxy: Executable = SimpleNamespace(**members)
+    return to_tool(proxy)
 
 
-def _executable(members: dict[str, Any]) -> Executable:
-    return SimpleNamespace(**members)
-
-
-def _with_theirs(function: Callable[..., Any]) -> Callable[..., Any]:
+def _pass_their_context(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function, to be called with the caller's own context."""
     if not accepts(function, "(payload, context)"):
         return function
 
     def call(payload: Any, context: ToolContext[Any]) -> Any:
-        return function(payload, _their_context(context))
+        return function(payload, _to_their_context(context))
 
     async def await_call(payload: Any, context: ToolContext[Any]) -> Any:
-        made: Awaitable[Any] = function(payload, _their_context(context))
-        return await made
+        return await function(payload, _to_their_context(context))
 
     return await_call if is_async(function) else call
 

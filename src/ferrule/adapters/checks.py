@@ -30,7 +30,7 @@ from ferrule.values.json_text import is_same_json
 _FORMS = "check(call, context), check(handler) or check(tool, **arguments)"
 
 
-def guard_of(guard: Guard, check: Callable[..., object], tool: Tool) -> GuardFunction:
+def make_check_guard(guard: Guard, check: Callable[..., object], tool: Tool) -> GuardFunction:
     """Return the guard as a function of call and context, by the signature of its `check`.
 
     Raises:
@@ -45,20 +45,22 @@ def guard_of(guard: Guard, check: Callable[..., object], tool: Tool) -> GuardFun
     required = sum(p.default is p.empty for p in positional)
     others = [p for p in parameters if p.kind in (p.VAR_KEYWORD, p.KEYWORD_ONLY)]
     options = all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in others)
-    of_tool = positional[:1] and positional[0].name == "tool"
-    if required == 2 and options and not of_tool:
-        return _answering(check)
-    if others or of_tool:
-        return of_foreign(_of_arguments(check, guard, tool), guard)
+    takes_tool = positional[:1] and positional[0].name == "tool"
+    if required == 2 and options and not takes_tool:
+        return _accept_bools(check)
+    if others or takes_tool:
+        return make_foreign_guard(_ask_with_arguments(check, guard, tool), guard)
     if required == 1:
-        return of_foreign(_of_instance(check, guard, tool), guard)
+        return make_foreign_guard(_ask_with_instance(check, guard, tool), guard)
     raise DefinitionError(f"the guard {guard!r} must have {_FORMS}, not check{signature}")
 
 
-Asked: TypeAlias = Callable[[ToolCall, ToolContext], object]
+GuardQuestion: TypeAlias = Callable[[ToolCall, ToolContext], object]
 
 
-def of_foreign(ask: Asked, guard: Guard, kinds: tuple[type, ...] = (Decision, Mapping)) -> GuardFunction:
+def make_foreign_guard(
+    ask: GuardQuestion, guard: Guard, answer_types: tuple[type, ...] = (Decision, Mapping)
+) -> GuardFunction:
     """Return the guard of a function that was not written for Ferrule. Any exception from it denies with its text.
 
     Args:
@@ -69,7 +71,7 @@ def of_foreign(ask: Asked, guard: Guard, kinds: tuple[type, ...] = (Decision, Ma
     async def ask_guard(call: ToolCall, context: ToolContext) -> Verdict:
         try:
             answer = ask(call, context)
-            return _verdict(await answer if inspect.isawaitable(answer) else answer, kinds)
+            return _to_verdict(await answer if inspect.isawaitable(answer) else answer, answer_types)
         except GuardError:
             raise
         except Exception as error:
@@ -83,41 +85,41 @@ def of_foreign(ask: Asked, guard: Guard, kinds: tuple[type, ...] = (Decision, Ma
     return ask_guard
 
 
-def _answering(check: Callable[..., object]) -> GuardFunction:
+def _accept_bools(check: Callable[..., object]) -> GuardFunction:
     """Return the guard of a check that may answer with a bool."""
 
     def ask_guard(call: ToolCall, context: ToolContext) -> Verdict | Awaitable[Verdict]:
         answer = check(call, context)
-        return ask_later(answer) if inspect.isawaitable(answer) else _verdict(answer)
+        return ask_later(answer) if inspect.isawaitable(answer) else _to_verdict(answer)
 
     async def ask_later(answer: Awaitable[object]) -> Verdict:
-        return _verdict(await answer)
+        return _to_verdict(await answer)
 
     return ask_guard
 
 
-def _verdict(answer: object, kinds: tuple[type, ...] = (Decision, Mapping)) -> Verdict:
+def _to_verdict(answer: object, answer_types: tuple[type, ...] = (Decision, Mapping)) -> Verdict:
     if answer is None or answer is True:
         return None
     if answer is False:
         return deny("not permitted")
-    if isinstance(answer, kinds):
+    if isinstance(answer, answer_types):
         return answer  # type: ignore[return-value]
     return deny(
-        f"a check answered with {type(answer).__name__}, and has to answer True, None or allow() where it has no "
-        "objection, else False, deny(reason) or ask(reason)"
+        f"a check must return True, None or allow() to permit a call, or False, deny(reason) or ask(reason); it "
+        f"returned {type(answer).__name__}"
     )
 
 
-def _of_arguments(check: Callable[..., object], guard: Guard, tool: Tool) -> Asked:
-    function, given = (check.__func__, (guard, tool)) if inspect.ismethod(check) else (check, (tool,))
+def _ask_with_arguments(check: Callable[..., object], guard: Guard, tool: Tool) -> GuardQuestion:
+    function, leading = (check.__func__, (guard, tool)) if inspect.ismethod(check) else (check, (tool,))
     names = tool.handling.parameters.schema.get("properties", {})
     try:
-        read_signature(function).bind(*given, **dict.fromkeys(names))
+        read_signature(function).bind(*leading, **dict.fromkeys(names))
     except TypeError as error:
         raise DefinitionError(
-            f"the guard {guard!r} has check{read_signature(check)}, which cannot be given the arguments of "
-            f"{tool.name!r}: {error}; write check(self, tool, /, **arguments)"
+            f"the guard {guard!r} has check{read_signature(check)}, which does not fit the arguments of {tool.name!r}: "
+            f"{error}; write check(self, tool, /, **arguments)"
         ) from None
     ask_tool: Callable[..., object] = guard if _takes_tool(guard) else check  # type: ignore[assignment]
     return lambda call, context: ask_tool(tool, **thaw(call.arguments))
@@ -129,12 +131,12 @@ def _takes_tool(guard: Guard) -> bool:
     return inspect.isfunction(entry) and [*read_signature(entry).parameters][1:2] == ["tool"]
 
 
-def _of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -> Asked:
+def _ask_with_instance(check: Callable[..., object], guard: Guard, tool: Tool) -> GuardQuestion:
     handling: Handler = tool.handling
     if not handling.makes_instance:
         raise DefinitionError(
-            f"the guard {guard!r} wants a handler's instance, and {tool.name!r} is no handler class; "
-            "give it check(call, context)"
+            f"the guard {guard!r} needs an instance of a handler class, and {tool.name!r} is none; write "
+            "check(call, context)"
         )
 
     parameters = handling.parameters

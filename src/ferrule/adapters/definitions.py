@@ -9,8 +9,8 @@ from typing import Any, Unpack, cast
 
 from pydantic import BaseModel
 
-from ferrule.adapters.checks import of_foreign
-from ferrule.adapters.shapes import options_of
+from ferrule.adapters.checks import make_foreign_guard
+from ferrule.adapters.shapes import read_options
 from ferrule.definition.decorator import tool
 from ferrule.definition.handler import Handler
 from ferrule.definition.options import OPTIONS, ToolOptions, accepts, check_callable, refuse_unknown, wrong_option
@@ -26,15 +26,15 @@ from ferrule.values.result import ToolResult
 _OWN_KEYS = ("name", "execute", "check_permissions", "is_read_only", "is_concurrency_safe")
 _KEYS = (*_OWN_KEYS, *(key for key in OPTIONS if key not in {"read_only", "parallel"}))
 """The keys of a definition: the options of a tool, except those with another name there."""
-_DESCRIBING = (
+_DESCRIPTION_KEYS = (
     *("name", "description", "input_schema", "output_schema", "examples", "metadata", "provider"),
     "check_permissions",
 )
 """The keys of a definition for a handler that is not its own: none about the handler's effects on the world."""
 _KEYS_OF_OBJECTS = (*_OWN_KEYS, "description", "input_schema")
-_FOREIGN = ("invoke", "on_invoke_tool", "forward", "run")
+_FOREIGN_METHODS = ("invoke", "on_invoke_tool", "forward", "run")
 """The methods that run a tool of LangChain, OpenAI Agents, smolagents and others."""
-_WRAPPED = (
+_WRAP_HINT = (
     "wrap it with build_tool({'name': …, 'description': …, 'input_schema': …}, handler), where handler(payload) calls "
     "that, or give the function that it was made of"
 )
@@ -62,85 +62,77 @@ def from_definition(
         definition = definition.model_dump(by_alias=True, exclude_none=True)
     if not isinstance(definition, Mapping):
         raise DefinitionError(f"build_tool(definition, handler) takes a definition as a dict, not {definition!r}")
-    said = options_of(definition)
-    functions = [key for key in said.keys() - {*_KEYS} if callable(said[key])]
-    if functions and handler is None:
-        raise DefinitionError(
-            f"build_tool: a definition takes no function as {functions[0]!r}; take it out, and give it as the handler: "
-            "build_tool(definition, handler)"
-        )
-    refuse_unknown(said, _KEYS, "build_tool")
-    if "name" not in said:
+    given = read_options(definition)
+    refuse_unknown(given, _KEYS, "build_tool")
+    if "name" not in given:
         raise DefinitionError("build_tool: the definition has no 'name'")
-    given: dict[str, Any] = said | options
+    fields: dict[str, Any] = given | options
+    about = f"build_tool: the definition of {fields['name']!r}"
     if handler is not None:
-        if "execute" in given:
-            raise DefinitionError(f"build_tool: {given['name']!r} has an 'execute' and a handler; leave one out")
-        if own := sorted(said.keys() - _DESCRIBING):
+        if "execute" in fields:
+            raise DefinitionError(f"{about} has an 'execute' beside the handler; leave one out")
+        if handler_keys := sorted(given.keys() - _DESCRIPTION_KEYS):
             raise DefinitionError(
-                f"build_tool: the definition of {given['name']!r} says {own[0]!r}, which is for the handler's author "
-                "to say: build_tool(definition, handler, read_only=…, ask=…, …)"
+                f"{about} has {handler_keys[0]!r}, which describes the handler; pass it as an option: "
+                "build_tool(definition, handler, read_only=…, ask=…, …)"
             )
-        return _built({**given, "execute": handler})
-    if "execute" not in given:
-        raise DefinitionError(
-            f"build_tool: the definition of {given['name']!r} has no 'execute', so nothing can run it; give it a "
-            "function: build_tool(definition, handler)"
-        )
-    if given.get("check_permissions") is None:
-        given.setdefault("ask", f"{given['name']} has no check_permissions")
-    return _built({"is_concurrency_safe": False, **given}).with_adapter(with_foreign_results)
+        return _build_tool({**fields, "execute": handler})
+    if "execute" not in fields:
+        raise DefinitionError(f"{about} has no 'execute'; pass a function, build_tool(definition, handler)")
+    if fields.get("check_permissions") is None:
+        fields.setdefault("ask", f"{fields['name']} has no check_permissions")
+    return _build_tool({"is_concurrency_safe": False, **fields}).with_adapter(convert_results)
 
 
-def from_object(thing: Executable) -> Tool:
+def from_object(obj: Executable) -> Tool:
     """Return a tool of any object with a `name` and an `execute(payload)` or `execute(payload, context)`.
 
     Its `description`, `input_schema`, `check_permissions`, `is_read_only` and `is_concurrency_safe` are used if
     present. No base class is needed.
     """
-    given = {key: value for key in _KEYS_OF_OBJECTS if (value := getattr(thing, key, None)) is not None}
-    return _built({"is_concurrency_safe": False, **given}).with_adapter(with_foreign_results)
+    options = {key: value for key in _KEYS_OF_OBJECTS if (value := getattr(obj, key, None)) is not None}
+    return _build_tool({"is_concurrency_safe": False, **options}).with_adapter(convert_results)
 
 
-def _built(given: dict[str, Any]) -> Tool:
+def _build_tool(options: dict[str, Any]) -> Tool:
     """Return a tool from the keys of a definition."""
-    name, execute, check = given.pop("name", ""), given.pop("execute", None), given.pop("check_permissions", None)
+    name, execute, check = options.pop("name", ""), options.pop("execute", None), options.pop("check_permissions", None)
     for key, option in (("is_read_only", "read_only"), ("is_concurrency_safe", "parallel")):
-        if key in given:
-            value = given.pop(key)
+        if key in options:
+            value = options.pop(key)
             answer = value() if callable(value) else value
             if not isinstance(answer, bool):
                 raise wrong_option(key, value, "True or False, or a function that returns it")
-            given.setdefault(option, answer)
-    if given.get("input_schema") is None:
-        given["input_schema"] = {"type": "object"}
-    made = Tool(name, execute, **given)
-    return made if check is None else made.replace(guards=(permission_guard(check), *made.guards))
+            options.setdefault(option, answer)
+    if options.get("input_schema") is None:
+        options["input_schema"] = {"type": "object"}
+    tool = Tool(name, execute, **options)
+    return tool if check is None else tool.replace(guards=(make_permission_guard(check), *tool.guards))
 
 
-def with_foreign_results(handler: Handler) -> Handler:
+def convert_results(handler: Handler) -> Handler:
     """Return the same handler, with results that may have the shape of the author's own result class."""
     call = handler.call
 
     def call_either(values: object, context: ToolContext) -> object:
         value = call(values, context)
-        return _awaited(value) if inspect.isawaitable(value) else foreign_result(value)
+        return _await_result(value) if inspect.isawaitable(value) else to_tool_result(value)
 
     return replace(handler, call=call_either)
 
 
-async def _awaited(value: Awaitable[object]) -> object:
-    return foreign_result(await value)
+async def _await_result(value: Awaitable[object]) -> object:
+    return to_tool_result(await value)
 
 
-def permission_guard(check: Callable[..., object]) -> Guard:
+def make_permission_guard(check: Callable[..., object]) -> Guard:
     """Return a guard of `check_permissions(payload, context)`, which cannot change the arguments.
 
     Raises:
         DefinitionError: It is neither a sync nor an async function of one or two arguments.
     """
     if inspect.isgeneratorfunction(check) or inspect.isasyncgenfunction(check):
-        raise wrong_option("check_permissions", check, "a function that answers, and this one yields")
+        raise wrong_option("check_permissions", check, "a function that returns its answer; this one yields")
     two = accepts(check, "(payload, context)")
     if not two:
         check_callable("(payload)")("check_permissions", check)
@@ -149,10 +141,10 @@ def permission_guard(check: Callable[..., object]) -> Guard:
         payload = dict(call.arguments)
         return check(payload, context) if two else check(payload)
 
-    return of_foreign(check_permissions, check_permissions, (Decision,))
+    return make_foreign_guard(check_permissions, check_permissions, (Decision,))
 
 
-def foreign_result(value: object) -> object:
+def to_tool_result(value: object) -> object:
     """Return a result in the author's own shape (`output`, `error`, `success`, `metadata` …) as a `ToolResult`."""
     if isinstance(value, ToolResult):
         return value
@@ -166,7 +158,7 @@ def foreign_result(value: object) -> object:
         return value
     error = _error_text(fields.get("error"))
     if error is None and fields.get("success") is False:
-        error = _error_text(fields.get("output")) or "the tool says that it failed, and no more"
+        error = _error_text(fields.get("output")) or "the tool reports a failure without a reason"
     metadata = fields.get("metadata")
     return ToolResult(fields.get("output"), error, metadata if isinstance(metadata, Mapping) else None)
 
@@ -178,30 +170,30 @@ def _error_text(error: object) -> str | None:
     return message if isinstance(message, str) else to_json_text(error)
 
 
-def tool_of(thing: object) -> Tool:
+def tool_from_object(obj: object) -> Tool:
     """Return a tool of a definition, of an object with `execute`, or of a callable.
 
     Raises:
         DefinitionError: The object is none of these, or a tool of a framework, even a callable one: only an adapter
             keeps its settings and asks its guards.
     """
-    if isinstance(thing, Mapping):
-        return from_definition(thing)
-    if (adapter := _adapter_for(thing)) is not None:
-        kind = f"{type(thing).__module__}.{type(thing).__qualname__}"
+    if isinstance(obj, Mapping):
+        return from_definition(obj)
+    if (adapter := _find_adapter(obj)) is not None:
+        kind = f"{type(obj).__module__}.{type(obj).__qualname__}"
         raise DefinitionError(f"a {kind} is of a framework: ferrule.adapters.{adapter} makes a toolset of it")
-    if hasattr(thing, "execute"):
-        return from_object(cast("Executable", thing))
-    if callable(thing):
-        return tool(thing)
+    if hasattr(obj, "execute"):
+        return from_object(cast("Executable", obj))
+    if callable(obj):
+        return tool(obj)
     raise DefinitionError(
-        f"{thing!r} is no tool: it is no function, ToolHandler, definition or object with execute()"
-        + next((f"; it has {name}(): {_WRAPPED}" for name in _FOREIGN if hasattr(thing, name)), "")
+        f"{obj!r} is no tool: it is no function, ToolHandler, definition or object with execute()"
+        + next((f"; it has {name}(): {_WRAP_HINT}" for name in _FOREIGN_METHODS if hasattr(obj, name)), "")
     )
 
 
-def _adapter_for(thing: object) -> str | None:
+def _find_adapter(obj: object) -> str | None:
     """Return the call of the adapter for an object, as text; `None` if it is from no known framework."""
-    modules = [f"{one.__module__}." for one in type(thing).__mro__]
-    found = (call for prefix, call in _ADAPTERS.items() if any(one.startswith(f"{prefix}.") for one in modules))
+    modules = [f"{cls.__module__}." for cls in type(obj).__mro__]
+    found = (call for prefix, call in _ADAPTERS.items() if any(name.startswith(f"{prefix}.") for name in modules))
     return next(found, None)

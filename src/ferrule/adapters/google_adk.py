@@ -30,7 +30,14 @@ from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.adk.tools.tool_context import ToolContext as AdkContext
 from google.genai import types
 
-from ferrule.adapters.adapter import Adapter, context_maker, listed, record_of
+from ferrule.adapters.adapter import (
+    Adapter,
+    check_context_function,
+    describe_media,
+    guess_media_kind,
+    read_tool_list,
+    record_from_result,
+)
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
@@ -44,9 +51,9 @@ from ferrule.values.frozen import thaw
 from ferrule.values.input import InputRequired
 from ferrule.values.result import ToolResult
 
-_RECORD = "ferrule"
-_ARGUMENTS = "arguments"
-_FOR_THE_CALL = frozenset(
+_RECORD_KEY = "ferrule"
+_ARGUMENTS_KEY = "arguments"
+_ACTIONS_FOR_CALL = frozenset(
     {
         "state_delta",
         "artifact_delta",
@@ -57,7 +64,7 @@ _FOR_THE_CALL = frozenset(
     }
 )
 """The fields of ADK's actions about a tool's own call. All others steer the agent."""
-_ASKED_ONCE = " A person is asked once about a call: make the call again, and they are asked about that one."
+_ASKED_ONCE_HINT = " A person is asked once about each call: make the call again, and they are asked about the new one."
 """ADK makes no second confirmation for a call that runs with the answer to its first."""
 
 
@@ -77,18 +84,18 @@ def toolset(
 
     Args:
         runner: The runner of the calls.
-        context: Make the context of a call from ADK's context; `context_of` by default.
+        context: Make the context of a call from ADK's context; `to_context` by default.
         records: The store of records until they are answered; the journal's store by default.
 
     Raises:
         DefinitionError: `runner` is no runner.
     """
     adapter = Adapter(runner, "Google ADK", suspends=True, records=records)
-    made = context_maker("Google ADK", context, context_of)
-    return _RunnerToolset([_RunnerTool(adapter, tool, made) for tool in adapter.runner.tools])
+    make_context = check_context_function("Google ADK", context, to_context)
+    return _RunnerToolset([_RunnerTool(adapter, tool, make_context) for tool in adapter.runner.tools])
 
 
-def context_of(context: AdkContext) -> ToolContext[Any]:
+def to_context(context: AdkContext) -> ToolContext[Any]:
     """Return a context with the user as principal, the session's id, and its state as deps.
 
     ADK has no place for objects.
@@ -99,16 +106,16 @@ def context_of(context: AdkContext) -> ToolContext[Any]:
 class _RunnerToolset(BaseToolset):
     def __init__(self, tools: list[BaseTool]) -> None:
         super().__init__()
-        self._made = tools
+        self._tools = tools
 
     async def get_tools(self, readonly_context: ReadonlyContext | None = None) -> list[BaseTool]:
-        return self._made
+        return self._tools
 
 
 class _RunnerTool(BaseTool):
-    def __init__(self, adapter: Adapter, tool: Tool, context_of: Callable[[AdkContext], ToolContext[Any]]) -> None:
+    def __init__(self, adapter: Adapter, tool: Tool, to_context: Callable[[AdkContext], ToolContext[Any]]) -> None:
         super().__init__(name=tool.wire_name, description=tool.description)
-        self._adapter, self._tool, self._context_of = adapter, tool, context_of
+        self._adapter, self._tool, self._to_context = adapter, tool, to_context
 
     def _get_declaration(self) -> types.FunctionDeclaration:
         schema = thaw(self._tool.input_schema)
@@ -116,24 +123,24 @@ class _RunnerTool(BaseTool):
 
     async def run_async(self, *, args: dict[str, Any], tool_context: AdkContext) -> dict[str, Any]:
         call = ToolCall(tool_context.function_call_id or "", self._tool.name, args)
-        context = self._context_of(tool_context)
+        context = self._to_context(tool_context)
         if tool_context.tool_confirmation is not None:
-            result = await self._answered(call, context, tool_context)
-            return _response(result, _ASKED_ONCE if result.pending is not None else "")
+            result = await self._answer(call, context, tool_context)
+            return _response(result, _ASKED_ONCE_HINT if result.pending is not None else "")
         result = await self._adapter.run(call, context)
         if result.pending is not None:
             tool_context.request_confirmation(hint=result.pending["reason"], payload=_payload(result))
             tool_context.actions.skip_summarization = True  # otherwise the model is asked at once what to do next
         return _response(result)
 
-    async def _answered(self, call: ToolCall, context: ToolContext[Any], tool_context: AdkContext) -> ToolResult:
+    async def _answer(self, call: ToolCall, context: ToolContext[Any], tool_context: AdkContext) -> ToolResult:
         confirmation = tool_context.tool_confirmation
-        brought = _fields(confirmation.payload)
-        record = brought.get(_RECORD)
-        if record is None and (record := await self._adapter.find(call, context)) is None:
-            record = _asked_in(tool_context).get(_RECORD)
+        payload = _fields(confirmation.payload)
+        record = payload.get(_RECORD_KEY)
+        if record is None and (record := await self._adapter.find_record(call, context)) is None:
+            record = _find_question(tool_context).get(_RECORD_KEY)
         answer: Decision | bool = confirmation.confirmed
-        edited = brought.get(_ARGUMENTS)
+        edited = payload.get(_ARGUMENTS_KEY)
         if answer and edited is not None and edited != _fields(_fields(record).get("pending")).get("arguments"):
             answer = isinstance(edited, Mapping) and allow(arguments=edited)
         return await self._adapter.answer(call, context, answer, record)
@@ -143,30 +150,30 @@ def _fields(payload: object) -> Mapping[str, Any]:
     return payload if isinstance(payload, Mapping) else {}
 
 
-def _asked_in(context: AdkContext) -> Mapping[str, Any]:
+def _find_question(context: AdkContext) -> Mapping[str, Any]:
     """Return the last question about this call in the session, whose events outlive a process."""
     for event in reversed(context.session.events):
-        if asked := event.actions.requested_tool_confirmations.get(context.function_call_id or ""):
-            return _fields(asked.payload)
+        if question := event.actions.requested_tool_confirmations.get(context.function_call_id or ""):
+            return _fields(question.payload)
     return {}
 
 
 def _payload(result: ToolResult) -> dict[str, Any]:
     """Return the data to show to a person. It comes back with the answer."""
     pending = thaw(result.pending)
-    shown = {_ARGUMENTS: pending["arguments"], _RECORD: record_of(result)}
+    shown = {_ARGUMENTS_KEY: pending["arguments"], _RECORD_KEY: record_from_result(result)}
     return {**shown, "schema": pending["schema"]} if pending["schema"] else shown
 
 
 def _response(result: ToolResult, note: str = "") -> dict[str, Any]:
-    texts = [block.text if isinstance(block, Text) else f"[{block.kind} {block.uri}]" for block in result.content]
-    parts = [_genai_part(block) for block in result.content]
-    said = "\n".join(text for text, part in zip(texts, parts, strict=True) if part is None) + note
+    texts = [block.text if isinstance(block, Text) else describe_media(block) for block in result.content]
+    parts = [_to_genai_part(block) for block in result.content]
+    text = "\n".join(text for text, part in zip(texts, parts, strict=True) if part is None) + note
     media = [part for part in parts if part is not None]
-    return {"result" if result.success else "error": said, **({"media": media} if media else {})}
+    return {"result" if result.success else "error": text, **({"media": media} if media else {})}
 
 
-def _genai_part(block: Block) -> types.Part | None:
+def _to_genai_part(block: Block) -> types.Part | None:
     """Return a block as media; `None` for a block that becomes text."""
     if isinstance(block, Text):
         return None
@@ -205,26 +212,25 @@ def from_tools(
     sessions = InMemorySessionService() if session_service is None else session_service
     if isinstance(tools, BaseToolset):
         raise DefinitionError(
-            "from_tools takes a list of tools, and a toolset of ADK gives them only when it is awaited: "
-            "from_tools(await toolset.get_tools())"
+            "from_tools takes a list of tools; for a toolset of ADK, use from_tools(await toolset.get_tools())"
         )
-    given = listed("Google ADK", tools)
-    return Toolset(_from_adk(_as_adk_tool(tool), _Invocations(app_name, sessions, services)) for tool in given)
+    invocations = _Invocations(app_name, sessions, services)
+    return Toolset(_to_our_tool(_to_adk_tool(tool), invocations) for tool in read_tool_list("Google ADK", tools))
 
 
-def _as_adk_tool(given: Any) -> BaseTool:
-    if not isinstance(given, BaseTool):
-        if not callable(given):
-            raise DefinitionError(f"from_tools takes tools of ADK and functions, not {given!r}")
-        given = FunctionTool(given)
-    if given.is_long_running:
+def _to_adk_tool(tool: Any) -> BaseTool:
+    if not isinstance(tool, BaseTool):
+        if not callable(tool):
+            raise DefinitionError(f"from_tools takes tools of ADK and functions, not {tool!r}")
+        tool = FunctionTool(tool)
+    if tool.is_long_running:
         raise DefinitionError(
-            f"{given.name!r} is a long-running tool, whose result comes after its call has ended: make it a tool with "
+            f"{tool.name!r} is a long-running tool, whose result comes after its call has ended: make it a tool with "
             "background=True, or one that returns deferred work"
         )
-    if type(given).run_async is BaseTool.run_async or given._get_declaration() is None:
-        raise DefinitionError(f"{given.name!r} runs in the model's API, not here: give it to the agent itself")
-    return given
+    if type(tool).run_async is BaseTool.run_async or tool._get_declaration() is None:
+        raise DefinitionError(f"{tool.name!r} runs in the model's API, not here: pass it to the agent")
+    return tool
 
 
 class _Invocations:
@@ -234,63 +240,67 @@ class _Invocations:
         self._app_name, self._sessions, self._services = app_name, sessions, services
 
     async def context(self, context: ToolContext[Any], call: ToolCall | None) -> AdkContext:
-        # Without a session, nothing of it is kept.
+        # Without a session, its state is not stored.
         sessions = self._sessions if context.session else InMemorySessionService()
-        made = InvocationContext(
+        invocation = InvocationContext(
             session_service=sessions,
             session=await self._session(sessions, context),
             invocation_id=str(uuid.uuid4()),
             **self._services,
         )
-        return AdkContext(invocation_context=made, function_call_id=(call and call.id) or made.invocation_id)
+        return AdkContext(
+            invocation_context=invocation, function_call_id=(call and call.id) or invocation.invocation_id
+        )
 
     async def _session(self, sessions: BaseSessionService, context: ToolContext[Any]) -> Session:
-        known = {"app_name": self._app_name, "user_id": context.principal or "user", "session_id": context.session}
-        found = await sessions.get_session(**known) if context.session else None
+        key = {"app_name": self._app_name, "user_id": context.principal or "user", "session_id": context.session}
+        found = await sessions.get_session(**key) if context.session else None
         if found is not None:
             return found
         try:
-            return await sessions.create_session(**known)
+            return await sessions.create_session(**key)
         except AlreadyExistsError:  # created by another call of this session
-            return await sessions.get_session(**known)
+            return await sessions.get_session(**key)
 
-    async def keep(self, context: AdkContext) -> None:
+    async def save_state(self, context: AdkContext) -> None:
         """Save the tool's changes to the session's state, as ADK does with the event of a result."""
         if context.actions.state_delta:
-            made = context.get_invocation_context()
-            event = Event(author="ferrule", invocation_id=made.invocation_id, actions=context.actions)
-            await made.session_service.append_event(made.session, event)
+            invocation = context.get_invocation_context()
+            event = Event(author="ferrule", invocation_id=invocation.invocation_id, actions=context.actions)
+            await invocation.session_service.append_event(invocation.session, event)
 
 
-def _from_adk(tool: BaseTool, invocations: _Invocations) -> Tool:
-    asked_about: WeakSet[Any] = WeakSet()
+def _to_our_tool(tool: BaseTool, invocations: _Invocations) -> Tool:
+    approved: WeakSet[Any] = WeakSet()
 
     async def needs_confirmation(call: ToolCall, context: ToolContext[Any]) -> Decision:
-        theirs = await invocations.context(context, call)
-        if not await tool.check_require_confirmation(thaw(call.arguments), theirs):
-            asked_about.discard(context.running_call)  # a guard may have changed the arguments since
+        adk_context = await invocations.context(context, call)
+        if not await tool.check_require_confirmation(thaw(call.arguments), adk_context):
+            approved.discard(context.running_call)  # a guard may have changed the arguments since
             return allow()
-        asked_about.add(context.running_call)
+        approved.add(context.running_call)
         return ask(f"{tool.name} needs confirmation")
 
     async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> object:
-        theirs = await invocations.context(context, context.call)
+        adk_context = await invocations.context(context, context.call)
         if context.answer is not None:
-            theirs.tool_confirmation = ToolConfirmation(confirmed=True, payload=context.answer.value.get("payload"))
-        elif (
-            context.running_call in asked_about
-        ):  # if it needs confirmation only since other calls ran, the tool asks itself
-            theirs.tool_confirmation = ToolConfirmation(confirmed=True)
-        given = await tool.run_async(args=payload, tool_context=theirs)
-        if theirs.actions.requested_auth_configs:
-            raise ToolError(f"{tool.name} asks for a credential, which nobody can give here.")
-        if asked := theirs.actions.requested_tool_confirmations.get(theirs.function_call_id):
-            schema = {"type": "object", "properties": {"payload": {"default": asked.payload}}}
-            return InputRequired(asked.hint or f"{tool.name} needs confirmation", schema)
-        if steered := _steered(theirs.actions):
-            raise ToolError(f"{tool.name} steers an agent ({steered}), and there is none here: that did not happen.")
-        await invocations.keep(theirs)
-        return _given_by_adk(tool, given)
+            adk_context.tool_confirmation = ToolConfirmation(
+                confirmed=True, payload=context.answer.value.get("payload")
+            )
+        elif context.running_call in approved:  # else the tool itself asks, if other calls made that necessary
+            adk_context.tool_confirmation = ToolConfirmation(confirmed=True)
+        result = await tool.run_async(args=payload, tool_context=adk_context)
+        if adk_context.actions.requested_auth_configs:
+            raise ToolError(f"{tool.name} asks for a credential, and nobody can provide one here.")
+        if question := adk_context.actions.requested_tool_confirmations.get(adk_context.function_call_id):
+            schema = {"type": "object", "properties": {"payload": {"default": question.payload}}}
+            return InputRequired(question.hint or f"{tool.name} needs confirmation", schema)
+        if steered := _describe_steering(adk_context.actions):
+            raise ToolError(
+                f"{tool.name} steers an agent ({steered}), and there is no agent here: that did not happen."
+            )
+        await invocations.save_state(adk_context)
+        return _result_from_adk(tool, result)
 
     declared = tool._get_declaration()
     schema = declared.parameters_json_schema
@@ -312,39 +322,37 @@ def _may_need_confirmation(tool: BaseTool) -> bool:
     return getattr(tool, "_require_confirmation", True) is not False
 
 
-def _steered(actions: EventActions) -> str:
+def _describe_steering(actions: EventActions) -> str:
     """Return the tool's requests to the agent above it, for example to hand over to another one."""
-    asked = {name: getattr(actions, name) for name in EventActions.model_fields if name not in _FOR_THE_CALL}
-    return ", ".join(name for name, value in asked.items() if value not in (None, False))
+    requests = {name: getattr(actions, name) for name in EventActions.model_fields if name not in _ACTIONS_FOR_CALL}
+    return ", ".join(name for name, value in requests.items() if value not in (None, False))
 
 
-def _given_by_adk(tool: BaseTool, given: Any) -> object:
-    if isinstance(given, Mapping) and given.get("error"):
-        error = given["error"]
-        raise ToolError(error if isinstance(error, str) else to_json_text(error))
+def _result_from_adk(tool: BaseTool, result: Any) -> object:
+    if isinstance(result, Mapping) and result.get("error"):
+        raise ToolError(_to_text(result["error"]))
     media: list[Media] = []
-    rest = _without_media(given, media)
+    rest = _extract_media(result, media)
     # ADK's own tools report failures in other forms to its telemetry, for example an MCP server's `isError`.
-    if (is_error := getattr(tool, "_detect_error_in_response", None)) and is_error(given):
-        raise ToolError(rest if isinstance(rest, str) else to_json_text(rest))
-    return (
-        ToolResult(rest, content=[Text(rest if isinstance(rest, str) else to_json_text(rest)), *media])
-        if media
-        else given
-    )
+    if (is_error := getattr(tool, "_detect_error_in_response", None)) and is_error(result):
+        raise ToolError(_to_text(rest))
+    return ToolResult(rest, content=[Text(_to_text(rest)), *media]) if media else result
 
 
-def _without_media(value: Any, media: list[Media]) -> Any:
+def _to_text(value: Any) -> str:
+    return value if isinstance(value, str) else to_json_text(value)
+
+
+def _extract_media(value: Any, media: list[Media]) -> Any:
     """Return the value without the media in it, and add these to `media`."""
     if isinstance(value, types.Part | types.FunctionResponsePart) and (found := value.inline_data or value.file_data):
-        media.append(_as_media(found))
+        media.append(_to_media(found))
         return f"[{found.mime_type}]"
     if isinstance(value, Mapping):
-        return {key: _without_media(item, media) for key, item in value.items()}
-    return [_without_media(item, media) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _extract_media(item, media) for key, item in value.items()}
+    return [_extract_media(item, media) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _as_media(found: Any) -> Media:
-    kind = found.mime_type.partition("/")[0]
+def _to_media(found: Any) -> Media:
     uri = getattr(found, "file_uri", None)
-    return Media(kind if kind in ("image", "audio") else "file", getattr(found, "data", None), found.mime_type, uri)
+    return Media(guess_media_kind(found.mime_type), getattr(found, "data", None), found.mime_type, uri)

@@ -40,13 +40,14 @@ from pydantic import ValidationError as TheirValidationError
 
 from ferrule.adapters.adapter import (
     Adapter,
-    context_maker,
-    failed_outside,
-    id_of,
-    is_record_of,
-    is_text,
-    listed,
-    record_of,
+    check_context_function,
+    describe_media,
+    is_matching_record,
+    is_text_only,
+    make_call_id,
+    read_tool_list,
+    record_from_result,
+    result_from_outside_error,
 )
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
@@ -63,8 +64,7 @@ from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
 _OURS = "ferrule"
-_OF_MESSAGES = ("content", "tool_call_id", "name", "status", "artifact")
-_DECISIONS = ("approve", "edit", "reject", "respond")
+_DECISION_TYPES = ("approve", "edit", "reject", "respond")
 _INTERRUPTS = "__pregel_scratchpad"
 """The key under which `interrupt` finds the answers in the configuration. Outside of a graph it raises a `KeyError`
 with this key.
@@ -86,18 +86,18 @@ def tools(
     """Return the runner's tools, for `create_agent(tools=…)` or a `ToolNode`.
 
     Args:
-        context: Make the context of the calls from the graph's runtime; `context_of` by default.
+        context: Make the context of the calls from the graph's runtime; `to_context` by default.
         records: The store of the records of suspended calls; the journal's store by default.
 
     Raises:
         DefinitionError: `runner` is no runner.
     """
     adapter = Adapter(runner, "LangChain", suspends=True, records=records)
-    made = context_maker("LangChain", context, context_of)
-    return [_their_tool(adapter, tool, made) for tool in runner.tools]
+    make_context = check_context_function("LangChain", context, to_context)
+    return [_to_their_tool(adapter, tool, make_context) for tool in runner.tools]
 
 
-def context_of(runtime: Runtime[Any]) -> ToolContext[Any]:
+def to_context(runtime: Runtime[Any]) -> ToolContext[Any]:
     """Return a context from the graph's runtime.
 
     It has the thread as session, the graph's `context` as `deps`, and the user of a LangGraph server as principal.
@@ -116,7 +116,7 @@ class RunnerTool(BaseTool):
 
     _adapter: Adapter = PrivateAttr()
     _tool: Tool = PrivateAttr()
-    _context_of: Callable[[Runtime[Any]], ToolContext[Any]] = PrivateAttr()
+    _to_context: Callable[[Runtime[Any]], ToolContext[Any]] = PrivateAttr()
 
     def _to_args_and_kwargs(self, tool_input: Any, tool_call_id: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
         # No keywords for `_arun`: LangChain would remove those with the names `config` or `run_manager`.
@@ -124,7 +124,7 @@ class RunnerTool(BaseTool):
 
     async def arun(self, *given: Any, **options: Any) -> Any:
         # It counts from here on, before any callback is awaited, so the calls of one message are all known at once.
-        async with _in_execution(_runtime()):
+        async with _enter_execution(_get_runtime()):
             return await super().arun(*given, **options)
 
     async def _arun(self, arguments: Any, call_id: str | None, /) -> Any:
@@ -132,7 +132,7 @@ class RunnerTool(BaseTool):
 
     def _run(self, arguments: Any, call_id: str | None, /) -> Any:
         async def call() -> Any:
-            async with _in_execution(_runtime()):
+            async with _enter_execution(_get_runtime()):
                 return await self._call(arguments, call_id)
 
         return run_on_loop(self._adapter.runner.loop_for_sync(), call)
@@ -147,39 +147,35 @@ class RunnerTool(BaseTool):
         except (GraphBubbleUp, ToolException):
             raise
         except Exception as error:  # a `ToolNode`, or a retrying middleware, may show the model its text
-            return self._returned(failed_outside(self._tool.name, error), call_id)
+            return self._to_their_result(result_from_outside_error(self._tool.name, error), call_id)
 
     async def _run_or_answer(self, arguments: Any, call_id: str | None) -> Any:
-        execution, runtime = _execution(), _runtime() or Runtime()
-        known = id_of(call_id, () if self._tool.read_only is True else _answered())
-        call, context = ToolCall(known, self._tool.name, arguments), self._context(runtime)
+        execution, runtime = _get_execution(), _get_runtime() or Runtime()
+        key = make_call_id(call_id, () if self._tool.read_only is True else _list_answered_ids())
+        call, context = ToolCall(key, self._tool.name, arguments), self._make_call_context(runtime)
 
-        async def tell(done: float, total: float | None, message: str | None) -> None:
+        async def on_progress(done: float, total: float | None, message: str | None) -> None:
             step = {"type": "tool_progress", "tool_call_id": call_id, "name": self.name}
             runtime.stream_writer({**step, "done": done, "total": total, "message": message})
 
-        record = None if execution is None else await self._adapter.find(call, context)
-        if execution is not None and record is not None and (message := execution.message_in(record)) is not None:
-            return message
-        result, said = None, None
+        record = None if execution is None else await self._adapter.find_record(call, context)
+        result, answer = None, None
         if record is None:
-            begin = self._adapter.run if execution is None or not self._was_asked_about() else self._adapter.ask_again
-            with _no_answers():
-                result = await begin(call, context, tell)
+            is_new = execution is None or not self._has_possible_answer()
+            with _hide_answers():
+                start = self._adapter.run if is_new else self._adapter.ask_again
+                result = await start(call, context, on_progress)
         while execution is not None and (result is None or result.pending is not None):
-            shown = record if result is None else record_of(result)
-            question = _Question(self._adapter, self.name, call, context, shown, after=said.place if said else -1)
-            said = await execution.answer_to(question)
-            with _no_answers():
-                result = await self._adapter.answer(call, context, said.answer, said.record, tell)
+            record = record if result is None else record_from_result(result)
+            question = _Question(self._adapter, self.name, call, context, record, after=answer.place if answer else -1)
+            answer = await execution.find_answer(question)
+            with _hide_answers():
+                result = await self._adapter.answer(call, context, answer.decision, answer.record, on_progress)
         assert result is not None
-        instead = said.instead if said is not None and result.status == "denied" else None
-        message = self._returned(result, call_id, instead)
-        if execution is not None and said is not None and isinstance(message, ToolMessage):
-            await self._adapter.note(call, context, execution.with_message(shown, message, said.place))
-        return message
+        instead = answer.instead if answer is not None and result.status == "denied" else None
+        return self._to_their_result(result, call_id, instead)
 
-    def _returned(self, result: ToolResult, call_id: str | None, instead: str | None = None) -> Any:
+    def _to_their_result(self, result: ToolResult, call_id: str | None, instead: str | None = None) -> Any:
         """Return the message of a result, with `instead` as its text for the model.
 
         If the tool was called as a function, and not with a model's call, return the content.
@@ -190,40 +186,40 @@ class RunnerTool(BaseTool):
         if call_id is None:
             if not result.success:
                 raise ToolException(result.text)
-            return _their_content(result)
+            return _to_their_content(result)
         return ToolMessage(
-            _their_content(result) if instead is None else instead,
+            _to_their_content(result) if instead is None else instead,
             tool_call_id=call_id,
             name=self.name,
             status="success" if result.success or instead is not None else "error",
-            artifact=_artifact(result),
+            artifact=_make_artifact(result),
         )
 
-    def _was_asked_about(self) -> bool:
+    def _has_possible_answer(self) -> bool:
         """Return whether this call without a record may have been asked about before: its task has answers.
 
         A `ToolNode` may run several calls in one task, and another of them may be the one asked about. In that case a
         changing call has its result in the journal, and others run again with each answer.
         """
-        return _has_answers() and (self._tool.read_only is not True or _is_alone())
+        return _has_answer() and (self._tool.read_only is not True or _is_alone())
 
-    def _context(self, runtime: Runtime[Any]) -> ToolContext[Any]:
-        context = self._context_of(runtime)
+    def _make_call_context(self, runtime: Runtime[Any]) -> ToolContext[Any]:
+        context = self._to_context(runtime)
         if context.session is None and runtime.execution_info is not None:
             return context.replace(session=runtime.execution_info.thread_id)  # without one, no answer finds its record
         return context
 
 
-def _their_tool(adapter: Adapter, tool: Tool, context_of: Callable[[Runtime[Any]], ToolContext[Any]]) -> RunnerTool:
+def _to_their_tool(adapter: Adapter, tool: Tool, to_context: Callable[[Runtime[Any]], ToolContext[Any]]) -> RunnerTool:
     schema = {"properties": {}, **thaw(tool.input_schema)}  # `BaseTool.args` reads them
-    made = RunnerTool(
+    runner_tool = RunnerTool(
         name=tool.wire_name, description=tool.description, args_schema=schema, metadata={_OURS: tool.name}
     )
-    made._adapter, made._tool, made._context_of = adapter, tool, context_of
-    return made
+    runner_tool._adapter, runner_tool._tool, runner_tool._to_context = adapter, tool, to_context
+    return runner_tool
 
 
-def _runtime() -> Runtime[Any] | None:
+def _get_runtime() -> Runtime[Any] | None:
     """Return the runtime of the graph; `None` outside one."""
     try:
         return get_runtime()
@@ -232,18 +228,18 @@ def _runtime() -> Runtime[Any] | None:
 
 
 @contextmanager
-def _no_answers() -> Iterator[None]:
+def _hide_answers() -> Iterator[None]:
     """Hide the node's answers from an `interrupt` of a handler, or of a graph that it runs.
 
     The answers belong to the questions of the node's calls. LangGraph matches answers by their order, so such an
     interrupt is counted apart.
     """
     config = var_child_runnable_config.get()
-    theirs = None if config is None else config.get("configurable", {}).get(_INTERRUPTS)
-    if config is None or theirs is None:
+    tool = None if config is None else config.get("configurable", {}).get(_INTERRUPTS)
+    if config is None or tool is None:
         yield
         return
-    empty = replace(theirs, resume=[], get_null_resume=lambda consume: None, interrupt_counter=count().__next__)
+    empty = replace(tool, resume=[], get_null_resume=lambda consume: None, interrupt_counter=count().__next__)
     token = var_child_runnable_config.set({**config, "configurable": {**config["configurable"], _INTERRUPTS: empty}})
     try:
         yield
@@ -251,10 +247,10 @@ def _no_answers() -> Iterator[None]:
         var_child_runnable_config.reset(token)
 
 
-def _has_answers() -> bool:
+def _has_answer() -> bool:
     """Return whether the current task has an answer, without using it up."""
-    theirs = get_config()["configurable"].get(_INTERRUPTS)
-    return theirs is not None and (bool(theirs.resume) or theirs.get_null_resume(False) is not None)
+    tool = get_config()["configurable"].get(_INTERRUPTS)
+    return tool is not None and (bool(tool.resume) or tool.get_null_resume(False) is not None)
 
 
 def _is_alone() -> bool:
@@ -262,7 +258,7 @@ def _is_alone() -> bool:
     return bool(get_config().get("metadata", {}).get("langgraph_path", ("",))[0] == _SENT_TASK)
 
 
-def _answered() -> list[str]:
+def _list_answered_ids() -> list[str]:
     """Return the ids of the successful calls in the state of the graph, read in the way of a `ToolNode`.
 
     They are the same in each run of a node, while the id of its task changes if a checkpoint was lost.
@@ -282,18 +278,18 @@ def _is_done(message: ToolMessage) -> bool:
     return isinstance(message.artifact, dict) and message.artifact.get("status") == "ok"
 
 
-def _artifact(result: ToolResult) -> dict[str, Any]:
+def _make_artifact(result: ToolResult) -> dict[str, Any]:
     """Return the message's data for the program, hidden from the model."""
     return {"status": result.status, "metadata": to_jsonable(dict(result.metadata))}
 
 
-def _their_content(result: ToolResult) -> str | list[str | dict[str, Any]]:
-    if is_text(result):
+def _to_their_content(result: ToolResult) -> str | list[str | dict[str, Any]]:
+    if is_text_only(result):
         return result.text
-    return [_their_block(block) for block in result.content]
+    return [_to_their_block(block) for block in result.content]
 
 
-def _their_block(block: Text | Media) -> dict[str, Any]:
+def _to_their_block(block: Text | Media) -> dict[str, Any]:
     if isinstance(block, Text):
         return {"type": "text", "text": block.text}
     kind = "image" if block.kind == "image" else "file"  # a `ToolNode` makes text of other types
@@ -302,24 +298,24 @@ def _their_block(block: Text | Media) -> dict[str, Any]:
         return {"type": kind, "base64": data, "mime_type": block.mime_type}
     if block.fetch and block.uri:
         return {"type": kind, "url": block.uri, "mime_type": block.mime_type}
-    return {"type": "text", "text": f"[{block.kind} {block.uri}]"}
+    return {"type": "text", "text": describe_media(block)}
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _AnswerGiven:
+class _PersonAnswer:
     """A person's answer about a call.
 
     Attributes:
-        answer: The argument for `Adapter.answer`.
+        decision: The argument for `Adapter.answer`.
         place: Its place among the answers of its node's run.
         record: The record that came with the answer.
         instead: The person's text for the model, in place of the result.
     """
 
-    answer: Decision | bool | ToolResult
+    decision: Decision | bool | ToolResult
     place: int
     record: Any = None
     instead: str | None = None
@@ -333,7 +329,7 @@ class _Question:
         record: The record to resume it. If it was asked before, `record["asked"]` has the place.
         after: The place of its previous answer.
         arrived: Its number among the calls of its node: they are asked about in the order of the message.
-        woken: The future that ends its wait. The calls of one node may belong to two runners, each on a loop of its
+        future: The future that ends its wait. The calls of one node may belong to two runners, each on a loop of its
             own.
     """
 
@@ -344,9 +340,9 @@ class _Question:
     record: Any
     after: int
     arrived: int = field(default_factory=lambda: _ARRIVED.get())
-    woken: Future[None] = field(default_factory=Future)
+    future: Future[None] = field(default_factory=Future)
 
-    def said(self, value: Any, index: int, count: int, place: int) -> _AnswerGiven | None:
+    def parse_answer(self, value: Any, index: int, count: int, place: int) -> _PersonAnswer | None:
         """Return the answer in a value for this call, which was asked about at `index` among `count`.
 
         Returns `None` if the value cannot be read.
@@ -354,24 +350,23 @@ class _Question:
         decisions = value.get("decisions", [value] if count == 1 else None) if isinstance(value, Mapping) else [value]
         if not isinstance(decisions, list) or len(decisions) != count:
             return None
-        record = next(iter(_brought(value)[index:]), None)
-        one, works = decisions[index], self.record["pending"]["kind"] == "work"
-        if isinstance(one, bool):
-            one = {"type": "approve" if one else "reject"}
-        match one:
+        record = next(iter(_read_records(value)[index:]), None)
+        decision, is_work = decisions[index], self.record["pending"]["kind"] == "work"
+        if isinstance(decision, bool):
+            decision = {"type": "approve" if decision else "reject"}
+        match decision:
             case {"type": "approve"}:
-                return _AnswerGiven(True, place, record)
-            case {"type": "edit", "edited_action": {"name": self.name, "args": dict(arguments)}} if not works:
-                return _AnswerGiven(allow(arguments), place, record)
+                return _PersonAnswer(True, place, record)
+            case {"type": "edit", "edited_action": {"name": self.name, "args": dict(arguments)}} if not is_work:
+                return _PersonAnswer(allow(arguments), place, record)
             case {"type": "reject"}:
-                why = one.get("message")
-                return _AnswerGiven(
-                    deny(why) if isinstance(why, str) and why.strip() and not works else False, place, record
-                )
+                reason = decision.get("message")
+                has_reason = isinstance(reason, str) and reason.strip() and not is_work
+                return _PersonAnswer(deny(reason) if has_reason else False, place, record)
             case {"type": "respond", "message": str(text)} if text.strip():
-                if works:
-                    return _AnswerGiven(ToolResult(text), place, record)
-                return _AnswerGiven(deny(text), place, record, instead=text)
+                if is_work:
+                    return _PersonAnswer(ToolResult(text), place, record)
+                return _PersonAnswer(deny(text), place, record, instead=text)
         return None
 
 
@@ -392,35 +387,13 @@ class _Execution:
         self._running = 0
         self._arrived = 0
         self._answers: list[Any] = []
-        self._waiting: list[_Question] = []
+        self._questions: list[_Question] = []
         self._raised: GraphInterrupt | None = None
-
-    def with_message(self, record: Any, message: ToolMessage, place: int) -> Any:
-        """Return the record with the call's outcome by the answer in that place.
-
-        Its node may run again, for the answer to another call.
-        """
-        came = {name: getattr(message, name) for name in _OF_MESSAGES}
-        return {**record, "came": {"task": self.task, "place": place, "message": came}}
-
-    def message_in(self, record: Any) -> ToolMessage | None:
-        """Return the call's outcome from an earlier run of this node, or None.
-
-        Its answer is read again, to keep the order.
-        """
-        came = record.get("came")
-        if came is None or came["task"] != self.task:
-            return None
-        try:
-            self._answer_at(came["place"])
-        except GraphInterrupt:
-            return None
-        return ToolMessage(**came["message"])
 
     @property
     def is_idle(self) -> bool:
         with self._lock:
-            return not self._running and not self._waiting
+            return not self._running and not self._questions
 
     def enter(self) -> int:
         """Count a call that runs here, and return its number in the node."""
@@ -435,50 +408,50 @@ class _Execution:
             self._running -= 1
         await self._ask_when_all_wait()
 
-    async def answer_to(self, question: _Question) -> _AnswerGiven:
+    async def find_answer(self, question: _Question) -> _PersonAnswer:
         """Return the person's answer.
 
         Raises:
             GraphInterrupt: There is no answer yet, and all calls have ended or wait.
         """
         try:
-            return self._said_before(question)
+            return self._find_earlier_answer(question)
         except GraphInterrupt:
             with self._lock:
-                self._waiting.append(question)
+                self._questions.append(question)
         try:
             await self.leave()
-            await asyncio.wrap_future(question.woken)
+            await asyncio.wrap_future(question.future)
         finally:
             with self._lock:
                 self._running += 1
-                if question in self._waiting:
-                    self._waiting.remove(question)
-        raise AssertionError("a question that was asked ends by an interrupt")
+                if question in self._questions:
+                    self._questions.remove(question)
+        raise AssertionError("a question always ends by an interrupt")
 
-    def _said_before(self, question: _Question) -> _AnswerGiven:
+    def _find_earlier_answer(self, question: _Question) -> _PersonAnswer:
         asked = question.record.get("asked")
         if asked is not None and asked["task"] == self.task:
             place = asked["place"]
-            said = question.said(self._answer_at(place), asked["index"], asked["count"], place)
-            if said is not None:
-                return said
+            answer = question.parse_answer(self._read_answer(place), asked["index"], asked["count"], place)
+            if answer is not None:
+                return answer
             log.warning(
-                "an answer about a call of tool %r is none, and the person is asked again: "
-                "Command(resume={'decisions': [{'type': 'approve'}]}) is one, with a decision for each action request",
+                "the answer about a call of tool %r cannot be read, and the person is asked again. Expected: "
+                "Command(resume={'decisions': [{'type': 'approve'}]}), with one decision for each action request",
                 question.call.name,
             )
         place = question.after + 1
         while True:
-            value = self._answer_at(place)
-            brought = _brought(value)
-            for index, record in enumerate(brought):
-                said = question.said(value, index, len(brought), place)
-                if said is not None and is_record_of(record, question.call, question.context):
-                    return said
+            value = self._read_answer(place)
+            records = _read_records(value)
+            for index, record in enumerate(records):
+                answer = question.parse_answer(value, index, len(records), place)
+                if answer is not None and is_matching_record(record, question.call, question.context):
+                    return answer
             place += 1
 
-    def _answer_at(self, place: int) -> Any:
+    def _read_answer(self, place: int) -> Any:
         """Return the answer in a place. Raise `GraphInterrupt` if there is none."""
         with self._lock:
             while len(self._answers) <= place:
@@ -488,52 +461,52 @@ class _Execution:
     async def _ask_when_all_wait(self) -> None:
         """Ask about all waiting calls if no other call runs."""
         with self._lock:
-            if self._running or not self._waiting:
+            if self._running or not self._questions:
                 return
-            waiting, self._waiting = sorted(self._waiting, key=lambda one: one.arrived), []
+            questions, self._questions = sorted(self._questions, key=lambda one: one.arrived), []
         try:
-            await self._ask_about(waiting)
+            await self._ask_about(questions)
         finally:
-            for one in waiting:
-                if one.woken.set_running_or_notify_cancel():
-                    one.woken.set_exception(GraphInterrupt(*(self._raised.args if self._raised else ())))
+            for one in questions:
+                if one.future.set_running_or_notify_cancel():
+                    one.future.set_exception(GraphInterrupt(*(self._raised.args if self._raised else ())))
 
-    async def _ask_about(self, waiting: list[_Question]) -> None:
+    async def _ask_about(self, questions: list[_Question]) -> None:
         with self._lock:
             if self._raised is not None:  # a run of a node ends by one interrupt; later calls wait for the next run
                 return
-            self._raised = self._interrupted(_value(waiting))
+            self._raised = self._interrupt(_make_question(questions))
             place = len(self._answers)
-        for index, one in enumerate(waiting):
-            asked = {"task": self.task, "place": place, "index": index, "count": len(waiting)}
-            await one.adapter.keep(one.call, one.context, one.record | {"asked": asked})
+        for index, one in enumerate(questions):
+            asked = {"task": self.task, "place": place, "index": index, "count": len(questions)}
+            await one.adapter.store_record(one.call, one.context, one.record | {"asked": asked})
 
-    def _interrupted(self, value: Any) -> GraphInterrupt:
+    def _interrupt(self, value: Any) -> GraphInterrupt:
         try:
             while True:
                 self._answers.append(interrupt(value))
-        except GraphInterrupt as raised:
-            return raised
+        except GraphInterrupt as interrupt_error:
+            return interrupt_error
 
 
-def _value(waiting: list[_Question]) -> dict[str, Any]:
+def _make_question(questions: list[_Question]) -> dict[str, Any]:
     """Return the data to show to the person, in the form of `HumanInTheLoopMiddleware`.
 
     Our part may come back with the answer.
     """
     requests, reviews = [], []
-    for one in waiting:
+    for one in questions:
         pending = one.record["pending"]
         action = {"name": one.name, "args": pending["arguments"], "description": pending["reason"]}
-        decisions = ["approve", "reject", "respond"] if pending["kind"] == "work" else list(_DECISIONS)
+        decisions = ["approve", "reject", "respond"] if pending["kind"] == "work" else list(_DECISION_TYPES)
         wanted = {"args_schema": pending["schema"]} if pending["kind"] == "input" else {}
         requests.append(action)
         reviews.append({"action_name": one.name, "allowed_decisions": decisions, **wanted})
-    records = [{"pending": one.record["pending"]} for one in waiting]
+    records = [{"pending": one.record["pending"]} for one in questions]
     return {"action_requests": requests, "review_configs": reviews, _OURS: records}
 
 
-def _brought(value: Any) -> list[Any]:
+def _read_records(value: Any) -> list[Any]:
     """Return the records that come with an answer, one for each decision."""
     records = value.get(_OURS) if isinstance(value, Mapping) else None
     return records if isinstance(records, list) else []
@@ -545,11 +518,11 @@ _MOST_EXECUTIONS = 1_000
 _LOCK = threading.Lock()
 _ARRIVED: ContextVar[int] = ContextVar("ferrule.langchain.arrived", default=0)
 """The number of the current call in its node."""
-_WITHIN: ContextVar[tuple[_Execution | None, ...]] = ContextVar("ferrule.langchain", default=())
+_SURROUNDING_EXECUTIONS: ContextVar[tuple[_Execution | None, ...]] = ContextVar("ferrule.langchain", default=())
 """The runs of nodes around the current code, the innermost last; `None` for a call outside of a graph."""
 
 
-def _execution_of(runtime: Runtime[Any] | None) -> _Execution | None:
+def _find_execution(runtime: Runtime[Any] | None) -> _Execution | None:
     """Return the same object for all calls of one run of a node, and a new one for its next run."""
     info = None if runtime is None else runtime.execution_info
     if info is None:
@@ -565,28 +538,28 @@ def _execution_of(runtime: Runtime[Any] | None) -> _Execution | None:
 
 
 @asynccontextmanager
-async def _in_execution(runtime: Runtime[Any] | None) -> AsyncIterator[None]:
+async def _enter_execution(runtime: Runtime[Any] | None) -> AsyncIterator[None]:
     """Enter a call into the run of its node.
 
     A call made by a tool of the same node is not counted: that tool could not go on.
     """
-    execution, above = _execution_of(runtime), _WITHIN.get()
-    token = _WITHIN.set((*above, execution))
-    counted = None if execution in above else execution
+    execution, surrounding = _find_execution(runtime), _SURROUNDING_EXECUTIONS.get()
+    token = _SURROUNDING_EXECUTIONS.set((*surrounding, execution))
+    counted = None if execution in surrounding else execution
     if counted is not None:
         _ARRIVED.set(counted.enter())
     try:
         yield
     finally:
-        _WITHIN.reset(token)
+        _SURROUNDING_EXECUTIONS.reset(token)
         if counted is not None:
             await counted.leave()
 
 
-def _execution() -> _Execution | None:
+def _get_execution() -> _Execution | None:
     """Return the run in which the current call may ask a person; `None` if it cannot ask."""
-    *above, execution = _WITHIN.get() or (None,)
-    return None if execution in above else execution
+    *surrounding, execution = _SURROUNDING_EXECUTIONS.get() or (None,)
+    return None if execution in surrounding else execution
 
 
 # -- in: their tools as ours -------------------------------------------------------------------------------------------
@@ -598,57 +571,57 @@ def from_tools(tools: Iterable[BaseTool] | BaseToolkit) -> Toolset:
     Raises:
         DefinitionError: A tool needs the state, the store or the runtime of a graph, or an object is no tool.
     """
-    given = tools.get_tools() if isinstance(tools, BaseToolkit) else tools
-    if isinstance(given, BaseTool):  # a model of Pydantic, which iterates over its fields
-        raise DefinitionError(f"LangChain: from_tools takes a list of tools, not {given!r}: from_tools([…])")
-    return Toolset([_our_tool(tool) for tool in listed("LangChain", given)])
+    listed = tools.get_tools() if isinstance(tools, BaseToolkit) else tools
+    if isinstance(listed, BaseTool):  # a model of Pydantic, which iterates over its fields
+        raise DefinitionError(f"LangChain: from_tools takes a list of tools, not {listed!r}: from_tools([…])")
+    return Toolset([_to_our_tool(tool) for tool in read_tool_list("LangChain", listed)])
 
 
-def _our_tool(theirs: BaseTool) -> Tool:
-    if not isinstance(theirs, BaseTool):
-        raise DefinitionError(f"{theirs!r} is no tool of LangChain: from_tools([…]) takes a list of those")
-    for name, kind in _injected(theirs):
+def _to_our_tool(tool: BaseTool) -> Tool:
+    if not isinstance(tool, BaseTool):
+        raise DefinitionError(f"{tool!r} is no tool of LangChain: from_tools([…]) takes a list of those")
+    for name, kind in _find_injected(tool):
         raise DefinitionError(
-            f"the tool {theirs.name!r} wants {kind} in {name!r}, which only a graph has: give what it needs another "
+            f"the tool {tool.name!r} wants {kind} in {name!r}, which only a graph has: give what it needs another "
             "way, as a parameter or in a closure, or leave the tool to the ToolNode of its graph"
         )
 
     async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> ToolResult:
         assert context.call is not None
-        call = {"type": "tool_call", "id": context.call.id, "name": theirs.name, "args": dict(payload)}
+        call = {"type": "tool_call", "id": context.call.id, "name": tool.name, "args": dict(payload)}
         # Always a new one: in the configuration of a graph around this runner, `interrupt` finds answers to other
         # questions.
         configurable = {} if context.session is None else {"thread_id": context.session}
-        stopped = _SeesInterrupts()
+        observer = _InterruptObserver()
         config: RunnableConfig = {
             "metadata": dict(context.metadata),
             "configurable": configurable,
-            "callbacks": [stopped],
+            "callbacks": [observer],
         }
-        _validate_ahead(theirs, payload, context.call.id)
+        _validate_ahead(tool, payload, context.call.id)
         try:
-            said = await theirs.ainvoke(call, config)
+            answer = await tool.ainvoke(call, config)
         except ToolException as error:
             raise ToolError(str(error)) from error
         except (GraphBubbleUp, KeyError) as error:
             if isinstance(error, KeyError) and error.args != (_INTERRUPTS,):
                 raise
-            raise ToolError(f"{theirs.name} stops its graph here, and is not called by one") from None
-        if stopped.any and isinstance(said, ToolMessage) and _INTERRUPTED in said.text:
-            raise ToolError(f"{theirs.name} is a graph that was interrupted, and nobody can answer it here")
-        return _our_result(theirs, said)
+            raise ToolError(f"{tool.name} stops its graph here, and is not called by one") from None
+        if observer.any and isinstance(answer, ToolMessage) and _INTERRUPTED in answer.text:
+            raise ToolError(f"{tool.name} is a graph that was interrupted, and nobody can answer it here")
+        return _to_our_result(tool, answer)
 
-    shown = convert_to_openai_tool(theirs)["function"]
+    definition = convert_to_openai_tool(tool)["function"]
     return Tool(
-        theirs.name,
+        tool.name,
         handler,
-        description=theirs.description,
-        input_schema=shown.get("parameters") or {"type": "object"},
-        metadata=to_jsonable(theirs.metadata or {}),
+        description=tool.description,
+        input_schema=definition.get("parameters") or {"type": "object"},
+        metadata=to_jsonable(tool.metadata or {}),
     )
 
 
-class _SeesInterrupts(GraphCallbackHandler):
+class _InterruptObserver(GraphCallbackHandler):
     """A callback that sees whether a graph was interrupted.
 
     A graph as a tool returns its interrupts as text among its values.
@@ -661,29 +634,29 @@ class _SeesInterrupts(GraphCallbackHandler):
         self.any = True
 
 
-def _validate_ahead(theirs: BaseTool, payload: Mapping[str, Any], call_id: str) -> None:
+def _validate_ahead(tool: BaseTool, payload: Mapping[str, Any], call_id: str) -> None:
     """Let the tool validate its arguments before it runs. Any later `ValidationError` is then its function's own.
 
     Raises:
         ToolError: They do not fit, and the tool has no error text of its own.
     """
-    if not theirs.handle_validation_error:
+    if not tool.handle_validation_error:
         try:
-            theirs._to_args_and_kwargs(dict(payload), call_id)
+            tool._to_args_and_kwargs(dict(payload), call_id)
         except TheirValidationError as error:
             raise ToolError(str(error)) from error
 
 
-def _injected(theirs: BaseTool) -> Iterable[tuple[str, str]]:
+def _find_injected(tool: BaseTool) -> Iterable[tuple[str, str]]:
     """Yield the parameters that neither the model nor we can fill, each with the type that it needs."""
-    annotations = dict(get_all_basemodel_annotations(theirs.get_input_schema()))
-    for function in (getattr(theirs, "func", None), getattr(theirs, "coroutine", None), theirs._run, theirs._arun):
+    annotations = dict(get_all_basemodel_annotations(tool.get_input_schema()))
+    for function in (getattr(tool, "func", None), getattr(tool, "coroutine", None), tool._run, tool._arun):
         if function is not None:
             try:
                 annotations |= get_type_hints(function, include_extras=True)
             except NameError as error:  # under TYPE_CHECKING: it may be one that their run injects
                 raise DefinitionError(
-                    f"{theirs.name!r}: a type of its function cannot be found ({error}): import it also when it runs"
+                    f"{tool.name!r}: a type of its function cannot be found ({error}): import it also when it runs"
                 ) from error
     for name, annotation in annotations.items():
         for one in (annotation, getattr(annotation, "__origin__", None), *get_args(annotation)):
@@ -692,18 +665,18 @@ def _injected(theirs: BaseTool) -> Iterable[tuple[str, str]]:
                 yield name, kind.__name__
 
 
-def _our_result(theirs: BaseTool, said: Any) -> ToolResult:
-    if not isinstance(said, ToolMessage):
-        raise ToolError(f"{theirs.name} came to a {type(said).__name__}, which only a graph can follow")
-    if said.status == "error":
-        raise ToolError(str(said.text))
-    metadata = {} if said.artifact is None else {"artifact": to_jsonable(said.artifact)}
-    if isinstance(said.content, str):
-        return ToolResult(said.content, metadata=metadata)
-    return ToolResult(said.text, content=[_our_block(block) for block in said.content], metadata=metadata)
+def _to_our_result(tool: BaseTool, answer: Any) -> ToolResult:
+    if not isinstance(answer, ToolMessage):
+        raise ToolError(f"{tool.name} came to a {type(answer).__name__}, which only a graph can follow")
+    if answer.status == "error":
+        raise ToolError(str(answer.text))
+    metadata = {} if answer.artifact is None else {"artifact": to_jsonable(answer.artifact)}
+    if isinstance(answer.content, str):
+        return ToolResult(answer.content, metadata=metadata)
+    return ToolResult(answer.text, content=[_to_our_block(block) for block in answer.content], metadata=metadata)
 
 
-def _our_block(block: str | dict[str, Any]) -> Text | Media:
+def _to_our_block(block: str | dict[str, Any]) -> Text | Media:
     if isinstance(block, str):
         return Text(block)
     kind: Any = block.get("type")

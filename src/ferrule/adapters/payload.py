@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping
 from inspect import Parameter
 from typing import cast, get_origin
 
-from ferrule.adapters.args_model import contexts_of, taking_whole
+from ferrule.adapters.args_model import call_with_object, find_context_parameters
 from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.definition.docstring import parse_docstring
 from ferrule.definition.handler import Call, Handler, get_docstring
@@ -31,7 +31,7 @@ def from_execute(execute: Callable[..., object], options: ToolOptions) -> Handle
     hidden = frozenset(options.get("private", ()))
     schema = cast("JsonObject", options["input_schema"])
     parameters = SchemaParameters(schema, hidden=hidden)
-    call, filled = _caller(execute, parameters)
+    call, filled = _make_call(execute, parameters)
     named = declared_properties(parameters.schema)
     if filled and (named is None or filled & named):  # a key of that name would be a second value for the parameter
         parameters = SchemaParameters(schema, hidden=hidden | filled)
@@ -43,7 +43,7 @@ def from_execute(execute: Callable[..., object], options: ToolOptions) -> Handle
     )
 
 
-def _caller(execute: Callable[..., object], parameters: SchemaParameters) -> tuple[Call, frozenset[str]]:
+def _make_call(execute: Callable[..., object], parameters: SchemaParameters) -> tuple[Call, frozenset[str]]:
     """Return the call of the function, and the names of its parameters that no model fills."""
     try:
         hints = read_type_hints(execute)
@@ -53,20 +53,22 @@ def _caller(execute: Callable[..., object], parameters: SchemaParameters) -> tup
     written = written[1:] if has_unfilled_self(execute) else written
     properties = parameters.schema["properties"]
     by_name = written and written[0].name in properties  # then a `context` of the schema's is a property too
-    contexts = contexts_of(written, hints, properties if by_name else ())
-    taken = [p for p in written if p not in contexts and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    context_parameters = find_context_parameters(written, hints, properties if by_name else ())
+    taken = [p for p in written if p not in context_parameters and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     rest = [p for p in written if p.kind is p.VAR_POSITIONAL]
     if _takes_payload(taken, properties, hints) if taken else rest:
-        return taking_whole(execute, written, contexts or rest), frozenset()
-    _check_names(execute, contexts, parameters)
+        return call_with_object(execute, written, context_parameters or rest), frozenset()
+    _check_names(execute, context_parameters, parameters)
     for parameter in taken:
         if parameter.name in properties and not isinstance(parameter.default, Hashable):
             raise DefinitionError(
                 f"the default of {parameter.name!r} would be the same object in all calls; write None, and fill it in "
                 "the function"
             )
-    own = frozenset(p.name for p in (*contexts, *taken) if p.name not in properties) | find_fixed_names(execute)
-    return lambda values, context: execute(**values, **{p.name: context for p in contexts}), own
+    filled_by_author = frozenset(
+        p.name for p in (*context_parameters, *taken) if p.name not in properties
+    ) | find_fixed_names(execute)
+    return lambda values, context: execute(**values, **{p.name: context for p in context_parameters}), filled_by_author
 
 
 def _takes_payload(
@@ -83,13 +85,15 @@ def _takes_payload(
     return takes_dict and properties[first.name].get("type") != "object"
 
 
-def _takes_others(schema: JsonObject) -> bool:
+def _allows_other_keys(schema: JsonObject) -> bool:
     """Return whether keys other than the properties are allowed."""
     closed = False in (schema.get("additionalProperties"), schema.get("unevaluatedProperties"))
     return not closed or "patternProperties" in schema
 
 
-def _check_names(execute: Callable[..., object], contexts: list[Parameter], parameters: SchemaParameters) -> None:
+def _check_names(
+    execute: Callable[..., object], context_parameters: list[Parameter], parameters: SchemaParameters
+) -> None:
     """Check that `execute` can be called by keyword with the least and with the most that the schema allows.
 
     Raises:
@@ -98,14 +102,14 @@ def _check_names(execute: Callable[..., object], contexts: list[Parameter], para
     schema, signature = parameters.schema, read_tool_signature(execute)
     properties, filled = schema["properties"], {*parameters.defaults, *parameters.hidden}
     least = [key for key in properties if key in filled or key in schema.get("required", ())]
-    others = ["others"] if _takes_others(schema) else []
-    for given in ([*properties, *others], least):
+    others = ["others"] if _allows_other_keys(schema) else []
+    for names in ([*properties, *others], least):
         try:
-            signature.bind(**dict.fromkeys(given), **{p.name: None for p in contexts})
+            signature.bind(**dict.fromkeys(names), **{p.name: None for p in context_parameters})
         except TypeError as error:
             raise DefinitionError(
                 f"{signature} does not fit the input schema: called with "
-                f"{', '.join(given) or 'nothing'}, it says {str(error)!r}. Write a parameter for each property (with a "
+                f"{', '.join(names) or 'nothing'}, it says {str(error)!r}. Write a parameter for each property (with a "
                 "default where it may be left out, and **others where the schema allows other names), or "
                 "execute(payload) or execute(payload, context), which get them as a dict"
             ) from None

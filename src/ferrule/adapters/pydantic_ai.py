@@ -31,17 +31,25 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, ToolsetTool
-from pydantic_ai.toolsets.function import FunctionToolsetTool
 from pydantic_ai.usage import RunUsage
 from pydantic_core import to_json
 
-from ferrule.adapters.adapter import Adapter, context_maker, id_of, is_record_of, is_text, listed, record_of
+from ferrule.adapters.adapter import (
+    Adapter,
+    check_context_function,
+    describe_media,
+    guess_media_kind,
+    is_matching_record,
+    is_text_only,
+    make_call_id,
+    read_tool_list,
+    record_from_result,
+)
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.runner import Runner
 from ferrule.stores.store import Store
-from ferrule.types import Coro
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, to_jsonable
 from ferrule.values.context import ToolContext
@@ -83,7 +91,7 @@ def toolset(
 
     Args:
         id: The id of the toolset; a durable engine identifies its calls by it.
-        context: Make the context of a call; `context_of` by default.
+        context: Make the context of a call; `to_context` by default.
         records: The store of records, instead of the metadata, which are in spans if instrumentation is on.
         max_retries: The number of times that a model may send wrong arguments to one tool before the agent's run fails.
 
@@ -91,57 +99,43 @@ def toolset(
         DefinitionError: `runner` is no runner.
     """
     adapter = Adapter(runner, "pydantic-ai", suspends=True, records=records)
-    contexts = context_maker("pydantic-ai", context, context_of)
-    made = [_their_tool(adapter, tool, contexts, records, max_retries) for tool in runner.tools]
-    return _RunnerToolset(made, id=id)
+    make_context = check_context_function("pydantic-ai", context, to_context)
+    tools = [_to_their_tool(adapter, tool, make_context, records, max_retries) for tool in runner.tools]
+    return FunctionToolset(tools, id=id)
 
 
-class _RunnerToolset(FunctionToolset[Any]):
-    def call_tool(
-        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
-    ) -> Coro[Any]:
-        """Return the same as their method, 2 µs faster.
-
-        Theirs casts the function to a new `Callable[…]` for each call.
-        """
-        begin: Callable[..., Coro[Any]]
-        if not isinstance(tool, FunctionToolsetTool) or tool.tool_def.timeout is not None:
-            begin = super().call_tool
-            return begin(name, tool_args, ctx, tool)
-        begin = self.tools[tool.original_name or name].function
-        return begin(ctx, **tool_args)
-
-
-def context_of(ctx: RunContext[Any]) -> ToolContext[Any]:
+def to_context(ctx: RunContext[Any]) -> ToolContext[Any]:
     """Return a context with the conversation as session, and `deps`. The framework has no principal."""
     return ToolContext(session=ctx.conversation_id, deps=ctx.deps)
 
 
-def _their_tool(
+def _to_their_tool(
     adapter: Adapter,
     tool: Tool,
-    context_of: Callable[[RunContext[Any]], ToolContext[Any]],
+    to_context: Callable[[RunContext[Any]], ToolContext[Any]],
     records: Store | None,
     max_retries: int,
 ) -> TheirTool[Any]:
     async def call(ctx: RunContext[Any], /, **arguments: Any) -> Any:
-        call_id = id_of(ctx.tool_call_id, () if tool.read_only is True else _answered(ctx))
-        sent, context = ToolCall(call_id, tool.name, arguments), context_of(ctx)
-        tell = partial(_emit_progress, ctx)
+        call_id = make_call_id(ctx.tool_call_id, () if tool.read_only is True else _list_answered_ids(ctx))
+        sent, context = ToolCall(call_id, tool.name, arguments), to_context(ctx)
+        on_progress = partial(_emit_progress, ctx)
         if ctx.tool_call_approved:
             record = (ctx.tool_call_metadata or {}).get(_OURS)
-            is_of_sent = is_record_of(record, sent, context) or await adapter.find(sent, context) is not None
-            shown = sent if is_of_sent else _in_history(ctx, sent)
-            result = await adapter.answer(shown, context, arguments, record, tell)
+            is_of_sent = (
+                is_matching_record(record, sent, context) or await adapter.find_record(sent, context) is not None
+            )
+            shown = sent if is_of_sent else _find_sent_call(ctx, sent)
+            result = await adapter.answer(shown, context, arguments, record, on_progress)
         else:
-            result = await adapter.run(sent, context, tell)
+            result = await adapter.run(sent, context, on_progress)
             if result.status in ("invalid", "not_found"):
                 raise ModelRetry(result.text)
         if result.pending is not None:
-            raise _deferral(result, ctx.tool_call_id or "", records if context.session else None)
-        return _returned(result)
+            raise _make_deferral(result, ctx.tool_call_id or "", records if context.session else None)
+        return _to_their_result(result)
 
-    made = TheirTool.from_schema(
+    their_tool = TheirTool.from_schema(
         call,
         tool.wire_name,
         tool.description,
@@ -149,12 +143,12 @@ def _their_tool(
         takes_ctx=True,
         sequential=tool.parallel is not True,
     )
-    made.max_retries = max_retries
-    made.metadata = {_OURS: tool.name}
-    return made
+    their_tool.max_retries = max_retries
+    their_tool.metadata = {_OURS: tool.name}
+    return their_tool
 
 
-def _in_history(ctx: RunContext[Any], sent: ToolCall) -> ToolCall:
+def _find_sent_call(ctx: RunContext[Any], sent: ToolCall) -> ToolCall:
     """Return the call with the arguments in the messages.
 
     These lack a person's `override_args`, and include the changes of a client. The call stays as sent if the messages
@@ -172,7 +166,7 @@ async def _emit_progress(ctx: RunContext[Any], done: float, total: float | None,
     await ctx.emit(Progress(done=done, total=total, message=message))
 
 
-def _answered(ctx: RunContext[Any]) -> Iterator[str]:
+def _list_answered_ids(ctx: RunContext[Any]) -> Iterator[str]:
     """Yield the ids of the successful calls. The remains of an aborted run are `"interrupted"`."""
     try:
         messages = ctx.messages
@@ -185,7 +179,7 @@ def _answered(ctx: RunContext[Any]) -> Iterator[str]:
                     yield part.tool_call_id
 
 
-def _deferral(result: ToolResult, tool_call_id: str, records: Store | None) -> ApprovalRequired | CallDeferred:
+def _make_deferral(result: ToolResult, tool_call_id: str, records: Store | None) -> ApprovalRequired | CallDeferred:
     """Return the exception of a waiting call, with all data for an answer.
 
     It includes the record, unless that is stored in `records`.
@@ -195,7 +189,7 @@ def _deferral(result: ToolResult, tool_call_id: str, records: Store | None) -> A
     if pending["call"]["id"] != tool_call_id:
         metadata["id"] = pending["call"]["id"]
     if records is None:
-        metadata[_OURS] = record_of(result)
+        metadata[_OURS] = record_from_result(result)
     if pending["kind"] == "input":
         return CallDeferred({**metadata, "schema": thaw(pending["schema"])}, kind="question")
     if pending["kind"] == "work":
@@ -203,29 +197,29 @@ def _deferral(result: ToolResult, tool_call_id: str, records: Store | None) -> A
     return ApprovalRequired(metadata if pending["into"] is None else {**metadata, "into": pending["into"]})
 
 
-def _returned(result: ToolResult) -> Any:
+def _to_their_result(result: ToolResult) -> Any:
     if not result.success:
         raise ToolFailed(result.text)
-    if is_text(result):
+    if is_text_only(result):
         return result.text
-    return ToolReturn([_their_block(block) for block in result.content])
+    return ToolReturn([_to_their_block(block) for block in result.content])
 
 
-def _their_block(block: Block) -> Any:
+def _to_their_block(block: Block) -> Any:
     if isinstance(block, Text):
         return block.text
     if block.data is not None:
         return BinaryContent(block.data, media_type=block.mime_type)
     if block.fetch and block.uri:
         return _URLS.get(block.kind, DocumentUrl)(block.uri, media_type=block.mime_type)
-    return f"[{block.kind} {block.uri or block.name or block.mime_type}]"
+    return describe_media(block)
 
 
 async def answer(
     runner: Runner,
     requests: DeferredToolRequests,
     tool_call_id: str,
-    said: Mapping[str, Any] | bool | Decision | ToolResult,
+    reply: Mapping[str, Any] | bool | Decision | ToolResult,
     context: ToolContext[Any],
     *,
     records: Store | None = None,
@@ -234,7 +228,7 @@ async def answer(
 
     Args:
         requests: The output of the agent's run.
-        said: For a question the object that fits `requests.metadata[tool_call_id]["schema"]`, or `False`. For external
+        reply: For a question the object that fits `requests.metadata[tool_call_id]["schema"]`, or `False`. For external
             work its `ToolResult`, `True` to let the handler look again, or `False` to give it up.
         context: As in the run: its session is the run's `conversation_id`.
         records: The same store as for `toolset`.
@@ -254,18 +248,18 @@ async def answer(
     if not isinstance(call_id, str) or not call_id.startswith(f"{tool_call_id} ("):
         call_id = tool_call_id
     call = ToolCall(call_id, str(metadata.get("tool", part.tool_name)), part.args_as_dict())
-    record = metadata.get(_OURS) or await adapter.find(call, context)
-    if not is_record_of(record, call, context):
+    record = metadata.get(_OURS) or await adapter.find_record(call, context)
+    if not is_matching_record(record, call, context):
         raise DefinitionError(
             f"there is no record of the call {tool_call_id!r} of {call.name!r} for this principal and session: give "
             "the requests with their metadata, or the same records="
         )
-    decision = allow(arguments=said) if isinstance(said, Mapping) else said
+    decision = allow(arguments=reply) if isinstance(reply, Mapping) else reply
     result = await adapter.answer(call, context, decision, record)
     if result.pending is not None:
-        raise _deferral(result, tool_call_id, records if context.session else None)
+        raise _make_deferral(result, tool_call_id, records if context.session else None)
     try:
-        value = _returned(result)
+        value = _to_their_result(result)
     except ToolFailed as failed:
         return failed
     return value if isinstance(value, ToolReturn) else ToolReturn(value)
@@ -285,17 +279,18 @@ def from_tools(tools: Iterable[TheirTool[Any] | Callable[..., Any]]) -> Toolset:
         DefinitionError: A tool has a `prepare` function, or an object is no tool.
     """
     if isinstance(tools, AbstractToolset):
-        raise DefinitionError("from_tools takes a list of tools; of a toolset: await from_toolset(toolset)")
+        raise DefinitionError("from_tools takes a list of tools; for a toolset, use await from_toolset(toolset)")
     try:
-        made = FunctionToolset(listed("pydantic-ai", tools))
+        toolset = FunctionToolset(read_tool_list("pydantic-ai", tools))
     except (UserError, TypeError, AttributeError) as error:
         raise DefinitionError(
-            f"from_tools takes a list of pydantic-ai's tools and of functions, not {tools!r}: {error}"
+            f"from_tools takes a list of pydantic-ai's tools and functions, not {tools!r}: {error}"
         ) from error
-    _refuse_prepared(made)
-    nobody = _their_context(None, "", None)
+    _check_leaf(toolset)
+    nobody = _make_their_context(None, "", None)
     return Toolset(
-        _our_tool(made, name, made.tool_for_tool_def(tool.tool_def, ctx=nobody)) for name, tool in made.tools.items()
+        _to_our_tool(toolset, name, toolset.tool_for_tool_def(tool.tool_def, ctx=nobody))
+        for name, tool in toolset.tools.items()
     )
 
 
@@ -314,27 +309,27 @@ async def from_toolset(toolset: AbstractToolset[Any], *, deps: object = None) ->
     """
     if not isinstance(toolset, AbstractToolset):
         raise DefinitionError(f"from_toolset takes one of pydantic-ai's toolsets, not {toolset!r}")
-    toolset.apply(_refuse_prepared)
-    ctx = _their_context(None, "", deps)
+    toolset.apply(_check_leaf)
+    ctx = _make_their_context(None, "", deps)
     async with toolset:
-        listed = await toolset.get_tools(ctx)
-    return Toolset([_our_tool(toolset, name, found, may_differ=True) for name, found in listed.items()])
+        read_tool_list = await toolset.get_tools(ctx)
+    return Toolset([_to_our_tool(toolset, name, found, may_differ=True) for name, found in read_tool_list.items()])
 
 
-def _refuse_prepared(leaf: AbstractToolset[Any]) -> None:
+def _check_leaf(leaf: AbstractToolset[Any]) -> None:
     if isinstance(leaf, DynamicToolset):
-        raise DefinitionError(
-            "a toolset that a function makes of a run's context is another one in each run: give what it returns"
-        )
+        raise DefinitionError("a DynamicToolset differs in each run: pass the toolset that its function returns")
     for name, tool in leaf.tools.items() if isinstance(leaf, FunctionToolset) else ():
         if tool.prepare is not None:
             raise DefinitionError(
-                f"the tool {name!r} has a prepare function, which makes it another tool at each step of a run: leave "
-                "that out, and offer what is wanted by run(…, offered=…) or a guard"
+                f"the tool {name!r} has a prepare function, which may change it at each step of a run: remove the "
+                "function, and restrict the tool by run(…, offered=…) or a guard"
             )
 
 
-def _our_tool(toolset: AbstractToolset[Any], name: str, found: ToolsetTool[Any], *, may_differ: bool = False) -> Tool:
+def _to_our_tool(
+    toolset: AbstractToolset[Any], name: str, found: ToolsetTool[Any], *, may_differ: bool = False
+) -> Tool:
     """Return one of their tools as ours.
 
     Args:
@@ -342,10 +337,10 @@ def _our_tool(toolset: AbstractToolset[Any], name: str, found: ToolsetTool[Any],
     """
     definition = found.tool_def
     if definition.kind not in ("function", "unapproved"):
-        raise DefinitionError(f"the tool {name!r} is of the kind {definition.kind!r}: nothing here can run it")
+        raise DefinitionError(f"the tool {name!r} has the kind {definition.kind!r}, which only an agent's run can call")
     asks = definition.kind == "unapproved"
 
-    async def offered(ctx: RunContext[Any]) -> ToolsetTool[Any]:
+    async def find_offered(ctx: RunContext[Any]) -> ToolsetTool[Any]:
         now = (await toolset.get_tools(ctx)).get(name) if may_differ else found
         if now is None or now.tool_def.kind != definition.kind:
             raise ToolError(f"{name} is not offered to this call", executed=False)
@@ -353,20 +348,20 @@ def _our_tool(toolset: AbstractToolset[Any], name: str, found: ToolsetTool[Any],
 
     async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> Any:
         call: Any = context.call
-        ctx = _their_context(call.id, name, context.deps, session=context.session, max_retries=found.max_retries)
-        kept: Any = {} if context.answer is None else thaw(context.answer.state)
-        ctx.tool_call_approved = asks or "approved" in kept  # false when the handler looks at deferred work
-        ctx.tool_call_metadata = kept.get("approved")
+        ctx = _make_their_context(call.id, name, context.deps, session=context.session, max_retries=found.max_retries)
+        state: Any = {} if context.answer is None else thaw(context.answer.state)
+        ctx.tool_call_approved = asks or "approved" in state  # false when the handler looks at deferred work
+        ctx.tool_call_metadata = state.get("approved")
         try:
             async with toolset:
-                return _our_result(await _called(toolset, name, payload, ctx, await offered(ctx)))
+                return _to_our_result(await _validate_and_call(toolset, name, payload, ctx, await find_offered(ctx)))
         except (ModelRetry, ToolFailed) as error:
             raise ToolError(error.message) from error
         except ApprovalRequired as asked:
             state = {"approved": to_jsonable(asked.metadata)}
-            return InputRequired(_reason_of(asked, f"{name} wants to be approved"), state=state)
+            return InputRequired(_read_reason(asked, f"{name} wants to be approved"), state=state)
         except CallDeferred as deferred:
-            return Deferred(call.id, reason=_reason_of(deferred, f"{name} is done elsewhere"))
+            return Deferred(call.id, reason=_read_reason(deferred, f"{name} is done elsewhere"))
 
     return Tool(
         name,
@@ -381,7 +376,7 @@ def _our_tool(toolset: AbstractToolset[Any], name: str, found: ToolsetTool[Any],
     )
 
 
-async def _called(
+async def _validate_and_call(
     toolset: AbstractToolset[Any], name: str, payload: dict[str, Any], ctx: RunContext[Any], found: ToolsetTool[Any]
 ) -> Any:
     arguments = found.args_validator.validate_json(to_json(payload))
@@ -392,7 +387,7 @@ async def _called(
     return await toolset.call_tool(name, arguments, ctx, found)
 
 
-class _OfRun:
+class _RunField:
     """A stand-in for a field that exists only in their runs. A call that reads it fails."""
 
     def __init__(self, name: str) -> None:
@@ -409,12 +404,12 @@ class _OfRun:
         self._refuse()
 
 
-def _their_context(call_id: str | None, name: str, deps: object, **fields: Any) -> RunContext[Any]:
+def _make_their_context(call_id: str | None, name: str, deps: object, **fields: Any) -> RunContext[Any]:
     return RunContext(
         deps=deps,
-        model=cast("Any", _OfRun("model")),
+        model=cast("Any", _RunField("model")),
         usage=RunUsage(),
-        messages=cast("Any", _OfRun("messages")),
+        messages=cast("Any", _RunField("messages")),
         tool_call_id=call_id,
         tool_name=name,
         conversation_id=fields.pop("session", None),
@@ -422,12 +417,12 @@ def _their_context(call_id: str | None, name: str, deps: object, **fields: Any) 
     )
 
 
-def _reason_of(raised: ApprovalRequired | CallDeferred, otherwise: str) -> str:
+def _read_reason(raised: ApprovalRequired | CallDeferred, otherwise: str) -> str:
     reason = (raised.metadata or {}).get("reason")
     return reason if isinstance(reason, str) and reason.strip() else otherwise
 
 
-def _our_result(value: Any) -> Any:
+def _to_our_result(value: Any) -> Any:
     """Return the return value of their tool, with their media as ours, and then their extra content for the model."""
     if not isinstance(value, ToolReturn):
         blocks = list(_our_blocks(value))
@@ -449,10 +444,10 @@ def _our_blocks(value: Any) -> Iterator[Block]:
         for item in value:
             yield from _our_blocks(item)
     elif isinstance(value, BinaryContent):
-        yield Media(_kind_of(value.media_type), value.data, value.media_type)
+        yield Media(guess_media_kind(value.media_type), value.data, value.media_type)
     elif isinstance(value, FileUrl):
-        media_type = _media_type_of(value)
-        yield Media(_kind_of(media_type), None, media_type, uri=value.url)
+        media_type = _guess_media_type(value)
+        yield Media(guess_media_kind(media_type), None, media_type, uri=value.url)
     elif isinstance(value, TextContent):
         yield Text(value.content)
     elif isinstance(value, UploadedFile):
@@ -461,13 +456,8 @@ def _our_blocks(value: Any) -> Iterator[Block]:
         yield Text(value if isinstance(value, str) else to_json(to_jsonable(value)).decode())
 
 
-def _media_type_of(url: FileUrl) -> str:
+def _guess_media_type(url: FileUrl) -> str:
     try:
         return str(url.media_type)
     except ValueError:  # the address does not show its type
         return "application/octet-stream"
-
-
-def _kind_of(media_type: str) -> Any:
-    kind = media_type.partition("/")[0]
-    return kind if kind in ("image", "audio") else "file"

@@ -14,12 +14,12 @@ _RENAMED = {
     "outputSchema": "output_schema",
     "input_examples": "examples",
 }
-_OF_THE_API = ("cache_control", "defer_loading", "allowed_callers", "eager_input_streaming", "async")
+_API_KEYS = ("cache_control", "defer_loading", "allowed_callers", "eager_input_streaming", "async")
 """The keys of a definition for one API alone."""
-_OF_MCP = ("annotations", "icons", "execution", "_meta")
+_MCP_KEYS = ("annotations", "icons", "execution", "_meta")
 
 
-def options_of(definition: Mapping[str, Any]) -> dict[str, Any]:
+def read_options(definition: Mapping[str, Any]) -> dict[str, Any]:
     """Return a definition under the names of a tool's options. A definition in Ferrule's own shape stays the same.
 
     Keys of only one API go into `provider`, and keys of only MCP go into `metadata`. `strict` is left out: it belongs
@@ -28,31 +28,33 @@ def options_of(definition: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         DefinitionError: The tool is run by an API itself, or the definition has two keys for one option.
     """
-    said, api = dict(definition), "anthropic"
-    kind = said.pop("type", None)
-    if isinstance(inner := said.get("function"), Mapping):
-        del said["function"]
-        said, api = said | dict(inner), "openai_chat"
-    elif kind == "function" or "parameters" in said:
+    options, api = dict(definition), "anthropic"
+    kind = options.pop("type", None)
+    if isinstance(inner := options.get("function"), Mapping):
+        del options["function"]
+        options, api = options | dict(inner), "openai_chat"
+    elif kind == "function" or "parameters" in options:
         api = "openai_responses"
-    if kind not in (None, "function", "custom") or (kind == "custom" and "format" in said):
+    if kind not in (None, "function", "custom") or (kind == "custom" and "format" in options):
         raise DefinitionError(
             f"build_tool: a definition of the type {kind!r} is not of a function with a schema, so no handler can run "
             "it; what an API runs itself goes there as it is"
         )
-    said.pop("strict", None)
-    if "inputSchema" in said:
-        known = {key: said.pop(key) for key in _OF_MCP if key in said}
-        hints = check_mapping("annotations", known.get("annotations"))
-        if (title := said.pop("title", hints.get("title"))) is not None:
-            known["title"] = title
-        said = {"metadata": known} | said
-    if own := {key: said.pop(key) for key in _OF_THE_API if key in said}:
-        if "provider" in said:
-            raise DefinitionError(f"build_tool: {min(own)!r} stands beside 'provider'; put it in there, for {api!r}")
-        said["provider"] = {api: own}
-    for key in _RENAMED.keys() & said.keys():
-        if _RENAMED[key] in said:
+    options.pop("strict", None)
+    if "inputSchema" in options:
+        metadata = {key: options.pop(key) for key in _MCP_KEYS if key in options}
+        hints = check_mapping("annotations", metadata.get("annotations"))
+        if (title := options.pop("title", hints.get("title"))) is not None:
+            metadata["title"] = title
+        options = {"metadata": metadata} | options
+    if api_keys := {key: options.pop(key) for key in _API_KEYS if key in options}:
+        if "provider" in options:
+            raise DefinitionError(
+                f"build_tool: {min(api_keys)!r} stands beside 'provider'; put it in there, for {api!r}"
+            )
+        options["provider"] = {api: api_keys}
+    for key in _RENAMED.keys() & options.keys():
+        if _RENAMED[key] in options:
             raise DefinitionError(f"build_tool: {key!r} and {_RENAMED[key]!r} say the same; leave one out")
-        said[_RENAMED[key]] = said.pop(key)
-    return said
+        options[_RENAMED[key]] = options.pop(key)
+    return options

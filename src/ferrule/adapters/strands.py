@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any
@@ -22,7 +21,15 @@ from strands.tools.decorator import DecoratedFunctionTool
 from strands.types.events import ToolResultEvent
 from strands.types.tools import AgentTool, ToolSpec, ToolUse
 
-from ferrule.adapters.adapter import Adapter, Tell, context_maker, failed_outside, listed, record_of
+from ferrule.adapters.adapter import (
+    Adapter,
+    ProgressFunction,
+    check_context_function,
+    describe_media,
+    read_tool_list,
+    record_from_result,
+    result_from_outside_error,
+)
 from ferrule.definition.signature import read_signature
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
@@ -30,7 +37,6 @@ from ferrule.errors import DefinitionError, ToolError
 from ferrule.kernel.results import describe_effect
 from ferrule.runner import Runner
 from ferrule.stores.store import Store
-from ferrule.types import Coro
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, to_json_text, to_jsonable
 from ferrule.values.context import ToolContext
@@ -54,13 +60,13 @@ _DOCUMENT_FORMATS = {
     "text/plain": "txt",
 }
 _MIME_TYPES = {format: mime_type for mime_type, format in (_IMAGE_FORMATS | _DOCUMENT_FORMATS).items()}
-_UNFIT_FOR_NAMES = r"[^a-zA-Z0-9 ()\[\]-]"
+_REFUSED_NAME_CHARACTERS = r"[^a-zA-Z0-9 ()\[\]-]"
 """The characters that Bedrock refuses in the name of a document."""
 _RESPONSE = {"type": "object", "properties": {"response": {}}, "required": ["response"]}
-_OURS = "ferrule "
+_INTERRUPT_PREFIX = "ferrule "
 """The beginning of the names of interrupts made here."""
-_CANCELLED = ToolResult(None, "The call was cancelled.", status="cancelled")
-_LOOK_EVERY = 0.05
+_CANCELLED_RESULT = ToolResult(None, "The call was cancelled.", status="cancelled")
+_POLL_SECONDS = 0.05
 """The seconds between two looks at the agent's cancellation: its signal is an event of threads, and Strands looks as
 often.
 """
@@ -82,7 +88,7 @@ def tools(
 
     Args:
         runner: The runner of the calls.
-        context: Make the context of a call from a context of Strands; `context_of` by default. A call can only wait for
+        context: Make the context of a call from a context of Strands; `to_context` by default. A call can only wait for
             a person if it has a `session`.
         records: The store of records until they are answered; the journal's store by default.
 
@@ -90,19 +96,19 @@ def tools(
         DefinitionError: `runner` is no runner.
     """
     adapter = Adapter(runner, "Strands Agents", suspends=True, records=records)
-    made = context_maker("Strands Agents", context, context_of)
-    return [_RunnerAgentTool(adapter, tool, made) for tool in adapter.runner.tools]
+    make_context = check_context_function("Strands Agents", context, to_context)
+    return [_RunnerAgentTool(adapter, tool, make_context) for tool in adapter.runner.tools]
 
 
-def context_of(context: StrandsContext) -> ToolContext[Any]:
+def to_context(context: StrandsContext) -> ToolContext[Any]:
     """Return a context with the agent's session, and the invocation state as deps; Strands has no principal."""
     return ToolContext(session=getattr(context.agent, "session_id", None), deps=context.invocation_state)
 
 
 class _RunnerAgentTool(AgentTool):
-    def __init__(self, adapter: Adapter, tool: Tool, context_of: Callable[[StrandsContext], ToolContext[Any]]) -> None:
+    def __init__(self, adapter: Adapter, tool: Tool, to_context: Callable[[StrandsContext], ToolContext[Any]]) -> None:
         super().__init__()
-        self._adapter, self._tool, self._context_of = adapter, tool, context_of
+        self._adapter, self._tool, self._to_context = adapter, tool, to_context
 
     @property
     def tool_name(self) -> str:
@@ -122,167 +128,119 @@ class _RunnerAgentTool(AgentTool):
         self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
         # A call in the background has a context of its own, passed in the same way as to tools of Strands.
-        theirs = kwargs.get("_tool_context") or _context_in(tool_use, invocation_state)
-        theirs.tool_use = tool_use  # a middleware may have replaced it
-        result = _CANCELLED
-        if not theirs.cancel_signal.is_set():
-            steps = _Steps()
-            work, watch = _begun(self._result(theirs, steps.tell)), None
+        ctx = kwargs.get("_tool_context") or _make_strands_context(tool_use, invocation_state)
+        ctx.tool_use = tool_use  # a middleware may have replaced it
+        result = _CANCELLED_RESULT
+        if not ctx.cancel_signal.is_set():
+            steps: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+
+            async def on_progress(done: float, total: float | None, message: str | None) -> None:
+                steps.put_nowait({"done": done, "total": total, "message": message})
+
+            work = asyncio.ensure_future(self._result(ctx, on_progress))
+            work.add_done_callback(lambda _: steps.put_nowait(None))
+            watch = asyncio.ensure_future(_cancel_on_signal(ctx.cancel_signal, work))
             try:
-                if not work.done():
-                    await asyncio.sleep(0)  # before Python 3.12 it begins now, and most calls end: 10 µs less
-                if not work.done():
-                    work.add_done_callback(steps.wake)
-                    watch = _Watch(theirs.cancel_signal, work)
-                while steps.told or not work.done():
-                    for step in await steps.next():
-                        yield step
+                while (step := await steps.get()) is not None:
+                    yield step
             finally:
-                if watch is not None:
-                    watch.end()
-                if not work.done():
-                    work.cancel()
-                    await asyncio.wait([work])
+                watch.cancel()
+                work.cancel()
+                await asyncio.wait([work, watch])
             if not work.cancelled():
                 result = work.result()
-        yield ToolResultEvent(_strands_result(tool_use, result))
+        yield ToolResultEvent(_to_their_result(tool_use, result))
 
-    async def _result(self, theirs: StrandsContext, tell: Tell) -> ToolResult:
+    async def _result(self, ctx: StrandsContext, on_progress: ProgressFunction) -> ToolResult:
         """Return the outcome of the call.
 
         Raises:
             InterruptException: It waits for a person.
         """
         try:
-            return await self._run_or_answer(theirs, tell)
+            return await self._run_or_answer(ctx, on_progress)
         except InterruptException:
             raise
         except Exception as error:  # Strands would show the model its text
-            return failed_outside(self._tool.name, error)
+            return result_from_outside_error(self._tool.name, error)
 
-    async def _run_or_answer(self, theirs: StrandsContext, tell: Tell) -> ToolResult:
-        call = ToolCall(theirs.tool_use["toolUseId"], self._tool.name, theirs.tool_use["input"])
-        context = self._context_of(theirs)
-        again = _may_run_again(theirs)
-        record = await self._adapter.find(call, context) if again else None
+    async def _run_or_answer(self, ctx: StrandsContext, on_progress: ProgressFunction) -> ToolResult:
+        call = ToolCall(ctx.tool_use["toolUseId"], self._tool.name, ctx.tool_use["input"])
+        context = self._to_context(ctx)
+        again = _may_run_again(ctx)
+        record = await self._adapter.find_record(call, context) if again else None
         if record is None:
-            interrupt = _last_interrupt(theirs) if again else None
+            interrupt = _find_last_interrupt(ctx) if again else None
             if interrupt is None:
-                result = await self._adapter.run(call, context, tell)
+                result = await self._adapter.run(call, context, on_progress)
             elif interrupt.response is None:
-                result = await self._adapter.ask_again(call, context, tell)
+                result = await self._adapter.ask_again(call, context, on_progress)
             else:
-                result = await self._adapter.answer(call, context, _response_decision(interrupt.response), None, tell)
-            record = None if result.pending is None else record_of(result)
+                result = await self._adapter.answer(
+                    call, context, _read_response(interrupt.response), None, on_progress
+                )
+            record = None if result.pending is None else record_from_result(result)
         while record is not None:
             if not context.session:
                 log.error(
-                    "strands: a call of tool %r can only wait for a person in a session: give tools(runner, context=…) "
-                    "a function whose ToolContext has one",
+                    "strands: a call of tool %r cannot wait for a person without a session: tools(runner, context=…) "
+                    "takes a function that returns a ToolContext with a session",
                     call.name,
                 )
                 ran = describe_effect(False if record["pending"]["kind"] == "approval" else None)
-                text = f"A person would have to be asked about {call.name}, and cannot be asked here. {ran}"
+                text = f"{call.name} needs a person's answer, and nobody can be asked here. {ran}"
                 return ToolResult(None, text, status="denied")
-            response = theirs.interrupt(_OURS + record["pending"]["key"], _interrupt_reason(record["pending"]))
-            result = await self._adapter.answer(call, context, _response_decision(response), record, tell)
-            record = None if result.pending is None else record_of(result)
+            response = ctx.interrupt(
+                _INTERRUPT_PREFIX + record["pending"]["key"], _make_interrupt_reason(record["pending"])
+            )
+            result = await self._adapter.answer(call, context, _read_response(response), record, on_progress)
+            record = None if result.pending is None else record_from_result(result)
         return result
 
 
-def _context_in(tool_use: ToolUse, invocation_state: dict[str, Any]) -> StrandsContext:
+def _make_strands_context(tool_use: ToolUse, invocation_state: dict[str, Any]) -> StrandsContext:
     agent = invocation_state["agent"]
     signal = getattr(agent, "cancel_signal", None) or threading.Event()
     return StrandsContext(tool_use, agent, invocation_state, signal)
 
 
-def _may_run_again(theirs: StrandsContext) -> bool:
+def _may_run_again(ctx: StrandsContext) -> bool:
     """Return whether the call may be one that was interrupted.
 
     The answer is no if the agent reports that it was not resumed; this saves the search for a record. A context of
     another kind, for a call in the background, is resumed by itself.
     """
-    resumed = getattr(getattr(theirs.agent, "_interrupt_state", None), "activated", True)
-    return bool(resumed) or type(theirs) is not StrandsContext
+    resumed = getattr(getattr(ctx.agent, "_interrupt_state", None), "activated", True)
+    return bool(resumed) or type(ctx) is not StrandsContext
 
 
-def _last_interrupt(theirs: StrandsContext) -> Interrupt | None:
+def _find_last_interrupt(ctx: StrandsContext) -> Interrupt | None:
     """Return the newest interrupt of ours that asked about this call."""
-    return next((one for one in reversed(_interrupts_of(theirs)) if one.name.startswith(_OURS)), None)
+    return next((found for found in reversed(_list_interrupts(ctx)) if found.name.startswith(_INTERRUPT_PREFIX)), None)
 
 
-def _interrupts_of(context: StrandsContext) -> list[Interrupt]:
+def _list_interrupts(context: StrandsContext) -> list[Interrupt]:
     """Return the interrupts of this call in its agent. The id of an interrupt is made from its call and its name."""
     state = getattr(context.agent, "_interrupt_state", None)
-    known = [] if state is None else [*state.interrupts.values()]
-    return [one for one in known if one.id == context._interrupt_id(one.name)]
+    interrupts = [] if state is None else state.interrupts.values()
+    return [found for found in interrupts if found.id == context._interrupt_id(found.name)]
 
 
-if sys.version_info >= (3, 12):
-
-    def _begun(work: Coro[ToolResult]) -> asyncio.Task[ToolResult]:
-        """Return a task that has run until its first wait.
-
-        Most calls have ended by then, one turn of the loop (20 µs) earlier.
-        """
-        return asyncio.Task(work, loop=asyncio.get_running_loop(), eager_start=True)
-
-else:
-
-    def _begun(work: Coro[ToolResult]) -> asyncio.Task[ToolResult]:
-        return asyncio.ensure_future(work)
+async def _cancel_on_signal(signal: threading.Event, work: asyncio.Future[Any]) -> None:
+    """Cancel the work when the signal is set."""
+    while not signal.is_set():  # noqa: ASYNC110  # it is an event of threads
+        await asyncio.sleep(_POLL_SECONDS)
+    work.cancel()
 
 
-class _Steps:
-    """The progress of a call, until Strands takes it."""
-
-    def __init__(self) -> None:
-        self.told: list[dict[str, Any]] = []
-        self._awaited: asyncio.Future[None] | None = None
-
-    async def tell(self, done: float, total: float | None, message: str | None) -> None:
-        self.told.append({"done": done, "total": total, "message": message})
-        self.wake()
-
-    def wake(self, work: object = None) -> None:
-        """End the wait."""
-        if self._awaited is not None and not self._awaited.done():
-            self._awaited.set_result(None)
-
-    async def next(self) -> list[dict[str, Any]]:
-        """Return the new steps, as soon as there are some or the call has ended."""
-        if not self.told:
-            self._awaited = asyncio.get_running_loop().create_future()
-            await self._awaited
-        told, self.told = self.told, []
-        return told
-
-
-class _Watch:
-    """A watch that cancels the work when the signal is set."""
-
-    def __init__(self, signal: threading.Event, work: asyncio.Future[Any]) -> None:
-        self._signal, self._work = signal, work
-        self._loop = asyncio.get_running_loop()
-        self._look()
-
-    def _look(self) -> None:
-        if self._signal.is_set():
-            self._work.cancel()
-        self._next = self._loop.call_later(_LOOK_EVERY, self._look)
-
-    def end(self) -> None:
-        self._next.cancel()
-
-
-def _interrupt_reason(pending: Mapping[str, Any]) -> dict[str, Any]:
+def _make_interrupt_reason(pending: Mapping[str, Any]) -> dict[str, Any]:
     call = pending["call"]
     about = {"call_id": call["id"], "tool": call["name"], "arguments": thaw(pending["arguments"])}
     schema = {"schema": thaw(pending["schema"])} if pending["schema"] else {}
     return {"reason": pending["reason"], **about, **schema}
 
 
-def _response_decision(response: object) -> Decision | bool:
+def _read_response(response: object) -> Decision | bool:
     if isinstance(response, str):
         return deny(response)
     if isinstance(response, Mapping) and isinstance(arguments := response.get("arguments"), Mapping):
@@ -290,28 +248,28 @@ def _response_decision(response: object) -> Decision | bool:
     return response is True
 
 
-def _strands_result(tool_use: ToolUse, result: ToolResult) -> Any:
+def _to_their_result(tool_use: ToolUse, result: ToolResult) -> Any:
     status = "success" if result.success else "error"
-    content = [_strands_block(block) for block in result.content]
+    content = [_to_their_block(block) for block in result.content]
     return {"toolUseId": tool_use["toolUseId"], "status": status, "content": content}
 
 
-def _strands_block(block: Block) -> dict[str, Any]:
+def _to_their_block(block: Block) -> dict[str, Any]:
     if isinstance(block, Text):
         return {"text": block.text}
     mime_type = block.mime_type.partition(";")[0]
     if block.data is not None and mime_type in _IMAGE_FORMATS:
         return {"image": {"format": _IMAGE_FORMATS[mime_type], "source": {"bytes": block.data}}}
     if block.data is not None and mime_type in _DOCUMENT_FORMATS:
-        name = re.sub(_UNFIT_FOR_NAMES, "-", block.name or "document")
+        name = re.sub(_REFUSED_NAME_CHARACTERS, "-", block.name or "document")
         return {"document": {"format": _DOCUMENT_FORMATS[mime_type], "name": name, "source": {"bytes": block.data}}}
-    return {"text": f"[{block.kind} {block.uri or block.name or block.mime_type}]"}
+    return {"text": describe_media(block)}
 
 
 # -- their tools as ours ----------------------------------------------------------------------------------------------
 
 
-def from_tools(theirs: Iterable[AgentTool], *, agent: Any = None) -> Toolset:
+def from_tools(tools: Iterable[AgentTool], *, agent: Any = None) -> Toolset:
     """Return tools of Strands as tools of ours.
 
     The stream of a tool becomes progress, and a result with the status `"error"` is a failure. A tool that interrupts
@@ -324,46 +282,46 @@ def from_tools(theirs: Iterable[AgentTool], *, agent: Any = None) -> Toolset:
     Raises:
         DefinitionError: Such a tool has no agent, or an object is no tool of Strands.
     """
-    return Toolset(_from_strands(tool, agent) for tool in listed("Strands Agents", theirs))
+    return Toolset(_to_our_tool(tool, agent) for tool in read_tool_list("Strands Agents", tools))
 
 
-def _from_strands(theirs: Any, agent: Any) -> Tool:
-    if not isinstance(theirs, AgentTool):
-        raise DefinitionError(f"strands.from_tools takes tools of Strands, made with @tool, not {theirs!r}")
-    spec = theirs.tool_spec
+def _to_our_tool(tool: Any, agent: Any) -> Tool:
+    if not isinstance(tool, AgentTool):
+        raise DefinitionError(f"strands.from_tools takes tools of Strands, such as functions with @tool, not {tool!r}")
+    spec = tool.tool_spec
     schema = spec["inputSchema"].get("json", spec["inputSchema"])
-    if agent is None and (needs := _injected(theirs, schema)):
+    if agent is None and (needs := _find_injected(tool, schema)):
         raise DefinitionError(
-            f"{theirs.tool_name!r} takes {needs[0]!r}, which a run of an agent has: from_tools([…], agent=…) gives it "
-            "that agent, with its state and messages"
+            f"the tool {tool.tool_name!r} takes {needs[0]!r} from the run of an agent: pass the agent, "
+            "from_tools([…], agent=…)"
         )
 
     async def handler(payload: dict[str, Any], context: ToolContext[Any]) -> object:
         state = {**context.deps} if isinstance(context.deps, Mapping) else {"deps": context.deps}
         # No other call of the agent has this id: it is made from the principal, the session and the arguments as well.
-        used: ToolUse = {"name": theirs.tool_name, "toolUseId": context.idempotency_key, "input": payload}
+        tool_use: ToolUse = {"name": tool.tool_name, "toolUseId": context.idempotency_key, "input": payload}
         if agent is not None:
             state["agent"] = agent
         answered: list[Any] = []
         if context.answer is not None:
-            given = thaw(context.answer.state)
-            answered = [*given["answered"], {**given["asked"], "response": thaw(context.answer.value["response"])}]
-        own = StrandsContext(used, agent, state)
+            earlier = thaw(context.answer.state)
+            answered = [*earlier["answered"], {**earlier["asked"], "response": thaw(context.answer.value["response"])}]
+        ctx = StrandsContext(tool_use, agent, state)
         try:
-            for one in answered:
-                _give(own, **one)
-            last = await _last_event(theirs, used, state, context)
+            for interrupt in answered:
+                _set_response(ctx, **interrupt)
+            last = await _read_last_event(tool, tool_use, state, context)
         finally:
-            _forget_interrupts(own)
+            _forget_interrupts(ctx)
         if isinstance(last, Interrupt):
             question = last.reason if isinstance(last.reason, str) else to_json_text(last.reason or last.name)
             asked = {"name": last.name, "reason": to_jsonable(last.reason)}
             return InputRequired(question, _RESPONSE, {"answered": answered, "asked": asked})
-        return _from_strands_result(last)
+        return _to_our_result(last)
 
     output_schema = spec.get("outputSchema")
     return Tool(
-        theirs.tool_name,
+        tool.tool_name,
         handler,
         description=spec["description"],
         input_schema=schema,
@@ -372,20 +330,20 @@ def _from_strands(theirs: Any, agent: Any) -> Tool:
     )
 
 
-def _injected(theirs: AgentTool, schema: Mapping[str, Any]) -> list[str]:
+def _find_injected(tool: AgentTool, schema: Mapping[str, Any]) -> list[str]:
     """Return the parameters of a function that Strands fills."""
-    if not isinstance(theirs, DecoratedFunctionTool):
+    if not isinstance(tool, DecoratedFunctionTool):
         return []
-    parameters = read_signature(theirs).parameters.values()
-    named = [one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    return [name for name in named if name not in (*schema.get("properties", ()), "self", "cls")]
+    parameters = read_signature(tool).parameters.values()
+    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return [name for name in names if name not in (*schema.get("properties", ()), "self", "cls")]
 
 
-async def _last_event(theirs: AgentTool, used: ToolUse, state: dict[str, Any], context: ToolContext[Any]) -> Any:
+async def _read_last_event(tool: AgentTool, tool_use: ToolUse, state: dict[str, Any], context: ToolContext[Any]) -> Any:
     """Return the result of a tool, or its interrupt. Its stream before that is announced."""
     last: Any = None
     try:
-        async for event in theirs.stream(used, state):
+        async for event in tool.stream(tool_use, state):
             if "tool_interrupt_event" in event:
                 return event["tool_interrupt_event"]["interrupts"][0]
             if "tool_stream_event" in event:
@@ -398,12 +356,12 @@ async def _last_event(theirs: AgentTool, used: ToolUse, state: dict[str, Any], c
     return last.get("tool_result", last)
 
 
-def _give(context: StrandsContext, name: str, reason: object, response: object) -> None:
+def _set_response(context: StrandsContext, name: str, reason: object, response: object) -> None:
     """Set the response of the interrupt with this name."""
     try:
         context.interrupt(name, reason, response)
-    except InterruptException as known:  # in the process that was interrupted
-        known.interrupt.response = response
+    except InterruptException as raised:  # in the process that was interrupted
+        raised.interrupt.response = response
 
 
 def _forget_interrupts(context: StrandsContext) -> None:
@@ -411,23 +369,23 @@ def _forget_interrupts(context: StrandsContext) -> None:
 
     An answer is for the question that was asked, and for no other.
     """
-    for one in _interrupts_of(context):
-        context.agent._interrupt_state.interrupts.pop(one.id, None)
+    for interrupt in _list_interrupts(context):
+        context.agent._interrupt_state.interrupts.pop(interrupt.id, None)
 
 
-def _from_strands_result(given: Any) -> object:
-    blocks = [block for item in given["content"] for block in _our_blocks(item)]
+def _to_our_result(result: Any) -> object:
+    blocks = [block for item in result["content"] for block in _to_our_blocks(item)]
     text = "\n".join(block.text for block in blocks if isinstance(block, Text))
-    if given["status"] == "error":
+    if result["status"] == "error":
         raise ToolError(text)
-    if "structuredContent" in given:
-        return ToolResult(given["structuredContent"], content=blocks)
-    found = [item["json"] for item in given["content"] if "json" in item]
-    output = found[0] if len(found) == len(given["content"]) == 1 else text
+    if "structuredContent" in result:
+        return ToolResult(result["structuredContent"], content=blocks)
+    found = [item["json"] for item in result["content"] if "json" in item]
+    output = found[0] if len(found) == len(result["content"]) == 1 else text
     return ToolResult(output, content=blocks)
 
 
-def _our_blocks(item: Mapping[str, Any]) -> Iterable[Block]:
+def _to_our_blocks(item: Mapping[str, Any]) -> Iterable[Block]:
     for kind, value in item.items():
         if kind in ("image", "document") and "bytes" in value["source"]:
             mime_type = _MIME_TYPES.get(value["format"], "application/octet-stream")

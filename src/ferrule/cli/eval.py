@@ -13,7 +13,7 @@ from ferrule.cli import find, models, openapi, policies, servers
 from ferrule.cli.usage import UsageError, at_least_one, share
 from ferrule.journal import memory
 from ferrule.testing import Case, ToolUse, evaluate, fake, read_cases
-from ferrule.testing.scores import SCORES, check_least
+from ferrule.testing.scores import SCORES, check_minimums
 
 _MOST_WRONG = 10
 _FAKED = "the tools are faked, and none of them runs (--live runs them)"
@@ -58,9 +58,9 @@ def command(options: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"the cases of {options.cases!r} cannot be read: {error.strerror or error}") from None
     least = {name: given for name in SCORES if (given := getattr(options, f"min_{name}")) is not None}
-    check_least(least, cases)
+    check_minimums(least, cases)
     found = _evaluated(options, cases, models.by_case(options.model, options.base_url))
-    missed = found.missed(**least)
+    missed = found.find_missed(**least)
     if options.json:
         told = {"model": options.model, "live": options.live, **found.to_json(), "missed": missed}
         print(json.dumps(told, indent=2, ensure_ascii=False))

@@ -16,8 +16,8 @@ from ferrule.loop.agent_loop import run
 from ferrule.models import Message, Scripted
 from ferrule.policy import Policy
 from ferrule.testing import Recorder, fake
-from ferrule.testing.comparing import arguments_of, as_call, came_to
-from ferrule.testing.fake import tool_named
+from ferrule.testing.comparing import arguments_of, came_to, format_call
+from ferrule.testing.fake import find_tool
 from ferrule.values.call import new_id
 
 
@@ -81,7 +81,7 @@ def _tools_of(file: ToolTests, tools: Toolset) -> Toolset:
         if not file.live:
             return fake(tools, answers=file.answers)
         for name, answer in file.answers.items():
-            tool = tool_named("answers", tools, name)
+            tool = find_tool("answers", tools, name)
             tools = tools.replace(*fake(tool, answers={tool.name: answer}))
     except DefinitionError as error:
         raise DefinitionError(f"{file.source}: {error}") from None
@@ -93,7 +93,7 @@ async def run_test(test: ToolTest, ready: Ready) -> Ran:
     ran, recorder = Ran(test), Recorder(ready.runner.tools)
     try:
         for name in test.approve if isinstance(test.approve, Mapping) else ():
-            tool_named("approve", ready.runner.tools, name)
+            find_tool("approve", ready.runner.tools, name)
         runner = ready.runner.replace(approve=_approver(test), observers=[recorder])
         context = ToolContext[Any](principal=test.principal, session=test.session or new_id())
         if test.call is not None:
@@ -172,7 +172,7 @@ def _not_as_called(test: ToolTest, recorder: Recorder) -> Iterator[str]:
 
 def _not_denied(wanted: Denied, events: Sequence[Event], ready: Ready) -> str:
     """Describe the missing deny of a tool: no call was denied, or by no rule or reason with the wanted text."""
-    name = tool_named("denied", ready.runner.tools, wanted.name).name
+    name = find_tool("denied", ready.runner.tools, wanted.name).name
     ended = [event.data["result"] for event in events if event.kind == "tool:error" and event.call.name == name]
     if not any(result.status == "denied" for result in ended):
         return f"no call of {name} was denied"
@@ -210,6 +210,6 @@ def _talk_lines(messages: Sequence[Message], results: Sequence[ToolResult], runn
 
 
 def _shown_result(call: ToolCall, result: ToolResult, runner: Runner) -> str:
-    shown = as_call(call.name, arguments_of(call, runner.tools.find(call.name)))
+    shown = format_call(call.name, arguments_of(call, runner.tools.find(call.name)))
     given = f": {result.text!r:.200}" if result.status == "ok" else ""
     return f"{shown} → {came_to(result)}{given}"

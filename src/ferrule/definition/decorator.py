@@ -168,4 +168,4 @@ def to_tool(thing: ToolForm) -> Tool:
         return thing
     if isinstance(thing, _DIRECT_FORMS):
         return tool(thing)
-    return call_interop("tool_of", thing)  # type: ignore[no-any-return]
+    return call_interop("tool_from_object", thing)  # type: ignore[no-any-return]

@@ -28,7 +28,7 @@ def guard_function(guard: Guard, tool: Tool) -> GuardFunction:
     if callable(check_tool):
         check_tool(tool)
     check = getattr(guard, "check", None)
-    return call_interop("guard_of", guard, check, tool) if callable(check) else guard  # type: ignore[return-value]
+    return call_interop("make_check_guard", guard, check, tool) if callable(check) else guard  # type: ignore[return-value]
 
 
 def make_asking_guard(tool: Tool) -> GuardFunction:

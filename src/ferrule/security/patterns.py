@@ -42,7 +42,6 @@ _ANCHORED_REPETITION = re.compile(rf"(\^{_FIXED}{_ATOM})\{{\d+,\d*\}}({_FIXED}\$
 """
 _FINAL_REPETITION = re.compile(rf"({_FIXED}{_ATOM}\{{\d+),\d*(\}})", re.DOTALL)
 """Ends in a repetition whose least number is enough: `[\\w-]{1,2048}`."""
-_EDGE = re.compile(r"(?<!\[)\^|\$|\\[AzbB<>]")
 _LOOK_AROUND = re.compile(r"\(\?<?[=!]|\\[1-9k]")
 _ESCAPE_OR_BRACKET = re.compile(r"\\[dDwW]|\\.|\[|\]", re.DOTALL)
 _WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}"
@@ -81,7 +80,6 @@ class Pattern:
         compiled_size: The most bytes of all its states.
         max_length: The most characters in one comparison.
         matches: The function to find the pattern in a text of at most `max_length` characters.
-        has_edges: Whether it refers to the beginning or end of a text, a line or a word.
     """
 
     def __init__(self, text: str, *, unicode: bool = False) -> None:
@@ -95,12 +93,6 @@ class Pattern:
             compiled_size, matches = _compile_smallest(whole, _COMPILED_SIZES, text)
         self.size, self.compiled_size, self.matches = size, compiled_size, matches
         self.max_length = BUDGET // size
-        self.has_edges = _EDGE.search(text) is not None
-
-    def iter_slices(self, text: str) -> Iterator[str]:
-        """Yield the text in parts for one comparison each. Each part begins in the middle of the one before."""
-        for start in range(0, max(len(text) - self.max_length // 2, 1), self.max_length // 2):
-            yield text[start : start + self.max_length]
 
 
 def _to_unicode(text: str) -> str:

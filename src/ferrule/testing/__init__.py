@@ -11,8 +11,8 @@ from ferrule.testing.clock import ManualClock
 from ferrule.testing.evaluating import evaluate
 from ferrule.testing.fake import fake
 from ferrule.testing.faults import faults
-from ferrule.testing.framework import Driven, Framework, Question, Said, Seen
-from ferrule.testing.guard_contract import GuardContract, Judged
+from ferrule.testing.framework import Framework, FrameworkRun, ModelView, Question, ScriptedCall
+from ferrule.testing.guard_contract import ExpectedDecision, GuardContract
 from ferrule.testing.journal_contract import JournalContract
 from ferrule.testing.middleware_contract import MiddlewareContract
 from ferrule.testing.recorder import Recorder
@@ -33,12 +33,12 @@ __all__ = [
     "Cassette",
     "CassetteError",
     "Difference",
-    "Driven",
+    "FrameworkRun",
     "ExpectedCall",
     "Framework",
     "GuardContract",
     "JournalContract",
-    "Judged",
+    "ExpectedDecision",
     "ManualClock",
     "MiddlewareContract",
     "Offer",
@@ -46,9 +46,9 @@ __all__ = [
     "Question",
     "Recorder",
     "Rerun",
-    "Said",
+    "ScriptedCall",
     "Scores",
-    "Seen",
+    "ModelView",
     "SelectorContract",
     "SourceContract",
     "ToolContract",

@@ -10,7 +10,7 @@ from ferrule.runner import Runner
 from ferrule.testing.adapter_calls import ENDS, LOOK, AdapterCalls
 from ferrule.testing.bounded import in_time
 from ferrule.testing.expected import expect, expect_failure
-from ferrule.testing.framework import Said, Seen
+from ferrule.testing.framework import ModelView, ScriptedCall
 from ferrule.testing.world import World
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -32,28 +32,30 @@ class BlockingAdapterContract(AdapterCalls):
 
     _options: ClassVar = {"approve": _is_for_ada}
 
-    def test_what_the_approver_says_no_to_does_not_run(self) -> None:
+    def test_a_denied_call_does_not_run(self) -> None:
         world = World()
-        driven = self.drive(world, Said("c1", "pay", {"to": "bob"}), Said("c2", "pay", {"to": "ada"}))
+        driven = self.start_run(
+            world, ScriptedCall("c1", "pay", {"to": "bob"}), ScriptedCall("c2", "pay", {"to": "ada"})
+        )
         expect_failure(driven, "c1")
-        expect(driven, c2=Seen("paid 1 EUR to ada"))
+        expect(driven, c2=ModelView("paid 1 EUR to ada"))
         world.expect_paid({"ada 1": 1})
 
-    def test_tools_that_may_ask_are_refused_where_nobody_can_be_asked(self) -> None:
+    def test_tools_that_may_ask_are_refused_without_an_approver(self) -> None:
         self._expect_refusal(World().runner())
 
-    def test_so_are_they_where_the_approver_says_that_it_puts_questions_off(self) -> None:
+    def test_tools_that_may_ask_are_refused_with_a_deferring_approver(self) -> None:
         self._expect_refusal(World().runner(approve=later))
 
-    def test_what_an_approver_puts_off_all_the_same_is_denied_and_has_ended(self) -> None:
+    def test_a_call_that_the_approver_defers_is_denied(self) -> None:
         world, kinds = World(), list[str]()
-        driven = self.drive(
+        driven = self.start_run(
             world,
-            Said("c1", "pay", {"to": "ada"}),
+            ScriptedCall("c1", "pay", {"to": "ada"}),
             approve=lambda call, decision, context: decision,
             observers=[lambda event: kinds.append(event.kind)],
         )
-        expect_failure(driven, "c1", tells="no call can wait")
+        expect_failure(driven, "c1", includes="no call can wait")
         world.expect_paid({})
         ends = [kind for kind in kinds if kind in ENDS]
         assert ends == ["tool:error"], f"the call has ended as {ends}"
@@ -61,7 +63,7 @@ class BlockingAdapterContract(AdapterCalls):
     def _expect_refusal(self, runner: Runner) -> None:
         refused = ""
         try:
-            in_time(self._framework().drive(runner, LOOK))
+            in_time(self._framework().start_run(runner, LOOK))
         except DefinitionError as error:
             refused = str(error)
         assert "'pay' may ask a person" in refused, (

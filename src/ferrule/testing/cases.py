@@ -97,13 +97,13 @@ def read_cases(path: str | os.PathLike[str]) -> list[Case]:
     cases: list[Case] = []
     for where, row in read_rows(path):
         try:
-            cases.append(_case_of_row(row, where.rpartition(", ")[2]))
+            cases.append(_parse_case(row, where.rpartition(", ")[2]))
         except DefinitionError as error:
             raise DefinitionError(f"{where}: {error}") from None
     return cases
 
 
-def _case_of_row(row: Mapping[str, Any], line: str) -> Case:
+def _parse_case(row: Mapping[str, Any], line: str) -> Case:
     refuse_unknown_keys(row, _KEYS_OF_CASE, "a case")
     for key, kind, what in (("in_order", bool, "true or false"), ("refuses", bool, "true or false")):
         if not isinstance(row.get(key, False), kind):
@@ -111,11 +111,11 @@ def _case_of_row(row: Mapping[str, Any], line: str) -> Case:
     for key in ("calls", "never"):
         if not isinstance(row.get(key, []), list):
             raise DefinitionError(f'"{key}" is a list, not {row[key]!r:.80}')
-    given = {"id": line, "request": "", **row, "calls": tuple(_call_of_row(one) for one in row.get("calls", ()))}
+    given = {"id": line, "request": "", **row, "calls": tuple(_parse_call(one) for one in row.get("calls", ()))}
     return Case(**given)
 
 
-def _call_of_row(given: Any) -> Any:
+def _parse_call(given: Any) -> Any:
     """Return a call in the form of a case. Anything else stays as it is, and the case refuses it."""
     if not isinstance(given, dict):
         return given

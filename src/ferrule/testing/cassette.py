@@ -20,7 +20,7 @@ from ferrule.kernel.redact import make_call_redactor
 from ferrule.security.masking import mask_certain_credentials
 from ferrule.security.paths import open_directory, read_file
 from ferrule.security.redaction import Redact, redact_value
-from ferrule.testing.comparing import json_diff, json_ratio
+from ferrule.testing.comparing import compute_json_similarity, format_json_diff
 from ferrule.types import Next
 from ferrule.values.arguments import redact_hidden
 from ferrule.values.call import ToolCall
@@ -34,9 +34,9 @@ from ferrule.values.result import Status, ToolResult
 Mode: TypeAlias = Literal["record", "replay", "strict"]
 """The use of a cassette. See docs/testing.md#record-and-replay."""
 _CASSETTE_VERSION = "cassette 1"
-_MOST_CASSETTE = 100_000_000
+_MAX_BYTES = 100_000_000
 _RECORDED = {*get_args(Status)} - {"suspended"}
-_ASSUMED: dict[str, Any] = {
+_DEFAULT_MEMBERS: dict[str, Any] = {
     "status": "ok",
     "error": None,
     "executed": True,
@@ -114,7 +114,7 @@ class _TapedTool:
     calls: list[_Recording] = field(default_factory=list)
     running: int = 0
 
-    def nexts(self) -> Iterator[_Recording]:
+    def list_next(self) -> Iterator[_Recording]:
         """Yield the first unused recording, and the unused ones that were made beside it."""
         left = [one for one in self.calls if not one.is_used]
         yield from left[:1]
@@ -146,12 +146,12 @@ class Cassette:
         tool = context.tool.definition
         shown = to_jsonable(thaw(redact_hidden(call.arguments, tool.hidden)))
         if self.mode != "record":
-            return self._given(call, tool, shown, _redact_for_file(context.running_call))
+            return self._replay(call, tool, shown, _make_file_redactor(context.running_call))
         key = (tool.name, tool.fingerprint)
-        above = _TAPING.get()
-        if above is not None and above.is_open:
+        outer = _TAPING.get()
+        if outer is not None and outer.is_open:
             return await next(call, context)
-        recording = self._begun(key)
+        recording = self._start_recording(key)
         taping = _TAPING.set(recording)
         try:
             result = await next(call, context)
@@ -160,12 +160,14 @@ class Cassette:
             recording.is_open = False
             self._tools[key].running -= 1
         if result.status != "suspended":  # the result of its resumption is good for this call alone
-            written = redact_value([shown, _definition_of(tool), result], _redact_for_file(context.running_call))
+            written = redact_value(
+                [shown, _describe_definition(tool), result], _make_file_redactor(context.running_call)
+            )
             recording.arguments, self._tools[key].definition, redacted = written
-            recording.result = _result_for_file(redacted)
+            recording.result = _format_result(redacted)
         return result
 
-    def _begun(self, key: tuple[str, str]) -> _Recording:
+    def _start_recording(self, key: tuple[str, str]) -> _Recording:
         with self._lock:
             tape = self._tools.setdefault(key, _TapedTool(*key))
             recording = _Recording(is_beside=tape.running > 0)
@@ -173,40 +175,40 @@ class Cassette:
             tape.running += 1
             return recording
 
-    def _given(self, call: ToolCall, tool: Tool, shown: Any, redact: Redact) -> ToolResult:
+    def _replay(self, call: ToolCall, tool: Tool, shown: Any, redact: Redact) -> ToolResult:
         arguments = redact_value(shown, redact)
         with self._lock:
-            found = self._next_of((tool.name, tool.fingerprint), arguments)
+            found = self._find_next((tool.name, tool.fingerprint), arguments)
             if found is None or found.result is None:
-                miss = f"{self._miss(tool, arguments, redact)}\nRecord it again: {self.remedy}."
+                miss = f"{self._describe_miss(tool, arguments, redact)}\nRecord it again: {self.remedy}."
                 self.misses.append(miss)
                 return ToolResult(error=miss, executed=False, metadata={"cassette": "missed"})
             found.is_used = True
-        result = _recorded_result(found.result, call, tool.name)
+        result = _parse_result(found.result, call, tool.name)
         return result.replace(executed=False, metadata={"cassette": "replayed", **result.metadata})
 
-    def _next_of(self, key: tuple[str, str], arguments: Any) -> _Recording | None:
+    def _find_next(self, key: tuple[str, str], arguments: Any) -> _Recording | None:
         """Return the first unused recording of this key; in strict mode only if it is the next of its tool."""
         tape = self._tools.get(key, _TapedTool(*key))
-        left = tape.nexts() if self.mode == "strict" else (one for one in tape.calls if not one.is_used)
+        left = tape.list_next() if self.mode == "strict" else (one for one in tape.calls if not one.is_used)
         return next((one for one in left if one.arguments == arguments), None)
 
-    def _miss(self, tool: Tool, arguments: Any, redact: Redact) -> str:
+    def _describe_miss(self, tool: Tool, arguments: Any, redact: Redact) -> str:
         name = tool.name
-        what = f"{self.path}: no recording of this call of {name!r}"
+        message = f"{self.path}: no recording of this call of {name!r}"
         same_name = [one for one in self._tools.values() if one.name == name]
-        there = [(one, recording) for one in same_name for recording in one.calls]
-        if not there:
+        candidates = [(one, recording) for one in same_name for recording in one.calls]
+        if not candidates:
             names = ", ".join(sorted({repr(one.name) for one in self._tools.values()})) or "none"
-            return f"{what}: the tools that it has are {names}."
-        tape, nearest = max(there, key=lambda pair: json_ratio(pair[1].arguments, arguments))
+            return f"{message}: the tools that it has are {names}."
+        tape, nearest = max(candidates, key=lambda pair: compute_json_similarity(pair[1].arguments, arguments))
         if nearest.arguments == arguments:
             if tape.fingerprint != tool.fingerprint:
-                changes = json_diff(tape.definition, redact_value(_definition_of(tool), redact))
-                return f"{what}: its definition has changed since it was recorded (-), and is now (+):\n{changes}"
+                changes = format_json_diff(tape.definition, redact_value(_describe_definition(tool), redact))
+                return f"{message}: its definition has changed since it was recorded (-), and is now (+):\n{changes}"
             why = "it was given already" if nearest.is_used else "another call of it was recorded before this one"
-            return f"{what}, {json.dumps(arguments, ensure_ascii=False)}: {why}."
-        return f"{what}. The nearest one (-), and the call (+):\n{json_diff(nearest.arguments, arguments)}"
+            return f"{message}, {json.dumps(arguments, ensure_ascii=False)}: {why}."
+        return f"{message}. The nearest one (-), and the call (+):\n{format_json_diff(nearest.arguments, arguments)}"
 
     def assert_done(self) -> None:
         """Check that every call had its recording; in strict mode also that every recording had its call.
@@ -224,14 +226,14 @@ class Cassette:
         if wrong:
             raise CassetteError(wrong)
 
-    def close(self, *, keep: bool = True) -> None:
+    def close(self, *, save: bool = True) -> None:
         """Write the file when recording, or leave it as it was. An unclosed cassette is written at the end of the
         program.
 
         Raises:
             OSError: The file cannot be written.
         """
-        if self._finish is not None and self._finish.detach() is not None and keep:
+        if self._finish is not None and self._finish.detach() is not None and save:
             _write_cassette(self.path, self._tools)
 
     def __enter__(self) -> Cassette:
@@ -241,53 +243,53 @@ class Cassette:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         __tracebackhide__ = True
-        self.close(keep=kind is None)
+        self.close(save=kind is None)
         if kind is None:
             self.assert_done()
         elif error is not None and self.misses:  # the error may follow from a miss
             error.add_note("\n".join(self.misses))
 
 
-def _definition_of(tool: Tool) -> dict[str, Any]:
+def _describe_definition(tool: Tool) -> dict[str, Any]:
     """Return the non-empty parts of a definition that make up its fingerprint."""
     parts = {"description": tool.description, "input_schema": tool.input_schema, "version": tool.version}
     return {name: thaw(value) for name, value in {**parts, "examples": list(tool.examples)}.items() if value}
 
 
-def _redact_for_file(running: RunningCall) -> Redact:
+def _make_file_redactor(running: RunningCall) -> Redact:
     """Return a function that stars the secrets of a call in a text, and any likely credential."""
     redact = make_call_redactor(running)
     return lambda text: mask_certain_credentials(redact(text))
 
 
-def _result_for_file(result: ToolResult) -> dict[str, Any]:
+def _format_result(result: ToolResult) -> dict[str, Any]:
     """Return a redacted result in the form of the file, without the members that a reader fills in."""
     written = outcome_from_result(result)
-    filled_in = {name for name, value in _ASSUMED.items() if written[name] == value}
-    if _recorded_result({**written, "content": None}, ToolCall("", ""), "").content == result.content:
+    filled_in = {name for name, value in _DEFAULT_MEMBERS.items() if written[name] == value}
+    if _parse_result({**written, "content": None}, ToolCall("", ""), "").content == result.content:
         filled_in.add("content")
     return {name: value for name, value in written.items() if name not in filled_in}
 
 
-def _recording_json(one: _Recording) -> dict[str, Any]:
+def _format_recording(one: _Recording) -> dict[str, Any]:
     return {"arguments": one.arguments, **({"beside": True} if one.is_beside else {}), "result": one.result}
 
 
-def _recording_of(call: Mapping[str, Any]) -> _Recording:
+def _parse_recording(call: Mapping[str, Any]) -> _Recording:
     """Return a recording of a file.
 
     Raises:
         TypeError, LookupError, ValueError: It is no recording.
     """
     result = {**call["result"]}
-    if _recorded_result(result, ToolCall("", ""), "").status not in _RECORDED:
+    if _parse_result(result, ToolCall("", ""), "").status not in _RECORDED:
         raise ValueError(f"there is no recording of the status {result['status']!r}")
     return _Recording(call["arguments"], result, bool(call.get("beside", False)))
 
 
-def _recorded_result(recorded: Mapping[str, Any], call: ToolCall, tool_name: str) -> ToolResult:
+def _parse_result(recorded: Mapping[str, Any], call: ToolCall, tool_name: str) -> ToolResult:
     """Return the recorded result."""
-    whole = {"output": None, **_ASSUMED, **recorded}
+    whole = {"output": None, **_DEFAULT_MEMBERS, **recorded}
     content = whole.get("content")
     result = result_from_outcome({**whole, "content": content or []}, call, tool_name)
     return result if content is not None else result.replace(content=None)
@@ -300,14 +302,14 @@ def _read_cassette(path: Path) -> dict[tuple[str, str], _TapedTool]:
         DefinitionError: There is no such file, or it is no cassette.
     """
     try:
-        read = loads_finite(read_file(path, _MOST_CASSETTE).decode("utf-8", "surrogatepass"))
+        read = loads_finite(read_file(path, _MAX_BYTES).decode("utf-8", "surrogatepass"))
         if read["ferrule"] != _CASSETTE_VERSION:
             raise ValueError(f"it says {read['ferrule']!r}, and this reads {_CASSETTE_VERSION!r}")
         tools: dict[tuple[str, str], _TapedTool] = {}
         for one in read["tools"]:
             key = (one["tool"], one["fingerprint"])
             tape = tools.setdefault(key, _TapedTool(*key, one.get("definition", {})))
-            tape.calls += [_recording_of(call) for call in one["calls"]]
+            tape.calls += [_parse_recording(call) for call in one["calls"]]
     except FileNotFoundError:
         raise DefinitionError(f"there is no {path}: record it, cassette({str(path)!r}, mode='record')") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -322,7 +324,7 @@ def _write_cassette(path: Path, tools: Mapping[tuple[str, str], _TapedTool]) -> 
             "tool": name,
             "fingerprint": fingerprint,
             "definition": tape.definition,
-            "calls": [_recording_json(one) for one in tape.calls if one.result is not None],
+            "calls": [_format_recording(one) for one in tape.calls if one.result is not None],
         }
         for (name, fingerprint), tape in sorted(tools.items())
     ]

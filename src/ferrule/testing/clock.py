@@ -79,15 +79,15 @@ class ManualClock:
         if not seconds >= 0:
             raise ValueError(f"a clock moves on by 0 seconds or more, not by {seconds!r}")
         until = self._now + seconds
-        await settled()
+        await wait_until_idle()
         while self._timers and self._timers[0].due <= until:
             timer = heapq.heappop(self._timers)
             if timer.callback is not None:
                 self._now = max(self._now, timer.due)
                 timer.run()
-                await settled()
+                await wait_until_idle()
         self._now = until
-        await settled()
+        await wait_until_idle()
 
     def __repr__(self) -> str:
         return f"ManualClock({self._now!r})"
@@ -116,24 +116,24 @@ class _Timer:
         return (self.due, self.place) < (other.due, other.place)
 
 
-async def settled() -> None:
+async def wait_until_idle() -> None:
     """Wait until every other task of this loop waits for something: a sleep, a lock, a thread that works."""
     quiet = 0
     while quiet < _TURNS:
         await asyncio.sleep(0)
-        quiet = 0 if _busy() else quiet + 1
+        quiet = 0 if _is_busy() else quiet + 1
 
 
 _TURNS = 5
 """A result goes from future to future by callbacks, each a turn later; in between no task has anything to do."""
 
 
-def _busy() -> bool:
+def _is_busy() -> bool:
     own = asyncio.current_task()
-    return any(task is not own and _has_a_turn(task) for task in asyncio.all_tasks())
+    return any(task is not own and _is_ready(task) for task in asyncio.all_tasks())
 
 
-def _has_a_turn(task: asyncio.Task[Any]) -> bool:
+def _is_ready(task: asyncio.Task[Any]) -> bool:
     # The future that a task waits for has no public name; anyio's `wait_all_tasks_blocked` reads the same.
     waits_for = getattr(task, "_fut_waiter", None)
     return waits_for is None or waits_for.done()

@@ -17,9 +17,9 @@ from ferrule.values.content import to_jsonable
 from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
 
-_MOST_OF_A_VALUE = 200
-_MOST_OF_DIFF = 40  # lines
-_LEFT_OUT = object()
+_MAX_VALUE_CHARACTERS = 200
+_MAX_DIFF_LINES = 40  # lines
+_MISSING = object()
 
 
 def arguments_of(call: ToolCall, tool: Tool | None) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def arguments_of(call: ToolCall, tool: Tool | None) -> dict[str, Any]:
     return thaw(arguments)  # type: ignore[no-any-return]
 
 
-def check_arguments(tool: Tool, wanted: Iterable[str]) -> None:
+def check_arguments(tool: Tool, expected: Iterable[str]) -> None:
     """Check that the tool has parameters of these names.
 
     Raises:
@@ -40,7 +40,7 @@ def check_arguments(tool: Tool, wanted: Iterable[str]) -> None:
     schema = tool.handling.parameters.schema
     closed = False in (schema.get("additionalProperties"), schema.get("unevaluatedProperties"))
     known = list(schema["properties"])
-    for name in wanted:
+    for name in expected:
         if name in tool.hidden:
             raise DefinitionError(f"{name!r} of {tool.name!r} is bound or private: events have stars in its place")
         if closed and name not in known:
@@ -49,44 +49,44 @@ def check_arguments(tool: Tool, wanted: Iterable[str]) -> None:
             raise DefinitionError(f"the tool {tool.name!r} has no parameter {name!r}; {hint}")
 
 
-def have(arguments: Mapping[str, Any], wanted: Mapping[str, object]) -> bool:
+def include_all(arguments: Mapping[str, Any], expected: Mapping[str, object]) -> bool:
     """Return whether the arguments include all wanted ones. Other arguments are ignored."""
-    return all(_equal(value, arguments.get(name, _LEFT_OUT)) for name, value in wanted.items())
+    return all(_is_equal(value, arguments.get(name, _MISSING)) for name, value in expected.items())
 
 
-def _equal(expected: Any, actual: Any) -> bool:
+def _is_equal(expected: Any, actual: Any) -> bool:
     return bool(expected == actual) or bool(to_jsonable(expected) == actual)
 
 
-def alike(one: str, other: str) -> float:
+def compute_similarity(one: str, other: str) -> float:
     """Return the similarity of two shown calls, from 0 to 1."""
-    return SequenceMatcher(None, one[:_MOST_OF_A_VALUE], other[:_MOST_OF_A_VALUE]).ratio()
+    return SequenceMatcher(None, one[:_MAX_VALUE_CHARACTERS], other[:_MAX_VALUE_CHARACTERS]).ratio()
 
 
-def json_ratio(one: Any, other: Any) -> float:
+def compute_json_similarity(one: Any, other: Any) -> float:
     """Return the similarity of two JSON values, from 0 to 1."""
     return SequenceMatcher(None, _json_lines(one), _json_lines(other)).ratio()
 
 
-def json_diff(one: Any, other: Any) -> str:
+def format_json_diff(one: Any, other: Any) -> str:
     """Return the differences of two JSON values, line by line: the first value's lines (-), and the other's (+)."""
     lines = list(unified_diff(_json_lines(one), _json_lines(other), n=2, lineterm=""))[3:]
-    return "\n".join(f"  {line}" for line in lines[:_MOST_OF_DIFF])
+    return "\n".join(f"  {line}" for line in lines[:_MAX_DIFF_LINES])
 
 
 def _json_lines(value: Any) -> list[str]:
     return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True).splitlines()
 
 
-def as_call(name: str, arguments: Mapping[str, object]) -> str:
+def format_call(name: str, arguments: Mapping[str, object]) -> str:
     """Return a call as text, such as `refund(order='4711', euros=80)`."""
-    return f"{name}({', '.join(f'{key}={abbreviated(value)}' for key, value in arguments.items())})"
+    return f"{name}({', '.join(f'{key}={abbreviate(value)}' for key, value in arguments.items())})"
 
 
-def abbreviated(value: object) -> str:
+def abbreviate(value: object) -> str:
     """Return the value as Python writes it, cut if it is long."""
     text = repr(value)
-    return text if len(text) <= _MOST_OF_A_VALUE else f"{text[:_MOST_OF_A_VALUE]}…"
+    return text if len(text) <= _MAX_VALUE_CHARACTERS else f"{text[:_MAX_VALUE_CHARACTERS]}…"
 
 
 def came_to(result: ToolResult | None) -> str:
@@ -95,5 +95,5 @@ def came_to(result: ToolResult | None) -> str:
         return "not ended yet"
     ran = ", not run" if result.executed is False else ""
     ran = ", replayed" if result.metadata.get("replayed") is True else ran
-    why = f": {abbreviated(result.error)}" if result.error is not None else ""
+    why = f": {abbreviate(result.error)}" if result.error is not None else ""
     return f"{result.status}{ran}{why}"

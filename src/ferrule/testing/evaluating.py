@@ -17,8 +17,8 @@ from ferrule.models import Message, Model
 from ferrule.runner import Runner
 from ferrule.testing.cases import Case, ExpectedCall
 from ferrule.testing.comparing import arguments_of, check_arguments
-from ferrule.testing.fake import tool_named
-from ferrule.testing.scores import CallMade, scores_of, scores_of_failed
+from ferrule.testing.fake import find_tool
+from ferrule.testing.scores import CallMade, score_case, score_failed_case
 from ferrule.testing.tool_use import Outcome, ToolUse
 from ferrule.values.call import new_id
 from ferrule.values.context import ToolContext
@@ -57,21 +57,21 @@ async def evaluate(
     """
     if not isinstance(at_once, int) or at_once < 1:  # type: ignore[redundant-expr]
         raise DefinitionError(f"at_once is a whole number of at least 1, not {at_once!r}")
-    listed = _checked_cases(cases)
-    prepared = [_prepared(case, model, runner, context or ToolContext(), max_turns) for case in listed]
+    listed = _check_cases(cases)
+    prepared_cases = [_prepare_case(case, model, runner, context or ToolContext(), max_turns) for case in listed]
     gate = asyncio.Semaphore(at_once)
 
-    async def in_turn(one: _Prepared) -> Outcome:
+    async def in_turn(prepared: _PreparedCase) -> Outcome:
         async with gate:
-            return await _run_case(one)
+            return await _run_case(prepared)
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(in_turn(one)) for one in prepared]
+        tasks = [group.create_task(in_turn(prepared)) for prepared in prepared_cases]
     return ToolUse(tuple(task.result() for task in tasks))
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class _PreparedCase:
     """A case that can be run."""
 
     case: Case
@@ -80,7 +80,7 @@ class _Prepared:
     running: Run
 
 
-def _checked_cases(cases: Iterable[Case]) -> Sequence[Case]:
+def _check_cases(cases: Iterable[Case]) -> Sequence[Case]:
     listed = list(cases)
     if not listed:
         raise DefinitionError("evaluate: there are no cases")
@@ -93,30 +93,30 @@ def _checked_cases(cases: Iterable[Case]) -> Sequence[Case]:
     return listed
 
 
-def _prepared(case: Case, model: Any, runner: Any, context: ToolContext, max_turns: int) -> _Prepared:
+def _prepare_case(case: Case, model: Any, runner: Any, context: ToolContext, max_turns: int) -> _PreparedCase:
     about = f"evaluate: the case {case.id!r}"
-    made = runner if isinstance(runner, Runner) or not callable(runner) else runner(case)
-    asked = model if hasattr(model, "results") or not callable(model) else model(case)
-    if not isinstance(made, Runner):
-        raise DefinitionError(f"{about} needs a Runner, such as Runner(fake([one_tool])), not {made!r:.80}")
-    tools = made.tools
-    expected = tuple(_expected_of(one, tools, about) for one in case.expected)
+    case_runner = runner if isinstance(runner, Runner) or not callable(runner) else runner(case)
+    case_model = model if hasattr(model, "results") or not callable(model) else model(case)
+    if not isinstance(case_runner, Runner):
+        raise DefinitionError(f"{about} needs a Runner, such as Runner(fake([one_tool])), not {case_runner!r:.80}")
+    tools = case_runner.tools
+    expected = tuple(_resolve_expected(prepared, tools, about) for prepared in case.expected)
     tools.only(*case.never)  # refuses a name that no tool has
-    own = context if context.session is not None else context.replace(session=new_id())
-    running = run(asked, _messages_of(case, asked), made, context=own, max_turns=max_turns)
-    return _Prepared(case, expected, tools, running)
+    case_context = context if context.session is not None else context.replace(session=new_id())
+    running = run(case_model, _make_messages(case, case_model), case_runner, context=case_context, max_turns=max_turns)
+    return _PreparedCase(case, expected, tools, running)
 
 
-def _expected_of(wanted: ExpectedCall, tools: Toolset, about: str) -> ExpectedCall:
+def _resolve_expected(wanted: ExpectedCall, tools: Toolset, about: str) -> ExpectedCall:
     """Return the call with the names of the tool and its parameters."""
-    tool = tool_named(about, tools, wanted.name)
+    tool = find_tool(about, tools, wanted.name)
     aliases = tool.handling.aliases
     arguments = {aliases.get(name, name): value for name, value in wanted.arguments.items()}
     check_arguments(tool, arguments)
     return ExpectedCall(tool.name, arguments)
 
 
-def _messages_of(case: Case, model: Any) -> list[Message]:
+def _make_messages(case: Case, model: Any) -> list[Message]:
     if not isinstance(case.request, str):
         return list(case.request)
     user = getattr(model, "user", None)
@@ -128,29 +128,38 @@ def _messages_of(case: Case, model: Any) -> list[Message]:
     return cast("list[Message]", user(case.request))
 
 
-async def _run_case(one: _Prepared) -> Outcome:
+async def _run_case(prepared: _PreparedCase) -> Outcome:
     text, error = "", None
     try:
-        text = (await one.running).text
+        text = (await prepared.running).text
     except Exception as raised:  # an error of the model ends its case, and no other
         error = f"{type(raised).__name__}: {raised}"
-    replies = tuple(one.running.replies)
-    missed = [result.error for result in one.running.results if result.metadata.get("cassette") == "missed"]
+    replies = tuple(prepared.running.replies)
+    missed = [result.error for result in prepared.running.results if result.metadata.get("cassette") == "missed"]
     error = error if error is not None else next(iter(missed), None)
-    called = tuple(_call_made(result, one.tools) for result in one.running.results)
+    called = tuple(_describe_call(result, prepared.tools) for result in prepared.running.results)
     if error is not None:
-        return Outcome(one.case, one.expected, called, scores_of_failed(one.case), error=error, replies=replies)
-    kept = not called if one.case.refuses else not any(_must_not(call.name, one.case) for call in called)
+        return Outcome(
+            prepared.case, prepared.expected, called, score_failed_case(prepared.case), error=error, replies=replies
+        )
+    is_restrained = (
+        not called if prepared.case.refuses else not any(_is_forbidden(call.name, prepared.case) for call in called)
+    )
     return Outcome(
-        one.case, one.expected, called, scores_of(one.case, one.expected, called, kept), text, replies=replies
+        prepared.case,
+        prepared.expected,
+        called,
+        score_case(prepared.case, prepared.expected, called, is_restrained),
+        text,
+        replies=replies,
     )
 
 
-def _must_not(name: str, case: Case) -> bool:
+def _is_forbidden(name: str, case: Case) -> bool:
     return any(fnmatchcase(name, glob) for glob in case.never)
 
 
-def _call_made(result: ToolResult, tools: Toolset) -> CallMade:
+def _describe_call(result: ToolResult, tools: Toolset) -> CallMade:
     assert result.call is not None
     tool, call, status = tools.find(result.tool_name), result.call.replace(name=result.tool_name), str(result.status)
     if tool is not None and status == "limited":

@@ -20,8 +20,8 @@ from ferrule.definition.handler import Call, Handler
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.testing.answers import answering
-from ferrule.testing.values import Unmet, below, fitting, words
+from ferrule.testing.answers import call_by_signature
+from ferrule.testing.values import NoFittingValue, draw_below, draw_words, make_fitting
 from ferrule.values.call import ToolCall
 from ferrule.values.content import to_output
 from ferrule.values.context import ToolContext
@@ -62,16 +62,18 @@ def fake(
 
     `tool.handler` is still the real function, for guards that look at it.
     """
-    toolset, key = toolset_of(tools), seed_of("fake", seed)
-    given: dict[str, Any] = {}
+    toolset, key = to_toolset(tools), format_seed("fake", seed)
+    chosen: dict[str, Any] = {}
     for name, answer in (answers or {}).items():
-        given[tool_named("fake: answers", toolset, name).name] = answer
+        chosen[find_tool("fake: answers", toolset, name).name] = answer
     return toolset.map(
-        lambda tool: replaced(tool, _given(tool, given[tool.name]) if tool.name in given else _Made(tool, key))
+        lambda tool: replace_handler(
+            tool, _make_answer(tool, chosen[tool.name]) if tool.name in chosen else _MadeUpAnswers(tool, key)
+        )
     )
 
 
-def toolset_of(tools: Any) -> Toolset:
+def to_toolset(tools: Any) -> Toolset:
     """Return the toolset of a toolset, of a list, or of one thing that makes a tool.
 
     Raises:
@@ -83,7 +85,7 @@ def toolset_of(tools: Any) -> Toolset:
     return Toolset([tools] if one else tools)
 
 
-def seed_of(what: str, seed: Any) -> str:
+def format_seed(what: str, seed: Any) -> str:
     """Return a seed as text.
 
     Raises:
@@ -94,12 +96,12 @@ def seed_of(what: str, seed: Any) -> str:
     return str(seed)
 
 
-def salt_of(seed: str, call: ToolCall, *more: Any) -> str:
+def make_salt(seed: str, call: ToolCall, *more: Any) -> str:
     """Return the source of a call's randomness: the seed, the tool's name and the arguments, in any order."""
     return json.dumps([seed, call.name, thaw(call.arguments), *more], sort_keys=True)
 
 
-def tool_named(who: str, toolset: Toolset, name: Any) -> Tool:
+def find_tool(who: str, toolset: Toolset, name: Any) -> Tool:
     """Return the tool of that name.
 
     Raises:
@@ -113,7 +115,7 @@ def tool_named(who: str, toolset: Toolset, name: Any) -> Tool:
     return found
 
 
-def replaced(tool: Tool, answer: Call) -> Tool:
+def replace_handler(tool: Tool, answer: Call) -> Tool:
     """Return a copy that runs `answer` instead, in the event loop: name, schema, traits and guards stay."""
 
     async def call(values: object, context: ToolContext) -> object:
@@ -127,38 +129,38 @@ def replaced(tool: Tool, answer: Call) -> Tool:
     return here.with_adapter(instead)
 
 
-def _given(tool: Tool, answer: Any) -> Call:
+def _make_answer(tool: Tool, answer: Any) -> Call:
     """Return the answer that the caller asked for."""
     if isinstance(answer, Tool):  # has no signature
-        return answering(tool, lambda **arguments: answer(**arguments))
+        return call_by_signature(tool, lambda **arguments: answer(**arguments))
     if isinstance(answer, BaseException) or (isinstance(answer, type) and issubclass(answer, BaseException)):
-        return _raising(exception_of(f"fake: the answer of {tool.name!r}", answer))
+        return _raising(make_exception(f"fake: the answer of {tool.name!r}", answer))
     if callable(answer):
-        return answering(tool, answer)
-    if misfit := _misfit_of_answer(tool, answer):
+        return call_by_signature(tool, answer)
+    if misfit := _find_misfit(tool, answer):
         raise DefinitionError(
             f"fake: the answer of {tool.name!r} does not fit its output schema: {misfit}; it is {answer!r}"
         )
     return lambda values, context: copy.deepcopy(answer)
 
 
-def _misfit_of_answer(tool: Tool, answer: Any) -> str:
+def _find_misfit(tool: Tool, answer: Any) -> str:
     """Describe how an answer does not fit the tool's output schema. Return an empty text if it fits."""
     return "" if isinstance(answer, ToolResult) else tool.output.describe_misfit(to_output(answer, strict=False))
 
 
-def exception_of(what: str, given: Any) -> Exception:
+def make_exception(what: str, chosen: Any) -> Exception:
     """Return the exception, or an instance of the exception class.
 
     Raises:
         DefinitionError: No handler fails with it, or the class needs arguments.
     """
     try:
-        error = given() if isinstance(given, type) else given
+        error = chosen() if isinstance(chosen, type) else chosen
     except TypeError as wrong:
-        raise DefinitionError(f"{what}: {given.__name__} needs arguments ({wrong}); give an instance of it") from None
+        raise DefinitionError(f"{what}: {chosen.__name__} needs arguments ({wrong}); give an instance of it") from None
     if not isinstance(error, Exception):
-        raise DefinitionError(f"{what} is {given!r}, which is no exception that a handler fails with")
+        raise DefinitionError(f"{what} is {chosen!r}, which is no exception that a handler fails with")
     return error
 
 
@@ -169,7 +171,7 @@ def _raising(error: Exception) -> Call:
     return call
 
 
-class _Made:
+class _MadeUpAnswers:
     """The made-up answers of one tool.
 
     Raises:
@@ -180,25 +182,25 @@ class _Made:
         self._tool = tool
         self._seed = seed
         try:
-            self._made_for(ToolCall("", tool.name))
+            self._make_up(ToolCall("", tool.name))
         except ToolError as error:
             raise DefinitionError(str(error)) from None
 
     def __call__(self, values: object, context: ToolContext) -> Any:
         assert context.call is not None
-        return self._made_for(context.call)
+        return self._make_up(context.call)
 
-    def _made_for(self, call: ToolCall) -> Any:
-        salt = salt_of(self._seed, call)
+    def _make_up(self, call: ToolCall) -> Any:
+        salt = make_salt(self._seed, call)
         schema = self._tool.output_schema
         if schema is None or (schema.get("type") == "string" and schema.keys() <= _NO_CONSTRAINTS):
             draw = Random(salt)
-            answer = f"{call.name}: {words(draw)} {below(draw, 1000)}"
-            with suppress(Unmet):  # the output may be checked by more than its schema says
-                return self._finished(answer)
+            answer = f"{call.name}: {draw_words(draw)} {draw_below(draw, 1000)}"
+            with suppress(NoFittingValue):  # the output may be checked by more than its schema says
+                return self._finish(answer)
         try:
-            return fitting(self._schema, self._finished, salt)
-        except Unmet as unmet:
+            return make_fitting(self._schema, self._finish, salt)
+        except NoFittingValue as unmet:
             at = f"at {'.'.join(map(str, unmet.path))!r}" if unmet.path else "as a whole"
             raise ToolError(
                 f"fake: no answer of {call.name!r} could be made up: {at}, {unmet.why}; "
@@ -216,14 +218,14 @@ class _Made:
                 return enforced.adapter.json_schema()
         return thaw(self._tool.output_schema)
 
-    def _finished(self, value: Any) -> Any:
+    def _finish(self, value: Any) -> Any:
         """Return the value as the handler would return it, judged by the tool's own check of its output."""
         enforced = self._tool.output.enforced
         adapter = None if enforced is None else enforced.adapter
         try:
             finished = value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
         except PydanticError as error:
-            raise Unmet((), f"{value!r:.200} does not fit: {error}") from None
-        if misfit := _misfit_of_answer(self._tool, finished):
-            raise Unmet((), f"{value!r:.200} does not fit: {misfit}")
+            raise NoFittingValue((), f"{value!r:.200} does not fit: {error}") from None
+        if misfit := _find_misfit(self._tool, finished):
+            raise NoFittingValue((), f"{value!r:.200} does not fit: {misfit}")
         return finished

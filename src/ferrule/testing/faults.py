@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
 from random import Random
 from typing import Any, NoReturn, TypeAlias
 
@@ -14,7 +13,7 @@ from ferrule.definition import options
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.scheduling.clock import MONOTONIC, Clock
-from ferrule.testing.fake import exception_of, salt_of, seed_of, toolset_of
+from ferrule.testing.fake import format_seed, make_exception, make_salt, to_toolset
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -25,8 +24,6 @@ Latency: TypeAlias = float | tuple[float, float] | Callable[[Random], float]
 """Seconds: a fixed number, a range, or a function that draws them."""
 
 _COMMON_ERRORS = (ConnectionError("the connection was lost"), OSError("the service is not available"))
-_LAST: ContextVar[dict[str, Any] | None] = ContextVar("ferrule.testing.faults", default=None)
-"""The fault of the running attempt of a call, for the kernel's own result of a stopped call."""
 
 
 def faults(
@@ -49,11 +46,10 @@ def faults(
     depends on the seed, the tool's name, the arguments and the number of earlier attempts of that very call: not on
     other calls, nor on the process. A higher rate keeps the faults that a lower one made.
 
-    Observers hear of each fault when it is made, by a `tool:progress` event with `data["fault"]`, and the result's
-    `metadata["fault"]` has the last one of the last attempt; no key if none was made. A fault is a dict with `kind`
-    (`"latency"`, `"error"` or `"timeout"`), `seconds` (the latency), and for the latter two `ran` (whether the handler
-    was run) and `error` (the raised error as text, or `None`).
-
+    Observers see each fault when it is made, in a `tool:progress` event with `data["fault"]`. The result has
+    its last fault in `metadata["fault"]`, unless the call was stopped from outside, such as by its deadline. A fault is
+    a dict with `kind` (`"latency"`, `"error"` or `"timeout"`), `seconds` (the latency), and for the latter two `ran`
+    (whether the handler was run) and `error` (the raised error as text, or `None`).
     Args:
         tools: A toolset, a list of anything that makes one, or one tool.
         seed: Other seeds make other faults.
@@ -70,8 +66,8 @@ def faults(
     Raises:
         DefinitionError: The rates, the latency, the seed or the kinds are impossible.
     """
-    maker = _Faults(seed_of("faults", seed), latency, errors, timeouts, before, kinds, clock)
-    return toolset_of(tools).map(lambda tool: tool.replace(around=(_tell, *tool.around), inside=(*tool.inside, maker)))
+    maker = _Faults(format_seed("faults", seed), latency, errors, timeouts, before, kinds, clock)
+    return to_toolset(tools).map(lambda tool: tool.replace(inside=(*tool.inside, maker)))
 
 
 class _Faults:
@@ -89,83 +85,60 @@ class _Faults:
     ) -> None:
         self._seed = seed
         self._latency = _latency(latency)
-        self._errors = _share("errors", errors)
-        self._timeouts = _share("timeouts", timeouts)
-        self._before = _share("before", before)
-        self._kinds = _exceptions(kinds)
+        self._errors = _check_share("errors", errors)
+        self._timeouts = _check_share("timeouts", timeouts)
+        self._before = _check_share("before", before)
+        self._kinds = _make_exceptions(kinds)
         self._clock = options.check_clock("faults(clock)", clock)
         self._tried: dict[str, itertools.count[int]] = {}
         if errors + timeouts > 1:
             raise DefinitionError(
-                f"faults: errors={errors!r} and timeouts={timeouts!r} are shares of all calls and make more than 1"
+                f"faults: errors={errors!r} and timeouts={timeouts!r} are shares of all calls, and their sum exceeds 1"
             )
         if errors and not self._kinds:
-            raise DefinitionError("faults: errors are asked for, and kinds is empty; give the exceptions to fail with")
+            raise DefinitionError("faults: kinds is empty although errors > 0; pass the exceptions to fail with")
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-        fault, error = self._drawn(call)
-        told = _Teller(context)
+        fault, error = self._draw_fault(call)
         seconds = fault["seconds"]
         slow = FrozenDict(kind="latency", seconds=seconds) if seconds else None
         if slow:
-            told(slow)
+            _announce(context, slow)
             await (self._clock or context.clock or MONOTONIC).sleep(seconds)
         if fault["kind"] == "latency":
-            return _marked(await next(call, context), slow)
+            return _mark_fault(await next(call, context), slow)
         if fault["ran"]:
             result = await next(call, context)
             if not result.success:
-                return _marked(result, slow)
-        told(fault)
+                return _mark_fault(result, slow)
+        _announce(context, fault)
         if error is None:
             await _hang(context)
-        return _marked(context.failure(error), fault)
+        return _mark_fault(context.failure(error), fault)
 
-    def _drawn(self, call: ToolCall) -> tuple[FrozenDict, Exception | None]:
+    def _draw_fault(self, call: ToolCall) -> tuple[FrozenDict, Exception | None]:
         """Return the fault of this attempt, and the error to raise."""
-        key = salt_of(self._seed, call)
+        key = make_salt(self._seed, call)
         salt = f"{key} {next(self._tried.setdefault(key, itertools.count()))}"
         draw = Random(salt)
         which, when, kind = draw.random(), draw.random(), draw.random()
-        seconds = _seconds(self._latency(Random(f"{salt} latency")))
+        seconds = _check_seconds(self._latency(Random(f"{salt} latency")))
         ran = when >= self._before
         if which < self._errors:
             error = self._kinds[int(kind * len(self._kinds))]
-            said = f"{type(error).__name__}: {error}"
-            return FrozenDict(kind="error", seconds=seconds, ran=ran, error=said), error
+            error_text = f"{type(error).__name__}: {error}"
+            return FrozenDict(kind="error", seconds=seconds, ran=ran, error=error_text), error
         if which >= 1 - self._timeouts:  # from the other end, so that neither rate moves the faults of the other
             return FrozenDict(kind="timeout", seconds=seconds, ran=ran, error=None), None
         return FrozenDict(kind="latency", seconds=seconds), None
 
 
-class _Teller:
-    """Reports the faults of one attempt to the observers and to `_tell`."""
-
-    def __init__(self, context: ToolContext) -> None:
-        self._context = context
-        self._note = _LAST.get()
-        if self._note is not None:
-            self._note.clear()  # of the attempt before
-
-    def __call__(self, fault: FrozenDict) -> None:
-        self._context.mark_started()  # a call that is stopped here may have had its effect, as far as anybody knows
-        if self._note is not None:
-            self._note.update(fault)
-        self._context.announce({"fault": fault})
+def _announce(context: ToolContext, fault: FrozenDict) -> None:
+    context.mark_started()  # a call that is stopped here may have had its effect, as far as anybody knows
+    context.announce({"fault": fault})
 
 
-async def _tell(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-    """Mark the result of a call that was stopped at its deadline. No middleware inside sees it."""
-    note: dict[str, Any] = {}
-    token = _LAST.set(note)
-    try:
-        result = await next(call, context)
-    finally:
-        _LAST.reset(token)
-    return _marked(result, note) if result.status == "timeout" and "fault" not in result.metadata else result
-
-
-def _marked(result: ToolResult, fault: Mapping[str, Any] | None) -> ToolResult:
+def _mark_fault(result: ToolResult, fault: Mapping[str, Any] | None) -> ToolResult:
     return result.replace(metadata={**result.metadata, "fault": fault}) if fault else result
 
 
@@ -184,13 +157,13 @@ async def _hang(context: ToolContext) -> NoReturn:
     raise AssertionError("nobody sets this future")
 
 
-def _share(name: str, value: Any) -> float:
+def _check_share(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise DefinitionError(f"faults: {name} must be a share from 0 to 1, not {value!r}")
     return float(value)
 
 
-def _seconds(value: Any) -> float:
+def _check_seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not (0 <= value < math.inf):
         raise DefinitionError(f"faults: latency must be in seconds from 0 upwards, not {value!r}")
     return float(value)
@@ -199,13 +172,13 @@ def _seconds(value: Any) -> float:
 def _latency(value: Any) -> Callable[[Random], float]:
     if callable(value):
         return value  # type: ignore[no-any-return]
-    least, most = map(_seconds, value if isinstance(value, tuple | list) and len(value) == 2 else (value, value))
+    least, most = map(_check_seconds, value if isinstance(value, tuple | list) and len(value) == 2 else (value, value))
     if least > most:
         raise DefinitionError(f"faults: latency is (least, most) in seconds, and {least!r} is more than {most!r}")
     return lambda draw: least + (most - least) * draw.random()
 
 
-def _exceptions(kinds: Any) -> tuple[Exception, ...]:
+def _make_exceptions(kinds: Any) -> tuple[Exception, ...]:
     if not isinstance(kinds, Iterable):
         raise DefinitionError(f"faults: kinds must be a tuple of exceptions, such as (OSError('gone'),), not {kinds!r}")
-    return tuple(exception_of("faults: one of kinds", kind) for kind in kinds)
+    return tuple(make_exception("faults: one of kinds", kind) for kind in kinds)

@@ -13,7 +13,7 @@ from ferrule.runner import Runner
 
 
 @dataclass(frozen=True)
-class Said:
+class ScriptedCall:
     """A call of the scripted model. See docs/coming-from.md#your-own-adapter.
 
     Attributes:
@@ -28,7 +28,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ModelView:
     """The model's view of one call. See docs/coming-from.md#your-own-adapter.
 
     Attributes:
@@ -55,13 +55,13 @@ class Question:
     reason: str = ""
 
 
-RecordState: TypeAlias = Literal["kept", "changed", "lost"]
+RecordState: TypeAlias = Literal["unchanged", "changed", "lost"]
 """How the framework brings the record of a call with its answer: unchanged, with `arguments["euros"]` of its `pending`
 set to 500, or not at all. See docs/coming-from.md#your-own-adapter.
 """
 
 
-class Driven:
+class FrameworkRun:
     """A run of the framework, which has ended or waits for a person. See docs/coming-from.md#your-own-adapter.
 
     Attributes:
@@ -71,11 +71,11 @@ class Driven:
     """
 
     def __init__(self) -> None:
-        self.results: dict[str, Seen] = {}
+        self.results: dict[str, ModelView] = {}
         self.questions: dict[str, Question] = {}
         self.progress: list[tuple[str, float, float | None, str | None]] = []
 
-    async def answer(self, answers: Mapping[str, bool | dict[str, Any]], record: RecordState = "kept") -> None:
+    async def answer(self, answers: Mapping[str, bool | dict[str, Any]], record: RecordState = "unchanged") -> None:
         """Answer the run in the state in which it began to wait. Then update `results` and `questions`.
 
         Args:
@@ -87,7 +87,7 @@ class Driven:
 
 
 class Framework:
-    """A driver of one framework. Each call of `drive` is a conversation of its own.
+    """A driver of one framework. Each call of `start_run` is a conversation of its own.
 
     The attributes describe the framework's abilities. If one differs from its default, the tests of it are skipped,
     with the reason, or expect the opposite. See docs/coming-from.md#your-own-adapter.
@@ -116,24 +116,26 @@ class Framework:
     tells_progress: ClassVar[bool] = True
     """Whether the program around the framework gets progress reports."""
     stores_data: ClassVar[bool] = False
-    """Whether the result of `stored` can be pickled, and is no service. Another process can then continue the run; it
-    imports the module of this class and of the result.
+    """Whether the result of `export_run` can be pickled, and is no service. Another process can then continue the run;
+    it imports the module of this class and of the result.
     """
 
-    async def drive(self, runner: Runner, *calls: Said) -> Driven:
+    async def start_run(self, runner: Runner, *calls: ScriptedCall) -> FrameworkRun:
         """Return a run whose model makes these calls in its first turn, and then ends. The principal is "ada" if the
         framework has principals, and the deps are "DEPS".
         """
-        raise DefinitionError(f"{type(self).__name__} needs a method drive(self, runner, *calls) that gives a Driven")
+        raise DefinitionError(
+            f"{type(self).__name__} needs a method start_run(self, runner, *calls) that gives a FrameworkRun"
+        )
 
-    def stored(self, waiting: Any) -> Any:
+    def export_run(self, waiting: Any) -> Any:
         """Return the data from which another process continues the waiting run: the framework's stored data, and the
         questions as a person sees them. Return `None` if only the process that asked can be answered.
         """
         return None
 
-    async def elsewhere(self, runner: Runner, stored: Any) -> Driven:
+    async def import_run(self, runner: Runner, stored: Any) -> FrameworkRun:
         """Return the waiting run, as another process with this runner continues it."""
         raise DefinitionError(
-            f"{type(self).__name__} has a method stored, and so needs elsewhere(self, runner, stored)"
+            f"{type(self).__name__} has a method export_run, and so needs import_run(self, runner, stored)"
         )

@@ -15,9 +15,9 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, GuardError
 from ferrule.runner import Runner
-from ferrule.testing.bounded import in_time
-from ferrule.testing.fake import replaced, toolset_of
-from ferrule.testing.generated import generated_arguments
+from ferrule.testing.bounded import bounded_test
+from ferrule.testing.fake import replace_handler, to_toolset
+from ferrule.testing.generated import generate_arguments
 from ferrule.types import Approver, Guard, GuardFunction, Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -25,7 +25,7 @@ from ferrule.values.decision import Decision, allow, ask
 from ferrule.values.event import Event
 from ferrule.values.frozen import thaw
 
-Judged: TypeAlias = tuple[str, Mapping[str, Any], Literal["allow", "ask", "deny"]]
+ExpectedDecision: TypeAlias = tuple[str, Mapping[str, Any], Literal["allow", "ask", "deny"]]
 """A call to judge: the tool's name, the arguments, and the expected decision. See docs/contracts.md#a-guard."""
 
 _DECISION_KINDS = ("allow", "ask", "deny")
@@ -55,7 +55,7 @@ class GuardContract:
         """Return the tools whose calls the guard judges: a toolset, or a list of anything that makes one."""
         raise DefinitionError(f"{type(self).__name__} needs a method tools(self) that gives the tools it judges")
 
-    def calls(self) -> Iterable[Judged]:
+    def calls(self) -> Iterable[ExpectedDecision]:
         """Return calls to judge, each with the expected decision: at least one."""
         raise DefinitionError(
             f"{type(self).__name__} needs a method calls(self) that gives calls, and what is expected"
@@ -73,174 +73,153 @@ class GuardContract:
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def test_each_call_is_decided_as_it_is_to_be(self) -> None:
-        async def check() -> None:
-            runner = self._runner()
-            for name, arguments, expected in self._calls():
-                decision = await runner.decide(_call(name, arguments), self.context())
-                assert decision.kind == expected, f"{name}({arguments!r}) is to be {expected!r}, and is {decision!r}"
+    @bounded_test
+    async def test_each_call_has_the_expected_decision(self) -> None:
+        runner = self._runner()
+        for name, arguments, expected in self._calls():
+            decision = await runner.decide(_make_call(name, arguments), self.context())
+            assert decision.kind == expected, f"{name}({arguments!r}) is to be {expected!r}, and is {decision!r}"
 
-        in_time(check())
+    @bounded_test
+    async def test_no_call_and_no_context_makes_it_raise(self) -> None:
+        guard, given = self.guard(), self.context()
+        known = given.replace(session="a session", principal="a principal", metadata={"key": "value"})
+        nobody = given.replace(session=None, principal=None, metadata={})
+        for tool, arguments in self._try_arguments():
+            for context in (given, known, nobody):
+                answers: list[object] = []
+                record_answer = tool.replace(guards=[_watch_guard(guard, tool, answers)])
+                await Runner([record_answer]).decide(_make_call(tool.name, arguments), context)
+                wrong = [one for one in answers if not _is_verdict(one)]
+                assert not wrong, f"of {tool.name}({arguments!r}) in {context!r} it says {wrong!r}"
 
-    def test_it_breaks_on_no_call_and_in_no_context(self) -> None:
-        async def check() -> None:
-            guard, given = self.guard(), self.context()
-            known = given.replace(session="a session", principal="a principal", metadata={"key": "value"})
-            nobody = given.replace(session=None, principal=None, metadata={})
-            for tool, arguments in self._any_arguments():
-                for context in (given, known, nobody):
-                    said: list[object] = []
-                    watched = tool.replace(guards=[_listened_to(guard, tool, said)])
-                    await Runner([watched]).decide(_call(tool.name, arguments), context)
-                    wrong = [one for one in said if not _is_a_verdict(one)]
-                    assert not wrong, f"of {tool.name}({arguments!r}) in {context!r} it says {wrong!r}"
+    @bounded_test
+    async def test_the_same_call_has_the_same_decision(self) -> None:
+        calls = [_make_call(tool.name, arguments) for tool, arguments in self._try_arguments()]
+        runner = self._runner()
+        first = [await runner.decide(call, self.context()) for call in calls]
+        again = [await runner.decide(call, self.context()) for call in calls]
+        backwards = [await runner.decide(call, self.context()) for call in calls[::-1]][::-1]
+        new = [await self._runner().decide(call, self.context()) for call in calls]
+        others = {"once more": again, "in another order": backwards, "by a new guard": new}
+        for asked, decisions in others.items():
+            for call, one, other in zip(calls, first, decisions, strict=True):
+                assert one == other, f"{call!r} is {one!r}, and asked {asked} {other!r}"
 
-        in_time(check())
+    @bounded_test
+    async def test_it_changes_nothing(self) -> None:
+        before = self.world()
+        for tool, arguments in self._try_arguments():
+            await self._decide(tool.name, arguments)
+            assert self.world() == before, f"judging {tool.name}({arguments!r}) changed what world() gives"
 
-    def test_the_same_call_has_the_same_decision(self) -> None:
-        async def check() -> None:
-            calls = [_call(tool.name, arguments) for tool, arguments in self._any_arguments()]
-            runner = self._runner()
-            first = [await runner.decide(call, self.context()) for call in calls]
-            again = [await runner.decide(call, self.context()) for call in calls]
-            backwards = [await runner.decide(call, self.context()) for call in calls[::-1]][::-1]
-            new = [await self._runner().decide(call, self.context()) for call in calls]
-            others = {"once more": again, "in another order": backwards, "by a new guard": new}
-            for asked, decisions in others.items():
-                for call, one, other in zip(calls, first, decisions, strict=True):
-                    assert one == other, f"{call!r} is {one!r}, and asked {asked} {other!r}"
-
-        in_time(check())
-
-    def test_it_changes_nothing(self) -> None:
-        async def check() -> None:
-            before = self.world()
-            for tool, arguments in self._any_arguments():
-                await self._decide(tool.name, arguments)
-                assert self.world() == before, f"judging {tool.name}({arguments!r}) changed what world() gives"
-
-        in_time(check())
-
-    def test_it_runs_nothing_and_what_it_decides_is_what_comes_of_a_call(self) -> None:
-        async def check() -> None:
-            for tool, arguments in self._any_arguments():
-                seen: list[Event] = []
-                runner, call = self._runner(observers=[seen.append]), _call(tool.name, arguments)
-                decision = await runner.decide(call, self.context())
-                assert not seen, f"judging {call!r} made calls: {[event.kind for event in seen]}"
-                result = await runner.run(call, self.context())
-                started = [event for event in seen if event.kind == "tool:started"]
-                assert len(started) == (decision.kind == "allow"), (
-                    f"{call!r} is {decision!r}, and {len(started)} calls ran: {result.text}"
-                )
-
-        in_time(check())
+    @bounded_test
+    async def test_deciding_runs_nothing_and_predicts_the_call(self) -> None:
+        for tool, arguments in self._try_arguments():
+            seen: list[Event] = []
+            runner, call = self._runner(observers=[seen.append]), _make_call(tool.name, arguments)
+            decision = await runner.decide(call, self.context())
+            assert not seen, f"judging {call!r} made calls: {[event.kind for event in seen]}"
+            result = await runner.run(call, self.context())
+            started = [event for event in seen if event.kind == "tool:started"]
+            assert len(started) == (decision.kind == "allow"), (
+                f"{call!r} is {decision!r}, and {len(started)} calls ran: {result.text}"
+            )
 
     # -- changed arguments --------------------------------------------------------------------------------------------
 
-    def test_what_another_guard_changes_is_judged(self) -> None:
-        async def check() -> None:
-            for name, arguments, expected in self._calls():
-                for start in self._starts(name, arguments):
-                    orders: list[list[Guard]] = [[_making(name, arguments), self.guard()]]
-                    if (await self._decide(name, start)).kind != "deny":
-                        orders.append([self.guard(), _making(name, arguments)])
-                    for guards in orders:
-                        decision = await self._decide(name, start, guards)
-                        assert decision.kind == expected, (
-                            f"{name}({start!r}) that another guard changes to {arguments!r} is to be {expected!r}, "
-                            f"and is {decision!r}"
-                        )
-
-        in_time(check())
-
-    def test_what_a_repair_makes_of_a_text_is_judged(self) -> None:
-        async def check() -> None:
-            for name, arguments, expected in self._calls():
-                for text in _written_texts(arguments):
-                    call = ToolCall("call", name, text)
-                    result = await self._runner().run(call, self.context())
-                    if result.status == "invalid":  # it cannot be repaired
-                        continue
-                    decision = await self._runner().decide(call, self.context())
+    @bounded_test
+    async def test_arguments_changed_by_another_guard_are_judged(self) -> None:
+        for name, arguments, expected in self._calls():
+            for start in self._list_other_arguments(name, arguments):
+                orders: list[list[Guard]] = [[_make_changing_guard(name, arguments), self.guard()]]
+                if (await self._decide(name, start)).kind != "deny":
+                    orders.append([self.guard(), _make_changing_guard(name, arguments)])
+                for guards in orders:
+                    decision = await self._decide(name, start, guards)
                     assert decision.kind == expected, (
-                        f"{name} with the text {text!r} is to be {expected!r}, and is {decision!r}"
+                        f"{name}({start!r}) that another guard changes to {arguments!r} is to be {expected!r}, "
+                        f"and is {decision!r}"
                     )
 
-        in_time(check())
-
-    def test_what_a_person_edits_is_judged(self) -> None:
-        """Without another call of the same tool that is allowed or asked about, there is nothing to edit."""
-
-        async def check() -> int:
-            edits = 0
-            for name, arguments, expected in self._calls():
-                settled = await self._decide(name, arguments)
-                edited = thaw(settled.arguments) if settled.arguments else dict(arguments)
-                for start in self._starts(name, arguments):
-                    if (await self._decide(name, start)).kind == "deny":
-                        continue
-                    edits += 1
-                    runner = self._runner(
-                        guards=[self.guard(), _asking], approve=lambda *_, edited=edited: allow(edited)
-                    )
-                    result = await runner.run(_call(name, start), self.context())
-                    assert bool(result.executed) == (expected != "deny"), (
-                        f"{name}({start!r}) that a person changes to {edited!r} is to be {expected!r}, and is "
-                        f"{result.status}: {result.text}"
-                    )
-            return edits
-
-        if not in_time(check()):
-            raise SkipTest("give two calls of one tool in calls(self), at least one of which is not denied")
-
-    def test_a_change_of_its_own_settles(self) -> None:
-        async def check() -> None:
-            for tool, arguments in self._any_arguments():
-                decision = await self._decide(tool.name, arguments)
-                assert "kept changing the arguments" not in decision.reason, f"{tool.name}({arguments!r}): {decision!r}"
-                if decision.arguments is None:
+    @bounded_test
+    async def test_repaired_arguments_are_judged(self) -> None:
+        for name, arguments, expected in self._calls():
+            for text in _written_texts(arguments):
+                call = ToolCall("call", name, text)
+                result = await self._runner().run(call, self.context())
+                if result.status == "invalid":  # it cannot be repaired
                     continue
-                again = await self._decide(tool.name, decision.arguments)
-                assert again.kind == "allow" and again.arguments is None, (
-                    f"it makes {decision.arguments!r} of {arguments!r}, and judges that otherwise: {again!r}"
+                decision = await self._runner().decide(call, self.context())
+                assert decision.kind == expected, (
+                    f"{name} with the text {text!r} is to be {expected!r}, and is {decision!r}"
                 )
 
-        in_time(check())
+    @bounded_test
+    async def test_edited_arguments_are_judged(self) -> None:
+        """Without another call of the same tool that is allowed or asked about, there is nothing to edit."""
+        edits = 0
+        for name, arguments, expected in self._calls():
+            first_decision = await self._decide(name, arguments)
+            edited = thaw(first_decision.arguments) if first_decision.arguments else dict(arguments)
+            for start in self._list_other_arguments(name, arguments):
+                if (await self._decide(name, start)).kind == "deny":
+                    continue
+                edits += 1
+                runner = self._runner(
+                    guards=[self.guard(), _ask_always], approve=lambda *_, edited=edited: allow(edited)
+                )
+                result = await runner.run(_make_call(name, start), self.context())
+                assert bool(result.executed) == (expected != "deny"), (
+                    f"{name}({start!r}) that a person changes to {edited!r} is to be {expected!r}, and is "
+                    f"{result.status}: {result.text}"
+                )
+        if not edits:
+            raise SkipTest("give two calls of one tool in calls(self), at least one of which is not denied")
+
+    @bounded_test
+    async def test_its_own_change_settles(self) -> None:
+        for tool, arguments in self._try_arguments():
+            decision = await self._decide(tool.name, arguments)
+            assert "kept changing the arguments" not in decision.reason, f"{tool.name}({arguments!r}): {decision!r}"
+            if decision.arguments is None:
+                continue
+            again = await self._decide(tool.name, decision.arguments)
+            assert again.kind == "allow" and again.arguments is None, (
+                f"it makes {decision.arguments!r} of {arguments!r}, and judges that otherwise: {again!r}"
+            )
 
     # -- claims -------------------------------------------------------------------------------------------------------
 
-    def test_it_asks_about_no_tool_of_which_it_says_that_it_does_not(self) -> None:
-        async def check() -> None:
-            asks: Any = getattr(self.guard(), "asks", True)
-            assert isinstance(asks, bool) or callable(asks), f"asks is a bool or a function of a tool, not {asks!r}"
-            for tool, arguments in self._any_arguments():
-                if asks(tool) if callable(asks) else asks:
-                    continue
-                decision = await self._decide(tool.name, arguments)
-                assert decision.kind != "ask", f"its asks says never for {tool.name}, and {arguments!r} is {decision!r}"
-
-        in_time(check())
+    @bounded_test
+    async def test_it_never_asks_about_a_tool_that_its_asks_excludes(self) -> None:
+        asks: Any = getattr(self.guard(), "asks", True)
+        assert isinstance(asks, bool) or callable(asks), f"asks is a bool or a function of a tool, not {asks!r}"
+        for tool, arguments in self._try_arguments():
+            if asks(tool) if callable(asks) else asks:
+                continue
+            decision = await self._decide(tool.name, arguments)
+            assert decision.kind != "ask", f"its asks says never for {tool.name}, and {arguments!r} is {decision!r}"
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    def _calls(self) -> list[Judged]:
+    def _calls(self) -> list[ExpectedDecision]:
         calls = list(self.calls())
         if not calls or any(expected not in _DECISION_KINDS for _, _, expected in calls):
             raise DefinitionError('calls(self) gives (name, arguments, "allow" | "ask" | "deny"), at least one')
         return calls
 
-    def _starts(self, name: str, arguments: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    def _list_other_arguments(self, name: str, arguments: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """Yield the arguments of the other calls of the same tool."""
         yield from (one for other, one, _ in self._calls() if other == name and one != arguments)
 
-    def _any_arguments(self) -> Iterator[tuple[Tool, Mapping[str, Any]]]:
+    def _try_arguments(self) -> Iterator[tuple[Tool, Mapping[str, Any]]]:
         """Yield the arguments of the calls, and others that fit the tools' input schemas."""
-        tools = toolset_of(self.tools())
+        tools = to_toolset(self.tools())
         yield from ((tools.get(name), arguments) for name, arguments, _ in self._calls())
         for tool in tools:
             with suppress(DefinitionError):  # for some schemas none are made up
-                yield from ((tool, arguments) for arguments in generated_arguments(tool))
+                yield from ((tool, arguments) for arguments in generate_arguments(tool))
 
     def _runner(
         self,
@@ -253,46 +232,46 @@ class GuardContract:
         return Runner(self._tools(), guards=given, approve=approve, observers=observers)
 
     def _tools(self) -> Toolset:
-        return toolset_of(self.tools()).map(_judged_alone)
+        return to_toolset(self.tools()).map(_strip_tool)
 
     async def _decide(self, name: str, arguments: Mapping[str, Any], guards: Iterable[Guard] | None = None) -> Decision:
-        return await self._runner(guards=guards).decide(_call(name, arguments), self.context())
+        return await self._runner(guards=guards).decide(_make_call(name, arguments), self.context())
 
 
-def _judged_alone(tool: Tool) -> Tool:
+def _strip_tool(tool: Tool) -> Tool:
     """Return the tool without guards, middleware or `ask` of its own, and with a handler that does nothing."""
-    return replaced(tool, lambda values, context: None).replace(guards=(), ask=False, around=(), inside=())
+    return replace_handler(tool, lambda values, context: None).replace(guards=(), ask=False, around=(), inside=())
 
 
-def _call(name: str, arguments: Mapping[str, Any]) -> ToolCall:
+def _make_call(name: str, arguments: Mapping[str, Any]) -> ToolCall:
     return ToolCall("call", name, arguments)
 
 
-def _listened_to(guard: Guard, tool: Tool, said: list[object]) -> GuardFunction:
-    """Return the guard, and record its answers and errors in `said`."""
+def _watch_guard(guard: Guard, tool: Tool, answers: list[object]) -> GuardFunction:
+    """Return the guard, and record its answers and errors in `answers`."""
     function = guard_function(guard, tool)
 
-    async def watched(call: ToolCall, context: ToolContext[Any]) -> Any:
+    async def record_answer(call: ToolCall, context: ToolContext[Any]) -> Any:
         try:
             verdict: Any = function(call, context)
             if not isinstance(verdict, Decision | Mapping) and isawaitable(verdict):
                 verdict = await verdict
         except Exception as error:
-            said.append(error)
+            answers.append(error)
             raise
-        said.append(verdict)
+        answers.append(verdict)
         return verdict
 
-    return watched
+    return record_answer
 
 
-def _is_a_verdict(one: object) -> bool:
+def _is_verdict(one: object) -> bool:
     """Return whether a guard may answer or raise it. A `PermissionError` of a system call is a fault."""
     says_no = isinstance(one, GuardError) or (isinstance(one, PermissionError) and one.errno is None)
     return one is None or says_no or isinstance(one, Decision | Mapping)
 
 
-def _making(name: str, arguments: Mapping[str, Any]) -> Guard:
+def _make_changing_guard(name: str, arguments: Mapping[str, Any]) -> Guard:
     """Return a guard that changes the arguments of the first call of a tool to these."""
     done: list[bool] = []
 
@@ -305,7 +284,7 @@ def _making(name: str, arguments: Mapping[str, Any]) -> Guard:
     return changing
 
 
-def _asking(call: ToolCall, context: ToolContext[Any]) -> Decision:
+def _ask_always(call: ToolCall, context: ToolContext[Any]) -> Decision:
     return ask("is that right?")
 
 

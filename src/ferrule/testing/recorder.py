@@ -11,15 +11,23 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.security.similar_names import NameIndex
-from ferrule.testing.comparing import abbreviated, alike, arguments_of, as_call, came_to, check_arguments, have
-from ferrule.testing.fake import tool_named, toolset_of
+from ferrule.testing.comparing import (
+    abbreviate,
+    arguments_of,
+    came_to,
+    check_arguments,
+    compute_similarity,
+    format_call,
+    include_all,
+)
+from ferrule.testing.fake import find_tool, to_toolset
 from ferrule.types import ToolForm
 from ferrule.values.event import Event
 from ferrule.values.result import ToolResult
 
 _TERMINAL = ("tool:post", "tool:error")
-_TELLING = ("tool:pre", "tool:suspended", *_TERMINAL)
-_MOST_SHOWN = 10
+_CALL_EVENTS = ("tool:pre", "tool:suspended", *_TERMINAL)
+_MAX_SHOWN = 10
 
 
 class Recorder:
@@ -49,7 +57,7 @@ class Recorder:
 
     def __init__(self, tools: Toolset | Iterable[Any] | Any = None) -> None:
         self.events: list[Event] = []
-        self._tools = None if tools is None else toolset_of(tools)
+        self._tools = None if tools is None else to_toolset(tools)
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
@@ -72,13 +80,13 @@ class Recorder:
         __tracebackhide__ = True
         if times is not None and (isinstance(times, bool) or not isinstance(times, int) or times < 1):  # type: ignore[redundant-expr]
             raise DefinitionError(f"times is a whole number of at least 1, not {times!r}; for none, assert_not_called")
-        wanted = _wanted_call(self._named(tool), arguments, named)
-        calls = _calls(self.events, wanted.tool)
+        wanted = _resolve_call(self._resolve_tool(tool), arguments, named)
+        calls = _list_calls(self.events, wanted.tool)
         found = sum(call.was_started and wanted.fits(call) for call in calls)
         if found == times or (found and times is None):
             return
-        often = "was not called" if not found else f"was called {_times(found)}, not {_times(times or 1)}"
-        raise AssertionError(f"{wanted} {often}. {_instead(wanted, calls, self.events)}")
+        often = "was not called" if not found else f"was called {_format_times(found)}, not {_format_times(times or 1)}"
+        raise AssertionError(f"{wanted} {often}. {_describe_actual(wanted, calls, self.events)}")
 
     def assert_not_called(
         self, tool: ToolForm | str, arguments: Mapping[str, object] | None = None, /, **named: object
@@ -93,21 +101,21 @@ class Recorder:
         __tracebackhide__ = True
         if self._tools is None and isinstance(tool, str):
             _check_seen(tool, self.events)
-        wanted = _wanted_call(self._named(tool), arguments, named)
-        calls = [call for call in _calls(self.events, wanted.tool) if call.was_started or call.result is None]
+        wanted = _resolve_call(self._resolve_tool(tool), arguments, named)
+        calls = [call for call in _list_calls(self.events, wanted.tool) if call.was_started or call.result is None]
         found = [call for call in calls if wanted.fits(call)]
         if found:
-            raise AssertionError(f"{wanted} was called:\n{_lines_of(found)}")
+            raise AssertionError(f"{wanted} was called:\n{_format_calls(found)}")
 
     def conversation(self) -> str:
         """Return all calls in the order in which they came, with their results as the model read them; for a failed
         test.
         """
-        calls = _calls(self.events, None)
-        told = [f"{call}{_told_to_model(call.result)}" for call in calls]
-        return "\n".join(told) or "there was no call"
+        calls = _list_calls(self.events, None)
+        lines = [f"{call}{_format_answer(call.result)}" for call in calls]
+        return "\n".join(lines) or "there was no call"
 
-    def _named(self, tool: ToolForm | str) -> ToolForm | str:
+    def _resolve_tool(self, tool: ToolForm | str) -> ToolForm | str:
         """Return the tool of that name if the tools are known.
 
         Raises:
@@ -116,14 +124,14 @@ class Recorder:
         if self._tools is None:
             return tool
         if isinstance(tool, str):
-            return tool_named("Recorder", self._tools, tool)
+            return find_tool("Recorder", self._tools, tool)
         made = to_tool(tool)
-        tool_named("Recorder", self._tools, made.name)
+        find_tool("Recorder", self._tools, made.name)
         return made
 
 
 @dataclass(slots=True)
-class _Recorded:
+class _RecordedCall:
     """One call, with its outcome so far."""
 
     name: str
@@ -142,44 +150,46 @@ class _Recorded:
 
     @property
     def shown(self) -> str:
-        return as_call(self.name, self.arguments)
+        return format_call(self.name, self.arguments)
 
     def __str__(self) -> str:
         return f"{self.shown} → {came_to(self.result)}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _WantedCall:
     """The call that a test asks for."""
 
     name: str
     arguments: dict[str, object]
     tool: Tool | None = None
 
-    def fits(self, call: _Recorded) -> bool:
+    def fits(self, call: _RecordedCall) -> bool:
         """Return whether the call is of the tool, with these arguments."""
-        return call.name == self.name and have(call.arguments, self.arguments)
+        return call.name == self.name and include_all(call.arguments, self.arguments)
 
     def __str__(self) -> str:
-        return as_call(self.name, self.arguments)
+        return format_call(self.name, self.arguments)
 
 
-def _wanted_call(tool: ToolForm | str, arguments: Mapping[str, object] | None, named: Mapping[str, object]) -> _Wanted:
+def _resolve_call(
+    tool: ToolForm | str, arguments: Mapping[str, object] | None, named: Mapping[str, object]
+) -> _WantedCall:
     if not isinstance(arguments, Mapping | None):
         raise DefinitionError(f"arguments are a dict, or keywords, not {arguments!r}; how often goes into times=…")
     wanted = {**(arguments or {}), **named}
     if isinstance(tool, str):
-        return _Wanted(tool, wanted)
+        return _WantedCall(tool, wanted)
     made = to_tool(tool)
     aliases = made.handling.aliases
     wanted = {aliases.get(name, name): value for name, value in wanted.items()}
     check_arguments(made, wanted)
-    return _Wanted(made.name, wanted, made)
+    return _WantedCall(made.name, wanted, made)
 
 
 def _check_seen(name: str, events: Iterable[Event]) -> None:
     """Refuse a name that may be misspelt: an assertion that it was not called could never fail."""
-    names = dict.fromkeys(event.call.name for event in list(events) if event.kind in _TELLING)
+    names = dict.fromkeys(event.call.name for event in list(events) if event.kind in _CALL_EVENTS)
     if name not in names:
         near = NameIndex(names).find_nearest(name, 1)
         meant = f", and the nearest one that was called is {near[0]!r}" if near else ""
@@ -189,16 +199,16 @@ def _check_seen(name: str, events: Iterable[Event]) -> None:
         )
 
 
-def _calls(events: Iterable[Event], tool: Tool | None) -> list[_Recorded]:
+def _list_calls(events: Iterable[Event], tool: Tool | None) -> list[_RecordedCall]:
     """Return the calls in the order in which they came. A call that was suspended and resumed is one call."""
-    calls: list[_Recorded] = []
-    under_way: dict[str, list[_Recorded]] = {}
+    calls: list[_RecordedCall] = []
+    under_way: dict[str, list[_RecordedCall]] = {}
     for event in list(events):
-        if event.kind not in _TELLING:
+        if event.kind not in _CALL_EVENTS:
             continue
         same_id = under_way.setdefault(event.call.id, [])
         if event.kind == "tool:pre" or not same_id:
-            same_id.append(_Recorded(event.call.name, {}))
+            same_id.append(_RecordedCall(event.call.name, {}))
             calls.append(same_id[-1])
         same_id[-1].arguments, same_id[-1].result = arguments_of(event.call, tool), event.data.get("result")
         if event.kind in _TERMINAL:
@@ -206,23 +216,23 @@ def _calls(events: Iterable[Event], tool: Tool | None) -> list[_Recorded]:
     return calls
 
 
-def _instead(wanted: _Wanted, calls: list[_Recorded], events: list[Event]) -> str:
+def _describe_actual(wanted: _WantedCall, calls: list[_RecordedCall], events: list[Event]) -> str:
     """Describe the actual calls, the tool's own first, and the most similar to the wanted call first."""
     if not events:
         return "There was no call at all: is the recorder among the observers of the runner?"
-    nearest = sorted(calls, key=lambda call: (call.name != wanted.name, -alike(str(wanted), call.shown)))
-    return f"The calls that there were, the nearest first:\n{_lines_of(nearest)}"
+    nearest = sorted(calls, key=lambda call: (call.name != wanted.name, -compute_similarity(str(wanted), call.shown)))
+    return f"The calls that there were, the nearest first:\n{_format_calls(nearest)}"
 
 
-def _lines_of(calls: list[_Recorded]) -> str:
-    more = len(calls) - _MOST_SHOWN
-    return "\n".join([f"  {call}" for call in calls[:_MOST_SHOWN]] + ([f"  and {more} more"] if more > 0 else []))
+def _format_calls(calls: list[_RecordedCall]) -> str:
+    more = len(calls) - _MAX_SHOWN
+    return "\n".join([f"  {call}" for call in calls[:_MAX_SHOWN]] + ([f"  and {more} more"] if more > 0 else []))
 
 
-def _told_to_model(result: ToolResult | None) -> str:
+def _format_answer(result: ToolResult | None) -> str:
     """Return the model's text of a success. The text of a failure is in the line already."""
-    return f": {abbreviated(result.text)}" if result is not None and result.error is None else ""
+    return f": {abbreviate(result.text)}" if result is not None and result.error is None else ""
 
 
-def _times(number: int) -> str:
+def _format_times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"

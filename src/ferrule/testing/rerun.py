@@ -11,7 +11,7 @@ from ferrule.errors import DefinitionError
 from ferrule.journal.reading import LoggedCall
 from ferrule.loop.agent_loop import LoopResult
 from ferrule.runner import Runner
-from ferrule.testing.comparing import json_diff
+from ferrule.testing.comparing import format_json_diff
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
@@ -37,7 +37,7 @@ class Difference:
 
     def __str__(self) -> str:
         called = f"{self.tool_name} {json.dumps(self.arguments, ensure_ascii=False, default=str)}"
-        return f"{called}\n{json_diff(self.recorded, self.now)}"
+        return f"{called}\n{format_json_diff(self.recorded, self.now)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,12 @@ class Rerun:
             raise AssertionError(str(self))
 
     def __str__(self) -> str:
-        said = f"{len(self.differences)} of {len(self.results)} results differ; recorded (-), now (+)"
+        summary = f"{len(self.differences)} of {len(self.results)} results differ; recorded (-), now (+)"
         if not self.differences:
-            said = f"all {len(self.results)} results are the same"
+            summary = f"all {len(self.results)} results are the same"
         if self.left_out:
-            said += f" ({self.left_out} calls were not made: nothing had run)"
-        return "\n\n".join([said, *map(str, self.differences)])
+            summary += f" ({self.left_out} calls were not made: nothing had run)"
+        return "\n\n".join([summary, *map(str, self.differences)])
 
 
 async def rerun(
@@ -92,32 +92,32 @@ async def rerun(
         DefinitionError: It is neither, has no calls, or has one with incomplete arguments: a journal replaces secrets
             by stars.
     """
-    pairs = _of_run(recorded) if isinstance(recorded, LoopResult) else _of_journal(recorded, runner)
+    pairs = _list_run_calls(recorded) if isinstance(recorded, LoopResult) else _list_journal_calls(recorded, runner)
     if not pairs:
         raise DefinitionError("rerun: there are no calls; a journal that is open writes down what there was by flush()")
-    made = [(call, then) for call, then in pairs if _had_run(then)]
+    made = [(call, earlier) for call, earlier in pairs if _had_run(earlier)]
     results = [await runner.run(call, context) for call, _ in made]
     found = [
-        Difference(call.name, then["input"], _facts(then), _facts(now.record()))
-        for (call, then), now in zip(made, results, strict=True)
+        Difference(call.name, earlier["input"], _facts(earlier), _facts(now.record()))
+        for (call, earlier), now in zip(made, results, strict=True)
     ]
     different = tuple(one for one in found if one.recorded != one.now)
     return Rerun(tuple(results), different, len(pairs) - len(made))
 
 
-def _of_run(run: LoopResult) -> list[tuple[ToolCall, dict[str, Any]]]:
+def _list_run_calls(run: LoopResult) -> list[tuple[ToolCall, dict[str, Any]]]:
     """Return the calls as the model sent them, with their outcomes."""
-    return [(_sent(result.call), result.record()) for result in run.results if result.call is not None]
+    return [(_copy_call(result.call), result.record()) for result in run.results if result.call is not None]
 
 
-def _sent(call: ToolCall) -> ToolCall:
+def _copy_call(call: ToolCall) -> ToolCall:
     return ToolCall("", call.name, call.raw, problem=call.problem)
 
 
-def _of_journal(calls: Iterable[LoggedCall], runner: Runner) -> list[tuple[ToolCall, dict[str, Any]]]:
+def _list_journal_calls(calls: Iterable[LoggedCall], runner: Runner) -> list[tuple[ToolCall, dict[str, Any]]]:
     """Return the calls of the model, in the order in which they came, with their outcomes."""
     listed = sorted((call for call in calls if call.parent is None), key=lambda call: call.began_at)
-    return [(_sent(call.to_call(runner.tools)), call.record()) for call in listed]
+    return [(_copy_call(call.to_call(runner.tools)), call.record()) for call in listed]
 
 
 def _had_run(record: Mapping[str, Any]) -> bool:

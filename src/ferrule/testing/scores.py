@@ -10,7 +10,7 @@ from typing import Any
 
 from ferrule.errors import DefinitionError
 from ferrule.testing.cases import Case, ExpectedCall
-from ferrule.testing.comparing import as_call, have
+from ferrule.testing.comparing import format_call, include_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class CallMade:
 
     def is_right(self, wanted: ExpectedCall) -> bool:
         """Return whether it is the wanted call: the same name, and valid arguments that include the wanted ones."""
-        return self.name == wanted.name and self.status != "invalid" and have(self.arguments, wanted.arguments)
+        return self.name == wanted.name and self.status != "invalid" and include_all(self.arguments, wanted.arguments)
 
     def __str__(self) -> str:
-        return f"{as_call(self.name, self.arguments)} → {self.status}"
+        return f"{format_call(self.name, self.arguments)} → {self.status}"
 
 
-def scores_of(case: Case, expected: Sequence[ExpectedCall], called: Sequence[CallMade], kept: bool) -> Scores:
+def score_case(case: Case, expected: Sequence[ExpectedCall], called: Sequence[CallMade], is_restrained: bool) -> Scores:
     """Return the scores of one case.
 
     Args:
@@ -67,24 +67,24 @@ def scores_of(case: Case, expected: Sequence[ExpectedCall], called: Sequence[Cal
     """
     wanted, made = Counter(one.name for one in expected), Counter(one.name for one in called)
     same = (wanted & made).total()
-    right = len(matched(expected, called))
+    right = len(find_matches(expected, called))
     chosen = 2 * same / (len(expected) + len(called)) if expected else None
     arguments = right / same if same else None
-    in_order = _longest_in_order(expected, called)
+    in_order = _count_in_order(expected, called)
     order = in_order / right if case.in_order and right else None
-    refusals = float(kept) if case.refuses or case.never else None
+    refusals = float(is_restrained) if case.refuses or case.never else None
     whole = right == len(expected) and (not expected or len(called) == right)
     exact = whole and refusals in (None, 1.0) and order in (None, 1.0)
     return Scores(chosen, arguments, order, refusals, float(exact))
 
 
-def scores_of_failed(case: Case) -> Scores:
+def score_failed_case(case: Case) -> Scores:
     """Return the scores of a case in which the model failed: 0 in all that the case asks for."""
     calls = 0.0 if case.expected else None
     return Scores(calls, calls, 0.0 if case.in_order else None, 0.0 if case.refuses or case.never else None, 0.0)
 
 
-def check_least(least: Mapping[str, float], cases: Iterable[Case]) -> None:
+def check_minimums(least: Mapping[str, float], cases: Iterable[Case]) -> None:
     """Check that scores over these cases can be compared with these minimums.
 
     Raises:
@@ -107,7 +107,7 @@ def check_least(least: Mapping[str, float], cases: Iterable[Case]) -> None:
             raise DefinitionError(f"no case asks for {name}, so that {name}={share!r} could never fail")
 
 
-def matched(expected: Sequence[ExpectedCall], called: Sequence[CallMade]) -> set[int]:
+def find_matches(expected: Sequence[ExpectedCall], called: Sequence[CallMade]) -> set[int]:
     """Return the indices of as many expected calls as can have a right call each."""
     taken: dict[int, int] = {}
 
@@ -125,7 +125,7 @@ def matched(expected: Sequence[ExpectedCall], called: Sequence[CallMade]) -> set
     return set(taken.values())
 
 
-def _longest_in_order(expected: Sequence[ExpectedCall], called: Sequence[CallMade]) -> int:
+def _count_in_order(expected: Sequence[ExpectedCall], called: Sequence[CallMade]) -> int:
     """Return the highest number of expected calls with a right call each, in the same order."""
     before = [0] * (len(called) + 1)
     for wanted in expected:
@@ -136,11 +136,11 @@ def _longest_in_order(expected: Sequence[ExpectedCall], called: Sequence[CallMad
     return before[-1]
 
 
-def means(cases: Sequence[tuple[Case, Scores]]) -> Scores:
+def compute_means(cases: Sequence[tuple[Case, Scores]]) -> Scores:
     """Return the scores over all cases: each the mean over the cases with it. If cases have calls, and no expected one
     was made, `arguments` is 0. If cases ask for an order, and no call was right, `order` is 0.
     """
-    by_name = {name: _mean_of(getattr(scores, name) for _, scores in cases) for name in SCORES}
+    by_name = {name: _compute_mean(getattr(scores, name) for _, scores in cases) for name in SCORES}
     if by_name["arguments"] is None and any(case.expected for case, _ in cases):
         by_name["arguments"] = 0.0
     if by_name["order"] is None and any(case.in_order for case, _ in cases):
@@ -148,6 +148,6 @@ def means(cases: Sequence[tuple[Case, Scores]]) -> Scores:
     return Scores(**by_name)  # type: ignore[arg-type]
 
 
-def _mean_of(values: Iterable[float | None]) -> float | None:
+def _compute_mean(values: Iterable[float | None]) -> float | None:
     listed = [value for value in values if value is not None]
     return fsum(listed) / len(listed) if listed else None

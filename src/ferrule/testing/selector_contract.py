@@ -75,7 +75,7 @@ class SelectorContract:
 
     def tools(self) -> Toolset:
         """Return the tools to select from. Override this for a selector that needs others, at least four."""
-        return _catalogue()
+        return _make_catalogue()
 
     def test_it_has_an_async_select(self) -> None:
         selector: Any = self.selector()
@@ -84,125 +84,110 @@ class SelectorContract:
         assert isawaitable(answer), f"select gives {answer!r}, which cannot be awaited"
         asyncio.run(_finish(answer))
 
-    def test_it_gives_only_tools_that_it_was_given(self) -> None:
+    def test_it_selects_given_tools_each_once(self) -> None:
         tools = self.tools()
-        with _asker(self.selector()) as ask:
-            for messages in _questions():
-                for tool in ask(messages, tools):
-                    assert any(tool is one for one in tools), (
-                        f"{tool!r} was not among the tools; {_asked_was(messages)}"
-                    )
+        for many in (tools, Toolset([*tools, *_make_thousand_tools()])):
+            with _open_selector(self.selector()) as ask:
+                for messages in (*_questions(), *_JUNK):
+                    found = ask(messages, many)
+                    assert _is_subset(found, many), f"it gave {found!r}; {_describe_query(messages)}"
 
-    def test_it_gives_no_tool_twice(self) -> None:
-        with _asker(self.selector()) as ask:
+    def test_no_tools_select_none(self) -> None:
+        with _open_selector(self.selector()) as ask:
             for messages in _questions():
-                found = ask(messages, self.tools())
-                assert len({id(tool) for tool in found}) == len(found), f"it gave {found!r}; {_asked_was(messages)}"
+                assert (found := ask(messages, Toolset())) == [], f"it gave {found!r}; {_describe_query(messages)}"
 
-    def test_of_no_tools_it_gives_none(self) -> None:
-        with _asker(self.selector()) as ask:
-            for messages in _questions():
-                assert (found := ask(messages, Toolset())) == [], f"it gave {found!r}; {_asked_was(messages)}"
-
-    def test_of_one_tool_it_gives_that_one_or_none(self) -> None:
-        with _asker(self.selector()) as ask:
+    def test_one_tool_selects_that_tool_or_none(self) -> None:
+        with _open_selector(self.selector()) as ask:
             for tool in self.tools():
                 found = ask(_QUESTIONS[0], [tool])
                 assert found in ([], [tool]), f"of {tool!r} alone it gave {found!r}"
 
-    def test_messages_that_say_nothing_are_no_error(self) -> None:
+    def test_the_same_query_has_the_same_answer(self) -> None:
         tools = self.tools()
-        with _asker(self.selector()) as ask:
-            for messages in _JUNK:
-                found = ask(messages, tools)
-                assert _all_among(found, tools), f"it gave {found!r}; {_asked_was(messages)}"
-
-    def test_the_same_question_has_the_same_answer(self) -> None:
-        tools = self.tools()
-        with _asker(self.selector()) as ask, _asker(self.selector()) as ask_another:
+        with _open_selector(self.selector()) as ask, _open_selector(self.selector()) as ask_another:
             for messages in _questions():
                 first, again, another = ask(messages, tools), ask(messages, tools), ask_another(messages, tools)
-                assert first == again, f"it gave {first!r}, and then {again!r}; {_asked_was(messages)}"
-                assert first == another, f"it gave {first!r}, and a new one {another!r}; {_asked_was(messages)}"
+                assert first == again, f"it gave {first!r}, and then {again!r}; {_describe_query(messages)}"
+                assert first == another, f"it gave {first!r}, and a new one {another!r}; {_describe_query(messages)}"
 
-    def test_two_questions_at_once_have_the_answers_that_each_has_alone(self) -> None:
+    def test_concurrent_queries_have_the_same_answers_as_single_ones(self) -> None:
         tools = self.tools()
 
         async def at_once() -> list[list[Tool]]:
             selector = self.selector()
-            return list(await asyncio.gather(*(_selected(selector, messages, tools) for messages in _questions())))
+            return list(await asyncio.gather(*(_select(selector, messages, tools) for messages in _questions())))
 
         together = asyncio.run(at_once())
-        with _asker(self.selector()) as ask:
+        with _open_selector(self.selector()) as ask:
             for messages, found in zip(_questions(), together, strict=True):
                 alone = ask(messages, tools)
-                assert found == alone, f"it gave {found!r} beside others, and alone {alone!r}; {_asked_was(messages)}"
+                assert found == alone, (
+                    f"it gave {found!r} beside others, and alone {alone!r}; {_describe_query(messages)}"
+                )
 
-    def test_messages_and_tools_stay_as_they_were(self) -> None:
+    def test_messages_and_tools_are_not_changed(self) -> None:
         given = list(self.tools())
         tools = list(given)
-        with _asker(self.selector()) as ask:
+        with _open_selector(self.selector()) as ask:
             for messages in _questions():
                 before = copy.deepcopy(messages)
                 ask(messages, tools)
-                assert messages == before, f"it changed the messages; {_asked_was(before)}"
+                assert messages == before, f"it changed the messages; {_describe_query(before)}"
         assert tools == given, f"it made {tools!r} of {given!r}"
 
-    def test_the_tools_may_come_as_a_toolset_a_list_or_one_by_one(self) -> None:
+    def test_tools_can_be_a_toolset_a_list_or_an_iterator(self) -> None:
         tools = self.tools()
-        with _asker(self.selector()) as ask:
+        with _open_selector(self.selector()) as ask:
             for messages in _questions():
                 expected = ask(messages, tools)
                 for other in (list(tools), tuple(tools), iter(tools)):
                     found = ask(messages, other)
                     assert found == expected, f"of a {type(other).__name__} it gave {found!r}, not {expected!r}"
 
-    def test_a_tool_more_or_less_leaves_nothing_behind(self) -> None:
+    def test_added_and_removed_tools_leave_no_trace(self) -> None:
         tools = list(self.tools())
         half = len(tools) // 2
-        with _asker(self.selector()) as ask:
+        with _open_selector(self.selector()) as ask:
             for some in (tools[1:], tools, tools[:-1], [*tools[:half], *tools[half + 1 :]], tools):
                 for messages in _questions():
-                    with _asker(self.selector()) as ask_a_new_one:
+                    with _open_selector(self.selector()) as ask_a_new_one:
                         found, expected = ask(messages, Toolset(some)), ask_a_new_one(messages, Toolset(some))
-                    assert found == expected, f"it gave {found!r}, and a new one {expected!r}; {_asked_was(messages)}"
-
-    def test_a_thousand_tools_are_no_error(self) -> None:
-        tools = Toolset([*self.tools(), *_a_thousand()])
-        with _asker(self.selector()) as ask:
-            for messages in _questions():
-                found = ask(messages, tools)
-                assert _all_among(found, tools), f"it gave {found!r}; {_asked_was(messages)}"
+                    assert found == expected, (
+                        f"it gave {found!r}, and a new one {expected!r}; {_describe_query(messages)}"
+                    )
 
     # Selectors with `rank`
 
-    def test_its_matches_are_tools_that_it_was_given_each_once(self) -> None:
+    def test_matches_are_given_tools_each_once(self) -> None:
         tools = self.tools()
-        for query, matches in self._ranked(tools):
+        for query, matches in self._rank_all(tools):
             found = [match.tool for match in matches]
-            assert _all_among(found, tools), f"it gave {found!r}; {_asked_was(query)}"
+            assert _is_subset(found, tools), f"it gave {found!r}; {_describe_query(query)}"
 
-    def test_its_scores_are_numbers_and_descend(self) -> None:
-        for query, matches in self._ranked(self.tools()):
+    def test_scores_are_finite_and_descend(self) -> None:
+        for query, matches in self._rank_all(self.tools()):
             scores = [match.score for match in matches]
-            assert all(map(math.isfinite, scores)), f"its scores are {scores!r}, and not numbers; {_asked_was(query)}"
-            assert scores == sorted(scores, reverse=True), f"its scores are {scores!r}; {_asked_was(query)}"
+            assert all(map(math.isfinite, scores)), (
+                f"its scores are {scores!r}, and not numbers; {_describe_query(query)}"
+            )
+            assert scores == sorted(scores, reverse=True), f"its scores are {scores!r}; {_describe_query(query)}"
 
-    def test_it_gives_no_more_matches_than_the_limit(self) -> None:
+    def test_there_are_no_more_matches_than_the_limit(self) -> None:
         for limit in _LIMITS:
-            for query, matches in self._ranked(self.tools(), limit):
-                assert len(matches) <= limit, f"limit={limit} gave {len(matches)}; {_asked_was(query)}"
+            for query, matches in self._rank_all(self.tools(), limit):
+                assert len(matches) <= limit, f"limit={limit} gave {len(matches)}; {_describe_query(query)}"
 
     def test_the_order_of_the_tools_changes_no_score(self) -> None:
         tools = list(self.tools())
         shuffled = random.Random(7).sample(tools, len(tools))
         for other in (tools[::-1], shuffled):
-            for (query, one), (_, two) in zip(self._ranked(tools), self._ranked(other), strict=True):
+            for (query, one), (_, two) in zip(self._rank_all(tools), self._rank_all(other), strict=True):
                 same = {match.tool: round(match.score, 9) for match in one}
                 found = {match.tool: round(match.score, 9) for match in two}
-                assert found == same, f"in another order it gave {found!r}, not {same!r}; {_asked_was(query)}"
+                assert found == same, f"in another order it gave {found!r}, not {same!r}; {_describe_query(query)}"
 
-    def _ranked(self, tools: Toolset | list[Tool], limit: int = 1_000) -> list[tuple[Query, list[Match]]]:
+    def _rank_all(self, tools: Toolset | list[Tool], limit: int = 1_000) -> list[tuple[Query, list[Match]]]:
         """Return the answers to all questions; an empty list if the selector does not rank."""
         selector = self.selector()
         if not isinstance(selector, Ranker):
@@ -227,30 +212,30 @@ async def _finish(answer: Any) -> Any:
     return await answer
 
 
-async def _selected(selector: ToolSelector, messages: Query, tools: Iterable[Tool]) -> list[Tool]:
+async def _select(selector: ToolSelector, messages: Query, tools: Iterable[Tool]) -> list[Tool]:
     found = list(await selector.select(messages, tools))
     assert all(isinstance(tool, Tool) for tool in found), (
-        f"it gave {found!r}, which are not tools; {_asked_was(messages)}"
+        f"it gave {found!r}, which are not tools; {_describe_query(messages)}"
     )
     return found
 
 
 @contextmanager
-def _asker(selector: ToolSelector) -> Iterator[_Ask]:
+def _open_selector(selector: ToolSelector) -> Iterator[_Ask]:
     """Yield a function that asks a selector, in one loop: its clients may keep connections."""
     with asyncio.Runner() as runner:
-        yield lambda messages, tools: runner.run(_selected(selector, messages, tools))
+        yield lambda messages, tools: runner.run(_select(selector, messages, tools))
 
 
-def _all_among(found: Sequence[Tool], tools: Iterable[Tool]) -> bool:
+def _is_subset(found: Sequence[Tool], tools: Iterable[Tool]) -> bool:
     return len(set(found)) == len(found) and set(found) <= set(tools)
 
 
-def _asked_was(messages: object) -> str:
+def _describe_query(messages: object) -> str:
     return f"asked was {messages!r:.200}"
 
 
-def _tool(name: str, description: str, parameters: Mapping[str, str]) -> Tool:
+def _make_tool(name: str, description: str, parameters: Mapping[str, str]) -> Tool:
     properties = {key: {"type": "string", "description": said} for key, said in parameters.items()}
     schema = {"type": "object", "properties": properties}
     return build_tool({"name": name, "description": description, "input_schema": schema}, _execute)
@@ -261,16 +246,16 @@ async def _execute(arguments: Mapping[str, Any]) -> str:
 
 
 @cache
-def _catalogue() -> Toolset:
-    return Toolset(_tool(name, *rest) for name, rest in _TOOLS.items())
+def _make_catalogue() -> Toolset:
+    return Toolset(_make_tool(name, *rest) for name, rest in _TOOLS.items())
 
 
 @cache
-def _a_thousand() -> Toolset:
+def _make_thousand_tools() -> Toolset:
     verbs = ("list", "count", "archive", "share", "rename")
     nouns = ("invoice", "photo", "ticket", "branch", "sensor", "playlist", "recipe", "flight")
     return Toolset(
-        _tool(
+        _make_tool(
             f"{verbs[at % 5]}_{nouns[at % 8]}_{at}",
             f"{verbs[at % 5]} the {nouns[at % 8]}s of group {at}.",
             {"id": "Which."},

@@ -18,8 +18,8 @@ from ferrule.definition.decorator import to_tool
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.runner import EXPOSED, Runner
-from ferrule.testing.bounded import in_time
-from ferrule.testing.generated import generated_arguments
+from ferrule.testing.bounded import in_time, make_test
+from ferrule.testing.generated import generate_arguments
 from ferrule.types import ToolForm
 from ferrule.values.call import ToolCall
 from ferrule.values.content import count_characters
@@ -31,15 +31,15 @@ from ferrule.values.result import ToolResult
 CallArguments: TypeAlias = Mapping[str, Any]
 """The arguments of one call. See docs/contracts.md#a-tool."""
 
-_SOON = 0.1
+_DEADLINE = 0.1
 """Seconds until the deadline of a long call."""
-_MOST_OF_AN_ERROR = 500
-_OF_THE_INSIDE = re.compile(r"Traceback \(most recent call last\)| at 0x[0-9a-fA-F]{4,}")
+_MAX_ERROR_CHARACTERS = 500
+_INTERNALS = re.compile(r"Traceback \(most recent call last\)| at 0x[0-9a-fA-F]{4,}")
 _OBJECT = re.compile(r"<[\w.<>]+ object at 0x[0-9a-fA-F]+>")
 """The form in which `repr` writes an object without a `__repr__` of its own."""
 _ANY_TYPE: tuple[Any, ...] = ("no such value", 0.5, True, [[{}]], {"no such": {"key": []}})
 _POOL_THREADS = ("ferrule-", "asyncio_", "ThreadPoolExecutor-")
-_ENDED = {"ok", "denied", "suspended", "limited"}
+_EXPECTED_STATUSES = {"ok", "denied", "suspended", "limited"}
 
 
 class _Place(NamedTuple):
@@ -55,6 +55,9 @@ class _Place(NamedTuple):
         return await self.runner.run(ToolCall("", self.tool.name, arguments), self.context, **options)
 
 
+_place_test = make_test(lambda self, check: self._run(check))
+
+
 class ToolContract:
     """Tests of the promises of every tool. Derive a class, and pytest runs them. See docs/contracts.md#a-tool.
 
@@ -67,7 +70,7 @@ class ToolContract:
 
     The calls run for real. Each test has a new folder, which is the working directory meanwhile; its calls may change
     something there. Questions of the tool itself to a person are answered with yes. To leave out a promise that does
-    not apply to a tool, set its name: `test_a_deadline_is_heard = None`.
+    not apply to a tool, set its name: `test_a_call_stops_at_its_deadline = None`.
 
     Attributes:
         max_output: Characters of a result, as your runner has it.
@@ -94,7 +97,7 @@ class ToolContract:
 
     def arguments(self) -> Iterable[CallArguments]:
         """Return arguments to try: some twenty, made up from the input schema, the same ones each time."""
-        return generated_arguments(to_tool(self.tool()))
+        return generate_arguments(to_tool(self.tool()))
 
     def failing(self) -> Iterable[CallArguments]:
         """Return arguments of calls that are to fail."""
@@ -106,75 +109,61 @@ class ToolContract:
 
     # -- arguments ----------------------------------------------------------------------------------------------------
 
-    def test_what_its_schema_takes_it_takes(self) -> None:
-        async def check(place: _Place) -> None:
-            result = None
-            for arguments in self._arguments():
-                result = await place.run(arguments)
-                assert result.status != "invalid", f"{arguments!r} fit the schema, and are invalid: {result.error}"
-                assert result.status in _ENDED or _is_meant(result), (
-                    f"{arguments!r} fit the schema, and end as {result.status}: {_raised(result)}; what is to be told "
-                    "to a model is a ToolError, ValueError, LookupError or OSError"
-                )
-            assert any(event.kind == "tool:started" for event in place.events), (
-                f"none of these calls ran, so nothing is tested: the last is {result and _outcome_text(result)}"
+    @_place_test
+    async def test_arguments_that_fit_the_schema_are_accepted(self, place: _Place) -> None:
+        result = None
+        for arguments in self._arguments():
+            result = await place.run(arguments)
+            assert result.status != "invalid", f"{arguments!r} fit the schema, and are invalid: {result.error}"
+            assert result.status in _EXPECTED_STATUSES or _is_meant_for_model(result), (
+                f"{arguments!r} fit the schema, and end as {result.status}: {_describe_error(result)}; raise "
+                "ToolError, ValueError, LookupError or OSError for a model"
             )
+        assert any(event.kind == "tool:started" for event in place.events), (
+            f"none of these calls ran, so nothing is tested: the last is {result and _outcome_text(result)}"
+        )
 
-        self._run(check)
-
-    def test_what_its_schema_does_not_take_runs_nothing(self) -> None:
-        async def check(place: _Place) -> None:
-            for arguments in _misfits(place.tool, self._arguments()):
-                before = self.world(place.folder)
-                place.events.clear()
-                result = await place.run(arguments)
-                if result.repairs:
-                    continue
-                assert result.status == "invalid", (
-                    f"{arguments!r} do not fit the schema, and are {_outcome_text(result)}"
-                )
-                assert all(event.kind != "tool:started" for event in place.events), f"{arguments!r} ran"
-                assert self.world(place.folder) == before, f"{arguments!r} do not fit, and changed what world() gives"
-
-        self._run(check)
+    @_place_test
+    async def test_arguments_that_do_not_fit_the_schema_run_nothing(self, place: _Place) -> None:
+        for arguments in _iterate_misfits(place.tool, self._arguments()):
+            before = self.world(place.folder)
+            place.events.clear()
+            result = await place.run(arguments)
+            if result.repairs:
+                continue
+            assert result.status == "invalid", f"{arguments!r} do not fit the schema, and are {_outcome_text(result)}"
+            assert all(event.kind != "tool:started" for event in place.events), f"{arguments!r} ran"
+            assert self.world(place.folder) == before, f"{arguments!r} do not fit, and changed what world() gives"
 
     # -- claims -------------------------------------------------------------------------------------------------------
 
-    def test_a_call_that_says_that_it_only_reads_changes_nothing(self) -> None:
-        async def check(place: _Place) -> None:
-            for arguments in self._claiming(place.tool, "read_only"):
-                before = self.world(place.folder)
-                result = await place.run(arguments)
-                after = self.world(place.folder)
-                assert after == before, (
-                    f"{arguments!r} ({_outcome_text(result)}) made {after!r:.300} of {before!r:.300}"
-                )
+    @_place_test
+    async def test_a_read_only_call_changes_nothing(self, place: _Place) -> None:
+        for arguments in self._list_claiming(place.tool, "read_only"):
+            before = self.world(place.folder)
+            result = await place.run(arguments)
+            after = self.world(place.folder)
+            assert after == before, f"{arguments!r} ({_outcome_text(result)}) made {after!r:.300} of {before!r:.300}"
 
-        self._run(check)
+    @_place_test
+    async def test_an_idempotent_call_can_be_repeated(self, place: _Place) -> None:
+        for arguments in self._list_claiming(place.tool, "idempotent"):
+            await place.run(arguments)
+            once = self.world(place.folder)
+            result = await place.run(arguments)
+            twice = self.world(place.folder)
+            assert twice == once, f"{arguments!r} twice ({_outcome_text(result)}) made {twice!r:.300} of {once!r:.300}"
 
-    def test_a_call_that_says_that_it_is_idempotent_may_come_twice(self) -> None:
-        async def check(place: _Place) -> None:
-            for arguments in self._claiming(place.tool, "idempotent"):
-                await place.run(arguments)
-                once = self.world(place.folder)
-                result = await place.run(arguments)
-                twice = self.world(place.folder)
-                assert twice == once, (
-                    f"{arguments!r} twice ({_outcome_text(result)}) made {twice!r:.300} of {once!r:.300}"
-                )
-
-        self._run(check)
-
-    def test_calls_that_may_run_side_by_side_leave_what_they_leave_one_after_the_other(self) -> None:
+    def test_parallel_calls_have_the_same_effect_as_sequential_ones(self) -> None:
         left: list[tuple[Any, list[Any]]] = []
 
         async def at_once(place: _Place) -> None:
-            calls = [ToolCall("", place.tool.name, one) for one in self._claiming(place.tool, "parallel")]
+            calls = [ToolCall("", place.tool.name, one) for one in self._list_claiming(place.tool, "parallel")]
             results = await place.runner.run_all(calls, place.context)
             left.append((self.world(place.folder), [result.status for result in results]))
 
         async def in_order(place: _Place, step: int = 1) -> None:
-            results = [await place.run(arguments) for arguments in self._claiming(place.tool, "parallel")[::step]]
+            results = [await place.run(arguments) for arguments in self._list_claiming(place.tool, "parallel")[::step]]
             left.append((self.world(place.folder), [result.status for result in results][::step]))
 
         async def backwards(place: _Place) -> None:
@@ -188,69 +177,58 @@ class ToolContract:
 
     # -- results ------------------------------------------------------------------------------------------------------
 
-    def test_its_outputs_fit(self) -> None:
-        async def check(place: _Place) -> int:
-            successes = 0
-            for arguments in self._arguments():
-                result = await place.run(arguments)
-                wrong = result.exception is None and f"{place.tool.name} was run, but " in (result.error or "")
-                assert not wrong, f"{arguments!r}: {result.error}"
-                length = count_characters(result.content)
-                assert not _OBJECT.search(result.text), f"{arguments!r} give an object, not data: {result.text!r:.300}"
-                assert length <= self.max_output, f"{arguments!r} give {length} characters; max_output cuts them"
-                successes += result.success
-            return successes
-
-        if not self._run(check):
+    @_place_test
+    async def test_outputs_fit_the_output_schema(self, place: _Place) -> None:
+        successes = 0
+        for arguments in self._arguments():
+            result = await place.run(arguments)
+            wrong = result.exception is None and f"{place.tool.name} was run, but " in (result.error or "")
+            assert not wrong, f"{arguments!r}: {result.error}"
+            length = count_characters(result.content)
+            assert not _OBJECT.search(result.text), f"{arguments!r} give an object, not data: {result.text!r:.300}"
+            assert length <= self.max_output, f"{arguments!r} give {length} characters; max_output cuts them"
+            successes += result.success
+        if not successes:
             raise SkipTest("give arguments(self) of calls that go well: none of these did")
 
-    def test_its_errors_are_of_use(self) -> None:
+    @_place_test
+    async def test_errors_are_useful_to_a_model(self, place: _Place) -> None:
         failing = [*self.failing()]
         if not failing:
             raise SkipTest("give failing(self): arguments of calls that are to fail")
-
-        async def check(place: _Place) -> None:
-            for arguments in failing:
-                result = await place.run(arguments)
-                assert not result.success, f"{arguments!r} are to fail, and give {result.output!r:.200}"
-                text = (result.error if result.exception is None else str(result.exception)) or ""
-                assert _is_meant(result) and text.strip(), f"{arguments!r}: the model reads {result.error!r}"
-                assert len(text) <= _MOST_OF_AN_ERROR, (
-                    f"{arguments!r}: {len(text)} characters, at most {_MOST_OF_AN_ERROR}"
-                )
-                assert not _OF_THE_INSIDE.search(text), f"{arguments!r}: a model cannot use {text!r}"
-
-        self._run(check)
+        for arguments in failing:
+            result = await place.run(arguments)
+            assert not result.success, f"{arguments!r} are to fail, and give {result.output!r:.200}"
+            text = (result.error if result.exception is None else str(result.exception)) or ""
+            assert _is_meant_for_model(result) and text.strip(), f"{arguments!r}: the model reads {result.error!r}"
+            assert len(text) <= _MAX_ERROR_CHARACTERS, (
+                f"{arguments!r}: {len(text)} characters, at most {_MAX_ERROR_CHARACTERS}"
+            )
+            assert not _INTERNALS.search(text), f"{arguments!r}: a model cannot use {text!r}"
 
     # -- stopping -----------------------------------------------------------------------------------------------------
 
-    def test_a_deadline_is_heard(self) -> None:
+    @_place_test
+    async def test_a_call_stops_at_its_deadline(self, place: _Place) -> None:
         arguments = self._slow()
+        before = _list_active()
+        result = await place.run(arguments, timeout=_DEADLINE)
+        assert result.status == "timeout", f"{arguments!r} are to take long, and are {_outcome_text(result)}"
+        await self._wait_until_idle(place.runner, before, "its deadline")
 
-        async def check(place: _Place) -> None:
-            before = _at_work()
-            result = await place.run(arguments, timeout=_SOON)
-            assert result.status == "timeout", f"{arguments!r} are to take long, and are {_outcome_text(result)}"
-            await self._ended(place.runner, before, "its deadline")
-
-        self._run(check)
-
-    def test_a_cancellation_is_heard(self) -> None:
+    @_place_test
+    async def test_a_cancelled_call_stops(self, place: _Place) -> None:
         arguments = self._slow()
-
-        async def check(place: _Place) -> None:
-            started, before = asyncio.Event(), _at_work()
-            seen = [lambda event: started.set() if event.kind == "tool:started" else None]
-            running = asyncio.create_task(place.run(arguments, observers=seen))
-            running.add_done_callback(lambda _: started.set())
-            await started.wait()
-            running.cancel()
-            done, _ = await asyncio.wait([running], timeout=self.seconds)
-            assert done, f"{arguments!r} go on {self.seconds:g} s after their cancellation"
-            assert running.cancelled(), f"{arguments!r} were cancelled, and are {running.result()!r:.300}"
-            await self._ended(place.runner, before, "its cancellation")
-
-        self._run(check)
+        started, before = asyncio.Event(), _list_active()
+        seen = [lambda event: started.set() if event.kind == "tool:started" else None]
+        running = asyncio.create_task(place.run(arguments, observers=seen))
+        running.add_done_callback(lambda _: started.set())
+        await started.wait()
+        running.cancel()
+        done, _ = await asyncio.wait([running], timeout=self.seconds)
+        assert done, f"{arguments!r} go on {self.seconds:g} s after their cancellation"
+        assert running.cancelled(), f"{arguments!r} were cancelled, and are {running.result()!r:.300}"
+        await self._wait_until_idle(place.runner, before, "its cancellation")
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
@@ -260,7 +238,7 @@ class ToolContract:
             raise DefinitionError(f"{type(self).__name__}.arguments(self) gives none; give at least one, such as {{}}")
         return arguments
 
-    def _claiming(self, tool: Tool, trait: str) -> list[CallArguments]:
+    def _list_claiming(self, tool: Tool, trait: str) -> list[CallArguments]:
         """Return the arguments for which the tool has this trait."""
         return [arguments for arguments in self._arguments() if tool.trait(trait, arguments)]
 
@@ -270,14 +248,14 @@ class ToolContract:
             raise SkipTest("give slow(self): the arguments of a call that takes long")
         return arguments
 
-    async def _ended(self, runner: Runner, before: set[object], after: str) -> None:
+    async def _wait_until_idle(self, runner: Runner, before: set[object], after: str) -> None:
         """Wait until none of its calls is left running, and no task or thread is at work that was not before."""
         try:
             async with asyncio.timeout(self.seconds):
-                while runner.left_running or _at_work() - before:  # noqa: ASYNC110  # no event marks the end
+                while runner.left_running or _list_active() - before:  # noqa: ASYNC110  # no event marks the end
                     await asyncio.sleep(0.001)
         except TimeoutError:
-            left = ", ".join(map(repr, _at_work() - before)) or "its handler"
+            left = ", ".join(map(repr, _list_active() - before)) or "its handler"
             raise AssertionError(
                 f"its work goes on {self.seconds:g} s after {after}: look at context.cancelled, and end what was begun "
                 f"({left:.300})"
@@ -292,10 +270,10 @@ class ToolContract:
             return await check(_Place(tool, runner, self.context(folder), folder, events))
 
         with TemporaryDirectory() as name, chdir(name):
-            return in_time(run(Path(name).resolve()), lambda: _unended(events))
+            return in_time(run(Path(name).resolve()), lambda: _describe_unended(events))
 
 
-def _unended(events: Sequence[Event]) -> str:
+def _describe_unended(events: Sequence[Event]) -> str:
     """Describe the calls that had not ended by themselves."""
     results = {event.call.id: event.data["result"] for event in events if event.kind in ("tool:post", "tool:error")}
     began = [event.call for event in events if event.kind == "tool:pre"]
@@ -303,7 +281,7 @@ def _unended(events: Sequence[Event]) -> str:
     return f": {', '.join(map(repr, left))} did not end" if left else ""
 
 
-def _at_work() -> set[object]:
+def _list_active() -> set[object]:
     """Return the tasks of this loop, and all threads but those that wait for others' work."""
     threads = (one for one in threading.enumerate() if not one.name.startswith(_POOL_THREADS))
     return {*asyncio.all_tasks(), *threads}
@@ -313,12 +291,12 @@ def _yes(call: object, decision: object, context: object) -> bool:
     return True
 
 
-def _is_meant(result: ToolResult) -> bool:
+def _is_meant_for_model(result: ToolResult) -> bool:
     """Return whether a model may read the error: a returned one, a `ToolError`, or one that is exposed by default."""
     return result.exception is None or isinstance(result.exception, (ToolError, *EXPOSED))
 
 
-def _raised(result: ToolResult) -> str:
+def _describe_error(result: ToolResult) -> str:
     return repr(result.exception) if result.exception is not None else f"{result.error}"
 
 
@@ -326,7 +304,7 @@ def _outcome_text(result: ToolResult) -> str:
     return f"{result.status}: {result.text:.200}"
 
 
-def _misfits(tool: Tool, every: Sequence[CallArguments]) -> Iterator[dict[str, Any]]:
+def _iterate_misfits(tool: Tool, every: Sequence[CallArguments]) -> Iterator[dict[str, Any]]:
     """Yield arguments that do not fit the input schema: without a required one, with an unknown one, with one of
     another type.
     """

@@ -11,13 +11,13 @@ from typing import Any
 
 from ferrule.models import Reply
 from ferrule.testing.cases import Case, ExpectedCall
-from ferrule.testing.comparing import abbreviated, alike, as_call
-from ferrule.testing.scores import SCORES, CallMade, Scores, check_least, matched, means
+from ferrule.testing.comparing import abbreviate, compute_similarity, format_call
+from ferrule.testing.scores import SCORES, CallMade, Scores, check_minimums, compute_means, find_matches
 
-COUNTED = ("not_found", "invalid", "denied")
+COUNTED_STATUSES = ("not_found", "invalid", "denied")
 """The statuses of calls that are counted by themselves."""
-_MOST_WORST = 5
-_MOST_OF_AN_ERROR = 500
+_MAX_WORST_CASES = 5
+_MAX_ERROR_CHARACTERS = 500
 _ID_WIDTH = 28
 
 
@@ -41,22 +41,25 @@ class Outcome:
     def lines(self) -> list[str]:
         """Return lines with the missing calls and the nearest actual call to each, and all actual calls."""
         shown = ", ".join(f"{name} {value:.2f}" for name, value in _values(self.scores).items() if name != "exact")
-        found = [f"{_on_one_line(self.case.id)} ({shown}): {abbreviated(self.case.request)}"]
+        found = [f"{_join_lines(self.case.id)} ({shown}): {abbreviate(self.case.request)}"]
         if self.error is not None:
-            found.append(f"  the model failed: {_on_one_line(self.error)[:_MOST_OF_AN_ERROR]}")
-        right = matched(self.expected, self.called)
-        found += [self._missed_line(one) for at, one in enumerate(self.expected) if at not in right]
+            found.append(f"  the model failed: {_join_lines(self.error)[:_MAX_ERROR_CHARACTERS]}")
+        right = find_matches(self.expected, self.called)
+        found += [self._describe_missed(one) for at, one in enumerate(self.expected) if at not in right]
         if self.case.refuses:
             found.append("  expected no call at all")
         if self.case.never:
             found.append(f"  expected no call of {', '.join(self.case.never)}")
         return [*found, *([f"  called {call}" for call in self.called] or ["  called nothing"])]
 
-    def _missed_line(self, wanted: ExpectedCall) -> str:
-        shown = as_call(*wanted)
+    def _describe_missed(self, wanted: ExpectedCall) -> str:
+        shown = format_call(*wanted)
         nearest = max(
             self.called,
-            key=lambda call: (call.name == wanted.name, alike(shown, as_call(call.name, call.arguments))),
+            key=lambda call: (
+                call.name == wanted.name,
+                compute_similarity(shown, format_call(call.name, call.arguments)),
+            ),
             default=None,
         )
         return f"  expected {shown}{'' if nearest is None else f'; the nearest call is {nearest}'}"
@@ -72,13 +75,13 @@ class ToolUse:
     @cached_property
     def scores(self) -> Scores:
         """The scores over all cases: each the mean over the cases with it."""
-        return means([(one.case, one.scores) for one in self.outcomes])
+        return compute_means([(one.case, one.scores) for one in self.outcomes])
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
         """How many calls had an unknown tool name (`not_found`), were `invalid`, and were `denied`."""
         found = Counter(call.status for one in self.outcomes for call in one.called)
-        return {status: found[status] for status in COUNTED}
+        return {status: found[status] for status in COUNTED_STATUSES}
 
     def table(self) -> str:
         """Return the scores of each case and over all as plain text, at most 80 characters wide."""
@@ -111,21 +114,21 @@ class ToolUse:
         found = {"scores": asdict(self.scores), "counts": dict(self.counts), "cases": cases}
         return json.loads(json.dumps(found, default=repr))  # type: ignore[no-any-return]
 
-    def missed(self, **least: float | None) -> list[str]:
+    def find_missed(self, **least: float | None) -> list[str]:
         """Return a line for each score below its minimum; `None` sets no minimum.
 
         Raises:
             DefinitionError: A score does not exist, a minimum is no share, or no case asks for the score.
         """
         asked = {name: share for name, share in least.items() if share is not None}
-        check_least(asked, [one.case for one in self.outcomes])
+        check_minimums(asked, [one.case for one in self.outcomes])
         return [
             f"{name} is {value:.4f}, and at least {asked[name]:g} was asked for"
             for name, value in _values(self.scores).items()
             if name in asked and value < asked[name]
         ]
 
-    def worst(self, most: int = _MOST_WORST) -> Sequence[Outcome]:
+    def worst(self, most: int = _MAX_WORST_CASES) -> Sequence[Outcome]:
         """Return the cases that are not exactly right, the worst first."""
         wrong = [one for one in self.outcomes if one.scores.exact < 1]
         return sorted(wrong, key=lambda one: sum(_values(one.scores).values()) / len(_values(one.scores)))[:most]
@@ -147,10 +150,10 @@ class ToolUse:
             DefinitionError: A minimum is no share from 0 to 1, or no case asks for the score.
         """
         __tracebackhide__ = True
-        missed = self.missed(chosen=chosen, arguments=arguments, order=order, refusals=refusals, exact=exact)
-        if missed:
+        find_missed = self.find_missed(chosen=chosen, arguments=arguments, order=order, refusals=refusals, exact=exact)
+        if find_missed:
             worst = [line for one in self.worst() for line in one.lines()]
-            raise AssertionError("\n".join([*missed, "The worst cases:", *worst]))
+            raise AssertionError("\n".join([*find_missed, "The worst cases:", *worst]))
 
 
 def _values(scores: Scores) -> dict[str, float]:
@@ -158,11 +161,11 @@ def _values(scores: Scores) -> dict[str, float]:
 
 
 def _table_row(name: str, scores: Scores, exact: str) -> str:
-    line = _on_one_line(name)
+    line = _join_lines(name)
     short = line if len(line) < _ID_WIDTH else f"{line[: _ID_WIDTH - 2]}…"
     values = [getattr(scores, one) for one in SCORES[:-1]]
     return f"{short:{_ID_WIDTH}}{''.join('          –' if one is None else f'{one:11.2f}' for one in values)}  {exact}"
 
 
-def _on_one_line(text: str) -> str:
+def _join_lines(text: str) -> str:
     return " ".join(text.split())

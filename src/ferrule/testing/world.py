@@ -12,13 +12,13 @@ from ferrule.definition.decorator import tool
 from ferrule.definition.tool import Tool
 from ferrule.guards import ask_before_changes
 from ferrule.runner import Runner
-from ferrule.testing.framework import Said
+from ferrule.testing.framework import ScriptedCall
 from ferrule.values.content import Media, Text
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
 PNG = b"\x89PNG\r\n\x1a\n"
-PAY = Said("c1", "pay", {"to": "ada", "euros": 5})
+PAY = ScriptedCall("c1", "pay", {"to": "ada", "euros": 5})
 
 
 class World:

@@ -19,7 +19,7 @@ from ferrule import DefinitionError, Media, Runner, Text, ToolCall, ToolContext,
 from ferrule.adapters import amplifier
 from ferrule.guards import ask_before_changes
 from ferrule.middleware import before
-from ferrule.testing import BlockingAdapterContract, Driven, Framework, Said, Seen
+from ferrule.testing import BlockingAdapterContract, Framework, FrameworkRun, ModelView, ScriptedCall
 from ferrule.testing.bounded import in_time
 from ferrule.testing.world import World
 
@@ -43,9 +43,9 @@ class Modules(ModuleLoader):
 class Orchestrator:
     """Makes the calls beside each other, as their `loop-basic` does; with `emits`, it tells the hooks of each."""
 
-    def __init__(self, calls: tuple[Said, ...], emits: bool) -> None:
+    def __init__(self, calls: tuple[ScriptedCall, ...], emits: bool) -> None:
         self.calls, self.emits = calls, emits
-        self.results: dict[str, Seen] = {}
+        self.results: dict[str, ModelView] = {}
         self._task: Any = None
 
     async def cancel(self) -> None:
@@ -58,15 +58,15 @@ class Orchestrator:
         await asyncio.gather(*(self._call(said, tools.get(said.name), hooks, coordinator) for said in self.calls))
         return "done"
 
-    async def _call(self, said: Said, tool: Any, hooks: Any, coordinator: Any) -> None:
+    async def _call(self, said: ScriptedCall, tool: Any, hooks: Any, coordinator: Any) -> None:
         if self.emits:
             sent = {"tool_name": said.name, "tool_input": said.arguments}
             told = await hooks.emit("tool:pre", sent)
             if (await coordinator.process_hook_result(told, "tool:pre", said.name)).action == "deny":
-                self.results[said.id] = Seen("Denied by hook", failed=True)
+                self.results[said.id] = ModelView("Denied by hook", failed=True)
                 return
         if tool is None:
-            self.results[said.id] = Seen("not found", failed=True)
+            self.results[said.id] = ModelView("not found", failed=True)
             return
         coordinator._tool_dispatch_context = {"tool_call_id": said.id}
         try:
@@ -78,13 +78,13 @@ class Orchestrator:
         self.results[said.id] = seen(result)
 
 
-def seen(result: ToolResult) -> Seen:
+def seen(result: ToolResult) -> ModelView:
     images = [block for block in result.content or () if block.type == "image"]
     media = tuple(base64.b64decode(block.source["data"]) for block in images)
-    return Seen(result.get_serialized_output(), not result.success, media)
+    return ModelView(result.get_serialized_output(), not result.success, media)
 
 
-class DrivenSession(Driven):
+class DrivenSession(FrameworkRun):
     """A run, with what the hooks of the session were told."""
 
     def __init__(self) -> None:
@@ -98,7 +98,9 @@ class Amplifier(Framework):
     def __init__(self, emits: bool) -> None:
         self.emits = emits
 
-    async def drive(self, runner: Runner, *calls: Said, approval: Any = None, hooks: Any = ()) -> DrivenSession:
+    async def start_run(
+        self, runner: Runner, *calls: ScriptedCall, approval: Any = None, hooks: Any = ()
+    ) -> DrivenSession:
         driven, orchestrator = DrivenSession(), Orchestrator(calls, self.emits)
 
         async def mount_orchestrator(coordinator: Any, config: Any) -> None:
@@ -163,8 +165,8 @@ async def pay(to: str, euros: int = 1) -> str:
 
 @pytest.mark.parametrize("emits", [True, False])
 def test_the_hooks_are_told_once_of_each_beginning_and_each_end(emits: bool) -> None:
-    calls = [Said(f"c{n}", "pay", {"to": "ada"}) for n in range(3)] + [Said("c4", "pay", {"to": 5})]
-    driven = in_time(Amplifier(emits).drive(Runner([pay]), *calls))
+    calls = [ScriptedCall(f"c{n}", "pay", {"to": "ada"}) for n in range(3)] + [ScriptedCall("c4", "pay", {"to": 5})]
+    driven = in_time(Amplifier(emits).start_run(Runner([pay]), *calls))
     told: list[Any] = driven.told
     assert sorted(told) == [("tool:error", "pay")] + [("tool:post", "pay")] * 3 + [("tool:pre", "pay")] * 4
 
@@ -177,10 +179,10 @@ def test_a_hook_that_denies_lets_nothing_run_and_the_next_call_is_told_of_once(e
 
     world = World()
     runner = world.runner(guards=[])
-    calls = [Said("c1", "pay", {"to": "bob"}), Said("c2", "pay", {"to": "ada"})]
-    driven = in_time(Amplifier(emits).drive(runner, *calls, hooks=[("tool:pre", no_bob)]))
+    calls = [ScriptedCall("c1", "pay", {"to": "bob"}), ScriptedCall("c2", "pay", {"to": "ada"})]
+    driven = in_time(Amplifier(emits).start_run(runner, *calls, hooks=[("tool:pre", no_bob)]))
     assert world.paid == {"ada 1": 1}
-    assert driven.results["c1"].failed and driven.results["c2"] == Seen("paid 1 EUR to ada")
+    assert driven.results["c1"].failed and driven.results["c2"] == ModelView("paid 1 EUR to ada")
     told: list[Any] = driven.told
     assert told.count(("tool:post", "pay")) == 1 and told.count(("tool:pre", "pay")) == 2
 
@@ -233,9 +235,9 @@ def test_what_a_hook_makes_of_the_input_is_what_is_judged_and_runs() -> None:
         judged.append(call.arguments["euros"])
 
     look.asks = False  # type: ignore[attr-defined]
-    call = Said("c1", "pay", {"to": "ada", "euros": 500})
-    driven = in_time(Amplifier(emits=False).drive(Runner([pay], guards=[look]), call, hooks=[("tool:pre", less)]))
-    assert (driven.results["c1"], judged) == (Seen("paid 4 EUR to ada"), [4])
+    call = ScriptedCall("c1", "pay", {"to": "ada", "euros": 500})
+    driven = in_time(Amplifier(emits=False).start_run(Runner([pay], guards=[look]), call, hooks=[("tool:pre", less)]))
+    assert (driven.results["c1"], judged) == (ModelView("paid 4 EUR to ada"), [4])
 
 
 @pytest.mark.parametrize("inward", [True, False])
@@ -266,8 +268,8 @@ def test_an_input_that_a_hook_made_unfit_runs_nothing() -> None:
         return HookResult(action="modify", data={**data, "tool_input": "everything"})
 
     world = World()
-    call, runner = Said("c1", "pay", {"to": "ada"}), world.runner(guards=[])
-    assert in_time(Amplifier(emits=False).drive(runner, call, hooks=[("tool:pre", spoil)])).results["c1"].failed
+    call, runner = ScriptedCall("c1", "pay", {"to": "ada"}), world.runner(guards=[])
+    assert in_time(Amplifier(emits=False).start_run(runner, call, hooks=[("tool:pre", spoil)])).results["c1"].failed
     assert not world.paid
 
 
@@ -406,9 +408,9 @@ class Person:
 )
 def test_the_approval_system_is_asked_and_only_its_allow_runs(answer: object, runs: bool) -> None:
     world, person = World(), Person(answer)
-    call = Said("c1", "pay", {"to": "ada", "euros": 5})
-    driven = in_time(Amplifier(emits=True).drive(world.runner(), call, approval=person))
-    assert (driven.results["c1"] == Seen("paid 5 EUR to ada")) is runs
+    call = ScriptedCall("c1", "pay", {"to": "ada", "euros": 5})
+    driven = in_time(Amplifier(emits=True).start_run(world.runner(), call, approval=person))
+    assert (driven.results["c1"] == ModelView("paid 5 EUR to ada")) is runs
     assert bool(world.paid) is runs
     [(prompt, options, _, default)] = person.asked
     assert "pay changes things" in prompt and '"euros":5' in prompt.replace(" ", "")
@@ -423,7 +425,9 @@ def test_a_question_for_a_value_is_no_yes_or_no_and_is_denied() -> None:
 
     person = Person("Allow")
     guard = [lambda call, context: ask("the PIN?", into="pin")]
-    driven = in_time(Amplifier(emits=True).drive(Runner([unlock], guards=guard), Said("c1", "unlock"), approval=person))
+    driven = in_time(
+        Amplifier(emits=True).start_run(Runner([unlock], guards=guard), ScriptedCall("c1", "unlock"), approval=person)
+    )
     assert driven.results["c1"].failed and not person.asked
 
 

@@ -24,32 +24,32 @@ from axio.types import StopReason, Usage
 from ferrule import DefinitionError, Media, Runner, Text, ToolCall, ToolContext, tool
 from ferrule.adapters import axio
 from ferrule.guards import ask_before_changes
-from ferrule.testing import BlockingAdapterContract, Driven, Framework, Said, Seen
+from ferrule.testing import BlockingAdapterContract, Framework, FrameworkRun, ModelView, ScriptedCall
 
 
 class Axio(Framework):
     has_principals = True
     tells_progress = False  # a before_tools hook has no way to the stream of events
 
-    async def drive(self, runner: Runner, *calls: Said) -> Driven:
+    async def start_run(self, runner: Runner, *calls: ScriptedCall) -> FrameworkRun:
         return await drive(agent_of(runner, *calls))
 
 
-def turn(*calls: Said) -> list[Any]:
+def turn(*calls: ScriptedCall) -> list[Any]:
     events: list[Any] = []
     for place, said in enumerate(calls):
         events += [ToolUseStart(place, said.id, said.name), ToolInputDelta(place, said.id, json.dumps(said.arguments))]
     return [*events, IterationEnd(1, StopReason.tool_use, Usage(1, 1))]
 
 
-def agent_of(runner: Runner, *calls: Said, **options: Any) -> Agent:
+def agent_of(runner: Runner, *calls: ScriptedCall, **options: Any) -> Agent:
     context = ToolContext(session="s", principal="ada", deps="DEPS")
     given = {"before_tools": axio.before_tools(runner, context), "tools": axio.tools(runner), **options}
     return Agent("You pay.", StubTransport([turn(*calls), make_text_response()]), **given)
 
 
-async def drive(agent: Agent) -> Driven:
-    driven, store = Driven(), MemoryContextStore()
+async def drive(agent: Agent) -> FrameworkRun:
+    driven, store = FrameworkRun(), MemoryContextStore()
     await agent.run("go", store)
     for message in await store.get_history():
         for block in message.content:
@@ -58,10 +58,10 @@ async def drive(agent: Agent) -> Driven:
     return driven
 
 
-def seen(block: ToolResultBlock) -> Seen:
+def seen(block: ToolResultBlock) -> ModelView:
     content = [TextBlock(block.content)] if isinstance(block.content, str) else block.content
     media = tuple(one.data for one in content if isinstance(one, ImageBlock))
-    return Seen(" ".join(one.text for one in content if isinstance(one, TextBlock)), block.is_error, media)
+    return ModelView(" ".join(one.text for one in content if isinstance(one, TextBlock)), block.is_error, media)
 
 
 class TestAxio(BlockingAdapterContract):
@@ -84,9 +84,9 @@ def test_the_tools_of_an_agent_run_beside_those_of_a_runner() -> None:
 
     runner = Runner([pay])
     mixed = [*axio.tools(runner), AxioTool("shout", shout)]
-    calls = Said("c1", "shout", {"word": "x"}), Said("c2", "pay", {"to": "ada"})
+    calls = ScriptedCall("c1", "shout", {"word": "x"}), ScriptedCall("c2", "pay", {"to": "ada"})
     driven = asyncio.run(drive(agent_of(runner, *calls, tools=mixed)))
-    assert driven.results == {"c1": Seen("X"), "c2": Seen("paid 1 EUR to ada")}
+    assert driven.results == {"c1": ModelView("X"), "c2": ModelView("paid 1 EUR to ada")}
 
 
 def test_the_context_may_be_made_for_each_turn() -> None:
@@ -98,8 +98,8 @@ def test_the_context_may_be_made_for_each_turn() -> None:
     runner, people = Runner([who]), iter(("ada", "bob"))
     hook = axio.before_tools(runner, lambda: ToolContext(principal=next(people)))
     for name in ("ada", "bob"):
-        driven = asyncio.run(drive(agent_of(runner, Said("c1", "who"), before_tools=hook)))
-        assert driven.results["c1"] == Seen(name)
+        driven = asyncio.run(drive(agent_of(runner, ScriptedCall("c1", "who"), before_tools=hook)))
+        assert driven.results["c1"] == ModelView(name)
 
 
 def test_a_context_that_cannot_be_made_runs_nothing_and_its_text_is_told_to_no_model() -> None:
@@ -107,7 +107,7 @@ def test_a_context_that_cannot_be_made_runs_nothing_and_its_text_is_told_to_no_m
         raise RuntimeError("the secret inside")
 
     runner = Runner([pay])
-    agent = agent_of(runner, Said("c1", "pay", {"to": "ada"}), before_tools=axio.before_tools(runner, unmade))
+    agent = agent_of(runner, ScriptedCall("c1", "pay", {"to": "ada"}), before_tools=axio.before_tools(runner, unmade))
     seen = asyncio.run(drive(agent)).results["c1"]
     assert seen.failed and seen.text.startswith("pay failed") and "secret" not in seen.text
 
@@ -127,12 +127,12 @@ def test_one_id_that_two_calls_have_runs_once_and_has_one_result() -> None:
 
 
 def test_tools_that_are_listed_without_before_tools_run_nothing_and_say_what_is_missing() -> None:
-    driven = asyncio.run(drive(agent_of(Runner([pay]), Said("c1", "pay", {"to": "ada"}), before_tools=None)))
+    driven = asyncio.run(drive(agent_of(Runner([pay]), ScriptedCall("c1", "pay", {"to": "ada"}), before_tools=None)))
     assert driven.results["c1"].failed and "before_tools" in driven.results["c1"].text
 
 
 def test_guards_of_the_agent_that_nobody_would_ask_are_refused() -> None:
-    agent = agent_of(Runner([pay]), Said("c1", "pay", {"to": "ada"}), tool_guards=(AtMost(),))
+    agent = agent_of(Runner([pay]), ScriptedCall("c1", "pay", {"to": "ada"}), tool_guards=(AtMost(),))
     with pytest.raises(StreamError, match=r"guards=\[axio.guard"):
         asyncio.run(drive(agent))
 

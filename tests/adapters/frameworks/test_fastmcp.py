@@ -29,7 +29,7 @@ from ferrule import DefinitionError, InputRequired, Runner, ToolContext, ask, to
 from ferrule.adapters import fastmcp
 from ferrule.guards import ask_before_changes
 from ferrule.middleware import limit_output, untrusted
-from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
+from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
 from ferrule.testing.bounded import in_time
 from ferrule.testing.world import PNG
 
@@ -42,7 +42,7 @@ def server(runner: Runner, **options: Any) -> FastMCP:
         yield {"deps": "DEPS"}
 
     def context(ctx: Context) -> ToolContext:
-        return fastmcp.context_of(ctx).replace(deps=ctx.lifespan_context["deps"])
+        return fastmcp.to_context(ctx).replace(deps=ctx.lifespan_context["deps"])
 
     mcp = FastMCP("tested", lifespan=lifespan, **options)
     mcp.add_provider(fastmcp.provider(runner, context=context))
@@ -60,10 +60,10 @@ async def served(mcp: FastMCP) -> AsyncIterator[str]:
         await task
 
 
-def seen(result: wire.CallToolResult) -> Seen:
+def seen(result: wire.CallToolResult) -> ModelView:
     text = " ".join(block.text for block in result.content if isinstance(block, wire.TextContent))
     media = tuple(base64.b64decode(block.data) for block in result.content if isinstance(block, wire.ImageContent))
-    return Seen(text, result.is_error is True, media)
+    return ModelView(text, result.is_error is True, media)
 
 
 def question_of(message: str) -> Question:
@@ -72,10 +72,10 @@ def question_of(message: str) -> Question:
     return Question({name: json.loads(value) for name, _, value in lines}, reason)
 
 
-class DrivenClient(Driven):
+class DrivenClient(FrameworkRun):
     """Calls of one client, which sends them side by side and itself goes on with those that ask."""
 
-    def __init__(self, client: Client[Any], calls: tuple[Said, ...]) -> None:
+    def __init__(self, client: Client[Any], calls: tuple[ScriptedCall, ...]) -> None:
         super().__init__()
         self._client = client
         self.calls = {said.id: said for said in calls}
@@ -95,7 +95,7 @@ class DrivenClient(Driven):
                 said.name, said.arguments, progress_callback=tell, allow_input_required=True, **given
             )
         except MCPError as error:
-            self.results[call_id] = Seen(str(error), failed=True)
+            self.results[call_id] = ModelView(str(error), failed=True)
             return
         if isinstance(result, wire.InputRequiredResult):
             [request] = (result.input_requests or {}).values()
@@ -109,7 +109,9 @@ class DrivenClient(Driven):
         await self.send(*self.calls)
 
     async def answer(
-        self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"
+        self,
+        answers: Mapping[str, bool | dict[str, Any]],
+        record: Literal["unchanged", "changed", "lost"] = "unchanged",
     ) -> None:
         waiting, self.questions = dict(self.asked), {}
         for call_id, answer in answers.items():
@@ -125,7 +127,7 @@ class DrivenClient(Driven):
 class DrivenConnection(DrivenClient):
     """A client of 2025, which is asked while its requests wait."""
 
-    def __init__(self, server: FastMCP, calls: tuple[Said, ...]) -> None:
+    def __init__(self, server: FastMCP, calls: tuple[ScriptedCall, ...]) -> None:
         super().__init__(Client(server, mode="legacy", elicitation_handler=self._elicited), calls)
         self._answers: dict[str, asyncio.Future[bool]] = {}
         self._sent: dict[str, asyncio.Task[None]] = {}
@@ -160,7 +162,9 @@ class DrivenConnection(DrivenClient):
             await self._settled.wait()
 
     async def answer(
-        self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"
+        self,
+        answers: Mapping[str, bool | dict[str, Any]],
+        record: Literal["unchanged", "changed", "lost"] = "unchanged",
     ) -> None:
         for call_id, answer in answers.items():
             if self.questions.pop(call_id, None) is not None:
@@ -172,7 +176,7 @@ class FastMCP2026(Framework):
     edits = False  # a client's form has a yes or a no
     knows_calls = False  # what comes without `request_state` is another request, of another connection
 
-    async def drive(self, runner: Runner, *calls: Said) -> DrivenClient:
+    async def start_run(self, runner: Runner, *calls: ScriptedCall) -> DrivenClient:
         async def refuse(*_: Any) -> Any:
             raise AssertionError("the driver answers")
 
@@ -183,11 +187,11 @@ class FastMCP2026(Framework):
         await driven.run()
         return driven
 
-    def stored(self, waiting: DrivenClient) -> Any:
+    def export_run(self, waiting: DrivenClient) -> Any:
         return waiting.calls, waiting.asked
 
-    async def elsewhere(self, runner: Runner, stored: Any) -> Driven:
-        driven = await self.drive(runner)
+    async def import_run(self, runner: Runner, stored: Any) -> FrameworkRun:
+        driven = await self.start_run(runner)
         driven.calls, driven.asked = stored
         return driven
 
@@ -197,7 +201,7 @@ class FastMCP2025(Framework):
     brings_record = False  # the request waits for its answer
     waits_with_record = True
 
-    async def drive(self, runner: Runner, *calls: Said) -> Driven:
+    async def start_run(self, runner: Runner, *calls: ScriptedCall) -> FrameworkRun:
         driven = DrivenConnection(server(runner), calls)
         await driven.run()
         return driven
@@ -244,7 +248,7 @@ def test_a_client_that_cannot_ask_reads_why_and_nothing_runs(mode: str) -> None:
             return str(raised.value)
 
     paid: list[str] = []
-    assert "the client of this call can ask nobody" in in_time(run())
+    assert "the client of this call cannot ask anybody" in in_time(run())
     assert not paid
 
 
@@ -253,13 +257,13 @@ def test_a_person_who_declines_runs_nothing(mode: str) -> None:
     async def decline(*_: Any) -> Any:
         return wire.ElicitResult(action="decline")
 
-    async def run() -> Seen:
+    async def run() -> ModelView:
         runner = Runner([paying(paid)], guards=[ask_before_changes])
         async with Client(server(runner), mode=mode, elicitation_handler=decline) as client:
             return seen(await client.call_tool_mcp("pay", {"to": "ada", "euros": 5}))
 
     paid: list[str] = []
-    assert in_time(run()) == Seen("Denied: the person who was asked declined. Nothing was run.", failed=True)
+    assert in_time(run()) == ModelView("Denied: the person who was asked declined. Nothing was run.", failed=True)
     assert not paid
 
 
@@ -290,7 +294,7 @@ def test_the_value_of_a_private_parameter_is_not_asked_of_a_client(mode: str) ->
         """Pay."""
         return f"paid {to} {pin}"
 
-    async def run() -> Seen:
+    async def run() -> ModelView:
         runner = Runner([pay], guards=[lambda call, context: ask("the pin", into="pin")])
         async with Client(server(runner), mode=mode, elicitation_handler=accept) as client:
             return seen(await client.call_tool_mcp("pay", {"to": "ada"}))
@@ -474,7 +478,7 @@ def test_each_call_that_a_tool_of_the_server_makes_for_one_request_is_a_call(mod
 def test_what_was_asked_of_one_user_is_answered_by_no_other() -> None:
     tokens = {name: {"client_id": "app", "sub": name, "scopes": []} for name in ("ada", "bob")}
 
-    async def run() -> tuple[Seen, Seen]:
+    async def run() -> tuple[ModelView, ModelView]:
         runner = Runner(
             [paying(paid)], guards=[ask_before_changes, lambda call, context: seen_by.add(context.principal)]
         )
@@ -500,7 +504,7 @@ def test_what_was_asked_of_one_user_is_answered_by_no_other() -> None:
     paid: list[str] = []
     seen_by: set[str | None] = set()
     first, second = in_time(run())
-    assert first == Seen("paid ada")
+    assert first == ModelView("paid ada")
     assert paid == ["ada 5"], second
     assert seen_by == {'["app", null, "ada"]'}
 
@@ -508,14 +512,14 @@ def test_what_was_asked_of_one_user_is_answered_by_no_other() -> None:
 def test_a_client_of_2026_without_a_token_is_asked_over_http() -> None:
     """It has no session, so that its question is known by what it carries alone."""
 
-    async def run() -> Seen:
+    async def run() -> ModelView:
         async with served(server(Runner([paying(paid)], guards=[ask_before_changes]))) as url:
             transport = StreamableHttpTransport(url)
             async with Client(transport, elicitation_handler=accept, mode="2026-07-28") as client:
                 return seen(await client.call_tool_mcp("pay", {"to": "ada", "euros": 5}))
 
     paid: list[str] = []
-    assert in_time(run()) == Seen("paid ada")
+    assert in_time(run()) == ModelView("paid ada")
     assert paid == ["ada 5"]
 
 
@@ -555,7 +559,7 @@ def test_a_program_that_has_the_server_calls_a_tool_without_any_client() -> None
     paid: list[str] = []
     quietly, asking = in_time(run())
     assert quietly.content[0].text == "quiet"
-    assert asking.is_error and "can ask nobody" in asking.content[0].text
+    assert asking.is_error and "cannot ask anybody" in asking.content[0].text
     assert not paid
 
 
@@ -641,7 +645,7 @@ def test_a_tool_of_a_server_finds_no_answers_of_the_request_that_it_is_called_in
         async with Client(server(runner), mode="2026-07-28", elicitation_handler=accept) as client:
             return seen(await client.call_tool_mcp("pay", {"euros": 5}))
 
-    assert in_time(run()) == Seen("paid 5")
+    assert in_time(run()) == ModelView("paid 5")
     assert found == [(None, None)]
 
 

@@ -59,7 +59,7 @@ def test_what_is_no_runner_is_refused(made: Callable[..., Any]) -> None:
 def test_a_context_that_is_no_function_and_records_that_are_no_store_are_refused(
     made: Callable[..., Any], option: str
 ) -> None:
-    with pytest.raises(DefinitionError, match=f"{option}= takes a (function|store)"):
+    with pytest.raises(DefinitionError, match=f"{option}= (must be a function|takes a store)"):
         made(Runner([look]), **{option: "ada"})
 
 

@@ -32,7 +32,7 @@ from ferrule import (
 )
 from ferrule.adapters import google_adk
 from ferrule.journal import memory
-from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
+from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
 from ferrule.testing.bounded import in_time
 from ferrule.testing.world import PNG, World
 
@@ -44,8 +44,8 @@ class Scripted(BaseLlm):
     """Makes its calls in the first turn, what it has to make again in the next, and then ends."""
 
     model: str = "scripted"
-    calls: tuple[Said, ...] = ()
-    again: tuple[Said, ...] = ()
+    calls: tuple[ScriptedCall, ...] = ()
+    again: tuple[ScriptedCall, ...] = ()
 
     async def generate_content_async(self, llm_request: Any, stream: bool = False) -> AsyncIterator[LlmResponse]:
         made = {
@@ -58,12 +58,12 @@ class Scripted(BaseLlm):
 
 
 def with_deps(context: AdkContext) -> ToolContext:
-    made = google_adk.context_of(context)
+    made = google_adk.to_context(context)
     return made.replace(deps=made.deps["deps"])
 
 
-class DrivenAgent(Driven):
-    def __init__(self, runner: Runner, calls: tuple[Said, ...]) -> None:
+class DrivenAgent(FrameworkRun):
+    def __init__(self, runner: Runner, calls: tuple[ScriptedCall, ...]) -> None:
         super().__init__()
         self.runner = runner
         agent = LlmAgent(
@@ -98,7 +98,9 @@ class DrivenAgent(Driven):
                 self.waiting[call.args["originalFunctionCall"]["id"]] = call
 
     async def answer(
-        self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"
+        self,
+        answers: Mapping[str, bool | dict[str, Any]],
+        record: Literal["unchanged", "changed", "lost"] = "unchanged",
     ) -> None:
         parts = []
         for call_id, answer in answers.items():
@@ -122,10 +124,10 @@ class DrivenAgent(Driven):
                 asked.payload = None
 
 
-def seen(response: types.FunctionResponse) -> Seen:
+def seen(response: types.FunctionResponse) -> ModelView:
     failed = "error" in response.response
     media = tuple(part.inline_data.data for part in response.parts or () if part.inline_data)
-    return Seen(response.response["error" if failed else "result"], failed, media)
+    return ModelView(response.response["error" if failed else "result"], failed, media)
 
 
 class GoogleADK(Framework):
@@ -135,15 +137,15 @@ class GoogleADK(Framework):
     tells_progress = False
     """A tool has no public way to an event before its result, read in 2.13: `_enqueue_event` is not one."""
 
-    async def drive(self, runner: Runner, *calls: Said) -> DrivenAgent:
+    async def start_run(self, runner: Runner, *calls: ScriptedCall) -> DrivenAgent:
         driven = DrivenAgent(runner, calls)
         await driven.start()
         return driven
 
-    def stored(self, waiting: DrivenAgent) -> Any:
+    def export_run(self, waiting: DrivenAgent) -> Any:
         return waiting.app.session_service, waiting.session_id
 
-    async def elsewhere(self, runner: Runner, stored: Any) -> DrivenAgent:
+    async def import_run(self, runner: Runner, stored: Any) -> DrivenAgent:
         driven = DrivenAgent(runner, ())
         driven.app.session_service, driven.session_id = stored
         session = await stored[0].get_session(app_name=APP, user_id="ada", session_id=stored[1])
@@ -158,28 +160,30 @@ class TestGoogleADK(AdapterContract):
 
     def test_a_person_who_could_not_be_asked_again_is_asked_about_the_call_that_is_made_again(self) -> None:
         async def run() -> DrivenAgent:
-            driven = await GoogleADK().drive(world.runner(journal=memory()), Said("c1", "pay", {"to": "ada"}))
-            driven.app.agent.model.again = (Said("c2", "pay", {"to": "ada"}),)
+            driven = await GoogleADK().start_run(
+                world.runner(journal=memory()), ScriptedCall("c1", "pay", {"to": "ada"})
+            )
+            driven.app.agent.model.again = (ScriptedCall("c2", "pay", {"to": "ada"}),)
             await without_records(driven, record="lost")
             assert list(driven.questions) == ["c2"]
             await driven.answer({"c2": True})
             return driven
 
         world = World()
-        assert in_time(run()).results["c2"] == Seen("paid 1 EUR to ada")
+        assert in_time(run()).results["c2"] == ModelView("paid 1 EUR to ada")
         assert world.paid == {"ada 1": 1}
 
     def test_an_answer_without_its_record_finds_it_among_the_events_of_the_session_after_a_restart(self) -> None:
         async def run() -> None:
             key = b"k" * 32
-            driven = await GoogleADK().drive(world.runner(resume_key=key), Said("c1", "pay", {"to": "ada"}))
-            after = await GoogleADK().elsewhere(
-                world.runner(resume_key=key, journal=memory()), GoogleADK().stored(driven)
+            driven = await GoogleADK().start_run(world.runner(resume_key=key), ScriptedCall("c1", "pay", {"to": "ada"}))
+            after = await GoogleADK().import_run(
+                world.runner(resume_key=key, journal=memory()), GoogleADK().export_run(driven)
             )
             asked = after.waiting.pop("c1")
             given = types.FunctionResponse(id=asked.id, name=ASKS, response={"confirmed": True})
             await after.send(types.Part(function_response=given))
-            assert after.results["c1"] == Seen("paid 1 EUR to ada")
+            assert after.results["c1"] == ModelView("paid 1 EUR to ada")
 
         world = World()
         in_time(run())
@@ -187,7 +191,7 @@ class TestGoogleADK(AdapterContract):
 
     def test_arguments_that_are_none_are_a_no(self) -> None:
         async def run() -> DrivenAgent:
-            driven = await GoogleADK().drive(world.runner(), Said("c1", "pay", {"to": "ada"}))
+            driven = await GoogleADK().start_run(world.runner(), ScriptedCall("c1", "pay", {"to": "ada"}))
             driven.waiting["c1"].args["toolConfirmation"]["payload"]["arguments"] = "all"
             await driven.answer({"c1": True})
             return driven
@@ -205,13 +209,13 @@ class TestGoogleADK(AdapterContract):
             return InputRequired("Which day?", schema) if context.answer is None else context.answer.value["day"]
 
         async def run() -> DrivenAgent:
-            driven = await GoogleADK().drive(Runner([book]), Said("c1", "book", {"city": "Rome"}))
+            driven = await GoogleADK().start_run(Runner([book]), ScriptedCall("c1", "book", {"city": "Rome"}))
             asked = driven.waiting["c1"].args["toolConfirmation"]
             assert (asked["hint"], asked["payload"]["schema"]) == ("Which day?", schema)
             await driven.answer({"c1": {"day": "Monday"}})
             return driven
 
-        assert in_time(run()).results["c1"] == Seen("Monday")
+        assert in_time(run()).results["c1"] == ModelView("Monday")
 
     def test_the_user_is_the_principal_and_the_state_of_the_session_the_deps(self) -> None:
         seen: list[ToolContext] = []
@@ -225,7 +229,9 @@ class TestGoogleADK(AdapterContract):
 
         async def run() -> tuple[str, dict[str, Any]]:
             agent = LlmAgent(
-                name="agent", model=Scripted(calls=(Said("c1", "look"),)), tools=[google_adk.toolset(Runner([look]))]
+                name="agent",
+                model=Scripted(calls=(ScriptedCall("c1", "look"),)),
+                tools=[google_adk.toolset(Runner([look]))],
             )
             driven = DrivenAgent(Runner([look]), ())
             driven.app = InMemoryRunner(agent, app_name=APP)
@@ -249,7 +255,7 @@ class TestGoogleADK(AdapterContract):
             """Pictures."""
             return ToolResult("two", content=[shown, hidden])
 
-        response = in_time(one_response(Runner([pictures]), Said("c1", "pictures")))
+        response = in_time(one_response(Runner([pictures]), ScriptedCall("c1", "pictures")))
         assert [part.file_data.file_uri for part in response.parts] == [shown.uri]
         assert response.response == {"result": f"[image {hidden.uri}]"}
 
@@ -262,8 +268,8 @@ async def without_records(driven: DrivenAgent, record: Literal["lost"]) -> None:
     await driven.answer({"c1": True}, record=record)
 
 
-async def one_response(runner: Runner, said: Said) -> types.FunctionResponse:
-    driven = await GoogleADK().drive(runner, said)
+async def one_response(runner: Runner, said: ScriptedCall) -> types.FunctionResponse:
+    driven = await GoogleADK().start_run(runner, said)
     service = driven.app.session_service
     session = await service.get_session(app_name=APP, user_id="ada", session_id=driven.session_id)
     return next(response for event in session.events for response in event.get_function_responses())

@@ -55,7 +55,7 @@ from ferrule.adapters import langchain
 from ferrule.guards import ask_before_changes
 from ferrule.journal import memory
 from ferrule.stores.store import Memory
-from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
+from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
 from ferrule.testing.bounded import in_time
 from ferrule.testing.world import PAY, World
 from ferrule.values.frozen import thaw
@@ -67,7 +67,7 @@ class Scripted(GenericFakeChatModel):
         return self
 
 
-def model_of(*calls: Said) -> Scripted:
+def model_of(*calls: ScriptedCall) -> Scripted:
     """A model that makes these calls, and ends."""
     made = [{"name": said.name, "args": said.arguments, "id": said.id, "type": "tool_call"} for said in calls]
     return Scripted(messages=iter([AIMessage("", tool_calls=made), AIMessage("done")]))
@@ -89,7 +89,7 @@ def graph_of(model: Any, tools: Any, saver: Any = None) -> Any:
     return graph.compile(checkpointer=saver or InMemorySaver())
 
 
-class DrivenGraph(Driven):
+class DrivenGraph(FrameworkRun):
     def __init__(self, program: Any, thread: str = "t1") -> None:
         super().__init__()
         self.program = program
@@ -119,7 +119,9 @@ class DrivenGraph(Driven):
                 self.questions[record["pending"]["call"]["id"]] = question
 
     async def answer(
-        self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"
+        self,
+        answers: Mapping[str, bool | dict[str, Any]],
+        record: Literal["unchanged", "changed", "lost"] = "unchanged",
     ) -> None:
         resume = {}
         for one in self.waiting:
@@ -143,10 +145,10 @@ def decision(answer: bool | dict[str, Any], name: str) -> dict[str, Any]:
     return {"type": "approve"} if answer else {"type": "reject", "message": "no"}
 
 
-def seen_by_model(message: ToolMessage) -> Seen:
+def seen_by_model(message: ToolMessage) -> ModelView:
     blocks = message.content if isinstance(message.content, list) else []
     media = tuple(base64.b64decode(block["base64"]) for block in blocks if block["type"] == "image")
-    return Seen(message.text, message.status == "error", media)
+    return ModelView(message.text, message.status == "error", media)
 
 
 class LangChain(Framework):
@@ -155,15 +157,15 @@ class LangChain(Framework):
     def __init__(self, program_of: Callable[..., Any]) -> None:
         self._program_of = program_of
 
-    async def drive(self, runner: Runner, *calls: Said) -> DrivenGraph:
+    async def start_run(self, runner: Runner, *calls: ScriptedCall) -> DrivenGraph:
         driven = DrivenGraph(self._program_of(model_of(*calls), langchain.tools(runner)))
         await driven.run({"messages": [HumanMessage("go")]})
         return driven
 
-    def stored(self, waiting: DrivenGraph) -> Any:
+    def export_run(self, waiting: DrivenGraph) -> Any:
         return waiting.program.checkpointer, waiting.waiting  # the first holds bytes
 
-    async def elsewhere(self, runner: Runner, stored: Any) -> Driven:
+    async def import_run(self, runner: Runner, stored: Any) -> FrameworkRun:
         saver, waiting = stored
         driven = DrivenGraph(self._program_of(model_of(), langchain.tools(runner), saver))
         await driven.see()
@@ -183,7 +185,7 @@ PROGRAMS = pytest.mark.parametrize("program_of", [agent_of, graph_of], ids=["cre
 """Where each call is a task of its own, and where all calls of a message are one."""
 
 
-def waiting_for(driven: Driven) -> list[str]:
+def waiting_for(driven: FrameworkRun) -> list[str]:
     return sorted(driven.questions)
 
 
@@ -195,10 +197,10 @@ def test_an_answer_reaches_its_own_call_whichever_guard_is_quicker(program_of: A
         for _ in range(rounds):
             await asyncio.sleep(0)
 
-    async def run() -> Driven:
+    async def run() -> FrameworkRun:
         runner = world.runner(guards=[slow_for_ada, ask_before_changes])
-        calls = [Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "bob"})]
-        driven = await LangChain(program_of).drive(runner, *calls)
+        calls = [ScriptedCall("c1", "pay", {"to": "ada"}), ScriptedCall("c2", "pay", {"to": "bob"})]
+        driven = await LangChain(program_of).start_run(runner, *calls)
         assert waiting_for(driven) == ["c1", "c2"]
         await driven.answer({"c1": True, "c2": False})
         return driven
@@ -206,15 +208,19 @@ def test_an_answer_reaches_its_own_call_whichever_guard_is_quicker(program_of: A
     world, judged = World(), Counter[str]()
     driven = in_time(run())
     assert world.paid == {"ada 1": 1}
-    assert driven.results["c1"] == Seen("paid 1 EUR to ada") and driven.results["c2"].failed
+    assert driven.results["c1"] == ModelView("paid 1 EUR to ada") and driven.results["c2"].failed
 
 
 @PROGRAMS
 def test_an_answer_to_a_record_that_is_gone_reaches_nobody(program_of: Any) -> None:
-    async def run() -> Driven:
+    async def run() -> FrameworkRun:
         runner = world.runner(journal=memory())
-        calls = [Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "bob"}), Said("c3", "pay", {"to": "cy"})]
-        driven = await LangChain(program_of).drive(runner, *calls)
+        calls = [
+            ScriptedCall("c1", "pay", {"to": "ada"}),
+            ScriptedCall("c2", "pay", {"to": "bob"}),
+            ScriptedCall("c3", "pay", {"to": "cy"}),
+        ]
+        driven = await LangChain(program_of).start_run(runner, *calls)
         records = runner.journal.store
         for key, record in records.items("interop ").items():
             if record["pending"]["arguments"]["to"] == "ada":
@@ -261,7 +267,7 @@ def flaky_graph(store: Flaky, world: World, **options: Any) -> DrivenGraph:
     return DrivenGraph(graph.compile(checkpointer=InMemorySaver()))
 
 
-def wanted(*calls: Said) -> Any:
+def wanted(*calls: ScriptedCall) -> Any:
     made = [{"name": said.name, "args": said.arguments, "id": said.id, "type": "tool_call"} for said in calls]
     return {"messages": [AIMessage("", tool_calls=made)]}
 
@@ -270,8 +276,8 @@ def test_a_store_that_is_not_there_is_told_to_no_model() -> None:
     store, world = Flaky(), World()
     store.is_down = True
     driven = flaky_graph(store, world)
-    in_time(driven.run(wanted(Said("c1", "pay", {"to": "ada"}))))
-    assert driven.results["c1"] == Seen("pay failed, and it is not known whether anything was run.", failed=True)
+    in_time(driven.run(wanted(ScriptedCall("c1", "pay", {"to": "ada"}))))
+    assert driven.results["c1"] == ModelView("pay failed. It is unknown whether anything was run.", failed=True)
 
 
 @pytest.mark.parametrize("name", ["pay", "look"])
@@ -281,13 +287,13 @@ def test_a_call_that_ran_and_cannot_be_kept_is_told_as_it_went(name: str, caplog
 
     async def run() -> DrivenGraph:
         driven = flaky_graph(store, world, guards=[lambda call, context: ask("sure?")], observers=[break_down])
-        await driven.run(wanted(Said("c1", name, {"to": "ada"} if name == "pay" else {"name": "x"})))
+        await driven.run(wanted(ScriptedCall("c1", name, {"to": "ada"} if name == "pay" else {"name": "x"})))
         await driven.answer({"c1": True}, record="lost")
         return driven
 
     store, world = Flaky(), World()
-    assert in_time(run()).results["c1"] == Seen("paid 1 EUR to ada" if name == "pay" else "saw x")
-    assert "could not be" in caplog.text and "what a call of tool" in caplog.text
+    assert in_time(run()).results["c1"] == ModelView("paid 1 EUR to ada" if name == "pay" else "saw x")
+    assert ("the outcome of a call of tool" in caplog.text) is (name == "look")  # the journal has that of `pay`
 
 
 def in_threads(program: Any) -> Any:
@@ -304,21 +310,21 @@ def test_a_no_whose_record_is_gone_does_not_run_what_only_reads(how: Any) -> Non
     world, tainted, saver = World(), {"t1"}, InMemorySaver()
     config: Any = {"configurable": {"thread_id": "t1"}}
 
-    def start(*calls: Said) -> Any:
+    def start(*calls: ScriptedCall) -> Any:
         runner = world.runner(guards=[lambda call, context: ask("it is tainted") if tainted else None])
         return how(agent_of(model_of(*calls), langchain.tools(runner), saver))
 
-    start(Said("c1", "look", {"name": "x"}))({"messages": "go"}, config)
+    start(ScriptedCall("c1", "look", {"name": "x"}))({"messages": "go"}, config)
     tainted.clear()
     found = start()(Command(resume={"decisions": [{"type": "reject"}]}), config)
     assert found["__interrupt__"] and not world.deps
 
 
 def test_a_record_that_comes_along_is_enough_where_none_is_kept() -> None:
-    async def run() -> Driven:
+    async def run() -> FrameworkRun:
         runner = world.runner(journal=memory())
-        driven = await LangChain(graph_of).drive(
-            runner, Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "bob"})
+        driven = await LangChain(graph_of).start_run(
+            runner, ScriptedCall("c1", "pay", {"to": "ada"}), ScriptedCall("c2", "pay", {"to": "bob"})
         )
         records = runner.journal.store
         for key, record in records.items("interop ").items():
@@ -345,17 +351,21 @@ def test_calls_of_one_node_are_asked_at_once_when_the_others_have_ended() -> Non
     def for_pay(call: ToolCall, context: ToolContext) -> Any:
         return ask("paying") if call.name == "pay" else None
 
-    async def begin() -> Driven:
+    async def begin() -> FrameworkRun:
         runner = Runner([save, *world.runner().tools], guards=[for_pay], timeout=BOUND)
-        calls = [Said("c1", "pay", {"to": "ada"}), Said("c2", "save", {"name": "x"}), Said("c3", "pay", {"to": "bob"})]
-        return await LangChain(graph_of).drive(runner, *calls)
+        calls = [
+            ScriptedCall("c1", "pay", {"to": "ada"}),
+            ScriptedCall("c2", "save", {"name": "x"}),
+            ScriptedCall("c3", "pay", {"to": "bob"}),
+        ]
+        return await LangChain(graph_of).start_run(runner, *calls)
 
     world, saved = World(), list[str]()
     driven = in_time(begin())
     assert saved == ["x"] and waiting_for(driven) == ["c1", "c3"]
     in_time(driven.answer({"c1": True, "c3": True}))
     assert saved == ["x"] and world.paid == {"ada 1": 1, "bob 1": 1}
-    assert driven.results["c2"] == Seen("saved x")
+    assert driven.results["c2"] == ModelView("saved x")
 
 
 def test_calls_of_two_runners_in_one_node_are_asked_at_once_also_in_threads() -> None:
@@ -382,7 +392,7 @@ def test_calls_of_two_runners_in_one_node_are_asked_at_once_also_in_threads() ->
     )
     second = Runner([save], guards=[after_pay, ask_before_changes], timeout=BOUND)
     program = graph_of(
-        model_of(PAY, Said("c2", "save", {"name": "x"})), [*langchain.tools(first), *langchain.tools(second)]
+        model_of(PAY, ScriptedCall("c2", "save", {"name": "x"})), [*langchain.tools(first), *langchain.tools(second)]
     )
     config: Any = {"configurable": {"thread_id": "t1"}}
 
@@ -402,10 +412,10 @@ def test_calls_of_two_runners_in_one_node_are_asked_at_once_also_in_threads() ->
 def test_a_record_that_another_runner_has_sealed_is_asked_again() -> None:
     """As after a restart without a `resume_key`."""
 
-    async def run() -> Driven:
+    async def run() -> FrameworkRun:
         journal, saver = memory(), InMemorySaver()
         for number in range(2):
-            model = model_of(Said("c1", "pay", {"to": "ada"})) if number == 0 else model_of()
+            model = model_of(ScriptedCall("c1", "pay", {"to": "ada"})) if number == 0 else model_of()
             made = agent_of(model, langchain.tools(world.runner(journal=journal)), saver)
             driven = DrivenGraph(made)
             await (driven.see() if number else driven.run({"messages": [HumanMessage("go")]}))
@@ -415,7 +425,7 @@ def test_a_record_that_another_runner_has_sealed_is_asked_again() -> None:
         return driven
 
     world = World()
-    assert in_time(run()).results["c1"] == Seen("paid 1 EUR to ada")
+    assert in_time(run()).results["c1"] == ModelView("paid 1 EUR to ada")
     assert world.paid == {"ada 1": 1}
 
 
@@ -423,11 +433,11 @@ def test_a_record_that_another_runner_has_sealed_is_asked_again() -> None:
 def test_another_program_goes_on_with_what_the_first_has_asked(program_of: Any, tmp_path: Path) -> None:
     async def begin(journal: Journal) -> Any:
         runner = world.runner(journal=journal, resume_key=b"k" * 32)
-        driven = await LangChain(lambda model, tools: program_of(model, tools, saver)).drive(runner, *calls)
+        driven = await LangChain(lambda model, tools: program_of(model, tools, saver)).start_run(runner, *calls)
         await driven.answer({"c1": True, "c2": True} if program_of is graph_of else {"c1": True})
         return driven
 
-    async def go_on(journal: Journal) -> Driven:
+    async def go_on(journal: Journal) -> FrameworkRun:
         runner = world.runner(journal=journal, resume_key=b"k" * 32)
         driven = DrivenGraph(program_of(model_of(), langchain.tools(runner), saver))
         await driven.see()
@@ -443,22 +453,22 @@ def test_another_program_goes_on_with_what_the_first_has_asked(program_of: Any, 
             journal.close()
 
     world, saver = World(), InMemorySaver()
-    calls = [Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "bob"})]
+    calls = [ScriptedCall("c1", "pay", {"to": "ada"}), ScriptedCall("c2", "pay", {"to": "bob"})]
     in_a_program(begin)
     driven = in_a_program(go_on)
     assert world.paid == {"ada 1": 1, "bob 1": 1}
-    assert driven.results == {"c1": Seen("paid 1 EUR to ada"), "c2": Seen("paid 1 EUR to bob")}
+    assert driven.results == {"c1": ModelView("paid 1 EUR to ada"), "c2": ModelView("paid 1 EUR to bob")}
 
 
 def test_the_same_calls_in_another_thread_are_others_and_in_another_program_the_same(tmp_path: Path) -> None:
-    async def run(journal: Journal, thread: str) -> Driven:
+    async def run(journal: Journal, thread: str) -> FrameworkRun:
         driven = DrivenGraph(graph_of(model_of(*calls), langchain.tools(world.runner(journal=journal))), thread)
         await driven.run({"messages": [HumanMessage("go")]})
         while driven.questions:
             await driven.answer(dict.fromkeys(driven.questions, True))
         return driven
 
-    def in_a_program(thread: str) -> Driven:
+    def in_a_program(thread: str) -> FrameworkRun:
         journal = Journal.open(tmp_path / "calls.db")
         try:
             return in_time(run(journal, thread))
@@ -466,7 +476,7 @@ def test_the_same_calls_in_another_thread_are_others_and_in_another_program_the_
             journal.close()
 
     world = World()
-    calls = [Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "bob"})]
+    calls = [ScriptedCall("c1", "pay", {"to": "ada"}), ScriptedCall("c2", "pay", {"to": "bob"})]
     first = in_a_program("t1")
     assert in_a_program("t1").results == first.results and world.paid == {"ada 1": 1, "bob 1": 1}
     in_a_program("t2")
@@ -492,7 +502,7 @@ def test_an_id_that_comes_again_in_a_later_turn_is_another_call(program_of: Any,
             with closing(Journal.open(tmp_path / "calls.db")) as journal:
                 last = DrivenGraph(program_of(model_of(), langchain.tools(runner(journal)), saver))
                 await last.run(Command(resume={driven.waiting[0].id: True}))
-                assert last.results["call_0"] == Seen("paid 1 EUR to ada")
+                assert last.results["call_0"] == ModelView("paid 1 EUR to ada")
                 assert world.paid == {"ada 1": 2}
 
     world = World()
@@ -547,10 +557,10 @@ def test_a_node_that_is_run_again_tells_of_what_was_answered_before_what_it_came
         peeked.append(name)
         return f"peeked at {name}"
 
-    async def run() -> Driven:
+    async def run() -> FrameworkRun:
         runner = Runner([book, peek, *world.runner().tools], guards=[ask_before_changes], journal=memory())
-        pays, books = Said("c1", "pay", {"to": "ada"}), Said("c2", "book", {"city": "Rome"})
-        driven = await LangChain(graph_of).drive(runner, pays, books, Said("c3", "peek", {"name": "x"}))
+        pays, books = ScriptedCall("c1", "pay", {"to": "ada"}), ScriptedCall("c2", "book", {"city": "Rome"})
+        driven = await LangChain(graph_of).start_run(runner, pays, books, ScriptedCall("c3", "peek", {"name": "x"}))
         await driven.answer({"c1": False, "c2": True, "c3": True})
         assert list(driven.questions) == ["c2"]
         await driven.answer({"c2": {"day": "Monday"}})
@@ -558,9 +568,9 @@ def test_a_node_that_is_run_again_tells_of_what_was_answered_before_what_it_came
 
     world, peeked = World(), list[str]()
     driven = in_time(run())
-    assert driven.results["c1"] == Seen("Denied: no. Nothing was run.", failed=True)
-    assert driven.results["c2"] == Seen("booked {'day': 'Monday'}")
-    assert driven.results["c3"] == Seen("peeked at x")
+    assert driven.results["c1"] == ModelView("Denied: no. Nothing was run.", failed=True)
+    assert driven.results["c2"] == ModelView("booked {'day': 'Monday'}")
+    assert driven.results["c3"] == ModelView("peeked at x")
     assert peeked == ["x"] and not world.paid
 
 
@@ -580,7 +590,7 @@ def test_a_result_that_a_middleware_made_up_makes_no_other_call_of_one_that_was_
 
 
 def test_an_id_that_comes_again_with_other_arguments_is_another_call() -> None:
-    async def run() -> Driven:
+    async def run() -> FrameworkRun:
         turns = [AIMessage("", tool_calls=[made(to)]) for to in ("ada", "bob")]
         model = Scripted(messages=iter([turns[0], turns[1], AIMessage("done")]))
         driven = DrivenGraph(agent_of(model, langchain.tools(world.runner(journal=memory()))))
@@ -594,7 +604,7 @@ def test_an_id_that_comes_again_with_other_arguments_is_another_call() -> None:
         return {"name": "pay", "args": {"to": to}, "id": "c1", "type": "tool_call"}
 
     world = World()
-    assert in_time(run()).results["c1"] == Seen("paid 1 EUR to bob")
+    assert in_time(run()).results["c1"] == ModelView("paid 1 EUR to bob")
     assert world.paid == {"bob 1": 1}
 
 
@@ -609,8 +619,12 @@ def test_a_node_that_is_tried_again_keeps_to_the_answers_of_its_calls() -> None:
             raise ConnectionError
         return "there"
 
-    async def run() -> Driven:
-        calls = [Said("c1", "pay", {"to": "ada"}), Said("c2", "flaky"), Said("c3", "pay", {"to": "bob"})]
+    async def run() -> FrameworkRun:
+        calls = [
+            ScriptedCall("c1", "pay", {"to": "ada"}),
+            ScriptedCall("c2", "flaky"),
+            ScriptedCall("c3", "pay", {"to": "bob"}),
+        ]
         model, graph = model_of(*calls), StateGraph(MessagesState, context_schema=str)
         graph.add_node("model", lambda state: {"messages": [model.invoke(state["messages"])]})
         again = RetryPolicy(initial_interval=0, jitter=False)
@@ -627,7 +641,7 @@ def test_a_node_that_is_tried_again_keeps_to_the_answers_of_its_calls() -> None:
     world, fails, waiting = World(), list[str](), list[str]()
     driven = in_time(run())
     assert len(fails) == 2 and world.paid == {"ada 1": 1}
-    assert driven.results["c1"] == Seen("paid 1 EUR to ada") and driven.results["c3"].failed
+    assert driven.results["c1"] == ModelView("paid 1 EUR to ada") and driven.results["c3"].failed
 
 
 @pytest.mark.parametrize(
@@ -676,7 +690,7 @@ def answered_with(world: World, answer: Any) -> ToolMessage | None:
     """The message of the one call, after this answer."""
 
     async def run() -> Any:
-        driven: Any = await LangChain(agent_of).drive(world.runner(), Said("c1", "pay", {"to": "ada"}))
+        driven: Any = await LangChain(agent_of).start_run(world.runner(), ScriptedCall("c1", "pay", {"to": "ada"}))
         await driven.run(Command(resume=answer))
         state = await driven.program.aget_state(driven.config)
         found = [message for message in state.values["messages"] if isinstance(message, ToolMessage)]
@@ -694,7 +708,7 @@ def test_calls_of_one_node_are_asked_about_in_their_order() -> None:
 
     async def run() -> list[str]:
         runner = world.runner(guards=[later_for_ada], journal=memory())
-        calls = [Said(f"c{place}", "pay", {"to": to}) for place, to in enumerate(["ada", "bob", "cy"])]
+        calls = [ScriptedCall(f"c{place}", "pay", {"to": to}) for place, to in enumerate(["ada", "bob", "cy"])]
         driven = DrivenGraph(graph_of(model_of(*calls), langchain.tools(runner)))
         await driven.run({"messages": [HumanMessage("go")]})
         await driven.run(Command(resume={"decisions": [{"type": "no answer"}] * 3}))
@@ -716,7 +730,7 @@ def test_calls_of_one_node_are_asked_about_in_their_order() -> None:
 def test_what_an_answered_call_came_to_stands_when_its_node_runs_again(said: Any, told: str) -> None:
     async def run() -> DrivenGraph:
         runner = world.runner(guards=[lambda call, context: ask("sure?")], journal=memory())
-        calls = [Said("c1", "look", {"name": "tea"}), Said("c2", "pay", {"to": "ada"})]
+        calls = [ScriptedCall("c1", "look", {"name": "tea"}), ScriptedCall("c2", "pay", {"to": "ada"})]
         driven = DrivenGraph(graph_of(model_of(*calls), langchain.tools(runner)))
         await driven.run({"messages": [HumanMessage("go")]})
         await driven.run(Command(resume={"decisions": [said, {"type": "no answer"}]}))
@@ -767,14 +781,14 @@ def test_what_a_handler_wants_to_know_is_asked_with_its_schema() -> None:
             return InputRequired("Which day?", day)
         return f"{city} on {context.answer.value['day']}"
 
-    async def run() -> Driven:
-        driven: Any = await LangChain(agent_of).drive(Runner([book]), Said("c1", "book", {"city": "Rome"}))
+    async def run() -> FrameworkRun:
+        driven: Any = await LangChain(agent_of).start_run(Runner([book]), ScriptedCall("c1", "book", {"city": "Rome"}))
         [waiting] = driven.waiting
         assert waiting.value["review_configs"][0]["args_schema"] == day
         await driven.answer({"c1": {"day": "2026-12-24"}})
         return driven
 
-    assert in_time(run()).results["c1"] == Seen("Rome on 2026-12-24")
+    assert in_time(run()).results["c1"] == ModelView("Rome on 2026-12-24")
 
 
 def test_a_handler_may_ask_twice_and_each_answer_is_for_its_question() -> None:
@@ -788,14 +802,14 @@ def test_a_handler_may_ask_twice_and_each_answer_is_for_its_question() -> None:
         known = [*context.answer.state, context.answer.value["it"]]
         return InputRequired("Which day?", wanted, state=known) if len(known) < 2 else " on ".join(known)
 
-    async def run() -> Driven:
-        driven = await LangChain(agent_of).drive(Runner([book]), Said("c1", "book"))
+    async def run() -> FrameworkRun:
+        driven = await LangChain(agent_of).start_run(Runner([book]), ScriptedCall("c1", "book"))
         for reason, it in (("Which city?", "Rome"), ("Which day?", "Monday")):
             assert driven.questions["c1"].reason == reason
             await driven.answer({"c1": {"it": it}})
         return driven
 
-    assert in_time(run()).results["c1"] == Seen("Rome on Monday")
+    assert in_time(run()).results["c1"] == ModelView("Rome on Monday")
 
 
 @pytest.mark.parametrize("was_asked_before", [False, True])
@@ -813,7 +827,7 @@ def test_a_call_that_comes_late_gets_no_answer_of_another(was_asked_before: bool
             if len(turns) == 1:
                 ours.set()
 
-    async def run() -> Driven:
+    async def run() -> FrameworkRun:
         graph = StateGraph(MessagesState, context_schema=str)
         graph.add_node("model", lambda state: {"messages": [turns.pop(0)]})
         graph.add_node("tools", ToolNode(langchain.tools(world.runner()), awrap_tool_call=hold_back))
@@ -845,23 +859,25 @@ def test_work_that_ends_elsewhere_ends_by_the_answer() -> None:
         """Print."""
         return Deferred("order-7", reason="the print shop")
 
-    async def run() -> Driven:
-        driven: Any = await LangChain(agent_of).drive(Runner([print_book]), Said("c1", "print_book", {"pages": 3}))
+    async def run() -> FrameworkRun:
+        driven: Any = await LangChain(agent_of).start_run(
+            Runner([print_book]), ScriptedCall("c1", "print_book", {"pages": 3})
+        )
         [waiting] = driven.waiting
         assert waiting.value["review_configs"][0]["allowed_decisions"] == ["approve", "reject", "respond"]
         await driven.run(Command(resume={"type": "respond", "message": "3 pages"}))
         return driven
 
-    assert in_time(run()).results["c1"] == Seen("3 pages")
+    assert in_time(run()).results["c1"] == ModelView("3 pages")
 
 
 @PROGRAMS
 def test_a_program_without_a_loop_may_run_the_graph(program_of: Any) -> None:
     world = World()
     calls = [
-        Said("c0", "look", {"name": "x"}),
-        Said("c1", "pay", {"to": "ada"}),
-        Said("c2", "pay", {"to": "bob"}),
+        ScriptedCall("c0", "look", {"name": "x"}),
+        ScriptedCall("c1", "pay", {"to": "ada"}),
+        ScriptedCall("c2", "pay", {"to": "bob"}),
     ]
     program = program_of(model_of(*calls), langchain.tools(world.runner()))
     config = {"configurable": {"thread_id": "t1"}}
@@ -887,7 +903,7 @@ def test_callbacks_see_the_call_and_how_it_ended() -> None:
             seen.append(output.content)
 
     async def run() -> None:
-        program = agent_of(model_of(Said("c1", "look", {"name": "x"})), langchain.tools(World().runner()))
+        program = agent_of(model_of(ScriptedCall("c1", "look", {"name": "x"})), langchain.tools(World().runner()))
         config = {"configurable": {"thread_id": "t1"}, "callbacks": [Seeing()]}
         await program.ainvoke({"messages": [HumanMessage("go")]}, config, context="DEPS")
 
@@ -904,12 +920,12 @@ def test_no_name_of_a_parameter_is_taken_away(name: str) -> None:
     schema = {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}
     runner = Runner([Tool("named", handler, input_schema=schema, read_only=True)])
     for program_of in (agent_of, graph_of):
-        driven = in_time(LangChain(program_of).drive(runner, Said("c1", "named", {name: "x"})))
-        assert driven.results["c1"] == Seen(f"{name} is x")
+        driven = in_time(LangChain(program_of).start_run(runner, ScriptedCall("c1", "named", {name: "x"})))
+        assert driven.results["c1"] == ModelView(f"{name} is x")
 
 
 def test_a_context_of_ones_own_is_made_of_the_runtime() -> None:
-    def context_of(runtime: Any) -> ToolContext:
+    def to_context(runtime: Any) -> ToolContext:
         return ToolContext(principal=runtime.context["user"])
 
     @tool(read_only=True)
@@ -918,8 +934,8 @@ def test_a_context_of_ones_own_is_made_of_the_runtime() -> None:
         return f"{context.principal} in {context.session}"
 
     async def run() -> Any:
-        made = langchain.tools(Runner([who]), context=context_of)
-        program = create_agent(model_of(Said("c1", "who")), tools=made, checkpointer=InMemorySaver())
+        made = langchain.tools(Runner([who]), context=to_context)
+        program = create_agent(model_of(ScriptedCall("c1", "who")), tools=made, checkpointer=InMemorySaver())
         config = {"configurable": {"thread_id": "t1"}}
         return await program.ainvoke({"messages": [HumanMessage("go")]}, config, context={"user": "ada"})
 
@@ -929,7 +945,7 @@ def test_a_context_of_ones_own_is_made_of_the_runtime() -> None:
 def test_of_the_runs_of_nodes_that_have_ended_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(langchain, "_MOST_EXECUTIONS", 2)
     for _ in range(4):
-        in_time(LangChain(agent_of).drive(World().runner(), Said("c1", "pay", {"to": "ada"})))
+        in_time(LangChain(agent_of).start_run(World().runner(), ScriptedCall("c1", "pay", {"to": "ada"})))
     assert len(langchain._EXECUTIONS) == 2
 
 
@@ -947,7 +963,7 @@ def test_a_tool_that_calls_another_of_its_node_does_not_wait_for_itself() -> Non
     runner = Runner([pay_by_hand, *world.runner().tools], guards=[for_pay])
     made = langchain.tools(runner)
     pay = next(one for one in made if one.name == "pay")
-    driven = DrivenGraph(graph_of(model_of(Said("c1", "pay_by_hand", {"to": "ada"})), made))
+    driven = DrivenGraph(graph_of(model_of(ScriptedCall("c1", "pay_by_hand", {"to": "ada"})), made))
     in_time(driven.run({"messages": [HumanMessage("go")]}))
     assert driven.results["c1"].text.startswith("error: pay waits for a decision")
     assert not world.paid
@@ -985,10 +1001,10 @@ def test_an_interrupt_of_a_handler_gets_no_answer_to_a_call_of_its_node(within: 
         watered.append(interrupt("water?"))
         return {}
 
-    async def run() -> Driven:
+    async def run() -> FrameworkRun:
         guards = [lambda call, context: ask("paying") if call.name == "pay" else None]
         runner = Runner([water, *world.runner().tools], guards=guards, journal=memory())
-        calls = [Said("c1", "water", {"what": "roses"}), Said("c2", "pay", {"to": "ada"})]
+        calls = [ScriptedCall("c1", "water", {"what": "roses"}), ScriptedCall("c2", "pay", {"to": "ada"})]
         driven = DrivenGraph(graph_of(model_of(*calls), langchain.tools(runner, records=records)))
         await driven.run({"messages": [HumanMessage("go")]})
         assert waiting_for(driven) == ["c2"]

@@ -52,7 +52,7 @@ from ferrule import (
 )
 from ferrule.adapters import openai_agents
 from ferrule.guards import ask_before_changes
-from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
+from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
 from ferrule.testing.bounded import in_time
 from ferrule.testing.world import PNG, World
 from ferrule.values.frozen import thaw
@@ -61,15 +61,15 @@ set_trace_processors([])  # nothing is sent anywhere
 _conversations = iter(range(1_000_000))
 
 
-def agent_of(tools: list[FunctionTool], *turns: tuple[Said, ...]) -> Agent[Any]:
+def agent_of(tools: list[FunctionTool], *turns: tuple[ScriptedCall, ...]) -> Agent[Any]:
     """An agent whose model makes these calls, turn by turn, and then says that it is done."""
     made = ([function_call(said.name, said.arguments, call_id=said.id) for said in turn] for turn in turns)
     steps = [*made, *([assistant_message("done")] for _ in range(9))]
     return Agent("desk", tools=list(tools), model=ScriptedModel(steps))
 
 
-class DrivenAgent(Driven):
-    def __init__(self, runner: Runner, *turns: tuple[Said, ...]) -> None:
+class DrivenAgent(FrameworkRun):
+    def __init__(self, runner: Runner, *turns: tuple[ScriptedCall, ...]) -> None:
         super().__init__()
         self._runner = runner
         self.agent = agent_of(openai_agents.tools(runner), *turns)
@@ -94,7 +94,9 @@ class DrivenAgent(Driven):
         return Question(json.loads(item.arguments), decision.reason)
 
     async def answer(
-        self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"
+        self,
+        answers: Mapping[str, bool | dict[str, Any]],
+        record: Literal["unchanged", "changed", "lost"] = "unchanged",
     ) -> None:
         state = await RunState.from_string(self.agent, self.stored, context_deserializer=lambda kept: kept["deps"])
         for item in state.get_interruptions():
@@ -103,14 +105,14 @@ class DrivenAgent(Driven):
         await self.run(state)
 
 
-def seen(item: Any) -> Seen:
+def seen(item: Any) -> ModelView:
     output = item.raw_item["output"]
     failed = ((item.custom_data or {}).get("ferrule") or {}).get("success") is False
     if isinstance(output, str):
-        return Seen(output, failed)
+        return ModelView(output, failed)
     texts = [block["text"] for block in output if block["type"] == "input_text"]
     media = [block["image_url"].partition(",")[2] for block in output if block["type"] == "input_image"]
-    return Seen(" ".join(texts), failed, tuple(map(base64.b64decode, media)))
+    return ModelView(" ".join(texts), failed, tuple(map(base64.b64decode, media)))
 
 
 class OpenAIAgents(Framework):
@@ -123,15 +125,15 @@ class OpenAIAgents(Framework):
     malformed_text = True
     stores_data = True
 
-    async def drive(self, runner: Runner, *calls: Said) -> Driven:
+    async def start_run(self, runner: Runner, *calls: ScriptedCall) -> FrameworkRun:
         driven = DrivenAgent(runner, calls)
         await driven.run("go")
         return driven
 
-    def stored(self, waiting: DrivenAgent) -> Any:
+    def export_run(self, waiting: DrivenAgent) -> Any:
         return waiting.stored, waiting.config.group_id
 
-    async def elsewhere(self, runner: Runner, stored: Any) -> Driven:
+    async def import_run(self, runner: Runner, stored: Any) -> FrameworkRun:
         driven = DrivenAgent(runner)
         driven.stored, driven.config.group_id = stored
         return driven
@@ -157,12 +159,14 @@ async def approved(agent: Agent[Any], result: Any, **options: Any) -> Any:
     return await AgentsRunner.run(agent, state)
 
 
-PAY = Said("c1", "pay", {"to": "ada", "euros": 5})
+PAY = ScriptedCall("c1", "pay", {"to": "ada", "euros": 5})
 
 
 def test_a_yes_to_all_calls_of_a_tool_is_none_to_what_nobody_was_asked_about(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> Any:
-        agent = agent_of(openai_agents.tools(world.runner()), (PAY,), (Said("c2", "pay", {"to": "eve", "euros": 900}),))
+        agent = agent_of(
+            openai_agents.tools(world.runner()), (PAY,), (ScriptedCall("c2", "pay", {"to": "eve", "euros": 900}),)
+        )
         return await approved(agent, await AgentsRunner.run(agent, "go"), always_approve=True)
 
     world = World()
@@ -174,7 +178,9 @@ def test_a_yes_to_all_calls_of_a_tool_is_none_to_what_nobody_was_asked_about(cap
 
 def test_a_yes_to_all_calls_of_a_tool_is_one_to_those_that_wait_beside_it() -> None:
     async def run() -> Any:
-        agent = agent_of(openai_agents.tools(world.runner()), (PAY, Said("c2", "pay", {"to": "eve", "euros": 9})))
+        agent = agent_of(
+            openai_agents.tools(world.runner()), (PAY, ScriptedCall("c2", "pay", {"to": "eve", "euros": 9}))
+        )
         result = await AgentsRunner.run(agent, "go")
         state = result.to_state()
         first, _ = state.get_interruptions()
@@ -208,8 +214,8 @@ def test_what_was_granted_here_runs_and_all_else_waits() -> None:
             runner(approval.later), context=lambda ctx: ToolContext(principal="ada", session="s")
         )
         calls = (
-            Said("c1", "order", {"item": "tea", "pieces": 1}),
-            Said("c2", "order", {"item": "tea", "pieces": 9}),
+            ScriptedCall("c1", "order", {"item": "tea", "pieces": 1}),
+            ScriptedCall("c2", "order", {"item": "tea", "pieces": 9}),
         )
         waiting = await AgentsRunner.run(agent := agent_of(made, calls), "go")
         assert [item.call_id for item in waiting.interruptions] == ["c2"]
@@ -244,7 +250,7 @@ def in_a_session(ctx: RunContextWrapper[Any]) -> ToolContext[Any]:
 @pytest.mark.parametrize("text", ['{"to": "ada",}', '{"to": "ada"', "[1]", ""])
 def test_text_that_the_sdk_has_a_person_asked_about_is_not_run_by_their_yes(text: str) -> None:
     async def run() -> Any:
-        agent = agent_of(openai_agents.tools(world.runner()), (Said("c1", "pay", text),))
+        agent = agent_of(openai_agents.tools(world.runner()), (ScriptedCall("c1", "pay", text),))
         return await approved(agent, await AgentsRunner.run(agent, "go"))
 
     world = World()
@@ -260,7 +266,10 @@ def test_what_a_guard_makes_of_the_arguments_is_not_asked_about_until_the_model_
 
     async def run() -> tuple[Any, Any]:
         [pay] = [made for made in openai_agents.tools(world.runner(guards=[at_most_ten])) if made.name == "pay"]
-        sent = (Said("c1", "pay", {"to": "ada", "euros": 50}),), (Said("c2", "pay", {"to": "ada", "euros": 10}),)
+        sent = (
+            (ScriptedCall("c1", "pay", {"to": "ada", "euros": 50}),),
+            (ScriptedCall("c2", "pay", {"to": "ada", "euros": 10}),),
+        )
         result = await AgentsRunner.run(agent := agent_of([pay], *sent), "go")
         return result, await approved(agent, result)
 
@@ -274,7 +283,7 @@ def test_what_a_guard_makes_of_the_arguments_is_not_asked_about_until_the_model_
 
 def test_defaults_that_are_filled_in_are_no_change() -> None:
     async def run() -> Any:
-        agent = agent_of(openai_agents.tools(world.runner()), (Said("c1", "pay", {"to": "ada"}),))
+        agent = agent_of(openai_agents.tools(world.runner()), (ScriptedCall("c1", "pay", {"to": "ada"}),))
         return await approved(agent, await AgentsRunner.run(agent, "go"))
 
     world = World()
@@ -292,12 +301,13 @@ def test_a_value_that_only_a_person_can_supply_cannot_be_given() -> None:
 
     async def run(guards: Any) -> Any:
         return await AgentsRunner.run(
-            agent_of(openai_agents.tools(Runner([draw], guards=guards)), (Said("c1", "draw", {"euros": 5}),)), "go"
+            agent_of(openai_agents.tools(Runner([draw], guards=guards)), (ScriptedCall("c1", "draw", {"euros": 5}),)),
+            "go",
         )
 
     result = in_time(run([lambda call, context: ask("the PIN?", into="pin")]))
     assert not result.interruptions
-    assert "a person has to give a value" in outputs(result)["c1"]
+    assert "a person must provide a value" in outputs(result)["c1"]
     with pytest.raises(DefinitionError, match=r"draw.*bind\(pin=…\)"):
         openai_agents.tools(Runner([draw]))
     assert [made.name for made in openai_agents.tools(Runner([draw.bind(pin="1234")]))] == ["draw"]
@@ -311,7 +321,9 @@ def test_input_that_a_handler_wants_while_it_runs_cannot_be_given() -> None:
         return InputRequired("which table?", {"type": "object", "properties": {"table": {"type": "integer"}}})
 
     async def run() -> Any:
-        return await AgentsRunner.run(agent_of(openai_agents.tools(Runner([book])), (Said("c1", "book"),)), "go")
+        return await AgentsRunner.run(
+            agent_of(openai_agents.tools(Runner([book])), (ScriptedCall("c1", "book"),)), "go"
+        )
 
     result = in_time(run())
     assert not result.interruptions
@@ -389,7 +401,7 @@ def test_a_run_that_streams_is_interrupted_and_goes_on() -> None:
 def test_what_an_agent_within_an_agent_asks_waits_in_the_outer_run() -> None:
     async def run() -> Any:
         inner = agent_of(openai_agents.tools(world.runner()), (PAY,))
-        outer = agent_of([inner.as_tool("clerk", "Pays.")], (Said("o1", "clerk", {"input": "pay ada"}),))
+        outer = agent_of([inner.as_tool("clerk", "Pays.")], (ScriptedCall("o1", "clerk", {"input": "pay ada"}),))
         result = await AgentsRunner.run(outer, "go")
         assert [item.name for item in result.interruptions] == ["pay"]
         return await approved(outer, result)
@@ -438,7 +450,7 @@ def test_only_what_a_guard_may_ask_about_has_a_callable_approval() -> None:
 
 def test_a_program_finds_what_a_call_came_to_beside_the_text_for_the_model() -> None:
     async def run() -> Any:
-        agent = agent_of(openai_agents.tools(World().runner()), (Said("c1", "explode"),))
+        agent = agent_of(openai_agents.tools(World().runner()), (ScriptedCall("c1", "explode"),))
         return await AgentsRunner.run(agent, "go")
 
     [item] = (item for item in in_time(run()).new_items if item.type == "tool_call_output_item")
@@ -462,7 +474,9 @@ def test_files_arrive_as_files_and_what_has_no_form_there_in_words() -> None:
         )
 
     async def run() -> Any:
-        return await AgentsRunner.run(agent_of(openai_agents.tools(Runner([files])), (Said("c1", "files"),)), "go")
+        return await AgentsRunner.run(
+            agent_of(openai_agents.tools(Runner([files])), (ScriptedCall("c1", "files"),)), "go"
+        )
 
     file, image, audio, unfetched = outputs(in_time(run()))["c1"]
     assert file == {
@@ -632,7 +646,7 @@ def of_a_server() -> FunctionTool:
         (nothing, "function is none"),
         (function_tool(nothing, tool_input_guardrails=[nothing_else]), "guardrails"),
         (function_tool(nothing, is_enabled=False), "leave it out"),
-        (function_tool(nothing, is_enabled=lambda ctx, agent: True), "by a guard"),
+        (function_tool(nothing, is_enabled=lambda ctx, agent: True), "use a guard"),
         (function_tool(nothing, allowed_callers=["programmatic"]), "programs of the API"),
         (Agent("clerk").as_tool("clerk", "Pays."), r"Runner\.run"),
         (of_a_server(), r"ferrule\.mcp\.connect"),
@@ -651,7 +665,7 @@ def test_their_tools_come_back_to_an_agent_judged() -> None:
 
     async def run() -> Any:
         runner = Runner(openai_agents.from_tools([delete]), guards=[ask_before_changes])
-        agent = agent_of(openai_agents.tools(runner), (Said("c1", "delete", {"file": "a"}),))
+        agent = agent_of(openai_agents.tools(runner), (ScriptedCall("c1", "delete", {"file": "a"}),))
         result = await AgentsRunner.run(agent, "go")
         assert [item.name for item in result.interruptions] == ["delete"]
         return await approved(agent, result)

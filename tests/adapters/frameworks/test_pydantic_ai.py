@@ -56,19 +56,19 @@ from ferrule import (
     tool,
 )
 from ferrule.adapters import pydantic_ai
-from ferrule.adapters.adapter import record_of
+from ferrule.adapters.adapter import record_from_result
 from ferrule.guards import ask_before_changes
 from ferrule.journal import memory
 from ferrule.stores.store import Memory
-from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
+from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
 from ferrule.testing.bounded import in_time
 from ferrule.testing.world import PNG, World
 
 REQUESTS = TypeAdapter(DeferredToolRequests)
 
 
-class DrivenAgent(Driven):
-    def __init__(self, runner: Runner, calls: tuple[Said, ...]) -> None:
+class DrivenAgent(FrameworkRun):
+    def __init__(self, runner: Runner, calls: tuple[ScriptedCall, ...]) -> None:
         super().__init__()
         self._calls = calls
         self._agent = Agent(
@@ -108,7 +108,9 @@ class DrivenAgent(Driven):
                 self.progress.append((event.tool_call_id, event.done, event.total, event.message))
 
     async def answer(
-        self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"
+        self,
+        answers: Mapping[str, bool | dict[str, Any]],
+        record: Literal["unchanged", "changed", "lost"] = "unchanged",
     ) -> None:
         assert self.stored is not None
         history, requests = (
@@ -128,26 +130,28 @@ class DrivenAgent(Driven):
         await self.run(message_history=history, deferred_tool_results=results)
 
 
-def seen(part: ToolReturnPart | RetryPromptPart) -> Seen:
+def seen(part: ToolReturnPart | RetryPromptPart) -> ModelView:
     if isinstance(part, RetryPromptPart):
-        return Seen(part.model_response(), failed=True)
+        return ModelView(part.model_response(), failed=True)
     content = part.content if isinstance(part.content, list) else [part.content]
     media = tuple(block.data for block in content if isinstance(block, BinaryContent))
-    return Seen(" ".join(str(block) for block in content if isinstance(block, str)), part.outcome != "success", media)
+    return ModelView(
+        " ".join(str(block) for block in content if isinstance(block, str)), part.outcome != "success", media
+    )
 
 
 class PydanticAI(Framework):
     stores_data = True
 
-    async def drive(self, runner: Runner, *calls: Said) -> Driven:
+    async def start_run(self, runner: Runner, *calls: ScriptedCall) -> FrameworkRun:
         driven = DrivenAgent(runner, calls)
         await driven.run(user_prompt="go")
         return driven
 
-    def stored(self, waiting: DrivenAgent) -> Any:
+    def export_run(self, waiting: DrivenAgent) -> Any:
         return waiting.stored
 
-    async def elsewhere(self, runner: Runner, stored: Any) -> Driven:
+    async def import_run(self, runner: Runner, stored: Any) -> FrameworkRun:
         driven = DrivenAgent(runner, ())
         driven.stored = stored
         return driven
@@ -157,7 +161,7 @@ class TestPydanticAI(AdapterContract):
     framework = PydanticAI()
 
     def test_the_model_is_told_which_tools_there_are_when_it_calls_another(self) -> None:
-        driven = self.drive(World(), Said("c1", "pays", {"to": "ada"}))
+        driven = self.start_run(World(), ScriptedCall("c1", "pays", {"to": "ada"}))
         assert driven.results["c1"].failed and "pay" in driven.results["c1"].text.replace("pays", "")
 
 
@@ -250,7 +254,7 @@ def test_an_id_that_comes_again_in_a_later_turn_is_another_call(tmp_path: Path) 
     """Such as those of servers that count from `call_0` in each; with an answer in another process, and once more."""
 
     async def begin(runner: Runner) -> DrivenAgent:
-        driven = DrivenAgent(runner, (Said("call_0", "pay", {"to": "ada"}),))
+        driven = DrivenAgent(runner, (ScriptedCall("call_0", "pay", {"to": "ada"}),))
         await driven.run(user_prompt="go")
         await driven.answer({"call_0": True})
         await driven.run(user_prompt="and again", message_history=driven.messages)
@@ -260,11 +264,11 @@ def test_an_id_that_comes_again_in_a_later_turn_is_another_call(tmp_path: Path) 
     async def run() -> None:
         with closing(Journal.open(tmp_path / "calls.db")) as journal:
             stored = (await begin(world.runner(journal=journal, resume_key=b"k" * 32))).stored
-        for record in ("kept", "lost"):
+        for record in ("unchanged", "lost"):
             with closing(Journal.open(tmp_path / "calls.db")) as journal:
-                driven = await PydanticAI().elsewhere(world.runner(journal=journal, resume_key=b"k" * 32), stored)
+                driven = await PydanticAI().import_run(world.runner(journal=journal, resume_key=b"k" * 32), stored)
                 await driven.answer({"call_0": True}, record)
-                assert driven.results["call_0"] == Seen("paid 1 EUR to ada")
+                assert driven.results["call_0"] == ModelView("paid 1 EUR to ada")
                 assert world.paid == {"ada 1": 2}
 
     world = World()
@@ -273,12 +277,12 @@ def test_an_id_that_comes_again_in_a_later_turn_is_another_call(tmp_path: Path) 
 
 def test_what_stands_for_the_result_of_a_run_that_was_cut_off_makes_no_other_call() -> None:
     async def run() -> None:
-        driven = DrivenAgent(world.runner(journal=memory(), guards=[]), (Said("call_0", "pay", {"to": "ada"}),))
+        driven = DrivenAgent(world.runner(journal=memory(), guards=[]), (ScriptedCall("call_0", "pay", {"to": "ada"}),))
         await driven.run(user_prompt="go")
         cut_off = repair_messages(driven.messages[:2])
         assert [part.outcome for part in cut_off[-1].parts] == ["interrupted"]
         await driven.run(user_prompt="and again", message_history=cut_off)
-        assert driven.results["call_0"] == Seen("paid 1 EUR to ada")
+        assert driven.results["call_0"] == ModelView("paid 1 EUR to ada")
 
     world = World()
     in_time(run())
@@ -411,13 +415,15 @@ def approve_in(agent: Agent[Any, Any]) -> Any:
     return in_time(run())
 
 
-@pytest.mark.parametrize("metadata", ["kept", "lost"])
+@pytest.mark.parametrize("metadata", ["unchanged", "lost"])
 @pytest.mark.parametrize("changed", ["arguments", "calls swapped"])
 def test_a_yes_is_none_to_a_call_that_was_changed_in_the_history(changed: str, metadata: str) -> None:
     async def run() -> Any:
         world = World()
-        driven: Any = await PydanticAI().drive(
-            world.runner(journal=memory()), Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "eve"})
+        driven: Any = await PydanticAI().start_run(
+            world.runner(journal=memory()),
+            ScriptedCall("c1", "pay", {"to": "ada"}),
+            ScriptedCall("c2", "pay", {"to": "eve"}),
         )
         history = ModelMessagesTypeAdapter.validate_json(driven.stored[0])
         calls: Any = history[-1].parts
@@ -426,7 +432,7 @@ def test_a_yes_is_none_to_a_call_that_was_changed_in_the_history(changed: str, m
         else:
             calls[0].tool_call_id, calls[1].tool_call_id = "c2", "c1"
         driven.stored = ModelMessagesTypeAdapter.dump_json(history), driven.stored[1]
-        await driven.answer({"c1": True, "c2": False}, "kept" if metadata == "kept" else "lost")
+        await driven.answer({"c1": True, "c2": False}, "unchanged" if metadata == "unchanged" else "lost")
         return world, driven
 
     world, driven = in_time(run())
@@ -748,8 +754,8 @@ def test_a_look_at_deferred_work_is_no_approval() -> None:
     async def run() -> list[str]:
         runner = run_of(wipe, approve=approval.later)
         first = await runner.run("wipe", {})
-        second = await runner.resume(record_of(first), True)
-        return [second.status, (await runner.resume(record_of(second), True)).text]
+        second = await runner.resume(record_from_result(first), True)
+        return [second.status, (await runner.resume(record_from_result(second), True)).text]
 
     looks: list[bool] = []
     assert in_time(run()) == ["suspended", "wiped"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -35,7 +34,7 @@ from ferrule import (
 from ferrule.adapters import strands
 from ferrule.guards import ask_before_changes
 from ferrule.journal import memory
-from ferrule.testing import AdapterContract, Driven, Framework, Question, Said, Seen
+from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
 from ferrule.testing.bounded import in_time
 from ferrule.testing.world import PNG, World
 
@@ -43,7 +42,7 @@ from ferrule.testing.world import PNG, World
 class Scripted(Model):
     """Makes its calls in the first turn, and then ends."""
 
-    def __init__(self, calls: tuple[Said, ...]) -> None:
+    def __init__(self, calls: tuple[ScriptedCall, ...]) -> None:
         self._calls = calls
 
     def update_config(self, **config: Any) -> None: ...
@@ -70,12 +69,12 @@ class Scripted(Model):
 
 
 def with_deps(context: StrandsContext) -> ToolContext:
-    return strands.context_of(context).replace(deps=context.invocation_state["deps"])
+    return strands.to_context(context).replace(deps=context.invocation_state["deps"])
 
 
-class DrivenAgent(Driven):
+class DrivenAgent(FrameworkRun):
     def __init__(
-        self, runner: Runner, calls: tuple[Said, ...] = (), session: str | None = None, **options: Any
+        self, runner: Runner, calls: tuple[ScriptedCall, ...] = (), session: str | None = None, **options: Any
     ) -> None:
         super().__init__()
 
@@ -108,7 +107,9 @@ class DrivenAgent(Driven):
             self.waiting = self.agent.take_snapshot(preset="session"), self.interrupts
 
     async def answer(
-        self, answers: Mapping[str, bool | dict[str, Any]], record: Literal["kept", "changed", "lost"] = "kept"
+        self,
+        answers: Mapping[str, bool | dict[str, Any]],
+        record: Literal["unchanged", "changed", "lost"] = "unchanged",
     ) -> None:
         waiting, interrupts = self.waiting
         self.agent.load_snapshot(waiting)
@@ -126,10 +127,10 @@ class DrivenAgent(Driven):
         )
 
 
-def seen(result: dict[str, Any]) -> Seen:
+def seen(result: dict[str, Any]) -> ModelView:
     text = " ".join(block["text"] for block in result["content"] if "text" in block)
     media = tuple(block["image"]["source"]["bytes"] for block in result["content"] if "image" in block)
-    return Seen(text, result["status"] == "error", media)
+    return ModelView(text, result["status"] == "error", media)
 
 
 class Strands(Framework):
@@ -137,16 +138,16 @@ class Strands(Framework):
     brings_record = False
     """An interrupt is answered by its id, which is of one record; the record itself stays here."""
 
-    async def drive(self, runner: Runner, *calls: Said) -> DrivenAgent:
+    async def start_run(self, runner: Runner, *calls: ScriptedCall) -> DrivenAgent:
         driven = DrivenAgent(runner, calls)
         await driven.run("go")
         return driven
 
-    def stored(self, waiting: DrivenAgent) -> Any:
+    def export_run(self, waiting: DrivenAgent) -> Any:
         snapshot, interrupts = waiting.waiting
         return waiting.agent.session_id, json.dumps(snapshot.to_dict()), interrupts
 
-    async def elsewhere(self, runner: Runner, stored: Any) -> DrivenAgent:
+    async def import_run(self, runner: Runner, stored: Any) -> DrivenAgent:
         session, snapshot, interrupts = stored
         driven = DrivenAgent(runner, session=session)
         driven.waiting = Snapshot.from_dict(json.loads(snapshot)), interrupts
@@ -172,8 +173,8 @@ class TestStrands(AdapterContract):
 
     def test_where_only_one_of_two_questions_is_answered_the_other_waits_on(self) -> None:
         async def run() -> DrivenAgent:
-            calls = [Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "bob"})]
-            driven = await Strands().drive(world.runner(), *calls)
+            calls = [ScriptedCall("c1", "pay", {"to": "ada"}), ScriptedCall("c2", "pay", {"to": "bob"})]
+            driven = await Strands().start_run(world.runner(), *calls)
             await driven.answer({"c2": True})
             assert list(driven.questions) == ["c1"] and world.paid == {"bob 1": 1}
             await driven.answer({"c1": True})
@@ -186,7 +187,7 @@ class TestStrands(AdapterContract):
     def test_a_yes_to_a_question_whose_record_is_gone_is_asked_again(self) -> None:
         async def run() -> None:
             runner = world.runner(journal=memory())
-            driven = await Strands().drive(runner, Said("c1", "pay", {"to": "ada"}))
+            driven = await Strands().start_run(runner, ScriptedCall("c1", "pay", {"to": "ada"}))
             first = driven.interrupts["c1"].id
             records = runner.journal.store
             for key, value in records.items("interop ").items():
@@ -203,7 +204,9 @@ class TestStrands(AdapterContract):
     def test_a_question_whose_record_is_gone_waits_on_beside_one_that_is_answered(self) -> None:
         async def run() -> DrivenAgent:
             runner = world.runner(guards=[lambda call, context: ask("tainted") if tainted else None], journal=log)
-            driven = await Strands().drive(runner, Said("c1", "pay", {"to": "ada"}), Said("c2", "pay", {"to": "bob"}))
+            driven = await Strands().start_run(
+                runner, ScriptedCall("c1", "pay", {"to": "ada"}), ScriptedCall("c2", "pay", {"to": "bob"})
+            )
             tainted.clear()
             for key, value in log.store.items("interop ").items():
                 assert log.store.compare_and_set(key, value, None)
@@ -217,17 +220,17 @@ class TestStrands(AdapterContract):
         assert world.paid == {"ada 1": 1} and driven.results["c2"].failed
 
     def test_an_answer_reaches_its_call_in_another_process(self, tmp_path: Path) -> None:
-        def agent(*calls: Said) -> DrivenAgent:
+        def agent(*calls: ScriptedCall) -> DrivenAgent:
             runner = world.runner(resume_key=b"k" * 32, journal=Journal.open(tmp_path / "calls.db"))
             kept = FileSessionManager(session_id="s", storage_dir=str(tmp_path))
             return DrivenAgent(runner, calls, session_manager=kept, agent_id="shop")
 
         async def run() -> None:
-            asked = agent(Said("c1", "pay", {"to": "ada"}))
+            asked = agent(ScriptedCall("c1", "pay", {"to": "ada"}))
             await asked.run("go")
             after = agent()
             await after.respond({asked.interrupts["c1"].id: True})
-            assert after.results["c1"] == Seen("paid 1 EUR to ada")
+            assert after.results["c1"] == ModelView("paid 1 EUR to ada")
 
         world = World()
         in_time(run())
@@ -237,7 +240,7 @@ class TestStrands(AdapterContract):
         async def run() -> tuple[int, int]:
             driven = DrivenAgent(world.runner())
             driven.agent = Agent(
-                model=Scripted((Said("c1", "pay", {"to": "ada"}), Said("c2", "look", {"name": "x"}))),
+                model=Scripted((ScriptedCall("c1", "pay", {"to": "ada"}), ScriptedCall("c2", "look", {"name": "x"}))),
                 tools=strands.tools(world.runner(), context=with_deps, records=records),
                 callback_handler=None,
             )
@@ -253,7 +256,7 @@ class TestStrands(AdapterContract):
 
     def test_a_text_is_a_no_with_that_reason(self) -> None:
         world = World()
-        _, driven = self.answered(world, {"c1": "too much"}, Said("c1", "pay", {"to": "ada"}))  # type: ignore[dict-item]
+        _, driven = self.run_and_answer(world, {"c1": "too much"}, ScriptedCall("c1", "pay", {"to": "ada"}))  # type: ignore[dict-item]
         assert driven.results["c1"].failed and "too much" in driven.results["c1"].text
         assert not world.paid
 
@@ -266,15 +269,15 @@ class TestStrands(AdapterContract):
             return InputRequired("Which day?", schema) if context.answer is None else context.answer.value["day"]
 
         async def run() -> DrivenAgent:
-            driven = await Strands().drive(
-                Runner([book], guards=[ask_before_changes]), Said("c1", "book", {"city": "Rome"})
+            driven = await Strands().start_run(
+                Runner([book], guards=[ask_before_changes]), ScriptedCall("c1", "book", {"city": "Rome"})
             )
             await driven.answer({"c1": True})
             assert driven.interrupts["c1"].reason["schema"] == schema
             await driven.answer({"c1": {"day": "Monday"}})
             return driven
 
-        assert in_time(run()).results["c1"] == Seen("Monday")
+        assert in_time(run()).results["c1"] == ModelView("Monday")
 
     def test_a_direct_call_that_is_asked_about_runs_nothing(self) -> None:
         world = World()
@@ -285,12 +288,12 @@ class TestStrands(AdapterContract):
 
     def test_an_agent_that_is_cancelled_cancels_its_calls(self) -> None:
         async def run() -> None:
-            driven = DrivenAgent(world.runner(), (Said("c1", "wait"),))
+            driven = DrivenAgent(world.runner(), (ScriptedCall("c1", "wait"),))
             task = asyncio.ensure_future(driven.run("go"))
             await world.entered.wait()
             driven.agent.cancel()
             await task
-            assert driven.results["c1"] == Seen("The call was cancelled.", failed=True)
+            assert driven.results["c1"] == ModelView("The call was cancelled.", failed=True)
 
         world = World()
         in_time(run())
@@ -311,25 +314,8 @@ class TestStrands(AdapterContract):
             """Look."""
             looked.append(True)
 
-        assert [seen(result) for result in in_time(run())] == [Seen("The call was cancelled.", failed=True)]
+        assert [seen(result) for result in in_time(run())] == [ModelView("The call was cancelled.", failed=True)]
         assert not looked
-
-    @pytest.mark.skipif(sys.version_info < (3, 12), reason="a task cannot begin before the loop's next turn")
-    def test_a_call_that_waits_for_nothing_ends_without_a_turn_of_the_loop(self) -> None:
-        @tool(read_only=True)
-        async def add(a: int, b: int) -> int:
-            """Add."""
-            return a + b
-
-        async def run() -> Any:
-            [made] = strands.tools(Runner([add]))
-            agent = Agent(model=Scripted(()), callback_handler=None)
-            sent: Any = {"name": "add", "toolUseId": "c1", "input": {"a": 20, "b": 22}}
-            with pytest.raises(StopIteration) as ended:
-                made.stream(sent, {"agent": agent}).__anext__().send(None)
-            return ended.value.value["tool_result"]
-
-        assert seen(in_time(run())) == Seen("42")
 
     def test_a_call_that_ends_while_a_step_is_looked_at_has_all_its_steps_before_its_result(self) -> None:
         ended = asyncio.Event()
@@ -362,7 +348,7 @@ class TestStrands(AdapterContract):
 
     def test_a_call_in_the_background_waits_for_its_person(self) -> None:
         async def run() -> None:
-            call = Said("c1", "pay", {"to": "ada"})
+            call = ScriptedCall("c1", "pay", {"to": "ada"})
             driven = DrivenAgent(world.runner(), (call,), background_tasks={"always": ["pay"]})
             await driven.run("go")
             assert driven.questions == {"c1": Question({"to": "ada", "euros": 1}, "pay changes things")}
@@ -379,7 +365,7 @@ class TestStrands(AdapterContract):
         async def run() -> DrivenAgent:
             driven = DrivenAgent(world.runner())
             driven.agent = Agent(
-                model=Scripted((Said("c1", "pay", {"to": "ada"}),)),
+                model=Scripted((ScriptedCall("c1", "pay", {"to": "ada"}),)),
                 tools=strands.tools(world.runner(), context=lambda context: ToolContext()),
                 callback_handler=None,
             )
@@ -387,15 +373,15 @@ class TestStrands(AdapterContract):
             return driven
 
         world = World()
-        assert in_time(run()).results["c1"] == Seen(
-            "A person would have to be asked about pay, and cannot be asked here. Nothing was run.", failed=True
+        assert in_time(run()).results["c1"] == ModelView(
+            "pay needs a person's answer, and nobody can be asked here. Nothing was run.", failed=True
         )
-        assert not world.paid and "a function whose ToolContext has one" in caplog.text
+        assert not world.paid and "a function that returns a ToolContext with a session" in caplog.text
 
     def test_the_session_of_the_agent_is_the_session_and_the_invocation_state_the_deps(self) -> None:
         agent = Agent(model=Scripted(()), callback_handler=None)
         use = {"name": "look", "toolUseId": "c1", "input": {}}
-        made = strands.context_of(StrandsContext(use, agent, {"database": "DB"}))
+        made = strands.to_context(StrandsContext(use, agent, {"database": "DB"}))
         assert (made.session, made.deps) == (agent.session_id, {"database": "DB"})
 
     def test_a_document_goes_as_one_under_a_name_that_is_taken(self) -> None:
@@ -404,7 +390,7 @@ class TestStrands(AdapterContract):
             """A report."""
             return ToolResult("it", content=[Media("file", b"a,b", "text/csv; charset=utf-8", name="q3/sums.csv")])
 
-        driven = in_time(Strands().drive(Runner([report]), Said("c1", "report")))
+        driven = in_time(Strands().start_run(Runner([report]), ScriptedCall("c1", "report")))
         [result] = [
             block["toolResult"]
             for message in driven.agent.messages
@@ -513,7 +499,7 @@ def test_what_a_tool_of_strands_streams_is_progress() -> None:
 def test_a_tool_that_takes_the_run_of_an_agent_is_refused_without_one() -> None:
     with pytest.raises(DefinitionError, match=r"'ask_leave' takes 'tool_context'.*agent=…"):
         strands.from_tools([ask_leave])
-    with pytest.raises(DefinitionError, match="made with @tool"):
+    with pytest.raises(DefinitionError, match="functions with @tool"):
         strands.from_tools([len])  # type: ignore[list-item]
 
 

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from ferrule.middleware import trace
-from ferrule.testing import Driven, Said
+from ferrule.testing import FrameworkRun, ScriptedCall
 from ferrule.testing.bounded import in_time
 from ferrule.testing.world import World
 
@@ -40,7 +40,7 @@ FRAMEWORKS = {
     "strands": lambda: driving.Strands(),
     "fastmcp": lambda: driving.FastMCP2026(),
 }
-LOOK = Said("c1", "look", {"name": "x"})
+LOOK = ScriptedCall("c1", "look", {"name": "x"})
 SCOPES = {
     "pydantic_ai": "pydantic-ai",
     "google_adk": "gcp.vertex.agent",
@@ -79,8 +79,8 @@ def scope_of(span: ReadableSpan) -> str:
 
 def test_each_call_is_one_span_which_the_framework_has_opened_where_it_does() -> None:
     world = World()
-    calls = (LOOK, Said("c2", "explode"), Said("c3", "count", {"to": 1}))
-    in_time(FRAMEWORKS[FRAMEWORK]().drive(traced(world), *calls))
+    calls = (LOOK, ScriptedCall("c2", "explode"), ScriptedCall("c3", "count", {"to": 1}))
+    in_time(FRAMEWORKS[FRAMEWORK]().start_run(traced(world), *calls))
     found = {facts(span)["gen_ai.tool.name"]: span for span in of_calls()}
     assert len(of_calls()) == 3 and set(found) == {"look", "explode", "count"}
     assert {scope_of(span) for span in of_calls()} == {SCOPES[FRAMEWORK]}
@@ -90,9 +90,9 @@ def test_each_call_is_one_span_which_the_framework_has_opened_where_it_does() ->
 
 
 def test_a_call_that_waits_and_goes_on_is_two_spans_of_which_the_second_leads_to_the_first() -> None:
-    async def run() -> Driven:
-        driven: Driven = await FRAMEWORKS[FRAMEWORK]().drive(
-            traced(world), Said("c1", "pay", {"to": "ada", "euros": 5})
+    async def run() -> FrameworkRun:
+        driven: FrameworkRun = await FRAMEWORKS[FRAMEWORK]().start_run(
+            traced(world), ScriptedCall("c1", "pay", {"to": "ada", "euros": 5})
         )
         await driven.answer({"c1": True})
         return driven
@@ -126,5 +126,5 @@ def tree() -> str:
 
 
 def test_the_page_shows_the_spans_of_a_run() -> None:
-    in_time(FRAMEWORKS[FRAMEWORK]().drive(traced(World()), LOOK))
+    in_time(FRAMEWORKS[FRAMEWORK]().start_run(traced(World()), LOOK))
     assert f"```text\n{tree()}\n```" in PAGE.read_text(encoding="utf-8"), f"the page does not show:\n{tree()}"
