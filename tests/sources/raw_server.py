@@ -1,7 +1,7 @@
 """An MCP server that writes whatever bytes its tool `odd` is given, with `@ID@` for the id of the call.
 
 python raw_server.py [ERROR]: what it answers notifications with, as some servers do. If the variable DIES_ONCE names a
-file that does not exist, it makes the file and dies after its list.
+file that does not exist, it makes the file and dies after its list. It dies of a question for its revision, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def answer(number: Any, result: Any) -> None:
 for line in sys.stdin.buffer:
     message = json.loads(line)
     number, method, params = message.get("id"), message.get("method"), message.get("params", {})
-    if method == "initialize":
+    if method == "server/discover":
+        sys.exit("expected initialize")
+    elif method == "initialize":
         info = {"name": "raw", "version": "1"}
         answer(number, {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info})
     elif number is None and sys.argv[1:]:

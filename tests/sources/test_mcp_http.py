@@ -303,7 +303,9 @@ UNKNOWN = {
     "as the examples of the TypeScript SDK": {"code": -32000, "message": "Bad Request: No valid session ID provided"},
     "as its transport": {"code": -32000, "message": "Bad Request: Server not initialized"},
     "as the Python SDK did": (400, b"Bad Request: No valid session ID provided"),
+    "as mcp-go did": (400, b"Invalid session ID"),
     "as rmcp did": (401, b"Unauthorized: Session not found"),
+    "as n8n does": (401, b"No transport found for sessionId"),
 }
 
 
@@ -353,6 +355,7 @@ def test_a_server_that_refuses_a_session_of_before_its_restart_gets_each_call_on
         {"code": -32603, "message": "session"},
         {"code": -32000, "message": "rate limit"},
         (401, b"Unauthorized"),
+        (401, b"Unauthorized: the session has expired"),
     ],
 )
 def test_a_call_that_was_refused_otherwise_is_not_sent_again(error: Any) -> None:

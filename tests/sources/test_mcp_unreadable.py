@@ -271,6 +271,16 @@ def test_a_server_that_dies_while_its_list_is_taken_is_down_and_started_again(tm
     go(main())
 
 
+def test_a_program_that_dies_of_the_question_for_its_revision_is_started_again_and_not_asked() -> None:
+    async def main() -> None:
+        servers = mcp.connect(mcp.Stdio(PROGRAM[0], PROGRAM[1:], name="s"))
+        async with servers as toolset:
+            assert (await Runner(toolset, timeout=BOUND).run("s__hi")).output == "hi"
+            assert servers.status["s"].protocol == "2025-06-18"
+
+    go(main())
+
+
 def test_a_start_whose_answer_cannot_be_read_fails_at_once() -> None:
     code = 'import sys; sys.stdin.readline(); print(\'{"jsonrpc": "2.0", "id": 1}\', flush=True); sys.stdin.read()'
 

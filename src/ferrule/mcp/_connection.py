@@ -35,7 +35,7 @@ from ferrule.mcp._log import DROPPED, SDK_LOGS, ServerLog
 from ferrule.mcp._oauth import make_provider
 from ferrule.mcp._questions import accept, format_reason, read_schema
 from ferrule.mcp._reach import Reach
-from ferrule.mcp._settings import Bearer, Http, Memory, OAuth, Server, Stdio
+from ferrule.mcp._settings import Bearer, Http, Memory, Mode, OAuth, Server, Stdio
 from ferrule.mcp._status import State
 from ferrule.mcp._stdio import run_program
 from ferrule.mcp._users import UserTokens
@@ -343,7 +343,7 @@ class Connection:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(self._start_timeout) as self._start_limit:
                     try:
-                        client = await stack.enter_async_context(await self._make_client(stack))
+                        client = await self._connect(stack)
                         listing = await self._fetch_list(client.session)
                     except Exception:
                         if isinstance(self.server, Http) and self.http and await self.http.gets_sse(self.server.url):
@@ -422,13 +422,27 @@ class Connection:
     def _add_last_output(self, reason: str) -> str:
         return self.log.clean(f"{reason}; its last output: {self.log.end}" if self.log.end else reason, _MOST_REASON)
 
-    async def _make_client(self, stack: AsyncExitStack) -> Client:
+    async def _connect(self, stack: AsyncExitStack) -> Client:
+        """Return the SDK's client, connected. A program that knows only 2025 may end because of the question for its
+        revision, as one with an older `rmcp` of Rust does. It is started once more, and not asked."""
+        mode = self.server.mode
+        try:
+            return await stack.enter_async_context(await self._make_client(stack, mode))
+        except Exception as error:
+            has_ended = getattr(_find_first_error(error), "code", None) == types.CONNECTION_CLOSED
+            if not (isinstance(self.server, Stdio) and mode == "auto" and has_ended):
+                raise
+        self._ended.clear()
+        self.log.clear()
+        return await stack.enter_async_context(await self._make_client(stack, "legacy"))
+
+    async def _make_client(self, stack: AsyncExitStack, mode: Mode) -> Client:
         """Return the SDK's client for this server."""
         server = self.server
         target: Any
         if isinstance(server, Memory):
             target = server.server
-            if server.mode == "legacy":
+            if mode == "legacy":
                 target = self._watch_transport(InMemoryTransport(target))
         elif isinstance(server, Stdio):
             target = self._watch_transport(run_program(server, stack.enter_context(self.log.stderr()), self.log))
@@ -441,7 +455,7 @@ class Connection:
             target = self._watch_transport(transport)
         return Client(
             target,
-            mode=server.mode,
+            mode=mode,
             client_info=types.Implementation(name="ferrule", version=__version__),
             elicitation_callback=self._elicit if self._elicitation else None,
             logging_callback=self._on_log,
@@ -642,10 +656,16 @@ async def _list_tools(session: ClientSession, left_out: list[tuple[str | None, s
     return Listing(found[:_MOST_TOOLS], left_out, max(ttl / 1000, _SHORTEST_LIFETIME) if ttl else None)
 
 
-def describe_failure(error: BaseException, server_log: ServerLog) -> str:
-    """Return the reason why a connection broke: the first exception inside all groups."""
+def _find_first_error(error: BaseException) -> BaseException:
+    """Return the first exception inside all groups."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
+    return error
+
+
+def describe_failure(error: BaseException, server_log: ServerLog) -> str:
+    """Return the reason why a connection broke."""
+    error = _find_first_error(error)
     if isinstance(error, FileNotFoundError):
         return f"the program {error.filename!r} does not exist"
     text = server_log.clean_error(error)

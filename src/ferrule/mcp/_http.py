@@ -59,6 +59,7 @@ _LAST_REQUEST: ContextVar[float] = ContextVar("when a task has sent its last req
 _MOST_BEGIN = 1_000
 Fate: TypeAlias = Literal["not sent", "broken", "forgotten", "expired", "failed"]
 _SESSION_REFUSALS = (400, 401, 404)
+_UNKNOWN_SESSION = re.compile(r"session[ -]?id|session not found", re.IGNORECASE)
 _NO_SESSION = types.ErrorData(code=types.INVALID_REQUEST, message="no such session")
 _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
 """Bytes, compressed and decompressed: of an answer in JSON or of one event, and of any other body, such as OAuth's
@@ -481,7 +482,8 @@ def _fate_in_session(response: httpx2.Response, request_id: int | None) -> Fate 
     the request means that the server looked at the request.
 
     The TypeScript SDK's transport and its examples answer 400 with the code -32000 and no id before they read the
-    message. Until 1.20 the Python SDK answered 400 and a text, and until February 2026 Rust's `rmcp` 401 and a text.
+    message. Others answer with a text: the Python SDK until 1.20 and Go's `mcp-go` until 2026 with 400, Rust's `rmcp`
+    until February 2026 and n8n with 401.
     """
     status = response.status_code
     if request_id is None or status not in _SESSION_REFUSALS or MCP_SESSION_ID not in response.request.headers:
@@ -491,7 +493,6 @@ def _fate_in_session(response: httpx2.Response, request_id: int | None) -> Fate 
     if status != 404:
         error = _read_error(response)
         is_ended = status == 400 and error.get("code") == types.CONNECTION_CLOSED and error["id"] is None
-        text = response.text[:1000].lower()
-        if not (is_ended if error else "no valid session id" in text or "session not found" in text):
+        if not (is_ended if error else _UNKNOWN_SESSION.search(response.text[:1000])):
             return None
     return "forgotten"

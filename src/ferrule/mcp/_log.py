@@ -14,6 +14,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
+from time import monotonic
 from typing import Any, TextIO
 
 from pydantic import ValidationError
@@ -128,7 +129,7 @@ class ServerLog:
         if not text:
             return
         self._kept.append(text)
-        second = int(asyncio.get_running_loop().time())
+        second = int(monotonic())
         if second != self._second:
             if self._lines > _MOST_LOGGED:
                 self.write(logging.WARNING, f"{self._label}: {self._lines - _MOST_LOGGED} more lines were not logged")
