@@ -34,7 +34,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-from measure import Block, interleaved
+from measure import Block, measure_rounds
 
 ROOT = Path(__file__).parent.parent
 ROUNDS, CALLS = 15, 100
@@ -251,7 +251,7 @@ async def measure(name: str) -> str:
         return calls
 
     blocks = {"own": block(own), "ours": block(run), "both": block(both), "through": block(through)}
-    times = await interleaved(blocks, calls=CALLS, rounds=ROUNDS)
+    times = await measure_rounds(blocks, calls=CALLS, rounds=ROUNDS)
     own_time, our_time, both_time, through_time = (statistics.median(found) for found in times.values())
     ratios = f"{through_time / (own_time + our_time):12.2f}{through_time / both_time:10.2f}"
     return f"{name:15}{own_time:10.0f}{our_time:10.1f}{through_time:10.0f}{ratios}"

@@ -10,7 +10,7 @@ import sys
 from statistics import median
 
 from cases import ADD, CASES, CONTEXT, Case, add, everything, floor, runs, settings
-from measure import Block, interleaved, ratio
+from measure import Block, measure_rounds, ratio
 
 from ferrule import Runner, ToolCall, ToolContext, tool
 
@@ -19,7 +19,7 @@ Times = dict[str, list[float]]
 
 
 @tool
-async def nested(context: ToolContext, count: int) -> None:
+async def call_tool_often(context: ToolContext, count: int) -> None:
     """Add two integers many times."""
     for _ in range(count):
         await context.run("add", ADD)
@@ -52,7 +52,7 @@ def promises(case: Case) -> dict[str, Block]:
 
 def calls_from_inside() -> dict[str, Block]:
     """The same call from outside and from inside of a handler."""
-    runner = Runner([tool(add), nested])
+    runner = Runner([tool(add), call_tool_often])
 
     async def outside(calls: int) -> None:
         for _ in range(calls):
@@ -93,15 +93,15 @@ def report(case: Case, times: Times) -> None:
 
 
 def measure_case(case: Case, rounds: int) -> Times:
-    return asyncio.run(interleaved(promises(case), calls=case.calls, rounds=rounds))
+    return asyncio.run(measure_rounds(promises(case), calls=case.calls, rounds=rounds))
 
 
 def measure_inside(rounds: int) -> Times:
-    return asyncio.run(interleaved(calls_from_inside(), calls=500, rounds=rounds))
+    return asyncio.run(measure_rounds(calls_from_inside(), calls=500, rounds=rounds))
 
 
 def measure_unknown(rounds: int, count: int = 10_000) -> list[float]:
-    return asyncio.run(interleaved(unknown_names(count), calls=51, rounds=rounds))["unknown"]
+    return asyncio.run(measure_rounds(unknown_names(count), calls=51, rounds=rounds))["unknown"]
 
 
 def main(rounds: int = 100) -> None:

@@ -138,11 +138,11 @@ def observe(event: object) -> None:
     pass
 
 
-def unchanged(arguments: object) -> None:
+def keep_arguments(arguments: object) -> None:
     return None
 
 
-def untouched(result: object) -> None:
+def keep_result(result: object) -> None:
     return None
 
 
@@ -183,8 +183,8 @@ def settings(case: Case) -> dict[str, Any]:
     return {
         "observers": [observe],
         "guards": [guard],
-        "around": [before(unchanged)],
-        "inside": [after(untouched)],
+        "around": [before(keep_arguments)],
+        "inside": [after(keep_result)],
         "timeout": 30,
     }
 

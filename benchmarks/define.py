@@ -49,7 +49,7 @@ def tools(made: list[Any]) -> None:
     anthropic.tools(Toolset([tool(function) for function in made]))
 
 
-def timed(work: Callable[[list[Any]], None], made: list[Any]) -> float:
+def measure_time(work: Callable[[list[Any]], None], made: list[Any]) -> float:
     gc.collect()
     begin = time.process_time()
     work(made)
@@ -60,8 +60,8 @@ if __name__ == "__main__":
     ratios, ours, theirs = [], [], []
     for run in range(5):
         first, second = functions(COUNT, run), functions(COUNT, run)
-        theirs.append(timed(adapters, first))
-        ours.append(timed(tools, second))
+        theirs.append(measure_time(adapters, first))
+        ours.append(measure_time(tools, second))
         ratios.append(ours[-1] / theirs[-1])
     print(f"{COUNT} tools of distinct signatures, Python {sys.version.split()[0]}")
     print(f"  TypeAdapter(fn) and json_schema()  {statistics.median(theirs) * 1000:7.0f} ms")

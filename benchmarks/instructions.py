@@ -96,25 +96,25 @@ def profile(kind: str, case: Case, calls: int = 20) -> None:
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         if event == "call":
-            entered[_named(frame.f_code)] += 1
+            entered[format_code(frame.f_code)] += 1
         codes[frame.f_code] += event == "opcode"
         frame.f_trace_opcodes = True
         return trace
 
-    def called(frame: FrameType, event: str, function: Any) -> None:
+    def on_call(frame: FrameType, event: str, function: Any) -> None:
         if event == "c_call":
             entered[getattr(function, "__qualname__", repr(function))] += 1
 
     async def run(block: Block) -> None:
         await block(_WARM_UP)
-        sys.setprofile(called)
+        sys.setprofile(on_call)
         sys.settrace(trace)
         await block(calls)
         sys.settrace(None)
         sys.setprofile(None)
 
     asyncio.run(run(KINDS[kind](case)))
-    executed = {_named(code): count for code, count in codes.items()}
+    executed = {format_code(code): count for code, count in codes.items()}
     print(f"\n{case.title}, {kind}: in one call {sum(executed.values()) / calls:,.0f} steps of byte code")
     print("   times   steps")
     for name in sorted(entered, key=lambda name: (-executed.get(name, 0), -entered[name])):
@@ -122,7 +122,7 @@ def profile(kind: str, case: Case, calls: int = 20) -> None:
             print(f"  {entered[name] / calls:6.1f}  {executed.get(name, 0) / calls:6.0f}  {name}")
 
 
-def _named(code: CodeType) -> str:
+def format_code(code: CodeType) -> str:
     return f"{code.co_qualname}  {Path(code.co_filename).name}:{code.co_firstlineno}"
 
 

@@ -44,7 +44,7 @@ def order(recipe: Recipe, arguments: str) -> Order:
     return Order(recipe, ToolCall("call_1", json.loads(recipe.text)["name"], arguments), FIELDS, None, None, key="k1")
 
 
-async def timed(call: Callable[[], Awaitable[int]], found: list[float]) -> None:
+async def measure_time(call: Callable[[], Awaitable[int]], found: list[float]) -> None:
     for _ in range(CALLS):
         begin = time.perf_counter()
         await call()
@@ -64,8 +64,8 @@ async def round_trips(pool: WorkerPool) -> None:
 
         times: dict[str, list[float]] = {"bare": [], "ours": []}
         for _ in range(ROUNDS + 1):
-            await timed(bare, times["bare"])
-            await timed(ours, times["ours"])
+            await measure_time(bare, times["bare"])
+            await measure_time(ours, times["ours"])
         bare_median, our_median = (statistics.median(found[CALLS:]) for found in times.values())
     print(f"a bare ProcessPoolExecutor round trip: {bare_median:.0f} µs (median of {CALLS * ROUNDS})")
     print(
@@ -84,7 +84,7 @@ async def kills(pool: WorkerPool) -> None:
         job.future.add_done_callback(lambda future: future.exception())
         begin = time.perf_counter()
         job.kill()
-        await asyncio.to_thread(until_gone, running)
+        await asyncio.to_thread(wait_for_exit, running)
         gone.append((time.perf_counter() - begin) * 1e3)
         begin = time.perf_counter()
         await pool.submit(order(Recipe(tool(tools.add)), '{"a": 1, "b": 2}')).future
@@ -100,7 +100,7 @@ def until_idle(pool: WorkerPool) -> None:
         time.sleep(0.002)
 
 
-def until_gone(group: int) -> None:
+def wait_for_exit(group: int) -> None:
     with suppress(ProcessLookupError):
         while True:
             os.killpg(group, 0)

@@ -22,7 +22,7 @@ import mcp_types as types
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.server.lowlevel import Server
-from measure import Block, interleaved, ratio
+from measure import Block, measure_rounds, ratio
 
 from ferrule import Runner, ToolCall, ToolContext, mcp
 
@@ -88,15 +88,15 @@ def ours(runner: Runner, arguments: str, expected: str) -> Block:
     return block
 
 
-def timed(block: Block, times: list[float]) -> Block:
+def record_times(block: Block, times: list[float]) -> Block:
     """The same, which also notes how long it took: over stdio most of the time is another process's."""
 
-    async def measured(calls: int) -> None:
+    async def timed_block(calls: int) -> None:
         begin = time.perf_counter()
         await block(calls)
         times.append((time.perf_counter() - begin) / calls * 1e6)
 
-    return measured
+    return timed_block
 
 
 async def compare(
@@ -110,10 +110,10 @@ async def compare(
         toolset = await stack.enter_async_context(mcp.connect(server))
         elapsed: dict[str, list[float]] = {"mcp": [], "ferrule": []}
         blocks = {
-            "mcp": timed(bare(client, arguments, expected), elapsed["mcp"]),
-            "ferrule": timed(ours(Runner(toolset), arguments, expected), elapsed["ferrule"]),
+            "mcp": record_times(bare(client, arguments, expected), elapsed["mcp"]),
+            "ferrule": record_times(ours(Runner(toolset), arguments, expected), elapsed["ferrule"]),
         }
-        found = await interleaved(blocks, calls=calls, rounds=rounds)
+        found = await measure_rounds(blocks, calls=calls, rounds=rounds)
     least, median = ratio(found["ferrule"], found["mcp"])
     clock, _ = ratio(elapsed["ferrule"], elapsed["mcp"])
     times = f"{min(found['mcp']):8.0f} {min(found['ferrule']):8.0f}"

@@ -17,7 +17,7 @@ import mcp_types as wire
 import uvicorn
 from mcp.client import Client
 from mcp.server.lowlevel import Server
-from measure import Block, interleaved, ratio
+from measure import Block, measure_rounds, ratio
 
 from ferrule import Runner, serve, tool
 
@@ -93,7 +93,7 @@ async def listening(app: Any) -> AsyncIterator[str]:
             await serving
 
 
-def calls_of(client: Client, name: str = "add") -> Block:
+def make_block(client: Client, name: str = "add") -> Block:
     """Calls one after the other."""
     arguments, expected = CALLS[name], {"add": 3, "order": "x" * 4000}[name]
 
@@ -114,8 +114,8 @@ async def pair(way: str, era: str, called: str) -> dict[str, list[float]]:
             reached = server if way == "in memory" else await stack.enter_async_context(listening(asgi))
             client = await stack.enter_async_context(Client(reached, mode=era))
             await client.list_tools()
-            blocks[name] = calls_of(client, called)
-        return await interleaved(blocks, calls=200 if way == "in memory" else 50, rounds=25)
+            blocks[name] = make_block(client, called)
+        return await measure_rounds(blocks, calls=200 if way == "in memory" else 50, rounds=25)
 
 
 def report() -> bool:

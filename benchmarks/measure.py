@@ -12,7 +12,7 @@ Block = Callable[[int], Awaitable[None]]
 _COLLECTED_EVERY = 10
 
 
-async def interleaved(blocks: dict[str, Block], *, calls: int, rounds: int) -> dict[str, list[float]]:
+async def measure_rounds(blocks: dict[str, Block], *, calls: int, rounds: int) -> dict[str, list[float]]:
     """The CPU time per call of each block in each round, in microseconds; the blocks take turns."""
     times: dict[str, list[float]] = {name: [] for name in blocks}
     for block in blocks.values():
@@ -32,9 +32,9 @@ async def interleaved(blocks: dict[str, Block], *, calls: int, rounds: int) -> d
     return times
 
 
-def measured(blocks: dict[str, Block], *, calls: int, rounds: int) -> dict[str, float]:
+def measure_medians(blocks: dict[str, Block], *, calls: int, rounds: int) -> dict[str, float]:
     """The median of each block, measured in a loop of its own."""
-    times = asyncio.run(interleaved(blocks, calls=calls, rounds=rounds))
+    times = asyncio.run(measure_rounds(blocks, calls=calls, rounds=rounds))
     return {name: statistics.median(found) for name, found in times.items()}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from measure import Block, measured
+from measure import Block, measure_medians
 
 from ferrule import Runner, ToolCall, ToolContext, ToolResult, tool
 from ferrule.middleware import breaker, budget, cache, rate, retry
@@ -43,7 +43,7 @@ def runs(*inside: Any) -> Block:
 def report() -> None:
     """The limits as they stand in the issue: the three together add 2 µs at most."""
     amounts = budget(tokens=MANY, cost=MANY, reserve={"tokens": 1, "cost": 0.01})
-    found = measured(
+    found = measure_medians(
         {
             "none": runs(),
             "one that only passes the call on": runs(passes),

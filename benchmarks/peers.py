@@ -20,7 +20,7 @@ from types import FunctionType
 from typing import Any, Protocol
 
 from cases import CASES, CONTEXT, Case, floor, order, settings
-from measure import Block, interleaved
+from measure import Block, measure_rounds
 
 from ferrule import Runner, Tool, ToolCall, tool
 from ferrule.providers import anthropic, openai_chat
@@ -198,7 +198,7 @@ async def ratios(case: Case, text: str | None = None) -> dict[str, float]:
     sent = text or case.text
     blocks = {name: await in_sequence(one, case.function, sent) for name, one in frameworks(case).items()}
     blocks["floor"] = floor(case.function, case.text)
-    times = await interleaved(blocks, calls=case.calls, rounds=20)
+    times = await measure_rounds(blocks, calls=case.calls, rounds=20)
     unit = median(times.pop("floor")) if text is None else 1.0
     return {name: median(found) / unit for name, found in times.items()}
 
@@ -211,18 +211,18 @@ async def in_flight(seconds: float = 0.01, count: int = 1_000) -> dict[str, floa
     async def bare(calls: int) -> None:
         await asyncio.gather(*(nap(seconds) for _ in range(calls)))
 
-    times = await interleaved({**blocks, "bare": bare}, calls=count, rounds=7)
+    times = await measure_rounds({**blocks, "bare": bare}, calls=count, rounds=7)
     base = median(times.pop("bare"))
     return {name: median(found) - base for name, found in times.items()}
 
 
-async def defined() -> dict[str, float]:
+async def measure_definitions() -> dict[str, float]:
     blocks = {name: defining(one) for name, one in frameworks(CASES[1]).items()}
-    times = await interleaved(blocks, calls=10, rounds=7)
+    times = await measure_rounds(blocks, calls=10, rounds=7)
     return {name: median(found) / 1000 for name, found in times.items()}
 
 
-async def exported(count: int = 1_000) -> dict[str, float]:
+async def measure_exports(count: int = 1_000) -> dict[str, float]:
     """CPU of the first export, in ms."""
     found = {}
     for name, one in frameworks(CASES[0]).items():
@@ -233,7 +233,7 @@ async def exported(count: int = 1_000) -> dict[str, float]:
     return found
 
 
-async def blocked(seconds: float = 0.01, count: int = 200) -> dict[str, float]:
+async def measure_blocking(seconds: float = 0.01, count: int = 200) -> dict[str, float]:
     """Wall time, in ms."""
     case, text = _case(block, lambda arguments: arguments["seconds"]), json.dumps({"seconds": seconds})
     found = {}
@@ -256,10 +256,10 @@ ROWS: tuple[tuple[str, float, str, Callable[[], Any]], ...] = (
     ("two integers, times the floor", 15, "", lambda: ratios(CASES[0])),
     ("2 KB order, times the floor", 2.5, "", lambda: ratios(CASES[1])),
     ("1,000 calls of 10 ms in flight, each, µs", 0.5, "pydantic-ai", in_flight),
-    ("a tool with a nested model is defined, ms", 1.15, "pydantic-ai", defined),
-    ("1,000 tools exported, the first time, ms", 12, "pydantic-ai", exported),
+    ("a tool with a nested model is defined, ms", 1.15, "pydantic-ai", measure_definitions),
+    ("1,000 tools exported, the first time, ms", 12, "pydantic-ai", measure_exports),
     ("wrong arguments told, µs", 0.7, "pydantic-ai", lambda: ratios(CASES[0], WRONG)),
-    ("200 blocking calls of 10 ms, ms", 0.85, "pydantic-ai", blocked),
+    ("200 blocking calls of 10 ms, ms", 0.85, "pydantic-ai", measure_blocking),
 )
 
 

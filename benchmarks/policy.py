@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from measure import Block, measured
+from measure import Block, measure_medians
 
 from ferrule import Runner, ToolCall, tool
 from ferrule.guards import rules
@@ -74,7 +74,7 @@ def report() -> None:
             for name, call in calls.items()
             for more, guards in (("", ()), (", judged", (policy,)))
         }
-        found = measured(blocks, calls=500, rounds=9)
+        found = measure_medians(blocks, calls=500, rounds=9)
     for name in calls:
         print(f"{name:20} {found[name]:8.1f} µs, and with {len(policy.rules)} rules {found[f'{name}, judged']:8.1f} µs")
 

@@ -86,13 +86,13 @@ async def step(url: str) -> None:
         return await runner.run("changes", {"a": number, "b": 1})
 
     @DBOS.workflow()  # type: ignore[untyped-decorator, unused-ignore]
-    async def measured(changing: bool) -> dict[str, list[float]]:
+    async def measure_changes(changing: bool) -> dict[str, list[float]]:
         return await in_turns({"own": own, "ours": changes if changing else ours}, 200)
 
     DBOS(config={"name": "bench", "system_database_url": url, "log_level": "ERROR"})
     DBOS.launch()
-    say("a step, of what only reads", await measured(False))
-    say("a step, of what changes things", await measured(True))
+    say("a step, of what only reads", await measure_changes(False))
+    say("a step, of what changes things", await measure_changes(True))
     DBOS.destroy()
 
 

@@ -234,7 +234,7 @@ def made_tools(rows: Iterable[Mapping[str, Any]]) -> Any:
         return tools
 
 
-def named(place: str) -> Rank:
+def load_rank(place: str) -> Rank:
     module, _, function = place.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     found: Rank = getattr(importlib.import_module(module), function or "rank")
@@ -303,7 +303,7 @@ def goodness(scores: Mapping[str, Score]) -> float:
     return math.fsum(one.recall + one.ndcg for one in scores.values()) / (2 * len(scores))
 
 
-def grid_of(engine: Any, start: Setting, examples: bool, turns: bool) -> dict[str, list[Any]]:
+def list_choices(engine: Any, start: Setting, examples: bool, turns: bool) -> dict[str, list[Any]]:
     """The choices; one alone for what changes nothing here."""
     idle = (set() if examples else {"examples"}) | (set() if turns else {"history"})
     return {name: [start[name]] if name in idle else values for name, values in engine.grid.items()}
@@ -316,7 +316,7 @@ def engine_outcomes(make: type, data: Data, conditions: Sequence[tuple[str, bool
     for condition, examples in conditions:
         begin = time.process_time()
         setting = starts[condition]
-        search = Search(engine, data.cases(condition, examples), grid_of(engine, setting, examples, turns))
+        search = Search(engine, data.cases(condition, examples), list_choices(engine, setting, examples, turns))
         if quick:
             scores = search.scores(setting, False)
         else:
@@ -352,7 +352,7 @@ class Task(NamedTuple):
     quick: bool
 
 
-def measured(task: Task) -> list[Outcome] | str:
+def measure_task(task: Task) -> list[Outcome] | str:
     """All outcomes of one contender, or why there are none."""
     name = task.contender
     makers = {make.name: make for make in (*selection_baselines.ENGINES, *selection_baselines.PEERS)}
@@ -361,7 +361,7 @@ def measured(task: Task) -> list[Outcome] | str:
             return list(engine_outcomes(makers[name], task.data, task.conditions, task.quick))
         if name in makers:
             return list(peer_outcomes(makers[name], task.data, task.conditions))
-        ranks = rank if name == OURS else named(name)
+        ranks = rank if name == OURS else load_rank(name)
         return [outcome(name, ranks, task.data, *condition) for condition in task.conditions]
     except ImportError as error:
         return f"{name} is left out: {error}"
@@ -489,7 +489,7 @@ def main(words: Sequence[str] | None = None) -> int:
     tasks = [Task(name, data, conditions, options.quick) for name in [*contenders, *options.rank]]
     outcomes, left_out = [], []
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        for found in pool.map(measured, tasks):
+        for found in pool.map(measure_task, tasks):
             if isinstance(found, str):
                 left_out.append(found)
                 print(found, file=sys.stderr)

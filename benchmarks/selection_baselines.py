@@ -153,7 +153,7 @@ class Bm25s:
         return [self.vocabulary.setdefault(word, len(self.vocabulary)) for word in words]
 
     def index(self, docs: Sequence[Document], setting: Setting) -> Any:
-        found = [
+        find_tools = [
             self._stored(
                 " ".join(
                     [
@@ -169,7 +169,7 @@ class Bm25s:
             for doc in docs
         ]
         index = self.bm25s.BM25(method=setting["method"], k1=setting["k1"], b=setting["b"])
-        index.index(self.bm25s.tokenization.Tokenized(ids=found, vocab=dict(self.vocabulary)), show_progress=False)
+        index.index(self.bm25s.tokenization.Tokenized(ids=find_tools, vocab=dict(self.vocabulary)), show_progress=False)
         index.words = len(self.vocabulary)
         return index
 
@@ -320,8 +320,8 @@ class Tantivy:
             text = " ".join(terms(query.words(setting["history"]), stop=setting["stop"]))
             parsed, _ = index.parse_query_lenient(text, list(boosts), field_boosts=boosts)
             hits = searcher.search(parsed, 5 * LIMIT, count=False).hits
-            found = sorted((-score, searcher.doc(address)["place"][0]) for score, address in hits)
-            answers.append([place for _, place in found[:LIMIT]])
+            find_tools = sorted((-score, searcher.doc(address)["place"][0]) for score, address in hits)
+            answers.append([place for _, place in find_tools[:LIMIT]])
         return answers
 
 
@@ -345,7 +345,7 @@ class PydanticAi:
         shown = [
             self.package.tools.ToolDefinition(
                 name=doc.name,
-                description=_described(doc),
+                description=describe_document(doc),
                 parameters_json_schema=dict(doc.schema),
                 defer_loading=True,
             )
@@ -360,14 +360,14 @@ class PydanticAi:
     def rank(self, index: Any, queries: Sequence[str]) -> Ranking:
         (toolset, context, search), places = index
 
-        async def found(query: str) -> list[int]:
+        async def find_tools(query: str) -> list[int]:
             answer = await toolset.call_tool("search_tools", {"queries": [query]}, context, search)
             return [places[match["name"]] for match in answer["discovered_tools"]]
 
-        async def all_found() -> Ranking:
-            return [await found(query) for query in queries]
+        async def find_all() -> Ranking:
+            return [await find_tools(query) for query in queries]
 
-        return asyncio.run(all_found())
+        return asyncio.run(find_all())
 
 
 class FastMcp:
@@ -417,12 +417,12 @@ class Toolregistry:
         return answers
 
 
-def _described(doc: Document) -> str:
+def describe_document(doc: Document) -> str:
     return f"{doc.description} {doc.examples}".strip()
 
 
 def _definition(doc: Document) -> dict[str, Any]:
-    return {"name": doc.name, "description": _described(doc), "parameters": dict(doc.schema)}
+    return {"name": doc.name, "description": describe_document(doc), "parameters": dict(doc.schema)}
 
 
 ENGINES = (Bm25s, Fts5, Tantivy)

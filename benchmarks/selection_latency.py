@@ -30,14 +30,14 @@ MOST_BYTES_FOR_A_TOKEN = 200
 MOST_ADDING_MS = 1.0
 
 
-def varied(rows: Sequence[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:
+def repeat_rows(rows: Sequence[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:
     """As many rows; once there are no more, the same again under other names."""
     for number, row in zip(range(count), itertools.cycle(rows), strict=False):
         again = number // len(rows)
         yield {**row, "name": f"{row['name']}_v{again + 1}"} if again else row
 
 
-def timed(work: Callable[[], object]) -> float:
+def measure_time(work: Callable[[], object]) -> float:
     """Seconds of CPU time."""
     begin = time.thread_time()
     work()
@@ -48,28 +48,28 @@ def percentile(times: Sequence[float], share: float) -> float:
     return sorted(times)[min(int(share * len(times)), len(times) - 1)]
 
 
-def measured(rows: Sequence[dict[str, Any]], queries: Sequence[Any], size: int) -> dict[str, Any]:
+def measure_size(rows: Sequence[dict[str, Any]], queries: Sequence[Any], size: int) -> dict[str, Any]:
     """Build, rank and add at one size."""
     from ferrule import Toolset
     from ferrule.selection import keyword
     from selection import made_tools
 
-    tools = list(made_tools(varied(rows, size + ADDED)))
+    tools = list(made_tools(repeat_rows(rows, size + ADDED)))
     toolset, ranker = Toolset(tools[:size]), keyword()
     gc.collect()
     gc.disable()
     try:
-        build = timed(lambda: ranker.rank(toolset, "read a file"))
+        build = measure_time(lambda: ranker.rank(toolset, "read a file"))
         answers: list[list[str]] = []
         times = [
-            timed(lambda query=query: answers.append([match.tool.name for match in ranker.rank(toolset, query)]))
+            measure_time(lambda query=query: answers.append([match.tool.name for match in ranker.rank(toolset, query)]))
             for query in queries
         ]
         adding = []
         for tool in tools[size:]:
             toolset = toolset.register(tool)
-            first = timed(lambda toolset=toolset: ranker.rank(toolset, "read a file"))
-            again = timed(lambda toolset=toolset: ranker.rank(toolset, "read a file"))
+            first = measure_time(lambda toolset=toolset: ranker.rank(toolset, "read a file"))
+            again = measure_time(lambda toolset=toolset: ranker.rank(toolset, "read a file"))
             adding.append(first - again)
     finally:
         gc.enable()
@@ -88,7 +88,7 @@ def bytes_for_a_token(rows: Sequence[dict[str, Any]]) -> float:
     from ferrule.selection import definition_tokens, keyword
     from selection import made_tools
 
-    toolset = made_tools(varied(rows, TRACED))
+    toolset = made_tools(repeat_rows(rows, TRACED))
     keyword().rank(made_tools(rows[:50]), "read a file")  # what is imported and cached once does not count
     ranker = keyword()
     gc.collect()
@@ -129,7 +129,7 @@ def one_run(data: Any, options: argparse.Namespace) -> dict[str, Any]:
     rows = data.haystack or [row for found, _ in data.catalogues.values() for row in found]
     asked = [query.asked for _, queries in data.catalogues.values() for query in queries]
     queries = asked[:: max(len(asked) // QUERIES, 1)][:QUERIES]
-    found = [measured(rows, queries, size) for size in options.sizes]
+    found = [measure_size(rows, queries, size) for size in options.sizes]
     return {"sizes": found, "bytes_for_a_token": bytes_for_a_token(rows)}
 
 

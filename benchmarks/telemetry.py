@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from measure import interleaved
+from measure import measure_rounds
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
@@ -36,7 +36,7 @@ async def plain(call: Any, context: Any, next: Any) -> Any:
     return await next(call, context)
 
 
-def calls_of(runner: Runner) -> Callable[[int], Awaitable[None]]:
+def make_block(runner: Runner) -> Callable[[int], Awaitable[None]]:
     async def block(count: int) -> None:
         for n in range(count):
             await runner.run(ToolCall(f"c{n}", "add", '{"a": 1, "b": 2}'))
@@ -44,7 +44,7 @@ def calls_of(runner: Runner) -> Callable[[int], Awaitable[None]]:
     return block
 
 
-def spans_of(tracer: Any) -> Callable[[int], Awaitable[None]]:
+def make_span_block(tracer: Any) -> Callable[[int], Awaitable[None]]:
     attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "add", "gen_ai.tool.type": "function"}
 
     async def block(count: int) -> None:
@@ -65,9 +65,9 @@ def main() -> None:
         "all is kept": [trace(tracer_provider=on)],
         "all is kept, and measured": [tracing],
     }
-    blocks = {name: calls_of(Runner([add], around=around)) for name, around in kinds.items()}
-    blocks["a span of the SDK that is not sampled"] = spans_of(off.get_tracer("ferrule"))
-    times = asyncio.run(interleaved(blocks, calls=CALLS, rounds=ROUNDS))
+    blocks = {name: make_block(Runner([add], around=around)) for name, around in kinds.items()}
+    blocks["a span of the SDK that is not sampled"] = make_span_block(off.get_tracer("ferrule"))
+    times = asyncio.run(measure_rounds(blocks, calls=CALLS, rounds=ROUNDS))
     base = times["no middleware"]
     for name, found in times.items():
         alone = name.startswith("a span")

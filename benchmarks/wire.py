@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from measure import Block, measured
+from measure import Block, measure_medians
 
 from ferrule import Runner, ToolCall, Toolset, tool
 
@@ -264,7 +264,7 @@ def running(name: str, module: ModuleType, api: Api, runner: Runner) -> None:
     read = module.calls(api.write(given))[0]
     ready = ToolCall("call_1", "put", json.dumps(given) if isinstance(read.raw, str) else dict(given))
     assert asyncio.run(runs_once(read, runner)) == 100
-    found = measured({"read": runs(read, runner), "ready": runs(ready, runner)}, calls=4_000, rounds=41)
+    found = measure_medians({"read": runs(read, runner), "ready": runs(ready, runner)}, calls=4_000, rounds=41)
     percent = (found["read"] / found["ready"] - 1) * 100
     print(f"  {name:18} {found['read']:8.2f} µs, ready {found['ready']:8.2f} µs: {percent:+5.1f} %")
 

@@ -52,7 +52,7 @@ def unknown(size: int) -> str:
     return json.dumps({"numbers": [], **{f"key{number:06}": 1 for number in range(size // 16)}})
 
 
-def nested(depth: int) -> str:
+def nest_json(depth: int) -> str:
     return '{"kind":"or","parts":[' * depth + '"wrong"' + "]}" * depth
 
 
@@ -77,10 +77,16 @@ CASES: dict[str, tuple[Tool, Callable[[int], str]]] = {
     "brackets": (TOTAL, lambda size: '{"numbers":' + "[" * size),
     "commas": (TOTAL, lambda size: '{"numbers":[' + "1, ]," * (size // 5) + "1]}"),
     "escapes": (TOTAL, lambda size: '{"numbers":"' + '\\"' * (size // 2)),
-    "union in itself, deep": (SEARCH, lambda size: '{"query":[' + nested(90) + "]}"),
-    "union in itself, wide": (SEARCH, lambda size: '{"query":[' + ",".join([nested(8)] * (size // 240)) + "]}"),
-    "anyOf in itself, deep": (GIVEN, lambda size: '{"query":[' + nested(90) + "]}"),
-    "anyOf in itself, wide": (GIVEN, lambda size: '{"query":[' + ",".join([nested(8)] * (size // 240)) + "]}"),
+    "union in itself, deep": (SEARCH, lambda size: '{"query":[' + nest_json(90) + "]}"),
+    "union in itself, wide": (
+        SEARCH,
+        lambda size: '{"query":[' + ",".join([nest_json(8)] * (size // 240)) + "]}",
+    ),
+    "anyOf in itself, deep": (GIVEN, lambda size: '{"query":[' + nest_json(90) + "]}"),
+    "anyOf in itself, wide": (
+        GIVEN,
+        lambda size: '{"query":[' + ",".join([nest_json(8)] * (size // 240)) + "]}",
+    ),
 }
 
 
@@ -118,7 +124,7 @@ def read(text: str) -> None:
             way(text)
 
 
-def taken(work: Callable[[], object]) -> float:
+def measure_time(work: Callable[[], object]) -> float:
     """The least processor time of three runs."""
     times = []
     for _ in range(3):
@@ -131,13 +137,13 @@ def taken(work: Callable[[], object]) -> float:
 def seconds(tool: Tool, text: str) -> float:
     """The processor time of a call."""
     runner = Runner([tool])
-    return taken(lambda: asyncio.run(runner.run(tool.name, text)))
+    return measure_time(lambda: asyncio.run(runner.run(tool.name, text)))
 
 
 def worst(name: str, work: Callable[[str], object], texts: Callable[[int], list[str]], size: int) -> None:
     """Print which text of one size takes most, and which grows most."""
     pairs = [
-        (taken(lambda a=a: work(a)), taken(lambda b=b: work(b)), a[:20])
+        (measure_time(lambda a=a: work(a)), measure_time(lambda b=b: work(b)), a[:20])
         for a, b in zip(texts(size), texts(4 * size), strict=True)
     ]
     _, most, slow = max(pairs, key=lambda pair: pair[1])

@@ -1,4 +1,4 @@
-"""A chat service over HTTP: each person has a token, rights and limits of their own, and answers are streamed.
+"""A chat service over HTTP: each person has a token, rights and limits, and answers are streamed.
 
 Start it, with the SDK of the model (`pip install "ferrule[anthropic,examples]"`), and ask:
 
@@ -7,15 +7,22 @@ Start it, with the SDK of the model (`pip install "ferrule[anthropic,examples]"`
     curl -N localhost:8000/conversations/first -H "Authorization: Bearer a-long-random-token" \\
         -H "Content-Type: application/json" -d '{"text": "Which notes do I have?"}'
 
-The answer is a stream of server-sent events: `text`, `call`, `result`, and at the end `done` or `error`. When the
-client closes the connection, the run is cancelled, with whatever it is calling.
+The answer is a stream of server-sent events: `text`, `call`, `result`, and at the end `done` or `error`:
+
+    event: call
+    data: {"id":"toolu_01A","name":"list_notes"}
+
+    event: text
+    data: {"text":"You have two notes."}
+
+When the client closes the connection, the run and its calls are cancelled.
 
 What to change first:
-- `Door.admit`: who a token belongs to. Ask your own identity provider there.
-- `Notes` and the tools below it: your database. It stands in `Runner(deps=…)`; the tools find it in `context.deps`.
-- `own_notes`: what a principal may do. Guards are asked before every call, so a tool need not ask again.
-- `Limits`. They are counted in this process; with several, keep one person's requests in one of them.
-- `Service.histories`: conversations are kept in memory, and never forgotten.
+- `Door.admit`: ask your identity provider who a token belongs to.
+- `Notes` and the tools below it: your database. `Runner(deps=…)` passes it to the tools as `context.deps`.
+- `own_notes`: what a principal may do. Guards judge every call, so a tool does not check again.
+- `Limits`: each process counts its own. With several processes, send one person's requests to the same one.
+- `Service.histories`: conversations stay in memory, without an end.
 """
 
 from __future__ import annotations
@@ -46,13 +53,13 @@ from ferrule.loop import Finished, LoopEvent, ModelText, Run, run
 from ferrule.middleware import budget, rate
 
 LOG = logging.getLogger("chat_service")
-LONGEST_BODY = 256 * 1024  # bytes; the longest question has less, with each of its characters as an escape
+LONGEST_BODY = 256 * 1024  # bytes; the longest question is shorter, even if each character is an escape
 TOO_LONG = HTTPException(413, f"a question has at most {LONGEST_BODY} bytes")
-TEAM = "team"  # everybody reads the notes of this owner, and nobody writes them
+TEAM = "team"  # everybody may read the notes of this owner, and nobody may write them
 
 
 class Notes:
-    """Stands in for your database: the notes of each owner, by name."""
+    """The notes of each owner by name, in place of your database."""
 
     def __init__(self) -> None:
         self.by_owner: dict[str, dict[str, str]] = defaultdict(dict)
@@ -72,7 +79,7 @@ async def list_notes(context: ToolContext[Notes], owner: str | None = None) -> l
     """List the names of notes.
 
     Args:
-        owner: Left out, the person's own notes; "team", those for everybody.
+        owner: Leave it out for the person's own notes; "team" has notes for everybody.
     """
     return await context.deps.names(owner or context.principal)
 
@@ -83,38 +90,38 @@ async def read_note(name: str, context: ToolContext[Notes], owner: str | None = 
     try:
         return await context.deps.read(owner or context.principal, name)
     except KeyError:
-        raise ToolError(f"there is no note {name!r}; list_notes says which there are") from None
+        raise ToolError(f"there is no note {name!r}; list_notes shows the names") from None
 
 
 @tool
 async def write_note(name: str, text: str, context: ToolContext[Notes], owner: str | None = None) -> str:
-    """Write a note, over one that has the same name."""
+    """Write a note. It replaces a note with the same name."""
     await context.deps.write(owner or context.principal, name, text)
     return f"wrote {name}"
 
 
 def own_notes(call: ToolCall, context: ToolContext[Notes]) -> Decision | None:
-    """Everybody has their own notes, and reads those of the team. Each call here says whose notes it is about."""
+    """Allow everybody to use their own notes and to read those of the team."""
     owner = call.arguments["owner"] or context.principal
     if owner == context.principal or (owner == TEAM and context.tool.read_only):
         return None
-    return deny(f"{context.principal} has no right to that; leave the owner out, or read those of {TEAM!r}")
+    return deny(f"{context.principal} has no right to that; leave the owner out, or read the notes of {TEAM!r}")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one principal may use."""
+    """The limits of one principal."""
 
     calls_at_once: int = 4
-    calls_in_a_minute: int = 60
-    calls_altogether: int = 10_000  # as long as the process lives
-    turns_of_an_answer: int = 10
-    seconds_of_a_call: float = 30
+    calls_per_minute: int = 60
+    calls_in_total: int = 10_000  # as long as the process lives
+    turns_per_answer: int = 10
+    seconds_per_call: float = 30
 
 
 @dataclass
 class Service:
-    """What the requests share."""
+    """The state that all requests share."""
 
     model: models.Model
     runner: Runner
@@ -124,22 +131,22 @@ class Service:
 
 
 class Events(asyncio.Queue[LoopEvent | Exception]):
-    """What has happened in a run, until the client is told."""
+    """The events of a run that the client has not received yet."""
 
 
-def digest(token: str) -> str:
+def hash_token(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def service_of(request: Request) -> Service:
+def get_service(request: Request) -> Service:
     return request.app.state.service
 
 
-Shared = Annotated[Service, Depends(service_of)]
+Shared = Annotated[Service, Depends(get_service)]
 
 
 class Door:
-    """Who asks, and how long a question may be, before anything of it is read: FastAPI reads a body first of all."""
+    """Check the token and the length of a request before FastAPI reads its body."""
 
     def __init__(self, app: ASGIApp, people: Mapping[str, str]) -> None:
         self.app = app
@@ -151,7 +158,7 @@ class Door:
             return
         left = LONGEST_BODY
 
-        async def bounded() -> Message:
+        async def receive_limited() -> Message:
             nonlocal left
             message = await receive()
             left -= len(message.get("body", b""))
@@ -165,26 +172,26 @@ class Door:
             answer = JSONResponse({"detail": refused.detail}, refused.status_code, refused.headers)
             await answer(scope, receive, send)
         else:
-            await self.app(scope, bounded, send)
+            await self.app(scope, receive_limited, send)
 
     def admit(self, headers: Headers) -> str:
-        """Whose token it is. Digests are compared, so how long it takes says nothing of a token."""
+        """Return the principal of the token. Comparing hashes leaks nothing about a token by its time."""
         scheme, _, token = headers.get("Authorization", "").partition(" ")
-        principal = self.people.get(digest(token))
+        principal = self.people.get(hash_token(token))
         if scheme.lower() != "bearer" or principal is None:
-            raise HTTPException(401, "this token belongs to nobody", headers={"WWW-Authenticate": "Bearer"})
+            raise HTTPException(401, "the token is unknown", headers={"WWW-Authenticate": "Bearer"})
         length = headers.get("Content-Length", "0")
         if not length.isascii() or not length.isdigit() or int(length[:20]) > LONGEST_BODY:
             raise TOO_LONG
         return principal
 
 
-def principal_of(request: Request) -> str:
-    """Whom the door let in."""
+def get_principal(request: Request) -> str:
+    """Return the principal that the door has admitted."""
     return request.state.principal
 
 
-Principal = Annotated[str, Depends(principal_of)]
+Principal = Annotated[str, Depends(get_principal)]
 Conversation = Annotated[str, Path(max_length=100)]
 
 
@@ -192,44 +199,44 @@ class Question(BaseModel):
     text: str = Field(min_length=1, max_length=20_000)
 
 
-async def answering(
+async def run_answer(
     question: Question, conversation: Conversation, principal: Principal, service: Shared
 ) -> AsyncIterator[Events]:
-    """The events of the run that answers. It ends with the request: when the client has gone, it is stopped."""
+    """Yield the events of the run that answers. The run stops when the client disconnects."""
     if principal in service.answering:
-        raise HTTPException(429, "your last question is being answered; wait for its end, or close its connection")
+        raise HTTPException(429, "your last question has no answer yet; wait for it, or close its connection")
     service.answering.add(principal)
     try:
         history = service.histories.get((principal, conversation), [])
         messages = [*history, *service.model.user(question.text)]
         context = ToolContext(principal=principal, session=conversation)
-        turns = service.limits.turns_of_an_answer
-        going = run(service.model, messages, service.runner, context=context, max_turns=turns)
+        turns = service.limits.turns_per_answer
+        model_run = run(service.model, messages, service.runner, context=context, max_turns=turns)
         events = Events()
-        # In a task of its own: FastAPI cancels what it streams again and again, also while calls that are stopped
-        # still clean up. So the run comes to its end, and its history says what became of each call.
-        following = asyncio.create_task(follow(going, events))
+        # A separate task, because FastAPI cancels the stream again and again, even while stopped calls clean up. The
+        # run ends in order, and its history has the outcome of each call.
+        follower = asyncio.create_task(follow(model_run, events))
         try:
             yield events
         finally:
-            going.cancel(now=True)
-            await following
-            service.histories[principal, conversation] = going.messages
+            model_run.cancel(now=True)
+            await follower
+            service.histories[principal, conversation] = model_run.messages
     finally:
         service.answering.discard(principal)
 
 
-async def follow(going: Run, events: Events) -> None:
+async def follow(model_run: Run, events: Events) -> None:
     """Put the events of a run into a queue, and the error that ended it."""
     try:
-        async for event in going:
+        async for event in model_run:
             events.put_nowait(event)
     except Exception as error:
         events.put_nowait(error)
 
 
-def told(event: LoopEvent | Exception) -> ServerSentEvent | None:
-    """What of a run's events the client hears: no arguments and no results, which may be long."""
+def to_server_event(event: LoopEvent | Exception) -> ServerSentEvent | None:
+    """Return an event for the client, without arguments and results, which may be long."""
     match event:
         case ModelText(text=text):
             return ServerSentEvent(event="text", data={"text": text})
@@ -239,7 +246,7 @@ def told(event: LoopEvent | Exception) -> ServerSentEvent | None:
             return ServerSentEvent(event="result", data={"id": call.id, "status": data["result"].status})
         case Finished(result=result):
             return ServerSentEvent(event="done", data={"status": result.status, "reason": result.reason})
-        case Exception() as error:  # the head of the response has been sent: an error can only be an event
+        case Exception() as error:  # the response has started, so an error has to be an event
             LOG.error("the model did not answer", exc_info=error)
             retry_after = getattr(error, "retry_after", None)  # of models.RateLimited and models.Overloaded
             data = {"reason": "the model did not answer", "retry_after": retry_after}
@@ -248,36 +255,36 @@ def told(event: LoopEvent | Exception) -> ServerSentEvent | None:
             return None
 
 
-async def answer(events: Annotated[Events, Depends(answering)]) -> AsyncIterator[ServerSentEvent]:
+async def answer(events: Annotated[Events, Depends(run_answer)]) -> AsyncIterator[ServerSentEvent]:
     """Answer a question, event by event."""
     event: LoopEvent | Exception | None = None
     while not isinstance(event, Finished | Exception):
         event = await events.get()
-        if (line := told(event)) is not None:
+        if (line := to_server_event(event)) is not None:
             yield line
 
 
 def create_app(model: models.Model, notes: Notes, people: Mapping[str, str], limits: Limits | None = None) -> FastAPI:
-    """The service. `people` has the principal of each token's `digest`."""
+    """Return the service. `people` has the principal of each token, by `hash_token(token)`."""
     limits = limits or Limits()
     runner = Runner(
         [list_notes, read_note, write_note],
         guards=[own_notes],
         inside=[
-            budget(calls=limits.calls_altogether, by="principal"),
-            rate(limits.calls_in_a_minute, seconds=60, by="principal"),
+            budget(calls=limits.calls_in_total, by="principal"),
+            rate(limits.calls_per_minute, seconds=60, by="principal"),
         ],
         per_principal=limits.calls_at_once,
-        timeout=limits.seconds_of_a_call,
+        timeout=limits.seconds_per_call,
         deps=notes,
     )
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with runner:  # when the server stops, what runs is waited for, and then cancelled
+        async with runner:  # when the server stops, it waits for running calls, then cancels them
             yield
 
-    app = FastAPI(title="Chat service", lifespan=lifespan, dependencies=[Depends(HTTPBearer())])  # the page says so
+    app = FastAPI(title="Chat service", lifespan=lifespan, dependencies=[Depends(HTTPBearer())])  # for the API page
     app.add_middleware(Door, people=people)
     app.state.service = Service(model, runner, limits)
     app.post("/conversations/{conversation}", response_class=EventSourceResponse)(answer)
@@ -286,9 +293,11 @@ def create_app(model: models.Model, notes: Notes, people: Mapping[str, str], lim
 
 def main() -> None:
     try:
-        people = {digest(token): principal for principal, token in json.loads(os.environ["TOKENS"]).items()}
+        people = {hash_token(token): principal for principal, token in json.loads(os.environ["TOKENS"]).items()}
     except (KeyError, ValueError, AttributeError):
-        raise SystemExit('TOKENS says who may ask: TOKENS=\'{"ada": "a-long-random-token"}\'') from None
+        raise SystemExit(
+            'TOKENS names the people and their tokens: TOKENS=\'{"ada": "a-long-random-token"}\''
+        ) from None
     try:
         model = models.Anthropic("claude-sonnet-5-5")
     except DefinitionError as error:  # the SDK or its key is missing

@@ -1,20 +1,26 @@
-"""5,000 tools and two MCP servers, of which a model is offered what fits into a budget of tokens, and finds the rest.
+"""5,000 tools and two MCP servers: a model is offered what fits a budget of tokens, and searches for the rest.
 
-    python examples/five_thousand_tools.py                                  # a written model shows the whole way
+    python examples/five_thousand_tools.py                                  # a scripted model shows all steps
     python examples/five_thousand_tools.py "Who owes us money in Lima?" --model anthropic:claude-sonnet-5-5
     ferrule select why "who owes us money in Lima?" --tools examples/five_thousand_tools.py
 
-It needs `pip install "ferrule[cli,mcp]"`, and for another model its SDK and its key in the environment.
+It needs `pip install "ferrule[cli,mcp]"`, and for a real model its SDK and its key in the environment. It prints the
+offer of each turn, the calls and their results:
 
-The catalogue: 8 operations on 30 kinds of things in 21 branches of a made-up company, the notes of its office
-(`notes_server.py`, a program that is started), and the day's exchange rates (a server in this process).
+    turn 1: offered are 14 of 5,045 tools, about 1,491 of 520,000 tokens
+      → notes__read_note {'name': 'payments'}
+      ← notes__read_note ok:
+          Who paid twice gets the second payment back.
+
+The catalogue has 8 operations on 30 kinds of things in 21 branches of an invented company, the notes of its office (the
+program `notes_server.py`), and the exchange rates of the day (a server in this process).
 
 - `by_budget` offers as many tools as there are tokens for: the notes, which are pinned, then what fits the task best.
 - `search_tools` finds all others. What it found can be called from the next turn on, and costs tokens of its own.
 - A call of what was not offered does not run: it is `not_found`, and the model is told to search.
-- Reading is free. A change is asked about at the terminal, unless `--yes TOOL` says so before, and nothing is deleted.
+- Reading is allowed. You are asked about changes, unless you add `--yes TOOL`. Nothing is deleted.
 
-What to change first: `operations`, which makes the catalogue, `servers`, and what `PINNED` always has to be there.
+What to change first: `make_operations`, which makes the catalogue, `connect_servers`, and `PINNED`.
 """
 
 from __future__ import annotations
@@ -135,8 +141,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "until": {"type": "string", "format": "date", "description": "The last day."},
 }
 
-Given = dict[str, Any]
-Records = dict[str, Given]
+Arguments = dict[str, Any]
+Records = dict[str, Arguments]
 RECORDS: defaultdict[tuple[str, str], Records] = defaultdict(dict)
 RECORDS["oslo", "payment"] = {
     "payment-1": {"customer": "Ada Berg", "amount": 12_000, "currency": "NOK", "due": "2026-11-02"},
@@ -146,43 +152,43 @@ RULES = """Who paid twice gets the second payment back.
 For more than 10,000 NOK, a case is opened for the auditors in Lyon, in EUR."""
 
 
-def record_of(records: Records, given: Given) -> Given:
-    if given["id"] not in records:
-        raise ToolError(f"there is no {given['id']!r}; there are {', '.join(records) or 'none'}")
-    return records[given["id"]]
+def get_record(records: Records, arguments: Arguments) -> Arguments:
+    if arguments["id"] not in records:
+        raise ToolError(f"there is no {arguments['id']!r}; there are {', '.join(records) or 'none'}")
+    return records[arguments["id"]]
 
 
-def matching(records: Records, given: Given) -> Records:
-    limit = given.pop("limit")
-    fitting = [(number, record) for number, record in records.items() if given.items() <= record.items()]
+def find(records: Records, arguments: Arguments) -> Records:
+    limit = arguments.pop("limit")
+    fitting = [(number, record) for number, record in records.items() if arguments.items() <= record.items()]
     return dict(fitting[:limit])
 
 
-def create(records: Records, given: Given) -> str:
+def create(records: Records, arguments: Arguments) -> str:
     number = f"new-{len(records) + 1}"
-    records[number] = given
+    records[number] = arguments
     return f"{number} was created"
 
 
-def change(records: Records, given: Given) -> str:
-    record_of(records, given).update({key: value for key, value in given.items() if key != "id"})
-    return f"{given['id']} was changed"
+def change(records: Records, arguments: Arguments) -> str:
+    get_record(records, arguments).update({key: value for key, value in arguments.items() if key != "id"})
+    return f"{arguments['id']} was changed"
 
 
-def delete(records: Records, given: Given) -> str:
-    record_of(records, given)
-    del records[given["id"]]
-    return f"{given['id']} is gone"
+def delete(records: Records, arguments: Arguments) -> str:
+    get_record(records, arguments)
+    del records[arguments["id"]]
+    return f"{arguments['id']} is gone"
 
 
 class Verb(NamedTuple):
     """One kind of operation."""
 
     sentence: str
-    """Its description, with gaps for the thing, what that is, and the place."""
-    does: Callable[[Records, Given], Any]
+    """Its description, with gaps for the thing, its meaning, and the place."""
+    does: Callable[[Records, Arguments], Any]
     takes: tuple[str, ...] = ()
-    """Parameters besides the fields."""
+    """Parameters in addition to the fields."""
     fields: bool = False
     """Whether it takes the fields of the thing."""
     needs: tuple[str, ...] = ("id",)
@@ -192,8 +198,8 @@ class Verb(NamedTuple):
 
 PERIOD = ("since", "until")
 VERBS = {
-    "find": Verb("Find or list {thing}s of {place}: {what}.", matching, ("limit",), fields=True, needs=()),
-    "read": Verb("Show all that is known of one {thing} of {place}: {what}.", record_of, ("id",)),
+    "find": Verb("Find or list {thing}s of {place}: {what}.", find, ("limit",), fields=True, needs=()),
+    "read": Verb("Show all that is known of one {thing} of {place}: {what}.", get_record, ("id",)),
     "count": Verb("Say how many {thing}s there are in {place}: {what}.", lambda records, _: len(records), needs=()),
     "history": Verb("Show who changed a {thing} of {place}, and when: {what}.", lambda *_: [], ("id",)),
     "export": Verb(
@@ -216,8 +222,8 @@ COMMON: dict[str, dict[str, Any]] = {
 }
 
 
-def operation(place: str, thing: str, name: str) -> Tool:
-    """One tool of the company: `oslo_refund_create` and the like."""
+def make_operation(place: str, thing: str, name: str) -> Tool:
+    """Return one tool of the company, such as `oslo_refund_create`."""
     verb, (what, fields) = VERBS[name], THINGS[thing]
     own = fields.split()
     parameters = dict.fromkeys([*verb.takes, *(own if verb.fields else ())])
@@ -237,21 +243,21 @@ def operation(place: str, thing: str, name: str) -> Tool:
     )
 
 
-def operations() -> Iterator[Tool]:
-    """All of them: 21 × 30 × 8."""
+def make_operations() -> Iterator[Tool]:
+    """Yield all tools: 21 × 30 × 8."""
     for place in PLACES:
         for thing in THINGS:
             for verb in VERBS:
-                yield operation(place, thing, verb)
+                yield make_operation(place, thing, verb)
 
 
-def rates() -> Server[Any]:
-    """A small MCP server in this process: what one currency is worth in another."""
+def make_rates_server() -> Server[Any]:
+    """Return a small MCP server in this process, which converts currencies."""
     in_euros = {"EUR": 1.0, "NOK": 0.085, "USD": 0.86, "INR": 0.0097, "PEN": 0.25}
     parameters = {
         "amount": {"type": "number"},
-        "source": {"type": "string", "enum": [*in_euros], "description": "The currency that it is in."},
-        "target": {"type": "string", "enum": [*in_euros], "description": "The currency that is wanted."},
+        "source": {"type": "string", "enum": [*in_euros], "description": "The currency of the amount."},
+        "target": {"type": "string", "enum": [*in_euros], "description": "The currency of the result."},
     }
     convert = types.Tool(
         name="convert",
@@ -264,34 +270,34 @@ def rates() -> Server[Any]:
         return types.ListToolsResult(tools=[convert])
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        given = params.arguments or {}
-        worth = given["amount"] * in_euros[given["source"]] / in_euros[given["target"]]
-        return types.CallToolResult(content=[types.TextContent(text=f"{worth:.2f} {given['target']}")])
+        arguments = params.arguments or {}
+        worth = arguments["amount"] * in_euros[arguments["source"]] / in_euros[arguments["target"]]
+        return types.CallToolResult(content=[types.TextContent(text=f"{worth:.2f} {arguments['target']}")])
 
     return Server("rates", on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-def servers(notes: Path) -> mcp.Servers:
+def connect_servers(notes: Path) -> mcp.Servers:
     """Both MCP servers; they are this company's own, so what they say of their tools is believed."""
-    # A program gets few variables: PYTHONPATH is for a Ferrule that is not installed.
+    # A server gets few variables. PYTHONPATH is for a Ferrule that is not installed.
     env = {"NOTES": str(notes), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     command = ["-P", "-m", "ferrule", "serve", str(Path(__file__).with_name("notes_server.py"))]
     office = mcp.Stdio(sys.executable, command, env=env, name="notes")
-    return mcp.connect(office, mcp.Memory(rates(), name="rates"), trusted=True, required=True)
+    return mcp.connect(office, mcp.Memory(make_rates_server(), name="rates"), trusted=True, required=True)
 
 
 def nothing_is_deleted(call: ToolCall, context: ToolContext) -> Decision | None:
-    """The guard for what cannot be taken back."""
+    """Deny all deletions."""
     if call.name.endswith("_delete"):
         return deny("nothing is deleted here; change its state to done")
     return None
 
 
-runner = Runner(operations(), guards=[nothing_is_deleted, ask_before_changes], timeout=30)
+runner = Runner(make_operations(), guards=[nothing_is_deleted, ask_before_changes], timeout=30)
 
 
-def approved_by(yes: Collection[str]) -> Any:
-    """An approver that runs the tools in `yes` without asking, and asks at the terminal about all others."""
+def make_approver(yes: Collection[str]) -> Any:
+    """Return an approver that approves the tools in `yes`, and asks at the terminal about all others."""
     ask_at_the_terminal = console()
 
     async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
@@ -300,34 +306,36 @@ def approved_by(yes: Collection[str]) -> Any:
     return approve
 
 
-def everything(of_servers: Iterable[Tool], yes: Collection[str] = (), ranker: Ranker | None = None) -> Runner:
-    """The company's operations, what the servers offer, and one tool that searches all of it."""
-    catalogue = Toolset([*runner.tools, *of_servers])
-    return runner.replace(tools=[*catalogue, search_tool(catalogue, ranker)], approve=approved_by(yes))
+def make_company_runner(
+    server_tools: Iterable[Tool], yes: Collection[str] = (), ranker: Ranker | None = None
+) -> Runner:
+    """Return a runner with all operations, the tools of the servers, and a tool that searches them."""
+    catalogue = Toolset([*runner.tools, *server_tools])
+    return runner.replace(tools=[*catalogue, search_tool(catalogue, ranker)], approve=make_approver(yes))
 
 
-def summary(offered: Collection[Tool], every: Collection[Tool]) -> str:
+def summarize_offer(offered: Collection[Tool], every: Collection[Tool]) -> str:
     cost, whole = sum(map(definition_tokens, offered)), sum(map(definition_tokens, every))
     return f"{len(offered)} of {len(every):,} tools, about {cost:,} of {whole:,} tokens"
 
 
-def short(text: str) -> str:
+def shorten(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"
 
 
-def lines_of(event: Event) -> Iterator[str]:
-    """What is shown of a call: its arguments, and what it came to."""
+def format_event(event: Event) -> Iterator[str]:
+    """Yield the lines about a call: its arguments and its result."""
     if event.kind == "tool:pre":
-        yield f"  → {event.call.name} {short(str(event.data['input']))}"
+        yield f"  → {event.call.name} {shorten(str(event.data['input']))}"
     elif event.kind in ("tool:post", "tool:error"):
         result = event.data["result"]
         yield f"  ← {event.call.name} {result.status}:"
-        yield from (f"      {short(line)}" for line in result.text.splitlines())
+        yield from (f"      {shorten(line)}" for line in result.text.splitlines())
 
 
 def say(text: str) -> None:
-    """Print what models, tools and servers say, without what could move a terminal's cursor or hide a question."""
+    """Print text of models, tools and servers without characters that affect a terminal."""
     print(printable(text), flush=True)
 
 
@@ -339,23 +347,23 @@ async def work(
     yes: Collection[str] = (),
     show: Callable[[str], object] = say,
 ) -> LoopResult:
-    """Do the task, and show which tools are offered, each call, and what it came to."""
-    ranker = keyword(100)  # one for both, so that there is one index
+    """Do the task, and show the offered tools, each call and its result."""
+    ranker = keyword(100)  # shared, so that there is one index
     selector = by_budget(budget, chain(pinned(*PINNED), ranker))
-    async with servers(notes) as of_servers, everything(of_servers, yes, ranker) as company, model:
+    async with connect_servers(notes) as server_tools, make_company_runner(server_tools, yes, ranker) as company, model:
         offered: list[str] = []
-        async with run(model, model.user(task), company, selector=selector) as going:
-            async for event in going:
+        async with run(model, model.user(task), company, selector=selector) as task_run:
+            async for event in task_run:
                 if isinstance(event, TurnStarted):
                     new = [name for name in event.offered if name not in offered]
                     offered += new
-                    here = summary([company.tools.get(name) for name in offered], company.tools)
+                    here = summarize_offer([company.tools.get(name) for name in offered], company.tools)
                     show(f"\nturn {event.number}: offered are {here}")
                     show(f"  {'new' if event.number > 1 else 'these'}: {', '.join(new)}" if new else "  the same")
                 elif isinstance(event, Event):
-                    for line in lines_of(event):
+                    for line in format_event(event):
                         show(line)
-    return going.result
+    return task_run.result
 
 
 TASK = (
@@ -363,15 +371,15 @@ TASK = (
 )
 
 
-def what_it_came_to(messages: list[Any]) -> str:
+def summarize_calls(messages: list[Any]) -> str:
     return "\n".join(["The last calls came to:", *(m["content"] for m in messages[-2:] if m["role"] == "tool")])
 
 
 REFUND = {"customer": "Ada Berg", "payment": "payment-2", "amount": 12_000, "currency": "NOK", "reason": "Paid twice."}
 CASE = {"amount": 1_020, "currency": "EUR", "reason": "A large payment came in twice in Oslo."}
-STEPS: list[Any] = [  # what the written model says and calls, turn by turn
+STEPS: list[Any] = [  # the turns of the scripted model
     [("notes__read_note", {"name": "payments"}), ("oslo_payment_find", {"customer": "Ada Berg"})],
-    ("It is so. I guess a name for the case that the rules want.", [("lyon_audit_create", CASE)]),
+    ("So it is. I guess the name of the tool for the case.", [("lyon_audit_create", CASE)]),
     (
         "It may be there, but it was not offered: I have to search for it, and for two tools more.",
         [
@@ -382,12 +390,12 @@ STEPS: list[Any] = [  # what the written model says and calls, turn by turn
     ),
     [("rates__convert", {"amount": 12_000, "source": "NOK", "target": "EUR"})],
     [("oslo_refund_create", REFUND), ("lyon_audit_create", CASE)],
-    what_it_came_to,
+    summarize_calls,
 ]
 
 
-def model_named(text: str) -> Any:
-    """`anthropic:claude-sonnet-5-5`, `ollama:qwen3`, …; `scripted:FILE` is a model that says the list `steps` of it."""
+def parse_model(text: str) -> Any:
+    """Return the model of `anthropic:claude-sonnet-5-5`, or one that follows the list `steps` of `scripted:FILE`."""
     try:
         if text.startswith("scripted:"):
             return models.Scripted(runpy.run_path(text.removeprefix("scripted:"))["steps"])
@@ -398,21 +406,23 @@ def model_named(text: str) -> Any:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Work with 5,000 tools within a budget of tokens.")
-    parser.add_argument("task", nargs="?", help="for a model; the written one has its own")
+    parser.add_argument("task", nargs="?", help="a task for a real model")
+    parser.add_argument("--model", type=parse_model, metavar="PROVIDER:NAME", help="default: a scripted model")
     parser.add_argument(
-        "--model", type=model_named, metavar="PROVIDER:NAME", help="left out: one whose turns are written"
+        "--budget", type=int, default=BUDGET, metavar="TOKENS", help="most tokens for the tools of the first turn"
     )
-    parser.add_argument("--budget", type=int, default=BUDGET, metavar="TOKENS", help="for the tools of the first turn")
-    parser.add_argument("--yes", action="append", default=[], metavar="TOOL", help="not asked about; may be repeated")
-    given = parser.parse_args()
-    if (given.task is None) != (given.model is None):
-        parser.error("a task and a --model go together; without both, a written model does a task of its own")
-    task, model = given.task or TASK, given.model or models.Scripted(STEPS)
-    say(f"task: {task}" if given.model else f"task: {task}\nThe model is written in advance; the tools are real.")
+    parser.add_argument(
+        "--yes", action="append", default=[], metavar="TOOL", help="approve without asking; may be repeated"
+    )
+    arguments = parser.parse_args()
+    if (arguments.task is None) != (arguments.model is None):
+        parser.error("write both a task and --model, or neither for the scripted model")
+    task, model = arguments.task or TASK, arguments.model or models.Scripted(STEPS)
+    say(f"task: {task}" if arguments.model else f"task: {task}\nThe model is scripted; the tools are real.")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "payments.md").write_text(RULES, encoding="utf-8")
         try:
-            result = asyncio.run(work(model, task, Path(folder), given.budget, given.yes))
+            result = asyncio.run(work(model, task, Path(folder), arguments.budget, arguments.yes))
         except (DefinitionError, mcp.ServersDownError) as error:
             raise SystemExit(printable(f"five_thousand_tools: {error}")) from None
         except models.ModelError as error:

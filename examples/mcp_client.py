@@ -1,10 +1,15 @@
-"""Lists what an MCP server offers, and calls each tool once with arguments made from its schema.
+"""Lists the tools of an MCP server, and calls each once with arguments made from its schema.
 
     python examples/mcp_client.py http://127.0.0.1:8000/mcp
 
-The calls may come from outside, as JSON in MCP_CONFORMANCE_CONTEXT: {"toolCalls": [{"name": …, "arguments": …}]}.
+It prints each call and its result:
 
-To change first: `arguments_for`, which makes up what a model would say, and `answer`, which stands for a person.
+    read_note {'name': 'example'}
+      failed: there is no note 'example'; list_notes shows the names
+
+MCP_CONFORMANCE_CONTEXT may name other calls, as JSON: {"toolCalls": [{"name": …, "arguments": …}]}.
+
+What to change first: `make_arguments`, which stands in for a model, and `answer`, which stands in for a person.
 """
 
 from __future__ import annotations
@@ -31,8 +36,8 @@ EXAMPLES: dict[str, Any] = {
 }
 
 
-def made_up(schema: Mapping[str, Any]) -> Any:
-    """A value that fits a simple schema."""
+def make_value(schema: Mapping[str, Any]) -> Any:
+    """Return a value that fits a simple schema."""
     for key in ("const", "default"):
         if key in schema:
             return schema[key]
@@ -40,38 +45,38 @@ def made_up(schema: Mapping[str, Any]) -> Any:
         return schema["enum"][0]
     for key in ("anyOf", "oneOf", "allOf"):
         if schema.get(key):
-            return made_up(schema[key][0])
+            return make_value(schema[key][0])
     kind = schema.get("type", "string")
     kind = kind[0] if isinstance(kind, list | tuple) else kind
     if kind == "object":
-        wanted = schema.get("required", ())
-        return {name: made_up(node) for name, node in schema.get("properties", {}).items() if name in wanted}
+        required = schema.get("required", ())
+        return {name: make_value(node) for name, node in schema.get("properties", {}).items() if name in required}
     if kind in ("integer", "number") and "minimum" in schema:
         return schema["minimum"]
     return EXAMPLES.get(kind)
 
 
-def arguments_for(tool: Tool, toolset: Toolset) -> dict[str, Any]:
-    """All parameters, the optional ones too; for one that wants a schema, that of the first tool."""
-    made = {name: made_up(node) for name, node in tool.input_schema.get("properties", {}).items()}
-    if "schema" in made:
-        made["schema"] = copy.deepcopy(next(iter(toolset)).input_schema)
-    return made
+def make_arguments(tool: Tool, toolset: Toolset) -> dict[str, Any]:
+    """Return values for all parameters. A parameter named `schema` gets the schema of the first tool."""
+    arguments = {name: make_value(node) for name, node in tool.input_schema.get("properties", {}).items()}
+    if "schema" in arguments:
+        arguments["schema"] = copy.deepcopy(next(iter(toolset)).input_schema)
+    return arguments
 
 
 def say(text: str) -> None:
-    """Print what models, tools and servers say, without what could move a terminal's cursor or hide a question."""
+    """Print text of models, tools and servers without characters that affect a terminal."""
     print(printable(text), flush=True)
 
 
 def answer(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-    """What a person would say: yes, and in a form what it has for defaults."""
+    """Answer yes, and fill in a form with its defaults."""
     say(f"  asked: {decision.reason}")
     if decision.schema is None:
         return allow()
-    wanted = decision.schema.get("required", ())
+    required = decision.schema.get("required", ())
     properties = decision.schema.get("properties", {})
-    return allow({name: made_up(node) for name, node in properties.items() if "default" in node or name in wanted})
+    return allow({name: make_value(node) for name, node in properties.items() if "default" in node or name in required})
 
 
 def show(event: Event) -> None:
@@ -79,12 +84,12 @@ def show(event: Event) -> None:
         say(f"  {event.data['done']} of {event.data['total']} {event.data['message']}")
 
 
-def calls_for(toolset: Toolset) -> list[tuple[str, dict[str, Any]]]:
-    """What is called, with what: what the environment says, or each tool once."""
-    said = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}")).get("toolCalls")
-    if said is not None:
-        return [(call["name"], call["arguments"]) for call in said]
-    return [(tool.name, arguments_for(tool, toolset)) for tool in toolset]
+def list_calls(toolset: Toolset) -> list[tuple[str, dict[str, Any]]]:
+    """Return the calls that the environment names, or one call of each tool."""
+    calls = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}")).get("toolCalls")
+    if calls is not None:
+        return [(call["name"], call["arguments"]) for call in calls]
+    return [(tool.name, make_arguments(tool, toolset)) for tool in toolset]
 
 
 async def main(server: str) -> int:
@@ -95,7 +100,7 @@ async def main(server: str) -> int:
         for left_out in servers.left_out:
             say(str(left_out))
         runner = Runner(toolset, approve=answer, observers=[show], timeout=30)
-        for name, arguments in calls_for(toolset):
+        for name, arguments in list_calls(toolset):
             say(f"{name} {arguments}")
             result = await runner.run(name, arguments)
             say(f"  {result.status}: {result.text[:500]}")

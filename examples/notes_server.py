@@ -1,12 +1,12 @@
-"""Notes in a folder, for any client of MCP: reading is free, changes are asked about, and nothing leaves the folder.
+"""Serve the notes in a folder to MCP clients: reading is allowed, changes are asked about, other folders are closed.
 
     ferrule serve examples/notes_server.py                  # over standard input and output
     ferrule serve examples/notes_server.py --http 8000      # at http://127.0.0.1:8000/mcp
-    ferrule serve examples/notes_server.py --install        # what to write into the configuration of a desktop client
+    ferrule serve examples/notes_server.py --install        # print the configuration for desktop clients
 
-The notes are in `notes/` below the working directory, or where NOTES says.
+The notes are in `notes/` in the working directory, or in the folder that NOTES names.
 
-To change first: the tools, and `runner` at the end, whose guards judge each call of every client.
+What to change first: the tools, and the guards of `runner`, which judge every call.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ferrule.security.paths import open_inside
 NOTES = Path(os.environ.get("NOTES", "notes"))
 
 
-def text_of(name: str) -> str:
+def read_text(name: str) -> str:
     try:
         with open_inside(NOTES, f"{name}.md", "r") as file:
             return file.read()
     except FileNotFoundError:
-        raise ToolError(f"there is no note {name!r}; list_notes says which there are") from None
+        raise ToolError(f"there is no note {name!r}; list_notes shows the names") from None
 
 
 @tool(read_only=True)
@@ -42,25 +42,25 @@ def read_note(name: str) -> str:
     Args:
         name: Its name, without ".md".
     """
-    return text_of(name)
+    return read_text(name)
 
 
-def change(arguments: dict[str, str]) -> Diff:
-    """What a person is shown before a note is written."""
+def preview_change(arguments: dict[str, str]) -> Diff:
+    """Return the change that a person sees before a note is written."""
     try:
-        before = text_of(arguments["name"])
+        before = read_text(arguments["name"])
     except ToolError:
         before = ""
     return Diff(before, arguments["text"], arguments["name"])
 
 
-@tool(preview=change)
+@tool(preview=preview_change)
 def write_note(name: str, text: str) -> str:
-    """Write a note, over one that has the same name.
+    """Write a note. It replaces a note with the same name.
 
     Args:
         name: Its name, without ".md".
-        text: The whole of it.
+        text: The whole note.
     """
     NOTES.mkdir(exist_ok=True)
     with open_inside(NOTES, f"{name}.md", "w") as file:

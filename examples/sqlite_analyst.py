@@ -4,21 +4,26 @@ Start it with the SDK of your model (`pip install "ferrule[anthropic]"`) and its
 
     python examples/sqlite_analyst.py sales.db "Which month was best?" "And why?" --model anthropic:claude-sonnet-5-5
 
-Each question is asked in the same conversation. Nobody has to be asked, because there is nothing to decide:
+All questions belong to one conversation. You see each query and each answer:
 
-- The file is opened read-only, and SQLite asks `may` about each part of a statement: what is not reading is refused.
-- A query runs in a process that is killed after `SECONDS`, whatever it is at. It shows `ROWS` rows of at most
-  `COLUMNS`, makes no value larger than `LARGEST` bytes, and SQLite holds no more than `MEMORY` bytes for it.
-- What is in the database may be anybody's words: it is marked as data (`untrusted`) where the model reads it.
+    → query {'sql': 'SELECT month, sum(amount) FROM sales GROUP BY month ORDER BY 2 DESC LIMIT 1'}
+    March was best, with sales of 1,240. I added up the amounts of each month.
 
-The tools are in `sqlite_tools.py`, which the processes import. Each call has a connection of its own that is made, used
-and closed there. That is why queries of one turn can run side by side.
+No approval is needed, because the tools can only read:
+
+- The file is opened read-only, and `authorize` refuses every part of a statement that does not read.
+- Each query runs in a process that is killed after `SECONDS`. It returns at most `ROWS` rows and `COLUMNS` columns,
+  makes no value larger than `LARGEST` bytes, and uses at most `MEMORY` bytes.
+- The texts in the database may come from anybody, so `untrusted` marks them as data for the model.
+
+The tools are in `sqlite_tools.py`, which the processes import. Each call opens its own connection, so queries of one
+turn can run at the same time.
 
 What to change first:
 
-- `READABLE` in `sqlite_tools.py`: the tables that may be read, if not all of them.
-- `TASK`: what the model has to know of your data: units, what a status means, when a year begins.
-- `ask`: answer in a chat or on a page instead of on the terminal.
+- `READABLE` in `sqlite_tools.py`: the tables that may be read.
+- `TASK`: facts about your data, such as units, the meaning of a status, or the start of a year.
+- `ask`: answer in a chat or on a page instead of at the terminal.
 """
 
 from __future__ import annotations
@@ -44,18 +49,18 @@ The question: {question}"""
 
 
 def analyst(database: Path) -> Runner:
-    """The tools over one database. There is no guard: both tools read, and can do nothing else."""
-    tools = [one.replace(context={"database": str(database)}) for one in (schema, query)]
+    """Return the runner for one database. It needs no guard, because both tools can only read."""
+    tools = [tool.replace(context={"database": str(database)}) for tool in (schema, query)]
     return Runner(tools, around=[untrusted, limit_output(16_000)], concurrency=4)
 
 
 def say(text: str) -> None:
-    """Print what models, tools and servers say, without what could move a terminal's cursor or hide a question."""
+    """Print text of models, tools and servers without characters that affect a terminal."""
     print(printable(text), flush=True)
 
 
 async def ask(model: Any, questions: Sequence[str], database: Path, show: Callable[[str], object] = say) -> list[str]:
-    """The answers to questions that are asked one after the other, in one conversation."""
+    """Ask the questions in one conversation, and return the answers."""
     answers: list[str] = []
     messages: list[Any] = []
     state: Any = None
@@ -73,8 +78,8 @@ async def ask(model: Any, questions: Sequence[str], database: Path, show: Callab
     return answers
 
 
-def model_named(text: str) -> Any:
-    """`anthropic:claude-sonnet-5-5`, `ollama:qwen3`, …; `scripted:FILE` is a model that says the list `steps` of it."""
+def parse_model(text: str) -> Any:
+    """Return the model of `anthropic:claude-sonnet-5-5`, or one that follows the list `steps` of `scripted:FILE`."""
     try:
         if text.startswith("scripted:"):
             return models.Scripted(runpy.run_path(text.removeprefix("scripted:"))["steps"])
@@ -83,24 +88,24 @@ def model_named(text: str) -> Any:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def database_named(text: str) -> Path:
-    """A database that is there: SQLite would say so only when the model asks for something."""
+def parse_database(text: str) -> Path:
+    """Return the path of an existing database. SQLite itself would report an error only at the first query."""
     if not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f"{text!r} is no file")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a file")
     with Path(text).open("rb") as file:
         if file.read(16) not in (b"SQLite format 3\0", b""):  # https://sqlite.org/fileformat.html; empty is no tables
-            raise argparse.ArgumentTypeError(f"{text!r} is no SQLite database")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a SQLite database")
     return Path(text)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Ask a model about a SQLite database.")
-    parser.add_argument("database", type=database_named)
+    parser.add_argument("database", type=parse_database)
     parser.add_argument("questions", nargs="+", metavar="question")
-    parser.add_argument("--model", type=model_named, default="anthropic:claude-sonnet-5-5", metavar="PROVIDER:NAME")
-    given = parser.parse_args()
+    parser.add_argument("--model", type=parse_model, default="anthropic:claude-sonnet-5-5", metavar="PROVIDER:NAME")
+    options = parser.parse_args()
     try:
-        asyncio.run(ask(given.model, given.questions, given.database))
+        asyncio.run(ask(options.model, options.questions, options.database))
     except models.ModelError as error:
         raise SystemExit(printable(f"The model's API: {error}")) from None
     except KeyboardInterrupt:

@@ -1,8 +1,8 @@
-"""The tools of `sqlite_analyst.py`: the schema of a SQLite database, and one SELECT of it.
+"""The tools of `sqlite_analyst.py`: show the schema of a SQLite database, and run one SELECT.
 
-They run in worker processes of Ferrule's, which are killed at the deadline. Nothing else ends every query: SQLite looks
-at a clock between the steps of a query alone, and one step may compare a long text with another for minutes. A worker
-imports the module of its tool and never runs the script, so the tools are in a file of their own.
+They run in worker processes of Ferrule, which are killed at the deadline. Nothing else ends every query: SQLite checks
+a clock only between the steps of a query, and one step may compare long texts for minutes. A worker imports the module
+of its tool and never the script, so the tools need their own file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from ferrule import CONTEXT, ToolError, tool
 
 READABLE: Collection[str] | None = None
-"""The tables and views that may be read, those that a view reads too; all of them where it is None."""
+"""The tables and views that may be read, including those inside a view. None allows all."""
 SECONDS = 10.0
 ROWS = 200
 COLUMNS = 100
@@ -31,7 +31,7 @@ Cell = str | int | float | None
 
 @dataclass
 class Table:
-    """What a query gave."""
+    """The result of a query."""
 
     columns: list[str]
     rows: list[list[Cell]]
@@ -39,10 +39,10 @@ class Table:
     """Whether these are all rows."""
 
 
-def may(action: int, first: str | None, second: str | None, database: str | None, inside: str | None) -> int:
-    """SQLite's question about each part of a statement: reading is allowed, and nothing else."""
+def authorize(action: int, first: str | None, second: str | None, database: str | None, inside: str | None) -> int:
+    """Answer SQLite's question about each part of a statement: allow reading, deny everything else."""
     if action == sqlite3.SQLITE_READ:
-        # `inside` is the view that reads, or a name that WITH gave, which may be that of a view: it decides nothing.
+        # `inside` is a view or a name of WITH, which may imitate a view, so it decides nothing.
         return sqlite3.SQLITE_OK if is_readable(first) else sqlite3.SQLITE_DENY
     if action == sqlite3.SQLITE_FUNCTION:
         return sqlite3.SQLITE_DENY if second == "load_extension" else sqlite3.SQLITE_OK
@@ -54,20 +54,20 @@ def is_readable(name: str | None) -> bool:
 
 
 @contextmanager
-def opened() -> Iterator[sqlite3.Connection]:
-    """A connection for one call, of a process of that call alone: read-only, with bounds for what it holds at once."""
+def open_database() -> Iterator[sqlite3.Connection]:
+    """Yield a read-only connection with limits, for one call in its own process."""
     file = f"{Path(CONTEXT.get()['database']).absolute().as_uri()}?mode=ro"
     with closing(sqlite3.connect(file, uri=True, timeout=SECONDS / 2)) as connection:
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
-        connection.execute(f"PRAGMA hard_heap_limit = {MEMORY}")  # of all connections of a process, which is its own
-        connection.execute("PRAGMA temp_store = MEMORY")  # what is sorted counts too, and fills no disk
+        connection.execute(f"PRAGMA hard_heap_limit = {MEMORY}")  # for the whole process, which serves one call
+        connection.execute("PRAGMA temp_store = MEMORY")  # sorting uses this memory too, and no disk
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST)
         connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, COLUMNS)
         yield connection
 
 
-def cell(value: Any) -> Cell:
-    """A value as the model reads it."""
+def to_cell(value: Any) -> Cell:
+    """Return a value as the model reads it."""
     if isinstance(value, bytes):
         return f"[{len(value)} bytes]"
     if isinstance(value, str) and len(value) > LONGEST_CELL:
@@ -77,8 +77,8 @@ def cell(value: Any) -> Cell:
 
 @tool(read_only=True, idempotent=True, open_world=False, isolation="process", timeout=SECONDS)
 def schema() -> list[str]:
-    """Show the tables and views, as the statements that made them."""
-    with opened() as connection:
+    """Show the tables and views, as the statements that created them."""
+    with open_database() as connection:
         rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name")
         return [sql for name, sql in rows if sql and is_readable(name)]
 
@@ -90,14 +90,16 @@ def query(sql: str) -> Table:
     Args:
         sql: One statement in SQLite's dialect. Aggregate and sort in it, rather than read many rows.
     """
-    with opened() as connection:
-        connection.set_authorizer(may)
+    with open_database() as connection:
+        connection.set_authorizer(authorize)
         try:
             cursor = connection.execute(sql)
-            rows = [list(map(cell, row)) for row in islice(cursor, ROWS + 1)]  # each is cut before the next is read
+            rows = [
+                list(map(to_cell, row)) for row in islice(cursor, ROWS + 1)
+            ]  # shorten each row before the next is read
         except MemoryError:
-            raise ToolError(f"it needs more than {MEMORY:,} bytes of memory: narrow it") from None
+            raise ToolError(f"the query needs more than {MEMORY:,} bytes of memory: narrow it") from None
         except (sqlite3.Error, sqlite3.Warning) as error:
-            raise ToolError(f"SQLite says: {error}. Only one SELECT of what the schema shows runs here") from None
+            raise ToolError(f"SQLite says: {error}. Only one SELECT over the tables of the schema runs here") from None
         columns = [column[0] for column in cursor.description or ()]
     return Table(columns, rows[:ROWS], complete=len(rows) <= ROWS)

@@ -42,7 +42,7 @@ def names() -> list[str]:
     return sorted(pins.stem for folder in FOLDERS for pins in (folder / "pins").glob("*.txt"))
 
 
-def pins_of(name: str) -> Path:
+def find_pins(name: str) -> Path:
     """The file that names the distributions of an environment."""
     return next(file for folder in FOLDERS if (file := folder / "pins" / f"{name}.txt").exists())
 
@@ -59,12 +59,12 @@ def python_for(pins: str) -> str:
         return sys.executable
     managed = sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3")))
     for candidate in [*(f"python3.{minor}" for minor in range(20, least - 1, -1)), *managed]:
-        if (path := shutil.which(candidate)) and minor_of(path) >= least:
+        if (path := shutil.which(candidate)) and python_minor(path) >= least:
             return path
     raise LookupError(f"it needs Python 3.{least}, and there is none on the PATH")
 
 
-def minor_of(python: str) -> int:
+def python_minor(python: str) -> int:
     """The 12 of Python 3.12; 0 of what does not run."""
     done = subprocess.run([python, "-c", _VERSION], capture_output=True, text=True, timeout=60)
     return int(done.stdout.split(".")[1]) if done.returncode == 0 else 0
@@ -76,14 +76,14 @@ def environment(name: str) -> Path:
     Raises:
         LookupError: where it cannot be made, and why.
     """
-    pins = pins_of(name)
+    pins = find_pins(name)
     text = pins.read_text(encoding="utf-8")
     python = python_for(text)
-    folder = BUILT / f"{name}-3.{minor_of(python)}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    folder = BUILT / f"{name}-3.{python_minor(python)}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     inside = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     if not (folder / "complete").exists():
         print(f"Installing {name} into {folder.relative_to(ROOT)} …", file=sys.stderr)
-        for older in BUILT.glob(f"{name}-3.{minor_of(python)}-*"):
+        for older in BUILT.glob(f"{name}-3.{python_minor(python)}-*"):
             shutil.rmtree(older)
         pip = [sys.executable, "-m", "pip", "--python", str(inside), "install", "-qq", "--no-deps", "-r", str(pins)]
         problem = run([python, "-m", "venv", "--without-pip", str(folder)]) or run(pip)
@@ -93,7 +93,7 @@ def environment(name: str) -> Path:
     return inside
 
 
-def tests_of(name: str, options: list[str]) -> int:
+def run_tests(name: str, options: list[str]) -> int:
     """The exit code of pytest in one environment."""
     try:
         python = environment(name)
@@ -102,7 +102,7 @@ def tests_of(name: str, options: list[str]) -> int:
         return int(required())
     inside = {"FERRULE_FRAMEWORK": name, "PYTHONPATH": PYTHONPATH, "PYTHONDONTWRITEBYTECODE": "1"}
     inside["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # amplifier-core's plugin imports what it does not require
-    folder = pins_of(name).parent.parent
+    folder = find_pins(name).parent.parent
     common = ["given", "imports", "pages", *(["traced"] if name in TRACED else [])]
     tests = [str(folder / f"test_{tested}.py") for tested in (name, *common)]
     if folder != FRAMEWORKS:
@@ -117,7 +117,7 @@ def main() -> int:
     given = sys.argv[1:]
     chosen = [name for name in given if name in names()]
     options = [word for word in given if word not in names()]
-    return max([tests_of(name, options) for name in chosen or names()], default=0)
+    return max([run_tests(name, options) for name in chosen or names()], default=0)
 
 
 if __name__ == "__main__":

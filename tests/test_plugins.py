@@ -214,12 +214,12 @@ def test_the_command_says_what_is_wrong_with_those_that_it_is_to_load(
         for words in ("has no attribute 'gone'", "7 is none of the guards", "7 is none of the selectors"):
             assert words in text
         code, text = listed(capsys, "hous")
-        assert code == 2 and "no package offers 'hous'" in text and "hours" in text
+        assert code == 2 and "there is no plug-in 'hous'" in text and "hours" in text
 
 
 def test_without_any_the_command_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("ferrule.security.import_path.IMPORT_PATH", ())
-    assert listed(capsys)[0] == 0 and "there are no plug-ins" in listed(capsys)[1]
+    assert listed(capsys)[0] == 0 and "There are no plug-ins" in listed(capsys)[1]
     assert listed(capsys, "x")[0] == 2
 
 

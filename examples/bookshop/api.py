@@ -1,4 +1,4 @@
-"""The bookshop's API, as somebody else runs it: what `server.py` beside it calls.
+"""The API of a bookshop, which `server.py` calls. In real life somebody else runs it.
 
 BOOKSHOP_KEY=secret python examples/bookshop/api.py 8001
 """
@@ -24,47 +24,47 @@ BOOKS: list[dict[str, Any]] = [
 
 
 def app(key: str) -> Starlette:
-    """The API, for who has the key."""
+    """Return the API. Every request needs the key."""
     orders: dict[str, dict[str, Any]] = {}
     numbers = itertools.count(1)
 
-    def refused(request: Request) -> Response | None:
+    def check_key(request: Request) -> Response | None:
         if secrets.compare_digest(request.headers.get("x-api-key", "").encode(), key.encode()):
             return None
-        return JSONResponse({"error": "who are you?"}, 401)
+        return JSONResponse({"error": "the key is wrong"}, 401)
 
     async def books(request: Request) -> Response:
         author = request.query_params.get("author")
         found = [book for book in BOOKS if author in (None, book["author"])]
-        return refused(request) or JSONResponse(found)
+        return check_key(request) or JSONResponse(found)
 
     async def order(request: Request) -> Response:
-        if (no := refused(request)) is not None:
-            return no
-        wanted = await request.json()
-        book = next((book for book in BOOKS if book["id"] == wanted["book"]), None)
+        if (denial := check_key(request)) is not None:
+            return denial
+        body = await request.json()
+        book = next((book for book in BOOKS if book["id"] == body["book"]), None)
         if book is None:
-            return JSONResponse({"error": f"there is no book {wanted['book']!r}"}, 404)
+            return JSONResponse({"error": f"there is no book {body['book']!r}"}, 404)
         number = f"o{next(numbers)}"
-        orders[number] = {"id": number, **wanted, "total": book["price"] * wanted["copies"]}
+        orders[number] = {"id": number, **body, "total": book["price"] * body["copies"]}
         return JSONResponse(orders[number], 201, {"location": f"/orders/{number}"})
 
     async def cancel(request: Request) -> Response:
-        if (no := refused(request)) is not None:
-            return no
+        if (denial := check_key(request)) is not None:
+            return denial
         if orders.pop(request.path_params["id"], None) is None:
             return JSONResponse({"error": "there is no such order"}, 404)
         return Response(status_code=204)
 
-    made = Starlette(
+    service = Starlette(
         routes=[
             Route("/books", books, methods=["GET"]),
             Route("/orders", order, methods=["POST"]),
             Route("/orders/{id}", cancel, methods=["DELETE"]),
         ]
     )
-    made.state.orders = orders
-    return made
+    service.state.orders = orders
+    return service
 
 
 if __name__ == "__main__":

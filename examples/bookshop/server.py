@@ -1,14 +1,14 @@
-"""The bookshop's API for any client of MCP: reading is free, an order is asked about, and no order is a large one.
+"""Serve the API of a bookshop to MCP clients: reading is allowed, orders are asked about, large orders are denied.
 
     BOOKSHOP_KEY=secret python examples/bookshop/api.py 8001 &
     export BOOKSHOP_KEY=secret BOOKSHOP=http://127.0.0.1:8001
     ferrule serve examples/bookshop/server.py               # over standard input and output
     ferrule serve examples/bookshop/server.py --http 8000   # at http://127.0.0.1:8000/mcp
 
-The tools are the operations of `api.yaml`. Arguments are validated, judged and approved here before anything is sent;
-the key is no argument, and goes to the address in BOOKSHOP alone.
+The tools are the operations of `api.yaml`. Ferrule validates, judges and approves the arguments before it sends
+anything. The key is not an argument, and goes only to the address in BOOKSHOP.
 
-To change first: the document, `only`, and the guard.
+What to change first: the document, `only`, and the guard.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ tools = openapi(
 
 
 def no_large_orders(call: ToolCall, context: ToolContext) -> Decision | None:
-    """Nobody is asked about what is out of the question."""
+    """Deny large orders, so that nobody is asked about them."""
     if call.name == "orderBook" and call.arguments["copies"] > MOST_COPIES:
         return deny(f"at most {MOST_COPIES} copies of a book")
     return None

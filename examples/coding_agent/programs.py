@@ -1,5 +1,4 @@
-"""Runs a program of the project: with nothing to read from, few variables, a session of its own without a terminal, and
-a bound on what it writes."""
+"""Runs a program of the project: no input, no terminal, few variables, and a limit on its output."""
 
 from __future__ import annotations
 
@@ -9,44 +8,44 @@ import subprocess
 import tempfile
 from contextlib import suppress
 
-PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "SYSTEMROOT")
-"""What a program sees of the environment: not the key of the model, and no BASH_ENV. It runs with your rights, so it
-may find more where it looks for it, such as in /proc or in your files."""
+ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "SYSTEMROOT")
+"""The variables that a program gets: not the key of the model, and not BASH_ENV. It runs with your rights, so it may
+still find the key in /proc or in your files."""
 
-SHOWN = 200_000
-"""Bytes of the output that are read; what is longer is cut in front, for errors stand at the end."""
+MOST_SHOWN = 200_000
+"""Bytes of the output that the model sees: the last ones, because errors come at the end."""
 
-ENDED_AT = 50_000_000
-"""Bytes of the output at which a program is ended: they lie on the disk."""
+MOST_WRITTEN = 50_000_000
+"""Bytes of the output after which the program is killed. They are on the disk."""
 
 
-def output_of(command: list[str], folder: str | None) -> str:
-    """What a program wrote, below the code that it ended with."""
-    with tempfile.TemporaryFile() as output:  # a pipe would be held open by what goes on in the background
-        started = subprocess.Popen(
+def run_program(command: list[str], folder: str | None) -> str:
+    """Return the exit code of a program and its output below it."""
+    with tempfile.TemporaryFile() as output:  # a background process would keep a pipe open
+        process = subprocess.Popen(
             command,
             cwd=folder,
-            env={name: os.environ[name] for name in PASSED_ON if name in os.environ},
+            env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        while started.poll() is None and os.fstat(output.fileno()).st_size <= ENDED_AT:
+        while process.poll() is None and os.fstat(output.fileno()).st_size <= MOST_WRITTEN:
             with suppress(subprocess.TimeoutExpired):
-                started.wait(0.05)
-        code = started.poll()
-        end(started)
-        started.wait()
-        told = f"ended: it wrote more than {ENDED_AT:,} bytes" if code is None else f"exit code {code}"
-        output.seek(max(output.seek(0, os.SEEK_END) - SHOWN, 0))
-        return f"{told}\n{output.read(SHOWN).decode(errors='replace')}"
+                process.wait(0.05)
+        code = process.poll()
+        kill_group(process)
+        process.wait()
+        status = f"ended: it wrote more than {MOST_WRITTEN:,} bytes" if code is None else f"exit code {code}"
+        output.seek(max(output.seek(0, os.SEEK_END) - MOST_SHOWN, 0))
+        return f"{status}\n{output.read(MOST_SHOWN).decode(errors='replace')}"
 
 
-def end(started: subprocess.Popen[bytes]) -> None:
-    """End a program, and what it left in the background."""
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program and its background processes."""
     if os.name == "nt":
-        started.kill()
+        process.kill()
         return
     with suppress(ProcessLookupError):
-        os.killpg(started.pid, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)

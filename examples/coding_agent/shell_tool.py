@@ -1,26 +1,25 @@
-"""The tool that runs a command line in bash. Whether a line may run is for the policy to say, before it comes here.
+"""The tool that runs a command line in bash. The policy decides before whether the line may run.
 
-Bash reads no file at its start and few variables (see `programs`), so that words of a line mean here what the policy
-has read in them. It has nothing to read from, and a session of its own, without a terminal. It runs in a worker process
-of Ferrule's, as the tests do: at the deadline that is killed with all that the line has started, in the background and
-in other sessions too (on Linux).
+Bash reads no start-up file and few variables (see `programs.py`), so a line means here what the policy has read in it.
+It has no input and no terminal. It runs in a worker process of Ferrule, which is killed at the deadline with everything
+that the line has started, on Linux also in the background and in other sessions.
 """
 
 from __future__ import annotations
 
-from programs import output_of
+from programs import run_program
 
 from ferrule import ToolContext, tool
 
 BASH = ["/bin/bash", "--noprofile", "--norc", "-c", "--"]
-"""What is started; the line is put at its end."""
+"""The command line is appended."""
 
 
 @tool(isolation="process", timeout=120)
 def shell(context: ToolContext, command: str) -> str:
-    """Run a command line in the project's folder, and show what it wrote. It cannot ask anything back.
+    """Run a command line in the project's folder, and show its output. It has no input.
 
     Args:
-        command: The line. A plain one, such as `git status`, is asked about less often than several in one.
+        command: The line. A simple one such as `git status` needs approval less often than a combined one.
     """
-    return output_of([*BASH, command], context.working_directory)
+    return run_program([*BASH, command], context.working_directory)

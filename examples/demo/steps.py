@@ -1,7 +1,7 @@
-"""The script of `make demo`: what the model says and calls, turn by turn.
+"""The turns of the scripted model of `make demo`.
 
-The turns are written in advance, mistakes included. What they say about the repository is not: the note and the answer
-are made from what the tools really gave back, which stands in the messages.
+The turns are written in advance, with their mistakes. The note and the answer are not: they come from the results of
+the real tools, which are in the messages.
 """
 
 from __future__ import annotations
@@ -22,57 +22,57 @@ NOTES.parent.mkdir(exist_ok=True)
 NOTES.write_text(f"# Notes of the demo\n\n{EMPTY}\n", encoding="utf-8")
 
 
-def answers(messages: Messages, name: str) -> list[str]:
-    """What the calls of one tool gave, in order; an error's text too."""
+def list_results(messages: Messages, name: str) -> list[str]:
+    """Return the results and errors of one tool's calls, in order."""
     made = [call for message in messages for call in message.get("tool_calls") or ()]
     names = {call["id"]: call["function"]["name"] for call in made}
     return [m["content"] for m in messages if m["role"] == "tool" and names[m["tool_call_id"]] == name]
 
 
-def found(text: str) -> list[str]:
-    """The lines of an answer, without the tool's own notes."""
+def content_lines(text: str) -> list[str]:
+    """Return the lines of a result, without the notes of the tool."""
     return [line for line in text.splitlines() if not line.startswith("[")]
 
 
-def unnumbered(text: str) -> str:
-    """What `read_file` showed, without its line numbers."""
+def strip_line_numbers(text: str) -> str:
+    """Return the output of `read_file` without line numbers."""
     return re.sub(r"(?m)^\d+\t", "", "\n".join(line for line in text.splitlines() if re.match(r"\d+\t", line)))
 
 
-def dependencies(messages: Messages) -> str:
-    """The packages that pyproject.toml requires."""
-    project = tomllib.loads(unnumbered(answers(messages, "read_file")[2]))["project"]
-    return " and ".join(re.split(r"[<>=~! ]", one)[0] for one in project["dependencies"])
+def list_dependencies(messages: Messages) -> str:
+    """Return the packages that pyproject.toml requires."""
+    project = tomllib.loads(strip_line_numbers(list_results(messages, "read_file")[2]))["project"]
+    return " and ".join(re.split(r"[<>=~! ]", name)[0] for name in project["dependencies"])
 
 
-def facts(messages: Messages) -> str:
-    """What was found out, in one sentence each."""
-    modules, tests = map(found, answers(messages, "list_files"))
-    nouns = found(answers(messages, "search_files")[0])
+def describe_findings(messages: Messages) -> str:
+    """Return the findings, one sentence each."""
+    modules, tests = map(content_lines, list_results(messages, "list_files"))
+    nouns = content_lines(list_results(messages, "search_files")[0])
     places = [re.sub(r"^(.*?):\d+: class (\w+).*", r"\2 (\1)", line) for line in nouns]
     return (
-        f"The package has {len(modules)} Python files and needs {dependencies(messages)} alone.\n"
+        f"The package has {len(modules)} Python files and needs {list_dependencies(messages)} alone.\n"
         f"Its nouns are classes that I found here: {', '.join(places)}.\n"
         f"{len(tests)} test files hold it to what it promises."
     )
 
 
 def note(messages: Messages) -> Any:
-    """The edit, with what was found out."""
-    change = {"path": str(NOTES), "old": EMPTY, "new": facts(messages)}
+    """Return the turn that edits the notes."""
+    change = {"path": str(NOTES), "old": EMPTY, "new": describe_findings(messages)}
     return "I will keep that in the notes.", [("edit_file", json.dumps(change))]
 
 
 def answer(messages: Messages) -> str:
-    """The last turn: all of it from the messages."""
-    readme = [line for line in unnumbered(answers(messages, "read_file")[0]).splitlines() if line.strip()]
+    """Return the last turn, made from the messages."""
+    readme = [line for line in strip_line_numbers(list_results(messages, "read_file")[0]).splitlines() if line.strip()]
     title, first = [*readme, "(no title)", "(no text)"][:2]
-    outside = answers(messages, "read_file")[3]
-    edited = answers(messages, "edit_file")[0]
+    outside = list_results(messages, "read_file")[3]
+    edited = list_results(messages, "edit_file")[0]
     return "\n".join(
         [
             f"{title.strip('# ')}, as README.md has it: {first}",
-            facts(messages),
+            describe_findings(messages),
             f"A file that is none of my business I was not given. {outside.removeprefix('Error: ')}",
             f"My note: {edited.removeprefix('Error: ')}",
         ]

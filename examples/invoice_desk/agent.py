@@ -1,4 +1,4 @@
-"""The agent of the invoice desk: its tools, what it may do, and how it finds out what a crash has left open."""
+"""The agent of the invoice desk: its tools, its guards, and how it settles payments that a crash interrupted."""
 
 from __future__ import annotations
 
@@ -17,33 +17,35 @@ from ferrule.journal.reading import Filter, LoggedCall, Reader
 
 HERE = Path(__file__).resolve().parent
 POLICY = HERE.parent / "policies" / "invoice_desk.toml"
-INBOX: dict[str, dict[str, Any]] = {one["id"]: one for one in json.loads((HERE / "inbox.json").read_text("utf-8"))}
-TASK = """Read the document {document} and deal with it: pay an invoice whose amount is what was ordered, and a refund
-as it was asked for. Pay nothing else. Say in one sentence what you did, or why you did nothing."""
+INBOX: dict[str, dict[str, Any]] = {
+    document["id"]: document for document in json.loads((HERE / "inbox.json").read_text("utf-8"))
+}
+TASK = """Read the document {document} and deal with it: pay an invoice if its amount is the amount of the order, and a
+refund as it is requested. Pay nothing else. Say in one sentence what you did, or why you did nothing."""
 KINDS = {"pay": "invoice", "refund": "refund"}
 
-Cents = Annotated[int, Field(gt=0, description="How much: 1250 is 12.50 EUR.")]
+Cents = Annotated[int, Field(gt=0, description="1250 is 12.50 EUR.")]
 
 
 class Office(NamedTuple):
-    """What tools and guards work with."""
+    """The bank and the journal, for tools and guards."""
 
     bank: Bank
     calls: Reader
-    """What the journal has, of whichever process."""
+    """The calls in the journal, of all processes."""
 
     def payment(self, document: str) -> LoggedCall | None:
-        """The call that has paid the document, or may have: one that was cut off without an intent has not begun."""
+        """Return the call that has paid the document or may have. A call without an intent has not started."""
         found = self.calls.calls(Filter(session=document, status={"ok", "unknown", "cut_off"}))
-        began = (call for call in found if call.status != "cut_off" or call.intent is not None)
-        return next((call for call in began if call.tool_name in KINDS), None)
+        started = (call for call in found if call.status != "cut_off" or call.intent is not None)
+        return next((call for call in started if call.tool_name in KINDS), None)
 
 
-# -- may it? -----------------------------------------------------------------------------------------------------------
+# -- guards ------------------------------------------------------------------------------------------------------------
 
 
-def as_written(call: ToolCall, context: ToolContext[Office]) -> Decision | None:
-    """What is paid stands in the document, whatever the model has made of it."""
+def matches_document(call: ToolCall, context: ToolContext[Office]) -> Decision | None:
+    """Allow only the payment that the document requests, whatever the model says."""
     document = INBOX.get(call.arguments["document"])
     if document is None or document["id"] != context.session:
         return deny("that is not the document to deal with")
@@ -55,40 +57,40 @@ def as_written(call: ToolCall, context: ToolContext[Office]) -> Decision | None:
 
 
 def paid_once(call: ToolCall, context: ToolContext[Office]) -> Decision | None:
-    """A model that is asked again makes a call with another id: for the journal that is another call. For the desk it
-    is the same payment."""
+    """Deny a second payment of a document. A model that is asked again makes a call with a new id, which is a new call
+    for the journal."""
     before = context.deps.payment(call.arguments["document"])
-    return deny(f"it was paid before, or may have been: that call is {before.status}") if before else None
+    return deny(f"an earlier call has paid it or may have: that call is {before.status}") if before else None
 
 
 # -- the tools ---------------------------------------------------------------------------------------------------------
 
 
 def ask_the_bank(call: ToolCall, context: ToolContext[Office]) -> ToolResult:
-    """What came of a payment that was cut off: the reference of its transfer is the key of the call.
+    """Return the outcome of an interrupted payment. The reference of the transfer is the key of the call.
 
-    Where the bank could be at it still, the answer would have to be `None`, which is: not known."""
+    If the bank could still be working on it, return None: the outcome is unknown."""
     number = context.deps.bank.find(context.idempotency_key)
     if number is None:
-        return ToolResult(error="the bank knows of no such transfer, nothing was paid", status="failed", executed=False)
+        return ToolResult(error="the bank has no such transfer, nothing was paid", status="failed", executed=False)
     return ToolResult(f"paid by transfer {number}")
 
 
 @tool(read_only=True)
 def read_document(document: str) -> dict[str, Any] | str:
-    """Read a document of the inbox: who asks for how many cents, and for what."""
+    """Read a document of the inbox: the payee, the cents and the reason."""
     return INBOX.get(document, "There is no such document.")
 
 
-@tool(guards=[as_written, paid_once], reconcile=ask_the_bank)
+@tool(guards=[matches_document, paid_once], reconcile=ask_the_bank)
 def pay(document: str, cents: Cents, context: ToolContext[Office]) -> str:
     """Pay an invoice."""
     return f"paid by transfer {context.deps.bank.transfer(context.idempotency_key, INBOX[document]['to'], cents)}"
 
 
-@tool(guards=[as_written, paid_once], reconcile=ask_the_bank)
+@tool(guards=[matches_document, paid_once], reconcile=ask_the_bank)
 def refund(document: str, cents: Cents, context: ToolContext[Office]) -> str:
-    """Pay money back. Above a limit a colleague decides."""
+    """Pay money back. A colleague decides above a limit."""
     return f"paid by transfer {context.deps.bank.transfer(context.idempotency_key, INBOX[document]['to'], cents)}"
 
 
@@ -99,7 +101,7 @@ def runner(office: Office, journal: SQLiteJournal, resume_key: bytes) -> Runner:
     return Runner(
         TOOLS,
         guards=[rules(POLICY, tools=TOOLS)],
-        approve=approval.later,  # nobody is asked now: the call waits
+        approve=approval.later,  # the call is suspended until a person answers
         resume_key=resume_key,
         journal=journal,
         deps=office,
@@ -111,13 +113,13 @@ def runner(office: Office, journal: SQLiteJournal, resume_key: bytes) -> Runner:
 
 
 def pretend(messages: Sequence[models.Message]) -> Any:
-    """Stands in for a model: reads the document, pays what it asks for, and says what came of it."""
-    made = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
-    if not made:
+    """Stand in for a model: read the document, pay it, and report the result."""
+    calls = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
+    if not calls:
         words = messages[0]["content"].split()
         return [("read_document", {"document": words[words.index("document") + 1]})]
     last = messages[-1]["content"]
-    if made[-1]["name"] != "read_document":
+    if calls[-1]["name"] != "read_document":
         return f"Done: {last}." if last.startswith("paid") else f"Not paid: {last}"
     document = json.loads(last)
     if document.get("ordered_for", document["cents"]) != document["cents"]:
@@ -126,5 +128,5 @@ def pretend(messages: Sequence[models.Message]) -> Any:
     return [(names[document["kind"]], {"document": document["id"], "cents": document["cents"]})]
 
 
-def model_named(name: str | None) -> Any:
+def parse_model(name: str | None) -> Any:
     return models.Scripted([pretend] * 10) if name is None else models.model_from_name(name)

@@ -1,7 +1,7 @@
-"""The bank of the invoice desk: a file that stands in for an account with an interface.
+"""The bank of the invoice desk: a file that stands in for the API of a bank.
 
-Like many banks it does as it is told: who orders a transfer twice has paid twice. But each transfer has a reference,
-and who asks for one by that is told of it.
+Like many banks, it pays twice if you order a transfer twice. But each transfer has a reference, and you can find it by
+that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TABLE = "CREATE TABLE IF NOT EXISTS transfers (id INTEGER PRIMARY KEY, reference
 
 
 class Bank:
-    """A connection for each use: handlers run in threads."""
+    """Opens a connection for each use, because handlers run in threads."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -22,7 +22,7 @@ class Bank:
             connection.execute(TABLE)
 
     def transfer(self, reference: str, payee: str, cents: int) -> int:
-        """Pay; the number of the transfer."""
+        """Pay, and return the number of the transfer."""
         with closing(sqlite3.connect(self.path)) as connection, connection:
             values = (reference, payee, cents)
             done = connection.execute("INSERT INTO transfers (reference, payee, cents) VALUES (?, ?, ?)", values)
@@ -30,7 +30,7 @@ class Bank:
             return done.lastrowid
 
     def find(self, reference: str) -> int | None:
-        """The number of the transfer with this reference; `None` where there is none."""
+        """Return the number of the transfer with this reference, or None."""
         with closing(sqlite3.connect(self.path)) as connection:
             found = connection.execute("SELECT id FROM transfers WHERE reference = ?", (reference,)).fetchone()
         return found[0] if found else None

@@ -1,4 +1,4 @@
-"""The tools of `program.py`, which run where one line says."""
+"""The tools of `program.py`. One line chooses where they run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent of the support desk: its tools, what it may do, and how a case goes on after a person has answered."""
+"""The agent of the support desk: its tools, its guards, and how a case continues after a person has answered."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def euros(cents: int) -> str:
 
 @tool(read_only=True)
 def find_order(order: int, context: ToolContext[Store]) -> dict[str, Any]:
-    """Find one of the customer's orders: what it was, the cents that were paid, and those paid back so far.
+    """Find one of the customer's orders: the item, the cents that were paid, and the cents paid back so far.
 
     Args:
-        order: Its number.
+        order: The number of the order.
     """
     found = context.deps.order(order)
     if found is None or found["customer"] != context.principal:
@@ -39,16 +39,16 @@ def refund(order: int, cents: Annotated[int, Field(gt=0)], reason: str, context:
 
     Args:
         order: The number of the order.
-        cents: How much: 1250 is 12.50 EUR.
+        cents: The amount: 1250 is 12.50 EUR.
         reason: One sentence for the colleague who decides.
     """
     if not context.deps.refund(order, cents, reason):
-        raise ToolError(f"more than was paid for order {order}; nothing was paid back")
+        raise ToolError(f"that is more than was paid for order {order}; nothing was paid back")
     return f"paid back {euros(cents)} for order {order}"
 
 
 def within_what_was_paid(call: ToolCall, context: ToolContext[Store]) -> Decision | None:
-    """Nobody is asked about what is out of the question."""
+    """Deny impossible refunds, so that nobody is asked about them."""
     if call.name != "refund":
         return None
     order = context.deps.order(call.arguments["order"])
@@ -59,8 +59,8 @@ def within_what_was_paid(call: ToolCall, context: ToolContext[Store]) -> Decisio
 
 
 def pretend(messages: Sequence[models.Message]) -> Any:
-    """Stands in for a model: finds the order, asks to pay all of it back, and says what came of it."""
-    last, question = messages[-1], next(one["content"] for one in messages if one["role"] == "user")
+    """Stand in for a model: find the order, request a full refund, and report the result."""
+    last, question = messages[-1], next(message["content"] for message in messages if message["role"] == "user")
     if last["role"] == "user":
         number = re.search(r"\b\d{4}\b", question)
         return [("find_order", {"order": int(number[0])})] if number else "Which order is it about?"
@@ -82,20 +82,20 @@ class Agent:
         self.runner = Runner(
             [find_order, refund],
             guards=[within_what_was_paid, ask_before_changes],
-            approve=approval.later,  # nobody is asked now: the run is suspended, and the page shows what waits
+            approve=approval.later,  # the run is suspended, and the page shows the question
             resume_key=resume_key,
-            journal=Journal.open(store.path.with_name("calls.db")),  # what was begun, came of it, and was taken up
+            journal=Journal.open(store.path.with_name("calls.db")),  # intents, outcomes, and answers that were used
             deps=store,
             timeout=30,
         )
         self.queue = approval.web(Queue(store), tools=self.runner.tools)
 
     async def ask(self, customer: str, question: str) -> None:
-        """Begin a case. It ends with an answer, or waits for a person."""
+        """Open a case. It ends with an answer, or waits for a person."""
         await self._begin(self.store.open_case(customer, question), customer, question)
 
-    async def again(self, case: int) -> bool:
-        """Go on with a case whose model failed, where it stood; False where there is nothing to go on with."""
+    async def retry(self, case: int) -> bool:
+        """Continue a case whose model failed, and return whether there was one."""
         stopped = self.store.claim_stopped(case)
         if stopped is None:
             return False
@@ -103,48 +103,48 @@ class Agent:
         return True
 
     async def waiting(self) -> dict[str, approval.Waiting]:
-        """What waits for an answer, by the key of its record."""
+        """Return the questions that wait for an answer, by the key of the record."""
         for case in self.store.cases():
-            if case["left_behind"]:  # whoever took the answer was ended: it is asked about again
+            if case["left_behind"]:  # the process with the answer was killed: ask again
                 await self._put(case["waiting"])
-        return {one.id: one for one in await self.queue.waiting()}
+        return {question.id: question for question in await self.queue.waiting()}
 
     async def answer(self, case: int, call_id: str, key: str, digest: str, yes: bool, by: str) -> None:
-        """Go on with a case.
+        """Continue a case with an answer.
 
         Raises:
-            AnswerRefused: where the answer does not count.
+            AnswerRefused: The answer does not count.
         """
         taken = await self.queue.answer(key, digest, yes, by=by)
         suspended = self.store.claim(case, call_id, key)
         if suspended is None:
             await self.queue.put(taken.record)
-            raise approval.NotWaiting("another answer to this case is being worked on: answer again in a moment")
-        going = resume(suspended, {call_id: taken.decision}, new_model(), self.runner, by=taken.by)
-        await self._follow(case, going)
+            raise approval.NotWaiting("the case is busy with another answer: answer again in a moment")
+        task_run = resume(suspended, {call_id: taken.decision}, new_model(), self.runner, by=taken.by)
+        await self._follow(case, task_run)
 
     async def _put(self, waiting: Iterable[dict[str, Any]]) -> None:
         for pending in waiting:
-            await self.queue.put({"pending": {name: one for name, one in pending.items() if name != "order"}})
+            await self.queue.put({"pending": {name: value for name, value in pending.items() if name != "order"}})
 
     async def _begin(self, case: int, customer: str, question: str, so_far: dict[str, Any] | None = None) -> None:
         model, context = new_model(), ToolContext(principal=customer)
-        begun = so_far or {"messages": model.user(question), "state": None}
-        going = run(model, begun["messages"], self.runner, context=context, state=begun["state"])
-        await self._follow(case, going)
+        start = so_far or {"messages": model.user(question), "state": None}
+        task_run = run(model, start["messages"], self.runner, context=context, state=start["state"])
+        await self._follow(case, task_run)
 
-    async def _follow(self, case: int, going: Run) -> None:
+    async def _follow(self, case: int, task_run: Run) -> None:
         try:
-            result = await going
+            result = await task_run
         except Exception as error:
             logging.getLogger("desk").exception("case %s stopped", case)
-            waiting = going.suspended  # what was done is not in it, nor what was taken up before
-            # All that was done before the model failed is in its messages, so nothing is done twice.
-            so_far = None if waiting else {"messages": going.messages, "state": dict(going.state)}
-            said = f"{type(error).__name__}: {error}"
-            self.store.keep(case, "waiting" if waiting else "stopped", said, waiting, so_far)
+            waiting = task_run.suspended  # without the calls that ran and the answers that were used
+            # The messages have all earlier calls, so nothing is done twice.
+            so_far = None if waiting else {"messages": task_run.messages, "state": dict(task_run.state)}
+            reason = f"{type(error).__name__}: {error}"
+            self.store.save_case(case, "waiting" if waiting else "stopped", reason, waiting, so_far)
         else:
             waiting = result.suspended
             status = {"suspended": "waiting", "done": "done"}.get(result.status, "stopped")
-            self.store.keep(case, status, result.text or result.reason or "", waiting)
+            self.store.save_case(case, status, result.text or result.reason or "", waiting)
         await self._put((waiting or {}).get("waiting", {}).values())

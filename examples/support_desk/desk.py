@@ -1,20 +1,20 @@
-"""A support desk: a model answers customers, and a person says yes or no to every refund on a web page.
+"""A support desk: a model answers customers, and a person approves or denies every refund on a web page.
 
-A refund suspends the run. It waits in a SQLite file, and goes on when somebody has answered: after a restart too, and
-in any process that has the same folder. Start it, and open the address that it prints:
+A refund suspends the run. It waits in a SQLite file and continues after an answer, even after a restart, in any process
+with the same folder. Start it, and open the address that it prints:
 
     pip install "ferrule[examples]"
     python examples/support_desk/desk.py --folder desk
 
 It needs no key for a model: `pretend` in agent.py stands in for one. What to change first:
 
-- `new_model` in agent.py: a real model, with your words on how to answer.
+- `new_model` in agent.py: a real model with your instructions.
 - `find_order` and `refund` in agent.py, and the tables in store.py: your shop.
-- `person` below: who is at the page. There is no sign-in; the page is served to this machine alone, and everybody
-  who has an account on it is believed. Put your own sign-in in its place before you serve it to others.
-- The form for customers: cases come from your mail or chat, by `Agent.ask`.
+- `person` below: the person at the page. There is no sign-in: the page is served only to this machine, and trusts
+  everybody with an account on it. Add your own sign-in before you serve it to others.
+- The form for customers: let your mail or chat call `Agent.ask`.
 
-agent.py is what the model may do, store.py what is kept, and this file the page.
+agent.py has the agent, store.py the database, and this file the page.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ferrule.approval import AnswerRefused
 HERE = Path(__file__).parent
 COOKIE = "desk"
 HEADERS = {
-    # No script runs, no other page shows this one in a frame, and forms lead here only.
+    # No scripts, no frames in other pages, and forms only to this page.
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "same-origin",
@@ -57,7 +57,7 @@ def person(request: Request) -> str:
 
 
 class Desk:
-    """The page and what its forms do."""
+    """The page and its forms."""
 
     def __init__(self, store: Store, agent: Agent, key: bytes) -> None:
         self.store, self.agent, self.key = store, agent, key
@@ -65,11 +65,11 @@ class Desk:
         self.templates.env.filters["euros"] = euros
 
     def token(self, session: str) -> str:
-        """What a form has to bring along with the cookie: only a page from here has it."""
+        """Return the token of a form. Only a page of this desk has it."""
         return hmac.new(self.key, b"form " + session.encode(), hashlib.sha256).hexdigest()
 
     async def form(self, request: Request) -> dict[str, str] | None:
-        """The fields, where the form is from this page."""
+        """Return the fields of a form of this page, or None."""
         fields = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
         origin = request.headers.get("origin", f"http://{request.headers['host']}")
         expected = self.token(request.cookies.get(COOKIE, ""))
@@ -120,7 +120,7 @@ class Desk:
         if fields is None:
             return PlainTextResponse("This form is not from the page of the desk. Open the page again.", 403)
         case = fields.get("case", "")
-        if not case.isdecimal() or not await self.agent.again(int(case)):
+        if not case.isdecimal() or not await self.agent.retry(int(case)):
             return PlainTextResponse("There is nothing to try again: somebody else has done it.", 409)
         return RedirectResponse("/", 303)
 
@@ -135,21 +135,21 @@ class Desk:
             Route("/answer", self.answer, methods=["POST"]),
             Route("/again", self.again, methods=["POST"]),
         ]
-        # Another site whose name leads to this machine is not this page.
+        # Another site whose name resolves to this machine must not reach the page.
         hosts = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
         return Starlette(routes=routes, middleware=[hosts])
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description="A support desk where a person decides on refunds.")
-    options.add_argument("--folder", type=Path, default=Path("desk"), help="where the database and the key are kept")
-    options.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    options.add_argument("--folder", type=Path, default=Path("desk"), help="folder of the database and the key")
+    options.add_argument("--port", type=int, default=8000, help="0 takes a free port")
     given = options.parse_args()
     try:
         given.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         options.error(f"argument --folder: {error}")
-    (given.folder / ".gitignore").write_text("*\n", encoding="utf-8")  # a key is nothing to commit
+    (given.folder / ".gitignore").write_text("*\n", encoding="utf-8")  # nobody should commit the key
     key, store = read_key(given.folder / "desk.key"), Store(given.folder / "desk.db")
     desk = Desk(store, Agent(store, resume_key=key), key)
     uvicorn.run(desk.app(), host="127.0.0.1", port=given.port, access_log=False)

@@ -1,5 +1,5 @@
-"""What the support desk keeps, in one SQLite file: orders, refunds, cases, and what waits for an answer. Its
-journal is a file of its own beside it."""
+"""The database of the support desk: orders, refunds, cases and open questions in one SQLite file. The journal is a
+second file in the same folder."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ INSERT OR IGNORE INTO orders VALUES
 ORDER = """SELECT id, customer, item, cents,
     (SELECT coalesce(sum(cents), 0) FROM refunds WHERE order_id = orders.id) AS refunded FROM orders"""
 LEFT_BEHIND = 600
-"""Seconds after which nobody works on a case any more: whoever did was ended."""
+"""Seconds after which a case counts as left by a process that was killed."""
 STOPPED = f"""suspended IS NULL AND
     (status = 'stopped' AND so_far IS NOT NULL OR status = 'working' AND at < ? - {LEFT_BEHIND})"""
-"""What may be tried again: the model failed, or the process was ended before anything waited."""
+"""Cases to try again: the model failed, or the process was killed before a question was stored."""
 
 
 class Store:
-    """A connection for each use, so that threads and processes do not disturb each other."""
+    """Opens a connection for each use, so that threads and processes do not disturb each other."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of the block or nothing, and nobody else writes meanwhile."""
+        """Commit the whole block or nothing. Other writers wait."""
         with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
             connection.row_factory = sqlite3.Row
             connection.execute("BEGIN IMMEDIATE")
@@ -55,12 +55,12 @@ class Store:
             return [dict(row) for row in connection.execute(query, values)]
 
     def order(self, number: object) -> dict[str, Any] | None:
-        if not isinstance(number, int) or number.bit_length() > 63:  # SQLite has no larger ones
+        if not isinstance(number, int) or number.bit_length() > 63:  # the largest integer of SQLite
             return None
         return next(iter(self.rows(f"{ORDER} WHERE id = ?", number)), None)
 
     def refund(self, number: int, cents: int, reason: str) -> bool:
-        """Whether it was written down: no order gets more back than was paid."""
+        """Store a refund, unless it is more than was paid, and return whether it was stored."""
         with self.transaction() as connection:
             order = connection.execute(f"{ORDER} WHERE id = ?", (number,)).fetchone()
             if order is None or order["refunded"] + cents > order["cents"]:
@@ -79,7 +79,7 @@ class Store:
             return done.lastrowid
 
     def claim(self, case: int, call_id: str, key: str) -> dict[str, Any] | None:
-        """The suspended run, for the one who may go on with it; `None` where the call that was shown waits no more."""
+        """Take a suspended run to continue it, or return None if its call no longer waits."""
         with self.transaction() as connection:
             row = connection.execute(
                 "SELECT suspended FROM cases WHERE id = ? AND (status = 'waiting' OR status = 'working' AND at < ?)",
@@ -92,7 +92,7 @@ class Store:
             return suspended
 
     def claim_stopped(self, case: int) -> dict[str, Any] | None:
-        """The case, for the one who may try it again; `None` where there is nothing to try."""
+        """Take a case to try it again, or return None if there is nothing to try."""
         with self.transaction() as connection:
             row = connection.execute(f"SELECT * FROM cases WHERE id = ? AND {STOPPED}", (case, time.time())).fetchone()
             if row is None:
@@ -100,16 +100,16 @@ class Store:
             connection.execute("UPDATE cases SET status = 'working', at = ? WHERE id = ?", (time.time(), case))
             return {**row, "so_far": json.loads(row["so_far"] or "null")}
 
-    def keep(self, case: int, status: str, answer: str, suspended: Any = None, so_far: Any = None) -> None:
-        kept = [json.dumps(value) if value else None for value in (suspended, so_far)]
+    def save_case(self, case: int, status: str, answer: str, suspended: Any = None, so_far: Any = None) -> None:
+        texts = [json.dumps(value) if value else None for value in (suspended, so_far)]
         with self.transaction() as connection:
             connection.execute(
                 "UPDATE cases SET status = ?, answer = ?, suspended = ?, so_far = ?, at = ? WHERE id = ?",
-                (status, answer, *kept, time.time(), case),
+                (status, answer, *texts, time.time(), case),
             )
 
     def cases(self) -> list[dict[str, Any]]:
-        """All that wait and the newest others; each call that waits beside what the shop itself knows of the order."""
+        """Return all waiting cases and the newest others. A waiting call comes with the order in the database."""
         waiting = self.rows("SELECT * FROM cases WHERE suspended IS NOT NULL ORDER BY id DESC")
         cases = waiting + self.rows("SELECT * FROM cases WHERE suspended IS NULL ORDER BY id DESC LIMIT 100")
         for case in cases:
@@ -124,7 +124,7 @@ class Store:
 
 
 class Queue:
-    """What waits for an answer, in the same file: a store with compare-and-set, as `approval.web` takes one."""
+    """The open questions, in the same file: a store with compare-and-set for `approval.web`."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -149,14 +149,14 @@ class Queue:
 
 
 def read_key(path: Path) -> bytes:
-    """The key in this file, which is made where there is none; readable for its owner alone."""
-    fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    """Return the key in this file. The first call creates it for its owner alone."""
+    new_file = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    with os.fdopen(os.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(secrets.token_bytes(32))
     try:
-        os.link(fresh, path)  # fails where another process was first, and is never half a key
+        os.link(new_file, path)  # fails if another process was first, and never links half a key
     except FileExistsError:
         pass
     finally:
-        fresh.unlink()
+        new_file.unlink()
     return path.read_bytes()

@@ -10,7 +10,6 @@ import pytest
 from terminal import PROGRAM
 
 import preloaded
-from ferrule.cli.chat import completions
 from waits import BOUND
 
 if sys.platform != "win32":
@@ -71,7 +70,7 @@ def test_each_line_of_a_pipe_is_answered_in_one_conversation(command: str) -> No
 
 def test_commands_are_not_for_the_model_and_a_new_conversation_knows_nothing() -> None:
     code, said = piped("first\n/tools\n/help\n/new\nsecond\n/quit\nthird\n")
-    assert code == 0 and "read_file" in said and "begin a new conversation" in said
+    assert code == 0 and "read_file" in said and "start a new conversation" in said
     assert "1 messages" in said and "third" not in said
 
 
@@ -82,7 +81,7 @@ def test_an_unknown_command_is_said_and_a_slash_behind_a_blank_is_for_the_model(
 
 def test_without_a_task_and_without_a_line_it_says_what_to_write() -> None:
     code, said = piped("", "run")
-    assert code == 2 and "there is no task: ferrule run TASK" in said
+    assert code == 2 and "there is no task: use ferrule run TASK" in said
 
 
 def test_a_model_that_fails_ends_no_conversation_and_its_line_is_forgotten() -> None:
@@ -96,13 +95,6 @@ def test_a_pipe_is_nobody_to_ask() -> None:
     assert "nobody is there to ask" in said and not Path("a").exists() and code == 1
 
 
-def test_names_are_completed_and_commands_where_a_line_begins() -> None:
-    names = ["read_file", "write_file"]
-    assert completions("re", "please re", names) == ["read_file"]
-    assert completions("/t", "/t", names) == ["/tools"]
-    assert completions("/t", "see /t", names) == completions("", "see ", names) == []
-
-
 @pytest.mark.slow
 def test_ctrl_c_cancels_the_call_and_a_second_one_at_the_prompt_ends_the_program(folder: Path, gate: Gate) -> None:
     words = ("chat", "--model", "scripted:steps.py", *TOOLS)
@@ -112,7 +104,7 @@ def test_ctrl_c_cancels_the_call_and_a_second_one_at_the_prompt_ends_the_program
         terminal.type("begin\r")
         terminal.until("→ #1 work")
         terminal.interrupt()
-        terminal.until("stopping what runs")
+        terminal.until("stopping the running calls")
         terminal.until("the run ended: cancelled")
         terminal.until("> ")
         terminal.type("go on\r")  # the cancelled call and its answer are in the history

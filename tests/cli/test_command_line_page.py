@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import preloaded
-from ferrule.cli.program import COMMANDS, OPTIONS, main
+from ferrule.cli.program import COMMANDS, main, make_parser
 from waits import BOUND
 
 ROOT = Path(__file__).parent.parent.parent
@@ -106,8 +107,10 @@ def test_the_page_has_its_files_and_an_example_of_each_command() -> None:
 
 
 def test_the_page_has_each_option() -> None:
-    options = set(OPTIONS) - {"-h", "--version"}
-    assert [option for option in options if f"{option}`" not in PAGE and f"`{option} " not in PAGE] == []
+    parsers = (make_parser(name, importlib.import_module(f"ferrule.cli.{name}")) for name in COMMANDS)
+    options = {option for parser in parsers for action in parser._actions for option in action.option_strings}
+    missing = [option for option in options - {"-h"} if f"{option}`" not in PAGE and f"`{option} " not in PAGE]
+    assert missing == []
 
 
 def test_the_exit_codes_of_the_page_are_those_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,7 +86,7 @@ def read(capsys: pytest.CaptureFixture[str]) -> Any:
 def test_scores_are_printed_with_the_cases_that_are_not_right(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(EVAL) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "3 cases, asked of scripted:steps.py"
+    assert lines[0] == "3 cases with the model scripted:steps.py"
     assert [line.split() for line in lines[3:8]] == [
         ["case", "chosen", "arguments", "order", "refusals", "exact"],
         ["count", "1.00", "1.00", "–", "–", "yes"],
@@ -95,7 +95,7 @@ def test_scores_are_printed_with_the_cases_that_are_not_right(capsys: pytest.Cap
         ["all", "1.00", "0.50", "–", "1.00", "2", "of", "3"],
     ]
     assert lines[-4:] == [
-        "Not exactly right, the worst first:",
+        "Not exactly right, worst first:",
         "order (chosen 1.00, arguments 0.00): '5 tea.'",
         "  expected order(count=5); the nearest call is order(article='tea', count=50) → ok",
         "  called order(article='tea', count=50) → ok",
@@ -128,7 +128,7 @@ def test_live_tools_run_with_the_policy_of_run(here: Path, capsys: pytest.Captur
     assert found["live"] is True
     assert (here / "ran").read_text() == "stock"
     assert main([*EVAL, "--live", "--yes", "order"]) == 0
-    assert "the tools are live" in capsys.readouterr().out
+    assert "the tools run" in capsys.readouterr().out
     assert (here / "ran").read_text() == "order"
 
 
@@ -184,13 +184,13 @@ def test_what_a_model_says_cannot_move_the_cursor(here: Path, capsys: pytest.Cap
     ("words", "said"),
     [
         ([*EVAL, "--min-order", "0.5"], "no case asks for order, so that order=0.5 could never fail"),
-        ([*EVAL, "--min-chosen", "2"], "'2' is no share"),
+        ([*EVAL, "--min-chosen", "2"], "a number from 0 to 1, such as 0.8, not '2'"),
         ([*EVAL, "--max-turns", "0"], "a whole number of at least 1"),
-        ([*EVAL, "--yes", "order"], "--yes is for --live"),
+        ([*EVAL, "--yes", "order"], "--yes needs --live"),
         ([*EVAL, "--min-chosn", "1"], "did you mean '--min-chosen'"),
-        (["eval", "nowhere.jsonl", *EVAL[2:]], "'nowhere.jsonl' cannot be read"),
+        (["eval", "nowhere.jsonl", *EVAL[2:]], "cannot read 'nowhere.jsonl'"),
         ([*EVAL[:-1], "scripted:nowhere.py"], "nowhere.py"),
-        ([*EVAL[:-1], "scriptd:steps.py"], "there is no model 'scriptd:steps.py'"),
+        ([*EVAL[:-1], "scriptd:steps.py"], "there is no provider 'scriptd'"),
         (EVAL[:-2], "--model is missing"),
     ],
 )
@@ -214,4 +214,4 @@ def test_a_threshold_that_could_never_fail_is_refused_before_the_model_is_asked(
 def test_a_case_without_steps_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_cases(here, [{"id": "coun", "request": "Hi.", "refuses": True}])
     assert main(EVAL) == 2
-    assert "have none for the case 'coun'; did you mean 'count'?" in capsys.readouterr().err
+    assert "has no steps for the case 'coun'; did you mean 'count'?" in capsys.readouterr().err

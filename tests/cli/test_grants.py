@@ -18,8 +18,8 @@ from terminal import PROGRAM
 import preloaded
 from ferrule import Decision, Journal, Runner, ToolCall, ToolContext, allow, ask, tool
 from ferrule.approval import Answer, Asked, Grants, remembered
-from ferrule.cli import find
-from ferrule.cli.kept import Kept
+from ferrule.cli import runners
+from ferrule.cli.grant_store import GrantStore
 from ferrule.cli.program import main
 from ferrule.guards import rules, within
 from ferrule.stores.store import ReachableError, StoreError
@@ -59,7 +59,7 @@ class Always:
 
 def asked_about_a_note() -> bool:
     person = Always()
-    runner = Runner([note], guards=[lambda *_: ask("?")], approve=remembered(person, Grants(Kept())))
+    runner = Runner([note], guards=[lambda *_: ask("?")], approve=remembered(person, Grants(GrantStore())))
     assert asyncio.run(runner.run("note", {"text": "a"}, principal="kim")).success
     return bool(person.asked)
 
@@ -74,15 +74,15 @@ def test_what_was_allowed_is_listed_and_asked_about_again_once_it_is_revoked(
     capsys: pytest.CaptureFixture[str], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert said(capsys, "grants") == "there are no grants"
+    assert said(capsys, "grants") == "There are no grants."
     assert asked_about_a_note() and not asked_about_a_note()
-    [grant] = Grants(Kept()).list_active()
+    [grant] = Grants(GrantStore()).list_active()
     assert main(["grants"]) == 0
     first, second = capsys.readouterr().out.splitlines()  # however narrow the terminal is
     assert first.startswith(f"{grant.id}  note with any text and copies")
     assert f"in {Path.cwd()}, for kim, given by ada, until 20" in second and second.endswith("uses left: any number")
     assert said(capsys, "grants", "revoke", grant.id) == f"revoked {grant.id}"
-    assert said(capsys, "grants") == "there are no grants"
+    assert said(capsys, "grants") == "There are no grants."
     assert asked_about_a_note()
 
 
@@ -90,11 +90,11 @@ def test_a_call_that_a_grant_answers_is_allowed_by_the_grant(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert asked_about_a_note()
-    [grant] = Grants(Kept()).list_active()
+    [grant] = Grants(GrantStore()).list_active()
 
     async def run_again() -> None:
         journal = Journal.open(tmp_path / "calls.db")
-        approve = remembered(Always(), Grants(Kept()))
+        approve = remembered(Always(), Grants(GrantStore()))
         runner = Runner([note], guards=[lambda *_: ask("?")], approve=approve, journal=journal)
         assert (await runner.run("note", {"text": "b"}, principal="kim")).success
         await journal.flush()
@@ -106,7 +106,7 @@ def test_a_call_that_a_grant_answers_is_allowed_by_the_grant(
 
 
 def test_all_are_revoked_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "grants", "revoke", "--all") == "there are no grants"
+    assert said(capsys, "grants", "revoke", "--all") == "There are no grants."
     asked_about_a_note()
     assert said(capsys, "grants", "revoke", "--all").startswith("revoked ")
     assert asked_about_a_note()
@@ -115,11 +115,11 @@ def test_all_are_revoked_at_once(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("revoke",), "which grants?"),
-        (("revoke", "--all", "1234"), "which grants?"),
+        (("revoke",), "ferrule grants revoke ID"),
+        (("revoke", "--all", "1234"), "ferrule grants revoke ID"),
         (("revoke", "1234"), "there is no grant '1234'"),
-        (("--all",), "to take grants back"),
-        (("list", "1234"), "to take grants back"),
+        (("--all",), "ferrule grants revoke ID"),
+        (("list", "1234"), "ferrule grants revoke ID"),
     ],
 )
 def test_what_cannot_be_meant_is_said_and_revokes_nothing(
@@ -131,10 +131,10 @@ def test_what_cannot_be_meant_is_said_and_revokes_nothing(
 
 
 def test_nothing_is_made_before_something_is_kept_and_then_both_files_are_their_owners_alone(home: Path) -> None:
-    kept = Kept()
+    kept = GrantStore()
     assert kept.items() == {} and kept.get("a") is None and not kept.compare_and_set("a", 1, 2)
     assert not (home / "state").exists()
-    assert kept.compare_and_set("a", None, 1) and Kept().get("a") == 1
+    assert kept.compare_and_set("a", None, 1) and GrantStore().get("a") == 1
     if os.name != "nt":
         for file, mode in ((home / "state/ferrule/grants.json", 0o600), (home / "config/ferrule/grants.key", 0o400)):
             assert stat.S_IMODE(file.stat().st_mode) == mode
@@ -144,10 +144,10 @@ def test_nothing_is_made_before_something_is_kept_and_then_both_files_are_their_
 
 def test_the_key_may_be_in_the_environment_and_then_in_no_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FERRULE_GRANTS_KEY", "k" * 32)
-    assert Kept().compare_and_set("a", None, 1) and not (home / "config").exists()
+    assert GrantStore().compare_and_set("a", None, 1) and not (home / "config").exists()
     monkeypatch.setenv("FERRULE_GRANTS_KEY", "o" * 32)
-    with pytest.raises(StoreError, match="not sealed with this key"):
-        Kept()
+    with pytest.raises(StoreError, match="was sealed with another key"):
+        GrantStore()
 
 
 @pytest.mark.parametrize(
@@ -191,8 +191,8 @@ def test_of_several_that_keep_something_first_none_finds_half_a_key(
 
     monkeypatch.setattr("ferrule.stores.store.secrets.token_hex", noted)
     with ThreadPoolExecutor(16) as threads:
-        assert all(threads.map(lambda number: Kept().compare_and_set(f"{number}", None, 1), range(16)))
-    assert len(Kept().items()) == 16 and "" not in seen
+        assert all(threads.map(lambda number: GrantStore().compare_and_set(f"{number}", None, 1), range(16)))
+    assert len(GrantStore().items()) == 16 and "" not in seen
 
 
 def test_neither_file_may_lie_where_tools_reach_nor_one_beside_the_other(
@@ -200,19 +200,19 @@ def test_neither_file_may_lie_where_tools_reach_nor_one_beside_the_other(
 ) -> None:
     for folder in ("state", "config"):
         with pytest.raises(ReachableError, match="tools may reach it"):
-            Kept([str(home / folder)])
+            GrantStore([str(home / folder)])
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "state"))
-    with pytest.raises(StoreError, match="beside what it seals"):
-        Kept()
+    with pytest.raises(StoreError, match="in the folder of the file that it seals"):
+        GrantStore()
 
 
 def test_in_a_folder_above_them_nothing_is_remembered_and_the_person_is_told_and_grants_are_listed(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(home)
-    assert said(capsys, "grants") == "there are no grants"
+    assert said(capsys, "grants") == "There are no grants."
     (home / "tools.py").write_text("def hello() -> str:\n    'Say it.'\n    return 'hello'\n")
-    asked = find.runner(["tools.py"], remember="folder").approve
+    asked = runners.join_tools(["tools.py"], remember="folder").approve
     assert "answers are not remembered here" in asked.note  # type: ignore[union-attr]
     assert said(capsys, "call", "hello", "--tools", "tools.py", code=1).startswith("Denied: nobody is there to ask")
 
@@ -279,10 +279,10 @@ def test_every_offer_that_is_taken_answers_the_same_call_of_the_next_program(hom
         name, arguments = call
         number, offers = 0, 1
         while number < offers:
-            for grant in Grants(Kept()).list_active():
-                Grants(Kept()).revoke(grant.id)
+            for grant in Grants(GrantStore()).list_active():
+                Grants(GrantStore()).revoke(grant.id)
             person = Chooses(number)
-            runner = find.runner(["shop.py"], remember="folder" if session is None else "session")
+            runner = runners.join_tools(["shop.py"], remember="folder" if session is None else "session")
             runner.approve.inner = person  # type: ignore[union-attr]
             result = asyncio.run(runner.run(name, arguments, session=session or f"cli-{number}"))
             if result.status == "denied":  # a text that is a path out of the folder
@@ -301,7 +301,7 @@ def test_a_grant_for_the_folder_holds_in_no_other_and_one_for_a_session_in_no_ot
     (home / "work/shop.py").write_text(SHOP, encoding="utf-8")
     (home / "work/deep").mkdir()
     for scope, session, command in (("folder", None, "ls"), ("session", "s1", "pwd")):
-        runner = find.runner(["shop.py"], remember=scope)  # type: ignore[arg-type]
+        runner = runners.join_tools(["shop.py"], remember=scope)  # type: ignore[arg-type]
         runner.approve.inner = Chooses(0)  # type: ignore[union-attr]
         assert asyncio.run(runner.run("shell", {"command": command}, session=session)).success
     call = [*PROGRAM, "call", "shell", "--tools", str(home / "work/shop.py")]
@@ -322,7 +322,7 @@ def test_the_roots_of_a_runner_of_the_programs_own_count(home: Path) -> None:
         f"@tool\ndef hello() -> str:\n    'Say it.'\n    return 'hello'\n"
         f"runner = Runner([hello], guards=[within({str(home)!r})])\n"
     )
-    asked = find.runner(["tools.py"], remember="folder").approve
+    asked = runners.join_tools(["tools.py"], remember="folder").approve
     assert "answers are not remembered here" in asked.note  # type: ignore[union-attr]
     assert within("a", "b").roots == (str(Path.cwd() / "a"), str(Path.cwd() / "b"))  # type: ignore[attr-defined]
 

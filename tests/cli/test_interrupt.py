@@ -23,8 +23,8 @@ from tests.cli.terminal import BOUND, PROGRAM, Gate, Terminal, listening
 ROOT = Path(__file__).parent.parent.parent
 TOOLS = ("--tools", str(Path(__file__).with_name("watched_tools.py")))
 RUN = ("run", "x", *TOOLS, "--model", "scripted:steps.py")
-FINISHING = "ferrule: finishing what runs; press ctrl-C again to stop it now\n"
-STOPPING = "ferrule: stopping what runs; press ctrl-C again to kill the program\n"
+FINISHING = "ferrule: finishing the running calls; press ctrl-C again to stop them\n"
+STOPPING = "ferrule: stopping the running calls; press ctrl-C again to kill the program\n"
 
 slow = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def steps(folder: Path, *turns: Any) -> None:
 def table(shown: str) -> list[list[str]]:
     """Number, tool, status and whether it was executed, of each line of the table at the end."""
     lines = shown.partition("#  tool")[2].splitlines()[1:]
-    return [line.replace("not known", "not-known").split()[:4] for line in lines]
+    return [line.replace("unknown", "unknown").split()[:4] for line in lines]
 
 
 def ends(shown: str, number: int) -> int:
@@ -78,8 +78,8 @@ def test_the_second_stops_what_runs(tmp_path: Path, gate: Gate) -> None:
         terminal.until(STOPPING)
         assert terminal.end() == CODE
         assert table(terminal.shown) == [
-            ["1", "work", "cancelled", "not-known"],
-            ["2", "tell", "cancelled", "not-known"],
+            ["1", "work", "cancelled", "unknown"],
+            ["2", "tell", "cancelled", "unknown"],
             ["3", "last", "cancelled", "no"],
         ]
         assert [ends(terminal.shown, number) for number in (1, 2, 3)] == [1, 1, 1]

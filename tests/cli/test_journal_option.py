@@ -86,7 +86,10 @@ def test_what_a_killed_command_has_left_open_is_said_by_the_next(shop: Shop) -> 
     assert shop.call("trouble").returncode == -9
     done = shop.call("tea")
     assert done.stdout == "ordered tea\n"
-    assert done.stderr.startswith("ferrule: cut off before: order: ") and "may have happened" in done.stderr
+    assert (
+        done.stderr.startswith("ferrule: an earlier program was interrupted: order: ")
+        and "may have happened" in done.stderr
+    )
     assert "cut off" not in shop.call("tea").stderr
     [data] = shop.rows("SELECT data FROM events WHERE kind = 'tool:error'")
     assert json.loads(data[0])["status"] == "unknown"
@@ -97,7 +100,7 @@ def test_what_a_killed_command_has_left_open_is_said_by_the_next(shop: Shop) -> 
     [
         ("calls.db", "tools.py", "where tools may reach it"),
         ("../nowhere/calls.db", "tools.py", "is not there: make it first"),
-        ("../calls.db", "own.py", "has a journal of its own"),
+        ("../calls.db", "own.py", "has its own journal"),
     ],
 )
 def test_a_journal_that_cannot_be_used_is_said_in_one_line(shop: Shop, journal: str, tools: str, says: str) -> None:

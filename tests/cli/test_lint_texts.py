@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mcp.server.lowlevel import Server
 
 from ferrule import Tool, mcp
-from ferrule.cli import find, main
+from ferrule.cli import main, runners
 from ferrule.providers.lint import Finding, findings
 from ferrule.security.characters import HIDDEN
 
@@ -168,7 +168,7 @@ def test_a_description_that_describes_has_no_warning(text: str) -> None:
 @pytest.mark.parametrize("place", EXAMPLES)
 def test_the_tools_of_the_examples_have_no_warning(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    tools = find.runner([place]).tools
+    tools = runners.join_tools([place]).tools
     assert len(tools) > 0 and found(*tools) == []
 
 

@@ -87,13 +87,13 @@ def test_lock_writes_the_file_and_says_later_what_changed(ferrule: Ferrule, tmp_
     text = (tmp_path / "ferrule.lock").read_text()
     assert json.loads(text)["tools"]["order"]["source"] == "shop.order" and str(tmp_path) not in text
     done = ferrule("lock", "--tools", "shop.py")
-    assert (done.returncode, done.stdout) == (0, "all 2 tools are as the lock has them\n")
+    assert (done.returncode, done.stdout) == (0, "2 tools, as in the lock file\n")
     edit(tmp_path, "Order more of an article.", "Order more\\u200b of \\x1b[2J it.")
     done = ferrule("lock", "--tools", "shop.py")
     assert done.returncode == 1 and (tmp_path / "ferrule.lock").read_text() == text
     assert "'order' changed since it was accepted: its description\n" in done.stdout
     assert "-Order more of an article." in done.stdout and "+Order more\ufffd of \ufffd[2J it." in done.stdout
-    assert done.stdout.endswith("if that is right: ferrule lock --tools shop.py --accept order\n")
+    assert done.stdout.endswith("To accept: ferrule lock --tools shop.py --accept order\n")
     assert ferrule("lock", "--accept", "order").returncode == 2  # of no tools, it would write that it is gone
     assert (tmp_path / "ferrule.lock").read_text() == text
 
@@ -101,13 +101,13 @@ def test_lock_writes_the_file_and_says_later_what_changed(ferrule: Ferrule, tmp_
 def test_check_writes_nothing_and_ends_with_1_for_any_difference(ferrule: Ferrule, tmp_path: Path) -> None:
     check, file = ("lock", "--tools", "shop.py", "--check"), tmp_path / "ferrule.lock"
     done = ferrule(*check)
-    assert done.returncode == 1 and "there is no 'ferrule.lock'" in done.stdout and not file.exists()
+    assert done.returncode == 1 and "there is no file 'ferrule.lock'" in done.stdout and not file.exists()
     ferrule("lock", "--tools", "shop.py")
     text = file.read_text()
     assert ferrule(*check).returncode == 0
     for before, after, said in (
         ("Order more", "Get more", "-Order more of an article."),
-        ("def order(", "def purchase(", "'order' is not there any more"),
+        ("def order(", "def purchase(", "'order' is missing"),
         ("def order(", "def purchased(", "'purchased' is new"),
     ):
         edit(tmp_path, before, after)
@@ -154,7 +154,7 @@ def test_a_tool_that_is_gone_is_said_and_leaves_the_file_where_that_is_accepted(
 ) -> None:
     ferrule("lock", "--tools", "shop.py")
     done = ferrule("lock", "--tools", "shop.py:stock")
-    assert done.returncode == 0 and "'order' is not there any more" in done.stdout
+    assert done.returncode == 0 and "'order' is missing" in done.stdout
     assert ferrule("lock", "--tools", "shop.py:stock", "--accept", "order").returncode == 0
     assert list(json.loads((tmp_path / "ferrule.lock").read_text())["tools"]) == ["stock"]
 
@@ -187,7 +187,7 @@ def test_lock_writes_what_a_program_locks_by_that_file_and_the_program_runs_by_i
 ) -> None:
     (tmp_path / "app.py").write_text(APP, encoding="utf-8")
     assert program("app.py").returncode == 1  # there is no file yet
-    assert program("lock", "--tools", "app.py").stdout == "wrote 1 tools to 'ferrule.lock'\n"
+    assert program("lock", "--tools", "app.py").stdout == "wrote 1 tool to 'ferrule.lock'\n"
     assert program("app.py").stdout == "ordered tea\n"
     done = program("lock", "--tools", "app.py", "--lock", "other.lock")
     assert done.returncode == 2 and str(tmp_path / "ferrule.lock") in done.stderr
@@ -223,7 +223,7 @@ def test_a_call_of_what_is_quarantined_says_why(ferrule: Ferrule, tmp_path: Path
     ferrule("lock", "--tools", "shop.py")
     edit(tmp_path, "Order more", "Get more")
     done = ferrule("call", "order", "article=tea", "--tools", "shop.py", "--lock", "ferrule.lock", "--yes", "order")
-    assert done.returncode == 2 and not done.stdout and "--yes: 'order' is quarantined" in done.stderr
+    assert done.returncode == 2 and not done.stdout and "--yes: there is no tool 'order'" in done.stderr
     done = ferrule("call", "order", "article=tea", "--tools", "shop.py", "--lock", "ferrule.lock")
     assert done.returncode == 2 and not done.stdout and "'order' is quarantined: it changed" in done.stderr
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ferrule import Decision, Journal, Runner, ToolCall, ToolContext, ToolError, allow, tool
-from ferrule.cli.logged import span
+from ferrule.cli.journal_calls import format_duration
 from ferrule.cli.program import main
 from ferrule.journal._rows import EVENT_COLUMNS, EventRows
 from ferrule.journal.reading import NOT_STARTED, UNFINISHED
@@ -126,7 +126,7 @@ def test_that_events_are_missing_is_said(path: Path, capsys: pytest.CaptureFixtu
         values = EventRows(1).make_lost_row(1200, time.time() - 7200)
         connection.execute(f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({', '.join('?' * len(values))})", values)
     connection.close()
-    assert "1,200 events are missing" in said(capsys, "log", "calls.db")
+    assert "1,200 events missing" in said(capsys, "log", "calls.db")
     assert "missing" not in said(capsys, "log", "calls.db", "--since", "1h")
 
 
@@ -166,15 +166,15 @@ def test_what_tools_and_models_say_does_nothing_to_a_terminal(path: Path, capsys
         (["log", "newer.db"], "newer Ferrule"),
         (["log"], "FILE is missing"),
         (["log", "calls.db", "--status", "suspend"], "did you mean 'suspended'"),
-        (["log", "calls.db", "--since", "yesterday"], "'yesterday' is no time"),
+        (["log", "calls.db", "--since", "yesterday"], "'yesterday' is not a time"),
         (["log", "calls.db", "--until", "9" * 9 + "w"], ""),
         (["log", "calls.db", "--limit", "0"], "at least 1"),
-        (["log", "calls.db", "more"], "log takes no 'more'"),
-        (["log", "calls.db", "--prune", "soon"], "'soon' is no age"),
-        (["log", "calls.db", "--prune", "90d", "--tool", "x"], "it goes without --tool"),
+        (["log", "calls.db", "more"], "unexpected argument 'more'"),
+        (["log", "calls.db", "--prune", "soon"], "'soon' is not an age"),
+        (["log", "calls.db", "--prune", "90d", "--tool", "x"], "leave out --tool"),
         (["explain", "calls.db", "c9"], "there is no call 'c9'"),
-        (["explain", "calls.db", "c"], "several ids begin so; there are: c1, c2"),
-        (["explain", "calls.db", "c1", "--tool", "look"], "no call of the id 'c1' fits"),
+        (["explain", "calls.db", "c"], "several ids begin with 'c'; choose from: c1, c2"),
+        (["explain", "calls.db", "c1", "--tool", "look"], "no call with the id 'c1' matches"),
     ],
 )
 def test_what_cannot_be_meant_is_told_in_a_line(
@@ -225,7 +225,7 @@ def test_one_call_is_explained_from_its_arguments_to_its_outcome(
         "? allowed by eve",
         "▸ started",
         "… 1/2 half",
-        "↻ attempt 1 of 2 came to failed: ",
+        "↻ attempt 1 of 2: failed: ",
         "executed  yes",
         "    sent to kim",
     ):
@@ -256,8 +256,8 @@ def test_an_approver_without_a_name_is_not_shown_as_the_rule_that_asked(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journaled(path, lambda runner: runner.run(call("c1"), ADA), approve=lambda call, decision, context: True)
-    assert "? allowed by somebody unnamed\n" in said(capsys, "explain", "calls.db", "c1")
-    assert shown(capsys, "calls.db")[0][-2] == "somebody unnamed"
+    assert "? allowed by an unnamed person\n" in said(capsys, "explain", "calls.db", "c1")
+    assert shown(capsys, "calls.db")[0][-2] == "an unnamed person"
 
 
 def test_that_a_person_has_changed_the_arguments_is_explained(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,7 +275,7 @@ def test_calls_of_one_id_are_told_apart(path: Path, capsys: pytest.CaptureFixtur
     journaled(path, one_of_each)
     text = said(capsys, "explain", "calls.db", "c1")
     assert text.startswith("2 calls have this id: ") and "(1 of 2)" in text and "(2 of 2)" in text
-    assert text.count("nothing was run for this one") == 1
+    assert text.count("nothing ran again") == 1
     [one] = records(capsys, "explain", "calls.db", "c2")
     assert one["status"] == "suspended"
     assert len(records(capsys, "explain", "calls.db", "c1")) == 2
@@ -309,7 +309,7 @@ def test_of_a_suspended_call_it_says_until_when_it_can_be_answered(
     ],
 )
 def test_a_span_is_told_in_two_units_at_most(seconds: float, text: str) -> None:
-    assert span(seconds) == text
+    assert format_duration(seconds) == text
 
 
 # -- retention ---------------------------------------------------------------------------------------------------------

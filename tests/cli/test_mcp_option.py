@@ -61,7 +61,7 @@ def test_list_shows_the_tools_and_says_which_server_is_down(folder: Path) -> Non
         ["calc__echo", "destructive"],
         ["calc__pid", "destructive"],
     ]
-    assert "missing is down: there is no program '/nowhere/at-all'" in done.stderr and "read_file" not in done.stdout
+    assert "missing is down: the program '/nowhere/at-all' does not exist" in done.stderr and "read_file" not in done.stdout
 
 
 def test_lint_and_schema_read_their_definitions(command: Command) -> None:
@@ -97,7 +97,7 @@ def test_a_model_works_with_them_and_with_other_tools(folder: Path) -> None:
 def test_a_file_that_cannot_be_meant_is_said_in_one_line(folder: Path, command: Command) -> None:
     (folder / "mcp.json").write_text('{"mcpServers": {"a": {"command": "x", "disabledTools": []}}}')
     code, _, errors = command("list", "--mcp", "mcp.json")
-    assert code == 2 and "'disabledTools' is not known" in errors and errors.count("\n") == 1
+    assert code == 2 and "'disabledTools' is unknown" in errors and errors.count("\n") == 1
 
 
 def test_a_server_that_does_not_start_alone_is_an_error(folder: Path, command: Command) -> None:

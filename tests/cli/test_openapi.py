@@ -126,13 +126,13 @@ def test_a_call_goes_to_the_server_with_the_credential_of_the_environment(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--only", "GET"], "--only is for --openapi FILE"),
-        (["--server", "https://a.example"], "--server is for --openapi FILE"),
-        (["--budget", "5"], "--budget is for --openapi FILE"),
+        (["--only", "GET"], "--only needs --openapi FILE"),
+        (["--server", "https://a.example"], "--server needs --openapi FILE"),
+        (["--budget", "5"], "--budget needs --openapi FILE"),
         (["--openapi", "nowhere.yaml"], "nowhere.yaml cannot be read"),
         (["--openapi", "{file}"], "name the API's address: --server https://api.example.com"),
         (["--openapi", "{file}", "--server", "https://a.example", "--only", "PUT"], "names no operation"),
-        (["--openapi", "{file}", "--server", "https://a.example", "--secret", "key"], "has to be NAME=VARIABLE"),
+        (["--openapi", "{file}", "--server", "https://a.example", "--secret", "key"], "is not NAME=VARIABLE"),
         (
             ["--openapi", "{file}", "--root", "{folder}", "--server", "https://a.example", "--secret", "key=NOT_SET_1"],
             "'NOT_SET_1' is not set",

@@ -158,7 +158,7 @@ def test_a_module_here_that_has_the_name_of_another_is_refused_with_both_places(
     assert done.returncode == 2
     assert str(folder / "calendar.py") in done.stderr
     assert done.stderr.count("calendar.py") == 2
-    assert "give the file that you mean" in done.stderr
+    assert "Write the path of the file" in done.stderr
 
 
 def test_a_package_of_the_working_directory_that_is_installed_from_there_is_one_and_the_same(tmp_path: Path) -> None:

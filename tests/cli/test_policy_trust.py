@@ -57,7 +57,7 @@ def test_a_policy_that_settings_name_is_trusted_and_checked_after_them_without_b
     (here / ".ferrule/settings.toml").write_text('policy = "rules.toml"\n')
     with Terminal("policy", "trust", cwd=here) as terminal:
         for file in (".ferrule/settings.toml", "rules.toml"):
-            terminal.until(f"To trust {file}, with")
+            terminal.until(f"To trust {file} with")
             terminal.until(": ")
             terminal.type(re.findall(r", type (\d{6}):", terminal.said)[-1] + "\n")
         assert terminal.end() == 0
@@ -77,7 +77,7 @@ def test_a_person_is_warned_of_broad_rules_before_the_file_is_trusted(here: Path
 def test_only_the_number_that_is_shown_is_a_yes(here: Path, answer: str) -> None:
     (here / "p.toml").write_text('allow = ["refund"]\n')
     code, said = trust(here, "p.toml", answer=answer)
-    assert code == 1 and "It is not trusted." in said and TrustedFiles().versions() == {}
+    assert code == 1 and "The file is not trusted." in said and TrustedFiles().versions() == {}
 
 
 def test_a_lock_file_is_trusted_as_well(here: Path) -> None:

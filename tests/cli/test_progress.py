@@ -18,7 +18,7 @@ from rich.console import Console
 import preloaded
 from ferrule import Event, ToolCall
 from ferrule.approval import printable
-from ferrule.cli.bars import Row, share
+from ferrule.cli.bars import Row, compute_share
 from ferrule.cli.chunks import Chunks
 from ferrule.cli.timeline import Timeline
 
@@ -105,14 +105,14 @@ def test_every_call_of_a_batch_has_a_row_that_keeps_to_its_line(tmp_path: Path, 
 def test_of_fifty_calls_that_report_a_few_have_rows_and_the_lines_above_stay_whole(tmp_path: Path, gate: Gate) -> None:
     steps(tmp_path, [("work", {"gate": "gate", "message": f"m{number}"}) for number in range(30)])
     with Terminal(*RUN, cwd=tmp_path, lines=24) as terminal:
-        terminal.until_so(lambda shown: len(rows(shown)) == 8 and "and 22 more that report" in shown, "eight rows")
+        terminal.until_so(lambda shown: len(rows(shown)) == 8 and "and 22 more calls" in shown, "eight rows")
         for _ in range(30):
             gate.open()
         assert terminal.end() == 0
         lines = terminal.shown.splitlines()
         assert [line.split()[2] for line in lines if "→" in line] == [f"#{number + 1}" for number in range(30)]
         assert sum("✓" in line for line in lines) == 30
-        assert not [line for line in lines if ROW in line or "more that report" in line]
+        assert not [line for line in lines if ROW in line or "more calls" in line]
 
 
 @slow
@@ -247,7 +247,7 @@ def test_chunks_without_a_terminal_are_bounded_plain_lines(tmp_path: Path) -> No
     done = without_a_terminal(*RUN, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = [line.partition("flood  ")[2] for line in done.stdout.splitlines() if "… #1 flood" in line]
-    assert lines == [*(f"line {number}" for number in range(40)), "(more follows, not shown here)"]
+    assert lines == [*(f"line {number}" for number in range(40)), "(more output is not shown)"]
 
 
 @slow
@@ -299,7 +299,7 @@ def test_progress_of_any_kind_is_one_printable_line(done: Any) -> None:
     said = [{"done": done, "total": total, "message": total} for total in ODD]
     for what in [*said, {"chunk": done}, {"done": 1, "message": done}, {"stage": done}]:
         row, written = Row("#1 t"), io.StringIO()
-        row.take(what)
+        row.update(what)
         assert row.line(60, 4, 0.0, plain=False).plain.isprintable()
         Timeline(Console(file=written, width=1000), lambda: 0.0).event(
             Event("tool:progress", ToolCall("1", "t", {}), what)
@@ -313,7 +313,7 @@ def test_a_report_that_cannot_be_read_is_said_to_be_so() -> None:
     written = io.StringIO()
     what = {"attempt": "one", "of": 3, "wait": 0.1}
     Timeline(Console(file=written), lambda: 0.0).event(Event("tool:progress", ToolCall("1", "t", {}), what))
-    assert "(it cannot be shown: TypeError)" in written.getvalue()
+    assert "(cannot show it: TypeError)" in written.getvalue()
 
 
 @pytest.mark.parametrize("width", [1, 5, 20, 37, 57, 200])
@@ -321,7 +321,7 @@ def test_a_report_that_cannot_be_read_is_said_to_be_so() -> None:
 def test_a_row_is_never_wider_than_the_terminal(width: int, words: str) -> None:
     row = Row(f"#1 {printable(words) or 'name'}")
     for what in ({"done": 123_456_789, "total": 10**9, "message": words}, {"chunk": words + "\n"}):
-        row.take(what)
+        row.update(what)
         line = row.line(width, 20, 0.0, plain=False)
         assert cell_len(line.plain) <= width
         assert line.plain.isprintable()
@@ -331,12 +331,12 @@ def test_a_row_is_never_wider_than_the_terminal(width: int, words: str) -> None:
     ("done", "total", "part"), [(1, 4, 0.25), (9, 4, 1.0), (-1, 4, 0.0), (0, 0, None), (1, -4, None)]
 )
 def test_a_share_is_between_nothing_and_all(done: Any, total: Any, part: float | None) -> None:
-    assert share(done, total) == part
+    assert compute_share(done, total) == part
 
 
 def test_a_terminal_without_utf8_gets_a_row_in_ascii() -> None:
     row = Row("#1 name")
-    row.take({"done": 1, "total": 4, "message": "m" * 100})
+    row.update({"done": 1, "total": 4, "message": "m" * 100})
     assert row.line(60, 7, 0.0, plain=True).plain.isascii()
 
 
@@ -353,4 +353,4 @@ def test_chunks_of_any_size_are_bounded() -> None:
     chunks = Chunks()
     lines = [line for _ in range(100) for line in chunks.take("x" * 100_000)] + chunks.end()
     assert sum(map(len, lines)) < 5000
-    assert lines[-1] == "(more follows, not shown here)"
+    assert lines[-1] == "(more output is not shown)"

@@ -115,15 +115,15 @@ def test_eval_says_the_same_to_programs(capsys: pytest.CaptureFixture[str]) -> N
     ("words", "code", "missed"),
     [
         (["--min-recall5", "1", "--min-ndcg", "0.87"], 0, []),
-        (["--min-ndcg", "0.88"], 1, ["NDCG@10 is 0.8770, and at least 0.88 was asked for"]),
-        (["--min-recall5", "0.9", "--min-ndcg", "0.9"], 1, ["NDCG@10 is 0.8770, and at least 0.9 was asked for"]),
+        (["--min-ndcg", "0.88"], 1, ["NDCG@10 is 0.8770, below 0.88"]),
+        (["--min-recall5", "0.9", "--min-ndcg", "0.9"], 1, ["NDCG@10 is 0.8770, below 0.9"]),
     ],
 )
 def test_a_threshold_that_is_missed_ends_with_1_and_is_named(
     words: list[str], code: int, missed: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*EVAL, *words]) == code
-    assert [line for line in capsys.readouterr().out.splitlines() if "asked for" in line] == missed
+    assert [line for line in capsys.readouterr().out.splitlines() if "below" in line] == missed
     assert main([*EVAL, *words, "--json"]) == code
     assert read(capsys)["missed"] == missed
 
@@ -132,8 +132,8 @@ def test_recall_5_is_held_to_its_own_threshold(here: Path, capsys: pytest.Captur
     (here / "queries.jsonl").write_text(json.dumps({"text": "stock", "relevant": ["order"]}), encoding="utf-8")
     assert main([*EVAL, "--min-recall5", "0.5", "--min-ndcg", "0"]) == 1
     out = capsys.readouterr().out
-    assert "recall@5 is 0.0000, and at least 0.5 was asked for" in out
-    assert "1 query of which a right tool was not found" in out
+    assert "recall@5 is 0.0000, below 0.5" in out
+    assert "1 query did not find a right tool" in out
 
 
 def test_tools_of_a_module_and_of_a_file_of_definitions_are_ranked_together(
@@ -176,14 +176,14 @@ def test_why_says_the_same_to_programs(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_ranker_that_does_not_explain_shows_its_scores_and_why_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*WHY, "--by", "ranker.py:Words"]) == 0
     out = capsys.readouterr().out
-    assert "4.00  order" in out and "ranker.py:Words does not say what its scores come from" in out
+    assert "4.00  order" in out and "ranker.py:Words does not explain its scores" in out
     assert main([*WHY, "--by", "ranker.py:Words", "--json"]) == 0
     assert read(capsys)[0] == {"tool": "order", "score": 4.0}
 
 
 def test_why_says_where_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["select", "why", "tea", "--tools", "tools.jsonl", "--by", "ranker.py:Words"]) == 0
-    assert capsys.readouterr().out == "None of the 3 tools fits.\n"
+    assert capsys.readouterr().out == "None of the 3 tools matches.\n"
 
 
 def test_what_a_ranker_says_cannot_leave_its_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,20 +201,20 @@ def test_what_a_ranker_says_cannot_leave_its_line(here: Path, capsys: pytest.Cap
     [
         (["select"], "action is missing"),
         (["select", "eval"], "subject is missing"),
-        (["select", "evl", "queries.jsonl"], "did you mean 'eval'?"),
-        (["select", "eval", "nothing.jsonl", *EVAL[3:]], "'nothing.jsonl' cannot be read"),
+        (["select", "evl", "queries.jsonl"], "choose from 'eval', 'why'"),
+        (["select", "eval", "nothing.jsonl", *EVAL[3:]], "cannot read 'nothing.jsonl'"),
         (["select", "eval", "ranker.py", *EVAL[3:]], "ranker.py, line 2: this is no JSON"),
-        ([*EVAL, "--tools", "none.jsonl"], "'none.jsonl' cannot be read"),
+        ([*EVAL, "--tools", "none.jsonl"], "cannot read 'none.jsonl'"),
         ([*EVAL, "--tools", "queries.jsonl"], "queries.jsonl, line 1"),
-        ([*EVAL, "--min-ndcg", "80"], "'80' is no share"),
-        ([*EVAL, "--min-recall5", "most"], "'most' is no share"),
-        ([*WHY, "--min-ndcg", "0.8"], "are for select eval"),
-        (["select", "why", "read", "a", "file"], "the query is one argument, and 'a' another"),
-        ([*EVAL[:3], "tools.jsonl"], "--tools says"),
-        (["select", "why", " ", "--tools", "tools.jsonl"], "select why takes a query"),
+        ([*EVAL, "--min-ndcg", "80"], "such as 0.8, not '80'"),
+        ([*EVAL, "--min-recall5", "most"], "such as 0.8, not 'most'"),
+        ([*WHY, "--min-ndcg", "0.8"], "are options of ferrule select eval"),
+        (["select", "why", "read", "a", "file"], "unexpected word 'a': put the whole query in quotes"),
+        ([*EVAL[:3], "tools.jsonl"], "write ferrule select --tools"),
+        (["select", "why", " ", "--tools", "tools.jsonl"], "the query is empty"),
         ([*EVAL, "--by", "nobody"], "there is no selector 'nobody'"),
         ([*EVAL, "--by", "ranker.py:nobody"], "there is no 'nobody' in 'ranker.py'"),
-        ([*EVAL, "--by", "ranker.py:Selector"], "it has no rank(tools, query, limit=…)"),
+        ([*EVAL, "--by", "ranker.py:Selector"], "it has no method rank(tools, query, limit=…)"),
         ([*EVAL, "--by", "ranker.py:Broken"], "RuntimeError: no index"),
         (["select", "eval", "queries.jsonl", "--by", "ranker.py:Words"], "says that 'shop:stock' is right"),
     ],

@@ -107,7 +107,7 @@ def test_of_settings_that_changed_since_they_were_trusted_their_policy_alone_hol
     else:
         file.write_text('model = "scripted:evil.py"' if what == "changed" else "model =", encoding="utf-8")
     code, said = run(capsys)
-    assert code == 2 and "--model is missing" in said and "is not used, but for its policy" in said
+    assert code == 2 and "--model is missing" in said and "is not used, except for its policy" in said
     code, said = run(capsys, *BY_HAND)
     assert "denied by rules.toml:1" in said
 
@@ -119,7 +119,7 @@ def test_a_nearer_file_that_nobody_has_trusted_hides_no_trusted_one(
     (project / "deep/pyproject.toml").write_text('[tool.ferrule]\nmodel = "scripted:evil.py"\n', encoding="utf-8")
     monkeypatch.chdir(project / "deep")
     code, said = run(capsys)
-    assert code == 0 and "pyproject.toml is not used, as nobody has trusted it" in said and "denied by rules" in said
+    assert code == 0 and "pyproject.toml is not used, because nobody trusts it" in said and "denied by rules" in said
 
 
 def test_of_a_pyproject_the_table_alone_is_trusted(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,7 +179,8 @@ def test_outside_of_a_repository_the_working_directory_is_the_only_place(project
     assert len(list(iter_settings_paths(project.parent))) == 2
 
 
-TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(str.isprintable)
+PRINTABLE = st.characters(codec="utf-8", exclude_categories=("C", "Z"), include_characters=" ")
+TEXTS = st.text(PRINTABLE, min_size=1, max_size=20)
 LISTS = st.lists(TEXTS, max_size=3).map(tuple)
 
 

@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        (".py", "write '{module}', in the folder"),
+        (".py", "and write '{module}'"),
         (".py:QUEUED", "write '{module}:QUEUED'"),
         (":HERE", "none of these tools has a queue"),
         (":RUNNER", "none of these tools has a queue"),
@@ -68,4 +68,4 @@ def test_a_worker_needs_dbos(folder: str, capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_time_that_is_none_is_refused(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["worker", f"{folder}:QUEUED", "--drain", "-1"]) == 2
-    assert "seconds from 0, not '-1'" in capsys.readouterr().err
+    assert "a number of seconds, such as 30, not '-1'" in capsys.readouterr().err

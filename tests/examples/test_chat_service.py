@@ -15,14 +15,14 @@ import anyio
 import httpx
 import pytest
 import uvicorn
-from chat_service import Limits, Notes, create_app, digest
+from chat_service import Limits, Notes, create_app, hash_token
 
 import preloaded
 from ferrule.models import Overloaded, Scripted
 from waits import BOUND
 
 ROOT = Path(__file__).parents[2]
-PEOPLE = {digest("token-of-ada"): "ada", digest("token-of-bob"): "bob"}
+PEOPLE = {hash_token("token-of-ada"): "ada", hash_token("token-of-bob"): "bob"}
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def test_nobody_reads_or_writes_the_notes_of_others_and_everybody_reads_those_of
         assert notes.by_owner == {"team": {"plan": "ship it"}, "ada": {"secret": "4711"}, "bob": {"today": "buy milk"}}
 
 
-@pytest.mark.parametrize("limits", [Limits(calls_in_a_minute=2), Limits(calls_altogether=2)])
+@pytest.mark.parametrize("limits", [Limits(calls_per_minute=2), Limits(calls_in_total=2)])
 def test_what_one_person_has_used_up_another_one_still_has(limits):
     def three(owner):
         return [write(owner, str(number)) for number in range(3)]
@@ -200,7 +200,7 @@ def test_a_run_that_the_client_leaves_is_cancelled_and_the_next_one_knows_of_it(
             assert next(heard) == ("call", {"id": "call_1", "name": "list_notes"})
             assert notes.asked.wait(BOUND) and not notes.left.is_set()
             busy = client.request(**request("And?", "ada", "second"))
-            assert busy.status_code == 429 and "is being answered" in busy.json()["detail"]
+            assert busy.status_code == 429 and "has no answer yet" in busy.json()["detail"]
         assert notes.left.wait(BOUND)
         answers = (client.request(**request("Hello?", "ada")) for _ in range(1000))  # its end takes a moment more
         answered = next(response for response in answers if response.status_code != 429)
@@ -213,7 +213,7 @@ def test_a_run_that_the_client_leaves_is_cancelled_and_the_next_one_knows_of_it(
 
 def test_a_call_that_takes_too_long_is_told_to_the_model_and_the_run_goes_on():
     steps = [[("list_notes", {"owner": "ada"})], "I could not look."]
-    with serving(steps, Hanging(), Limits(seconds_of_a_call=0.05)) as (client, _):
+    with serving(steps, Hanging(), Limits(seconds_per_call=0.05)) as (client, _):
         heard = ask(client, "List my notes", "ada")
         assert statuses(heard) == ["timeout"] and heard[-1] == ("done", {"status": "done", "reason": None})
 
@@ -231,10 +231,10 @@ def test_a_model_that_fails_is_told_without_its_words_and_the_person_may_ask_aga
 @pytest.mark.parametrize(
     ("tokens", "told"),
     [
-        (None, "TOKENS says who may ask"),
-        ("ada", "TOKENS says who may ask"),
-        ('["ada"]', "TOKENS says who may ask"),
-        ('{"ada": 1}', "TOKENS says who may ask"),
+        (None, "TOKENS names the people and their tokens"),
+        ("ada", "TOKENS names the people and their tokens"),
+        ('["ada"]', "TOKENS names the people and their tokens"),
+        ('{"ada": 1}', "TOKENS names the people and their tokens"),
         ('{"ada": "a"}', "set ANTHROPIC_API_KEY"),
     ],
 )

@@ -271,7 +271,7 @@ def until(keyboard, text):
     ("options", "told"),
     [
         (["--model", "openia:x"], "'openia:x' is not PROVIDER:NAME"),
-        (["--folder", "/no/such/folder"], "'/no/such/folder' is no folder"),
+        (["--folder", "/no/such/folder"], "'/no/such/folder' is not a folder"),
         (["--yes", "*"], "invalid choice: '*'"),
     ],
 )

@@ -152,7 +152,7 @@ class TestAsWritten(GuardContract):
         return ToolContext(session=PAYABLE["id"])
 
     def guard(self) -> Guard:
-        return invoices.as_written  # type: ignore[no-any-return]
+        return invoices.matches_document  # type: ignore[no-any-return]
 
     def tools(self) -> Iterable[Any]:
         return [invoices.pay, invoices.refund]

@@ -36,8 +36,8 @@ def tools(tmp_path_factory):
     """All tools: those of the company, of both servers, and the search tool."""
 
     async def connected() -> Toolset:
-        async with program.servers(tmp_path_factory.mktemp("notes")) as of_servers:
-            return program.everything(of_servers).tools
+        async with program.connect_servers(tmp_path_factory.mktemp("notes")) as of_servers:
+            return program.make_company_runner(of_servers).tools
 
     return asyncio.run(connected())
 
@@ -79,7 +79,7 @@ def test_without_a_yes_nothing_is_changed(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["Pay."], 2, "a task and a --model go together"),
+        (["Pay."], 2, "write both a task and --model"),
         (["--model", "scripted:steps.py", "--budget", "1"], 2, "No such file"),
         (["Pay.", "--model", "nobody:none"], 2, "'nobody:none' is not PROVIDER:NAME"),
         (["--budget", "50"], "five_thousand_tools: by_budget(50)", "notes__read_note ("),
@@ -122,7 +122,7 @@ def test_what_was_not_offered_is_not_found_until_it_is_searched_for(tools):
 
 
 def test_nothing_is_deleted_whoever_says_yes():
-    company = program.everything([], yes=["oslo_payment_delete"])
+    company = program.make_company_runner([], yes=["oslo_payment_delete"])
     result = company.run_sync("oslo_payment_delete", {"id": "payment-1"})
     assert result.status == "denied" and "nothing is deleted" in result.text
     assert company.run_sync("oslo_payment_read", {"id": "payment-1"}).success
@@ -130,7 +130,7 @@ def test_nothing_is_deleted_whoever_says_yes():
 
 def test_what_is_changed_is_found_again(monkeypatch):
     monkeypatch.setitem(program.RECORDS, ("riga", "stock"), {})
-    company = program.everything([], yes=["riga_stock_create", "riga_stock_change"])
+    company = program.make_company_runner([], yes=["riga_stock_create", "riga_stock_change"])
     assert company.run_sync("riga_stock_create", {"article": "7", "count": 2, "building": "works"}).success
     assert company.run_sync("riga_stock_change", {"id": "new-1", "count": 5}).success
     assert company.run_sync("riga_stock_find", {"count": 5}).output["new-1"]["article"] == "7"

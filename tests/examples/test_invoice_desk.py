@@ -118,8 +118,8 @@ def test_a_no_pays_nothing_and_is_the_last_word(desk: Desk) -> None:
     [
         ("before the intent", "", 0),
         ("before the intent, when the call was told", "", 0),
-        ("before the transfer", "was cut off while it was paid; the bank knows of no such transfer", 0),
-        ("after the transfer", "was cut off while it was paid; paid by transfer", 1),
+        ("before the transfer", "its payment was interrupted; the bank has no such transfer", 0),
+        ("after the transfer", "its payment was interrupted; paid by transfer", 1),
         ("after the outcome", "", 1),
     ],
 )
@@ -128,13 +128,13 @@ def test_a_desk_that_is_killed_pays_everything_once(desk: Desk, moment: str, fou
     assert len(desk.paid()) == paid_by_then
     said = desk.run("work")
     assert desk.paid() == [PAID[0], PAID[2]], said
-    assert ("A-17: was cut off" in said) == bool(found_out)
+    assert ("A-17: its payment was interrupted" in said) == bool(found_out)
     assert f"A-17: {found_out}" in said
 
     desk.run("answer", "R-2", "yes", killed=moment)
     assert len(desk.paid()) == 2 + paid_by_then
     said = desk.run("work")
-    assert len(desk.paid()) == 2 + paid_by_then and ("R-2: was cut off" in said) == bool(found_out)
+    assert len(desk.paid()) == 2 + paid_by_then and ("R-2: its payment was interrupted" in said) == bool(found_out)
     assert f"R-2: {found_out}" in said
     if not paid_by_then:  # nothing was paid, and the answer went with the process: it is asked for anew
         assert "please answer again" in desk.run("answer", "R-2", "yes")

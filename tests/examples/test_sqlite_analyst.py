@@ -51,7 +51,7 @@ def runner(database, **settings) -> Runner:
     if not settings:
         return analyst(database)
     names = runpy.run_path(str(TOOLS))
-    names["may"].__globals__.update(settings)
+    names["authorize"].__globals__.update(settings)
     context = {"database": str(database)}
     return Runner([names[name].replace(isolation=None, context=context) for name in ("schema", "query")])
 
@@ -82,8 +82,8 @@ def test_a_file_that_is_no_database_and_what_the_api_reports_are_one_line_each(d
     script = tmp_path / "steps.py"
     script.write_text(BUSY)
     for asked, told in (
-        (run(tmp_path / "none.db", script), "none.db' is no file"),
-        (run(script, script), "steps.py' is no SQLite database"),
+        (run(tmp_path / "none.db", script), "none.db' is not a file"),
+        (run(script, script), "steps.py' is not a SQLite database"),
         (run(database, script), "The model's API: come back in an hour"),
     ):
         assert asked.returncode != 0 and told in asked.stderr and "Traceback" not in asked.stderr
@@ -138,7 +138,7 @@ def test_what_is_not_reading_is_refused_and_leaves_no_trace(database, sql, tmp_p
 
 
 def test_the_file_is_read_only_also_where_everything_may_be_asked(database):
-    result = query(database, "DELETE FROM sales", may=lambda *parts: sqlite3.SQLITE_OK)
+    result = query(database, "DELETE FROM sales", authorize=lambda *parts: sqlite3.SQLITE_OK)
     assert result.status == "failed" and "readonly" in result.error
 
 

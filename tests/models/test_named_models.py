@@ -153,7 +153,7 @@ def test_a_model_that_cannot_be_meant_is_refused_in_one_line(here: Path, words: 
 def test_a_server_that_is_not_there_fails_the_run(here: Path) -> None:
     done = ferrule(here, *task("ollama:m", "--base-url", "http://127.0.0.1:9"))
     assert done.returncode == 1
-    assert done.stderr.startswith("ferrule: the model failed: it cannot be reached at http")
+    assert done.stderr.startswith("ferrule: the model failed: cannot reach it at http")
     assert done.stderr.count("\n") == 1
 
 

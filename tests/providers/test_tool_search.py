@@ -15,7 +15,7 @@ from openai.types.responses import ResponseInputItemParam, ToolParam
 from pydantic import TypeAdapter
 
 from ferrule import Runner, Tool, ToolCall, ToolResult, Toolset, deny, tool
-from ferrule.cli.models import Named
+from ferrule.cli.models import NamedModel
 from ferrule.errors import DefinitionError
 from ferrule.loop import LoopResult, run
 from ferrule.models import Anthropic, OpenAI
@@ -410,7 +410,7 @@ def test_anthropic_defers_what_messages_refer_to_and_neither_anything_else_nor_a
 
 def test_the_command_line_hands_on_what_was_found() -> None:
     api = Api(FOUND_BY_ANTHROPIC)
-    came = go(Named("anthropic:m", Anthropic("m", client=api.client, stream=False)), selector=Only("weigh"))
+    came = go(NamedModel("anthropic:m", Anthropic("m", client=api.client, stream=False)), selector=Only("weigh"))
     assert came.status == "done" and names(api.requests[1])[-1] == (WIRE, True)
 
 

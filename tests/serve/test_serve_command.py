@@ -23,7 +23,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCResponse
 
-from ferrule.cli.install import configurations
+from ferrule.cli.client_configs import format_configurations
 from ferrule.cli.program import main
 from ferrule.cli.serve import Address, read_address
 from ferrule.cli.usage import UsageError
@@ -486,21 +486,21 @@ def test_a_changed_list_of_an_upstream_server_is_followed(folder: Path, over: st
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["--http", "0.0.0.0:8000"], "give --tokens FILE"),
-        (["--http", "[::]:8000"], "give --tokens FILE"),
-        (["--http", "tools.example.com:8000"], "give --tokens FILE"),
+        (["--http", "0.0.0.0:8000"], "write --tokens FILE"),
+        (["--http", "[::]:8000"], "write --tokens FILE"),
+        (["--http", "tools.example.com:8000"], "write --tokens FILE"),
         (["--http", "0.0.0.0:8000", "--token-env", "GOOD"], "--allow-host tools.example.com"),
-        (["--http", "8000", "--token-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE: a token must have at least 16"),
-        (["--http", "8000", "--token-env", "SHORT"], "SHORT: a token must have at least 16"),
-        (["--http", "eight"], "is no address"),
-        (["--http", "70000"], "is no address"),
-        (["--token-env", "GOOD"], "--token-env is for --http"),
-        (["--tokens", "tokens.toml"], "--tokens is for --http"),
-        (["--http", "0", "--tokens", "tokens.toml", "--token-env", "GOOD"], "not both"),
+        (["--http", "8000", "--token-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE: a token has at least 16"),
+        (["--http", "8000", "--token-env", "SHORT"], "SHORT: a token has at least 16"),
+        (["--http", "eight"], "is not an address"),
+        (["--http", "70000"], "is not an address"),
+        (["--token-env", "GOOD"], "--token-env needs --http"),
+        (["--tokens", "tokens.toml"], "--tokens needs --http"),
+        (["--http", "0", "--tokens", "tokens.toml", "--token-env", "GOOD"], "leave out one of them"),
         (["--http", "0", "--tokens", "./tokens.toml"], "no file './tokens.toml'; ferrule token new writes it"),
-        (["--allow-host", "tools.example.com"], "--allow-host and --allow-origin are for --http"),
-        (["--allow-origin", "https://app.example.com"], "--allow-host and --allow-origin are for --http"),
-        (["--http", "0", "--allow-origin", "*"], "origins: '*' is invalid"),
+        (["--allow-host", "tools.example.com"], "--allow-host and --allow-origin need --http"),
+        (["--allow-origin", "https://app.example.com"], "--allow-host and --allow-origin need --http"),
+        (["--http", "0", "--allow-origin", "*"], "origins: '*' is none"),
         (["--http", "8000", "--install"], "leave out --http"),
         (["--directory", "nowhere"], "No such file"),
         (["--yes", "sell"], "there is no tool 'sell'"),
@@ -578,7 +578,7 @@ def test_the_tools_of_mcp_servers_are_served_and_what_names_them_is_installed(
 
 
 def test_an_address_of_an_mcp_server_is_installed_as_it_is() -> None:
-    written = configurations("a", [], ["https://tools.example.com/mcp", "b/mcp.json"], [], Path("/srv"))
+    written = format_configurations("a", [], ["https://tools.example.com/mcp", "b/mcp.json"], [], Path("/srv"))
     assert (
         '"--mcp=https://tools.example.com/mcp"' in written and json.dumps(f"--mcp={Path('/srv/b/mcp.json')}") in written
     )

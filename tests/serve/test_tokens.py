@@ -451,7 +451,7 @@ def test_the_file_is_its_owners_alone_and_holds_no_token(tmp_path: Path, capsys:
     token = parse_tokens(path.read_bytes())["ann"]
     assert token.limits.calls_per_minute == 60 and token.expires is not None
     assert timedelta(days=2) < token.expires - datetime.now(UTC) <= timedelta(days=3)
-    assert main(words) == 2 and "there is a token 'ann'" in capsys.readouterr().err
+    assert main(words) == 2 and "there is already a token 'ann'" in capsys.readouterr().err
     assert main(["token", "list", "--tokens", str(path)]) == 0
     assert "calls_per_minute=60" in capsys.readouterr().out
 
@@ -462,8 +462,8 @@ def test_the_file_is_its_owners_alone_and_holds_no_token(tmp_path: Path, capsys:
         (["new"], "ferrule token new NAME"),
         (["list", "ann"], "ferrule token list"),
         (["remove", "an"], "there is no token 'an'; did you mean 'ann'?"),
-        (["remove", "ann", "--days", "3"], "are for ferrule token new, not for remove"),
-        (["new", "a b"], "'a b' is not a valid name of a token"),
+        (["remove", "ann", "--days", "3"], "are options of ferrule token new, not of remove"),
+        (["new", "a b"], "'a b' is no name of a token"),
     ],
 )
 def test_a_command_that_cannot_be_meant_is_told(

@@ -1,4 +1,4 @@
-"""The rows at the foot of the terminal: one for each running call that reports its progress."""
+"""The rows at the bottom of the terminal: one for each running call that reports progress."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from ferrule.cli.chunks import written
-from ferrule.cli.text import one_line, told
+from ferrule.cli.chunks import format_chunk
+from ferrule.cli.text import format_value, to_line
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _PLAIN_FRAMES = "-\\|/"
 _PER_SECOND = 10
 _ROWS = 10
-_RESERVED_COLUMNS = 3  # a terminal writes ^C at the end of the last row, which must not begin a new one
-_LEAST_COLUMNS = 6  # columns, for words that say anything
+_RESERVED_COLUMNS = 3  # room for the ^C that a terminal prints at the end of the last row
+_LEAST_COLUMNS = 6  # with fewer, a text says nothing
 _MESSAGE_LENGTH = 300
 _AMOUNT_LENGTH = 60
 _EXACT = 10**15
 
 
 class Bars:
-    """Rows at the foot of a terminal. Each leaves when its call ends.
+    """Rows at the bottom of a terminal. A row is removed when its call ends.
 
     Args:
-        console: The terminal; on anything else nothing is shown.
+        console: The terminal. Without a terminal there are no rows.
     """
 
     def __init__(self, console: Console) -> None:
-        self.shown = console.is_interactive
-        """Whether there is a terminal that can show them."""
+        self.can_show = console.is_interactive
+        """Whether there is a terminal that can show rows."""
         self._console = console
         self._rows: dict[str, Row] = {}
         self._live: Live | None = None
         self._pauses = 0
 
-    def show(self, key: str, label: str, what: Mapping[str, Any]) -> None:
+    def show(self, key: str, label: str, report: Mapping[str, Any]) -> None:
         """Update the row of the call `key` with its report."""
-        if not self.shown:
+        if not self.can_show:
             return
-        self._rows.setdefault(key, Row(label)).take(what)
+        self._rows.setdefault(key, Row(label)).update(report)
         self._begin()
 
     def drop(self, key: str) -> None:
@@ -56,8 +56,8 @@ class Bars:
             self._end()
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Hide the rows meanwhile: something else is written on the terminal."""
+    def pause(self) -> Iterator[None]:
+        """Hide the rows while other text is written on the terminal."""
         self._pauses += 1
         self._end()
         try:
@@ -67,7 +67,7 @@ class Bars:
             self._begin()
 
     def close(self) -> None:
-        """Remove all rows, and leave the terminal as it was."""
+        """Remove all rows."""
         self._rows.clear()
         self._end()
 
@@ -79,7 +79,7 @@ class Bars:
             console=self._console,
             transient=True,
             refresh_per_second=_PER_SECOND,
-            # The output of a tool goes above the rows. A stream that is no terminal gets it unchanged.
+            # The output of a tool goes above the rows. A stream that is not a terminal gets it unchanged.
             redirect_stdout=sys.stdout.isatty(),
             redirect_stderr=sys.stderr.isatty(),
             vertical_overflow="crop",
@@ -99,11 +99,11 @@ class Bars:
         for row in rows[:most]:
             yield row.line(width, labels, time.monotonic(), plain=plain)
         if len(rows) > most:
-            yield Text(f"and {len(rows) - most} more that report", style="dim", no_wrap=True, overflow="crop")
+            yield Text(f"and {len(rows) - most} more calls", style="dim", no_wrap=True, overflow="crop")
 
 
 class Row:
-    """The progress of one call. The tool's texts are made harmless as they arrive: rows are drawn in another thread."""
+    """The progress of one call. Another thread draws the row."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -113,20 +113,20 @@ class Row:
         self._chunks = self._characters = 0
         self._last = ""
 
-    def take(self, what: Mapping[str, Any]) -> None:
+    def update(self, report: Mapping[str, Any]) -> None:
         """Store the last report of the call."""
-        if "chunk" in what:
-            self._chunk(what["chunk"])
-        elif "done" in what:
-            done, total = what["done"], what.get("total")
-            self._share = share(done, total)
-            self._count = counted(done, total)
-            self._words = told(what.get("message", ""), _MESSAGE_LENGTH)
+        if "chunk" in report:
+            self._add_chunk(report["chunk"])
+        elif "done" in report:
+            done, total = report["done"], report.get("total")
+            self._share = compute_share(done, total)
+            self._count = format_progress(done, total)
+            self._words = format_value(report.get("message", ""), _MESSAGE_LENGTH)
 
-    def _chunk(self, chunk: Any) -> None:
+    def _add_chunk(self, chunk: Any) -> None:
         self._chunks += 1
         if not isinstance(chunk, str):
-            self._words = one_line(written(chunk), _MESSAGE_LENGTH)
+            self._words = to_line(format_chunk(chunk), _MESSAGE_LENGTH)
             self._count = f"{self._chunks:,} chunks"
             return
         self._characters += len(chunk)
@@ -139,21 +139,21 @@ class Row:
         frames, mark = (_PLAIN_FRAMES, "~") if plain else (_FRAMES, "…")
         line = Text(no_wrap=True, overflow="crop")
         line.append(frames[int(now * _PER_SECOND) % len(frames)], "cyan")
-        line.append(" ").append(set_cell_size(fitting(self.label, labels, mark), labels), "bold")
+        line.append(" ").append(set_cell_size(cut_end(self.label, labels, mark), labels), "bold")
         if self._share is not None:
             length = min(max(width // 4, 5), 30)
             done = int(self._share * length)
             line.append(" ").append(("#" if plain else "━") * done, "green")
             line.append(("-" if plain else "─") * (length - done), "dim")
-        return self._in_words(line, width, mark)
+        return self._add_text(line, width, mark)
 
-    def _in_words(self, line: Text, width: int, mark: str) -> Text:
-        line.append(" " + fitting(self._count, max(width - line.cell_len - 1, 1), mark))
+    def _add_text(self, line: Text, width: int, mark: str) -> Text:
+        line.append(" " + cut_end(self._count, max(width - line.cell_len - 1, 1), mark))
         left = width - line.cell_len - 2
         if left >= _LEAST_COLUMNS and self._words:
-            line.append("  " + fitting(self._words, left, mark), "dim")
+            line.append("  " + cut_end(self._words, left, mark), "dim")
         elif left >= _LEAST_COLUMNS and self._last:
-            line.append("  " + ending(one_line(_last_line(self._last), _MESSAGE_LENGTH), left, mark), "italic")
+            line.append("  " + cut_start(to_line(_last_line(self._last), _MESSAGE_LENGTH), left, mark), "italic")
         line.truncate(width, overflow="crop")
         return line
 
@@ -162,8 +162,8 @@ def _last_line(text: str) -> str:
     return text.rstrip().rpartition("\n")[2]
 
 
-def share(done: Any, total: Any) -> float | None:
-    """Return the share of `total` that is done, 0 to 1; `None` if it is unknown."""
+def compute_share(done: Any, total: Any) -> float | None:
+    """Return the share of `total` that is done, 0 to 1, or None if it is unknown."""
     try:
         part = float(done) / float(total)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
@@ -171,26 +171,26 @@ def share(done: Any, total: Any) -> float | None:
     return min(max(part, 0.0), 1.0) if math.isfinite(part) and float(total) > 0 else None
 
 
-def counted(done: Any, total: Any) -> str:
-    """Return `3/10`, or `3` if there is no total."""
-    return amount(done) if total is None else f"{amount(done)}/{amount(total)}"
+def format_progress(done: Any, total: Any) -> str:
+    """Return `3/10`, or `3` without a total."""
+    return format_amount(done) if total is None else f"{format_amount(done)}/{format_amount(total)}"
 
 
-def amount(value: Any) -> str:
+def format_amount(value: Any) -> str:
     """Return a number in readable form. A tool may report anything, even an integer too large for a float."""
     try:
         whole = float(value).is_integer() and abs(value) < _EXACT
         return f"{int(value):,}" if whole else f"{value:g}"
     except (TypeError, ValueError, OverflowError):
-        return told(value, _AMOUNT_LENGTH)
+        return format_value(value, _AMOUNT_LENGTH)
 
 
-def fitting(text: str, columns: int, mark: str) -> str:
+def cut_end(text: str, columns: int, mark: str) -> str:
     """Return the beginning of `text`, in at most `columns`."""
     return text if cell_len(text) <= columns else set_cell_size(text, columns - 1).rstrip() + mark
 
 
-def ending(text: str, columns: int, mark: str) -> str:
+def cut_start(text: str, columns: int, mark: str) -> str:
     """Return the end of `text`, in at most `columns`."""
     if cell_len(text) <= columns:
         return text

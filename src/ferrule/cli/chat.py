@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,21 +15,22 @@ from ferrule.approval import printable
 from ferrule.approval.request import run_blocking
 from ferrule.cli.interrupt import CODE, STOPS, Stages
 from ferrule.cli.list import tools_table
-from ferrule.cli.model_runs import Setup, add_model, prepared, say_failure
+from ferrule.cli.model_runs import Setup, add_model, open_setup, print_failure
 from ferrule.cli.models import ModelFailed
-from ferrule.cli.screen import lay
-from ferrule.cli.usage import UsageError, choices
+from ferrule.cli.screen import print_table
+from ferrule.cli.text import warn
+from ferrule.cli.usage import UsageError, not_text, suggest
 from ferrule.models import Message
 
 COMMANDS = {
-    "/tools": "show the tools",
-    "/new": "begin a new conversation",
-    "/help": "show these commands",
-    "/quit": "end, as ctrl-D does",
+    "/tools": "list the tools",
+    "/new": "start a new conversation",
+    "/help": "list these commands",
+    "/quit": "end the program, as ctrl-D does",
 }
 _PROMPT = "> "
 _WITHOUT_PROMPT = (
-    'a conversation at a terminal needs the package prompt_toolkit, which is not installed: pip install "ferrule[cli]"'
+    'chat at a terminal needs the package prompt_toolkit, which is not installed: pip install "ferrule[cli]"'
 )
 
 
@@ -40,7 +41,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Answer line after line. Return 0 if all of them were answered."""
-    with prepared(options) as setup:
+    with open_setup(options) as setup:
         return _Conversation(setup).hold()
 
 
@@ -49,10 +50,10 @@ class Interrupted(Exception):
 
 
 class Lines(Protocol):
-    """The source of the lines."""
+    """A source of lines."""
 
     async def read(self) -> str | None:
-        """Return the next line; `None` at the end.
+        """Return the next line, or None at the end.
 
         Raises:
             Interrupted: Somebody pressed ctrl-C.
@@ -61,114 +62,106 @@ class Lines(Protocol):
 
 
 class _Conversation:
-    """The messages so far, and the handling of the next line."""
+    """A conversation, and what happens with the next line."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._messages: list[Message] = []
         self._state: Mapping[str, Any] = {}
         self._code = 0
-        self._at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        self._is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
         self._is_first = True
         self._was_interrupted = False
-        """Whether ctrl-C was pressed since the last line: another one at the prompt ends the program."""
+        """Whether ctrl-C was pressed after the last line. Another one at the prompt ends the program."""
 
     def hold(self) -> int:
         """Answer each line until the last."""
         names = [tool.name for tool in self._setup.runner.tools]
-        lines = _at_the_prompt(names) if self._at_terminal else _Piped()
-        if self._at_terminal:
-            self._say("/help shows the commands, and ctrl-D ends", style="dim")
+        lines = _prompt_lines(names) if self._is_terminal else _PipedLines()
+        if self._is_terminal:
+            self._print("/help lists the commands; ctrl-D ends the program", style="dim")
         while True:
             try:
                 line = self._setup.work.run(lines.read())
-                if line is None and self._is_first and not self._at_terminal:
-                    raise UsageError("there is no task: ferrule run TASK, or a line of the standard input for each")
+                if line is None and self._is_first and not self._is_terminal:
+                    raise UsageError("there is no task: use ferrule run TASK, or write each task as a line of input")
                 self._is_first = False
                 if line is None or line.strip() == "/quit":
-                    return 0 if self._at_terminal else self._code
+                    return 0 if self._is_terminal else self._code
                 if line.strip():
                     self._was_interrupted = False
                     self._take(line)
             except (Interrupted, KeyboardInterrupt):
-                if self._was_interrupted or not self._at_terminal:
+                if self._was_interrupted or not self._is_terminal:
                     return CODE
                 self._was_interrupted = True
-                self._say("press ctrl-C again to end", style="dim")
+                self._print("press ctrl-C again to end the program", style="dim")
 
     def _take(self, line: str) -> None:
         if line.startswith("/"):
             self._obey(line.strip())
             return
-        if not self._at_terminal:
+        if not self._is_terminal:
             self._setup.console.print(Text.assemble(("\ntask   ", "dim"), printable(line)))
         self._answer(line)
-        if self._was_interrupted and not self._at_terminal:
+        if self._was_interrupted and not self._is_terminal:
             raise Interrupted
 
     def _obey(self, name: str) -> None:
         if name == "/tools":
-            lay(self._setup.console, tools_table(self._setup.runner.tools, self._setup.console.width))
+            print_table(tools_table(self._setup.runner.tools))
         elif name == "/new":
             self._messages, self._state = [], {}
-            self._say("a new conversation: the model knows nothing of what was said before")
+            self._print("new conversation: the model starts without the earlier messages")
         elif name == "/help":
-            for command, does in COMMANDS.items():
-                self._say(f"{command:<8}{does}")
-            self._say("everything else goes to the model; so does a line with a blank before its /")
+            for command, effect in COMMANDS.items():
+                self._print(f"{command:<8}{effect}")
+            self._print("any other line goes to the model; so does a line that starts with a blank and /")
         else:
             self._code = 1
-            print(printable(f"ferrule: there is no command {name!r}; {choices(name, COMMANDS)}"), file=sys.stderr)
+            warn(f"there is no command {name!r}; {suggest(name, COMMANDS)}")
 
     def _answer(self, line: str) -> None:
-        """Have the model answer one line, and store the messages and the state for the next one."""
-        asked = [*self._messages, *self._setup.model.user(line)]
-        running = self._setup.start(asked, self._state)
+        """Let the model answer one line, and store the messages and the state for the next one."""
+        messages = [*self._messages, *self._setup.model.user(line)]
+        running = self._setup.start(messages, self._state)
         stages = Stages(self._setup.timeline.aside, STOPS)
         self._setup.timeline.restart()
         status = "failed"
         try:
             status = self._setup.watch(running, stages, partial(running.cancel, now=True)).status
         except (ModelFailed, DefinitionError) as error:
-            say_failure(error)
-        if len(running.messages) > len(asked):  # else the line has no answer, and can be written again
+            print_failure(error)
+        if len(running.messages) > len(messages):  # otherwise the line has no answer, and you can write it again
             self._messages, self._state = running.messages, running.state
         self._code = self._code if status == "done" else 1
         self._was_interrupted = bool(stages.pressed)
 
-    def _say(self, text: str, style: str = "") -> None:
+    def _print(self, text: str, style: str = "") -> None:
         self._setup.console.print(Text(printable(text), style=style))
 
 
-class _Piped:
-    """The lines of a standard input that is no terminal."""
+class _PipedLines:
+    """The lines of a standard input that is not a terminal."""
 
     async def read(self) -> str | None:
         try:
             line = await run_blocking(sys.stdin.readline)
         except UnicodeDecodeError as error:
-            raise UsageError(f"standard input is no {error.encoding} text (byte {error.start})") from None
+            raise not_text(error) from None
         return line.removesuffix("\n") if line else None
 
 
-def _at_the_prompt(names: Sequence[str]) -> Lines:
-    """Return the lines typed at a terminal, with the earlier lines and the names of tools at hand."""
+def _prompt_lines(names: Sequence[str]) -> Lines:
+    """Return the lines that a person types at a terminal. Tab completes the names of tools and commands."""
     try:
         from prompt_toolkit import PromptSession
-        from prompt_toolkit.completion import CompleteEvent, Completer, Completion
-        from prompt_toolkit.document import Document
+        from prompt_toolkit.completion import WordCompleter
     except ImportError:
         raise UsageError(_WITHOUT_PROMPT) from None
-
-    class Names(Completer):
-        def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
-            word = document.get_word_before_cursor(WORD=True)
-            for name in completions(word, document.text_before_cursor, names):
-                yield Completion(name, -len(word))
-
     session: PromptSession[str] = PromptSession(
         _PROMPT,
-        completer=Names(),
+        completer=WordCompleter([*COMMANDS, *names], WORD=True),
         complete_while_typing=False,
         interrupt_exception=Interrupted,
         eof_exception=EOFError,
@@ -182,9 +175,3 @@ def _at_the_prompt(names: Sequence[str]) -> Lines:
                 return None
 
     return Prompt()
-
-
-def completions(word: str, before: str, names: Sequence[str]) -> list[str]:
-    """Return the commands, or the tools, whose names begin with a word."""
-    known = list(COMMANDS) if before == word and word.startswith("/") else names
-    return [name for name in known if word and name.startswith(word)]

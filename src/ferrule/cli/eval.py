@@ -3,120 +3,87 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
-from typing import Any
 
-from ferrule import Decision, Runner, ToolCall, ToolContext, allow
+from ferrule import Decision, ToolCall, ToolContext, allow
 from ferrule.approval import printable
-from ferrule.cli import find, models, openapi, policies, servers
-from ferrule.cli.usage import UsageError, at_least_one, share
-from ferrule.journal import memory
+from ferrule.cli import models, servers
+from ferrule.cli.runners import make_runner, without_effects
+from ferrule.cli.shared_options import OPERATIONS_BUDGET, add_json, add_minimum, add_shared
+from ferrule.cli.text import format_count, print_json
+from ferrule.cli.usage import UsageError, parse_count, read_or_refuse
 from ferrule.testing import Case, ToolUse, evaluate, fake, read_cases
 from ferrule.testing.scores import SCORES, check_minimums
 
 _MOST_WRONG = 10
-_FAKED = "the tools are faked, and none of them runs (--live runs them)"
-_LIVE = "the tools are live"
+_FAKES = "the tools are fakes; --live runs the real ones"
+_LIVE = "the tools run"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the options: the cases, the model, and the minimums of its scores."""
-    parser.add_argument("cases", help="the file of cases, CASES.jsonl: a request and the calls that are right, a line")
-    parser.add_argument("--model", required=True, metavar="MODEL", help=models.MODEL_HELP)
-    parser.add_argument("--base-url", metavar="URL", help=models.ADDRESS_HELP)
+    parser.add_argument("cases", metavar="CASES.jsonl", help="a file with one case a line: a request and its calls")
+    parser.add_argument("--live", action="store_true", help="run the tools; without it they are fakes")
     parser.add_argument(
-        "--max-turns",
-        type=at_least_one,
-        default=20,
-        metavar="N",
-        help="how often the model is asked in a case at most (default: 20); with 1, its first calls are looked at and "
-        "not run",
-    )
-    parser.add_argument(
-        "--at-once", type=at_least_one, default=1, metavar="N", help="how many cases run side by side (default: 1)"
+        "--at-once", type=parse_count, default=1, metavar="N", help="cases at the same time (default: 1)"
     )
     for name in SCORES:
-        parser.add_argument(f"--min-{name}", type=share, metavar="SHARE", help=f"end with 1 where {name} is below this")
-    parser.add_argument(
-        "--live",
-        action="store_true",
-        help="run the tools, with the policy of ferrule run; without it they are faked, and no question is asked",
-    )
-    find.add_yes(parser)
-    find.add_lock(parser)
-    policies.add_policy(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+        add_minimum(parser, f"--min-{name}", f"the score {name!r}")
+    add_json(parser)
+    add_shared(parser, "--model", "--base-url", "--max-turns", "--yes", "--policy", "--lock", required=["--model"])
 
 
 def command(options: argparse.Namespace) -> int:
-    """Print the scores. Return 1 if a threshold is missed, or the model failed in a case."""
+    """Print the scores. Return 1 if a score is too low, or if the model failed in a case."""
     if options.yes and not options.live:
-        raise UsageError("--yes is for --live: of tools that are faked, nothing that is asked about is refused")
-    try:
-        cases = read_cases(options.cases)
-    except OSError as error:
-        raise UsageError(f"the cases of {options.cases!r} cannot be read: {error.strerror or error}") from None
-    least = {name: given for name in SCORES if (given := getattr(options, f"min_{name}")) is not None}
+        raise UsageError("--yes needs --live: fake tools run without approval")
+    cases = read_or_refuse(read_cases, options.cases)
+    least = {name: share for name in SCORES if (share := getattr(options, f"min_{name}")) is not None}
     check_minimums(least, cases)
-    found = _evaluated(options, cases, models.by_case(options.model, options.base_url))
-    missed = found.find_missed(**least)
+    use = _run_cases(options, cases, models.make_case_models(options.model, options.base_url))
+    missed = use.find_missed(**least)
     if options.json:
-        told = {"model": options.model, "live": options.live, **found.to_json(), "missed": missed}
-        print(json.dumps(told, indent=2, ensure_ascii=False))
+        print_json({"model": options.model, "live": options.live, **use.to_json(), "missed": missed})
     else:
-        _show_tool_use(found, options)
+        _print_scores(use, options)
         for line in missed:
             print(line)
-    return int(bool(missed) or any(one.error is not None for one in found.outcomes))
+    return int(bool(missed) or any(outcome.error is not None for outcome in use.outcomes))
 
 
-def _evaluated(options: argparse.Namespace, cases: list[Case], model_of: Callable[[str], models.Named]) -> ToolUse:
-    given = {case.id: model_of(case.id) for case in cases}
-    with servers.connected(options, openapi.BUDGET, calls=options.live) as (work, more):
-        runner = find.runner(
-            options.tools,
-            yes=options.yes,
-            more=more,
-            lock=options.lock,
-            policy=policies.of(options),
-            secrets=openapi.secrets(options),
-        )
-        used = runner if options.live else _faked(runner)
-        turns, at_once = options.max_turns, options.at_once
+def _run_cases(
+    options: argparse.Namespace, cases: list[Case], get_model: Callable[[str], models.NamedModel]
+) -> ToolUse:
+    case_models = {case.id: get_model(case.id) for case in cases}
+    with servers.connect_servers(options, OPERATIONS_BUDGET, calls=options.live) as (work, extra):
+        runner = make_runner(options, extra)
+        if not options.live:
+            runner = without_effects(runner, fake(runner.tools), approve=_approve)
+        limits = {"max_turns": options.max_turns, "at_once": options.at_once}
 
         async def ask() -> ToolUse:
             try:
-                return await evaluate(cases, lambda case: given[case.id], used, max_turns=turns, at_once=at_once)
+                return await evaluate(cases, lambda case: case_models[case.id], runner, **limits)
             finally:
-                for model in dict.fromkeys(given.values()):
+                for model in dict.fromkeys(case_models.values()):
                     await model.aclose()
 
         return work.run(ask())
 
 
-def _faked(runner: Runner) -> Runner:
-    """Return the runner with its guards and limits, but with fakes. Nothing runs, nobody is asked, and no record
-    remains.
-    """
-    journal: dict[str, Any] = {} if runner.journal is None else {"journal": memory()}
-    return runner.replace(tools=fake(runner.tools), approve=_let_run, observers=(), **journal)
-
-
-async def _let_run(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+async def _approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
     return allow(by="ferrule eval")
 
 
-def _show_tool_use(found: ToolUse, options: argparse.Namespace) -> None:
-    count = len(found.outcomes)
-    print(printable(f"{count} {'case' if count == 1 else 'cases'}, asked of {options.model}"))
-    print(_LIVE if options.live else _FAKED)
+def _print_scores(use: ToolUse, options: argparse.Namespace) -> None:
+    _print_lines(f"{format_count(len(use.outcomes), 'case')} with the model {options.model}")
+    print(_LIVE if options.live else _FAKES)
     print()
-    _print_lines(found.table())
-    wrong = found.worst(_MOST_WRONG)
+    _print_lines(use.table())
+    wrong = use.worst(_MOST_WRONG)
     if wrong:
-        print("\nNot exactly right, the worst first:")
-        _print_lines("\n".join(line for one in wrong for line in one.lines()))
+        print("\nNot exactly right, worst first:")
+        _print_lines("\n".join(line for outcome in wrong for line in outcome.lines()))
 
 
 def _print_lines(text: str) -> None:

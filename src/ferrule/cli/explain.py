@@ -13,78 +13,92 @@ from rich.console import Console
 from rich.text import Text
 
 from ferrule.approval import printable
-from ferrule.cli import logged
-from ferrule.cli.bars import counted
-from ferrule.cli.screen import screen
-from ferrule.cli.text import one_line, short, told
-from ferrule.cli.timeline import arguments
-from ferrule.cli.usage import UsageError, choices
+from ferrule.cli.bars import format_progress
+from ferrule.cli.event_lines import format_start, get_sign, to_encoding, wrap_after
+from ferrule.cli.journal_calls import (
+    add_filters,
+    find_author,
+    format_call_duration,
+    format_duration,
+    format_time,
+    is_answer,
+    make_filter,
+    to_dict,
+    to_json,
+)
+from ferrule.cli.screen import make_console
+from ferrule.cli.text import format_value, shorten, to_line
+from ferrule.cli.timeline import format_arguments
+from ferrule.cli.usage import UsageError, suggest
 from ferrule.journal.reading import UNFINISHED, LoggedCall, LoggedEvent, Reader
 
 _CALLS = 5
-_VALUE_SHOWN = 400
+_VALUE = 400
 _REASON = 300
 _REPORTS = 20
 _OUTPUT = 4000
 _OUTPUT_LINES = 40
 _BAR = 40
-_SAID = {"ask": "asked", "allow": "allowed", "deny": "denied"}
-_LEFT = {
-    "running": "it is under way",
-    "cut_off": "its process ended in between",
+_DECISIONS = {"ask": "asked", "allow": "allowed", "deny": "denied"}
+_UNFINISHED = {
+    "running": "it still runs",
+    "cut_off": "its process ended before it did",
     "suspended": "it waits for an answer",
-    "deferred": "it is done elsewhere, and its outcome is still to come",
+    "deferred": "it runs elsewhere",
 }
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the options: the call's id, and filters for several calls of one id."""
-    logged.add_filters(parser)
-    parser.add_argument("id", metavar="ID", help="the call's id, or how it begins")
+    """Add the options: the call's id, and filters for several calls with one id."""
+    add_filters(parser)
+    parser.add_argument("id", metavar="ID", help="the call's id, or its first characters")
 
 
 def command(options: argparse.Namespace) -> int:
     """Draw the call, or print its record. If several calls have the id, do so for each of them."""
     reader = Reader(options.path)
-    found = reader.newest(logged.filter_of(options, _id_meant(reader, options.id)))
+    found = reader.newest(make_filter(options, _resolve_id(reader, options.id)))
     if not found:
-        raise UsageError(f"no call of the id {options.id!r} fits the other options")
+        raise UsageError(f"no call with the id {options.id!r} matches the other options")
     if options.json:
         for call in reader.load_calls(found):
-            print(logged.as_json(call))
+            print(to_json(call))
         return 0
-    console = screen()
-    shown = found[-_CALLS:]
+    console = make_console()
+    last = found[-_CALLS:]
     if len(found) > 1:
-        these = "" if len(shown) == len(found) else f"; these are the last {len(shown)}"
-        narrower = "--session, --principal, --tool, --status, --since and --until say which"
-        console.print(Text(f"{len(found):,} calls have this id{these}: {narrower}\n", style="yellow"), soft_wrap=True)
-    for number, call in enumerate(reader.load_calls(shown), len(found) - len(shown) + 1):
-        if number > len(found) - len(shown) + 1:
+        text = (
+            f"{len(found):,} calls have this id{'' if len(last) == len(found) else f'; these are the last {len(last)}'}"
+        )
+        hint = "choose with --session, --principal, --tool, --status, --since and --until"
+        console.print(Text(f"{text}: {hint}\n", style="yellow"), soft_wrap=True)
+    first = len(found) - len(last) + 1
+    for number, call in enumerate(reader.load_calls(last), first):
+        if number > first:
             console.print()
         _Drawing(console, call).draw(f" ({number} of {len(found)})" if len(found) > 1 else "")
     return 0
 
 
-def _id_meant(reader: Reader, given: str) -> str:
+def _resolve_id(reader: Reader, text: str) -> str:
     """Return the full id.
 
     Raises:
-        UsageError: No call has the id, or several begin with it.
+        UsageError: No call has the id, or several ids begin with the text.
     """
-    beginning = given.removesuffix("…")
-    known = reader.ids(beginning)
-    if given in known or beginning in known:
-        return given if given in known else beginning
-    if len(known) == 1:
-        return known[0]
-    if known:
-        raise UsageError(f"several ids begin so; {choices('', known)}")
-    raise UsageError(f"there is no call {given!r}: ferrule log shows the ids")
+    beginning = text.removesuffix("…")
+    ids = reader.ids(beginning)
+    if text in ids or beginning in ids:
+        return text if text in ids else beginning
+    if len(ids) == 1:
+        return ids[0]
+    if ids:
+        raise UsageError(f"several ids begin with {beginning!r}; {suggest('', ids)}")
+    raise UsageError(f"there is no call {text!r}; ferrule log lists the ids")
 
 
 class _Phase(NamedTuple):
-    """An activity of a call and its time span, in seconds since the call came."""
+    """An activity of a call and its time span, in seconds since the call arrived."""
 
     name: str
     start: float
@@ -99,127 +113,98 @@ class _Drawing:
         self._call = call
         self._now = time.time()
 
-    def draw(self, which: str) -> None:
-        """Draw all of it."""
+    def draw(self, number: str) -> None:
+        """Draw the whole call, with its number among several."""
         call = self._call
-        mark, style = logged.sign(call.status, self._console.encoding)
-        head = Text.assemble(
-            (one_line(call.tool_name, _VALUE_SHOWN), "bold"), "  ", (f"{mark} {call.status}", style), which
-        )
-        self._print(head)
-        self._facts()
+        mark, style = get_sign(call.status)
+        status = f"{to_encoding(mark, self._console)} {call.status}"
+        self._print(Text.assemble((to_line(call.tool_name, _VALUE), "bold"), "  ", (status, style), number))
+        self._print_facts()
         self._print(Text())
-        for at, sign, colour, text in self._lines():
-            self._line(at, sign, colour, text)
-        self._phases()
-        self._outcome()
+        for at, sign, colour, text in self._list_history():
+            start = format_start(at - call.began_at, 12, sign, colour, self._console)
+            self._print_wrapped(start, text)
+        self._print_phases()
+        self._print_outcome()
 
     # -- facts --------------------------------------------------------------------------------------------------------
 
-    def _facts(self) -> None:
+    def _print_facts(self) -> None:
         call, first = self._call, self._call.events[0]
-        process = logged.mapping(call.process)
+        process = to_dict(call.process)
         facts = {
             "id": call.call_id,
             "principal": first.principal,
             "session": first.session,
             "parent": first.parent,
-            "came": logged.when(call.began_at, exact=True),
-            "took": logged.took(call, self._now),
+            "arrived": format_time(call.began_at, exact=True),
+            "took": format_call_duration(call, self._now),
             "process": f"{process['pid']} on {process['host']}" if process else None,
             "key": None if call.intent is None else call.intent.key,
         }
         for label, text in facts.items():
             if text:
-                self._fact(label, one_line(text, _VALUE_SHOWN))
+                self._print_fact(label, to_line(text, _VALUE))
         arguments = call.input
         if not isinstance(arguments, dict):
-            self._fact("arguments", told("" if arguments is None else arguments, _VALUE_SHOWN))
-        for name, value in logged.mapping(arguments).items():
-            self._fact(
-                "argument", f"{told(name, _VALUE_SHOWN)} = {told(json.dumps(value, ensure_ascii=False), _VALUE_SHOWN)}"
+            self._print_fact("arguments", format_value("" if arguments is None else arguments, _VALUE))
+        for name, value in to_dict(arguments).items():
+            self._print_fact(
+                "argument",
+                f"{format_value(name, _VALUE)} = {format_value(_to_json(value), _VALUE)}",
             )
         for repair in call.result.get("repairs") or ():
-            self._fact("repaired", told(repair, _VALUE_SHOWN))
+            self._print_fact("repaired", format_value(repair, _VALUE))
 
-    def _fact(self, label: str, text: str) -> None:
-        self._behind(Text(f"  {label:<10}", style="dim"), text)
+    def _print_fact(self, label: str, text: str) -> None:
+        self._print_wrapped(Text(f"  {label:<10}", style="dim"), text)
 
-    def _behind(self, start: Text, text: str) -> None:
-        """Print a text in as many lines as it needs. They all begin in one column."""
-        for line in Text(self._writable(text)).wrap(self._console, max(self._console.width - start.cell_len, 20)):
-            line.rstrip()
-            self._print(start + line)
-            start = Text(" " * start.cell_len)
+    def _print_wrapped(self, start: Text, text: str) -> None:
+        for line in wrap_after(start, Text(to_encoding(text, self._console)), self._console):
+            self._print(line)
 
     # -- history ------------------------------------------------------------------------------------------------------
 
-    def _lines(self) -> Iterator[tuple[float, str, str, str]]:
+    def _list_history(self) -> Iterator[tuple[float, str, str, str]]:
         """Yield the time, a sign, its colour, and the text of each line."""
         before: LoggedEvent | None = None
-        decided: Any = None
-        came = judged = self._call.events[0].data.get("input")
-        for event in _without_many(self._call.events):
+        decision: Any = None
+        received = judged = self._call.events[0].data.get("input")
+        for event in _shorten_reports(self._call.events):
             if isinstance(event, int):
                 yield before.at if before else 0.0, "…", "dim", f"{event:,} more reports"
                 continue
-            sign, colour, text = self._told(event, before, decided)
+            sign, text = _describe_event(event, before, decision)
             if event.kind == "tool:decided":
-                text += _arguments_changed(judged, judged := event.data.get("input", came))
-                decided = event.data
-            yield event.at, sign, colour, text
+                text += _format_changes(judged, judged := event.data.get("input", received))
+                decision = event.data
+            yield event.at, *get_sign(sign), text
             before = event
         if self._call.status in UNFINISHED:
             colour = "red" if self._call.status == "cut_off" else "yellow"
-            yield self._until(), logged.SIGNS[self._call.status][0], colour, self._left()
+            yield self._end_time(), get_sign(self._call.status)[0], colour, self._describe_unfinished()
 
-    def _told(self, event: LoggedEvent, before: LoggedEvent | None, decided: Any) -> tuple[str, str, str]:
-        data, kind = event.data, event.kind
-        if kind == "tool:pre":
-            return "→", "cyan", "came"
-        if kind == "tool:decided":
-            return "?", "yellow", _decision_said(data, decided)
-        if kind == "tool:started":
-            waited = 0.0 if before is None else event.at - before.at
-            is_wait = before is not None and before.kind in ("tool:pre", "tool:decided") and waited >= 0.001
-            return "▸", "cyan", f"started, after it had waited for {logged.span(waited)}" if is_wait else "started"
-        if kind == "tool:progress":
-            sign = "↻" if "attempt" in data else "…"
-            return sign, "yellow" if "attempt" in data else "cyan", _reported(data)
-        if kind == "tool:suspended":
-            return "‖", "yellow", f"suspended: {told(data.get('error') or '', _REASON)}"
-        status = told(data.get("status"), _REASON)
-        sign, colour = logged.SIGNS.get(status, logged.FAILED)
-        return sign, colour, status if data.get("error") is None else f"{status}: {told(data['error'], _REASON)}"
-
-    def _left(self) -> str:
-        """Return the text for a call that has not ended."""
+    def _describe_unfinished(self) -> str:
         call = self._call
-        text = _LEFT[call.status]
+        text = _UNFINISHED[call.status]
         if call.status == "cut_off":
             if call.intent is not None:  # the journal has one for each tool that may change something
                 return f"{text}: its effect may have happened"
-            began = any(event.kind == "tool:started" for event in call.events)
-            return f"{text}: it had {'' if began else 'not '}begun"
-        pending = logged.mapping(call.result.get("pending"))
-        expires_at = pending.get("expires_at")
-        return f"{text}, until {logged.when(expires_at)}" if isinstance(expires_at, int | float) else text
+            has_started = any(event.kind == "tool:started" for event in call.events)
+            return f"{text}: its handler had {'' if has_started else 'not '}started"
+        expires_at = to_dict(call.result.get("pending")).get("expires_at")
+        return f"{text}, until {format_time(expires_at)}" if isinstance(expires_at, int | float) else text
 
-    def _until(self) -> float:
+    def _end_time(self) -> float:
         """Return the time of an unfinished call's last line: now, or the time of its last event."""
         last = self._call.events[-1].at
         return last if self._call.status == "cut_off" else max(self._now, last)
 
-    def _line(self, at: float, sign: str, colour: str, text: str) -> None:
-        offset = f"+{at - self._call.began_at:.3f}s"
-        start = Text(f"{offset:>12} ", style="dim").append(self._writable(sign), style=f"not dim {colour}").append(" ")
-        self._behind(start, text)
-
     # -- durations ----------------------------------------------------------------------------------------------------
 
-    def _phases(self) -> None:
+    def _print_phases(self) -> None:
         """Print bars for the activities of the call, over its whole time."""
-        phases = _phases_of(self._call.events, None if self._call.ended_at else self._until())
+        phases = _list_phases(self._call.events, None if self._call.ended_at else self._end_time())
         whole = max((phase.end for phase in phases), default=0.0)
         if whole <= 0 or len(phases) < 2:
             return
@@ -227,100 +212,114 @@ class _Drawing:
         for phase in phases:
             start = min(round(phase.start / whole * _BAR), _BAR - 1)
             length = max(round((phase.end - phase.start) / whole * _BAR), 1)
-            bar = " " * start + self._writable("━") * min(length, _BAR - start)
-            label = Text(f"  {phase.name:<10}", style="dim")
-            self._print(
-                label.append(f"{bar:<{_BAR}}", "green").append(f"  {logged.span(phase.end - phase.start)}", "none")
-            )
+            bar = " " * start + to_encoding("━", self._console) * min(length, _BAR - start)
+            line = Text(f"  {phase.name:<10}", style="dim").append(f"{bar:<{_BAR}}", "green")
+            self._print(line.append(f"  {format_duration(phase.end - phase.start)}", "none"))
 
     # -- outcome ------------------------------------------------------------------------------------------------------
 
-    def _outcome(self) -> None:
+    def _print_outcome(self) -> None:
         result = self._call.result
         if self._call.status in UNFINISHED or not result:
             return
-        executed, metadata = result.get("executed"), logged.mapping(result.get("metadata"))
+        executed, metadata, output = result.get("executed"), to_dict(result.get("metadata")), result.get("output")
         self._print(Text())
-        self._fact("executed", "yes" if executed is True else "no" if executed is False else "not known")
+        self._print_fact("executed", "yes" if executed is True else "no" if executed is False else "unknown")
         if self._call.is_replayed:
-            self._fact("replayed", "this is what the call that had come before came to; nothing was run for this one")
+            self._print_fact("replayed", "the result of an earlier run of this call; nothing ran again")
         if metadata:
-            self._fact("metadata", told(json.dumps(metadata, ensure_ascii=False), _VALUE_SHOWN))
-        output = result.get("output")
+            self._print_fact("metadata", format_value(_to_json(metadata), _VALUE))
         if output is not None:
-            self._fact("output", "")
-            for line in _output(output):
-                self._print(Text(f"    {self._writable(line)}"))
-
-    def _writable(self, text: str) -> str:
-        return logged.writable(text, self._console.encoding)
+            self._print_fact("output", "")
+            for line in _output_lines(output):
+                self._print(Text(f"    {to_encoding(line, self._console)}"))
 
     def _print(self, line: Text) -> None:
         line.rstrip()
         self._console.print(line, soft_wrap=True)
 
 
-def _decision_said(data: Any, before: Any) -> str:
-    """Return the decision as text, with its author.
+def _describe_event(event: LoggedEvent, before: LoggedEvent | None, decision: Any) -> tuple[str, str]:
+    """Return the key of the sign and the text of an event. The others are the event and the decision before it."""
+    data, kind = event.data, event.kind
+    if kind == "tool:pre":
+        return kind, "arrived"
+    if kind == "tool:decided":
+        return kind, _format_decision(data, decision)
+    if kind == "tool:started":
+        waited = 0.0 if before is None else event.at - before.at
+        is_wait = before is not None and before.kind in ("tool:pre", "tool:decided") and waited >= 0.001
+        return kind, f"started, after a wait of {format_duration(waited)}" if is_wait else "started"
+    if kind == "tool:progress":
+        return "attempt" if "attempt" in data else kind, _format_report(data)
+    error = "" if data.get("error") is None else f": {format_value(data['error'], _REASON)}"
+    if kind == "tool:suspended":
+        return kind, f"suspended{error}"
+    status = format_value(data.get("status"), _REASON)
+    return status, status + error
+
+
+def _format_decision(data: Any, before: Any) -> str:
+    """Return the decision as text, with its author. The decision after an ask is its answer.
 
     Args:
-        before: The decision before it. The decision after an ask is its answer.
+        before: The decision before it.
     """
-    by, rule, reason = logged.answerer(data, before), data.get("rule"), data.get("reason")
-    if logged.is_answer(data, before):
-        rule = None
-    said = _SAID.get(str(data.get("kind")), "decided")
-    whose = f" by {told(by, _REASON)}" if by else ""
-    why = f": {told(reason, _REASON)}" if reason else ""
-    return f"{said}{whose}{why}{f' ({told(rule, _REASON)})' if rule else ''}"
+    author, rule, reason = find_author(data, before), data.get("rule"), data.get("reason")
+    text = _DECISIONS.get(str(data.get("kind")), "decided")
+    text += f" by {format_value(author, _REASON)}" if author else ""
+    text += f": {format_value(reason, _REASON)}" if reason else ""
+    return f"{text} ({format_value(rule, _REASON)})" if rule and not is_answer(data, before) else text
 
 
-def _arguments_changed(before: Any, after: Any) -> str:
-    """Return text about the arguments that are shown otherwise than before. A filled-in default is not one of them."""
-    old, new = logged.mapping(before), logged.mapping(after)
-    shown = {name: arguments({name: value}) for name, value in old.items()}
-    changed = {name: value for name, value in new.items() if name in old and arguments({name: value}) != shown[name]}
-    gone = [name for name in old if name not in new]
-    said = [*([arguments(changed)] if changed else []), *(f"without {name}" for name in gone)]
-    return f"; with {told(', '.join(said), _VALUE_SHOWN)}" if said else ""
+def _format_changes(before: Any, after: Any) -> str:
+    """Return text about the arguments that changed between two decisions. A default that was filled in is no change."""
+    old, new = to_dict(before), to_dict(after)
+    changed = {
+        name: new[name]
+        for name, value in old.items()
+        if name in new and format_arguments({name: new[name]}) != format_arguments({name: value})
+    }
+    parts = [format_arguments(changed)] if changed else []
+    parts += [f"without {name}" for name in old if name not in new]
+    return f"; with {format_value(', '.join(parts), _VALUE)}" if parts else ""
 
 
-def _reported(data: Any) -> str:
+def _format_report(data: Any) -> str:
     if "attempt" in data:
         wait = data.get("wait")
-        pause = f" (the next in {logged.span(wait)})" if isinstance(wait, int | float) and wait else ""
-        what = f"{told(data.get('status') or '', _REASON)}: {told(data.get('error') or '', _REASON)}"
-        return f"attempt {told(data['attempt'], 20)} of {told(data.get('of'), 20)} came to {what}{pause}"
+        pause = f" (the next in {format_duration(wait)})" if isinstance(wait, int | float) and wait else ""
+        error = f"{format_value(data.get('status') or '', _REASON)}: {format_value(data.get('error') or '', _REASON)}"
+        return f"attempt {format_value(data['attempt'], 20)} of {format_value(data.get('of'), 20)}: {error}{pause}"
     if "done" in data:
-        return f"{counted(data['done'], data.get('total'))} {told(data.get('message') or '', _REASON)}".rstrip()
-    if "chunk" in data:
-        chunk = data["chunk"]
-        return told(chunk if isinstance(chunk, str) else json.dumps(chunk, ensure_ascii=False), _REASON)
-    return told(json.dumps(data, ensure_ascii=False), _REASON)
+        message = format_value(data.get("message") or "", _REASON)
+        return f"{format_progress(data['done'], data.get('total'))} {message}".rstrip()
+    chunk = data.get("chunk", data)
+    return format_value(chunk if isinstance(chunk, str) else _to_json(chunk), _REASON)
 
 
-def _without_many(events: Sequence[LoggedEvent]) -> Iterator[LoggedEvent | int]:
-    """Yield the events. A long row of reports is reduced to its first and last ones, with the number of those
-    between.
-    """
+def _to_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _shorten_reports(events: Sequence[LoggedEvent]) -> Iterator[LoggedEvent | int]:
+    """Yield the events. Of many reports in a row, yield the first and last ones, and the number of the others."""
     for is_report, run in itertools.groupby(events, key=_is_report):
-        some = list(run)
-        if is_report and len(some) > 2 * _REPORTS:
-            yield from some[:_REPORTS]
-            yield len(some) - 2 * _REPORTS
-            yield from some[-_REPORTS:]
+        reports = list(run)
+        if is_report and len(reports) > 2 * _REPORTS:
+            yield from reports[:_REPORTS]
+            yield len(reports) - 2 * _REPORTS
+            yield from reports[-_REPORTS:]
         else:
-            yield from some
+            yield from reports
 
 
 def _is_report(event: LoggedEvent) -> bool:
     return event.kind == "tool:progress" and "attempt" not in event.data
 
 
-def _phases_of(events: Sequence[LoggedEvent], until: float | None) -> list[_Phase]:
-    """Return the activities from each event to the next, up to the call's end or `until`. Equal neighbours are
-    merged.
-    """
+def _list_phases(events: Sequence[LoggedEvent], until: float | None) -> list[_Phase]:
+    """Return the activities between the events, up to the call's end or `until`. Merge equal neighbours."""
     start, phases = events[0].at, list[_Phase]()
     ends = [event.at for event in events[1:]] + ([] if until is None else [until])
     for event, end in zip(events, ends, strict=False):
@@ -350,9 +349,9 @@ def _phase(event: LoggedEvent) -> str | None:
     return names.get(event.kind)
 
 
-def _output(output: object) -> list[str]:
+def _output_lines(output: object) -> list[str]:
     """Return the output in a few lines."""
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, indent=2)
-    lines = printable(short(text, _OUTPUT)).replace("\t", "    ").split("\n")
+    lines = printable(shorten(text, _OUTPUT)).replace("\t", "    ").split("\n")
     more = len(lines) - _OUTPUT_LINES
     return lines if more <= 0 else [*lines[:_OUTPUT_LINES], f"… {more:,} more lines"]

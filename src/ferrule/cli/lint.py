@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from ferrule.cli import servers
-from ferrule.cli.screen import lay, screen
-from ferrule.cli.text import one_line
+from ferrule.cli.screen import make_console, make_table, print_table, wide
+from ferrule.cli.shared_options import add_json
+from ferrule.cli.text import format_count, print_json, to_line
 from ferrule.cli.timeline import NAME_WIDTH
-from ferrule.cli.usage import UsageError, choices
+from ferrule.cli.usage import check_known
 from ferrule.providers import WHERE_POSSIBLE
 from ferrule.providers.lint import LEVELS, LIMITS, Cost, Finding, costs, findings
 
@@ -24,9 +23,8 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 _TEXT = 400
 _MOST_PATHS = 4
 ESTIMATE = (
-    "schema: the characters of the tool's input schema, as compact JSON. Under each provider: tokens. "
-    "Tokens are an estimate: a quarter of the bytes of a definition in that provider's form, as compact JSON. "
-    "What an API puts before the definitions is not in it."
+    "schema: characters of the tool's input schema as compact JSON. The other columns are tokens of the definition for "
+    "each provider: an estimate, one quarter of its bytes. It excludes the text that an API adds to the definitions."
 )
 
 
@@ -36,57 +34,54 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--provider",
         action="append",
         metavar="NAME",
-        help=f"one of {', '.join(LIMITS)}; may be repeated (default: all)",
+        help=f"check for this provider only; may be repeated: {', '.join(LIMITS)}",
     )
-    parser.add_argument("--strict", action="store_true", help="end with 1 for warnings too")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 for warnings too")
     parser.add_argument(
         "--accept",
         action="append",
         default=[],
         metavar="TOOL",
-        help="you have read the texts of this tool: what may instruct a model in them is a warning; may be repeated",
+        help="you have read the texts of this tool: report instructions and hidden characters in them as warnings; may "
+        "be repeated",
     )
     parser.add_argument(
         "--strict-schemas",
         action="store_true",
-        help="the tools are to be strict: what cannot be is an error, and not a note",
+        help="report a schema that strict mode cannot take as an error, not as a note",
     )
     parser.add_argument(
         "--strict-where-possible",
         action="store_const",
         const=WHERE_POSSIBLE,
         dest="strict_schemas",
-        help="the tools are to be strict as far as they can be: what stays plain is a note, with the reason",
+        help="report each schema that stays non-strict as a note, with the reason",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+    add_json(parser)
 
 
 def command(options: argparse.Namespace) -> int:
     """Print the findings. Return 1 if there is an error, or with `--strict` a warning."""
     providers = list(dict.fromkeys(options.provider or LIMITS))
-    for name in providers:
-        if name not in LIMITS:
-            raise UsageError(f"there is no provider {name!r}; {choices(name, LIMITS)}")
-    tools = servers.tools(options)
-    for name in options.accept:
-        if tools.find(name) is None:
-            raise UsageError(f"--accept: there is no tool {name!r}; {choices(name, [tool.name for tool in tools])}")
-    found = [_accepted(one, options.accept) for one in findings(tools, providers, options.strict_schemas)]
-    each = costs(tools, providers, options.strict_schemas)
+    check_known("provider", providers, LIMITS)
+    tools = servers.load_tools(options)
+    check_known("tool", options.accept, [tool.name for tool in tools], "--accept")
+    found = [_apply_accept(finding, options.accept) for finding in findings(tools, providers, options.strict_schemas)]
+    tool_costs = costs(tools, providers, options.strict_schemas)
     if options.json:
-        print(json.dumps(_for_machines(found, each), indent=2))
+        print_json(_to_json(found, tool_costs))
     else:
-        _for_people(found, each, providers)
+        _print_report(found, tool_costs, providers)
     failing = ("error", "warning") if options.strict else ("error",)
     return int(any(finding.level in failing for finding in found))
 
 
-def _accepted(finding: Finding, tools: Sequence[str]) -> Finding:
+def _apply_accept(finding: Finding, tools: Sequence[str]) -> Finding:
     is_read = finding.tool in tools and finding.rule in ("instruction", "hidden")
     return dataclasses.replace(finding, level="warning") if is_read else finding
 
 
-def _for_machines(found: Sequence[Finding], each: Sequence[Cost]) -> dict[str, Any]:
+def _to_json(found: Sequence[Finding], tool_costs: Sequence[Cost]) -> dict[str, Any]:
     return {
         "findings": [dataclasses.asdict(finding) for finding in found],
         "costs": [
@@ -96,39 +91,38 @@ def _for_machines(found: Sequence[Finding], each: Sequence[Cost]) -> dict[str, A
                 "schema_characters": cost.schema,
                 "estimated_tokens": cost.tokens,
             }
-            for cost in each
+            for cost in tool_costs
         ],
     }
 
 
-def _for_people(found: Sequence[Finding], each: Sequence[Cost], providers: Sequence[str]) -> None:
-    console = screen()
+def _print_report(found: Sequence[Finding], tool_costs: Sequence[Cost], providers: Sequence[str]) -> None:
     if found:
-        lay(console, _findings_table(found, console))
+        print_table(_findings_table(found))
         print()
-    if each:
-        lay(console, _costs_table(each, providers, console))
+    if tool_costs:
+        print_table(_costs_table(tool_costs, providers))
         print()
         print(ESTIMATE)
-    counts = [sum(finding.level == level for finding in found) for level in LEVELS]
-    said = [f"{count} {level}{'s' * (count != 1)}" for count, level in zip(counts, LEVELS, strict=True) if count]
-    print(", ".join(said) or "Nothing found.")
+    counts = {level: sum(finding.level == level for finding in found) for level in LEVELS}
+    print(", ".join(format_count(count, level) for level, count in counts.items() if count) or "No findings.")
 
 
-def _findings_table(found: Sequence[Finding], console: Console) -> Table:
+def _findings_table(found: Sequence[Finding]) -> Table:
     """Return a table with one row for equal findings of several providers or at several places."""
     rows: dict[tuple[str, ...], list[Finding]] = {}
     for finding in found:
         text = "parameters have no description" if finding.rule == "no-parameter-description" else finding.text
         rows.setdefault((finding.level, finding.tool, finding.rule, text), []).append(finding)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("level", no_wrap=True)
-    table.add_column("tool", no_wrap=True, max_width=console.width // 3)
-    table.add_column("what")
+    table = make_table("level", _tool_column(), wide("finding"))
     for (level, tool, _, text), same in rows.items():
-        said = one_line(f"{_provider_names(finding.provider for finding in same)}{text}{_paths_text(same)}", _TEXT)
-        table.add_row(Text(level, _STYLES[level]), one_line(tool, NAME_WIDTH), said)
+        full = to_line(f"{_provider_names(finding.provider for finding in same)}{text}{_paths_text(same)}", _TEXT)
+        table.add_row(Text(level, _STYLES[level]), to_line(tool, NAME_WIDTH), full)
     return table
+
+
+def _tool_column(footer: str = "") -> Column:
+    return Column("tool", footer, no_wrap=True, max_width=make_console().width // 3)
 
 
 def _provider_names(providers: Any) -> str:
@@ -142,14 +136,12 @@ def _paths_text(same: Sequence[Finding]) -> str:
     return f" (at {', '.join(paths[:_MOST_PATHS])}{more})" if paths else ""
 
 
-def _costs_table(each: Sequence[Cost], providers: Sequence[str], console: Console) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", show_footer=True, footer_style="bold")
-    table.add_column("tool", "together", no_wrap=True, max_width=console.width // 3)
-    table.add_column("schema", f"{sum(cost.schema for cost in each):,}", justify="right")
-    for name in providers:
-        total = sum(cost.tokens[name] or 0 for cost in each)
-        table.add_column(name.replace("_", "\n"), f"{total:,}", justify="right")
-    for cost in each:
+def _costs_table(tool_costs: Sequence[Cost], providers: Sequence[str]) -> Table:
+    columns = {"schema": sum(cost.schema for cost in tool_costs)}
+    columns |= {name.replace("_", "\n"): sum(cost.tokens[name] or 0 for cost in tool_costs) for name in providers}
+    sums = [Column(title, f"{total:,}", justify="right") for title, total in columns.items()]
+    table = make_table(_tool_column("total"), *sums, show_footer=True, footer_style="bold")
+    for cost in tool_costs:
         tokens = ["–" if count is None else f"{count:,}" for count in cost.tokens.values()]
-        table.add_row(one_line(cost.tool, NAME_WIDTH), f"{cost.schema:,}", *tokens)
+        table.add_row(to_line(cost.tool, NAME_WIDTH), f"{cost.schema:,}", *tokens)
     return table

@@ -1,4 +1,4 @@
-"""`ferrule log`: the calls of a journal, one in a line, also while programs write it."""
+"""`ferrule log`: the calls of a journal, one a line, also while programs write it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from datetime import datetime
 
 from rich.cells import cell_len, set_cell_size
@@ -14,11 +15,12 @@ from rich.text import Text
 
 from ferrule import Journal
 from ferrule.approval import printable
-from ferrule.cli import logged
-from ferrule.cli.bars import fitting
-from ferrule.cli.screen import screen
-from ferrule.cli.text import one_line
-from ferrule.cli.usage import UsageError, at_least_one
+from ferrule.cli import journal_calls
+from ferrule.cli.bars import cut_end
+from ferrule.cli.event_lines import get_sign, to_encoding
+from ferrule.cli.screen import make_console
+from ferrule.cli.text import format_count, to_line, warn
+from ferrule.cli.usage import UsageError, parse_count
 from ferrule.journal.reading import LoggedCall, Reader
 
 _LINES = 100
@@ -30,22 +32,22 @@ _FILTERS = ("tool", "principal", "session", "status", "since", "until", "limit",
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the options: the calls, and the form of the output."""
-    logged.add_filters(parser)
+    journal_calls.add_filters(parser)
     parser.add_argument(
-        "--limit", type=at_least_one, metavar="N", help=f"the newest N alone (default: {_LINES} on a terminal, or all)"
+        "--limit", type=parse_count, metavar="N", help=f"only the newest N (default: {_LINES} on a terminal, else all)"
     )
     parser.add_argument(
         "--every",
         action="store_true",
-        help="each record by itself; otherwise the records of one call (the same session, principal, id and arguments) "
-        "are one line, which counts attempts and replays",
+        help="show each record. Otherwise the records of one call (same session, principal, id and arguments) are one "
+        "line, which counts attempts and replays",
     )
-    parser.add_argument("--follow", action="store_true", help="go on as calls come, until ctrl-C")
+    parser.add_argument("--follow", action="store_true", help="continue with new calls until ctrl-C")
     parser.add_argument(
         "--prune",
         metavar="AGE",
-        help="delete the calls that ended longer ago than that, such as 90d; what is not finished stays. A call that "
-        "was deleted and comes again runs again",
+        help="delete the calls that ended longer ago, such as 90d; unfinished calls stay. If a deleted call comes "
+        "again, it runs again",
     )
 
 
@@ -53,8 +55,8 @@ def command(options: argparse.Namespace) -> int:
     """Print the calls, or delete old ones."""
     if options.prune is not None:
         return _prune(options)
-    reader, wanted = Reader(options.path), logged.filter_of(options)
-    console = screen()
+    reader, wanted = Reader(options.path), journal_calls.make_filter(options)
+    console = make_console()
     newest = options.limit or (None if options.json or not console.is_terminal else _LINES)
     show = _print_json if options.json else Lines(console).show
     if options.follow:
@@ -66,35 +68,32 @@ def command(options: argparse.Namespace) -> int:
     left_out = newest is not None and len(found) > newest
     show(reader.load_calls(found[1:] if left_out else found))
     if lost := reader.count_missing(wanted.since):
-        print(f"ferrule: {lost:,} events are missing, as the disk was slower than they came", file=sys.stderr)
+        warn(f"{format_count(lost, 'event')} missing: the disk was too slow to write them")
     if left_out and options.limit is None:
-        print(f"ferrule: these are the newest {_LINES}; --limit N shows more", file=sys.stderr)
+        warn(f"these are the newest {_LINES}; --limit N shows more")
     return 0
 
 
 def _prune(options: argparse.Namespace) -> int:
-    given = [name for name in _FILTERS if getattr(options, name)]
-    if given:
-        raise UsageError(f"--prune AGE deletes the calls of all that ended so long ago: it goes without --{given[0]}")
-    seconds = logged.age("--prune", options.prune)
-    Reader(options.path).newest(limit=1)  # a file that is no journal must not become one
-    journal = Journal.open(options.path)
-    try:
-        pruned = journal.prune(seconds / logged.SECONDS["d"])
-    finally:
-        journal.close()
-    print(f"deleted {pruned.calls:,} {'call' if pruned.calls == 1 else 'calls'} ({pruned.events:,} events)")
+    others = [name for name in _FILTERS if getattr(options, name)]
+    if others:
+        raise UsageError(f"--prune deletes the old calls of all tools and sessions: leave out --{others[0]}")
+    seconds = journal_calls.parse_age("--prune", options.prune)
+    Reader(options.path).newest(limit=1)  # raises if the file is not a journal
+    with closing(Journal.open(options.path)) as journal:
+        pruned = journal.prune(seconds / journal_calls.SECONDS["d"])
+    print(f"deleted {format_count(pruned.calls, 'call')} ({format_count(pruned.events, 'event')})")
     return 0
 
 
 def _print_json(calls: Iterable[LoggedCall]) -> None:
     for call in calls:
-        print(logged.as_json(call))
+        print(journal_calls.to_json(call))
     sys.stdout.flush()
 
 
 class Lines:
-    """Prints calls, one in a line. A column is as wide as its cells so far, and on a terminal at most a sixth of it."""
+    """Prints calls, one a line. A column grows with its cells, on a terminal to at most a sixth of the width."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -104,41 +103,45 @@ class Lines:
     def show(self, calls: Iterable[LoggedCall]) -> None:
         """Print the calls."""
         now, today = time.time(), datetime.now() if self._console.is_terminal else None
-        some: list[tuple[str, list[str]]] = []
+        rows: list[tuple[str, list[str]]] = []
         for call in calls:
-            some.append((call.status, self._cells(call, now, today)))
-            if len(some) == _LINES:  # print in batches, so that a large file shows its first calls soon
-                self._print(some)
-                some = []
-        self._print(some)
+            rows.append((call.status, self._cells(call, now, today)))
+            if len(rows) == _LINES:  # a batch, so that a large file shows its first calls soon
+                self._print(rows)
+                rows = []
+        self._print(rows)
 
     def _cells(self, call: LoggedCall, now: float, today: datetime | None) -> list[str]:
         """Return the cells of a call. Untrusted text is reduced to printable characters."""
-        cut = (call.tool_name, logged.whose(call), call.call_id, logged.allowed_by(call))
+        texts = (call.tool_name, journal_calls.format_owner(call), call.call_id, journal_calls.format_approval(call))
         return [
-            logged.when(call.began_at, today=today),
+            journal_calls.format_time(call.began_at, today=today),
             printable(call.status),
-            logged.took(call, now),
-            *(fitting(one_line(text, _CELL_WIDTH), self._most, "…") for text in cut),
-            logged.in_a_line(call),
+            journal_calls.format_call_duration(call, now),
+            *(cut_end(to_line(text, _CELL_WIDTH), self._most, "…") for text in texts),
+            journal_calls.format_input(call),
         ]
 
-    def _print(self, some: Sequence[tuple[str, list[str]]]) -> None:
+    def _print(self, rows: Sequence[tuple[str, list[str]]]) -> None:
         is_first, before = not self._widths, self._widths or list(map(cell_len, _COLUMNS))
-        columns = zip(before, *(cells for _, cells in some), strict=True)
+        columns = zip(before, *(cells for _, cells in rows), strict=True)
         self._widths = [max(width, *map(cell_len, cells)) if cells else width for width, *cells in columns]
-        if is_first and self._console.is_terminal:  # another program counts the lines
-            self._line(Text("  ").append(self._row(_COLUMNS), style="bold"))
-        for status, cells in some:
-            mark, style = logged.sign(status, self._console.encoding)
-            self._line(Text(mark, style).append(" ").append(self._row(cells), style="not bold default"))
+        if is_first and self._console.is_terminal:  # a program that reads the lines needs no header
+            self._print_line(Text("  ").append(self._row(_COLUMNS), style="bold"))
+        for status, cells in rows:
+            mark, style = get_sign(status)
+            self._print_line(
+                Text(to_encoding(mark, self._console), style)
+                .append(" ")
+                .append(self._row(cells), style="not bold default")
+            )
         sys.stdout.flush()
 
     def _row(self, cells: Sequence[str]) -> str:
         *padded, last = map(set_cell_size, cells, self._widths)
-        return logged.writable("  ".join([*padded, last.rstrip()]), self._console.encoding)
+        return to_encoding("  ".join([*padded, last.rstrip()]), self._console)
 
-    def _line(self, line: Text) -> None:
+    def _print_line(self, line: Text) -> None:
         line.rstrip()
         if self._console.is_terminal:
             line.truncate(self._console.width, overflow="ellipsis")

@@ -9,31 +9,26 @@ from urllib.parse import urlsplit, urlunsplit
 
 from ferrule import DefinitionError, FerruleError, Toolset, models
 from ferrule.cli.load import load_file
-from ferrule.cli.usage import UsageError, choices
+from ferrule.cli.shared_options import MODEL_PROVIDERS
+from ferrule.cli.usage import UsageError, suggest
 from ferrule.models import Model, Reply
 from ferrule.values.log import make_logger
 
 SCRIPTED = "scripted"
-PROVIDERS = tuple(name.lower() for name in models.NAMES if name != "Scripted")
-MODEL_HELP = f"PROVIDER:NAME with one of {', '.join(PROVIDERS)}; or scripted:FILE, a Python file that defines `steps`"
-ADDRESS_HELP = (
-    "another address of the provider's API; with openai:NAME, of anything that is compatible with it, which is asked "
-    "by Chat Completions (OPENAI_BASE_URL in the environment is another address of OpenAI's own, with Responses)"
-)
 OnText: TypeAlias = Callable[[str], object]
 _log = make_logger("ferrule.cli")
 
 
 class ModelFailed(Exception):
-    """The model raised; the program's own faults look otherwise."""
+    """The model raised an exception."""
 
 
-class Named:
-    """A wrapper of the named model that marks its exceptions as its own.
+class NamedModel:
+    """A model that turns its exceptions into `ModelFailed`.
 
     Args:
-        name: The name as it was written.
-        model: The model itself.
+        name: The value of `--model`.
+        model: The model that is called.
     """
 
     def __init__(self, name: str, model: Any) -> None:
@@ -72,15 +67,15 @@ class Named:
 
 def _failure_text(error: Exception) -> str:
     """Return the text of an SDK's error for a person: the address and the reason if the model could not be reached."""
-    chain = list(_causes(error))
-    unreached = [one for one in chain if isinstance(one, OSError) and one.filename is None]  # else it is about a file
-    if not unreached:
+    chain = list(_list_causes(error))
+    network = [cause for cause in chain if isinstance(cause, OSError) and cause.filename is None]  # others name a file
+    if not network:
         return f"{type(error).__name__}: {error}"
-    addresses = filter(None, map(_address_of, chain))
-    return f"it cannot be reached at {next(addresses, 'its address')}: {_unreachable_reason(unreached[-1])}"
+    addresses = filter(None, map(_find_address, chain))
+    return f"cannot reach it at {next(addresses, 'its address')}: {_network_reason(network[-1])}"
 
 
-def _unreachable_reason(error: OSError) -> str:
+def _network_reason(error: OSError) -> str:
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)  # asyncio has texts of its own
     if isinstance(error, TimeoutError):
@@ -88,7 +83,7 @@ def _unreachable_reason(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def _list_causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and its causes, the deepest last."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -98,7 +93,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = group[0] if group else error.__cause__ or error.__context__
 
 
-def _address_of(error: BaseException) -> str | None:
+def _find_address(error: BaseException) -> str | None:
     """Return the URL of the failed request, without its possibly secret parts."""
     try:
         request: Any = getattr(error, "request", None)
@@ -112,7 +107,7 @@ def _address_of(error: BaseException) -> str | None:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-def named(name: str, base_url: str | None) -> Named:
+def make_model(name: str, base_url: str | None) -> NamedModel:
     """Return the model of this name.
 
     Args:
@@ -120,66 +115,64 @@ def named(name: str, base_url: str | None) -> Named:
         base_url: Another address for it.
 
     Raises:
-        UsageError: There is no such model, or it cannot be made from the command line and the environment.
+        UsageError: There is no such model, or the SDK refuses the address or the environment.
         DefinitionError: The SDK or credentials are missing.
     """
-    kind, _, which = name.partition(":")
-    if kind not in {*PROVIDERS, SCRIPTED}:
-        raise UsageError(f"there is no model {name!r}; {choices(kind, _model_forms())}")
-    if not which:
-        raise UsageError(
-            f"{name!r} names no model: write {kind}:NAME" if kind != SCRIPTED else f"{name!r} names no file"
-        )
+    kind, _, rest = name.partition(":")
+    if kind not in {*MODEL_PROVIDERS, SCRIPTED}:
+        raise UsageError(f"--model {name!r}: there is no provider {kind!r}; {suggest(kind, _model_forms())}")
+    if not rest:
+        raise UsageError(f"--model {name!r} is incomplete: write {kind}:{'FILE' if kind == SCRIPTED else 'NAME'}")
     if kind == SCRIPTED:
-        return Named(name, _scripted(which, _steps_in(which, base_url)))
+        return NamedModel(name, _make_scripted(rest, _load_steps(rest, base_url)))
     try:
         model = models.model_from_name(name, base_url=base_url)
     except FerruleError:
         raise
     except Exception as error:  # any error of an SDK for an address, a profile or credentials that it cannot use
-        _log.debug("the model cannot be made", exc_info=True)
-        raise UsageError(f"the model {name!r} cannot be made: {type(error).__name__}: {error}") from error
-    return Named(name, model)
+        _log.debug("cannot create the model", exc_info=True)
+        raise UsageError(f"cannot create the model {name!r}: {type(error).__name__}: {error}") from error
+    return NamedModel(name, model)
 
 
 def _model_forms() -> list[str]:
-    return [*(f"{provider}:NAME" for provider in PROVIDERS), f"{SCRIPTED}:FILE"]
+    return [*(f"{provider}:NAME" for provider in MODEL_PROVIDERS), f"{SCRIPTED}:FILE"]
 
 
-def by_case(name: str, base_url: str | None) -> Callable[[str], Named]:
-    """Return a function from the id of a case to its model: one for all, or a scripted one that begins anew for each.
-    Its `steps` are those of every case, or a dict with those of each by its id.
+def make_case_models(name: str, base_url: str | None) -> Callable[[str], NamedModel]:
+    """Return a function from the id of a case to its model: one for all cases, or a new scripted one for each.
+    The `steps` of the file are for every case, or are a dict with the steps of each case by id.
 
     Raises:
-        UsageError, DefinitionError: See `named`. The function itself raises `UsageError` for a case without steps.
+        UsageError, DefinitionError: See `make_model`. The function itself raises `UsageError` for a case without steps.
     """
     kind, _, file = name.partition(":")
     if kind != SCRIPTED or not file:
-        model = named(name, base_url)
+        model = make_model(name, base_url)
         return lambda case: model
-    steps = _steps_in(file, base_url)
+    steps = _load_steps(file, base_url)
     if not isinstance(steps, Mapping):
-        return lambda case: Named(name, _scripted(file, steps))
+        return lambda case: NamedModel(name, _make_scripted(file, steps))
 
-    def model_of(case: str) -> Named:
+    def get_model(case: str) -> NamedModel:
         if case not in steps:
-            raise UsageError(f"the `steps` in {file!r} have none for the case {case!r}; {choices(case, steps)}")
-        return Named(name, _scripted(file, steps[case]))
+            raise UsageError(f"{file!r} has no steps for the case {case!r}; {suggest(case, steps)}")
+        return NamedModel(name, _make_scripted(file, steps[case]))
 
-    return model_of
+    return get_model
 
 
-def _steps_in(file: str, base_url: str | None) -> Any:
+def _load_steps(file: str, base_url: str | None) -> Any:
     if base_url is not None:
-        raise UsageError("a scripted model has no address: leave --base-url out")
+        raise UsageError("--base-url is not for a scripted model: leave it out")
     module = load_file(file)
     steps = getattr(module, "steps", None)
     if steps is None:
-        raise UsageError(f"{file!r} defines no `steps`: a list of what the model says and calls, turn by turn")
+        raise UsageError(f"{file!r} does not define `steps`, the list of the model's turns")
     return steps
 
 
-def _scripted(file: str, steps: Any) -> Model:
+def _make_scripted(file: str, steps: Any) -> Model:
     try:
         return models.Scripted(steps)
     except DefinitionError as error:

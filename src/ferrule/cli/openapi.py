@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 from ferrule import Toolset
-from ferrule.approval import printable
-from ferrule.cli.text import short
+from ferrule.cli.text import warn
 from ferrule.cli.usage import UsageError
 from ferrule.openapi.document import Spelling
 from ferrule.openapi.toolset import import_operations
-from ferrule.sources import Imported
 
-BUDGET = 20_000
-_LONGEST_TOLD = 500
 _REPORTED = 20
 _OPTION_SPELLING = Spelling(
     server="--server {}",
@@ -29,118 +24,68 @@ _OPTION_SPELLING = Spelling(
 )
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the commands that take tools."""
-    parser.add_argument(
-        "--openapi",
-        metavar="FILE",
-        help="an OpenAPI document, whose operations are tools. Without --tools, they are all tools",
-    )
-    parser.add_argument(
-        "--server",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="where the API of --openapi is; needed for credentials",
-    )
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="WHICH",
-        help="take these operations alone: GET, '/orders/*', 'GET /orders/*', tag:orders or an operationId; may be "
-        "repeated",
-    )
-    parser.add_argument(
-        "--secret",
-        action="append",
-        default=[],
-        metavar="NAME=VARIABLE",
-        help="the credential of this name in the document's securitySchemes is in this environment variable",
-    )
-    parser.add_argument(
-        "--root", action="append", default=[], metavar="DIR", help="the folder of the files that the document refers to"
-    )
-    parser.add_argument(
-        "--budget",
-        type=_budget,
-        metavar="TOKENS",
-        help=f"what the definitions of operations may take together (default: {BUDGET:,} where a model gets them)",
-    )
-
-
-def _budget(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"it is a whole number of tokens, not {text!r}")
-    return int(text)
-
-
-def tools(options: argparse.Namespace, budget: int | None, *, calls: bool) -> Toolset:
+def load_operations(options: argparse.Namespace, budget: int | None, *, calls: bool) -> Toolset:
     """Return the tools of the document. Operations that are left out are reported on standard error.
 
     Args:
         budget: The most tokens for their definitions if `--budget` is not set.
-        calls: Whether they are called, and not only looked at, so that the address of the API matters.
+        calls: Whether the command calls the tools, and so needs the address of the API.
 
     Raises:
         DefinitionError: The document cannot be read or used.
         UsageError: An option needs `--openapi`.
     """
     file = options.openapi
-    for name in ("server", "only", "secret", "root", "budget"):
-        if getattr(options, name) not in (None, []) and file is None:
-            raise UsageError(f"--{name} is for --openapi FILE")
     if file is None:
+        for name in ("server", "only", "secret", "root", "budget"):
+            if getattr(options, name) not in (None, []):
+                raise UsageError(f"--{name} needs --openapi FILE")
         return Toolset()
-    named = {"only": options.only, "roots": options.root, "spelling": _OPTION_SPELLING}
+    settings = {"only": options.only, "roots": options.root, "spelling": _OPTION_SPELLING}
     if calls:
-        named |= {
+        settings |= {
             "server": options.server or None,
-            "credentials": {name: name for name in secrets(options, tell=True)},
+            "credentials": {name: name for name in read_secrets(options, report_missing=True)},
             "budget": budget if options.budget is None else options.budget,
         }
-    imported = import_operations(file, calls=calls, **named)
-    _tell_of(file, imported)
+    imported = import_operations(file, calls=calls, **settings)
+    left_out = imported.report.left_out
+    for operation in left_out[:_REPORTED]:
+        warn(f"{file}: {operation}")
+    if len(left_out) > _REPORTED:
+        warn(f"{file}: {len(left_out) - _REPORTED} more operations are left out")
     return imported
 
 
-def secrets(options: argparse.Namespace, *, tell: bool = False) -> dict[str, str]:
+def read_secrets(options: argparse.Namespace, *, report_missing: bool = False) -> dict[str, str]:
     """Return the credentials that `--secret` names, by the names of the schemes.
 
     Args:
-        tell: Whether to report unset variables on standard error. Only the operations that need them are left out.
+        report_missing: Whether to report unset variables on standard error.
 
     Raises:
-        UsageError: A word is no pair of names.
+        UsageError: A value is not a pair of names.
     """
     found = {}
     for word in options.secret:
         name, equals, variable = word.partition("=")
         if not (name and equals and variable):
-            raise UsageError(f"--secret {word!r} has to be NAME=VARIABLE: of a scheme, and of an environment variable")
+            raise UsageError(
+                f"--secret {word!r} is not NAME=VARIABLE: write the name of a security scheme and of an environment "
+                "variable"
+            )
         if value := os.environ.get(variable):
             found[name] = value
-        elif tell:
-            print(
-                printable(f"ferrule: --secret {name}: the environment variable {variable!r} is not set"),
-                file=sys.stderr,
-            )
+        elif report_missing:
+            warn(f"--secret {name}: the environment variable {variable!r} is not set")
     return found
 
 
-def words(options: argparse.Namespace, directory: Path) -> list[str]:
-    """Return the options as words for another program, with paths below this directory."""
+def to_words(options: argparse.Namespace, directory: Path) -> list[str]:
+    """Return the options as words of another command line, with paths below this directory."""
     return [
         *([] if options.openapi is None else [f"--openapi={directory / options.openapi}"]),
         *(f"--root={directory / folder}" for folder in options.root),
         *(f"--{name}={value}" for name in ("server", "only", "secret") for value in getattr(options, name)),
         *([] if options.budget is None else [f"--budget={options.budget}"]),
     ]
-
-
-def _tell_of(file: str, imported: Imported) -> None:
-    left_out = imported.report.left_out
-    for one in left_out[:_REPORTED]:
-        print(printable(short(f"ferrule: {file}: {' '.join(str(one).split())}", _LONGEST_TOLD)), file=sys.stderr)
-    if len(left_out) > _REPORTED:
-        print(f"ferrule: {file}: {len(left_out) - _REPORTED} more are left out", file=sys.stderr)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from rich.table import Table
-
 from ferrule import plugins
-from ferrule.cli.screen import lay, screen
-from ferrule.cli.text import one_line
-from ferrule.cli.usage import UsageError, choices
+from ferrule.cli.screen import make_table, print_table, wide
+from ferrule.cli.text import to_line
+from ferrule.cli.usage import check_known
 from ferrule.sources._objects import to_toolset
 
+_NAME = 60
 _FAULT = 300
 
 
@@ -22,49 +21,40 @@ def options(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="NAME",
         default=[],
-        help="load these and say what is wrong with them, or '*' for all; without a name nothing is loaded",
+        help="load these plug-ins and report their faults; '*' loads all. Without a name, nothing is loaded",
     )
 
 
 def command(options: argparse.Namespace) -> int:
-    """Print the table. Return 1 if something is wrong."""
+    """Print the table. Return 1 if a plug-in is broken."""
     found = plugins.installed()
-    known = sorted({one.name for one in found})
-    for name in options.names:
-        if name != "*" and name not in known:
-            raise UsageError(
-                f"no package offers {name!r}; {choices(name, known)}" if known else "there are no plug-ins"
-            )
+    names = sorted({plugin.name for plugin in found})
+    check_known("plug-in", [name for name in options.names if name != "*"], names)
     if not found:
-        print("there are no plug-ins: no installed package has entry points of ferrule.tools, ferrule.guards …")
+        print("There are no plug-ins: no installed package has an entry point such as ferrule.tools.")
         return 0
-    faults = _faults(found, options.names)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("kind", "name", "package"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("where", overflow="fold")
-    table.add_column("wrong", overflow="fold")
-    for one in found:
-        package = f"{one.package} {one.version}".strip()
-        table.add_row(
-            one.kind, one_line(one.name, 60), one_line(package, 60), one.value, one_line(faults.get(one, ""), _FAULT)
-        )
-    lay(screen(), table)
+    faults = _find_faults(found, options.names)
+    table = make_table("kind", "name", "package", wide("object"), wide("fault"))
+    for plugin in found:
+        package = to_line(f"{plugin.package} {plugin.version}".strip(), _NAME)
+        fault = to_line(faults.get(plugin, ""), _FAULT)
+        table.add_row(plugin.kind, to_line(plugin.name, _NAME), package, plugin.value, fault)
+    print_table(table)
     return 1 if faults else 0
 
 
-def _faults(found: list[plugins.Plugin], names: list[str]) -> dict[plugins.Plugin, str]:
-    """Return the faults of the plug-ins: of their entry points and, for those that are loaded, of the objects."""
-    faults = {one: f"its name is taken by {one.taken_by}" for one in found if one.taken_by is not None}
+def _find_faults(found: list[plugins.Plugin], names: list[str]) -> dict[plugins.Plugin, str]:
+    """Return the faults of the entry points and, for plug-ins that are loaded, of their objects."""
+    faults = {plugin: f"its name is taken by {plugin.taken_by}" for plugin in found if plugin.taken_by is not None}
     for kind in plugins.KINDS:
-        of_kind = {one.name for one in found if one.kind == kind and one.taken_by is None}
-        wanted = of_kind if "*" in names else of_kind & {*names}
-        for name in sorted(wanted - {one.name for one in faults if one.kind == kind}):
-            loaded, wrong = plugins.load(kind, name)
-            faults |= wrong
-            for one, what in loaded.items() if kind == "tools" else ():
+        same_kind = {plugin.name for plugin in found if plugin.kind == kind and plugin.taken_by is None}
+        selected = same_kind if "*" in names else same_kind & {*names}
+        for name in sorted(selected - {plugin.name for plugin in faults if plugin.kind == kind}):
+            objects, errors = plugins.load(kind, name)
+            faults |= errors
+            for plugin, item in objects.items() if kind == "tools" else ():
                 try:
-                    to_toolset(what)
+                    to_toolset(item)
                 except Exception as error:  # any error of the package's object
-                    faults[one] = plugins.fault_of(error)
+                    faults[plugin] = plugins.fault_of(error)
     return faults

@@ -1,26 +1,24 @@
-"""`ferrule select`: measure how well a ranker finds the right tools, and explain its scores."""
+"""`ferrule select`: measure how well a ranker finds the right tools, or explain its scores."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ferrule import Tool
 from ferrule.cli import servers
-from ferrule.cli.screen import lay, screen
-from ferrule.cli.selectors import selector_at
-from ferrule.cli.text import one_line
+from ferrule.cli.screen import make_console, make_table, number, print_table, wide
+from ferrule.cli.selectors import load_selector
+from ferrule.cli.shared_options import add_json, add_minimum
+from ferrule.cli.text import format_count, print_json, to_line
 from ferrule.cli.timeline import NAME_WIDTH
-from ferrule.cli.usage import UsageError, choices, share
+from ferrule.cli.usage import UsageError, read_or_refuse
 from ferrule.selection import Match, Ranker, evaluate, read_queries, read_tools
 from ferrule.selection.evaluation import Evaluation, Ranks
 
-_ACTIONS = ("eval", "why")
 _MOST_CONFUSED = 10
 _MOST_EXPLAINED = 10
 _PARTS_WIDTH = 400
@@ -29,141 +27,125 @@ _TOOLS_FILE = ".jsonl"
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the options: the action, its subject, and the ranker."""
-    parser.add_argument("action", help="eval measures on labelled queries, why explains what is found for one")
-    parser.add_argument("subject", help="eval: the file of queries, QUERIES.jsonl; why: the text of one query")
+    parser.add_argument(
+        "action",
+        choices=["eval", "why"],
+        help="eval: measure the search with labelled queries. why: show why tools are found for one query",
+    )
+    parser.add_argument("subject", help="eval: the file of queries, QUERIES.jsonl. why: the query, in quotes")
     parser.add_argument(
         "--by",
         default="keyword",
-        metavar="NAME",
-        help="which ranker: keyword, the name of a plug-in, or a module or file with an attribute that is one, such as "
-        "my.module:ranker (default: keyword)",
+        metavar="RANKER",
+        help="keyword, the name of a plug-in, or MODULE_OR_FILE:NAME (default: keyword)",
     )
-    for option, what in (("--min-recall5", "recall@5"), ("--min-ndcg", "NDCG@10")):
-        parser.add_argument(option, type=share, metavar="SHARE", help=f"eval: end with 1 where {what} is below this")
-    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+    add_minimum(parser, "--min-recall5", "recall@5 of eval")
+    add_minimum(parser, "--min-ndcg", "NDCG@10 of eval")
+    add_json(parser)
 
 
 def command(options: argparse.Namespace) -> int:
-    """Print the findings. Return 1 if a threshold is missed."""
-    if options.action not in _ACTIONS:
-        raise UsageError(f"select does no {options.action!r}; {choices(options.action, _ACTIONS)}")
+    """Print the measures or the scores. Return 1 if a measure is too low."""
     if options.action == "eval":
         return _evaluate(options)
     if options.min_recall5 is not None or options.min_ndcg is not None:
-        raise UsageError("--min-recall5 and --min-ndcg are for select eval: one query has nothing to be measured by")
+        raise UsageError("--min-recall5 and --min-ndcg are options of ferrule select eval, not of why")
     return _explain(options)
 
 
-def _tools(options: argparse.Namespace) -> list[Tool]:
+def _load_tools(options: argparse.Namespace) -> list[Tool]:
     """Return the tools that `--tools`, `--mcp` and `--openapi` name. A place that ends in .jsonl is a file of
     definitions.
     """
     places = options.tools or []
     files = [place for place in places if place.endswith(_TOOLS_FILE)]
-    rest = [place for place in places if not place.endswith(_TOOLS_FILE)]
-    found: list[Tool] = []
-    for place in files:
-        try:
-            found += read_tools(place)
-        except OSError as error:
-            raise UsageError(f"the tools of {place!r} cannot be read: {error.strerror or error}") from None
-    if rest or servers.named(options) or not files:
-        found += servers.tools(argparse.Namespace(**{**vars(options), "tools": rest or None}))
-    return found
+    others = [place for place in places if not place.endswith(_TOOLS_FILE)]
+    tools = [tool for file in files for tool in read_or_refuse(read_tools, file)]
+    options.tools = others or None
+    return [*tools, *(servers.load_tools(options) if servers.has_sources(options) or not files else ())]
 
 
-def _ranker(name: str) -> Ranker:
-    found = selector_at("--by", name)
-    if not isinstance(found, Ranker):
-        raise UsageError(f"--by {name}: {found!r} is no ranker: it has no rank(tools, query, limit=…) beside select")
-    return found
+def _load_ranker(name: str) -> Ranker:
+    ranker = load_selector("--by", name)
+    if not isinstance(ranker, Ranker):
+        raise UsageError(f"--by {name!r} is not a ranker: it has no method rank(tools, query, limit=…)")
+    return ranker
 
 
 # eval
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    try:
-        queries = read_queries(options.subject)
-    except OSError as error:
-        raise UsageError(f"the queries of {options.subject!r} cannot be read: {error.strerror or error}") from None
-    found = evaluate(_ranker(options.by), _tools(options), queries)
-    missed = _missed(found, options)
+    queries = read_or_refuse(read_queries, options.subject)
+    evaluation = evaluate(_load_ranker(options.by), _load_tools(options), queries)
+    measures = (
+        ("recall@5", evaluation.recall[5], options.min_recall5),
+        ("NDCG@10", evaluation.ndcg, options.min_ndcg),
+    )
+    missed = [
+        f"{name} is {value:.4f}, below {least:g}"
+        for name, value, least in measures
+        if least is not None and value < least
+    ]
     if options.json:
-        print(json.dumps(_for_programs(found, missed), indent=2, ensure_ascii=False))
+        print_json(_to_json(evaluation, missed))
     else:
-        _show(found, options.by)
+        _print_evaluation(evaluation, options.by)
         for line in missed:
             print(line)
     return int(bool(missed))
 
 
-def _missed(found: Evaluation, options: argparse.Namespace) -> list[str]:
-    measured = (("recall@5", found.recall[5], options.min_recall5), ("NDCG@10", found.ndcg, options.min_ndcg))
-    return [
-        f"{name} is {value:.4f}, and at least {least:g} was asked for"
-        for name, value, least in measured
-        if least is not None and value < least
-    ]
-
-
-def _for_programs(found: Evaluation, missed: Sequence[str]) -> dict[str, Any]:
+def _to_json(evaluation: Evaluation, missed: Sequence[str]) -> dict[str, Any]:
     return {
-        "tools": found.tools,
-        "queries": len(found.ranks),
-        "recall": {str(few): value for few, value in found.recall.items()},
-        "ndcg": found.ndcg,
+        "tools": evaluation.tools,
+        "queries": len(evaluation.ranks),
+        "recall": {str(count): value for count, value in evaluation.recall.items()},
+        "ndcg": evaluation.ndcg,
         "estimated_tokens": {
-            "all": found.tokens,
-            "first": {str(few): value for few, value in found.tokens_of_first.items()},
+            "all": evaluation.tokens,
+            "first": {str(count): value for count, value in evaluation.tokens_of_first.items()},
         },
-        "confusable": [pair._asdict() for pair in found.confusable],
-        "ranks": [{"id": one.query.id, "places": dict(one.places), "found": list(one.found)} for one in found.ranks],
+        "confusable": [pair._asdict() for pair in evaluation.confusable],
+        "ranks": [
+            {"id": ranks.query.id, "places": dict(ranks.places), "found": list(ranks.found)}
+            for ranks in evaluation.ranks
+        ],
         "missed": list(missed),
     }
 
 
-def _show(found: Evaluation, by: str) -> None:
-    console = screen()
-    print(f"{_counted_queries(found.ranks)} over {found.tools:,} tools, ranked by {by}")
+def _print_evaluation(evaluation: Evaluation, ranker: str) -> None:
+    print(f"{_count_queries(evaluation.ranks)} over {format_count(evaluation.tools, 'tool')}, ranked by {ranker}")
     print()
-    table = _table("tools offered", "recall", "tokens")
-    for few, recall in found.recall.items():
-        table.add_row(f"the first {few}", f"{recall:.3f}", f"{found.tokens_of_first[few]:,.0f}")
-    table.add_row(f"all {found.tools:,}", "1.000", f"{found.tokens:,}")
-    lay(console, table)
-    print(f"NDCG@10 {found.ndcg:.3f}")
-    lost = [one for one in found.ranks if None in one.places.values()]
+    table = make_table("tools offered", number("recall"), number("tokens"))
+    for count, recall in evaluation.recall.items():
+        table.add_row(f"the first {count}", f"{recall:.3f}", f"{evaluation.tokens_of_first[count]:,.0f}")
+    table.add_row(f"all {evaluation.tools:,}", "1.000", f"{evaluation.tokens:,}")
+    print_table(table)
+    print(f"NDCG@10 {evaluation.ndcg:.3f}")
+    lost = [ranks for ranks in evaluation.ranks if None in ranks.places.values()]
     if lost:
-        print(f"{_counted_queries(lost)} of which a right tool was not found, such as {_lost_text(lost[0])}")
-    if found.confusable:
+        query = lost[0].query
+        example = f"{to_line(query.id or query.text, NAME_WIDTH)} ({to_line(query.text, NAME_WIDTH)})"
+        print(f"{_count_queries(lost)} did not find a right tool, such as {example}")
+    if evaluation.confusable:
         print()
-        lay(console, _confusions(found, console))
+        print_table(_confusions_table(evaluation))
     print()
-    print("Tokens are an estimate: a quarter of the bytes of a definition as JSON.")
+    print("Tokens are an estimate: one quarter of the bytes of a definition as JSON.")
 
 
-def _counted_queries(ranks: Sequence[Ranks]) -> str:
-    return f"{len(ranks):,} {'query' if len(ranks) == 1 else 'queries'}"
+def _count_queries(ranks: Sequence[Ranks]) -> str:
+    return format_count(len(ranks), "query", "queries")
 
 
-def _lost_text(one: Ranks) -> str:
-    return f"{one_line(one.query.id or one.query.text, NAME_WIDTH)} ({one_line(one.query.text, NAME_WIDTH)})"
-
-
-def _confusions(found: Evaluation, console: Console) -> Table:
-    table = _table("right", "stands below", "queries", width=console.width // 2 - 6)
-    for pair in found.confusable[:_MOST_CONFUSED]:
-        table.add_row(one_line(pair.right, NAME_WIDTH), one_line(pair.wrong, NAME_WIDTH), f"{pair.queries:,}")
-    return table
-
-
-def _table(first: str, *others: str, width: int | None = None) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(first, no_wrap=True, max_width=width)
-    for name in others:
-        is_text = name == "stands below"
-        table.add_column(name, no_wrap=True, max_width=width, justify="left" if is_text else "right")
+def _confusions_table(evaluation: Evaluation) -> Table:
+    width = make_console().width // 2 - 6
+    names = [Column(title, no_wrap=True, max_width=width) for title in ("right", "ranked above it")]
+    table = make_table(*names, number("queries"))
+    for pair in evaluation.confusable[:_MOST_CONFUSED]:
+        table.add_row(to_line(pair.right, NAME_WIDTH), to_line(pair.wrong, NAME_WIDTH), f"{pair.queries:,}")
     return table
 
 
@@ -172,46 +154,43 @@ def _table(first: str, *others: str, width: int | None = None) -> Table:
 
 def _explain(options: argparse.Namespace) -> int:
     if not options.subject.strip():
-        raise UsageError('select why takes a query, such as: ferrule select why "read a file"')
-    ranker, tools = _ranker(options.by), _tools(options)
-    rows = _explained(ranker, tools, options.subject)
+        raise UsageError('the query is empty: write for example ferrule select why "read a file"')
+    ranker, tools = _load_ranker(options.by), _load_tools(options)
+    rows = _explain_matches(ranker, tools, options.subject)
     if options.json:
-        print(json.dumps([_row_for_programs(*row) for row in rows], indent=2, ensure_ascii=False))
+        print_json([_row_to_json(*row) for row in rows])
     elif not rows:
-        print(f"None of the {len(tools):,} tools fits.")
+        print(f"None of the {format_count(len(tools), 'tool')} matches.")
     else:
-        lay(screen(), _scores(rows))
+        print_table(_scores_table(rows))
         if rows[0][1] is None:
-            print(f"{options.by} does not say what its scores come from: it has no explain(tools, query, limit=…).")
+            print(f"{options.by} does not explain its scores: it has no method explain(tools, query, limit=…).")
     return 0
 
 
-def _explained(ranker: Ranker, tools: Sequence[Tool], query: str) -> list[tuple[Match, Sequence[Any] | None]]:
-    """Return the found tools, each with the parts of its score; `None` if the ranker does not explain them."""
+def _explain_matches(ranker: Ranker, tools: Sequence[Tool], query: str) -> list[tuple[Match, Sequence[Any] | None]]:
+    """Return the found tools, each with the parts of its score, or None if the ranker does not explain them."""
     explain = getattr(ranker, "explain", None)
     if explain is None:
         return [(match, None) for match in ranker.rank(tools, query, limit=_MOST_EXPLAINED)]
-    return [(one.match, one.parts) for one in explain(tools, query, limit=_MOST_EXPLAINED)]
+    return [(score.match, score.parts) for score in explain(tools, query, limit=_MOST_EXPLAINED)]
 
 
-def _scores(rows: Sequence[tuple[Match, Sequence[Any] | None]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("score", justify="right", no_wrap=True)
-    table.add_column("tool", no_wrap=True, max_width=screen().width // 3)
-    table.add_column("from")
+def _scores_table(rows: Sequence[tuple[Match, Sequence[Any] | None]]) -> Table:
+    tool = Column("tool", no_wrap=True, max_width=make_console().width // 3)
+    table = make_table(number("score"), tool, wide("from"))
     for match, parts in rows:
-        table.add_row(f"{match.score:.2f}", one_line(match.tool.name, NAME_WIDTH), _parts_text(parts or ()))
+        table.add_row(f"{match.score:.2f}", to_line(match.tool.name, NAME_WIDTH), _format_parts(parts or ()))
     return table
 
 
-def _parts_text(parts: Sequence[Any]) -> str:
+def _format_parts(parts: Sequence[Any]) -> str:
     """Return `tea 2.10 (name), left 0.31 (description)`: the largest parts first, without parts that round to 0.00."""
     ordered = sorted((part for part in parts if round(part.score, 2)), key=lambda part: -abs(part.score))
-    told = (f"{part.term} {part.score:.2f} ({part.field})".strip() for part in ordered)
-    return one_line(", ".join(told), _PARTS_WIDTH)
+    return to_line(", ".join(f"{part.term} {part.score:.2f} ({part.field})".strip() for part in ordered), _PARTS_WIDTH)
 
 
-def _row_for_programs(match: Match, parts: Sequence[Any] | None) -> dict[str, Any]:
+def _row_to_json(match: Match, parts: Sequence[Any] | None) -> dict[str, Any]:
     row: dict[str, Any] = {"tool": match.tool.name, "score": match.score}
     if parts is not None:
         row["parts"] = [{"term": part.term, "field": part.field, "score": part.score} for part in parts]

@@ -1,4 +1,4 @@
-"""`ferrule serve`: the tools for MCP clients, over standard input and output or HTTP."""
+"""`ferrule serve`: offer the tools to MCP clients over standard input and output, or HTTP."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import argparse
 import logging
 import os
 import re
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ferrule import DefinitionError, Runner, Toolset, serve
-from ferrule.cli import find, journals, openapi, policies, servers, token
-from ferrule.cli.install import configurations
-from ferrule.cli.text import one_line
-from ferrule.cli.until import until_told
+from ferrule.cli import journals, openapi, servers, token
+from ferrule.cli.client_configs import format_configurations
+from ferrule.cli.runners import make_runner
+from ferrule.cli.shared_options import OPERATIONS_BUDGET, add_shared
+from ferrule.cli.stopping import run_until_signal
+from ferrule.cli.text import to_line, warn
 from ferrule.cli.usage import UsageError
 from ferrule.mcp.serve._listen import allowed_hosts, is_loopback
 from ferrule.mcp.serve._tokens import TokenFile
@@ -38,93 +39,80 @@ class Address(NamedTuple):
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the options: the tools to serve, and the address."""
-    parser.add_argument("places", nargs="*", metavar="FILE_OR_MODULE", default=[], help="as --tools takes it")
-    parser.add_argument("--http", metavar="[HOST:]PORT", help="serve HTTP at /mcp there, port 0 for one that is free")
+    parser.add_argument("places", nargs="*", metavar="FILE_OR_MODULE", default=[], help="tools to serve, as in --tools")
+    parser.add_argument("--http", metavar="[HOST:]PORT", help="serve HTTP at /mcp; port 0 takes a free one")
     parser.add_argument(
-        "--token-env",
+        "--tokens", metavar="FILE", help="require a bearer token of this file, which `ferrule token new NAME` writes"
+    )
+    parser.add_argument(
+        "--token-env", metavar="NAME", help="require the bearer token that this environment variable holds"
+    )
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
         metavar="NAME",
-        help="the environment variable that holds the bearer token which every request needs",
+        help="a host name of the server; may be repeated",
     )
     parser.add_argument(
-        "--tokens",
-        metavar="FILE",
-        help="a file of bearer tokens, of which every request needs one; `ferrule token new NAME` writes it",
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="an origin of web pages that may call the server; may be repeated",
     )
+    parser.add_argument("--directory", metavar="DIR", help="work in this directory")
     parser.add_argument(
-        "--allow-host", action="append", default=[], metavar="NAME", help="a name under which it is reached by HTTP"
+        "--install", action="store_true", help="print the configuration for common MCP clients, and serve nothing"
     )
-    parser.add_argument(
-        "--allow-origin", action="append", default=[], metavar="ORIGIN", help="an origin of web pages that may call it"
-    )
-    parser.add_argument("--directory", metavar="DIR", help="work in this directory, whoever starts the program")
-    parser.add_argument(
-        "--install", action="store_true", help="serve nothing: print what to write into the usual clients' files"
-    )
-    find.add_yes(parser)
-    find.add_lock(parser)
-    policies.add_policy(parser)
-    journals.add_journal(parser)
+    add_shared(parser, "--yes", "--policy", "--lock", "--journal")
 
 
 def command(options: argparse.Namespace) -> int:
-    """Serve until the client goes, or a signal comes. Only the protocol goes to standard output."""
+    """Serve until the client disconnects or a signal comes. Only the protocol goes to standard output."""
     if options.directory is not None:
         _change_directory(options.directory)
-    if not options.verbose:  # verbose shows the whole log
+    if not options.verbose:  # --verbose prints the whole log
         _print_serving_log()
-    places = [*options.places, *(options.tools or ())] or None
+    options.tools = [*options.places, *(options.tools or ())] or None
     address = None if options.http is None else read_address(options.http)
     if address is None and (options.allow_host or options.allow_origin):
-        raise UsageError("--allow-host and --allow-origin are for --http: over standard input nobody is let in")
-    known = _tokens_option(options, address)
+        raise UsageError("--allow-host and --allow-origin need --http")
+    tokens = _read_tokens(options, address)
     if address is not None:
         _check_hosts(address, options.allow_host)
-    with servers.followed(options, openapi.BUDGET) as (work, more, changes):
-        _import_what_serving_needs(address)
-        judge = policies.of(options)
-        runner = find.runner(
-            places,
-            yes=options.yes,
-            more=more,
-            asked=serve.ask_client,
-            lock=options.lock,
-            policy=judge,
-            secrets=openapi.secrets(options),
-        )
-        name = _server_name(places)
+    with servers.follow_servers(options, OPERATIONS_BUDGET) as (work, extra, changes):
+        _import_server(address)
+        runner = make_runner(options, extra, approver=serve.ask_client)
+        name = _server_name(options.tools)
         if options.install:
             if address is not None:
                 raise UsageError("--install is for clients that start the server themselves: leave out --http")
-            named = (places or (), options.mcp or (), options.yes)
-            more_words = openapi.words(options, Path.cwd())
-            journal = None if options.journal is None else journals.file_of(options.journal)
-            kept = (options.lock, options.policy, journal)
-            print(configurations(name, *named, Path.cwd(), *kept, more_words), end="")
+            journal = None if options.journal is None else journals.resolve_journal(options.journal)
+            sources = (options.tools or (), options.mcp or (), options.yes, Path.cwd())
+            rules = (options.lock, options.policy, journal)
+            print(format_configurations(name, *sources, *rules, openapi.to_words(options, Path.cwd())), end="")
             return 0
-        with journals.kept(work, runner, options.journal) as journaled:
-            own = [tool for tool in runner.tools if more is None or more.find(tool.name) is None]
-            followed = changes and servers.with_others(changes, Toolset(own), options.lock)
-            served: dict[str, Any] = {"name": name, "changes": followed}
+        with journals.open_journal(work, runner, options.journal) as journaled:
+            local = [tool for tool in runner.tools if extra is None or extra.find(tool.name) is None]
+            merged = changes and servers.merge_changes(changes, Toolset(local), options.lock)
+            settings: dict[str, Any] = {"name": name, "changes": merged}
             if address is None:
-                return work.run(until_told(partial(serve.stdio, journaled, **served)))
-            served |= {"tokens": known, "hosts": options.allow_host, "origins": options.allow_origin}
-            return work.run(until_told(partial(serve.http, journaled, **address._asdict(), ready=_say, **served)))
+                return work.run(run_until_signal(partial(serve.stdio, journaled, **settings)))
+            settings |= {"tokens": tokens, "hosts": options.allow_host, "origins": options.allow_origin}
+            settings |= {"ready": lambda url: warn(f"serving {url}"), **address._asdict()}
+            return work.run(run_until_signal(partial(serve.http, journaled, **settings)))
 
 
 def _print_serving_log() -> None:
-    """Print a line for each log entry of the server itself, such as a client that was refused."""
+    """Print one line for each message of the server's log, such as a refused client."""
     handler = logging.StreamHandler()
-    handler.format = lambda record: "ferrule: " + one_line(record.getMessage(), _LOGGED)  # type: ignore[method-assign]
+    handler.format = lambda record: "ferrule: " + to_line(record.getMessage(), _LOGGED)  # type: ignore[method-assign]
     logging.getLogger("ferrule.mcp.serve").addHandler(handler)
 
 
-def _say(address: str) -> None:
-    print(f"ferrule: serving {address}", file=sys.stderr, flush=True)
-
-
-def _import_what_serving_needs(address: Address | None) -> None:
-    """Import the server before the user's tools. Their folder is on the path from then on, and supplies any module
-    that is not installed.
+def _import_server(address: Address | None) -> None:
+    """Import the server before the user's tools, whose folder may have a module with the name of one that is missing.
 
     Raises:
         DefinitionError: `mcp` is missing.
@@ -140,33 +128,31 @@ def read_address(text: str) -> Address:
     """Return the address of `--http`.
 
     Raises:
-        UsageError: It is no address.
+        UsageError: The text is not an address.
     """
     found = _HTTP_ADDRESS.fullmatch(text)
     if found is None or int(found["port"]) > 65_535:
-        raise UsageError(f"--http {text!r} is no address: write a port, such as 8000, or 127.0.0.1:8000")
+        raise UsageError(f"--http {text!r} is not an address: write a port such as 8000, or 127.0.0.1:8000")
     return Address((found["host"] or "127.0.0.1").strip("[]"), int(found["port"]))
 
 
-def _tokens_option(options: argparse.Namespace, address: Address | None) -> Any:
-    """Return `tokens=` for `serve.http`. An address that others reach needs tokens."""
+def _read_tokens(options: argparse.Namespace, address: Address | None) -> Any:
+    """Return `tokens=` for `serve.http`. An address that other machines reach needs tokens."""
     variable: str | None = options.token_env
     if address is None:
         if variable is not None or options.tokens is not None:
-            one = "--token-env" if options.tokens is None else "--tokens"
-            raise UsageError(f"{one} is for --http: over standard input there is one client, who started it")
+            raise UsageError(f"{'--token-env' if options.tokens is None else '--tokens'} needs --http")
         return None
     if options.tokens is not None:
         if variable is not None:
-            raise UsageError("give --tokens or --token-env, not both")
-        return TokenFile(token.file_of(options.tokens))
+            raise UsageError("--tokens and --token-env exclude each other: leave out one of them")
+        return TokenFile(token.resolve_tokens(options.tokens))
     if variable is None:
         if is_loopback(address.host):
             return None
         raise UsageError(
-            f"whoever reaches {address.host} could call the tools: give --tokens FILE, which `ferrule token new` "
-            "writes, or --token-env NAME, the environment variable that holds the one token, or serve on the loopback, "
-            f"--http 127.0.0.1:{address.port}"
+            f"everybody who reaches {address.host} could call the tools: write --tokens FILE (`ferrule token new` "
+            f"creates it), --token-env NAME, or the loopback address --http 127.0.0.1:{address.port}"
         )
     try:
         return serve.fixed_token(os.environ.get(variable, ""), principal="token")
@@ -179,7 +165,7 @@ def _check_hosts(address: Address, hosts: list[str]) -> None:
         allowed_hosts(address.host, hosts)
     except DefinitionError:
         raise UsageError(
-            f"{address.host} is every address of this machine: say under which name it is reached, "
+            f"{address.host} stands for every address of this machine: name the host that clients use, such as "
             "--allow-host tools.example.com"
         ) from None
 
@@ -192,7 +178,7 @@ def _change_directory(directory: str) -> None:
 
 
 def _server_name(places: list[str] | None) -> str:
-    """Return the server's name for itself: the name of its file or module."""
+    """Return the name of the server: that of its file or module."""
     if not places:
         return "ferrule"
     place = places[0].partition(".py:")[0].removesuffix(".py")

@@ -1,45 +1,41 @@
-"""Resolves `--mcp` and `--openapi`: the tools of servers, while a command works with them."""
+"""The tools of `--mcp` and `--openapi`, while a command uses them."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 from ferrule import DefinitionError, Toolset, mcp
-from ferrule.approval import printable
-from ferrule.cli import find, openapi
-from ferrule.cli.text import short
-
-_MOST_OF_A_LINE = 500
+from ferrule.cli import openapi, runners
+from ferrule.cli.text import warn
 
 
 @contextmanager
-def connected(
+def connect_servers(
     options: argparse.Namespace, budget: int | None = None, *, calls: bool = True
 ) -> Iterator[tuple[asyncio.Runner, Toolset | None]]:
-    """Yield the loop and the tools of `followed`, for a command that ends before a list of tools changes."""
-    with followed(options, budget, calls=calls) as (work, tools, _):
+    """Yield what `follow_servers` yields, for a command that ends before a list of tools changes."""
+    with follow_servers(options, budget, calls=calls) as (work, tools, _):
         yield work, tools
 
 
 @contextmanager
-def followed(
+def follow_servers(
     options: argparse.Namespace, budget: int | None = None, *, calls: bool = True
 ) -> Iterator[tuple[asyncio.Runner, Toolset | None, AsyncIterator[Toolset] | None]]:
-    """Yield a loop, and in it the tools of each `--mcp` and `--openapi`, or None if there is none; and these tools anew
-    whenever a server's list changes. Faults of a server or of one of its tools are reported on standard error.
+    """Yield an event loop and the tools of each `--mcp` and `--openapi`, or None without these options; and the tools
+    again whenever the list of a server changes. Faults of a server or of a tool are reported on standard error.
 
     Args:
         budget: The most tokens for the operations of a document.
-        calls: Whether tools are called, and not only looked at.
+        calls: Whether the command calls the tools, and does not only read their definitions.
 
     Raises:
-        DefinitionError, ServersDownError: A file has no possible meaning, or no server starts.
+        DefinitionError, ServersDownError: A file is wrong, or no server starts.
     """
-    operations = openapi.tools(options, budget, calls=calls)
+    operations = openapi.load_operations(options, budget, calls=calls)
     with asyncio.Runner() as work:
         if not options.mcp:
             yield work, operations if options.openapi else None, None
@@ -47,40 +43,36 @@ def followed(
         servers = mcp.connect(*options.mcp)
         toolset = work.run(servers.__aenter__())
         try:
-            for status in servers.status.values():
-                if status.state != "ready":
-                    _tell_of(status)
-            for left_out in servers.left_out:
-                _tell_of(left_out)
-            yield work, toolset + operations, with_others(servers.changes(), operations)
+            faults = [status for status in servers.status.values() if status.state != "ready"]
+            for fault in (*faults, *servers.left_out):
+                warn(fault)
+            yield work, toolset + operations, merge_changes(servers.changes(), operations)
         finally:
             work.run(servers.__aexit__(None, None, None))
 
 
-async def with_others(
+async def merge_changes(
     changes: AsyncIterator[Toolset], others: Toolset, lock: str | None = None
 ) -> AsyncIterator[Toolset]:
-    """Yield each toolset with the others, under the lock. An unusable one is reported on standard error."""
-    async for listed in changes:
+    """Yield each changed toolset together with the others, under the lock. Skip one that cannot be used, with a
+    warning.
+    """
+    async for changed in changes:
         try:
-            together = listed + others
-            locked = together if lock is None else find.locked_by(together, lock)
+            tools = changed + others
+            merged = tools if lock is None else runners.apply_lock(tools, lock)
         except DefinitionError as error:
-            _tell_of(f"a changed list of tools is not used: {error}")
+            warn(f"a changed list of tools is ignored: {error}")
         else:
-            yield locked
+            yield merged
 
 
-def named(options: argparse.Namespace) -> list[str]:
-    """Return the values of `--mcp` and `--openapi`."""
-    return [*(options.mcp or ()), *([] if options.openapi is None else [options.openapi])]
+def has_sources(options: argparse.Namespace) -> bool:
+    """Return whether the options name tools."""
+    return bool(options.tools or options.mcp or options.openapi)
 
 
-def tools(options: argparse.Namespace) -> Toolset:
-    """Return the tools that `--tools`, `--mcp` and `--openapi` name, for a command that only looks at them."""
-    with connected(options, calls=False) as (_, more):
-        return find.runner(options.tools, more=more, lock=getattr(options, "lock", None)).tools
-
-
-def _tell_of(about: object) -> None:
-    print(printable(short(f"ferrule: {' '.join(str(about).split())}", _MOST_OF_A_LINE)), file=sys.stderr)
+def load_tools(options: argparse.Namespace) -> Toolset:
+    """Return the tools that the options name, for a command that only reads their definitions."""
+    with connect_servers(options, calls=False) as (_, extra):
+        return runners.join_tools(options.tools, extra=extra, lock=getattr(options, "lock", None)).tools

@@ -1,4 +1,4 @@
-"""Runs the tests of a file: each call or conversation, through the runner of the file."""
+"""Runs the tests of a file: each call or conversation goes through the runner of the file."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolResult, Toolset, allow, deny
 from ferrule.approval import later
-from ferrule.cli import find
-from ferrule.cli.test_file import Denied, ToolTest, ToolTests
+from ferrule.cli import runners
+from ferrule.cli.test_file import ExpectedDenial, ToolTest, ToolTests
 from ferrule.cli.usage import UsageError
-from ferrule.journal import memory
 from ferrule.loop.agent_loop import run
 from ferrule.models import Message, Scripted
 from ferrule.policy import Policy
@@ -22,19 +21,19 @@ from ferrule.values.call import new_id
 
 
 @dataclass
-class Ran:
+class TestOutcome:
     """The outcome of one test."""
 
     test: ToolTest
     status: str = ""
     lines: list[str] = field(default_factory=list)
-    """The history of the test, line by line."""
+    """What happened, line by line."""
     wrong: list[str] = field(default_factory=list)
-    """The expectations that were not met."""
+    """The expectations that failed."""
 
 
 @dataclass(frozen=True)
-class Ready:
+class PreparedFile:
     """A file of tests that is ready to run."""
 
     file: ToolTests
@@ -42,41 +41,39 @@ class Ready:
     policy: Policy | None
 
 
-def ready(file: ToolTests, tools: Sequence[str] | None, more: Toolset | None) -> Ready:
-    """Return the runner that the tests of a file need: guards and policy are real, tools are fakes unless the file is
-    live.
+def prepare_file(file: ToolTests, tools: Sequence[str] | None, extra: Toolset | None) -> PreparedFile:
+    """Return the runner for the tests of a file. Guards and policy are real; tools are fakes unless the file is live.
 
     Args:
         file: The file, without errors.
-        tools: The places to use in place of the file's own.
-        more: Tools besides.
+        tools: Places to use in place of the file's own.
+        extra: More tools.
 
     Raises:
         UsageError: There are no tools, or the policy is wrong.
-        DefinitionError: An answer does not fit.
+        DefinitionError: An answer does not fit its tool.
     """
     places = tools or file.tools or None
-    if places is None and more is None:
-        raise UsageError(f'{file.source} does not say where the tools are: tools = ["shop.py"], or --tools')
+    if places is None and extra is None:
+        raise UsageError(f'{file.source} names no tools: add tools = ["shop.py"] to it, or write --tools')
     policies: list[Policy] = []
-    runner = find.runner(places, more=more, policy=lambda tools: _policy(file, tools, policies))
-    journal: dict[str, Any] = {} if runner.journal is None else {"journal": memory()}
-    runner = runner.replace(tools=_tools_of(file, runner.tools), observers=(), **journal)
-    return Ready(file, runner, policies[0] if policies else None)
+    runner = runners.join_tools(places, extra=extra, policy=lambda tools: _load_policy(file, tools, policies))
+    runner = runners.without_effects(runner, _fake_tools(file, runner.tools))
+    return PreparedFile(file, runner, policies[0] if policies else None)
 
 
-def _policy(file: ToolTests, tools: Toolset, found: list[Policy]) -> Policy | None:
+def _load_policy(file: ToolTests, tools: Toolset, found: list[Policy]) -> Policy | None:
     if file.policy is None:
         return None
     policy = Policy([("session", file.policy)], tools=tools)
-    errors = [one for one in policy.findings if one.level == "error"]
+    errors = [finding for finding in policy.findings if finding.level == "error"]
     if errors:
         raise UsageError(f"the policy of {file.source}: {errors[0]}")
     found.append(policy)
     return policy
 
 
-def _tools_of(file: ToolTests, tools: Toolset) -> Toolset:
+def _fake_tools(file: ToolTests, tools: Toolset) -> Toolset:
     try:
         if not file.live:
             return fake(tools, answers=file.answers)
@@ -88,79 +85,80 @@ def _tools_of(file: ToolTests, tools: Toolset) -> Toolset:
     return tools
 
 
-async def run_test(test: ToolTest, ready: Ready) -> Ran:
+async def run_test(test: ToolTest, prepared: PreparedFile) -> TestOutcome:
     """Run one test, and compare its outcome with the expectations."""
-    ran, recorder = Ran(test), Recorder(ready.runner.tools)
+    outcome, recorder = TestOutcome(test), Recorder(prepared.runner.tools)
     try:
         for name in test.approve if isinstance(test.approve, Mapping) else ():
-            find_tool("approve", ready.runner.tools, name)
-        runner = ready.runner.replace(approve=_approver(test), observers=[recorder])
+            find_tool("approve", prepared.runner.tools, name)
+        runner = prepared.runner.replace(approve=_approver(test), observers=[recorder])
         context = ToolContext[Any](principal=test.principal, session=test.session or new_id())
         if test.call is not None:
-            await _run_call(ran, test, runner, context)
+            await _run_call(outcome, test, runner, context)
         else:
-            await _run_talk(ran, test, runner, context)
-        ran.wrong += _not_as_called(test, recorder)
-        ran.wrong += [said for one in test.denied if (said := _not_denied(one, recorder.events, ready))]
-    except DefinitionError as error:  # a name that no tool has, or a model that is asked once more than it has turns
-        ran.wrong.append(str(error))
-    if test.status is not None and ran.status and ran.status != test.status:
-        ran.wrong.append(f"the status is {ran.status}, and {test.status} was expected")
-    return ran
+            await _run_talk(outcome, test, runner, context)
+        outcome.wrong += _check_calls(test, recorder)
+        errors = (_check_denial(denial, recorder.events, prepared) for denial in test.denied)
+        outcome.wrong += filter(None, errors)
+    except DefinitionError as error:  # an unknown tool, or a model without a turn left
+        outcome.wrong.append(str(error))
+    if test.status is not None and outcome.status and outcome.status != test.status:
+        outcome.wrong.append(f"the status is {outcome.status}; expected {test.status}")
+    return outcome
 
 
 def _approver(test: ToolTest) -> Callable[..., Any]:
     async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
         answer = test.approve if isinstance(test.approve, str) else test.approve.get(call.name, "no")
         if answer == "later":
-            given: Decision = await later(call, decision, context)
-            return given
+            decided: Decision = await later(call, decision, context)
+            return decided
         return allow(by="the test") if answer == "yes" else deny("a person said no")
 
     return approve
 
 
-async def _run_call(ran: Ran, test: ToolTest, runner: Runner, context: ToolContext) -> None:
+async def _run_call(outcome: TestOutcome, test: ToolTest, runner: Runner, context: ToolContext) -> None:
     call = ToolCall("", str(test.call), test.arguments)
     result = await runner.run(call, context)
-    ran.status = result.status
-    ran.lines.append(f"call   {_shown_result(call.replace(name=result.tool_name), result, runner)}")
-    ran.wrong += _lacking("the result", test.result_contains, _text_of_result(result))
+    outcome.status = result.status
+    outcome.lines.append(f"call   {_format_call(call.replace(name=result.tool_name), result, runner)}")
+    outcome.wrong += _check_contains("the result", test.result_contains, _text_of_result(result))
 
 
-async def _run_talk(ran: Ran, test: ToolTest, runner: Runner, context: ToolContext) -> None:
+async def _run_talk(outcome: TestOutcome, test: ToolTest, runner: Runner, context: ToolContext) -> None:
     model = Scripted(test.model)
     running = run(model, model.user(str(test.user)), runner, context=context)
     reply = ""
     try:
         result = await running
-        ran.status, reply = result.status, result.text
+        outcome.status, reply = result.status, result.text
         model.assert_done()
     except AssertionError as error:
-        ran.wrong.append(str(error))
+        outcome.wrong.append(str(error))
     except DefinitionError:
         if len(model.requests) <= len(test.model):
             raise
-        ran.wrong.append('the model was asked once more than it has turns: let its last one be { say = "…" }')
+        outcome.wrong.append('the model has too few turns: end them with { say = "…" }')
     finally:
-        ran.lines += _talk_lines(running.messages, running.results, runner)
-    told = "\n".join(str(one["content"]) for one in running.messages if one["role"] == "tool")
-    ran.wrong += _lacking("the reply", test.reply_contains, reply)
-    ran.wrong += _lacking("what the model was told", test.told_contains, told)
+        outcome.lines += _talk_lines(running.messages, running.results, runner)
+    results = "\n".join(str(message["content"]) for message in running.messages if message["role"] == "tool")
+    outcome.wrong += _check_contains("the reply", test.reply_contains, reply)
+    outcome.wrong += _check_contains("the text for the model", test.told_contains, results)
 
 
 def _text_of_result(result: ToolResult) -> str:
     return result.error if result.error is not None else result.text
 
 
-def _lacking(what: str, parts: Sequence[str], text: str) -> list[str]:
-    return [f"{what} does not contain {part!r}; it is {text!r:.500}" for part in parts if part not in text]
+def _check_contains(name: str, parts: Sequence[str], text: str) -> list[str]:
+    return [f"{name} lacks {part!r}: {text!r:.500}" for part in parts if part not in text]
 
 
-def _not_as_called(test: ToolTest, recorder: Recorder) -> Iterator[str]:
+def _check_calls(test: ToolTest, recorder: Recorder) -> Iterator[str]:
     checks: list[Callable[[], None]] = [
-        lambda one=one: recorder.assert_called(one.name, one.arguments, times=one.times)  # type: ignore[misc]
-        for one in test.called
+        lambda call=call: recorder.assert_called(call.name, call.arguments, times=call.times)  # type: ignore[misc]
+        for call in test.called
     ]
     checks += [lambda name=name: recorder.assert_not_called(name) for name in test.not_called]  # type: ignore[misc]
     for check in checks:
@@ -170,18 +168,18 @@ def _not_as_called(test: ToolTest, recorder: Recorder) -> Iterator[str]:
             yield str(error)
 
 
-def _not_denied(wanted: Denied, events: Sequence[Event], ready: Ready) -> str:
-    """Describe the missing deny of a tool: no call was denied, or by no rule or reason with the wanted text."""
-    name = find_tool("denied", ready.runner.tools, wanted.name).name
+def _check_denial(expected: ExpectedDenial, events: Sequence[Event], prepared: PreparedFile) -> str:
+    """Return an error text if no call of the tool was denied, or not by a rule or reason with the expected text."""
+    name = find_tool("denied", prepared.runner.tools, expected.name).name
     ended = [event.data["result"] for event in events if event.kind == "tool:error" and event.call.name == name]
     if not any(result.status == "denied" for result in ended):
         return f"no call of {name} was denied"
-    if not wanted.rule:
+    if not expected.rule:
         return ""
-    reasons = [_reason(event.data["decision"], ready.policy) for event in _denials(events, name)]
-    if any(wanted.rule in reason for reason in reasons):
+    reasons = [_reason(event.data["decision"], prepared.policy) for event in _denials(events, name)]
+    if any(expected.rule in reason for reason in reasons):
         return ""
-    return f"{name} was denied by no rule with {wanted.rule!r}; the reason was {'; '.join(reasons)!r:.500}"
+    return f"no rule with {expected.rule!r} denied {name}; the reason was {'; '.join(reasons)!r:.500}"
 
 
 def _denials(events: Sequence[Event], name: str) -> list[Event]:
@@ -190,26 +188,26 @@ def _denials(events: Sequence[Event], name: str) -> list[Event]:
 
 
 def _reason(decision: Decision, policy: Policy | None) -> str:
-    """Return the rule that spoke, its text if the policy has it, and the reason."""
+    """Return the rule that decided, its text if the policy has it, and the reason."""
     rules = () if policy is None else policy.rules
-    said = next(((rule.text, rule.reason) for rule in rules if rule.name == decision.rule), ())
-    return " ".join(dict.fromkeys(filter(None, (decision.rule, *said, decision.reason))))
+    texts = next(((rule.text, rule.reason) for rule in rules if rule.name == decision.rule), ())
+    return " ".join(dict.fromkeys(filter(None, (decision.rule, *texts, decision.reason))))
 
 
 def _talk_lines(messages: Sequence[Message], results: Sequence[ToolResult], runner: Runner) -> Iterator[str]:
-    came = iter(results)
+    remaining = iter(results)
     for message in messages:
         if message["role"] in ("user", "assistant") and message.get("content"):
             yield f"{'user' if message['role'] == 'user' else 'model':5}  {message['content']}"
-        for written in message.get("tool_calls", ()):
-            result = next(came, None)
+        for request in message.get("tool_calls", ()):
+            result = next(remaining, None)
             if result is None or result.call is None:
-                yield f"call   {written['function']['name']}"
+                yield f"call   {request['function']['name']}"
             else:
-                yield f"call   {_shown_result(result.call.replace(name=result.tool_name), result, runner)}"
+                yield f"call   {_format_call(result.call.replace(name=result.tool_name), result, runner)}"
 
 
-def _shown_result(call: ToolCall, result: ToolResult, runner: Runner) -> str:
-    shown = format_call(call.name, arguments_of(call, runner.tools.find(call.name)))
-    given = f": {result.text!r:.200}" if result.status == "ok" else ""
-    return f"{shown} → {came_to(result)}{given}"
+def _format_call(call: ToolCall, result: ToolResult, runner: Runner) -> str:
+    text = format_call(call.name, arguments_of(call, runner.tools.find(call.name)))
+    output = f": {result.text!r:.200}" if result.status == "ok" else ""
+    return f"{text} → {came_to(result)}{output}"

@@ -1,7 +1,10 @@
-"""Texts of models and tools in printable form, in a line or a few."""
+"""Text of models and tools as printable lines, and one-line messages on standard error."""
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,43 +12,65 @@ from ferrule import ToolError, ToolResult
 from ferrule.approval import printable
 from ferrule.values.content import Block, Text
 
+_MESSAGE_LENGTH = 2000
 
-def short(text: str, limit: int) -> str:
+
+def shorten(text: str, limit: int) -> str:
     """Return `text` in at most `limit` characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def one_line(text: str, limit: int) -> str:
+def to_line(text: str, limit: int) -> str:
     """Return `text` in one line, in at most `limit` characters."""
-    return printable(short(" ".join(text.split()), limit))
+    return printable(shorten(" ".join(text.split()), limit))
 
 
-def told(value: Any, limit: int) -> str:
-    """Return a value of a tool in one line. Some values have no text, such as an integer too long to be written."""
+def shorten_path(text: str) -> str:
+    """Return the text without the path of the working directory, so that paths below it start there."""
+    return text.replace(os.getcwd() + os.sep, "")
+
+
+def warn(message: object) -> None:
+    """Print one line on standard error. The message may contain text of a file, a server or a model."""
+    print(to_line(f"ferrule: {message}", _MESSAGE_LENGTH), file=sys.stderr, flush=True)
+
+
+def print_json(value: object) -> None:
+    """Print a value as indented JSON in ASCII, which cannot affect a terminal."""
+    print(json.dumps(value, indent=2))
+
+
+def format_count(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: `1 test`, `2 tests`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def format_value(value: Any, limit: int) -> str:
+    """Return a value of a tool in one line. Some values have no text, such as an integer with too many digits."""
     try:
-        return one_line(str(value), limit)
+        return to_line(str(value), limit)
     except Exception as error:
         return f"({type(error).__name__})"
 
 
-def shown(blocks: Iterable[Block]) -> str:
+def format_blocks(blocks: Iterable[Block]) -> str:
     """Return the blocks of a result in readable form."""
-    return "\n".join(block.text if isinstance(block, Text) else _media(block) for block in blocks)
+    return "\n".join(block.text if isinstance(block, Text) else _format_media(block) for block in blocks)
 
 
-def refusal(result: ToolResult) -> str:
-    """Return why a call gave no value, with its status if the text does not begin with it."""
-    text = result.error or shown(result.content)
+def format_refusal(result: ToolResult) -> str:
+    """Return why a call gave no value. The text starts with the status."""
+    text = result.error or format_blocks(result.content)
     return text if text.lower().startswith(result.status) else f"{result.status}: {text}"
 
 
-def traced(result: ToolResult) -> bool:
-    """Return whether the log has more than the text: an exception of the tool that was not a `ToolError`."""
+def has_traceback(result: ToolResult) -> bool:
+    """Return whether the log has a traceback: the tool raised an exception other than `ToolError`."""
     error = result.exception
     return result.status == "failed" and error is not None and not isinstance(error, ToolError)
 
 
-def _media(block: Block) -> str:
+def _format_media(block: Block) -> str:
     assert not isinstance(block, Text)
     size = f"{len(block.data)} bytes" if block.data is not None else block.uri
     return f"[{block.kind}: {block.name + ', ' if block.name else ''}{block.mime_type}, {size}]"

@@ -1,4 +1,4 @@
-"""The events of a run, one in a line, as they happen."""
+"""The events of a run, one a line, as they happen."""
 
 from __future__ import annotations
 
@@ -13,24 +13,11 @@ from rich.text import Text
 
 from ferrule import Decision, Event, ToolResult
 from ferrule.approval import printable
-from ferrule.cli.bars import Bars, counted
-from ferrule.cli.chunks import Chunks, written
-from ferrule.cli.text import refusal, short, told
+from ferrule.cli.bars import Bars, format_progress
+from ferrule.cli.chunks import Chunks, format_chunk
+from ferrule.cli.event_lines import format_start, get_sign, to_encoding, wrap_after
+from ferrule.cli.text import format_count, format_refusal, format_value, shorten, shorten_path
 
-_SIGNS = {
-    "tool:pre": ("→", "cyan"),
-    "tool:decided": ("?", "yellow"),
-    "tool:progress": ("…", "cyan"),
-    "attempt": ("↻", "yellow"),
-    "tool:suspended": ("‖", "yellow"),
-    "ok": ("✓", "green"),
-    "invalid": ("!", "yellow"),
-    "not_found": ("!", "yellow"),
-    "denied": ("⊘", "magenta"),
-    "unknown": ("?", "red"),
-}
-_FAILED = ("✗", "red")
-_ASCII_SIGNS = str.maketrans("→…↻‖✓⊘✗·", ">~^=+-x|")
 NAME_WIDTH = 80
 _VALUE_LENGTH = 60
 _ARGUMENTS_LENGTH = 160
@@ -40,13 +27,13 @@ _ENDS = frozenset({"tool:post", "tool:error", "tool:suspended"})
 
 
 class Timeline:
-    """Writes the lines, and updates the rows under them.
+    """Writes the lines of events, and updates the progress rows below them.
 
     Args:
         console: The output.
         clock: Returns seconds; offsets count from the first line.
-        bars: The rows that show progress. Without them, or if they cannot be shown, progress has a line now and then.
-        chunks: Whether the chunks of a handler have lines, too.
+        bars: The rows that show progress. Without rows, progress gets a line every few seconds.
+        chunks: Whether the chunks of a handler get lines.
     """
 
     def __init__(
@@ -55,136 +42,133 @@ class Timeline:
         self._console = console
         self._clock = clock
         self._bars = bars or Bars(console)
-        self._rows = bars is not None and bars.shown
+        self._rows = bars is not None and bars.can_show
         self._with_chunks = chunks
         self._began: float | None = None
         self._numbers: dict[str, int] = {}
         self._chunks: dict[str, Chunks] = {}
-        self._told: dict[str, float] = {}
+        self._last_reports: dict[str, float] = {}
         self._judged: set[str] = set()
         self._held: list[Text] = []
         self._pauses = 0
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Hold lines back while somebody is asked on the same terminal. They are written after that."""
+    def pause(self) -> Iterator[None]:
+        """Hold lines back while a person is asked on the same terminal."""
         self._pauses += 1
         try:
-            with self._bars.paused():
+            with self._bars.pause():
                 yield
         finally:
             self._pauses -= 1
-            self._write_held()
+            self._flush_lines()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Make room for other text on the same terminal."""
-        with self._bars.paused():
+        with self._bars.pause():
             yield
 
     def restart(self) -> None:
-        """Count seconds from the next line on."""
+        """Count seconds from the next line."""
         self._began = None
 
     def close(self) -> None:
-        """Write the lines that were held back, and remove the rows."""
+        """Write the lines that are held back, and remove the rows."""
         self._bars.close()
-        self._write_held()
+        self._flush_lines()
 
     def heading(self, text: str) -> None:
-        """Write a line that begins a part."""
+        """Write the heading of a part."""
         self._write(Text())
-        self._write(Text(self._writable(text), style="bold"))
+        self._write(Text(to_encoding(text, self._console), style="bold"))
 
     def note(self, label: str, text: str) -> None:
-        """Write a line like those of the head."""
-        self._write(Text.assemble((label, "dim"), self._writable(text)))
+        """Write a line with a label."""
+        self._write(Text.assemble((label, "dim"), to_encoding(text, self._console)))
 
-    def words(self, text: str) -> None:
+    def model_text(self, text: str) -> None:
         """Write a text of the model."""
-        self._line("·", "", Text(self._writable(printable(text.strip())), style="italic"))
+        self._write_line("·", "", Text(to_encoding(printable(text.strip()), self._console), style="italic"))
 
     def event(self, event: Event) -> None:
-        """Write one event of the runner. A start, and an allow without a rule or a person, have no line of their
-        own.
-        """
+        """Write one event of the runner. A start gets no line, nor does an allow without a rule or a person."""
         self.report(event)
         if event.kind not in ("tool:progress", "tool:started"):
-            self._safely(event, self._told_of)
+            self._safely(event, self._show_event)
 
     def report(self, event: Event) -> None:
-        """Write the reports of a running call, and end its lines. Other events are ignored."""
+        """Write the progress of a running call, and end its rows. Ignore other events."""
         if event.kind == "tool:progress":
-            self._safely(event, self._reported)
+            self._safely(event, self._show_report)
         elif event.kind in _ENDS:
-            self._safely(event, self._ended)
+            self._safely(event, self._end_call)
 
     def _safely(self, event: Event, show: Callable[[Event], None]) -> None:
         try:
             show(event)
         except Exception as error:  # a value of a tool or a model must not end the run
-            self._call(event, event.kind, f"(it cannot be shown: {type(error).__name__})")
+            self._write_call(event, event.kind, f"(cannot show it: {type(error).__name__})")
 
-    def _told_of(self, event: Event) -> None:
-        details = _details(event, answered=event.call.id in self._judged)
+    def _show_event(self, event: Event) -> None:
+        details = _describe_event(event, is_answer=event.call.id in self._judged)
         if event.kind == "tool:decided":
-            self._judged.add(event.call.id)  # the next decision is an answer
+            self._judged.add(event.call.id)  # its next decision is an answer
         if details is not None:
-            self._call(event, *details)
+            self._write_call(event, *details)
 
-    def _reported(self, event: Event) -> None:
-        key, what = event.call.id, event.data
-        if "attempt" in what:
-            self._call(event, "attempt", _attempt(what))
+    def _show_report(self, event: Event) -> None:
+        key, report = event.call.id, event.data
+        if "attempt" in report:
+            self._write_call(event, "attempt", _attempt(report))
             return
-        if "chunk" in what:
+        if "chunk" in report:
             if self._with_chunks:
-                self._lines(event, self._chunks.setdefault(key, Chunks()).take(what["chunk"]))
-        elif (not self._rows or "done" not in what) and self._is_due(key):
-            self._call(event, event.kind, _progress(what))
+                self._write_lines(event, self._chunks.setdefault(key, Chunks()).take(report["chunk"]))
+        elif (not self._rows or "done" not in report) and self._is_due(key):
+            self._write_call(event, event.kind, _progress(report))
         if self._rows:
-            self._bars.show(key, self._label(event), what)
+            self._bars.show(key, self._label(event), report)
 
-    def _ended(self, event: Event) -> None:
+    def _end_call(self, event: Event) -> None:
         key = event.call.id
         self._bars.drop(key)
-        self._told.pop(key, None)
+        self._last_reports.pop(key, None)
         self._judged.discard(key)
         if (chunks := self._chunks.pop(key, None)) is not None:
-            self._lines(event, chunks.end())
+            self._write_lines(event, chunks.end())
 
     def _is_due(self, key: str) -> bool:
-        """Return whether a call that may report thousands of times gets another line."""
+        """Return whether a call gets another line. It may report thousands of times."""
         now = self._clock()
-        if key in self._told and now - self._told[key] < _EVERY:
+        if key in self._last_reports and now - self._last_reports[key] < _EVERY:
             return False
-        self._told[key] = now
+        self._last_reports[key] = now
         return True
 
-    def _lines(self, event: Event, lines: list[str]) -> None:
+    def _write_lines(self, event: Event, lines: list[str]) -> None:
         for line in lines:
-            self._call(event, "tool:progress", line)
+            self._write_call(event, "tool:progress", line)
 
     def _label(self, event: Event) -> str:
         number = self._numbers.setdefault(event.call.id, len(self._numbers) + 1)
-        return f"#{number} {printable(short(event.call.name, NAME_WIDTH))}"
+        return f"#{number} {printable(shorten(event.call.name, NAME_WIDTH))}"
 
-    def _call(self, event: Event, key: str, text: str) -> None:
-        sign, style = _SIGNS.get(key, _FAILED)
+    def _write_call(self, event: Event, key: str, text: str) -> None:
+        sign, style = get_sign(key)
         number, _, name = self._label(event).partition(" ")
         line = Text(f"{number} ", style="dim").append(name, style="bold not dim")
-        self._line(sign, style, line.append("  " + self._writable(printable(text)), style="not bold not dim"))
+        self._write_line(
+            sign, style, line.append("  " + to_encoding(printable(text), self._console), style="not bold not dim")
+        )
 
-    def _line(self, sign: str, style: str, text: Text) -> None:
-        """Write one line. If it is too long it goes on below, indented."""
+    def _write_line(self, sign: str, style: str, text: Text) -> None:
+        """Write one event. A long one continues on the next line, indented."""
         now = self._clock()
         self._began = now if self._began is None else self._began
-        offset = f"+{now - self._began:.3f}s"
-        start = Text(f"{offset:>8} ", style="dim").append(self._writable(sign), style=f"not dim {style}").append(" ")
-        for line in text.wrap(self._console, max(self._console.width - start.cell_len, 20)):
-            line.rstrip()
-            self._write(start + line)
-            start = Text(" " * start.cell_len)
+        start = format_start(now - self._began, 8, sign, style, self._console)
+        for line in wrap_after(start, text, self._console):
+            self._write(line)
 
     def _write(self, line: Text) -> None:
         if self._pauses:
@@ -192,83 +176,79 @@ class Timeline:
         else:
             self._console.print(line, soft_wrap=True)
 
-    def _write_held(self) -> None:
-        held, self._held = self._held, []
-        for line in held:
+    def _flush_lines(self) -> None:
+        lines, self._held = self._held, []
+        for line in lines:
             self._write(line)
 
-    def _writable(self, text: str) -> str:
-        return text if self._console.encoding.lower().startswith("utf") else text.translate(_ASCII_SIGNS)
 
-
-def _details(event: Event, *, answered: bool) -> tuple[str, str] | None:
+def _describe_event(event: Event, *, is_answer: bool) -> tuple[str, str] | None:
     """Return the key of the sign, and the text after the tool's name."""
     data = event.data
     result, decision = data.get("result"), data.get("decision")
     if isinstance(result, ToolResult):
-        return result.status, outcome(result)
+        return result.status, format_outcome(result)
     if event.kind == "tool:suspended" and isinstance(decision, Decision):
         return event.kind, f"suspended: {_reason_text(decision)}"
     if isinstance(decision, Decision):
-        decided = _decision_text(decision, data.get("by"), answered=answered)
-        return (event.kind, decided) if decided else None
-    return event.kind, arguments(data.get("input"))
+        text = _format_decision(decision, data.get("by"), is_answer=is_answer)
+        return (event.kind, text) if text else None
+    return event.kind, format_arguments(data.get("input"))
 
 
-def _decision_text(decision: Decision, by: str | None, *, answered: bool) -> str:
-    """Return the decision with its rule or, if somebody was asked, the person; an empty text if neither is known. The
-    call's end has the reason of a denial.
+def _format_decision(decision: Decision, by: str | None, *, is_answer: bool) -> str:
+    """Return the decision with its rule or with the person who answered, or an empty text if both are unknown. The end
+    of the call has the reason of a denial.
     """
     if decision.kind == "ask":
         return f"asked: {_reason_text(decision)}{f' ({decision.rule})' if decision.rule else ''}"
-    is_grant = (decision.rule or "").startswith("grant ")  # the author of the grant was not asked now
-    whose = decision.rule if is_grant or not answered else by or decision.by
-    return f"{'allowed' if decision.kind == 'allow' else 'denied'} by {short(whose, _OUTCOME)}" if whose else ""
+    is_grant = (decision.rule or "").startswith("grant ")  # nobody asked the author of the grant this time
+    author = decision.rule if is_grant or not is_answer else by or decision.by
+    return f"{'allowed' if decision.kind == 'allow' else 'denied'} by {shorten(author, _OUTCOME)}" if author else ""
 
 
-def _progress(what: Mapping[str, Any]) -> str:
-    if "done" not in what:
-        return short(written(dict(what)), _OUTCOME)
-    return f"{counted(what['done'], what.get('total'))} {told(what.get('message', ''), _OUTCOME)}".rstrip()
+def _progress(report: Mapping[str, Any]) -> str:
+    if "done" not in report:
+        return shorten(format_chunk(dict(report)), _OUTCOME)
+    message = format_value(report.get("message", ""), _OUTCOME)
+    return f"{format_progress(report['done'], report.get('total'))} {message}".rstrip()
 
 
-def _attempt(what: Mapping[str, Any]) -> str:
-    wait = what["wait"]
+def _attempt(report: Mapping[str, Any]) -> str:
+    wait = report["wait"]
     when = f"in {wait:.1f} s" if wait >= 0.1 else "at once"
-    return f"attempt {what['attempt'] + 1} of {what['of']} {when}: {told(what.get('error') or '', _OUTCOME)}"
+    error = format_value(report.get("error") or "", _OUTCOME)
+    return f"attempt {report['attempt'] + 1} of {report['of']} {when}: {error}"
 
 
 def _reason_text(decision: Decision) -> str:
-    return short(decision.reason.replace(os.getcwd() + os.sep, ""), _OUTCOME)
+    return shorten(shorten_path(decision.reason), _OUTCOME)
 
 
-def arguments(given: Any) -> str:
-    """Return arguments on one line. Paths below the working directory are shown from there."""
-    if not isinstance(given, Mapping):
-        return short(str(given), _ARGUMENTS_LENGTH)
-    here = os.getcwd() + os.sep
-    shown = [
-        f"{name}={short(json.dumps(_relative(value, here), ensure_ascii=False), _VALUE_LENGTH)}"
-        for name, value in given.items()
-    ]
-    return short(", ".join(shown), _ARGUMENTS_LENGTH)
+def format_arguments(arguments: Any) -> str:
+    """Return arguments on one line. Paths below the working directory start there."""
+    if not isinstance(arguments, Mapping):
+        return shorten(str(arguments), _ARGUMENTS_LENGTH)
+    texts = (f"{name}={_format_argument(value)}" for name, value in arguments.items())
+    return shorten(", ".join(texts), _ARGUMENTS_LENGTH)
 
 
-def _relative(value: Any, here: str) -> Any:
-    return value.removeprefix(here) if isinstance(value, str) else value
+def _format_argument(value: Any) -> str:
+    value = value.removeprefix(os.getcwd() + os.sep) if isinstance(value, str) else value
+    return shorten(json.dumps(value, ensure_ascii=False), _VALUE_LENGTH)
 
 
-def outcome(result: ToolResult) -> str:
+def format_outcome(result: ToolResult) -> str:
     """Return the duration, the repairs, and the output or the error."""
     parts = [f"{result.duration_ms:.{0 if result.duration_ms >= 10 else 1}f} ms"]
     if result.repairs:
         parts.append(f"repaired: {'; '.join(result.repairs)}")
     if result.is_replayed:
-        parts.append("replayed: it came before, and was not run again")
+        parts.append("replayed: an earlier run of this call has the result")
     if result.success:
         text = result.text
         lines = f"{text.count(chr(10)) + 1} lines, " if "\n" in text else ""
-        parts.append(f"{lines}{len(text):,} characters: {short(' '.join(text.split()), 60)}")
+        parts.append(f"{lines}{format_count(len(text), 'character')}: {shorten(' '.join(text.split()), 60)}")
     else:
-        parts.append(short(refusal(result), _OUTCOME))
+        parts.append(shorten(format_refusal(result), _OUTCOME))
     return " · ".join(parts)

@@ -7,14 +7,15 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 import threading
+from functools import partial
 from typing import Any
 
 from ferrule import DefinitionError, Runner
-from ferrule.cli import find
-from ferrule.cli.until import until_told
-from ferrule.cli.usage import UsageError
+from ferrule.cli.load import load_object
+from ferrule.cli.stopping import run_until_signal
+from ferrule.cli.text import warn
+from ferrule.cli.usage import UsageError, parse_number
 from ferrule.remote import dbos
 from ferrule.sources._objects import to_toolset
 
@@ -22,65 +23,55 @@ _KILL_AFTER = 5.0
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the options: the tools, and the seconds that running calls may take at the end."""
+    """Add the options: the tools, and the time for running calls at the end."""
     parser.add_argument(
         "place",
         metavar="MODULE",
-        help="where the tools are whose isolation is a dbos.queue, as programs import it, or that with :attribute; or "
-        "a dbos.worker, which has their deps. The environment has the address of the database, "
-        "DBOS_SYSTEM_DATABASE_URL, and the key, FERRULE_REMOTE_KEY",
+        help="the module of the tools as programs import it, whose isolation is a dbos.queue; or MODULE:NAME for "
+        "tools, a runner, or a dbos.worker with deps. Set DBOS_SYSTEM_DATABASE_URL to the address of the database, and "
+        "FERRULE_REMOTE_KEY to the key of the programs",
     )
     parser.add_argument(
-        "--drain", type=_drain_seconds, metavar="SECONDS", help="how long calls have to end when it stops (30)"
+        "--drain", type=_drain_seconds, metavar="SECONDS", help="time for running calls when it stops (default: 30)"
     )
 
 
 def _drain_seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"it must be seconds from 0, not {text!r}")
-    return seconds
+    return parse_number(text, "a number of seconds, such as 30", 1e9)
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run until a signal comes. Refused orders are reported on standard error."""
+    """Run until a signal comes. Refused calls are reported on standard error."""
     logging.basicConfig(format="ferrule: %(message)s")
-    worker = _worker(options.place)
+    worker = _load_worker(options.place)
     if options.drain is not None:
         worker.drain = options.drain
-    code = asyncio.run(until_told(_Running(worker)))
-    kill = threading.Timer(_KILL_AFTER, os._exit, [code])  # threads of DBOS wait for a database that is gone
+    code = asyncio.run(run_until_signal(partial(_take_calls, worker)))
+    kill = threading.Timer(_KILL_AFTER, os._exit, [code])  # threads of DBOS may wait for a missing database
     kill.daemon = True
     kill.start()
     return code
 
 
-def _worker(place: str) -> dbos.Worker:
+def _load_worker(place: str) -> dbos.Worker:
     if (file := place.partition(":")[0]).endswith(".py"):
         raise UsageError(
-            f"programs order tools by the name of their module: write {place.replace('.py', '', 1)!r}, in the folder "
-            f"where {file!r} is"
+            f"{file!r} is a file, and programs name tools by module: change to its folder, and write "
+            f"{place.replace('.py', '', 1)!r}"
         )
-    what: Any = find.object_at(place)
-    if isinstance(what, dbos.Worker):
-        return what
+    item: Any = load_object(place)
+    if isinstance(item, dbos.Worker):
+        return item
     try:
-        return dbos.worker(what.tools if isinstance(what, Runner) else to_toolset(what))
+        return dbos.worker(item.tools if isinstance(item, Runner) else to_toolset(item))
     except DefinitionError as error:
-        raise UsageError(f"{place!r} gives no worker: {error}") from None
+        raise UsageError(f"{place!r} cannot be a worker: {error}") from None
 
 
-class _Running:
-    def __init__(self, worker: dbos.Worker) -> None:
-        self._worker = worker
-
-    async def __call__(self, *, stop: asyncio.Event) -> None:
-        try:
-            async with self._worker:
-                print(f"ferrule: taking calls from {', '.join(self._worker.queues)}", file=sys.stderr, flush=True)
-                await stop.wait()
-        except asyncio.CancelledError:  # cancelled: threads may not be
-            os._exit(128 + signal.SIGINT)
+async def _take_calls(worker: dbos.Worker, *, stop: asyncio.Event) -> None:
+    try:
+        async with worker:
+            warn(f"taking calls from {', '.join(worker.queues)}")
+            await stop.wait()
+    except asyncio.CancelledError:  # threads cannot be cancelled
+        os._exit(128 + signal.SIGINT)

@@ -72,5 +72,5 @@ def test_the_example_runs_the_same_tools_in_each_place(place: str, url: str, mon
         said = run(EXAMPLE / "program.py", url, **RAY, PYTHONPATH=paths)
     where = "here" if place == "program" else "elsewhere"
     assert said.splitlines()[0] == f"90 words were counted {{{where!r}: 12}}"
-    assert said.splitlines()[1] == "36 times a handler told how far it was"
+    assert said.splitlines()[1] == "36 progress reports"
     assert "denied: Denied: there is nothing to publish" in said and "ok: 'Three', 3 words, is published" in said

@@ -1,4 +1,4 @@
-"""The configuration of the usual MCP clients, so that they start `ferrule serve`."""
+"""Configuration for common MCP clients that lets them start `ferrule serve`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 _SERVER_ADDRESS = re.compile(r"https?://")
 
 
-def configurations(
+def format_configurations(
     name: str,
     places: Sequence[str],
     servers: Sequence[str],
@@ -23,48 +23,46 @@ def configurations(
     journal: str | None = None,
     more: Sequence[str] = (),
 ) -> str:
-    """Return the text of `ferrule serve --install`.
+    """Return the text that `ferrule serve --install` prints.
 
     Args:
-        name: The clients' name for the server.
-        places: The places of the served tools.
+        name: The name of the server in the clients.
+        places: Where the tools are.
         servers: The values of `--mcp`: files, and addresses of servers.
-        yes: The tools that are not asked about.
+        yes: The values of `--yes`.
+        directory: The working directory of the server. A client starts it anywhere.
+        lock: The value of `--lock`.
         policies: The values of `--policy`.
-        directory: The working directory of the server: a client starts it anywhere.
-        lock: The file by which the tools are locked.
         journal: The file of the journal.
         more: Other options.
     """
-    connected = [f"--mcp={one if _SERVER_ADDRESS.match(one) else directory / one}" for one in servers]
-    allowed = [f"--yes={tool}" for tool in yes]
-    started = _started(
+    command = _start_command(
         [
             "serve",
             *places,
-            *connected,
+            *(f"--mcp={server if _SERVER_ADDRESS.match(server) else directory / server}" for server in servers),
             *more,
-            *allowed,
+            *(f"--yes={tool}" for tool in yes),
             *([] if lock is None else [f"--lock={directory / lock}"]),
-            *(f"--policy={directory / one}" for one in policies),
+            *(f"--policy={directory / file}" for file in policies),
             *([] if journal is None else [f"--journal={directory / Path(journal).expanduser()}"]),
             "--directory",
             str(directory),
         ]
     )
-    shared = _as_json({"mcpServers": {name: started}})
-    typed = _as_json({"servers": {name: {"type": "stdio", **started}}})
+    shared = _as_json({"mcpServers": {name: command}})
+    vs_code = _as_json({"servers": {name: {"type": "stdio", **command}}})
     parts = [
-        (f"Claude Desktop: {_claude_desktop()}", shared),
+        (f"Claude Desktop: {_claude_desktop_path()}", shared),
         ("Claude Code: .mcp.json in the project's directory", shared),
         (f"Cursor: .cursor/mcp.json in the project's directory, or {Path.home() / '.cursor' / 'mcp.json'}", shared),
-        ("VS Code: .vscode/mcp.json in the project's directory", typed),
+        ("VS Code: .vscode/mcp.json in the project's directory", vs_code),
     ]
     return "\n".join(f"{where}\n{text}\n" for where, text in parts)
 
 
-def _started(words: list[str]) -> dict[str, Any]:
-    """Return the command that starts this very installation."""
+def _start_command(words: list[str]) -> dict[str, Any]:
+    """Return the command that starts this installation."""
     here = Path(sys.executable).absolute().parent
     for script in (here / "ferrule", here / "ferrule.exe"):
         if script.is_file():
@@ -72,7 +70,7 @@ def _started(words: list[str]) -> dict[str, Any]:
     return {"command": str(Path(sys.executable).absolute()), "args": ["-P", "-m", "ferrule", *words]}
 
 
-def _claude_desktop() -> str:
+def _claude_desktop_path() -> str:
     file = "claude_desktop_config.json"
     if sys.platform == "darwin":
         return str(Path.home() / "Library" / "Application Support" / "Claude" / file)

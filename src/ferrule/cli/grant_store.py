@@ -1,4 +1,4 @@
-"""The store in which the command line saves a person's grants."""
+"""The file in which the command line saves the grants of a person."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ferrule.stores.store import KEY_BYTES, JsonValue, SealedFile, StoreError, m
 KEY_VARIABLE = "FERRULE_GRANTS_KEY"
 
 
-class Kept:
-    """The store of the person at the command line: a sealed file in the state folder. Its key is in the configuration
-    folder or in `FERRULE_GRANTS_KEY`. Neither file is made before the first value.
+class GrantStore:
+    """A sealed file in the state folder. Its key is in the configuration folder or in `FERRULE_GRANTS_KEY`. The first
+    value creates both files.
 
     Args:
-        apart_from: The folders that tools may reach, besides the working directory.
+        apart_from: The folders that tools may reach, in addition to the working directory.
         working_directory: The folder that tools start at; `None` if none runs.
 
     Raises:
@@ -29,26 +29,28 @@ class Kept:
         self._places = (roots, working_directory)
         self.file, self.key_file = (private_place(file, *self._places) for file in grant_files())
         if os.path.dirname(self.file) == os.path.dirname(self.key_file):
-            raise StoreError(f"the key {self.key_file!r} would lie beside what it seals: give another XDG_CONFIG_HOME")
+            raise StoreError(
+                f"the key {self.key_file!r} is in the folder of the file that it seals: set another XDG_CONFIG_HOME"
+            )
         self._sealed = self._open()
 
     def get(self, key: str) -> JsonValue:
         """Return the value, or `None`."""
-        return None if (sealed := self._found()) is None else sealed.get(key)
+        return None if (sealed := self._find_file()) is None else sealed.get(key)
 
     def items(self, prefix: str = "") -> dict[str, JsonValue]:
         """Return all values under keys with this prefix."""
-        return {} if (sealed := self._found()) is None else sealed.items(prefix)
+        return {} if (sealed := self._find_file()) is None else sealed.items(prefix)
 
     def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
         """Replace `old` by `new`. The key is made for the first value."""
-        sealed = self._found()
+        sealed = self._find_file()
         if sealed is None and old is None:
             make_key(self.key_file)
-            sealed = self._found()
+            sealed = self._find_file()
         return sealed is not None and sealed.compare_and_set(key, old, new)
 
-    def _found(self) -> SealedFile | None:
+    def _find_file(self) -> SealedFile | None:
         self._sealed = self._sealed or self._open()
         return self._sealed
 
@@ -56,17 +58,15 @@ class Kept:
         """Return the file if there is a key; `None` if there is neither."""
         key = self._key()
         if key is None and os.path.lexists(self.file):
-            raise StoreError(f"{self.file!r} is sealed, and its key {self.key_file!r} is not there")
+            raise StoreError(f"{self.file!r} is sealed, and its key {self.key_file!r} is missing")
+        if key is None:
+            return None
         apart_from, working_directory = self._places
-        return (
-            None
-            if key is None
-            else SealedFile(self.file, key, apart_from=apart_from, working_directory=working_directory)
-        )
+        return SealedFile(self.file, key, apart_from=apart_from, working_directory=working_directory)
 
     def _key(self) -> bytes | None:
-        if given := os.environ.get(KEY_VARIABLE):
-            if len(given) < KEY_BYTES:
-                raise UsageError(f"{KEY_VARIABLE} has {len(given)} characters, and a key has at least {KEY_BYTES}")
-            return given.encode("utf-8", "surrogateescape")
+        if text := os.environ.get(KEY_VARIABLE):
+            if len(text) < KEY_BYTES:
+                raise UsageError(f"{KEY_VARIABLE} has {len(text)} characters; a key needs at least {KEY_BYTES}")
+            return text.encode("utf-8", "surrogateescape")
         return read_key(self.key_file)
