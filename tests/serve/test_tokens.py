@@ -463,7 +463,7 @@ def test_the_file_is_its_owners_alone_and_holds_no_token(tmp_path: Path, capsys:
         (["list", "ann"], "ferrule token list"),
         (["remove", "an"], "there is no token 'an'; did you mean 'ann'?"),
         (["remove", "ann", "--days", "3"], "are options of ferrule token new, not of remove"),
-        (["new", "a b"], "'a b' is no name of a token"),
+        (["new", "a b"], "'a b' is not a valid name of a token"),
     ],
 )
 def test_a_command_that_cannot_be_meant_is_told(
