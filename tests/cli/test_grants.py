@@ -146,7 +146,7 @@ def test_the_key_may_be_in_the_environment_and_then_in_no_file(home: Path, monke
     monkeypatch.setenv("FERRULE_GRANTS_KEY", "k" * 32)
     assert GrantStore().compare_and_set("a", None, 1) and not (home / "config").exists()
     monkeypatch.setenv("FERRULE_GRANTS_KEY", "o" * 32)
-    with pytest.raises(StoreError, match="was sealed with another key"):
+    with pytest.raises(StoreError, match="sealed with another key"):
         GrantStore()
 
 

@@ -99,7 +99,7 @@ def test_what_a_killed_command_has_left_open_is_said_by_the_next(shop: Shop) -> 
     ("journal", "tools", "says"),
     [
         ("calls.db", "tools.py", "where tools may reach it"),
-        ("../nowhere/calls.db", "tools.py", "is not there: make it first"),
+        ("../nowhere/calls.db", "tools.py", "does not exist. Make it first"),
         ("../calls.db", "own.py", "has its own journal"),
     ],
 )

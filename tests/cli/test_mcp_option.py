@@ -61,7 +61,10 @@ def test_list_shows_the_tools_and_says_which_server_is_down(folder: Path) -> Non
         ["calc__echo", "destructive"],
         ["calc__pid", "destructive"],
     ]
-    assert "missing is down: the program '/nowhere/at-all' does not exist" in done.stderr and "read_file" not in done.stdout
+    assert (
+        "missing is down: the program '/nowhere/at-all' does not exist" in done.stderr
+        and "read_file" not in done.stdout
+    )
 
 
 def test_lint_and_schema_read_their_definitions(command: Command) -> None:

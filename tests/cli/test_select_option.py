@@ -118,4 +118,4 @@ def test_a_selector_that_there_is_not_is_named(shop: Path) -> None:
 
 def test_a_selector_that_gives_what_is_no_tool_ends_the_run(shop: Path) -> None:
     done = ferrule(*RUN, "--select", "choice:Foreign", cwd=shop)
-    assert done.returncode == 2 and "gave 'shout', which is not one of the tools that it got" in done.stderr
+    assert done.returncode == 2 and "returned 'shout', which is not one of the tools that it got" in done.stderr

@@ -146,5 +146,5 @@ def test_a_timeline_says_that_a_call_was_replayed_and_that_one_is_not_known() ->
     asyncio.run(statuses(runner, 1, 1))
     asyncio.run(statuses(Runner([pay], around=[nobody_knows], observers=[timeline.event]), 2))
     timeline.close()
-    assert shown.getvalue().count("replayed: it came before, and was not run again") == 1
+    assert shown.getvalue().count("replayed: an earlier run of this call has the result") == 1
     assert re.search(r"\? #\d pay .* unknown: it may have happened\n$", shown.getvalue())

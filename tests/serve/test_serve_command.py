@@ -376,7 +376,7 @@ def test_a_refused_client_and_a_broken_file_of_tokens_are_a_line_each_on_standar
     assert known == "ferrule: refused a client at 127.0.0.1: its token is unknown\n"
     assert (
         file_is_broken.startswith("ferrule: a token cannot be looked up: the tokens in ")
-        and "no TOML" in file_is_broken
+        and "not TOML" in file_is_broken
     )
 
 
@@ -490,8 +490,8 @@ def test_a_changed_list_of_an_upstream_server_is_followed(folder: Path, over: st
         (["--http", "[::]:8000"], "write --tokens FILE"),
         (["--http", "tools.example.com:8000"], "write --tokens FILE"),
         (["--http", "0.0.0.0:8000", "--token-env", "GOOD"], "--allow-host tools.example.com"),
-        (["--http", "8000", "--token-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE: a token has at least 16"),
-        (["--http", "8000", "--token-env", "SHORT"], "SHORT: a token has at least 16"),
+        (["--http", "8000", "--token-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE: a token must have at least 16"),
+        (["--http", "8000", "--token-env", "SHORT"], "SHORT: a token must have at least 16"),
         (["--http", "eight"], "is not an address"),
         (["--http", "70000"], "is not an address"),
         (["--token-env", "GOOD"], "--token-env needs --http"),
@@ -500,7 +500,7 @@ def test_a_changed_list_of_an_upstream_server_is_followed(folder: Path, over: st
         (["--http", "0", "--tokens", "./tokens.toml"], "no file './tokens.toml'; ferrule token new writes it"),
         (["--allow-host", "tools.example.com"], "--allow-host and --allow-origin need --http"),
         (["--allow-origin", "https://app.example.com"], "--allow-host and --allow-origin need --http"),
-        (["--http", "0", "--allow-origin", "*"], "origins: '*' is none"),
+        (["--http", "0", "--allow-origin", "*"], "origins: '*' is invalid"),
         (["--http", "8000", "--install"], "leave out --http"),
         (["--directory", "nowhere"], "No such file"),
         (["--yes", "sell"], "there is no tool 'sell'"),
