@@ -28,11 +28,11 @@ AT_THE_ROOT = {
 
 PUBLIC = ("ferrule", "ferrule.types", "ferrule.guards", "ferrule.middleware", "ferrule.approval", "ferrule.tools")
 PUBLIC += (
-    "ferrule.security.paths",
+    "ferrule.security",
     "ferrule.policy",
-    "ferrule.security.patterns",
     "ferrule.mcp",
     "ferrule.openapi",
+    "ferrule.plugins",
     "ferrule.sources",
     "ferrule.selection",
     "ferrule.providers",
@@ -44,10 +44,11 @@ PUBLIC += (
     "ferrule.stores.limits",
     "ferrule.remote",
     "ferrule.mcp.serve",
-    "ferrule.adapters.adapter",
+    "ferrule.adapters",
     "ferrule.adapters.afk",
     "ferrule.adapters.chapter1",
-    "ferrule.executors.workers",
+    "ferrule.executors",
+    "ferrule.executors.process",
     "ferrule.testing",
     "ferrule.cli",
 )

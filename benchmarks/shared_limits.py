@@ -20,7 +20,7 @@ from typing import Any
 
 from ferrule import Journal, Runner, ToolCall, tool
 from ferrule.middleware import budget, rate
-from ferrule.stores.limits import SharedLimits, shared
+from ferrule.stores.limits import SharedLimits, share_limits
 from ferrule.stores.store import DATABASE_URL, Memory, Postgres, Store
 
 CALLS, CALLERS, ROUNDS = 64, 32, 7
@@ -68,7 +68,7 @@ async def report(folder: str) -> None:
         blocks = {
             (kind, place): runs(runner, callers)
             for place, store in places.items()
-            for kind, runner in kinds(None if store is None else shared(store, name=f"{place} {callers}"))
+            for kind, runner in kinds(None if store is None else share_limits(store, name=f"{place} {callers}"))
         }
         times: dict[Any, list[float]] = {name: [] for name in blocks}
         for _ in range(ROUNDS + 1):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ferrule import Diff, Runner, ToolError, tool
 from ferrule.guards import ask_before_changes
-from ferrule.security.paths import open_inside
+from ferrule.security import open_inside
 
 NOTES = Path(os.environ.get("NOTES", "notes"))
 

@@ -12,7 +12,7 @@ import pytest
 import ferrule
 import probe
 from ferrule import Journal, ToolResult
-from ferrule.stores.limits import SharedLimits, shared
+from ferrule.stores.limits import SharedLimits, share_limits
 from ferrule.stores.store import Memory, Postgres, Store
 from ferrule.testing import ManualClock
 
@@ -65,7 +65,7 @@ def place_of(request: pytest.FixtureRequest, factory: pytest.TempPathFactory) ->
     if request.param == "process":
         return lambda: None
     store = store_of(request.param, request, factory)
-    return lambda: shared(store, name=next(NAMES))
+    return lambda: share_limits(store, name=next(NAMES))
 
 
 def store_of(kind: str, request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> Store:

@@ -89,6 +89,31 @@ def test_every_module_outside_the_kernel_is_public_or_is_exported_by_a_package_t
     assert left == []
 
 
+def imported_names(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "ferrule":
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == "ferrule")
+
+
+def code_that_users_read() -> Iterator[tuple[str, str]]:
+    for page in [ROOT / "README.md", ROOT / "SECURITY.md", *ROOT.glob("docs/**/*.md")]:
+        blocks = re.findall(r"^ *```python\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+        yield from ((page.name, textwrap.dedent(block)) for block in blocks)
+    yield from ((file.name, file.read_text(encoding="utf-8")) for file in ROOT.glob("examples/**/*.py"))
+
+
+def test_pages_and_examples_import_public_names_only() -> None:
+    modules = set(public_modules())
+    public = modules | {f"{module}.{name}" for module in modules for name in public_names(module)}
+    public |= {"ferrule.serve"}  # a short name of `ferrule.mcp.serve`
+    public |= {f"ferrule.adapters.{page.stem.replace('-', '_')}" for page in ROOT.glob("docs/frameworks/*.md")}
+    used = {(place, name) for place, code in code_that_users_read() if is_program(code) for name in imported_names(code)}
+    assert len(used) > 100
+    assert {(place, name) for place, name in used if name not in public} == set()
+
+
 def test_help_shows_nothing_that_no_page_has_a_use_for() -> None:
     shown = pydoc.render_doc(ferrule.Runner, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
     heads = set(re.findall(r"^ \|  (?:async )?([a-z]\w*)(?:\(|$)", shown, re.MULTILINE))

@@ -48,7 +48,7 @@ from tests_tool import run_tests
 
 from ferrule import Decision, DefinitionError, Event, FerruleError, Runner, ToolCall, ToolContext, deny, models
 from ferrule.approval import Answer, Asked, Grants, console, printable, remembered
-from ferrule.cli.grant_store import GrantStore
+from ferrule.cli import GrantStore
 from ferrule.guards import rules, within
 from ferrule.journal import events
 from ferrule.loop import LoopResult, ModelText, run

@@ -12,8 +12,7 @@ from pydantic import Field
 
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, approval, deny, models, tool
 from ferrule.guards import rules
-from ferrule.journal import SQLiteJournal
-from ferrule.journal.reading import Filter, LoggedCall, Reader
+from ferrule.journal import Filter, LoggedCall, Reader, SQLiteJournal
 
 HERE = Path(__file__).resolve().parent
 POLICY = HERE.parent / "policies" / "invoice_desk.toml"

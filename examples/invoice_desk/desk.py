@@ -40,7 +40,7 @@ from bank import Bank
 
 from ferrule import FerruleError, Journal, models
 from ferrule.approval import printable
-from ferrule.journal.reading import Reader
+from ferrule.journal import Reader
 from ferrule.loop import NotResumed, Run, resume, run
 
 

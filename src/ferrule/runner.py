@@ -103,7 +103,7 @@ class Runner:
         concurrency: Calls that run at once; `None` for no limit.
         per_principal: Calls of one principal that run at once; `None` for no limit.
         limits: Shares these two limits, the limits of tools and their keys with other programs:
-            `ferrule.stores.limits.shared(…)`. See docs/limits.md#among-several-programs.
+            `ferrule.stores.share_limits(…)`. See docs/limits.md#among-several-programs.
         timeout: Seconds that a call may take once it has its slot, unless the call or its tool sets another limit.
         idle_timeout: Seconds that a call may take without progress, unless its tool sets another limit. Progress
             extends it, up to `timeout`. See docs/long-work.md#an-idle-deadline.

@@ -118,7 +118,7 @@ class Lease(Protocol):
 
 
 class Leases(Protocol):
-    """Shares a runner's limits with other programs: `ferrule.stores.limits.shared(…)`.
+    """Shares a runner's limits with other programs: `ferrule.stores.share_limits(…)`.
 
     See docs/limits.md#among-several-programs.
     """

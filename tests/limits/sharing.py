@@ -15,7 +15,7 @@ from typing import Any
 
 from ferrule import Journal, Runner, ToolCall, tool
 from ferrule.middleware import budget, rate
-from ferrule.stores.limits import SharedLimits, shared
+from ferrule.stores.limits import SharedLimits, share_limits
 from ferrule.stores.store import Postgres
 
 CALLS = 40
@@ -81,7 +81,7 @@ async def holds(limits: SharedLimits) -> None:
 
 
 def main(what: str, written: str, path: str) -> None:
-    limits = shared(place(written), lease=float(os.environ.get("LEASE", "30")))
+    limits = share_limits(place(written), lease=float(os.environ.get("LEASE", "30")))
     if what == "holds":
         asyncio.run(holds(limits))
     else:

@@ -15,7 +15,7 @@ import sharing
 
 import ferrule
 from ferrule import Runner, ToolResult, Waits, tool
-from ferrule.stores.limits import shared
+from ferrule.stores.limits import share_limits
 
 pytestmark = [
     pytest.mark.slow,
@@ -79,7 +79,7 @@ def test_what_a_killed_program_had_is_anothers_once_its_lease_has_ended(written:
         return "had it"
 
     async def main() -> ToolResult:
-        limits = shared(sharing.place(written), lease=1.5)
+        limits = share_limits(sharing.place(written), lease=1.5)
         with started("holds", written, "", LEASE="1.5") as holder:
             assert holder.stdout is not None and holder.stdout.readline() == "holds\n"
             early = await Runner([work], limits=limits, waits=Waits(slot=0.01)).run("work")
@@ -94,7 +94,7 @@ def test_what_a_killed_program_had_is_anothers_once_its_lease_has_ended(written:
 def test_what_a_program_gave_back_as_it_ended_is_free_at_once(written: str, tmp_path: Path) -> None:
     with started("runner", written, str(tmp_path / "counter"), LEASE="3600") as program:
         program.communicate(timeout=120)
-    limits = shared(sharing.place(written), lease=3600)
+    limits = share_limits(sharing.place(written), lease=3600)
     assert limits.store.items() == {}
 
 
@@ -108,7 +108,7 @@ def test_a_lease_is_renewed_while_the_loop_stands_still(written: str) -> None:
     async def main() -> ToolResult:
         with started("holds", written, "", LEASE="3") as holder:
             assert holder.stdout is not None and holder.stdout.readline() == "holds\n"
-            limits = shared(sharing.place(written), lease=3)
+            limits = share_limits(sharing.place(written), lease=3)
             return await Runner([work], limits=limits, waits=Waits(slot=5)).run("work")
 
     assert asyncio.run(main()).status == "limited"

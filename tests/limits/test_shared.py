@@ -1,4 +1,4 @@
-"""`shared`: whose turn it is, what a store that fails does, and what can be counted by."""
+"""`share_limits`: whose turn it is, what a store that fails does, and what can be counted by."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kernel.watched import go, plain
 
 from ferrule import DefinitionError, Journal, Runner, ToolCall, ToolContext, Waits, tool
 from ferrule.middleware import budget, rate
-from ferrule.stores.limits import SharedLimits, grant_turns, shared
+from ferrule.stores.limits import SharedLimits, grant_turns, share_limits
 from ferrule.stores.store import JsonValue, Memory, Postgres, Store, StoreError
 from ferrule.testing import ManualClock
 from places import SHARED, out_of_patience, store_of
@@ -107,8 +107,8 @@ def holding() -> tuple[Any, asyncio.Event, asyncio.Event]:
 def test_two_programs_have_one_limit_and_who_waits_too_long_is_limited(store: Store) -> None:
     async def main() -> None:
         hold, begun, ends = holding()
-        one = Runner([hold], limits=shared(store))
-        other = Runner([look.replace(concurrency=1)], limits=shared(store), clock=ManualClock())
+        one = Runner([hold], limits=share_limits(store))
+        other = Runner([look.replace(concurrency=1)], limits=share_limits(store), clock=ManualClock())
         first = asyncio.create_task(one.run("look"))
         await begun.wait()
         late = await out_of_patience(other, other.run("look"))
@@ -119,7 +119,7 @@ def test_two_programs_have_one_limit_and_who_waits_too_long_is_limited(store: St
         )
         ends.set()
         assert (await first).output == "held"
-        patient = Runner([look.replace(concurrency=1)], limits=shared(store))
+        patient = Runner([look.replace(concurrency=1)], limits=share_limits(store))
         assert (await patient.run("look")).output == "seen"
 
     go(main())
@@ -128,9 +128,9 @@ def test_two_programs_have_one_limit_and_who_waits_too_long_is_limited(store: St
 def test_another_name_in_the_same_place_counts_apart(store: Store) -> None:
     async def main() -> None:
         hold, begun, ends = holding()
-        first = asyncio.create_task(Runner([hold], limits=shared(store)).run("look"))
+        first = asyncio.create_task(Runner([hold], limits=share_limits(store)).run("look"))
         await begun.wait()
-        other = Runner([look.replace(concurrency=1)], limits=shared(store, name="other"))
+        other = Runner([look.replace(concurrency=1)], limits=share_limits(store, name="other"))
         assert (await other.run("look")).output == "seen"
         ends.set()
         await first
@@ -141,9 +141,9 @@ def test_another_name_in_the_same_place_counts_apart(store: Store) -> None:
 def test_who_is_cancelled_while_it_waits_leaves_nothing_behind(store: Store) -> None:
     async def main() -> None:
         hold, begun, ends = holding()
-        first = asyncio.create_task(Runner([hold], limits=shared(store)).run("look"))
+        first = asyncio.create_task(Runner([hold], limits=share_limits(store)).run("look"))
         await begun.wait()
-        other = Runner([look.replace(concurrency=1)], limits=shared(store))
+        other = Runner([look.replace(concurrency=1)], limits=share_limits(store))
         waits = asyncio.create_task(other.run("look"))
         while len(store.get("ferrule/leases")) < 2:
             await asyncio.sleep(0)
@@ -165,11 +165,13 @@ def test_a_handler_that_outlives_its_deadline_keeps_what_it_has_among_all_progra
         ends.wait(BOUND)
 
     async def main() -> None:
-        assert (await Runner([blocks], limits=shared(store), waits=Waits(grace=0)).run("look")).status == "timeout"
-        other = Runner([look.replace(concurrency=1)], limits=shared(store), waits=Waits(slot=0.05))
+        assert (
+            await Runner([blocks], limits=share_limits(store), waits=Waits(grace=0)).run("look")
+        ).status == "timeout"
+        other = Runner([look.replace(concurrency=1)], limits=share_limits(store), waits=Waits(slot=0.05))
         assert (await other.run("look")).status == "limited"
         ends.set()
-        patient = Runner([look.replace(concurrency=1)], limits=shared(store))
+        patient = Runner([look.replace(concurrency=1)], limits=share_limits(store))
         assert (await patient.run("look")).output == "seen"
 
     go(main())
@@ -187,7 +189,7 @@ def test_nothing_is_held_while_somebody_is_asked() -> None:
         held.append(store.items())
         return True
 
-    assert go(Runner([act], limits=shared(store), approve=approve).run("act")).success
+    assert go(Runner([act], limits=share_limits(store), approve=approve).run("act")).success
     assert held == [{}]
 
 
@@ -195,7 +197,7 @@ def test_a_lease_ends_by_the_clock_unless_its_program_renews_it(monkeypatch: pyt
     store, clock = Memory(), ManualClock()
 
     async def main() -> None:
-        limits = shared(store, lease=30, clock=clock)
+        limits = share_limits(store, lease=30, clock=clock)
         mine = limits.lease({"slot": 1}, [], shared=False)
         gone = [entry("a-program-that-was-killed", ({"slot": 1}, [], False), held=True)]
         gone[0][1] = clock.now() + 10
@@ -214,7 +216,7 @@ def test_a_lease_ends_by_the_clock_unless_its_program_renews_it(monkeypatch: pyt
 
 
 def test_a_runner_with_shared_limits_is_not_mounted() -> None:
-    inner = Runner([look], limits=shared(Memory()))
+    inner = Runner([look], limits=share_limits(Memory()))
     with pytest.raises(DefinitionError, match="give them to the runner that mounts it"):
         Runner(inner.as_tools())
 
@@ -258,7 +260,7 @@ def test_a_store_that_fails_lets_nothing_through(how: str) -> None:
     async def act() -> None:
         ran.append(1)
 
-    for what, options in limited_by(shared(Broken(how))):
+    for what, options in limited_by(share_limits(Broken(how))):
         result = go(Runner([act], **options).run("act"))
         assert (what, result.status, result.executed) == (what, "limited", False)
         assert "shared limits are unavailable" in plain(result)
@@ -278,7 +280,7 @@ def test_a_store_that_does_not_answer_lets_nothing_through(monkeypatch: pytest.M
             return super().get(key)
 
     store = Slow()
-    kept = shared(store)
+    kept = share_limits(store)
 
     async def main() -> None:
         for what, options in limited_by(kept):
@@ -303,7 +305,7 @@ def test_others_that_are_always_first_end_the_call_and_not_the_limit(monkeypatch
         def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
             return False
 
-    for what, options in limited_by(shared(Contended())):
+    for what, options in limited_by(share_limits(Contended())):
         assert (what, go(Runner([look.replace(concurrency=1)], **options).run("look")).status) == (what, "limited")
 
 
@@ -312,7 +314,7 @@ def test_a_row_that_cannot_be_read_stops_no_sweep() -> None:
         store = Memory()
         for name, row in (("a", []), ("b", "x"), ("c", [1.0]), ("d", [9.0])):
             assert store.compare_and_set(f"ferrule/rate/{name}", None, row)
-        shared(store).sweep("rate", lambda times: bool(times[-1] < 5))
+        share_limits(store).sweep("rate", lambda times: bool(times[-1] < 5))
         while "ferrule/rate/c" in store.items():
             await asyncio.sleep(0)
         assert len(store.items()) == 3
@@ -323,7 +325,7 @@ def test_a_row_that_cannot_be_read_stops_no_sweep() -> None:
 def test_what_is_held_outlives_a_store_that_fails_for_a_while() -> None:
     async def main() -> None:
         store = Broken("not at all")
-        limits = shared(store)
+        limits = share_limits(store)
         hold, begun, ends = holding()
         first = asyncio.create_task(Runner([hold], limits=limits).run("look"))
         await begun.wait()
@@ -331,7 +333,9 @@ def test_what_is_held_outlives_a_store_that_fails_for_a_while() -> None:
         late = await Runner([look.replace(concurrency=1)], limits=limits).run("look")
         assert late.status == "limited"
         store.how = "not at all"
-        assert (await Runner([hold], limits=shared(store), waits=Waits(slot=0.05)).run("look")).status == "limited"
+        assert (
+            await Runner([hold], limits=share_limits(store), waits=Waits(slot=0.05)).run("look")
+        ).status == "limited"
         ends.set()
         assert (await first).output == "held"
         assert (await Runner([look.replace(concurrency=1)], limits=limits).run("look")).output == "seen"
@@ -345,14 +349,14 @@ def test_what_is_held_outlives_a_store_that_fails_for_a_while() -> None:
 @pytest.mark.parametrize("limit", [rate, budget])
 @pytest.mark.parametrize("key", [b"bytes", 1.5, ("a", frozenset()), object()])
 def test_a_key_that_cannot_be_kept_fails_the_call_and_nothing_runs(limit: Any, key: Any) -> None:
-    made = limit(calls=5, by=lambda call, context: key, limits=shared(Memory()))
+    made = limit(calls=5, by=lambda call, context: key, limits=share_limits(Memory()))
     result = go(Runner([look], inside=[made]).run("look"))
     assert (result.status, result.executed) == ("failed", False)
 
 
 @given(st.recursive(st.none() | st.text() | st.integers(), lambda keys: st.tuples(keys, keys), max_leaves=5))
 def test_each_key_has_a_place_of_its_own_which_is_no_longer_than_it_need_be(key: Any) -> None:
-    limits = shared(Memory())
+    limits = share_limits(Memory())
     place = limits.place("kind", key)
     assert len(place) < 250 and place.isascii()
     assert len({place, limits.place("kind", (key,)), limits.place("kind", (key, None))}) == 3
@@ -373,7 +377,7 @@ def test_each_key_has_a_place_of_its_own_which_is_no_longer_than_it_need_be(key:
 )
 def test_wrong_parameters_are_a_mistake_at_once(options: Any, said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
-        shared(**{"place": Memory(), **options})
+        share_limits(**{"place": Memory(), **options})
 
 
 @pytest.mark.parametrize("make", [Runner, rate, budget])
@@ -384,14 +388,14 @@ def test_limits_are_what_shared_makes(make: Any, wrong: Any) -> None:
 
 
 def test_a_journal_is_a_place(tmp_path: Any) -> None:
-    limits = shared(Journal.open(tmp_path / "calls.db"))
+    limits = share_limits(Journal.open(tmp_path / "calls.db"))
     assert go(Runner([look.replace(concurrency=1)], limits=limits).run("look")).success
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no forks")
 @pytest.mark.slow
 def test_a_forked_process_has_leases_of_its_own(postgres_url: Callable[[str], str]) -> None:
-    limits = shared(Postgres(postgres_url("forked")))
+    limits = share_limits(Postgres(postgres_url("forked")))
     assert go(Runner([look.replace(concurrency=1)], limits=limits).run("look")).success
     child = os.fork()
     if not child:

@@ -11,9 +11,31 @@ here turns such an object into one of the kernel's:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ferrule.adapters.args_model import from_args_model
 from ferrule.adapters.checks import make_check_guard
 from ferrule.adapters.definitions import from_definition, from_object, tool_from_object
 from ferrule.adapters.payload import from_execute
 
-__all__ = ["from_args_model", "from_definition", "from_execute", "from_object", "make_check_guard", "tool_from_object"]
+if TYPE_CHECKING:
+    from ferrule.adapters.adapter import Adapter, record_from_result
+
+__all__ = [
+    "Adapter",
+    "from_args_model",
+    "from_definition",
+    "from_execute",
+    "from_object",
+    "make_check_guard",
+    "record_from_result",
+    "tool_from_object",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in ("Adapter", "record_from_result"):  # for an adapter of your own; a form needs neither
+        from ferrule.adapters import adapter
+
+        return getattr(adapter, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

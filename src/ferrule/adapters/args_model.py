@@ -19,7 +19,7 @@ _DATA = (int, float, str, bool, bytes, list, dict, tuple, set)
 
 
 def from_args_model(function: Callable[..., object], options: ToolOptions) -> Handler:
-    """Return a handler of `fn(args)`, `fn(args, ctx)` or `fn(ctx, args)`.
+    """Return a handler of `fn(args)`, `fn(args, ctx)` or `fn(ctx, args)`. See docs/forms.md.
 
     `args` is an instance of a Pydantic model, the `input_schema`.
 

@@ -31,7 +31,7 @@ _FORMS = "check(call, context), check(handler) or check(tool, **arguments)"
 
 
 def make_check_guard(guard: Guard, check: Callable[..., object], tool: Tool) -> GuardFunction:
-    """Return the guard as a function of call and context, by the signature of its `check`.
+    """Return the guard as a function of call and context, by the signature of its `check`. See docs/forms.md.
 
     Raises:
         DefinitionError: It has none of the forms, or does not fit the tool.

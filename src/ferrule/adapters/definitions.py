@@ -57,7 +57,7 @@ def from_definition(
     handler: Callable[..., object] | None = None,
     **options: Unpack[ToolOptions],
 ) -> Tool:
-    """Implement `ferrule.build_tool`."""
+    """Implement `ferrule.build_tool`. See docs/forms.md."""
     if isinstance(definition, BaseModel):
         definition = definition.model_dump(by_alias=True, exclude_none=True)
     if not isinstance(definition, Mapping):
@@ -85,7 +85,8 @@ def from_definition(
 
 
 def from_object(obj: Executable) -> Tool:
-    """Return a tool of any object with a `name` and an `execute(payload)` or `execute(payload, context)`.
+    """Return a tool of any object with a `name` and an `execute(payload)` or `execute(payload, context)`. See
+    docs/forms.md.
 
     Its `description`, `input_schema`, `check_permissions`, `is_read_only` and `is_concurrency_safe` are used if
     present. No base class is needed.
@@ -171,7 +172,7 @@ def _error_text(error: object) -> str | None:
 
 
 def tool_from_object(obj: object) -> Tool:
-    """Return a tool of a definition, of an object with `execute`, or of a callable.
+    """Return a tool of a definition, of an object with `execute`, or of a callable. See docs/forms.md.
 
     Raises:
         DefinitionError: The object is none of these, or a tool of a framework, even a callable one: only an adapter

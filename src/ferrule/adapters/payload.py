@@ -21,7 +21,7 @@ from ferrule.values.frozen import JsonObject
 
 
 def from_execute(execute: Callable[..., object], options: ToolOptions) -> Handler:
-    """Return a handler of a function with an `input_schema`.
+    """Return a handler of a function with an `input_schema`. See docs/forms.md.
 
     The function is `execute(payload)`, `execute(payload, context)` or `execute(one=…, other=…)`.
 

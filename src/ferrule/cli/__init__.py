@@ -7,6 +7,7 @@ each and the exit codes.
 
 from __future__ import annotations
 
+from ferrule.cli.grant_store import GrantStore
 from ferrule.cli.program import main
 
-__all__ = ["main"]
+__all__ = ["GrantStore", "main"]

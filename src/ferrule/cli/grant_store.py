@@ -14,7 +14,7 @@ KEY_VARIABLE = "FERRULE_GRANTS_KEY"
 
 class GrantStore:
     """A sealed file in the state folder. Its key is in the configuration folder or in `FERRULE_GRANTS_KEY`. The first
-    value creates both files.
+    value creates both files. See docs/command-line.md#ferrule-grants.
 
     Args:
         apart_from: The folders that tools may reach, in addition to the working directory.

@@ -147,7 +147,7 @@ check_journal: Callable[..., Journal | None] = make_check(
     none=None,
 )
 check_limits: Callable[..., Leases | None] = make_check(
-    "what keeps limits among programs, such as ferrule.stores.limits.shared(journal)",
+    "what keeps limits among programs, such as ferrule.stores.share_limits(journal)",
     lambda value: not isinstance(value, type) and callable(getattr(value, "lease", None)),
     none=None,
 )

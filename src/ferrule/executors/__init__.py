@@ -20,7 +20,7 @@ from ferrule.values.context import ContextFields, RunningCall
 
 
 class Job(Protocol):
-    """Work that may go on after its call has a result."""
+    """Work that may go on after its call has a result. See docs/long-work.md#somewhere-else."""
 
     def when_done(self, callback: Callable[[], object]) -> None:
         """Call `callback` when the work has ended, in any thread."""
@@ -28,7 +28,7 @@ class Job(Protocol):
 
 
 class StartedCall(RunningCall, Protocol):
-    """The call whose handler an executor runs.
+    """The call whose handler an executor runs. See docs/long-work.md#somewhere-else.
 
     Attributes:
         fields: The fields of the context as plain values, for a place that a context cannot be sent to.
@@ -61,7 +61,7 @@ class StartedCall(RunningCall, Protocol):
 
 @runtime_checkable
 class Executor(Protocol):
-    """Runs the handler of one tool.
+    """Runs the handler of one tool. See docs/long-work.md#somewhere-else.
 
     Attributes:
         limiter: Slots that each call takes besides those of its tool and runner, or None.

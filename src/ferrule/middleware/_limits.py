@@ -297,13 +297,13 @@ def make_limited_result(error: str, retry_after: float | None = None) -> ToolRes
 
 
 def check_shared_limits(name: str, value: Any) -> SharedLimits | None:
-    """Return the value if it is from `shared(…)` or None.
+    """Return the value if it is from `share_limits(…)` or None.
 
     Raises:
         DefinitionError: The value is anything else.
     """
     if value is not None and not isinstance(value, SharedLimits):
-        raise DefinitionError(f"{name}(limits) must be made by ferrule.stores.limits.shared(…), not {value!r}")
+        raise DefinitionError(f"{name}(limits) must be made by ferrule.stores.share_limits(…), not {value!r}")
     return value
 
 

@@ -77,7 +77,7 @@ def budget(
             use is unknown.
         by: The scope of one budget: `"session"`, `"principal"`, `"tool"`, or `"all"` for one; several; or a function of
             call and context that returns the key. If it raises or returns no key, nothing is run.
-        limits: The accounts of several programs: `ferrule.stores.limits.shared(…)`. All budgets of the same amounts and
+        limits: The accounts of several programs: `ferrule.stores.share_limits(…)`. All budgets of the same amounts and
             the same `by` have one account there. Keys are texts, whole numbers, `None` and tuples of these. See
             docs/limits.md#among-several-programs.
         clock: The clock; by default that of the first runner to call it.

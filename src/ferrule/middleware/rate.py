@@ -53,7 +53,7 @@ def rate(
         by: The scope of one count: `"tool"`, `"principal"`, `"session"`, or `"all"` for one count; several, such as
             `("tool", "principal")`; or a function of call and context that returns the key. If the function raises or
             returns no key, the call fails and nothing is run.
-        limits: The counters of several programs: `ferrule.stores.limits.shared(…)`. All rates of as many seconds and
+        limits: The counters of several programs: `ferrule.stores.share_limits(…)`. All rates of as many seconds and
             the same `by` count together there. Keys are texts, whole numbers, `None` and tuples of these. See
             docs/limits.md#among-several-programs.
         wait: The most seconds that a call waits for its turn; `math.inf` for as long as it takes.

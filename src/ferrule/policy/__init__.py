@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ferrule.policy.conditions import Condition, parse_condition
 from ferrule.policy.files import find_files, list_standard_files
+from ferrule.policy.lock import format_lock, make_definition
 from ferrule.policy.policy import Difference, Policy
 from ferrule.policy.reading import Finding, PolicyTest
 from ferrule.policy.rule import Rule
@@ -23,7 +24,9 @@ __all__ = [
     "PolicyTest",
     "Rule",
     "TrustedFiles",
-    "parse_condition",
     "find_files",
+    "format_lock",
     "list_standard_files",
+    "make_definition",
+    "parse_condition",
 ]

@@ -33,7 +33,7 @@ Definition: TypeAlias = Mapping[str, Any]
 
 
 def make_definition(tool: Tool) -> Definition:
-    """Return the definition of a tool. A trait computed from the arguments appears only as such."""
+    """Return the definition of a tool. A trait computed from the arguments appears only as such. See docs/lock.md."""
     parts = {
         "description": tool.description,
         "title": tool.title,
@@ -75,7 +75,8 @@ def _compute_digest(value: object) -> str:
 
 
 def format_lock(definitions: Mapping[str, Definition]) -> str:
-    """Return the contents of the lock file for definitions by tool name. They are ASCII, with nothing invisible."""
+    """Return the contents of the lock file for definitions by tool name. They are ASCII, with nothing invisible. See
+    docs/lock.md."""
     return json.dumps({"version": 1, "tools": definitions}, indent=2, sort_keys=True) + "\n"
 
 

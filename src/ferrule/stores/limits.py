@@ -1,14 +1,15 @@
-"""Limits among several programs: `shared(place)`, for runners, rates and budgets.
+"""Limits among several programs: `share_limits(place)`, for runners, rates and budgets.
 
-The limits count with values in a `Store`, changed by compare-and-set alone, in one thread for each `shared(…)`. No call
-waits for a disk or a network on its event loop, and concurrent orders of many calls become one change. There are two
-kinds of values. A rate or a budget has one value for each key, changed by an order (`SharedLimits.order`). The slots
-and keys of calls are leases, all in one value, in the order of their requests:
+The limits count with values in a `Store`, changed by compare-and-set alone, in one thread for each `share_limits(…)`.
+No call waits for a disk or a network on its event loop, and concurrent orders of many calls become one change. There
+are two kinds of values. A rate or a budget has one value for each key, changed by an order (`SharedLimits.order`).
+The slots and keys of calls are leases, all in one value, in the order of their requests:
 
     [id, until when, whether it is held, {slot: how many at most}, [key, …], whether its keys are shared]
 
-Each program writes its own entries there, removes expired ones of other programs, and grants free slots and keys to the
-next in line, whichever program they belong to. A call takes everything it needs in one step, so there is no deadlock.
+Each program writes its own entries there, removes expired ones of other programs, and grants free slots and keys to
+the next in line, whichever program they belong to. A call takes everything it needs in one step, so there is no
+deadlock.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from ferrule.scheduling.clock import MONOTONIC, Clock, Timer, wait_until, wake_f
 from ferrule.stores.store import JsonValue, Postgres, Store, StoreError, read_row
 from ferrule.types import Journal, Lease
 
-__all__ = ["SECONDS", "Change", "SharedLimits", "grant_turns", "shared", "wait_for_answer"]
+__all__ = ["SECONDS", "Change", "SharedLimits", "grant_turns", "share_limits", "wait_for_answer"]
 
 log = logging.getLogger("ferrule")
 T = TypeVar("T")
@@ -54,7 +55,7 @@ _JITTER = random.SystemRandom()  # independent in each process, forked ones too
 _FIRST_BACK_OFF, _LONGEST_BACK_OFF = 0.001, 0.05  # seconds to wait after another program changed the value first
 
 
-def shared(
+def share_limits(
     place: Journal | Store | str, *, name: str = "ferrule", lease: float = 30.0, clock: Clock | None = None
 ) -> SharedLimits:
     """Return the limits of all programs with the same place and name, for `limits=` of a `Runner`, of `rate` and of
@@ -75,10 +76,10 @@ def shared(
     """
     name_given: Any = name
     if not isinstance(name_given, str) or not name_given:
-        raise DefinitionError(f"shared(name) must be a text that is not empty, not {name!r}")
+        raise DefinitionError(f"share_limits(name) must be a text that is not empty, not {name!r}")
     name_given = lease
     if isinstance(name_given, bool) or not isinstance(name_given, int | float) or not 0 < name_given < 1e9:
-        raise DefinitionError(f"shared(lease) must be seconds above 0, not {lease!r}")
+        raise DefinitionError(f"share_limits(lease) must be seconds above 0, not {lease!r}")
     store = _to_store(place)
     limits_thread = _LimitsThread(store, f"{name}/leases", float(lease), clock or MONOTONIC)
     return SharedLimits(store, name, float(lease), limits_thread)
@@ -91,15 +92,15 @@ def _to_store(place: Any) -> Store:
     methods = (getattr(store, name, None) for name in ("get", "compare_and_set", "items"))
     if isinstance(store, type) or not all(map(callable, methods)):
         raise DefinitionError(
-            "shared(place) must be a journal, such as Journal.open('calls.db'), the URL of a PostgreSQL database, or a "
-            f"store with get, compare_and_set and items, not {place!r}"
+            "share_limits(place) must be a journal, such as Journal.open('calls.db'), the URL of a PostgreSQL "
+            f"database, or a store with get, compare_and_set and items, not {place!r}"
         )
     return store
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SharedLimits:
-    """The limits of `shared`. See docs/limits.md#among-several-programs.
+    """The limits of `share_limits`. See docs/limits.md#among-several-programs.
 
     Attributes:
         store: The store of the values.
@@ -292,7 +293,7 @@ class _ChangeOrder(Generic[T]):
 
 
 class _LimitsThread:
-    """The thread of one `shared(…)`. It carries out orders and renews the leases of this program.
+    """The thread of one `share_limits(…)`. It carries out orders and renews the leases of this program.
 
     It runs while there is something to do, and a second longer.
     """

@@ -19,9 +19,11 @@ from ferrule.executors.process.recipe import Recipe, make_tool, validate_judged_
 from ferrule.executors.process.remote_errors import describe_error, rebuild_error
 from ferrule.executors.process.traces import continue_trace, trace_headers
 from ferrule.executors.process.transfer import judged_text, pack, pack_items, unpack, unpack_items
+from ferrule.executors.workers import Workers
 
 __all__ = [
     "Recipe",
+    "Workers",
     "continue_trace",
     "describe_error",
     "judged_text",

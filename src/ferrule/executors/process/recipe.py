@@ -23,7 +23,7 @@ from ferrule.values.json_text import format_json
 
 
 class Recipe:
-    """The recipe from which another process makes a tool.
+    """The recipe from which another process makes a tool. See docs/long-work.md#somewhere-else.
 
     Attributes:
         text: The recipe as JSON.
@@ -104,7 +104,7 @@ def _tool_options(tool: Tool) -> Plain:
 
 
 def make_tool(text: str) -> Tool:
-    """Import the handler and make the tool of a recipe.
+    """Import the handler and make the tool of a recipe. See docs/long-work.md#somewhere-else.
 
     Raises:
         DefinitionError: The nested defaults of the arguments are not those of the program.
@@ -132,7 +132,7 @@ def make_tool(text: str) -> Tool:
 
 
 def validate_judged_arguments(tool: Tool, text: str) -> object:
-    """Validate the judged arguments again, and return the handler's values.
+    """Validate the judged arguments again, and return the handler's values. See docs/long-work.md#somewhere-else.
 
     Raises:
         ValueError: The arguments do not fit the tool, or its values would not be those that were judged.

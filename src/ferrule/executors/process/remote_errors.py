@@ -14,7 +14,7 @@ _MODULES = {"builtins": builtins, "ferrule.errors": errors}
 
 
 def describe_error(error: BaseException) -> Plain:
-    """Return the error as plain data, for `rebuild_error`."""
+    """Return the error as plain data, for `rebuild_error`. See docs/long-work.md#somewhere-else."""
     origin = origin_of(error)  # `expose` compares the classes of the origin
     kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(origin).__mro__ if kind is not object]
     if isinstance(origin, RemoteError):  # from an isolated call that the handler made
@@ -41,7 +41,8 @@ def _plain_args(error: BaseException) -> list[object] | None:
 
 
 def rebuild_error(described: Plain) -> Exception:
-    """Return the described error: a built-in class or one of Ferrule's own, else a `RemoteError`.
+    """Return the described error: a built-in class or one of Ferrule's own, else a `RemoteError`. See
+    docs/long-work.md#somewhere-else.
 
     No other class is looked up or called, so a worker cannot choose code to run here.
     """

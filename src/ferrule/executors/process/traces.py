@@ -15,7 +15,8 @@ log = logging.getLogger("ferrule")
 
 
 def trace_headers() -> dict[str, str]:
-    """Return the headers of the current trace, or no headers if the program does not use OpenTelemetry."""
+    """Return the headers of the current trace, or no headers if the program does not use OpenTelemetry. See
+    docs/long-work.md#somewhere-else."""
     if "opentelemetry" not in sys.modules:
         return {}
     headers: dict[str, str] = {}
@@ -31,7 +32,8 @@ def trace_headers() -> dict[str, str]:
 
 @contextmanager
 def continue_trace(headers: Mapping[str, str]) -> Iterator[None]:
-    """Make the trace of these headers the current one, if there are headers and OpenTelemetry is installed."""
+    """Make the trace of these headers the current one, if there are headers and OpenTelemetry is installed. See
+    docs/long-work.md#somewhere-else."""
     detach, token = _attach(headers) if headers else (None, None)
     try:
         yield

@@ -24,6 +24,7 @@ Plain: TypeAlias = dict[str, Any]
 
 def judged_text(call: ToolCall) -> str:
     """Return the judged arguments of the call as JSON text, with defaults and with bound and private values in clear.
+    See docs/long-work.md#somewhere-else.
 
     The tool that `make_tool` makes validates this text again.
 
@@ -34,7 +35,7 @@ def judged_text(call: ToolCall) -> str:
 
 
 def pack(value: object, transfer: Transfer) -> bytes:
-    """Return a handler's value in the form in which it is sent.
+    """Return a handler's value in the form in which it is sent. See docs/long-work.md#somewhere-else.
 
     Raises:
         ToolError: The value has no such form.
@@ -53,7 +54,8 @@ def pack(value: object, transfer: Transfer) -> bytes:
 
 
 def unpack(data: bytes, transfer: Transfer) -> object:
-    """Return the value that `pack` wrote. Take `transfer` from your own tool, never from the sender.
+    """Return the value that `pack` wrote. Take `transfer` from your own tool, never from the sender. See
+    docs/long-work.md#somewhere-else.
 
     Raises:
         ToolError: The data cannot be read here.
@@ -180,7 +182,7 @@ class ReceivedItems(dict[str, Any]):
 
 
 def pack_items(items: Mapping[str, object], transfer: Transfer) -> Plain:
-    """Return the items that can be sent, and the reason for each that cannot.
+    """Return the items that can be sent, and the reason for each that cannot. See docs/long-work.md#somewhere-else.
 
     A context may hold objects for guards and middleware that no handler needs.
     """
@@ -198,7 +200,7 @@ def pack_items(items: Mapping[str, object], transfer: Transfer) -> Plain:
 
 
 def unpack_items(packed: Plain, transfer: Transfer) -> ReceivedItems:
-    """Return the items that `pack_items` wrote."""
+    """Return the items that `pack_items` wrote. See docs/long-work.md#somewhere-else."""
     items = packed["sent"]
     if transfer == "pickle":
         items = {key: pickle.loads(b64decode(value)) for key, value in items.items()}

@@ -28,7 +28,7 @@ from ferrule.policy.toml_lines import TomlError, read_toml
 from ferrule.scheduling.clock import MONOTONIC
 from ferrule.security.paths import read_file, resolve_path
 from ferrule.security.similar_names import NameIndex
-from ferrule.stores.limits import shared, wait_for_answer
+from ferrule.stores.limits import share_limits, wait_for_answer
 from ferrule.stores.store import Memory, StoreError, private_place
 from ferrule.types import Journal, Middleware, Next
 from ferrule.values.log import make_logger
@@ -235,7 +235,7 @@ class TokenLimits:
     def __init__(self, tokens: TokenFile, journal: Journal | None) -> None:
         self._tokens = tokens
         # A name of its own: a rate of the runner's in the same journal counts apart.
-        self._shared = shared(Memory() if journal is None else journal, name="ferrule.definition.tokens")
+        self._shared = share_limits(Memory() if journal is None else journal, name="ferrule.definition.tokens")
         self._running: set[str] = set()
         self._middleware_for = cache(self._make_middleware)
 
