@@ -109,7 +109,9 @@ def test_pages_and_examples_import_public_names_only() -> None:
     public = modules | {f"{module}.{name}" for module in modules for name in public_names(module)}
     public |= {"ferrule.serve"}  # a short name of `ferrule.mcp.serve`
     public |= {f"ferrule.adapters.{page.stem.replace('-', '_')}" for page in ROOT.glob("docs/frameworks/*.md")}
-    used = {(place, name) for place, code in code_that_users_read() if is_program(code) for name in imported_names(code)}
+    used = {
+        (place, name) for place, code in code_that_users_read() if is_program(code) for name in imported_names(code)
+    }
     assert len(used) > 100
     assert {(place, name) for place, name in used if name not in public} == set()
 

@@ -383,7 +383,7 @@ def test_wrong_parameters_are_a_mistake_at_once(options: Any, said: str) -> None
 @pytest.mark.parametrize("make", [Runner, rate, budget])
 @pytest.mark.parametrize("wrong", ["postgresql://here/db", Memory(), SharedLimits])
 def test_limits_are_what_shared_makes(make: Any, wrong: Any) -> None:
-    with pytest.raises(DefinitionError, match="shared"):
+    with pytest.raises(DefinitionError, match="share_limits"):
         make([look], limits=wrong) if make is Runner else make(calls=1, limits=wrong)
 
 
