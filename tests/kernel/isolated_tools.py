@@ -111,7 +111,7 @@ class Greet(ToolHandler):
         return f"hello {self.name}"
 
 
-class GrantStore:
+class Kept:
     @classmethod
     def shout(cls, text: str) -> str:
         return f"{cls.__name__}: {text.upper()}"

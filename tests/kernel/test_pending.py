@@ -625,7 +625,7 @@ def test_every_answer_uses_it_up(answer: Any) -> None:
 # -- once, in a journal ------------------------------------------------------------------------------------------------
 
 
-class GrantStore(MemoryJournal):
+class Keeping(MemoryJournal):
     """A journal that several runners share; `answer` instead of its own, or an error."""
 
     def __init__(self, answer: Any = None) -> None:
@@ -641,7 +641,7 @@ class GrantStore(MemoryJournal):
 
 def test_a_journal_that_takes_makes_it_once_for_all_who_share_it() -> None:
     write, ran = writing()
-    journal = GrantStore()
+    journal = Keeping()
     record = suspended(made([write], journal=journal))
     results = [go(made([write], journal=journal).resume(record, True)) for _ in range(2)]
     assert [result.status for result in results] == ["ok", "ok"] and len(ran) == 1
@@ -652,7 +652,7 @@ def test_a_journal_that_takes_makes_it_once_for_all_who_share_it() -> None:
 @pytest.mark.parametrize("answer", [OSError("down"), SystemExit(1), asyncio.CancelledError(), 1, "yes", False])
 def test_a_journal_that_breaks_or_says_anything_but_true_runs_nothing(answer: Any) -> None:
     write, ran = writing()
-    journal = GrantStore(answer)
+    journal = Keeping(answer)
     record = suspended(made([write], journal=journal))
     result = go(made([write], journal=journal).resume(record, True))
     assert result.status in {"failed", "invalid"} and result.executed is False and ran == []
@@ -663,7 +663,7 @@ def test_a_journal_that_hangs_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(tasks, "ANSWER_SECONDS", 0.01)
     write, ran = writing()
 
-    class Hangs(GrantStore):
+    class Hangs(Keeping):
         async def take(self, key: str, expires_at: float) -> Any:
             await asyncio.Event().wait()
 
@@ -675,7 +675,7 @@ def test_a_journal_that_hangs_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_record_that_expires_while_the_journal_takes_it_does_not_run() -> None:
     clock, (write, ran) = Today(), writing()
 
-    class Slow(GrantStore):
+    class Slow(Keeping):
         async def take(self, key: str, expires_at: float) -> Any:
             clock.today = expires_at
             return True

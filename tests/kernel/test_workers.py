@@ -156,7 +156,7 @@ def test_the_handler_gets_objects_and_not_their_json(pool: WorkerPool) -> None:
 def test_every_way_of_writing_a_tool_can_be_isolated(pool: WorkerPool) -> None:
     assert value(pool, tools.of_model, {"name": "pen", "count": 1}, input_schema=tools.Item) == "Item pen"
     assert value(pool, Tool("greet", tools.Greet), {"name": "Ada"}) == "hello Ada"
-    assert value(pool, tools.GrantStore.shout, {"text": "a"}) == "Kept: A"
+    assert value(pool, tools.Kept.shout, {"text": "a"}) == "Kept: A"
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     built = build_tool({"name": "built", "input_schema": schema, "execute": tools.execute})
     result = value(pool, built, {"n": 1}, context=ToolContext(session="s1"))
@@ -424,7 +424,7 @@ def test_functions_that_no_other_process_finds_are_refused_with_the_way_out() ->
         (local, "top level"),
         (unnamed, "lambda"),
         (script["in_script"], "a module of its own"),
-        (tools.GrantStore().bound, "which cannot find"),
+        (tools.Kept().bound, "which cannot find"),
         (partial(tools.add, a=1), "which cannot find"),
     ):
         with pytest.raises(DefinitionError, match=match):
