@@ -1,4 +1,4 @@
-"""May this call run? Each file holds one guard, named as the answer reads in a list.
+"""May this call run? Each file holds one guard, named as you write it in `guards=[…]`.
 
 A guard takes a validated call and its context. It returns `allow`, `ask` or `deny`, a mapping of changed arguments, or
 nothing if it has no objection. It has no other effects. If it raises, the call is denied. The smallest guard of your

@@ -310,7 +310,7 @@ class ToolContext(Generic[Deps]):
 
     @property
     def clock(self) -> Clock | None:
-        """The clock of the runner, for middleware that waits; `None` for the machine's clock and outside a call."""
+        """The clock of the runner, for guards and middleware that read the time or wait; `None` outside a call."""
         return None if self.running_call is None else self.running_call.clock
 
     @property
