@@ -19,7 +19,7 @@ from ferrule.adapters.definitions import from_definition, from_object, tool_from
 from ferrule.adapters.payload import from_execute
 
 if TYPE_CHECKING:
-    from ferrule.adapters.adapter import Adapter, record_from_result
+    from ferrule.adapters.adapter import Adapter, make_call_id, record_from_result, result_from_outside_error
 
 __all__ = [
     "Adapter",
@@ -27,14 +27,17 @@ __all__ = [
     "from_definition",
     "from_execute",
     "from_object",
+    "make_call_id",
     "make_check_guard",
     "record_from_result",
+    "result_from_outside_error",
     "tool_from_object",
 ]
 
 
 def __getattr__(name: str) -> object:
-    if name in ("Adapter", "record_from_result"):  # for an adapter of your own; a form needs neither
+    # These are for an adapter of your own; the kernel loads this package for a form.
+    if name in ("Adapter", "make_call_id", "record_from_result", "result_from_outside_error"):
         from ferrule.adapters import adapter
 
         return getattr(adapter, name)

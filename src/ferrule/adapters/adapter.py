@@ -1,6 +1,6 @@
 """Run a runner's calls from the tools of a framework. All adapters to frameworks share this.
 
-A framework calls its tools one by one, and asks a person in its own way. So an adapter has four steps:
+A framework calls each tool itself, and asks a person in its own way. So an adapter has four steps:
 
     adapter = Adapter(runner, "their name", suspends=True)
     result = await adapter.run(call, context)                        # once for each call id, by the journal

@@ -7,7 +7,19 @@ each and the exit codes.
 
 from __future__ import annotations
 
-from ferrule.cli.grant_store import GrantStore
+from typing import TYPE_CHECKING
+
 from ferrule.cli.program import main
 
+if TYPE_CHECKING:
+    from ferrule.cli.grant_store import GrantStore
+
 __all__ = ["GrantStore", "main"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "GrantStore":  # `ferrule --help` does not need it
+        from ferrule.cli.grant_store import GrantStore
+
+        return GrantStore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

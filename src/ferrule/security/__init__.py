@@ -3,11 +3,7 @@
 These names are for handlers and guards of your own; see docs/guards.md#opening-what-was-judged.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # this file imports nothing: `import_path`, which cleans the path of imports, must come first
 if TYPE_CHECKING:
     from ferrule.security.commands import CommandPattern, has_match, is_allowed, read_line
     from ferrule.security.http import NotReachableError, async_client, client
@@ -43,4 +39,6 @@ def __getattr__(name: str) -> object:
     # The kernel imports this package, and a program pays only for the analysis that it uses.
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -241,8 +241,8 @@ class AdapterContract(AdapterCalls):
             runner = world.runner(journal=journal)
             driven = await self._framework().start_run(runner, PAY)
             for key, kept in _records(journal.store).items():
-                log_lines = kept["pending"]["context"]
-                context = ToolContext(principal=log_lines["principal"], session=log_lines["session"])
+                asked = kept["pending"]["context"]
+                context = ToolContext(principal=asked["principal"], session=asked["session"])
                 earlier = await runner.replace(approve=lambda call, decision, context: decision).run(
                     ToolCall(kept["pending"]["call"]["id"], "pay", {"to": "eve", "euros": 500}), context
                 )
@@ -253,8 +253,8 @@ class AdapterContract(AdapterCalls):
         world = World()
         driven = in_time(run())
         assert "eve 500" not in world.paid, f"paid was {dict(world.paid)}, which nobody approved"
-        start_here = {question.arguments["to"] for question in driven.questions.values()}
-        assert start_here <= {"ada"}, f"a person is asked about a call to {start_here}, and not to ada"
+        asked_about = {question.arguments["to"] for question in driven.questions.values()}
+        assert asked_about <= {"ada"}, f"a person is asked about a call to {asked_about}, and not to ada"
 
     def test_an_error_of_the_record_store_does_not_reach_the_model(self) -> None:
         """The error ends the run, or is a failure without its text."""

@@ -83,14 +83,14 @@ class FrameworkRun:
                 answer the same run again.
             record: How the framework brings the record along.
         """
-        raise DefinitionError(f"{type(self).__name__} needs a method answer(self, answers, record='kept')")
+        raise DefinitionError(f"{type(self).__name__} needs a method answer(self, answers, record='unchanged')")
 
 
 class Framework:
     """A driver of one framework. Each call of `start_run` is a conversation of its own.
 
-    The attributes describe the framework's abilities. If one differs from its default, the tests of it are skipped,
-    with the reason, or expect the opposite. See docs/coming-from.md#your-own-adapter.
+    The attributes describe the framework's abilities. If it lacks one, the tests of that ability are skipped, with the
+    reason, or expect the opposite. See docs/coming-from.md#your-own-adapter.
     """
 
     malformed_text: ClassVar[bool] = False
@@ -102,7 +102,7 @@ class Framework:
     holds_yes: ClassVar[bool] = False
     """Whether the framework itself holds a yes to these arguments, so that a call runs by it if no guard asks."""
     brings_record: ClassVar[bool] = True
-    """Whether the record travels with the answer."""
+    """Whether `answer` hands the record to the adapter. Otherwise the adapter uses the one that it stored."""
     asks_once: ClassVar[bool] = False
     """Whether a person can be asked only once about a call. The model then reads that it should make the call again."""
     asks_about_changes: ClassVar[bool] = True
