@@ -167,7 +167,7 @@ def test_arguments_and_results_are_there_where_they_are_asked_for_and_what_is_bo
     asyncio.run(Runner([pay.bind(to="eve's account")], observers=[log]).run("pay", {"euros": 5}))
     (line,) = lines(tmp_path / "calls")
     assert line["input"] == {"euros": 5, "to": "*" * 10} and line["output"] == "paid 5 EUR to eve's account"
-    with pytest.raises(DefinitionError, match="'arguments' is none of 'input', 'output'"):
+    with pytest.raises(DefinitionError, match="must be some of 'input', 'output'"):
         events.to_file(tmp_path / "calls", include="arguments")
 
 
@@ -229,7 +229,7 @@ def test_where_the_disk_is_full_calls_go_on_and_it_is_said_once(caplog: pytest.L
 
     assert asyncio.run(main()) == [True] * 3
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
-        "/dev/full takes no more lines, and calls go on"
+        "/dev/full cannot be written, so calls have no line there"
     ]
 
 
@@ -268,7 +268,7 @@ def test_after_a_line_that_was_cut_off_the_next_is_whole(tmp_path: Path) -> None
     assert json.loads(whole)["status"] == "ok" and len(whole) + 1 + len(cut_off) == 400
     assert [json.loads(line)["status"] for line in after] == ["ok", "ok"]
     first, second = done.stderr.splitlines()
-    assert "no room for a whole line" in first and "3 calls have none" in second
+    assert "no space for a whole line" in first and "3 calls have no line" in second
 
 
 def test_a_file_that_was_closed_takes_no_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

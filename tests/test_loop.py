@@ -142,7 +142,7 @@ def test_a_run_runs_once_and_its_result_stays() -> None:
     async def main() -> None:
         going = run(Scripted(["Hello."]), ASK, Runner(RUNNER_TOOLS))
         assert await going is await going
-        with pytest.raises(RuntimeError, match="started before"):
+        with pytest.raises(RuntimeError, match="started already"):
             async for _ in going:
                 pass
 
@@ -380,7 +380,7 @@ def test_a_run_whose_model_raised_is_gone_on_with_from_its_messages_state_and_co
         going = run(Scripted([[("add", {"a": 1, "b": 2})], busy]), ASK, runner, principal="ann")
         with pytest.raises(ConnectionError):
             await going
-        with pytest.raises(RuntimeError, match=r"started before.*with its messages to go on with them"):
+        with pytest.raises(RuntimeError, match=r"started already.*with its messages to go on with them"):
             await going
         model = Scripted([[("whoami", {})], "Ann."])
         came = await run(model, going.messages, runner, state=going.state, context=going.context)

@@ -246,7 +246,9 @@ def test_a_selector_that_gives_a_tool_of_its_own_is_named() -> None:
         async def select(self, messages: Query, tools: Iterable[Tool]) -> list[Any]:
             return [worker("alpha", [])]
 
-    with pytest.raises(DefinitionError, match=r"Foreign.*gave <Tool alpha>, which is not one of the tools that it got"):
+    with pytest.raises(
+        DefinitionError, match=r"Foreign.*returned <Tool alpha>, which is not one of the tools that it got"
+    ):
         go(["Done."], catalogue([]), selector=Foreign())
 
 
@@ -273,7 +275,7 @@ def test_a_selector_that_is_not_async_is_named() -> None:
         def select(self, messages: Query, tools: Iterable[Tool]) -> list[Tool]:
             return list(tools)
 
-    with pytest.raises(DefinitionError, match=r"Plain.* select is `async def`, and is awaited"):
+    with pytest.raises(DefinitionError, match=r"Plain.* write select as `async def`"):
         go(["Done."], catalogue([]), selector=Plain())
 
 

@@ -462,7 +462,7 @@ def test_nobody_is_asked_about_an_edit_that_cannot_work_and_the_model_is_told_wh
     calls.append(ToolCall("3", "edit_file", {"path": "/etc/hostname", "old": "a", "new": "2"}))
     results = asyncio.run(asyncio.wait_for(runner.run_all(calls), BOUND))
     assert [(result.status, result.executed) for result in results] == [("denied", False)] * 3
-    assert "old does not occur in" in str(results[0].error) and "take in more" in str(results[1].error)
+    assert "old does not occur in" in str(results[0].error) and "add text around it" in str(results[1].error)
     assert "old" not in str(results[2].error)
     assert not select.select([terminal.master], [], [], 0)[0]
 

@@ -220,9 +220,9 @@ def test_a_guard_that_names_other_arguments_than_the_tool_has_is_refused_at_defi
 
     assert asyncio.run(Runner([taking("path")], guards=[OfPath(), OfPathAndMore()]).run("take", {"path": "a"})).success
     for guard in (OfPath(), OfPathAndMore()):
-        with pytest.raises(DefinitionError, match=r"cannot be given the arguments of 'take': missing .* 'path'"):
+        with pytest.raises(DefinitionError, match=r"does not fit the arguments of 'take': missing .* 'path'"):
             Runner([taking("name")], guards=[guard])
-    with pytest.raises(DefinitionError, match=r"cannot be given the arguments of 'take': .* 'name'"):
+    with pytest.raises(DefinitionError, match=r"does not fit the arguments of 'take': .* 'name'"):
         Runner([taking("path", properties={"path": {}, "name": {}})], guards=[OfPath()])
 
 
