@@ -101,7 +101,7 @@ def __getattr__(name: str) -> object:
 
         return ToolHandler
     if name == "serve":
-        from ferrule.mcp import serve as serve
+        from ferrule.mcp import serve
 
         return serve
     raise AttributeError(f"module 'ferrule' has no attribute {name!r}")
