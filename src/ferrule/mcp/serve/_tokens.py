@@ -235,7 +235,7 @@ class TokenLimits:
     def __init__(self, tokens: TokenFile, journal: Journal | None) -> None:
         self._tokens = tokens
         # A name of its own: a rate of the runner's in the same journal counts apart.
-        self._shared = share_limits(Memory() if journal is None else journal, name="ferrule.definition.tokens")
+        self._shared = share_limits(Memory() if journal is None else journal, name="ferrule.tokens")
         self._running: set[str] = set()
         self._middleware_for = cache(self._make_middleware)
 
