@@ -21,7 +21,7 @@ from ferrule.approval.later import later
 from ferrule.approval.offer import Offer
 from ferrule.approval.preview import NoPreview, preview_lines
 from ferrule.approval.question import Question
-from ferrule.approval.remember import remembered
+from ferrule.approval.remembered import remembered
 from ferrule.approval.request import Answer, Asked, RequestApprover, add_preview
 from ferrule.approval.terminal import printable
 from ferrule.approval.web import (
