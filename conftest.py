@@ -1,7 +1,7 @@
 """Runs the Python snippets of README.md and docs/*.md as tests (those of docs/providers ask a server, and are run by
 tests/models/test_provider_programs.py; those of docs/testing.md and docs/contracts.md are tests themselves, which
-tests/testing/test_page.py runs; those of docs/beyond-one-machine.md want DBOS and Ray, and those of docs/telemetry.md
-exporters, and are run by tests/remote/engines/test_page.py and tests/telemetry/test_page.py); says how many examples a
+tests/testing/test_testing_page.py runs; those of docs/beyond-one-machine.md want DBOS and Ray, and those of docs/telemetry.md
+exporters, and are run by tests/remote/engines/test_engines_page.py and tests/telemetry/test_telemetry_page.py); says how many examples a
 property is tried with: `FERRULE_TESTS=all`, as in `make test-all`, is four times as many; and names what a run left out
 by its markers.
 

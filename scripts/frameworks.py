@@ -108,7 +108,7 @@ def run_tests(name: str, options: list[str]) -> int:
     if folder != FRAMEWORKS:
         tests = [str(folder)]
     # The conftest.py at the root, which loads these plugins elsewhere, needs packages that are not here.
-    plugins = ["-p", "failed_tests", "-p", "time_limit"]
+    plugins = ["-p", "pytest_asyncio.plugin", "-p", "failed_tests", "-p", "time_limit"]
     command = [str(python), "-m", "pytest", "-q", f"--confcutdir={folder}", *plugins, *tests, *options]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **inside}).returncode
 

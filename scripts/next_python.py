@@ -22,7 +22,7 @@ NEXT = ROOT / "build" / "next"
 WANTED = ROOT / "tests" / "next"
 PYODIDE = NEXT / "node_modules" / "pyodide"
 PACKAGES = NEXT / "packages"
-NEEDED = ("pydantic", "hypothesis", "pytest", "sybil")
+NEEDED = ("pydantic", "hypothesis", "pytest", "pytest-asyncio", "sybil")
 """Ferrule needs the first, and conftest.py the others. jsonschema-rs has no wheel for Pyodide."""
 TESTS = ("tests/arguments", "tests/definition", "tests/middleware", "tests/values")
 """What a new Python may change and no operating system does: hints, JSON, values and coroutines."""

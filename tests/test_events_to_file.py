@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -80,7 +79,7 @@ def test_with_decisions_the_file_says_who_allowed_what_by_which_rule(tmp_path: P
     ]
 
 
-def test_each_call_has_one_line_whatever_it_came_to(tmp_path: Path) -> None:
+async def test_each_call_has_one_line_whatever_it_came_to(tmp_path: Path) -> None:
     async def main() -> None:
         approving = Runner(
             [pay],
@@ -101,7 +100,7 @@ def test_each_call_has_one_line_whatever_it_came_to(tmp_path: Path) -> None:
             )
 
     file = tmp_path / "calls.jsonl"
-    asyncio.run(main())
+    await main()
     found = lines(file)
     assert all(list(line) == KEYS for line in found)
     assert [(line["call_id"], line["status"], line["executed"], line["approved_by"]) for line in found] == [
@@ -119,7 +118,7 @@ def test_each_call_has_one_line_whatever_it_came_to(tmp_path: Path) -> None:
     assert "paid" not in file.read_text() and "euros" not in file.read_text()
 
 
-def test_what_no_middleware_sees_has_its_line(tmp_path: Path) -> None:
+async def test_what_no_middleware_sees_has_its_line(tmp_path: Path) -> None:
     seen: list[str] = []
 
     async def note(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
@@ -137,7 +136,7 @@ def test_what_no_middleware_sees_has_its_line(tmp_path: Path) -> None:
             pass
         await runner.run(ToolCall("closed", "pay", {"euros": 1}))
 
-    asyncio.run(main())
+    await main()
     assert seen == ["1", "2"]
     assert [(line["call_id"], line["status"]) for line in lines(tmp_path / "calls")] == [
         ("1", "ok"),
@@ -150,21 +149,23 @@ def test_what_no_middleware_sees_has_its_line(tmp_path: Path) -> None:
     ]
 
 
-def test_a_call_that_a_tool_makes_names_the_one_that_made_it(tmp_path: Path) -> None:
+async def test_a_call_that_a_tool_makes_names_the_one_that_made_it(tmp_path: Path) -> None:
     @tool
     async def outer(context: ToolContext) -> None:
         """Pay twice."""
         await context.run("pay", {"euros": 1})
 
     with events.to_file(tmp_path / "calls") as log:
-        asyncio.run(Runner([outer, pay], observers=[log]).run(ToolCall("1", "outer", {})))
+        await Runner([outer, pay], observers=[log]).run(ToolCall("1", "outer", {}))
     inner, made_it = lines(tmp_path / "calls")
     assert (inner["tool_name"], inner["parent"], made_it["parent"]) == ("pay", "1", None)
 
 
-def test_arguments_and_results_are_there_where_they_are_asked_for_and_what_is_bound_is_stars(tmp_path: Path) -> None:
+async def test_arguments_and_results_are_there_where_they_are_asked_for_and_what_is_bound_is_stars(
+    tmp_path: Path,
+) -> None:
     log = events.to_file(tmp_path / "calls", include=["input", "output"])
-    asyncio.run(Runner([pay.bind(to="eve's account")], observers=[log]).run("pay", {"euros": 5}))
+    await Runner([pay.bind(to="eve's account")], observers=[log]).run("pay", {"euros": 5})
     (line,) = lines(tmp_path / "calls")
     assert line["input"] == {"euros": 5, "to": "*" * 10} and line["output"] == "paid 5 EUR to eve's account"
     with pytest.raises(DefinitionError, match="must be some of 'input', 'output'"):
@@ -172,11 +173,11 @@ def test_arguments_and_results_are_there_where_they_are_asked_for_and_what_is_bo
 
 
 @pytest.mark.skipif(os.name == "nt", reason="modes of Unix")
-def test_a_new_file_is_for_nobody_else_and_one_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
+async def test_a_new_file_is_for_nobody_else_and_one_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
     file = tmp_path / "calls"
     for _ in range(2):
         with events.to_file(file) as log:
-            asyncio.run(Runner([pay], observers=[log]).run("pay", {"euros": 5}))
+            await Runner([pay], observers=[log]).run("pay", {"euros": 5})
     assert file.stat().st_mode & 0o777 == 0o600 and len(lines(file)) == 2
     with pytest.raises(FileNotFoundError):
         events.to_file(tmp_path / "no folder" / "calls")
@@ -222,12 +223,12 @@ def test_the_lines_of_two_programs_stay_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_where_the_disk_is_full_calls_go_on_and_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_where_the_disk_is_full_calls_go_on_and_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> list[bool]:
         runner = Runner([pay], observers=[events.to_file("/dev/full")])
         return [(await runner.run("pay", {"euros": 5})).success for _ in range(3)]
 
-    assert asyncio.run(main()) == [True] * 3
+    assert (await main()) == [True] * 3
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
         "/dev/full cannot be written, so calls have no line there"
     ]
@@ -271,10 +272,10 @@ def test_after_a_line_that_was_cut_off_the_next_is_whole(tmp_path: Path) -> None
     assert "no space for a whole line" in first and "3 calls have no line" in second
 
 
-def test_a_file_that_was_closed_takes_no_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_file_that_was_closed_takes_no_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     log = events.to_file(tmp_path / "calls")
     log.close()
     log.close()
-    assert asyncio.run(Runner([pay], observers=[log]).run("pay", {"euros": 5})).success
+    assert (await Runner([pay], observers=[log]).run("pay", {"euros": 5})).success
     assert lines(tmp_path / "calls") == [] and "it was closed" in caplog.text

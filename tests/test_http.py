@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import subprocess
@@ -115,7 +114,9 @@ def internet() -> Iterator[Internet]:
 
 
 @pytest.mark.parametrize("row", ATTACKS["rows"], ids=lambda row: ascii(row["url"]))
-def test_no_attack_reaches_what_is_not_public_and_the_controls_work(row: dict[str, str], internet: Internet) -> None:
+async def test_no_attack_reaches_what_is_not_public_and_the_controls_work(
+    row: dict[str, str], internet: Internet
+) -> None:
     """A fetching tool, with the guard and without: what the guard cannot know, the client finds."""
 
     @tool(read_only=True)
@@ -130,7 +131,7 @@ def test_no_attack_reaches_what_is_not_public_and_the_controls_work(row: dict[st
         return [(await runner.run("fetch", {"url": row["url"]})).success for runner in runners]
 
     before = internet.other.connections
-    guarded, alone = asyncio.run(main())
+    guarded, alone = await main()
     assert internet.other.connections == before
     assert row["expect"] != "deny" or not guarded
     assert row["expect"] != "allow" or (guarded and alone)
@@ -162,7 +163,7 @@ def test_one_address_that_is_not_allowed_refuses_all(addresses: list[str]) -> No
     assert server.connections == 0
 
 
-def test_where_one_address_does_not_answer_the_next_one_does() -> None:
+async def test_where_one_address_does_not_answer_the_next_one_does() -> None:
     server = Server("127.0.0.2")
     names = {"a.test": [["127.0.0.3", "127.0.0.2"]]}
     url = f"http://a.test:{server.port}/"
@@ -173,7 +174,7 @@ def test_where_one_address_does_not_answer_the_next_one_does() -> None:
             return (await http.get(url)).text
 
     with serving(server):
-        assert asyncio.run(main()) == "ok"
+        assert (await main()) == "ok"
         with httpx2.Client(transport=Transport("*", "127.0.0.2", "127.0.0.3", resolve=Names(names))) as http:
             assert http.get(url).text == "ok"
     assert server.hits == [url] * 2
@@ -208,7 +209,7 @@ def test_the_name_is_what_a_certificate_is_compared_with_and_the_server_is_told(
 
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
-def test_no_proxy_of_the_environment_hears_of_a_request(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_proxy_of_the_environment_hears_of_a_request(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy, server = Server(), Server()
     monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
     for excepted in ("NO_PROXY", "no_proxy"):
@@ -220,7 +221,7 @@ def test_no_proxy_of_the_environment_hears_of_a_request(name: str, monkeypatch: 
             return (await http.get(f"http://{own}/")).text
 
     with serving(proxy, server):
-        assert asyncio.run(main()) == "ok"
+        assert (await main()) == "ok"
         with client(own) as http:
             assert http.get(f"http://{own}/").text == "ok"
     assert (proxy.connections, len(server.hits)) == (0, 2)
@@ -272,22 +273,19 @@ def test_schemes_ports_and_denied_hosts_count_for_names_and_for_their_addresses(
     assert [came(url) for url in urls.split()] == ["200"] * 3 + ["NotReachableError"] * 3
 
 
-def test_a_name_is_not_looked_up_for_longer_than_a_connection_may_take() -> None:
+async def test_a_name_is_not_looked_up_for_longer_than_a_connection_may_take() -> None:
     done = threading.Event()
 
     def never(name: str) -> list[str]:
         done.wait()
         return []
 
-    async def main() -> None:
-        async with httpx2.AsyncClient(transport=Transport(resolve=never), timeout=0.01) as http:
-            try:
-                with pytest.raises(httpx2.ConnectTimeout, match="in time"):
-                    await http.get("https://a.test/")
-            finally:
-                done.set()
-
-    asyncio.run(main())
+    async with httpx2.AsyncClient(transport=Transport(resolve=never), timeout=0.01) as http:
+        try:
+            with pytest.raises(httpx2.ConnectTimeout, match="in time"):
+                await http.get("https://a.test/")
+        finally:
+            done.set()
 
 
 KEYS = {"Authorization": "Bearer k", "X-Api-Key": "k", "Proxy-Authorization": "k", "Accept": "text/html"}

@@ -72,7 +72,7 @@ def test_each_call_has_a_result_and_no_more_than_the_concurrency_is_held(
     asyncio.run(main())
 
 
-def test_calls_of_a_tool_that_runs_alone_in_a_turn_run_side_by_side() -> None:
+async def test_calls_of_a_tool_that_runs_alone_in_a_turn_run_side_by_side() -> None:
     async def main() -> int:
         works = Works(10)
         reading = asyncio.ensure_future(run_many(Runner([works.tool]), works.calls(), concurrency=4))
@@ -81,10 +81,10 @@ def test_calls_of_a_tool_that_runs_alone_in_a_turn_run_side_by_side() -> None:
         await reading
         return works.most_at_once
 
-    assert asyncio.run(main()) == 4
+    assert (await main()) == 4
 
 
-def test_results_come_while_the_source_waits() -> None:
+async def test_results_come_while_the_source_waits() -> None:
     async def main() -> list[int]:
         works, more = Works(2), asyncio.Event()
         works.released.set()
@@ -100,10 +100,10 @@ def test_results_come_while_the_source_waits() -> None:
             more.set()
         return read
 
-    assert asyncio.run(main()) == [0, 1]
+    assert (await main()) == [0, 1]
 
 
-def test_a_batch_that_was_killed_goes_on_under_its_session() -> None:
+async def test_a_batch_that_was_killed_goes_on_under_its_session() -> None:
     async def main() -> tuple[str, list[str], list[int]]:
         works, journal = Works(6), memory()
         works.released.set()
@@ -121,7 +121,7 @@ def test_a_batch_that_was_killed_goes_on_under_its_session() -> None:
         cut_off.cancel()
         return str(summary), summary.unknown, works.began
 
-    text, unknown, began = asyncio.run(main())
+    text, unknown, began = await main()
     assert "4 of them from the journal" in text and "5 ok" in text and unknown == ["c3"]
     assert sorted(began) == list(range(6))
 
@@ -133,7 +133,9 @@ def test_a_batch_that_was_killed_goes_on_under_its_session() -> None:
         ([ToolCall("c0", "work", {"n": 0}), "work"], r"call 2 of the batch must be a ToolCall.*not 'work'"),
     ],
 )
-def test_a_wrong_call_ends_the_batch_once_those_that_run_have_ended(calls: Iterable[ToolCall], wrong: str) -> None:
+async def test_a_wrong_call_ends_the_batch_once_those_that_run_have_ended(
+    calls: Iterable[ToolCall], wrong: str
+) -> None:
     async def main() -> Works:
         works = Works(0)
         works.released.set()
@@ -141,7 +143,7 @@ def test_a_wrong_call_ends_the_batch_once_those_that_run_have_ended(calls: Itera
             await run_many(Runner([works.tool], journal=memory()), calls, concurrency=2)
         return works
 
-    assert asyncio.run(main()).at_once == 0
+    assert (await main()).at_once == 0
 
 
 def test_a_source_that_breaks_ends_the_batch_once_those_that_run_have_ended() -> None:
@@ -166,7 +168,7 @@ def test_a_concurrency_that_is_none_is_refused(wrong: object) -> None:
         run_many(Runner([]), [], concurrency=wrong)  # type: ignore[arg-type]
 
 
-def test_an_empty_offer_lets_no_call_run() -> None:
+async def test_an_empty_offer_lets_no_call_run() -> None:
     async def main() -> tuple[Works, list[str]]:
         works = Works(2)
         works.released.set()
@@ -174,11 +176,11 @@ def test_an_empty_offer_lets_no_call_run() -> None:
         batch = run_many(runner, works.calls(), concurrency=1, offered=runner.tools.without("*"))
         return works, await _statuses(batch)
 
-    works, statuses = asyncio.run(main())
+    works, statuses = await main()
     assert statuses == ["not_found"] * 2 and works.began == []
 
 
-def test_observers_from_an_iterator_see_every_call() -> None:
+async def test_observers_from_an_iterator_see_every_call() -> None:
     async def main() -> list[str]:
         works, seen = Works(3), list[str]()
         works.released.set()
@@ -186,21 +188,19 @@ def test_observers_from_an_iterator_see_every_call() -> None:
         await run_many(Runner([works.tool]), works.calls(), concurrency=1, observers=observers)
         return seen
 
-    assert set(asyncio.run(main())) == {"c0", "c1", "c2"}
+    assert set(await main()) == {"c0", "c1", "c2"}
 
 
-def test_a_long_batch_is_read_once() -> None:
-    async def main() -> None:
-        batch = run_many(Runner([]), [], concurrency=1)
+async def test_a_long_batch_is_read_once() -> None:
+
+    batch = run_many(Runner([]), [], concurrency=1)
+    await batch
+    with pytest.raises(RuntimeError, match="is read once"):
         await batch
-        with pytest.raises(RuntimeError, match="is read once"):
-            await batch
-
-    asyncio.run(main())
 
 
 @pytest.mark.parametrize("how", ["cancel", "break", "cancelled"])
-def test_a_batch_that_is_left_takes_no_further_call(how: str) -> None:
+async def test_a_batch_that_is_left_takes_no_further_call(how: str) -> None:
     async def main() -> tuple[Works, list[str]]:
         works, read = Works(100), list[str]()
         batch = run_many(Runner([works.tool]), works.calls(), concurrency=3)
@@ -225,13 +225,13 @@ def test_a_batch_that_is_left_takes_no_further_call(how: str) -> None:
             await asyncio.sleep(0)
         return works, read
 
-    works, read = asyncio.run(main())
+    works, read = await main()
     assert (len(works.began), works.taken) in {(3, 4), (4, 5)}  # one may have begun before the reader left
     assert read == {"cancel": ["ok"] * 3, "break": ["ok"], "cancelled": []}[how]
 
 
 @pytest.mark.parametrize("now", [True, False])
-def test_a_batch_whose_source_waits_can_be_cancelled(now: bool) -> None:
+async def test_a_batch_whose_source_waits_can_be_cancelled(now: bool) -> None:
     async def main() -> list[str]:
         works = Works(1)
 
@@ -248,11 +248,11 @@ def test_a_batch_whose_source_waits_can_be_cancelled(now: bool) -> None:
         works.released.set()
         return await reading
 
-    assert asyncio.run(main()) == ([] if now else ["ok"])
+    assert (await main()) == ([] if now else ["ok"])
 
 
 @pytest.mark.parametrize("turns", [None, 0, 1, 2])
-def test_a_batch_that_is_cancelled_before_its_first_call_ends(turns: int | None) -> None:
+async def test_a_batch_that_is_cancelled_before_its_first_call_ends(turns: int | None) -> None:
     async def main() -> list[str]:
         works = Works(9)
         works.released.set()
@@ -265,10 +265,10 @@ def test_a_batch_that_is_cancelled_before_its_first_call_ends(turns: int | None)
         batch.cancel()
         return await reading
 
-    assert len(asyncio.run(main())) <= 3
+    assert len(await main()) <= 3
 
 
-def test_cancelling_now_stops_what_runs() -> None:
+async def test_cancelling_now_stops_what_runs() -> None:
     async def main() -> list[str]:
         works = Works(9)
         batch = run_many(Runner([works.tool]), works.calls(), concurrency=3)
@@ -277,7 +277,7 @@ def test_cancelling_now_stops_what_runs() -> None:
         batch.cancel(now=True)
         return await reading
 
-    assert asyncio.run(main()) == []
+    assert (await main()) == []
 
 
 async def _statuses(batch: object) -> list[str]:
@@ -290,13 +290,15 @@ async def fail(n: int) -> None:
 
 
 @pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])
-def test_a_failed_call_logs_one_line_and_its_traceback_at_debug(caplog: pytest.LogCaptureFixture, level: int) -> None:
+async def test_a_failed_call_logs_one_line_and_its_traceback_at_debug(
+    caplog: pytest.LogCaptureFixture, level: int
+) -> None:
     caplog.set_level(level, "ferrule")
 
     async def main() -> list[ToolResult]:
         return [result async for result in run_many(Runner([fail]), [ToolCall("c0", "fail", {"n": 0})], concurrency=1)]
 
-    [result] = asyncio.run(main())
+    [result] = await main()
     errors = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(errors) == 1
     assert ("Traceback" in (errors[0].exc_text or "")) is (level == logging.DEBUG)
@@ -310,7 +312,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_progress_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
+async def test_progress_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
     screen = Terminal() if is_terminal else io.StringIO()
     monkeypatch.setattr(sys, "stderr", screen)
 
@@ -319,7 +321,7 @@ def test_progress_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch, is_
         works.released.set()
         await run_many(Runner([works.tool]), list(works.calls()), concurrency=4, progress=True)
 
-    asyncio.run(main())
+    await main()
     _, *lines = screen.getvalue().split("\r\x1b[K")
     assert bool(lines) is is_terminal
     if is_terminal:

@@ -274,14 +274,12 @@ def test_the_next_question_says_why_the_record_that_an_answer_brought_was_not_ta
     assert not any(str(name).startswith("_") for rule in rules if rule for name in rule.split("; "))
 
 
-def test_a_question_that_is_put_again_is_answered_like_any() -> None:
-    async def run() -> None:
-        adapter, tainted.remembered = bank.adapter(guards=[tainted]), False
-        assert (await adapter.answer(paying(), HERE, True)).status == "suspended"
-        assert (await adapter.answer(paying(), HERE, True)).text == "paid 5 EUR to ada"
+async def test_a_question_that_is_put_again_is_answered_like_any() -> None:
 
     bank, tainted = Bank(), Tainted()
-    asyncio.run(run())
+    adapter, tainted.remembered = bank.adapter(guards=[tainted]), False
+    assert (await adapter.answer(paying(), HERE, True)).status == "suspended"
+    assert (await adapter.answer(paying(), HERE, True)).text == "paid 5 EUR to ada"
 
 
 @pytest.mark.parametrize("answer", [False, True])
@@ -519,26 +517,24 @@ def test_a_store_that_blocks_keeps_nobody_but_its_own_call() -> None:
     assert asyncio.run(run()) == "suspended"
 
 
-def test_a_record_in_memory_is_found_without_a_thread() -> None:
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(executor)
-        executor.shutdown()  # whoever wants a thread from here on fails
-        assert await bank.adapter().find_record(paying(), HERE) is None
-        with pytest.raises(RuntimeError):
-            await bank.adapter(records=Blocking()).find_record(paying(), HERE)
+async def test_a_record_in_memory_is_found_without_a_thread() -> None:
 
     bank, executor = Bank(), ThreadPoolExecutor()
-    asyncio.run(run())
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(executor)
+    executor.shutdown()  # whoever wants a thread from here on fails
+    assert await bank.adapter().find_record(paying(), HERE) is None
+    with pytest.raises(RuntimeError):
+        await bank.adapter(records=Blocking()).find_record(paying(), HERE)
 
 
-def test_a_store_that_does_not_keep_is_told_of() -> None:
+async def test_a_store_that_does_not_keep_is_told_of() -> None:
     class Deaf(Memory):
         def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
             return False
 
     with pytest.raises(StoreError, match="compare_and_set"):
-        asyncio.run(Bank().adapter(records=Deaf()).run(paying(), HERE))
+        await Bank().adapter(records=Deaf()).run(paying(), HERE)
 
 
 # -- how a call goes ---------------------------------------------------------------------------------------------------

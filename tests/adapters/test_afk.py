@@ -164,7 +164,7 @@ def test_an_engine_that_raises_denies_and_the_model_reads_nothing_of_it() -> Non
 
 
 @pytest.mark.parametrize("in_thread", [True, False])
-def test_an_engine_that_answers_late_denies(in_thread: bool) -> None:
+async def test_an_engine_that_answers_late_denies(in_thread: bool) -> None:
     async def main() -> None:
         go_on, clock, asked = threading.Event(), ManualClock(), asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -188,7 +188,7 @@ def test_an_engine_that_answers_late_denies(in_thread: bool) -> None:
         assert (running.result().status, running.result().executed) == ("denied", False)
         assert "did not answer in time" in str(running.result().error)
 
-    asyncio.run(asyncio.wait_for(main(), BOUND))
+    await asyncio.wait_for(main(), BOUND)
 
 
 def test_a_policy_role_that_awaits_is_an_engine_too() -> None:

@@ -316,9 +316,9 @@ def test_executions_and_completed_calls_have_the_fields_of_a_record() -> None:
 
 
 @pytest.mark.parametrize(("policy", "status"), [("continue", "done"), ("degrade", "degraded"), ("fail", "failed")])
-def test_what_follows_a_failure_is_the_policy_of_the_loop(policy: Any, status: str) -> None:
+async def test_what_follows_a_failure_is_the_policy_of_the_loop(policy: Any, status: str) -> None:
     model = Scripted([[ToolCall("c1", "break_down")], "said"])
-    result = asyncio.run(_awaited_loop(model, policy))
+    result = await _awaited_loop(model, policy)
     assert result.status == status
     assert [one["success"] for one in result.tool_executions] == [False]
 

@@ -86,7 +86,7 @@ def transport(sent: list[Any], reply: dict[str, Any]) -> httpx2.Client:
 
 
 @pytest.mark.filterwarnings("ignore:The model:DeprecationWarning")
-def test_the_loop_over_anthropic_runs_as_the_chapter_has_it(context: TheirContext) -> None:
+async def test_the_loop_over_anthropic_runs_as_the_chapter_has_it(context: TheirContext) -> None:
     use = {"type": "tool_use", "id": "toolu_1", "name": "read_file"}
     use["input"] = {"file_path": f"{context.working_directory}/test.py", "limit": 1}  # type: ignore[assignment]
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-20250514"}
@@ -112,14 +112,14 @@ def test_the_loop_over_anthropic_runs_as_the_chapter_has_it(context: TheirContex
                 results.append(result)
         return results
 
-    [result] = asyncio.run(loop())
+    [result] = await loop()
     assert (result.output, result.error) == ("1\tone\n", None)
     assert result.duration_ms > 0
     assert [*sent[0]["tools"][0]] == ["name", "description", "input_schema"]
     assert sent[0]["tools"][0]["input_schema"]["properties"] == ReadFileTool.input_schema["properties"]
 
 
-def test_the_loop_over_openai_runs_as_the_chapter_has_it(context: TheirContext) -> None:
+async def test_the_loop_over_openai_runs_as_the_chapter_has_it(context: TheirContext) -> None:
     arguments = json.dumps({"file_path": f"{context.working_directory}/test.py", "offset": 2})
     call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "read_file", "arguments": arguments}
     reply = {"id": "resp_1", "object": "response", "created_at": 1, "model": "gpt-4.1", "output": [call]}
@@ -145,7 +145,7 @@ def test_the_loop_over_openai_runs_as_the_chapter_has_it(context: TheirContext) 
                 results.append(result)
         return results
 
-    [result] = asyncio.run(loop())
+    [result] = await loop()
     assert (result.output, result.error) == ("2\ttwo\n", None)
     [told] = sent[0]["tools"]
     assert (told["type"], told["name"], told["strict"]) == ("function", "read_file", False)
@@ -195,20 +195,20 @@ def test_the_runner_s_guards_approver_and_limits_hold(context: TheirContext) -> 
         asyncio.run(held(Runner([], guards=[lambda call, context: deny("never")])).check_permissions(payload, context))
 
 
-def test_the_output_is_no_more_than_the_model_may_read(context: TheirContext) -> None:
+async def test_the_output_is_no_more_than_the_model_may_read(context: TheirContext) -> None:
     (Path(context.working_directory) / "long").write_text("x" * 5000)
     registry = ToolRegistry(Runner([], around=[limit_output(1000)])).register(ReadFileTool())
-    result = asyncio.run(registry.get("read_file").execute({"file_path": f"{context.working_directory}/long"}, context))
+    result = await registry.get("read_file").execute({"file_path": f"{context.working_directory}/long"}, context)
     assert result.success and len(result.output) <= 1000
 
 
-def test_an_output_that_nothing_changed_stays_data() -> None:
+async def test_an_output_that_nothing_changed_stays_data() -> None:
     @tool(read_only=True)
     def price() -> dict[str, int]:
         """The price."""
         return {"euros": 4}
 
-    assert asyncio.run(ToolRegistry().register(price).get("price").execute({})).output == {"euros": 4}
+    assert (await ToolRegistry().register(price).get("price").execute({})).output == {"euros": 4}
 
 
 def test_registering_gives_a_new_registry_and_a_tool_of_the_same_name_takes_its_place() -> None:
@@ -227,14 +227,14 @@ def test_registering_gives_a_new_registry_and_a_tool_of_the_same_name_takes_its_
     assert len(two.to_anthropic_tools()) == 1
 
 
-def test_what_is_held_says_what_the_protocol_says() -> None:
+async def test_what_is_held_says_what_the_protocol_says() -> None:
     held = ToolRegistry().register(ReadFileTool()).get("read_file")
     assert (held.name, held.description) == (ReadFileTool.name, ReadFileTool.description)
     assert held.is_read_only() and held.is_concurrency_safe()
     silent = SimpleNamespace(name="silent", description="Says nothing", execute=lambda payload: "x")
     held = ToolRegistry().register(silent).get("silent")
     assert not held.is_read_only() and not held.is_concurrency_safe()
-    assert asyncio.run(held.execute({})).output == "x"
+    assert (await held.execute({})).output == "x"
 
 
 def test_the_tools_get_the_very_context_and_others_get_ours(context: TheirContext) -> None:
@@ -262,8 +262,8 @@ def test_the_tools_get_the_very_context_and_others_get_ours(context: TheirContex
     assert [type(one) is not TheirContext and one.session for one in seen[2:]] == ["s", "s"]
 
 
-def test_what_is_no_context_and_no_tool_is_refused() -> None:
+async def test_what_is_no_context_and_no_tool_is_refused() -> None:
     with pytest.raises(DefinitionError, match="session_id"):
-        asyncio.run(ToolRegistry().register(ReadFileTool()).get("read_file").execute({"file_path": "/x"}, object()))  # type: ignore[arg-type]
+        await ToolRegistry().register(ReadFileTool()).get("read_file").execute({"file_path": "/x"}, object())  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match="is no tool"):
         ToolRegistry().register(3)  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -96,12 +95,12 @@ def test_what_only_one_api_knows_goes_into_provider() -> None:
         None,
     ],
 )
-def test_what_a_definition_says_of_itself_lets_nothing_run_unasked(hints: Any) -> None:
+async def test_what_a_definition_says_of_itself_lets_nothing_run_unasked(hints: Any) -> None:
     made = build_tool({**MCP, "annotations": hints}, weather)
     assert (made.read_only, made.destructive, made.idempotent, made.open_world) == (False, True, False, True)
     assert made.metadata == {"annotations": hints}
     guarded = Runner([made], guards=[ask_before_changes])
-    assert asyncio.run(guarded.run("weather", {"city": "Bern", "days": 1})).status == "denied"
+    assert (await guarded.run("weather", {"city": "Bern", "days": 1})).status == "denied"
 
 
 @pytest.mark.parametrize("own", ["is_read_only", "is_concurrency_safe", "ask", "timeout", "guards", "private"])
@@ -149,12 +148,12 @@ def test_a_handler_beside_a_definition_is_judged_as_any_tool_of_ones_own() -> No
     assert "not today" in (Runner([checked]).run_sync("weather", {"city": "Rome"}).error or "")
 
 
-def test_definitions_and_handlers_are_a_toolset() -> None:
+async def test_definitions_and_handlers_are_a_toolset() -> None:
     handlers = {"weather": weather, "climate": of_payload}
     definitions = [CHAT, {**MCP, "name": "climate"}]
     tools = Toolset(build_tool(one, handlers[one.get("name", "weather")]) for one in definitions)  # type: ignore[index]
     assert [one.name for one in tools] == ["weather", "climate"]
-    assert asyncio.run(tools.get("climate")(city="Rome")) == "Rome: 1"
+    assert (await tools.get("climate")(city="Rome")) == "Rome: 1"
 
 
 NOTHING_RUNS = r"'weather' has no 'execute'.*build_tool\(definition, handler\)"

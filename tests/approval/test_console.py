@@ -173,10 +173,10 @@ def test_what_was_typed_before_the_question_is_no_answer(terminal: Terminal) -> 
 
 
 @pytest.mark.parametrize("stream", [io.StringIO("y\n"), None])
-def test_without_a_terminal_nobody_is_there(stream: TextIO | None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_terminal_nobody_is_there(stream: TextIO | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", stream)
     output = io.StringIO()
-    decision = asyncio.run(console(stream, output)(CALL, ask("why"), ToolContext()))
+    decision = await console(stream, output)(CALL, ask("why"), ToolContext())
     assert decision.kind == "deny"
     assert "is not a terminal" in decision.reason
     assert output.getvalue() == ""
@@ -301,28 +301,25 @@ def test_a_long_value_cannot_forge_a_line_by_running_over_the_edge(
     assert forged in "".join(line.removeprefix("    ┆ ") for line in lines[2:asked_in])
 
 
-def test_a_secret_prompt_that_is_cancelled_leaves_the_terminal_as_it_was(terminal: Terminal) -> None:
+async def test_a_secret_prompt_that_is_cancelled_leaves_the_terminal_as_it_was(terminal: Terminal) -> None:
     import termios
 
     before = termios.tcgetattr(terminal.input.fileno())
 
-    async def run() -> None:
-        approve = console(terminal.input, terminal.output, by="ann")
-        asked = asyncio.ensure_future(approve(CALL, ask("a pin is needed", into="pin"), ToolContext()))
-        await asyncio.to_thread(terminal.until, "refuse): ")
-        assert termios.tcgetattr(terminal.input.fileno())[3] != before[3]
-        asked.cancel()
-        await asyncio.wait({asked})
-        assert termios.tcgetattr(terminal.input.fileno())[3] == before[3]
-
-    asyncio.run(run())
+    approve = console(terminal.input, terminal.output, by="ann")
+    asked = asyncio.ensure_future(approve(CALL, ask("a pin is needed", into="pin"), ToolContext()))
+    await asyncio.to_thread(terminal.until, "refuse): ")
+    assert termios.tcgetattr(terminal.input.fileno())[3] != before[3]
+    asked.cancel()
+    await asyncio.wait({asked})
+    assert termios.tcgetattr(terminal.input.fileno())[3] == before[3]
 
 
-def test_a_question_that_nobody_can_see_is_not_asked(terminal: Terminal) -> None:
+async def test_a_question_that_nobody_can_see_is_not_asked(terminal: Terminal) -> None:
     output = io.StringIO()
     asked = console(terminal.input, output)(CALL, ask("why"), ToolContext())
     terminal.type("y\n")
-    decision = asyncio.run(asyncio.wait_for(asked, BOUND))
+    decision = await asyncio.wait_for(asked, BOUND)
     assert decision.kind == "deny"
     assert "nobody" in decision.reason
     assert output.getvalue() == ""
@@ -450,7 +447,7 @@ def test_a_preview_is_shown_instead_of_the_arguments_which_are_named(terminal: T
     ]
 
 
-def test_nobody_is_asked_about_an_edit_that_cannot_work_and_the_model_is_told_why(
+async def test_nobody_is_asked_about_an_edit_that_cannot_work_and_the_model_is_told_why(
     tmp_path: Path, terminal: Terminal
 ) -> None:
     (tmp_path / "a.txt").write_text("one\none\n")
@@ -460,7 +457,7 @@ def test_nobody_is_asked_about_an_edit_that_cannot_work_and_the_model_is_told_wh
         ToolCall(old, "edit_file", {"path": str(tmp_path / "a.txt"), "old": old, "new": "2"}) for old in ("two", "one")
     ]
     calls.append(ToolCall("3", "edit_file", {"path": "/etc/hostname", "old": "a", "new": "2"}))
-    results = asyncio.run(asyncio.wait_for(runner.run_all(calls), BOUND))
+    results = await asyncio.wait_for(runner.run_all(calls), BOUND)
     assert [(result.status, result.executed) for result in results] == [("denied", False)] * 3
     assert "old does not occur in" in str(results[0].error) and "add text around it" in str(results[1].error)
     assert "old" not in str(results[2].error)

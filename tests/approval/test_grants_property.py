@@ -160,8 +160,10 @@ def may_be(name: str, shown: Any, value: Any) -> bool:
 
 def may_answer(one: Made, other: Made) -> bool:
     """Whether any grant that a person can give for `one` may answer `other`."""
-    if any(getattr(one, name) != getattr(other, name) for name in FACTS if name != "session"):
+    if any(getattr(one, name) != getattr(other, name) for name in FACTS if name not in {"session", "destructive"}):
         return False
+    if (one.destructive is False) is not (other.destructive is False):
+        return False  # a tool that declares nothing counts, and is shown, as destructive
     if one.given.keys() != other.given.keys():
         return False
     is_line = one.tool == "bash" or {"command", "code", "cmd_str"} & one.given.keys()

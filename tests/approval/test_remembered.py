@@ -429,13 +429,13 @@ def test_what_is_private_and_as_the_tool_fills_it_in_itself_does_not_stand_in_th
     assert was_asked(person, runner, "post", {"text": "a"}) and not was_asked(person, runner, "post", {"text": "b"})
 
 
-def test_nothing_is_offered_where_a_value_is_asked_for() -> None:
+async def test_nothing_is_offered_where_a_value_is_asked_for() -> None:
     def for_a_pin(call: ToolCall, context: ToolContext) -> Decision:
         return ask("the pin?", into="to")
 
     person = Person("always")
     runner, grants = runner_of(person, note, guards=(for_a_pin,))
-    go(runner.run("note", NOTE, **SOMEBODY))
+    await runner.run("note", NOTE, **SOMEBODY)
     assert person.keys == [] and grants.list_active() == []
 
 
@@ -703,7 +703,7 @@ def test_a_grant_lifts_no_deny() -> None:
 # -- for how long, and how often -------------------------------------------------------------------------------------
 
 
-def test_a_grant_ends_by_the_clock_of_the_runner_to_the_second() -> None:
+async def test_a_grant_ends_by_the_clock_of_the_runner_to_the_second() -> None:
     clock = ManualClock()
     person = Person("always", narrow=lambda offer: replace(offer, seconds=60.0))
     runner, grants = runner_of(person, note, clock=clock)
@@ -717,7 +717,7 @@ def test_a_grant_ends_by_the_clock_of_the_runner_to_the_second() -> None:
     async def main() -> list[bool]:
         return [await asked_after(0), await asked_after(59.5), await asked_after(0.5)]
 
-    assert go(main()) == [True, False, True]
+    assert (await main()) == [True, False, True]
     assert len(grants.list_active(clock)) == 1  # the first is gone, the second answer made another
 
 
@@ -787,7 +787,7 @@ def test_the_text_of_a_grant_for_these_arguments_has_them_and_what_has_ended_is_
 
 
 @pytest.mark.parametrize(("uses", "kept"), [(1, True), (2, True), (3, False), (None, False)])
-def test_of_an_offer_for_so_many_uses_no_more_may_be_chosen(uses: int | None, kept: bool) -> None:
+async def test_of_an_offer_for_so_many_uses_no_more_may_be_chosen(uses: int | None, kept: bool) -> None:
     class OfTwo(Person):
         async def answer(self, asked: Asked) -> Answer:
             two = replace(asked.offers[-1], uses=2)
@@ -799,7 +799,7 @@ def test_of_an_offer_for_so_many_uses_no_more_may_be_chosen(uses: int | None, ke
             return Answer(allow())
 
     runner, grants = runner_of(OfTwo(), note)
-    assert go(runner.run("note", NOTE, **SOMEBODY)).success and bool(grants.list_active()) is kept
+    assert (await runner.run("note", NOTE, **SOMEBODY)).success and bool(grants.list_active()) is kept
 
 
 def test_what_was_revoked_is_asked_about_again() -> None:
@@ -871,7 +871,7 @@ def test_decide_says_which_grant_would_answer_and_uses_none_up() -> None:
         lambda offer: replace(offer, arguments={**offer.arguments, "to": "bob"}),
     ],
 )
-def test_what_is_no_part_of_what_was_offered_is_refused_and_nothing_is_remembered_or_run(
+async def test_what_is_no_part_of_what_was_offered_is_refused_and_nothing_is_remembered_or_run(
     narrow: Callable[[Offer], Offer],
 ) -> None:
     class Callback(Person):
@@ -881,7 +881,7 @@ def test_what_is_no_part_of_what_was_offered_is_refused_and_nothing_is_remembere
 
     person = Callback()
     runner, grants = runner_of(person, note)
-    result = go(runner.run("note", NOTE, **SOMEBODY))
+    result = await runner.run("note", NOTE, **SOMEBODY)
     assert (result.status, result.executed) == ("denied", False) and "offer" in result.text
     assert grants.list_active() == []
 
@@ -915,7 +915,7 @@ def test_a_session_may_be_chosen_where_always_was_offered_and_not_the_other_way_
 
 
 @pytest.mark.parametrize("changed", [{"to": "eve"}, {"copies": True}, {"more": None}, {"copies": ...}])
-def test_arguments_that_a_person_has_changed_are_not_remembered(changed: dict[str, Any]) -> None:
+async def test_arguments_that_a_person_has_changed_are_not_remembered(changed: dict[str, Any]) -> None:
     class Editor(Person):
         async def answer(self, asked: Asked) -> Answer:
             given = {**asked.call.arguments, **changed}
@@ -923,26 +923,26 @@ def test_arguments_that_a_person_has_changed_are_not_remembered(changed: dict[st
             return Answer(allow(kept), asked.offers[-1])
 
     runner, grants = runner_of(Editor(), note)
-    result = go(runner.run("note", {**NOTE, "copies": 1}, **SOMEBODY))
+    result = await runner.run("note", {**NOTE, "copies": 1}, **SOMEBODY)
     assert (result.status, grants.list_active()) == ("denied", []) and "changed" in result.text
 
 
-def test_arguments_that_a_person_gives_as_they_were_shown_are_remembered() -> None:
+async def test_arguments_that_a_person_gives_as_they_were_shown_are_remembered() -> None:
     class Editor(Person):
         async def answer(self, asked: Asked) -> Answer:
             return Answer(allow(dict(asked.arguments)), asked.offers[-1])
 
     runner, grants = runner_of(Editor(), note)
-    assert go(runner.run("note", NOTE, **SOMEBODY)).success and len(grants.list_active()) == 1
+    assert (await runner.run("note", NOTE, **SOMEBODY)).success and len(grants.list_active()) == 1
 
 
-def test_a_no_remembers_nothing_whatever_was_chosen_beside_it() -> None:
+async def test_a_no_remembers_nothing_whatever_was_chosen_beside_it() -> None:
     class Refuses(Person):
         async def answer(self, asked: Asked) -> Answer:
             return Answer(deny("no"), asked.offers[-1])
 
     runner, grants = runner_of(Refuses(), note)
-    assert go(runner.run("note", NOTE, **SOMEBODY)).status == "denied" and grants.list_active() == []
+    assert (await runner.run("note", NOTE, **SOMEBODY)).status == "denied" and grants.list_active() == []
 
 
 # -- who is asked, and where it is kept ------------------------------------------------------------------------------
@@ -965,13 +965,13 @@ def test_any_approver_may_stand_inside_and_is_asked_without_offers(kind: str) ->
     assert len(seen) == 2
 
 
-def test_what_the_approver_inside_foresees_is_foreseen() -> None:
+async def test_what_the_approver_inside_foresees_is_foreseen() -> None:
     class Knows(Person):
         async def foresee(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
             return deny("never")
 
     runner, _ = runner_of(Knows(), note)
-    assert go(runner.decide(ToolCall("1", "note", NOTE))) == deny("never")
+    assert (await runner.decide(ToolCall("1", "note", NOTE))) == deny("never")
 
 
 def test_grants_in_a_file_answer_in_another_process_of_the_program(

@@ -75,8 +75,8 @@ def test_an_unknown_name_is_as_little_work_among_many_tools_as_among_few(name: s
     assert work(9_000) < 2 * work(100) + 500
 
 
-def test_no_tool_is_named_that_was_offered_and_is_not_the_runners() -> None:
+async def test_no_tool_is_named_that_was_offered_and_is_not_the_runners() -> None:
     base = tool(lambda: None, name="base")
     runner, offered = (Toolset(base.replace(name=name) for name in names) for names in (["a1", "a2"], ["a2", "a3"]))
-    result = asyncio.run(Runner(runner).run("a4", offered=runner.only("a2") + offered.only("a3")))
+    result = await Runner(runner).run("a4", offered=runner.only("a2") + offered.only("a3"))
     assert result.error == "'a4' was not offered. Did you mean 'a2'? Nothing was run."

@@ -402,14 +402,14 @@ def test_two_different_objects_in_one_call_never_run(make: Any, one: dict[str, A
     assert (result.status, got) == ("invalid", None)
 
 
-def test_a_repair_is_no_way_round_a_guard() -> None:
+async def test_a_repair_is_no_way_round_a_guard() -> None:
     seen: list[Any] = []
 
     def look(call: ToolCall, context: Any) -> None:
         seen.append(dict(call.arguments))
 
     one, got = raw_tool("t", SCHEMA)
-    asyncio.run(Runner([one], guards=[look]).run(ToolCall("c1", "t", '{"items": "[1, 2]"}')))
+    await Runner([one], guards=[look]).run(ToolCall("c1", "t", '{"items": "[1, 2]"}'))
     assert seen == [{"items": [1, 2]}] == got
 
 
@@ -617,7 +617,7 @@ Times.model_rebuild()
 
 
 @writes_all_levels
-def test_nulls_and_repairs_deep_in_a_recursive_union_take_no_time_that_doubles_with_every_level() -> None:
+async def test_nulls_and_repairs_deep_in_a_recursive_union_take_no_time_that_doubles_with_every_level() -> None:
     @tool
     async def count(term: Term, times: int = 1) -> int:
         return times
@@ -626,7 +626,7 @@ def test_nulls_and_repairs_deep_in_a_recursive_union_take_no_time_that_doubles_w
     for _ in range(60):
         term = {"kind": "plus", "left": term}
     for times, wanted in (("2", 2), (None, 1)):
-        result = asyncio.run(Runner([count]).run("count", {"term": term, "times": times}))
+        result = await Runner([count]).run("count", {"term": term, "times": times})
         assert (result.status, result.output) == ("ok", wanted)
 
 
@@ -641,9 +641,9 @@ def test_nulls_and_repairs_deep_in_a_recursive_union_take_no_time_that_doubles_w
         (f'{{"a": {"1" * 5000}}}', "number out of range"),
     ],
 )
-def test_what_is_no_json_is_said_with_its_place(arguments: Any, why: str) -> None:
+async def test_what_is_no_json_is_said_with_its_place(arguments: Any, why: str) -> None:
     take, seen = raw_tool("take", {"type": "object"})
-    result = asyncio.run(Runner([take]).run("take", arguments))
+    result = await Runner([take]).run("take", arguments)
     assert (result.status, seen) == ("invalid", []) and why in str(result.error)
 
 

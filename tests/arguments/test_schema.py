@@ -323,12 +323,12 @@ def test_what_is_refused_is_no_more_valid_under_the_schema(name: str) -> None:
 
 
 @ALL
-def test_direct_calls_take_the_objects_themselves(name: str) -> None:
+async def test_direct_calls_take_the_objects_themselves(name: str) -> None:
     annotation, _, expected, _ = TYPES[name]
     if name == "validator":  # an even number is what it makes of an odd one
         return
     made, seen = made_of(annotation)
-    assert asyncio.run(made(value=expected)) == "taken"
+    assert (await made(value=expected)) == "taken"
     assert seen == [expected]
 
 

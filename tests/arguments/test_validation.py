@@ -782,7 +782,7 @@ def test_a_guard_sees_the_json_of_dates_and_the_like() -> None:
     assert result.output == ["date", "datetime", "Decimal", "UUID", "Colour", "set", "timedelta"]
 
 
-def test_python_objects_are_judged_as_their_json_and_arrive_as_themselves() -> None:
+async def test_python_objects_are_judged_as_their_json_and_arrive_as_themselves() -> None:
     seen: list[Any] = []
     got: list[Any] = []
 
@@ -793,7 +793,7 @@ def test_python_objects_are_judged_as_their_json_and_arrive_as_themselves() -> N
         return "x"
 
     objects = [date(2026, 3, 1), datetime(2026, 3, 1, tzinfo=UTC), [Line(sku="A", count=2)], Colour.RED]
-    asyncio.run(plan(when=objects[0], at=objects[1], lines=objects[2], colour=objects[3]))
+    await plan(when=objects[0], at=objects[1], lines=objects[2], colour=objects[3])
     assert got == objects
     assert seen == [
         {"when": "2026-03-01", "at": "2026-03-01T00:00:00Z", "lines": [{"sku": "A", "count": 2}], "colour": "red"}

@@ -348,7 +348,7 @@ def test_what_is_missing_within_what_is_private_is_missed() -> None:
     assert (result({}).status, result({}).executed) == ("denied", False)
 
 
-def test_what_is_private_is_not_missed_where_much_else_came() -> None:
+async def test_what_is_private_is_not_missed_where_much_else_came() -> None:
     schema = {"type": "object", "properties": {"x": {"type": "array"}, "key": {}}, "required": ["x", "key"]}
     one = Tool("given", lambda payload: "ran", description="Take.", input_schema=schema, private=["key"])
 
@@ -356,7 +356,7 @@ def test_what_is_private_is_not_missed_where_much_else_came() -> None:
         return allow({**call.arguments, "key": 1}) if "key" not in call.arguments else None
 
     text = json.dumps({"x": [0] * 50_000})
-    assert asyncio.run(Runner([one], guards=[fill]).run("given", text)).success
+    assert (await Runner([one], guards=[fill]).run("given", text)).success
 
 
 def test_what_is_wrong_deep_within_much_else_is_not_copied_at_every_level() -> None:

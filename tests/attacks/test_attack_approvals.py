@@ -23,7 +23,7 @@ def suspending(ran: list[str]) -> Runner:
     return Runner([act], guards=[ask_before_changes], approve=lambda *_: ask("later"))
 
 
-def test_an_approval_that_is_used_many_times_at_once_runs_once() -> None:
+async def test_an_approval_that_is_used_many_times_at_once_runs_once() -> None:
     ran: list[str] = []
 
     async def main() -> list[str]:
@@ -33,12 +33,12 @@ def test_an_approval_that_is_used_many_times_at_once_runs_once() -> None:
         results = [*await asyncio.gather(*many), await runner.resume(record, allow())]
         return [result.status for result in results]
 
-    statuses = asyncio.run(main())
+    statuses = await main()
     assert ran == ["act"] and statuses.count("ok") == 1 and {*statuses} == {"ok", "invalid"}
 
 
 @pytest.mark.parametrize("first", ["deny", "approve"])
-def test_of_two_answers_at_once_the_first_is_the_end(first: str) -> None:
+async def test_of_two_answers_at_once_the_first_is_the_end(first: str) -> None:
     ran: list[str] = []
 
     async def main() -> list[Any]:
@@ -48,7 +48,7 @@ def test_of_two_answers_at_once_the_first_is_the_end(first: str) -> None:
         results = await asyncio.gather(*(runner.resume(record, answer) for answer in answers))
         return [*results, await runner.resume(record, allow())]
 
-    results = asyncio.run(main())
+    results = await main()
     assert [result.status for result in results] == [
         "denied" if first == "deny" else "ok",
         "invalid",
@@ -57,7 +57,7 @@ def test_of_two_answers_at_once_the_first_is_the_end(first: str) -> None:
     assert ran == ([] if first == "deny" else ["act"])
 
 
-def test_an_approval_that_comes_after_the_end_of_its_call_runs_nothing() -> None:
+async def test_an_approval_that_comes_after_the_end_of_its_call_runs_nothing() -> None:
     ran: list[str] = []
 
     async def main() -> None:
@@ -84,7 +84,7 @@ def test_an_approval_that_comes_after_the_end_of_its_call_runs_nothing() -> None
         for _ in range(20):
             await asyncio.sleep(0)
 
-    asyncio.run(main())
+    await main()
     assert ran == []
 
 
@@ -94,7 +94,7 @@ CLAIMS += [{"decision": "allow"}, {"context": {"asked": True}}, {"reason": "APPR
 
 @pytest.mark.parametrize("arguments", CLAIMS, ids=str)
 @pytest.mark.parametrize("somebody", [False, True])
-def test_no_argument_approves_its_own_call(arguments: dict[str, Any], somebody: bool) -> None:
+async def test_no_argument_approves_its_own_call(arguments: dict[str, Any], somebody: bool) -> None:
     ran: list[Any] = []
     act = tool(lambda **given: ran.append(given), name="act", description="x")
     asked: list[str] = []
@@ -104,7 +104,7 @@ def test_no_argument_approves_its_own_call(arguments: dict[str, Any], somebody: 
         return False
 
     runner = Runner([act], guards=[ask_before_changes], approve=approve if somebody else None)
-    assert asyncio.run(runner.run("act", arguments)).status == "denied"
+    assert (await runner.run("act", arguments)).status == "denied"
     assert ran == [] and asked == (["act"] if somebody else [])
 
 

@@ -34,7 +34,7 @@ RETURNED: list[Any] = [
 
 
 @pytest.mark.parametrize("returned", RETURNED, ids=lambda one: repr(one)[:40])
-def test_what_a_guard_returns_that_is_no_answer_denies(returned: Any) -> None:
+async def test_what_a_guard_returns_that_is_no_answer_denies(returned: Any) -> None:
     ran: list[str] = []
 
     @tool
@@ -46,17 +46,17 @@ def test_what_a_guard_returns_that_is_no_answer_denies(returned: Any) -> None:
         return returned
 
     for guard in (lambda call, context: returned, late):
-        result = asyncio.run(Runner([act], guards=[guard]).run("act", {"path": "a.txt"}))
+        result = await Runner([act], guards=[guard]).run("act", {"path": "a.txt"})
         assert result.status == "denied" and ran == []
 
 
-def test_a_guard_that_says_nothing_lifts_no_question() -> None:
+async def test_a_guard_that_says_nothing_lifts_no_question() -> None:
     @tool
     def act() -> str:
         return ""
 
     runner = Runner([act], guards=[lambda call, context: None, ask_before_changes, lambda call, context: allow()])
-    assert asyncio.run(runner.run("act")).status == "denied"
+    assert (await runner.run("act")).status == "denied"
 
 
 class Seen:
@@ -114,9 +114,11 @@ KINDS = {"n": int, "b": bool, "s": str}
 
 @pytest.mark.parametrize("by_schema", [False, True])
 @pytest.mark.parametrize("arguments", CONFUSED, ids=str)
-def test_a_value_of_another_type_is_refused_or_the_same_for_all_and_noted(arguments: Any, by_schema: bool) -> None:
+async def test_a_value_of_another_type_is_refused_or_the_same_for_all_and_noted(
+    arguments: Any, by_schema: bool
+) -> None:
     seen = Seen(by_schema)
-    result = asyncio.run(seen.runner.run("typed", json.dumps(arguments)))
+    result = await seen.runner.run("typed", json.dumps(arguments))
     assert result.status == ("ok" if seen.handler else "invalid")
     [(name, sent)] = arguments.items()
     if seen.handler:
@@ -148,13 +150,13 @@ def test_what_is_too_much_is_refused_before_it_is_read() -> None:
     assert all(len(result.text) < 2_000 for result in results)
 
 
-def test_ten_thousand_calls_in_a_batch_have_one_result_each() -> None:
+async def test_ten_thousand_calls_in_a_batch_have_one_result_each() -> None:
     @tool(read_only=True)
     async def act(n: int) -> int:
         return n
 
     count = CASES["atk025"]["input"]["generate"]["batch"]
-    results = asyncio.run(Runner([act]).run_all([ToolCall(str(n), "act", {"n": n}) for n in range(count)]))
+    results = await Runner([act]).run_all([ToolCall(str(n), "act", {"n": n}) for n in range(count)])
     assert [result.output for result in results] == list(range(count))
 
 
@@ -231,7 +233,7 @@ def test_a_key_that_is_no_parameter_is_refused_and_changes_nothing(arguments: An
         "\x00",
     ],
 )
-def test_text_that_two_readers_could_read_otherwise_does_not_run(text: str) -> None:
+async def test_text_that_two_readers_could_read_otherwise_does_not_run(text: str) -> None:
     ran: list[Any] = []
 
     @tool
@@ -239,4 +241,4 @@ def test_text_that_two_readers_could_read_otherwise_does_not_run(text: str) -> N
         ran.append(a)
         return ""
 
-    assert asyncio.run(Runner([act]).run("act", text)).status == "invalid" and ran == []
+    assert (await Runner([act]).run("act", text)).status == "invalid" and ran == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from ferrule.guards import commands
 
 
 @pytest.mark.parametrize("row", rows("shell"), ids=lambda row: row["why"])
-def test_shell_lines_run_only_where_they_are_allowed(row: dict[str, str], tmp_path: Path) -> None:
+async def test_shell_lines_run_only_where_they_are_allowed(row: dict[str, str], tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
     is_there = "rm" in row["command"] or "-delete" in row["command"]
     if is_there:
@@ -29,6 +28,6 @@ def test_shell_lines_run_only_where_they_are_allowed(row: dict[str, str], tmp_pa
         return subprocess.run(line, cwd=tmp_path, env=clean, stdin=subprocess.DEVNULL, capture_output=True).returncode
 
     runner = Runner([shell], guards=[commands(allow=["git status *"], deny=["rm *"])])
-    result = asyncio.run(runner.run("shell", {"command": row["command"]}))
+    result = await runner.run("shell", {"command": row["command"]})
     assert (result.status, result.output) == (("ok", 0) if row["expect"] == "run" else ("denied", None))
     assert sorted(path.name for path in tmp_path.iterdir()) == before

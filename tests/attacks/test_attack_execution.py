@@ -19,7 +19,7 @@ from ferrule.tools import files
 from waits import BOUND
 
 
-def test_a_thread_that_goes_on_after_its_deadline_is_told_of_and_keeps_its_slot(tmp_path: Path) -> None:
+async def test_a_thread_that_goes_on_after_its_deadline_is_told_of_and_keeps_its_slot(tmp_path: Path) -> None:
     go_on, written = threading.Event(), threading.Event()
 
     @tool(concurrency=1)
@@ -38,26 +38,26 @@ def test_a_thread_that_goes_on_after_its_deadline_is_told_of_and_keeps_its_slot(
         await asyncio.to_thread(written.wait, 30)
         return first, left, second
 
-    first, left, second = asyncio.run(main())
+    first, left, second = await main()
     assert (first.status, left) == ("timeout", 1) and first.executed is not False
     assert "still running" in (first.error or "") and "Do not repeat" in (first.error or "")
     assert second.status == "limited" and second.executed is False
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_time_out_of_its_own_is_told_from_that_of_the_runner(late: bool) -> None:
+async def test_a_time_out_of_its_own_is_told_from_that_of_the_runner(late: bool) -> None:
     @tool
     async def act() -> str:
         if late:
             await asyncio.sleep(BOUND)
         raise TimeoutError("of a client")
 
-    result = asyncio.run(Runner([act], timeout=0.05 if late else BOUND).run("act"))
+    result = await Runner([act], timeout=0.05 if late else BOUND).run("act")
     assert result.status == ("timeout" if late else "failed")
     assert ("deadline" in (result.error or "")) is late
 
 
-def test_a_tool_with_a_limit_that_hangs_keeps_no_other_from_answering() -> None:
+async def test_a_tool_with_a_limit_that_hangs_keeps_no_other_from_answering() -> None:
     free = threading.Event()
 
     @tool(read_only=True, concurrency=8)
@@ -79,10 +79,10 @@ def test_a_tool_with_a_limit_that_hangs_keeps_no_other_from_answering() -> None:
             free.set()
             await asyncio.gather(*hung)
 
-    assert asyncio.run(main()) == "here"
+    assert (await main()) == "here"
 
 
-def test_only_what_the_host_calls_parallel_is_and_the_rest_keeps_its_order() -> None:
+async def test_only_what_the_host_calls_parallel_is_and_the_rest_keeps_its_order() -> None:
     order: list[str] = []
     together: list[int] = []
     inside = 0
@@ -103,11 +103,11 @@ def test_only_what_the_host_calls_parallel_is_and_the_rest_keeps_its_order() -> 
     runner = Runner([made("write"), made("read", read_only=True), made("claims", idempotent=True)])
     calls = [*CASES["atk073"]["input"]["calls"], "claims a", "write b", "claims b"]
     asked = [ToolCall(str(n), call.split()[0], {"of": call.split()[1]}) for n, call in enumerate(calls)]
-    asyncio.run(runner.run_all(asked))
+    await runner.run_all(asked)
     assert order == calls and max(together) == 1
 
 
-def test_what_unpacks_to_more_than_its_size_is_not_unpacked_by_the_file_tools(tmp_path: Path) -> None:
+async def test_what_unpacks_to_more_than_its_size_is_not_unpacked_by_the_file_tools(tmp_path: Path) -> None:
     folder = make_folder(Path(os.path.realpath(tmp_path)))
     with zipfile.ZipFile(folder / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("../../new.txt", b"\0" * 20_000_000)
@@ -116,20 +116,20 @@ def test_what_unpacks_to_more_than_its_size_is_not_unpacked_by_the_file_tools(tm
     for name in ("bomb.zip", "bomb.gz"):
         for call, arguments in (("read_file", {}), ("search_files", {"pattern": "a"})):
             context = ToolContext[Any](working_directory=folder)
-            result = asyncio.run(runner.run(call, {"path": name, **arguments}, context, timeout=BOUND))
+            result = await runner.run(call, {"path": name, **arguments}, context, timeout=BOUND)
             assert len(result.text) < 20_000 and result.status != "timeout"
     assert not (tmp_path / "new.txt").exists()
 
 
-def test_a_large_output_is_bounded_whatever_made_it() -> None:
+async def test_a_large_output_is_bounded_whatever_made_it() -> None:
     @tool(read_only=True)
     def bomb() -> str:
         return gzip.decompress(gzip.compress(b"a" * 20_000_000)).decode()
 
-    assert len(asyncio.run(Runner([bomb]).run("bomb")).text) <= 100_000
+    assert len((await Runner([bomb]).run("bomb")).text) <= 100_000
 
 
-def test_a_call_that_is_delivered_twice_runs_once() -> None:
+async def test_a_call_that_is_delivered_twice_runs_once() -> None:
     ran: list[str] = []
 
     @tool
@@ -139,11 +139,11 @@ def test_a_call_that_is_delivered_twice_runs_once() -> None:
         return "done"
 
     twice = [ToolCall("c1", "act", '{"n": 1}') for _ in range(CASES["atk097"]["input"]["deliveries"])]
-    results = asyncio.run(Runner([act]).run_all(twice))
+    results = await Runner([act]).run_all(twice)
     assert len(ran) == 1 and [result.call_id for result in results] == ["c1", "c1"]
 
 
-def test_a_call_that_waits_for_a_person_holds_no_slot_no_key_and_no_time() -> None:
+async def test_a_call_that_waits_for_a_person_holds_no_slot_no_key_and_no_time() -> None:
     async def main() -> tuple[Any, Any]:
         asked, answered = asyncio.Event(), asyncio.Event()
 
@@ -168,5 +168,5 @@ def test_a_call_that_waits_for_a_person_holds_no_slot_no_key_and_no_time() -> No
         answered.set()
         return second, await first
 
-    second, first = asyncio.run(main())
+    second, first = await main()
     assert second.output == "looked" and first.output == "acted"

@@ -60,8 +60,8 @@ def test_a_name_that_could_be_read_as_something_else_is_none(name: str) -> None:
         "\u0916\u094b\u091c",
     ],
 )
-def test_a_name_of_letters_of_any_script_is_one(name: str) -> None:
-    assert asyncio.run(Runner([named(name)]).run(name)).output == "own"
+async def test_a_name_of_letters_of_any_script_is_one(name: str) -> None:
+    assert (await Runner([named(name)]).run(name)).output == "own"
 
 
 @pytest.mark.parametrize(

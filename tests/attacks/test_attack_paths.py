@@ -135,7 +135,7 @@ def test_no_pattern_lists_or_searches_what_is_outside(pattern: str, base: Path) 
 @pytest.mark.parametrize(
     "path", [*CASES["atk004"]["input"]["paths"], "../secret.txt ", "~", "$HOME/x", "\u2025/secret.txt"]
 )
-def test_a_handler_gets_the_very_path_that_was_judged(path: str, base: Path) -> None:
+async def test_a_handler_gets_the_very_path_that_was_judged(path: str, base: Path) -> None:
     judged: list[Any] = []
     got: list[str] = []
 
@@ -148,7 +148,7 @@ def test_a_handler_gets_the_very_path_that_was_judged(path: str, base: Path) -> 
         return Path(path).read_text()
 
     runner = Runner([opens], guards=[within(base / "ws"), watch])
-    result = asyncio.run(runner.run("opens", {"path": path}, ToolContext[Any](working_directory=base / "ws")))
+    result = await runner.run("opens", {"path": path}, ToolContext[Any](working_directory=base / "ws"))
     assert_canary(base, result.record())
     assert not result.success and got in ([], judged[-1:])
     assert all(one.startswith(f"{base}/ws/") for one in got)

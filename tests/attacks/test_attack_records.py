@@ -52,7 +52,7 @@ def test_one_call_is_one_line_that_gives_back_what_it_was(
         assert "approval granted\x1b" not in record.getMessage() and "\n2026" not in record.getMessage()
 
 
-def test_what_is_declared_secret_is_nowhere_that_is_written_or_told(
+async def test_what_is_declared_secret_is_nowhere_that_is_written_or_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = CASES["atk094"]["input"]["arg"]
@@ -79,7 +79,7 @@ def test_what_is_declared_secret_is_nowhere_that_is_written_or_told(
     runner = Runner([act.bind(pin=secret)], observers=[observe, log])
     with log, caplog.at_level(logging.DEBUG):
         for how, status in (("fine", "ok"), ("exposed", "failed"), ("hidden", "failed"), ("said", "failed")):
-            result = asyncio.run(runner.run("act", {"how": how}, ToolContext[Any](secrets={"k": secret})))
+            result = await runner.run("act", {"how": how}, ToolContext[Any](secrets={"k": secret}))
             assert result.status == status and "positional" not in result.text
             told.append((result.record(), repr(result), repr(result.call), result.text))
     everything = f"{told!r} {(tmp_path / 'log').read_text()} {caplog.text}"
@@ -87,7 +87,7 @@ def test_what_is_declared_secret_is_nowhere_that_is_written_or_told(
 
 
 @pytest.mark.parametrize("exception", [RuntimeError, ConnectionError, ToolError, KeyError])
-def test_a_credential_in_an_address_is_in_no_text_that_leaves_an_exception(
+async def test_a_credential_in_an_address_is_in_no_text_that_leaves_an_exception(
     exception: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     @tool
@@ -95,18 +95,18 @@ def test_a_credential_in_an_address_is_in_no_text_that_leaves_an_exception(
         raise exception("cannot reach postgres://u:TOPSECRET@h.test/db")
 
     with caplog.at_level(logging.DEBUG):
-        result = asyncio.run(Runner([act]).run("act"))
+        result = await Runner([act]).run("act")
     assert "TOPSECRET" not in caplog.text and "h.test" in caplog.text
     assert ("TOPSECRET" in str(result.error)) is (exception is ToolError)  # whose text is meant for the model
 
 
-def test_content_is_written_only_where_it_is_asked_for(tmp_path: Path) -> None:
+async def test_content_is_written_only_where_it_is_asked_for(tmp_path: Path) -> None:
     @tool(read_only=True)
     def act(s: str) -> str:
         return f"{s} back"
 
     with events.to_file(tmp_path / "log") as log:
-        asyncio.run(Runner([act], observers=[log]).run("act", {"s": "TOPSECRET"}))
+        await Runner([act], observers=[log]).run("act", {"s": "TOPSECRET"})
     assert not re.search("TOPSECRET|back", (tmp_path / "log").read_text())
 
 

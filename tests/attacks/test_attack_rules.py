@@ -156,7 +156,7 @@ def test_no_shell_line_changes_what_a_policy_says_however_it_writes_the_file(lin
         assert asyncio.run(again.run("pay", {"euros": 5})).status == "denied" and not paid
 
 
-def test_a_text_that_begins_with_a_dash_is_no_address_of_a_program(tmp_path: Path) -> None:
+async def test_a_text_that_begins_with_a_dash_is_no_address_of_a_program(tmp_path: Path) -> None:
     case = CASES["atk013"]["input"]
     ran: list[list[str]] = []
 
@@ -168,5 +168,5 @@ def test_a_text_that_begins_with_a_dash_is_no_address_of_a_program(tmp_path: Pat
 
     runner = Runner([clone], guards=[hosts()])
     for url in (case["args"]["url"], "-u", "--config=core.sshCommand=touch x", "ext::sh -c 'touch x'"):
-        assert asyncio.run(runner.run("clone", {"url": url})).status == "denied", url
+        assert (await runner.run("clone", {"url": url})).status == "denied", url
     assert ran == [] and not (tmp_path / "x").exists()

@@ -297,13 +297,13 @@ def test_every_offer_that_is_taken_answers_the_same_call_of_the_next_program(hom
     hold()
 
 
-def test_a_grant_for_the_folder_holds_in_no_other_and_one_for_a_session_in_no_other_session(home: Path) -> None:
+async def test_a_grant_for_the_folder_holds_in_no_other_and_one_for_a_session_in_no_other_session(home: Path) -> None:
     (home / "work/shop.py").write_text(SHOP, encoding="utf-8")
     (home / "work/deep").mkdir()
     for scope, session, command in (("folder", None, "ls"), ("session", "s1", "pwd")):
         runner = runners.join_tools(["shop.py"], remember=scope)  # type: ignore[arg-type]
         runner.approve.inner = Chooses(0)  # type: ignore[union-attr]
-        assert asyncio.run(runner.run("shell", {"command": command}, session=session)).success
+        assert (await runner.run("shell", {"command": command}, session=session)).success
     call = [*PROGRAM, "call", "shell", "--tools", str(home / "work/shop.py")]
     codes = {
         (folder, *words): preloaded.run([*call, *words], timeout=BOUND, cwd=folder).returncode

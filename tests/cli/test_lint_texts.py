@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Iterable
@@ -100,7 +99,7 @@ def test_every_text_of_a_definition_is_looked_at(place: str) -> None:
     ]
 
 
-def test_what_a_source_has_removed_is_told() -> None:
+async def test_what_a_source_has_removed_is_told() -> None:
     async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
         hidden = types.Tool(name="read", description="Read\U000e0068\U000e0069.", input_schema={"type": "object"})
         return types.ListToolsResult(tools=[hidden])
@@ -109,7 +108,7 @@ def test_what_a_source_has_removed_is_told() -> None:
         async with mcp.connect(mcp.Memory(Server("one", on_list_tools=list_tools))) as tools:
             return found(*tools)
 
-    (finding,) = asyncio.run(connected())
+    (finding,) = await connected()
     assert (finding.rule, finding.text) == ("hidden", "2 characters of its texts, hidden or too many, were left out")
 
 

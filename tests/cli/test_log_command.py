@@ -329,27 +329,25 @@ def test_old_calls_are_deleted_on_request(path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="it needs a terminal of Unix")
-def test_following_shows_calls_as_they_come_until_it_is_interrupted(path: Path) -> None:
-    async def main() -> None:
-        journal = Journal.open(path)
-        runner = desk(journal)
-        await one_of_each(runner)
-        await journal.flush()
-        with Terminal("log", "calls.db", "--follow", cwd=path.parent, columns=70) as terminal:
-            terminal.until("not_found")
-            waiting = asyncio.create_task(runner.run(call("c5", order="later"), ADA))
-            await asyncio.to_thread(terminal.until, "‖")
-            record = (await waiting).record()
-            await runner.resume(record, True)
-            await asyncio.to_thread(terminal.until, "✓")
-            assert max(map(len, terminal.said.splitlines())) <= 70
-            assert terminal.said.count("c1") == 1 and terminal.said.count("c5") == 2
-            terminal.interrupt()
-            assert await asyncio.to_thread(terminal.end) == 130
-            assert "Traceback" not in terminal.said and terminal.screen.cursor
-        journal.close()
+async def test_following_shows_calls_as_they_come_until_it_is_interrupted(path: Path) -> None:
 
-    asyncio.run(main())
+    journal = Journal.open(path)
+    runner = desk(journal)
+    await one_of_each(runner)
+    await journal.flush()
+    with Terminal("log", "calls.db", "--follow", cwd=path.parent, columns=70) as terminal:
+        terminal.until("not_found")
+        waiting = asyncio.create_task(runner.run(call("c5", order="later"), ADA))
+        await asyncio.to_thread(terminal.until, "‖")
+        record = (await waiting).record()
+        await runner.resume(record, True)
+        await asyncio.to_thread(terminal.until, "✓")
+        assert max(map(len, terminal.said.splitlines())) <= 70
+        assert terminal.said.count("c1") == 1 and terminal.said.count("c5") == 2
+        terminal.interrupt()
+        assert await asyncio.to_thread(terminal.end) == 130
+        assert "Traceback" not in terminal.said and terminal.screen.cursor
+    journal.close()
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import queue
@@ -112,7 +111,7 @@ def test_a_hook_that_cannot_be_called_is_refused(hook: Any) -> None:
             hook(function)
 
 
-def test_the_events_of_one_call_are_seen_by_who_is_given_with_it() -> None:
+async def test_the_events_of_one_call_are_seen_by_who_is_given_with_it() -> None:
     seen: list[str] = []
     runner = Runner([double])
 
@@ -123,7 +122,7 @@ def test_the_events_of_one_call_are_seen_by_who_is_given_with_it() -> None:
         with pytest.raises(DefinitionError, match=r"queue\.put_nowait"):
             runner.run(ToolCall("3", "double", {"n": 1}), observers=[sees_events])
 
-    asyncio.run(story())
+    await story()
     assert set(seen) == {"2"}
 
 
@@ -147,7 +146,7 @@ def test_the_loop_refuses_a_text_as_messages_and_a_list_as_runner() -> None:
             loop.run(model, [], runner)  # type: ignore[arg-type]
 
 
-def test_what_can_be_called_is_called() -> None:
+async def test_what_can_be_called_is_called() -> None:
     class Everything:
         def guard(self, call: Any, context: Any, *, strict: bool = True) -> None: ...
 
@@ -170,7 +169,7 @@ def test_what_can_be_called_is_called() -> None:
         observers=[seen.append, events.put, lambda *a, **k: None],
         approve=lambda *a: True,
     )
-    assert asyncio.run(runner.run("double", {"n": 2})).output == 4
+    assert (await runner.run("double", {"n": 2})).output == 4
     assert [event.kind for event in seen][-2:] == ["tool:started", "tool:post"] and len(seen) == events.qsize()
 
 

@@ -151,7 +151,7 @@ def test_a_return_annotation_for_type_checkers_alone_leaves_the_parameters_as_th
     assert outcome(made, {"a": 3}).output == 3
 
 
-def test_where_no_annotation_is_needed_none_has_to_be_evaluated() -> None:
+async def test_where_no_annotation_is_needed_none_has_to_be_evaluated() -> None:
     guard = written("def f(call: Missing, context: Missing) -> Missing: return allow()", allow=allow)
     trait = written("def f(arguments: Missing) -> Missing: return True")
     change = written("def f(call: Missing, context: Missing) -> Missing: return None")
@@ -159,7 +159,7 @@ def test_where_no_annotation_is_needed_none_has_to_be_evaluated() -> None:
     round_it = written("async def f(call: Missing, context: Missing, next: Missing): return await next(call, context)")
     made = tool(scale, read_only=trait)
     runner = Runner([made], guards=[guard], around=[before(change), after(look)], inside=[round_it])
-    assert asyncio.run(runner.run(ToolCall("c1", "scale", {"a": 3}))).output == 6
+    assert (await runner.run(ToolCall("c1", "scale", {"a": 3}))).output == 6
 
 
 def test_signatures_are_read_in_one_place() -> None:

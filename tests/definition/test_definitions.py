@@ -971,10 +971,10 @@ def test_methods_with_the_decorator_belong_to_their_instance() -> None:
     assert asyncio.run(tools.get("counter_reset")()) == 0
 
 
-def test_a_toolset_of_an_instance_holds_its_public_methods_in_their_order() -> None:
+async def test_a_toolset_of_an_instance_holds_its_public_methods_in_their_order() -> None:
     tools = Toolset.of(Adder(100))
     assert [item.name for item in tools] == ["add", "add_plainly", "add_statically", "add_by_class"]
-    assert asyncio.run(tools.get("add_plainly")(a=1)) == 103
+    assert (await tools.get("add_plainly")(a=1)) == 103
 
 
 def test_every_change_of_a_toolset_gives_a_new_one() -> None:

@@ -215,14 +215,14 @@ def test_a_tool_of_its_name_is_an_error_as_without_a_lock(tmp_path: Path) -> Non
         locked(tmp_path).replace(write)
 
 
-def test_a_pool_a_runner_with_other_tools_and_a_mounted_runner_do_not_bring_it_back(tmp_path: Path) -> None:
+async def test_a_pool_a_runner_with_other_tools_and_a_mounted_runner_do_not_bring_it_back(tmp_path: Path) -> None:
     tools = locked(tmp_path)
     assert [one.name for one in assemble_tool_pool([], tools, [])] == ["read"]
     replaced = Runner([write]).replace(tools=tools)
     outer = Runner(Runner(tools).as_tools())
     for runner in (replaced, outer):
         assert [one.name for one in runner.tools] == ["read"]
-        assert asyncio.run(runner.run("write", {"path": "a", "text": "b"})).status == "denied"
+        assert (await runner.run("write", {"path": "a", "text": "b"})).status == "denied"
 
 
 def test_a_running_tool_cannot_call_it_either(tmp_path: Path) -> None:
@@ -235,20 +235,17 @@ def test_a_running_tool_cannot_call_it_either(tmp_path: Path) -> None:
     assert run(kept, "outer").output == "denied"
 
 
-def test_a_call_that_was_approved_does_not_run_on_what_was_changed_meanwhile(tmp_path: Path) -> None:
+async def test_a_call_that_was_approved_does_not_run_on_what_was_changed_meanwhile(tmp_path: Path) -> None:
     def question(call: ToolCall, context: Any) -> Any:
         return ask("really?")
 
     async def later(call: ToolCall, decision: Any, context: Any) -> Any:
         return decision
 
-    async def main() -> None:
-        before = Runner([read, write], guards=[question], approve=later, resume_key=b"k" * 32)
-        suspended = await before.run("write", {"path": "a", "text": "b"})
-        after = before.replace(tools=locked(tmp_path))
-        assert (await after.resume(suspended.record(), allow())).status == "denied"
-
-    asyncio.run(main())
+    before = Runner([read, write], guards=[question], approve=later, resume_key=b"k" * 32)
+    suspended = await before.run("write", {"path": "a", "text": "b"})
+    after = before.replace(tools=locked(tmp_path))
+    assert (await after.resume(suspended.record(), allow())).status == "denied"
 
 
 # The file

@@ -76,9 +76,9 @@ def test_a_copy_without_ask_is_not_asked_about() -> None:
     assert (pay.ask, pay.replace(ask=False).ask, tool(name="x")(lambda: 1).ask) == (True, False, False)
 
 
-def test_a_direct_call_of_it_is_a_guard_error() -> None:
+async def test_a_direct_call_of_it_is_a_guard_error() -> None:
     with pytest.raises(GuardError, match="really run pay"):
-        asyncio.run(pay(amount=3))
+        await pay(amount=3)
 
 
 def test_a_guard_that_denies_is_stricter_than_ask_and_one_that_allows_is_not() -> None:
@@ -89,8 +89,8 @@ def test_a_guard_that_denies_is_stricter_than_ask_and_one_that_allows_is_not() -
     assert len(person.questions) == 1
 
 
-def test_decide_says_that_it_asks() -> None:
-    decision = asyncio.run(Runner([pay]).decide(ToolCall("1", "pay", {"amount": 1})))
+async def test_decide_says_that_it_asks() -> None:
+    decision = await Runner([pay]).decide(ToolCall("1", "pay", {"amount": 1}))
     assert (decision.kind, decision.reason) == ("ask", "really run pay?")
 
 

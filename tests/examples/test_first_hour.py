@@ -76,7 +76,7 @@ def shop(tmp_path) -> Path:
     return path
 
 
-def test_a_database_with_approvals(shop):
+async def test_a_database_with_approvals(shop):
     asked = []
 
     async def a_person(call, decision, context):
@@ -103,7 +103,7 @@ def test_a_database_with_approvals(shop):
                 ("refunded", 400),
             ]
 
-    asyncio.run(main())
+    await main()
     assert len(asked) == 4 and asked[0] == "refund 80 EUR to ada's customer?"
 
 
@@ -148,22 +148,20 @@ FROM_GEMINI = [
     [(anthropic, FROM_ANTHROPIC), (openai_responses, FROM_OPENAI), (gemini, FROM_GEMINI)],
     ids=["anthropic", "openai", "gemini"],
 )
-def test_three_providers_streamed(provider, events):
-    async def main():
-        runner = Runner([convert])
-        assert "convert" in json.dumps(provider.tools(runner.tools))
+async def test_three_providers_streamed(provider, events):
 
-        stream = provider.Stream()
-        for event in events[:-1]:
-            stream.feed(event)
-        assert all(call.problem for call in stream.calls()), "a turn is not whole before its end"
-        stream.feed(events[-1])
-        assert (stream.stop, stream.reason) == ("calls", None)
+    runner = Runner([convert])
+    assert "convert" in json.dumps(provider.tools(runner.tools))
 
-        history = [*stream.turn(), *provider.results(await runner.run_all(stream.calls()))]
-        assert "1.80 EUR" in json.dumps(history[-1]) and len(history) == 2
+    stream = provider.Stream()
+    for event in events[:-1]:
+        stream.feed(event)
+    assert all(call.problem for call in stream.calls()), "a turn is not whole before its end"
+    stream.feed(events[-1])
+    assert (stream.stop, stream.reason) == ("calls", None)
 
-    asyncio.run(main())
+    history = [*stream.turn(), *provider.results(await runner.run_all(stream.calls()))]
+    assert "1.80 EUR" in json.dumps(history[-1]) and len(history) == 2
 
 
 # Tools as classes.
@@ -198,7 +196,7 @@ class Accounts:
         return f"closed {account}"
 
 
-def test_tools_as_classes():
+async def test_tools_as_classes():
     bank = {"ada": 100, "bob": 0}
 
     def own_money(call, context):
@@ -206,20 +204,17 @@ def test_tools_as_classes():
             return deny("that is somebody else's money")
         return None
 
-    async def main():
-        tools = Toolset([Transfer]) + Toolset.of(Accounts(bank), prefix="account_")
-        runner = Runner(tools.without("*_close"), guards=[own_money], deps=bank)
-        assert [one.name for one in runner.tools] == ["transfer", "account_balance"]
+    tools = Toolset([Transfer]) + Toolset.of(Accounts(bank), prefix="account_")
+    runner = Runner(tools.without("*_close"), guards=[own_money], deps=bank)
+    assert [one.name for one in runner.tools] == ["transfer", "account_balance"]
 
-        move = {"source": "ada", "target": "bob", "euros": 30}
-        assert (await runner.run("transfer", move, principal="ada")).output == 70
-        assert (await runner.run("transfer", move, principal="bob")).status == "denied"
-        assert (await runner.run("transfer", {**move, "euros": 0}, principal="ada")).status == "invalid"
-        assert "has not that much" in (await runner.run("transfer", {**move, "euros": 99}, principal="ada")).error
-        assert (await runner.run("account_balance", {"account": "bob"})).output == 30
-        assert (await runner.run("account_close", {"account": "bob"})).status == "not_found"
-
-    asyncio.run(main())
+    move = {"source": "ada", "target": "bob", "euros": 30}
+    assert (await runner.run("transfer", move, principal="ada")).output == 70
+    assert (await runner.run("transfer", move, principal="bob")).status == "denied"
+    assert (await runner.run("transfer", {**move, "euros": 0}, principal="ada")).status == "invalid"
+    assert "has not that much" in (await runner.run("transfer", {**move, "euros": 99}, principal="ada")).error
+    assert (await runner.run("account_balance", {"account": "bob"})).output == 30
+    assert (await runner.run("account_close", {"account": "bob"})).status == "not_found"
 
 
 # A suspended call, which another process takes up.
@@ -304,7 +299,7 @@ def count(pages: int, context: ToolContext[threading.Event]) -> int:
 
 
 @pytest.mark.parametrize("name", ["crawl", "count"])
-def test_a_long_job_with_a_button_to_stop_it(name):
+async def test_a_long_job_with_a_button_to_stop_it(name):
     heard, far_enough = [], threading.Event()
 
     async def main():
@@ -316,7 +311,7 @@ def test_a_long_job_with_a_button_to_stop_it(name):
             assert [result.status for result in results] == ["cancelled", "ok"]
             assert results[0].text and results[1].output == "page 0\n"
 
-    asyncio.run(main())
+    await main()
     told = [event.data for event in heard if event.kind == "tool:progress" and event.call.id == "1"]
     assert [data["chunk"] for data in told if "chunk" in data] == ["page 0\n", "page 1\n", "page 2\n"] * (
         name == "crawl"
@@ -341,32 +336,30 @@ def few(call, context):
         raise PermissionError("ten at most")
 
 
-def test_tests_of_my_own_tools():
-    async def main():
-        clock, recorder, rates = ManualClock(), Recorder(), iter([ConnectionError("busy"), 0.9])
+async def test_tests_of_my_own_tools():
 
-        def answer():
-            given = next(rates)
-            if isinstance(given, Exception):
-                raise given
-            return given
+    clock, recorder, rates = ManualClock(), Recorder(), iter([ConnectionError("busy"), 0.9])
 
-        tools = fake([rate_of, order], answers={"rate_of": answer, "order": lambda item, count: f"{count} {item}"})
-        inside = [retry(attempts=2, clock=clock), budget(calls=3, by="all")]
-        runner = Runner(tools, guards=[few], inside=inside, observers=[recorder])
+    def answer():
+        given = next(rates)
+        if isinstance(given, Exception):
+            raise given
+        return given
 
-        asking = asyncio.create_task(runner.run("rate_of", {"currency": "EUR"}))
-        await clock.advance(60)
-        assert (await asking).output == 0.9
-        assert (await runner.run("order", {"item": "tea", "count": 11})).status == "denied"
-        recorder.assert_not_called(order)
-        assert (await runner.run("order", '{"item": "tea", "count": "2",}')).output == "2 tea"
-        recorder.assert_called(order, item="tea", count=2, times=1)
-        assert (await runner.run("order", {"item": "tea"})).status == "limited"
-        with pytest.raises(AssertionError, match="was not called"):
-            recorder.assert_called(order, item="coffee")
+    tools = fake([rate_of, order], answers={"rate_of": answer, "order": lambda item, count: f"{count} {item}"})
+    inside = [retry(attempts=2, clock=clock), budget(calls=3, by="all")]
+    runner = Runner(tools, guards=[few], inside=inside, observers=[recorder])
 
-    asyncio.run(main())
+    asking = asyncio.create_task(runner.run("rate_of", {"currency": "EUR"}))
+    await clock.advance(60)
+    assert (await asking).output == 0.9
+    assert (await runner.run("order", {"item": "tea", "count": 11})).status == "denied"
+    recorder.assert_not_called(order)
+    assert (await runner.run("order", '{"item": "tea", "count": "2",}')).output == "2 tea"
+    recorder.assert_called(order, item="tea", count=2, times=1)
+    assert (await runner.run("order", {"item": "tea"})).status == "limited"
+    with pytest.raises(AssertionError, match="was not called"):
+        recorder.assert_called(order, item="coffee")
 
 
 # Tools of others, wrapped.
@@ -381,7 +374,7 @@ class OfAnotherLibrary:
         return f"pages about {input['query']}"
 
 
-def test_tools_of_others_wrapped():
+async def test_tools_of_others_wrapped():
     theirs = OfAnotherLibrary()
     openai = {
         "type": "function",
@@ -395,17 +388,14 @@ def test_tools_of_others_wrapped():
     async def forecast(payload):
         return f"rain, {payload['query']}"
 
-    async def main():
-        search = build_tool(openai, theirs.invoke, read_only=True)
-        tools = Toolset([search, build_tool(mcp, forecast, read_only=True)]).prefixed("other_")
-        tools += Toolset.of(textwrap, prefix="text_", skip=True).only("text_dedent", "text_shorten")
-        runner = Runner(tools, guards=[ask_before_changes], around=[before(short)], timeout=BOUND)
-        assert (await runner.run("other_search", {"query": "rainforests"})).output == "pages about rainforest"
-        assert (await runner.run("other_search", {"question": "rain"})).status == "invalid"
-        assert (await runner.run("other_forecast", {"query": "Bern"})).output == "rain, Bern"
-        assert (await runner.run("text_dedent", {"text": "  a"})).status == "denied", "it says nothing of itself"
-
-    asyncio.run(main())
+    search = build_tool(openai, theirs.invoke, read_only=True)
+    tools = Toolset([search, build_tool(mcp, forecast, read_only=True)]).prefixed("other_")
+    tools += Toolset.of(textwrap, prefix="text_", skip=True).only("text_dedent", "text_shorten")
+    runner = Runner(tools, guards=[ask_before_changes], around=[before(short)], timeout=BOUND)
+    assert (await runner.run("other_search", {"query": "rainforests"})).output == "pages about rainforest"
+    assert (await runner.run("other_search", {"question": "rain"})).status == "invalid"
+    assert (await runner.run("other_forecast", {"query": "Bern"})).output == "rain, Bern"
+    assert (await runner.run("text_dedent", {"text": "  a"})).status == "denied", "it says nothing of itself"
 
 
 # A whole loop, with a model of one's own.
@@ -427,29 +417,26 @@ class Talking:
         return self.scripted.results(results)
 
 
-def test_a_whole_loop():
+async def test_a_whole_loop():
     def later(call, decision, context):
         return decision
 
-    async def main():
-        model = Talking()
-        tools = fake([convert, order], answers={"convert": "1.80 EUR", "order": lambda item: f"ordered {item}"})
-        runner = Runner(tools, guards=[ask_before_changes], approve=later, resume_key=b"k" * 32)
-        question = [{"role": "user", "content": "Convert two dollars, and order tea."}]
-        kinds, calls = [], []
-        async with run(model, question, runner, context=ToolContext(principal="ada"), max_turns=5) as going:
-            async for event in going:
-                kinds.append(type(event))
-                if isinstance(event, Event) and event.kind == "tool:post":
-                    calls.append(event.call.name)
-        assert (going.result.status, calls) == ("suspended", ["convert"])
-        assert kinds[0] is TurnStarted and kinds[-1] is Finished
+    model = Talking()
+    tools = fake([convert, order], answers={"convert": "1.80 EUR", "order": lambda item: f"ordered {item}"})
+    runner = Runner(tools, guards=[ask_before_changes], approve=later, resume_key=b"k" * 32)
+    question = [{"role": "user", "content": "Convert two dollars, and order tea."}]
+    kinds, calls = [], []
+    async with run(model, question, runner, context=ToolContext(principal="ada"), max_turns=5) as going:
+        async for event in going:
+            kinds.append(type(event))
+            if isinstance(event, Event) and event.kind == "tool:post":
+                calls.append(event.call.name)
+    assert (going.result.status, calls) == ("suspended", ["convert"])
+    assert kinds[0] is TurnStarted and kinds[-1] is Finished
 
-        waiting = json.loads(json.dumps(going.result.suspended))
-        [call_id] = waiting["waiting"]
-        answered = resume(waiting, {call_id: True}, model, runner, by="eve")
-        said = [event.text async for event in answered if isinstance(event, ModelText)]
-        assert (answered.result.status, said) == ("done", ["ordered", "tea"])
-        assert answered.result.turns == 2 and answered.result.text == "ordered tea"
-
-    asyncio.run(main())
+    waiting = json.loads(json.dumps(going.result.suspended))
+    [call_id] = waiting["waiting"]
+    answered = resume(waiting, {call_id: True}, model, runner, by="eve")
+    said = [event.text async for event in answered if isinstance(event, ModelText)]
+    assert (answered.result.status, said) == ("done", ["ordered", "tea"])
+    assert answered.result.turns == 2 and answered.result.text == "ordered tea"

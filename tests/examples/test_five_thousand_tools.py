@@ -94,9 +94,9 @@ def test_what_cannot_be_meant_is_one_line(arguments, code, told, monkeypatch, ca
 
 
 @pytest.mark.parametrize("budget", [800, 1_500, 4_000])
-def test_what_is_offered_first_keeps_the_budget_and_has_what_is_pinned(tools, budget):
+async def test_what_is_offered_first_keeps_the_budget_and_has_what_is_pinned(tools, budget):
     selector = by_budget(budget, chain(pinned(*program.PINNED), keyword(100)))
-    offered = asyncio.run(selector.select(program.TASK, tools))
+    offered = await selector.select(program.TASK, tools)
     assert sum(map(definition_tokens, offered)) <= budget
     assert {"search_tools", *program.PINNED} <= {tool.name for tool in offered}
     assert "oslo_payment_find" in {tool.name for tool in offered}
@@ -137,9 +137,9 @@ def test_what_is_changed_is_found_again(monkeypatch):
     assert company.run_sync("riga_stock_read", {"id": "new-2"}).status == "failed"
 
 
-def test_a_run_of_another_model_is_shown_too(tmp_path):
+async def test_a_run_of_another_model_is_shown_too(tmp_path):
     (tmp_path / "payments.md").write_text("Nothing.", encoding="utf-8")
     lines: list[str] = []
     model = models.Scripted([[("notes__list_notes", {})], "Done."])
-    result = asyncio.run(program.work(model, "Which notes are there?", tmp_path, show=lines.append))
+    result = await program.work(model, "Which notes are there?", tmp_path, show=lines.append)
     assert result.status == "done" and "      payments" in "\n".join(lines).replace('["', "").replace('"]', "")

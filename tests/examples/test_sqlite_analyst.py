@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import runpy
 import signal
@@ -158,15 +157,13 @@ def test_only_what_is_readable_is_read_and_shown(database):
 
 
 @pytest.mark.parametrize("sql", [ENDLESS, ONE_STEP], ids=["endless", "one step"])
-def test_whatever_a_query_is_at_it_is_stopped_and_nothing_of_it_is_left(database, sql):
-    async def main():
-        async with runner(database) as own:
-            assert (await own.run("query", {"sql": "SELECT 1"})).output["rows"] == [[1]]
-            result = await own.run("query", {"sql": sql}, timeout=1)
-            assert result.status == "timeout" and own.left_running == 0
-            assert (await own.run("query", {"sql": "SELECT 1"})).output["rows"] == [[1]]
+async def test_whatever_a_query_is_at_it_is_stopped_and_nothing_of_it_is_left(database, sql):
 
-    asyncio.run(main())
+    async with runner(database) as own:
+        assert (await own.run("query", {"sql": "SELECT 1"})).output["rows"] == [[1]]
+        result = await own.run("query", {"sql": sql}, timeout=1)
+        assert result.status == "timeout" and own.left_running == 0
+        assert (await own.run("query", {"sql": "SELECT 1"})).output["rows"] == [[1]]
 
 
 def test_a_query_cannot_take_all_memory(database):
@@ -189,7 +186,7 @@ def test_rows_and_values_are_bounded(database):
     assert row == ["[2 bytes]", f"{'x' * 300}… [1000 characters]", "inf", None, "\ufffd"]
 
 
-def test_queries_of_one_turn_run_side_by_side_each_with_its_own_connection(database):
+async def test_queries_of_one_turn_run_side_by_side_each_with_its_own_connection(database):
     calls = [ToolCall(str(number), "query", {"sql": f"SELECT {number}, count(*) FROM sales"}) for number in range(8)]
-    results = asyncio.run(runner(database).run_all(calls))
+    results = await runner(database).run_all(calls)
     assert [result.output["rows"] for result in results] == [[[number, 3]] for number in range(8)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
@@ -177,13 +176,13 @@ def test_another_process_answers_and_the_second_answer_counts_for_nothing(tmp_pa
 
 
 @RARE
-def test_what_was_taken_up_by_a_process_that_was_ended_is_not_paid_again(tmp_path: Path, visit: Visit) -> None:
+async def test_what_was_taken_up_by_a_process_that_was_ended_is_not_paid_again(tmp_path: Path, visit: Visit) -> None:
     with desk(tmp_path) as url:
         person = visit(url)
         person.ask(QUESTION)
         shown = person.fields("/answer")[0]
         with closing(Journal.open(tmp_path / "calls.db")) as journal:
-            assert asyncio.run(journal.take(shown["key"], 9e9))
+            assert await journal.take(shown["key"], 9e9)
         with closing(sqlite3.connect(tmp_path / "desk.db")) as connection, connection:
             connection.execute("UPDATE cases SET status = 'working', at = 0")
         page = person.answer("yes").text

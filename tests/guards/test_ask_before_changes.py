@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,7 +65,7 @@ def test_no_name_can_make_the_question_long_or_unprintable(name: str) -> None:
     assert text.isprintable()
 
 
-def test_it_works_in_a_runner() -> None:
+async def test_it_works_in_a_runner() -> None:
     runner_module = pytest.importorskip("ferrule.runner")
     from ferrule.definition.decorator import tool
     from ferrule.definition.toolset import Toolset
@@ -98,6 +97,6 @@ def test_it_works_in_a_runner() -> None:
         ]
         return [result.status for result in results]
 
-    assert asyncio.run(calls()) == ["ok", "ok", "denied"]
+    assert (await calls()) == ["ok", "ok", "denied"]
     assert ran == ["good"]
     assert questions == ["change changes things: good", "change changes things: bad"]

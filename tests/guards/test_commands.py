@@ -72,14 +72,14 @@ def test_more_names_are_commands_and_others_none() -> None:
     assert kind({"command": "rm x"}, text=["command"]) == "none"
 
 
-def test_what_the_schema_lists_is_no_shell_line() -> None:
+async def test_what_the_schema_lists_is_no_shell_line() -> None:
     @tool
     def edit(command: Literal["view", "create"], path: str) -> str:
         """Edit."""
         return command
 
     runner = Runner([edit], guards=[commands()])
-    assert asyncio.run(runner.run("edit", {"command": "view", "path": "a"})).success
+    assert (await runner.run("edit", {"command": "view", "path": "a"})).success
 
 
 # -- tools that it cannot judge ----------------------------------------------------------------------------------------
@@ -155,11 +155,11 @@ PUBLISHED = [
 
 
 @pytest.mark.parametrize("made", PUBLISHED, ids=lambda made: made.name)
-def test_ordinary_tools_are_taken_as_they_are(made: Tool) -> None:
+async def test_ordinary_tools_are_taken_as_they_are(made: Tool) -> None:
     runner = Runner([made], guards=[commands(allow=["git *"])])
     everything = {name: filled(node) for name, node in made.input_schema["properties"].items()}
     everything = {name: "." if name in ("Cwd", "cd", "dir_path") else value for name, value in everything.items()}
-    assert asyncio.run(runner.decide(ToolCall("1", made.name, everything))).kind == "allow"
+    assert (await runner.decide(ToolCall("1", made.name, everything))).kind == "allow"
 
 
 def test_a_schema_that_stands_in_itself_is_read() -> None:
@@ -180,14 +180,14 @@ def test_a_schema_that_stands_in_itself_is_read() -> None:
     Runner([steps], guards=[commands(harmless=["executable"])])
 
 
-def test_what_no_model_fills_may_stand_beside_a_command() -> None:
+async def test_what_no_model_fills_may_stand_beside_a_command() -> None:
     @tool(private=["executable"])
     def shell(command: str, executable: str = "/bin/bash") -> str:
         """Run a line."""
         return f"{executable} {command}"
 
     runner = Runner([shell], guards=[commands(allow=["git status"])])
-    assert asyncio.run(runner.run("shell", {"command": "git status"})).success
+    assert (await runner.run("shell", {"command": "git status"})).success
 
 
 def test_a_guard_that_a_tool_has_of_its_own_has_to_find_a_line_there() -> None:
@@ -208,10 +208,10 @@ def test_a_guard_that_a_tool_has_of_its_own_has_to_find_a_line_there() -> None:
         {"steps": [{"command": "git log"}, {"command": "git log", "options": ["x"]}]},
     ],
 )
-def test_what_a_schema_leaves_open_is_asked_about_when_it_is_given(arguments: dict[str, Any]) -> None:
+async def test_what_a_schema_leaves_open_is_asked_about_when_it_is_given(arguments: dict[str, Any]) -> None:
     made = Tool("act", lambda payload: "ran", description="Act.", input_schema={"type": "object"})
     runner = Runner([made], guards=[commands(allow=["git *"])])
-    decision = asyncio.run(runner.decide(ToolCall("1", "act", arguments)))
+    decision = await runner.decide(ToolCall("1", "act", arguments))
     assert decision.kind == "ask" and "what runs is unknown" in decision.reason
 
 
@@ -330,6 +330,6 @@ def shell_in(folder: Path, **options: Any) -> Runner[Any]:
         ("git log \\\n  -5 # five", "git log *", "git|log|-5|"),
     ],
 )
-def test_what_is_allowed_runs(line: str, allow: str, told: str, tmp_path: Path) -> None:
+async def test_what_is_allowed_runs(line: str, allow: str, told: str, tmp_path: Path) -> None:
     runner = shell_in(tmp_path, allow=[allow, "head *", "cd *"], deny=["rm *"])
-    assert asyncio.run(runner.run("shell", {"command": line})).output == told
+    assert (await runner.run("shell", {"command": line})).output == told

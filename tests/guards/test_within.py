@@ -389,7 +389,7 @@ def test_a_root_that_is_exchanged_between_two_judgements_is_seen(world: Path) ->
     denied(judged(world, first, "notes"))
 
 
-def test_it_works_in_a_runner(world: Path) -> None:
+async def test_it_works_in_a_runner(world: Path) -> None:
     runner_module = pytest.importorskip("ferrule.runner")
     from ferrule.definition.decorator import tool
     from ferrule.definition.toolset import Toolset
@@ -409,7 +409,7 @@ def test_it_works_in_a_runner(world: Path) -> None:
         bad = await runner.run("touch", {"path": "notes/to-secret/s.txt"}, context)
         return good, bad
 
-    good, bad = asyncio.run(both())
+    good, bad = await both()
     assert good.success, good.error
     assert bad.status == "denied"
     assert seen == [str(world / "notes" / "a.txt")]

@@ -75,415 +75,376 @@ async def checked(runner: Runner, ticket: str, who: Any = WHO, **arguments: Any)
     return await runner.run("check_call", {"ticket": ticket, **arguments}, **who)
 
 
-def test_a_call_ends_with_a_ticket_and_its_work_is_a_call_of_its_own() -> None:
-    async def main() -> None:
-        events, mill = [], Mill()
-        runner = runner_of(mill, observers=[lambda event: events.append((event.kind, event.call.id))])
-        ticket = ticket_of(await runner.run(call(), **WHO))
-        await mill.began.wait()
-        assert (await checked(runner, ticket)).output == {
-            "ticket": ticket,
-            "status": "running",
-            "progress": {"done": 1, "total": 3, "message": "grinding"},
-        }
-        mill.go_on.set()
-        result = await checked(runner, ticket, wait_seconds=60)
-        assert (result.output, result.text, result.status) == ("3 kg of flour", "3 kg of flour", "ok")
-        [work] = runner.jobs
-        assert work.result is not None and work.result.call is not None
-        assert (work.result.call.id, work.result.call.parent, work.result.tool_name) == (ticket, "c1", "grind")
-        assert work.result.record()["principal"] == "ann" and work.result.record()["input"] == {"kilos": 3}
-        assert [kind for kind, id in events if id == "c1"] == ["tool:pre", "tool:started", "tool:post"]
-        of_work = [kind for kind, id in events if id == ticket]
-        assert of_work == ["tool:pre", "tool:started", "tool:progress", "tool:post"]
+async def test_a_call_ends_with_a_ticket_and_its_work_is_a_call_of_its_own() -> None:
 
-    asyncio.run(main())
+    events, mill = [], Mill()
+    runner = runner_of(mill, observers=[lambda event: events.append((event.kind, event.call.id))])
+    ticket = ticket_of(await runner.run(call(), **WHO))
+    await mill.began.wait()
+    assert (await checked(runner, ticket)).output == {
+        "ticket": ticket,
+        "status": "running",
+        "progress": {"done": 1, "total": 3, "message": "grinding"},
+    }
+    mill.go_on.set()
+    result = await checked(runner, ticket, wait_seconds=60)
+    assert (result.output, result.text, result.status) == ("3 kg of flour", "3 kg of flour", "ok")
+    [work] = runner.jobs
+    assert work.result is not None and work.result.call is not None
+    assert (work.result.call.id, work.result.call.parent, work.result.tool_name) == (ticket, "c1", "grind")
+    assert work.result.record()["principal"] == "ann" and work.result.record()["input"] == {"kilos": 3}
+    assert [kind for kind, id in events if id == "c1"] == ["tool:pre", "tool:started", "tool:post"]
+    of_work = [kind for kind, id in events if id == ticket]
+    assert of_work == ["tool:pre", "tool:started", "tool:progress", "tool:post"]
 
 
-def test_the_first_call_waits_for_no_slot_and_the_work_has_its_slot_and_deadline() -> None:
-    async def main() -> None:
-        clock, mill = ManualClock(), Mill(concurrency=1, timeout=50)
-        runner = runner_of(mill, clock=clock)
-        first = ticket_of(await runner.run(call(1, "c1"), timeout=5, **WHO))
-        second = ticket_of(await runner.run(call(2, "c2"), timeout=5, **WHO))
-        await mill.began.wait()
-        assert mill.ran == [1] and runner.waiting == 1
-        await clock.advance(50)  # neither the five seconds of the first call nor a parent's deadline
-        late = await checked(runner, first, wait_seconds=0)
-        assert (late.status, late.executed, "deadline of 50 s" in str(late.error)) == ("timeout", None, True)
-        mill.go_on.set()
-        await runner.jobs[1].wait(60)
-        assert (await checked(runner, second)).output == "2 kg of flour"
+async def test_the_first_call_waits_for_no_slot_and_the_work_has_its_slot_and_deadline() -> None:
 
-    asyncio.run(main())
+    clock, mill = ManualClock(), Mill(concurrency=1, timeout=50)
+    runner = runner_of(mill, clock=clock)
+    first = ticket_of(await runner.run(call(1, "c1"), timeout=5, **WHO))
+    second = ticket_of(await runner.run(call(2, "c2"), timeout=5, **WHO))
+    await mill.began.wait()
+    assert mill.ran == [1] and runner.waiting == 1
+    await clock.advance(50)  # neither the five seconds of the first call nor a parent's deadline
+    late = await checked(runner, first, wait_seconds=0)
+    assert (late.status, late.executed, "deadline of 50 s" in str(late.error)) == ("timeout", None, True)
+    mill.go_on.set()
+    await runner.jobs[1].wait(60)
+    assert (await checked(runner, second)).output == "2 kg of flour"
 
 
-def test_a_work_that_a_tool_has_begun_outlives_its_parent_and_its_deadline() -> None:
-    async def main() -> None:
-        clock, mill = ManualClock(), Mill()
+async def test_a_work_that_a_tool_has_begun_outlives_its_parent_and_its_deadline() -> None:
 
-        @tool(timeout=5)
-        async def bake(context: ToolContext) -> str:
-            """Bake."""
-            return str((await context.run("grind", {"kilos": 2})).metadata["ticket"])
+    clock, mill = ManualClock(), Mill()
 
-        runner = Runner([mill.tool, bake, *background.tools], clock=clock)
-        ticket = (await runner.run("bake", {}, **WHO)).output
-        await mill.began.wait()
-        await clock.advance(100)
-        mill.go_on.set()
-        assert (await checked(runner, ticket, wait_seconds=1)).output == "2 kg of flour"
+    @tool(timeout=5)
+    async def bake(context: ToolContext) -> str:
+        """Bake."""
+        return str((await context.run("grind", {"kilos": 2})).metadata["ticket"])
 
-    asyncio.run(main())
+    runner = Runner([mill.tool, bake, *background.tools], clock=clock)
+    ticket = (await runner.run("bake", {}, **WHO)).output
+    await mill.began.wait()
+    await clock.advance(100)
+    mill.go_on.set()
+    assert (await checked(runner, ticket, wait_seconds=1)).output == "2 kg of flour"
 
 
-def test_guards_judge_the_work_once_more_and_nobody_is_asked_twice() -> None:
-    async def main() -> None:
-        asked, judged, says = [], [], [ask("may it?")]
+async def test_guards_judge_the_work_once_more_and_nobody_is_asked_twice() -> None:
 
-        def guard(call: ToolCall, context: ToolContext) -> Any:
-            judged.append(call.id)
-            return says[min(len(judged), len(says)) - 1]
+    asked, judged, says = [], [], [ask("may it?")]
 
-        def person(call: ToolCall, decision: Any, context: ToolContext) -> Any:
-            asked.append(call.id)
-            return allow({"kilos": 5})
+    def guard(call: ToolCall, context: ToolContext) -> Any:
+        judged.append(call.id)
+        return says[min(len(judged), len(says)) - 1]
 
-        mill = Mill()
-        mill.go_on.set()
-        runner = Runner([mill.tool], guards=[guard], approve=person)
-        await runner.run(call(), **WHO)
-        await runner.jobs[0].wait(60)
-        work = runner.jobs[0]
-        assert work.result is not None and work.result.output == "5 kg of flour" and mill.ran == [5]
-        assert asked == ["c1"] and judged == ["c1", "c1", work.ticket]
-        del judged[:]
-        says += [ask("?"), deny("no more")]
-        ticket_of(await runner.run(call(id="c2"), **WHO))
-        await runner.jobs[1].wait(60)
-        denied = runner.jobs[1].result
-        assert denied is not None and (denied.status, denied.executed, mill.ran) == ("denied", False, [5])
+    def person(call: ToolCall, decision: Any, context: ToolContext) -> Any:
+        asked.append(call.id)
+        return allow({"kilos": 5})
 
-    asyncio.run(main())
+    mill = Mill()
+    mill.go_on.set()
+    runner = Runner([mill.tool], guards=[guard], approve=person)
+    await runner.run(call(), **WHO)
+    await runner.jobs[0].wait(60)
+    work = runner.jobs[0]
+    assert work.result is not None and work.result.output == "5 kg of flour" and mill.ran == [5]
+    assert asked == ["c1"] and judged == ["c1", "c1", work.ticket]
+    del judged[:]
+    says += [ask("?"), deny("no more")]
+    ticket_of(await runner.run(call(id="c2"), **WHO))
+    await runner.jobs[1].wait(60)
+    denied = runner.jobs[1].result
+    assert denied is not None and (denied.status, denied.executed, mill.ran) == ("denied", False, [5])
 
 
-def test_what_is_invalid_or_denied_or_waits_begins_no_work() -> None:
-    async def main() -> None:
-        mill = Mill()
-        denies = Runner([mill.tool], guards=[lambda call, context: deny("closed")])
-        later = Runner([mill.tool], guards=[lambda call, context: ask("?")], approve=lambda *asked: ask("later"))
-        assert (await denies.run(call())).status == "denied" and denies.jobs == ()
-        assert (await denies.run(ToolCall("c2", "grind", {"kilos": "much"}))).status == "invalid"
-        suspended = await later.run(call())
-        assert suspended.status == "suspended" and later.jobs == ()
-        ticket_of(await later.resume(suspended.record(), True))
-        await mill.began.wait()
-        mill.go_on.set()
-        await later.jobs[0].wait(60)
-        assert mill.ran == [3]
+async def test_what_is_invalid_or_denied_or_waits_begins_no_work() -> None:
 
-    asyncio.run(main())
+    mill = Mill()
+    denies = Runner([mill.tool], guards=[lambda call, context: deny("closed")])
+    later = Runner([mill.tool], guards=[lambda call, context: ask("?")], approve=lambda *asked: ask("later"))
+    assert (await denies.run(call())).status == "denied" and denies.jobs == ()
+    assert (await denies.run(ToolCall("c2", "grind", {"kilos": "much"}))).status == "invalid"
+    suspended = await later.run(call())
+    assert suspended.status == "suspended" and later.jobs == ()
+    ticket_of(await later.resume(suspended.record(), True))
+    await mill.began.wait()
+    mill.go_on.set()
+    await later.jobs[0].wait(60)
+    assert mill.ran == [3]
 
 
-def test_a_private_value_that_a_person_gave_reaches_the_work_and_no_event() -> None:
-    async def main() -> None:
-        got, events = [], []
+async def test_a_private_value_that_a_person_gave_reaches_the_work_and_no_event() -> None:
 
-        @tool(background=True, private=["pin"])
-        async def pay(euros: int, pin: str) -> str:
-            """Pay."""
-            got.append((euros, pin))
-            return "paid"
+    got, events = [], []
 
-        journal = memory()
-        runner = Runner(
-            [pay],
-            guards=[lambda call, context: ask("pin?", into="pin")],
-            approve=lambda call, decision, context: allow({"pin": "4711-secret"}),
-            observers=[lambda event: events.append((event.call.arguments, event.data))],
-            journal=journal,
-        )
-        ticket_of(await runner.run("pay", {"euros": 5}, **WHO))
-        await runner.jobs[0].wait(60)
-        assert got == [(5, "4711-secret")]
-        assert "4711" not in repr(events) + repr(await journal.unfinished())
+    @tool(background=True, private=["pin"])
+    async def pay(euros: int, pin: str) -> str:
+        """Pay."""
+        got.append((euros, pin))
+        return "paid"
 
-    asyncio.run(main())
+    journal = memory()
+    runner = Runner(
+        [pay],
+        guards=[lambda call, context: ask("pin?", into="pin")],
+        approve=lambda call, decision, context: allow({"pin": "4711-secret"}),
+        observers=[lambda event: events.append((event.call.arguments, event.data))],
+        journal=journal,
+    )
+    ticket_of(await runner.run("pay", {"euros": 5}, **WHO))
+    await runner.jobs[0].wait(60)
+    assert got == [(5, "4711-secret")]
+    assert "4711" not in repr(events) + repr(await journal.unfinished())
 
 
-def test_middleware_goes_round_both_and_inside_round_the_work_alone() -> None:
-    async def main() -> None:
-        went = []
+async def test_middleware_goes_round_both_and_inside_round_the_work_alone() -> None:
 
-        def named(name: str) -> Any:
-            async def middleware(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-                result: ToolResult = await next(call, context)
-                went.append((name, call.id.startswith("work_")))
-                return result
+    went = []
 
-            return middleware
-
-        async def veiled(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+    def named(name: str) -> Any:
+        async def middleware(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
             result: ToolResult = await next(call, context)
-            return result.replace(output="veiled") if result.output == "3 kg of flour" else result
+            went.append((name, call.id.startswith("work_")))
+            return result
 
-        mill = Mill()
-        mill.go_on.set()
-        runner = runner_of(mill, around=[veiled, named("around")], inside=[named("inside")])
-        ticket = ticket_of(await runner.run(call(), **WHO))
-        await runner.jobs[0].wait(60)
-        # From Python 3.12 on the work begins at once, before its first call has its result.
-        assert sorted(went) == [("around", False), ("around", True), ("inside", True)]
-        assert (await checked(runner, ticket)).text == "veiled"
+        return middleware
 
-    asyncio.run(main())
+    async def veiled(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        result: ToolResult = await next(call, context)
+        return result.replace(output="veiled") if result.output == "3 kg of flour" else result
 
-
-def test_only_the_same_principal_and_session_see_a_work_and_others_learn_nothing() -> None:
-    async def main() -> None:
-        mill = Mill()
-        runner = runner_of(mill)
-        ticket = ticket_of(await runner.run(call(), **WHO))
-        for who in ({**WHO, "principal": "bob"}, {**WHO, "session": "s2"}, {}):
-            for name in ("check_call", "cancel_call"):
-                there = await runner.run(name, {"ticket": ticket}, **who)
-                missing = await runner.run(name, {"ticket": "work_0"}, **who)
-                assert (there.status, there.executed) == (missing.status, missing.executed) == ("failed", False)
-                assert str(there.error).replace(ticket, "work_0") == missing.error
-        mill.go_on.set()
-        assert (await checked(runner, ticket, wait_seconds=1)).output == "3 kg of flour"
-
-    asyncio.run(main())
+    mill = Mill()
+    mill.go_on.set()
+    runner = runner_of(mill, around=[veiled, named("around")], inside=[named("inside")])
+    ticket = ticket_of(await runner.run(call(), **WHO))
+    await runner.jobs[0].wait(60)
+    # From Python 3.12 on the work begins at once, before its first call has its result.
+    assert sorted(went) == [("around", False), ("around", True), ("inside", True)]
+    assert (await checked(runner, ticket)).text == "veiled"
 
 
-def test_cancel_stops_a_work_that_has_one_end() -> None:
-    async def main() -> None:
-        ends, mill = [], Mill()
-        runner = runner_of(mill, observers=[lambda event: ends.append((event.kind, event.call.id))])
-        ticket = ticket_of(await runner.run(call(), **WHO))
-        stopped = await runner.run("cancel_call", {"ticket": ticket}, **WHO)
-        assert stopped.output == {"ticket": ticket, "status": "cancelled"}
-        assert [kind for kind, id in ends if id == ticket and kind in ("tool:post", "tool:error")] == ["tool:error"]
-        again = await runner.run("cancel_call", {"ticket": ticket}, **WHO)
-        assert again.output == {"ticket": ticket, "status": "cancelled"}
-        assert "cancelled" in str((await checked(runner, ticket)).error)
+async def test_only_the_same_principal_and_session_see_a_work_and_others_learn_nothing() -> None:
 
-    asyncio.run(main())
+    mill = Mill()
+    runner = runner_of(mill)
+    ticket = ticket_of(await runner.run(call(), **WHO))
+    for who in ({**WHO, "principal": "bob"}, {**WHO, "session": "s2"}, {}):
+        for name in ("check_call", "cancel_call"):
+            there = await runner.run(name, {"ticket": ticket}, **who)
+            missing = await runner.run(name, {"ticket": "work_0"}, **who)
+            assert (there.status, there.executed) == (missing.status, missing.executed) == ("failed", False)
+            assert str(there.error).replace(ticket, "work_0") == missing.error
+    mill.go_on.set()
+    assert (await checked(runner, ticket, wait_seconds=1)).output == "3 kg of flour"
 
 
-def test_a_work_can_be_looked_at_and_stopped_again_while_the_journal_is_told_that_it_was_stopped() -> None:
-    async def main() -> None:
-        mill, writing, written = Mill(), asyncio.Event(), asyncio.Event()
+async def test_cancel_stops_a_work_that_has_one_end() -> None:
 
-        class Slow(MemoryJournal):
-            async def end(self, intent: Intent, outcome: Any) -> None:
-                if intent.call_id.startswith("work_"):
-                    writing.set()
-                    await written.wait()
-                await super().end(intent, outcome)
+    ends, mill = [], Mill()
+    runner = runner_of(mill, observers=[lambda event: ends.append((event.kind, event.call.id))])
+    ticket = ticket_of(await runner.run(call(), **WHO))
+    stopped = await runner.run("cancel_call", {"ticket": ticket}, **WHO)
+    assert stopped.output == {"ticket": ticket, "status": "cancelled"}
+    assert [kind for kind, id in ends if id == ticket and kind in ("tool:post", "tool:error")] == ["tool:error"]
+    again = await runner.run("cancel_call", {"ticket": ticket}, **WHO)
+    assert again.output == {"ticket": ticket, "status": "cancelled"}
+    assert "cancelled" in str((await checked(runner, ticket)).error)
 
-        runner = runner_of(mill, journal=Slow())
-        ticket = ticket_of(await runner.run(call(), **WHO))
-        await mill.began.wait()
-        stopping = asyncio.create_task(runner.run("cancel_call", {"ticket": ticket}, **WHO))
-        await writing.wait()
-        look = asyncio.create_task(checked(runner, ticket, wait_seconds=60))
-        stop = asyncio.create_task(runner.run("cancel_call", {"ticket": ticket}, **WHO))
-        asyncio.get_running_loop().call_later(0.01, written.set)
-        assert [result.error for result in await asyncio.gather(stopping, look, stop)] == [None] * 3
-        assert "was cancelled" in str((await checked(runner, ticket, wait_seconds=60)).error)
 
-    asyncio.run(main())
+async def test_a_work_can_be_looked_at_and_stopped_again_while_the_journal_is_told_that_it_was_stopped() -> None:
+
+    mill, writing, written = Mill(), asyncio.Event(), asyncio.Event()
+
+    class Slow(MemoryJournal):
+        async def end(self, intent: Intent, outcome: Any) -> None:
+            if intent.call_id.startswith("work_"):
+                writing.set()
+                await written.wait()
+            await super().end(intent, outcome)
+
+    runner = runner_of(mill, journal=Slow())
+    ticket = ticket_of(await runner.run(call(), **WHO))
+    await mill.began.wait()
+    stopping = asyncio.create_task(runner.run("cancel_call", {"ticket": ticket}, **WHO))
+    await writing.wait()
+    look = asyncio.create_task(checked(runner, ticket, wait_seconds=60))
+    stop = asyncio.create_task(runner.run("cancel_call", {"ticket": ticket}, **WHO))
+    asyncio.get_running_loop().call_later(0.01, written.set)
+    assert [result.error for result in await asyncio.gather(stopping, look, stop)] == [None] * 3
+    assert "was cancelled" in str((await checked(runner, ticket, wait_seconds=60)).error)
 
 
 @pytest.mark.parametrize("read_by", ["the same runner", "another process"])
 @pytest.mark.parametrize("comes_to", ["ok", "failed", "unknown", "timeout", "cancelled", "denied", "limited"])
-def test_check_call_gives_the_result_of_the_work_whole(comes_to: str, read_by: str) -> None:
-    async def main() -> None:
-        clock, journal, began = ManualClock(), memory(), asyncio.Event()
+async def test_check_call_gives_the_result_of_the_work_whole(comes_to: str, read_by: str) -> None:
 
-        @tool(background=True, timeout=50, concurrency=1)
-        async def work(number: int) -> ToolResult:
-            """Work."""
-            if comes_to == "unknown" and number:
-                raise UnknownOutcomeError("the line went dead")
-            began.set()
-            if comes_to in ("timeout", "cancelled", "limited"):
-                await asyncio.Event().wait()
-            error = "the disk is full" if comes_to == "failed" else None
-            return ToolResult({"rows": 3}, error, {"took": 5}, [Text("three rows"), Media("image", b"x", "image/png")])
+    clock, journal, began = ManualClock(), memory(), asyncio.Event()
 
-        def guard(call: ToolCall, context: ToolContext) -> Decision | None:
-            return deny("closed") if comes_to == "denied" and call.id.startswith("work_") else None
+    @tool(background=True, timeout=50, concurrency=1)
+    async def work(number: int) -> ToolResult:
+        """Work."""
+        if comes_to == "unknown" and number:
+            raise UnknownOutcomeError("the line went dead")
+        began.set()
+        if comes_to in ("timeout", "cancelled", "limited"):
+            await asyncio.Event().wait()
+        error = "the disk is full" if comes_to == "failed" else None
+        return ToolResult({"rows": 3}, error, {"took": 5}, [Text("three rows"), Media("image", b"x", "image/png")])
 
-        runner = Runner([work, *background.tools], guards=[guard], journal=journal, clock=clock, waits=Waits(slot=5))
-        if comes_to == "limited":
-            await runner.run(ToolCall("c0", "work", {"number": 0}), **WHO)
-            await began.wait()
-        ticket = ticket_of(await runner.run(ToolCall("c1", "work", {"number": 1}), **WHO))
-        job = runner.jobs[-1]
-        if comes_to in ("timeout", "cancelled"):
-            await began.wait()
-        if comes_to == "cancelled":
-            await job.cancel()
-        await clock.advance(50 if comes_to == "timeout" else 5)
-        await job.wait(60)
-        assert job.result is not None and job.result.status == comes_to
-        whole = job.result
-        if read_by == "another process":
-            if whole.executed is False:  # nothing was run, and the journal keeps nothing of it
-                return
-            runner = Runner(runner.tools, journal=journal)
-        found = await checked(runner, ticket)
-        for name in ("status", "executed", "output", "error", "content"):
-            assert getattr(found, name) == getattr(whole, name), name
-        assert found.metadata == {**whole.metadata, "ticket": ticket}
+    def guard(call: ToolCall, context: ToolContext) -> Decision | None:
+        return deny("closed") if comes_to == "denied" and call.id.startswith("work_") else None
 
-    asyncio.run(main())
+    runner = Runner([work, *background.tools], guards=[guard], journal=journal, clock=clock, waits=Waits(slot=5))
+    if comes_to == "limited":
+        await runner.run(ToolCall("c0", "work", {"number": 0}), **WHO)
+        await began.wait()
+    ticket = ticket_of(await runner.run(ToolCall("c1", "work", {"number": 1}), **WHO))
+    job = runner.jobs[-1]
+    if comes_to in ("timeout", "cancelled"):
+        await began.wait()
+    if comes_to == "cancelled":
+        await job.cancel()
+    await clock.advance(50 if comes_to == "timeout" else 5)
+    await job.wait(60)
+    assert job.result is not None and job.result.status == comes_to
+    whole = job.result
+    if read_by == "another process":
+        if whole.executed is False:  # nothing was run, and the journal keeps nothing of it
+            return
+        runner = Runner(runner.tools, journal=journal)
+    found = await checked(runner, ticket)
+    for name in ("status", "executed", "output", "error", "content"):
+        assert getattr(found, name) == getattr(whole, name), name
+    assert found.metadata == {**whole.metadata, "ticket": ticket}
 
 
-def test_a_look_waits_no_longer_than_it_says_and_than_its_deadline() -> None:
-    async def main() -> None:
-        clock, mill = ManualClock(), Mill()
-        runner = runner_of(mill, clock=clock)
-        ticket = ticket_of(await runner.run(call(), **WHO))
+async def test_a_look_waits_no_longer_than_it_says_and_than_its_deadline() -> None:
+
+    clock, mill = ManualClock(), Mill()
+    runner = runner_of(mill, clock=clock)
+    ticket = ticket_of(await runner.run(call(), **WHO))
+    await mill.began.wait()
+    looks = [
+        asyncio.create_task(runner.run("check_call", {"ticket": ticket, "wait_seconds": 20}, **WHO)),
+        asyncio.create_task(runner.run("check_call", {"ticket": ticket, "wait_seconds": 900}, timeout=20, **WHO)),
+    ]
+    await clock.advance(20)
+    for look in looks:
+        result = await look
+        assert (result.status, result.output["status"]) == ("ok", "running")
+    mill.go_on.set()
+
+
+async def test_leaving_the_runner_waits_for_works_and_then_cancels_them() -> None:
+
+    mill = Mill()
+    async with runner_of(mill) as runner:
+        ticket_of(await runner.run(call(), **WHO))
+        asyncio.get_running_loop().call_soon(mill.go_on.set)
+    [work] = runner.jobs
+    assert work.result is not None and work.result.output == "3 kg of flour"
+    mill = Mill()
+    async with runner_of(mill, waits=Waits(drain=0)) as runner:
+        ticket_of(await runner.run(call(), **WHO))
         await mill.began.wait()
-        looks = [
-            asyncio.create_task(runner.run("check_call", {"ticket": ticket, "wait_seconds": 20}, **WHO)),
-            asyncio.create_task(runner.run("check_call", {"ticket": ticket, "wait_seconds": 900}, timeout=20, **WHO)),
-        ]
-        await clock.advance(20)
-        for look in looks:
-            result = await look
-            assert (result.status, result.output["status"]) == ("ok", "running")
-        mill.go_on.set()
-
-    asyncio.run(main())
+    [work] = runner.jobs
+    assert work.result is not None and work.result.status == "cancelled"
 
 
-def test_leaving_the_runner_waits_for_works_and_then_cancels_them() -> None:
-    async def main() -> None:
-        mill = Mill()
-        async with runner_of(mill) as runner:
-            ticket_of(await runner.run(call(), **WHO))
-            asyncio.get_running_loop().call_soon(mill.go_on.set)
-        [work] = runner.jobs
-        assert work.result is not None and work.result.output == "3 kg of flour"
-        mill = Mill()
-        async with runner_of(mill, waits=Waits(drain=0)) as runner:
-            ticket_of(await runner.run(call(), **WHO))
-            await mill.began.wait()
-        [work] = runner.jobs
-        assert work.result is not None and work.result.status == "cancelled"
-
-    asyncio.run(main())
-
-
-def test_what_has_ended_is_kept_up_to_a_bound_and_what_began_first_of_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_has_ended_is_kept_up_to_a_bound_and_what_began_first_of_it_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("ferrule.kernel.background._MAX_JOBS", 3)
 
-    async def main() -> None:
-        mill = Mill()
-        runner = runner_of(mill)
-        running = ticket_of(await runner.run(call(9, "c9"), **WHO))
-        await mill.began.wait()
-        going, mill.go_on = mill.go_on, asyncio.Event()
-        mill.go_on.set()
-        tickets = []
-        for number in range(3):
-            tickets.append(ticket_of(await runner.run(call(number, f"c{number}"), **WHO)))
-            await checked(runner, tickets[-1], wait_seconds=1)
-        assert [work.ticket for work in runner.jobs] == [running, *tickets[1:]]
-        assert "There is no call" in str((await checked(runner, tickets[0])).error)
-        going.set()
-
-    asyncio.run(main())
+    mill = Mill()
+    runner = runner_of(mill)
+    running = ticket_of(await runner.run(call(9, "c9"), **WHO))
+    await mill.began.wait()
+    going, mill.go_on = mill.go_on, asyncio.Event()
+    mill.go_on.set()
+    tickets = []
+    for number in range(3):
+        tickets.append(ticket_of(await runner.run(call(number, f"c{number}"), **WHO)))
+        await checked(runner, tickets[-1], wait_seconds=1)
+    assert [work.ticket for work in runner.jobs] == [running, *tickets[1:]]
+    assert "There is no call" in str((await checked(runner, tickets[0])).error)
+    going.set()
 
 
-def test_called_by_itself_it_is_awaited() -> None:
-    async def main() -> None:
-        mill = Mill()
-        mill.go_on.set()
-        assert await mill.tool(2) == "2 kg of flour"
-        assert (await mill.tool.run({"kilos": 4})).output == "4 kg of flour"
+async def test_called_by_itself_it_is_awaited() -> None:
 
-    asyncio.run(main())
+    mill = Mill()
+    mill.go_on.set()
+    assert await mill.tool(2) == "2 kg of flour"
+    assert (await mill.tool.run({"kilos": 4})).output == "4 kg of flour"
 
 
-def test_its_output_schema_is_that_of_the_ticket_and_the_option_is_checked() -> None:
-    async def main() -> None:
-        mill = Mill()
-        assert mill.tool.output_schema is not None
-        assert set(mill.tool.output_schema["properties"]) == {"ticket", "status"}
-        with pytest.raises(DefinitionError, match="background must be True or False"):
-            mill.tool.replace(background="yes")  # type: ignore[call-overload]
+async def test_its_output_schema_is_that_of_the_ticket_and_the_option_is_checked() -> None:
 
-    asyncio.run(main())
+    mill = Mill()
+    assert mill.tool.output_schema is not None
+    assert set(mill.tool.output_schema["properties"]) == {"ticket", "status"}
+    with pytest.raises(DefinitionError, match="background must be True or False"):
+        mill.tool.replace(background="yes")  # type: ignore[call-overload]
 
 
 # -- with a journal ----------------------------------------------------------------------------------------------------
 
 
-def test_with_a_journal_a_call_that_comes_again_gets_the_same_ticket_and_no_second_work() -> None:
-    async def main() -> None:
-        mill, journal = Mill(), memory()
-        runner = runner_of(mill, journal=journal)
-        ticket = ticket_of(await runner.run(call(), **WHO))
-        await mill.began.wait()
-        again = await runner.run(call(), **WHO)
-        assert again.metadata == {"ticket": ticket, "replayed": True}
-        mill.go_on.set()
-        assert (await checked(runner, ticket, wait_seconds=1)).output == "3 kg of flour"
-        assert (await runner.run(call(), **WHO)).metadata["ticket"] == ticket and mill.ran == [3]
+async def test_with_a_journal_a_call_that_comes_again_gets_the_same_ticket_and_no_second_work() -> None:
 
-    asyncio.run(main())
+    mill, journal = Mill(), memory()
+    runner = runner_of(mill, journal=journal)
+    ticket = ticket_of(await runner.run(call(), **WHO))
+    await mill.began.wait()
+    again = await runner.run(call(), **WHO)
+    assert again.metadata == {"ticket": ticket, "replayed": True}
+    mill.go_on.set()
+    assert (await checked(runner, ticket, wait_seconds=1)).output == "3 kg of flour"
+    assert (await runner.run(call(), **WHO)).metadata["ticket"] == ticket and mill.ran == [3]
 
 
-def test_a_work_that_was_not_begun_in_time_is_begun_when_its_call_comes_again() -> None:
-    async def main() -> None:
-        clock, mill = ManualClock(), Mill(concurrency=1)
-        runner = runner_of(mill, journal=memory(), clock=clock, waits=Waits(slot=5))
-        await runner.run(call(1, "c1"), **WHO)
-        ticket = ticket_of(await runner.run(call(2, "c2"), **WHO))
-        await clock.advance(5)
-        assert "2 kg" not in str((await checked(runner, ticket)).output) and mill.ran == [1]
-        mill.go_on.set()
-        await runner.jobs[0].wait(60)
-        assert ticket_of(await runner.run(call(2, "c2"), **WHO)) == ticket
-        assert (await checked(runner, ticket, wait_seconds=1)).output == "2 kg of flour" and mill.ran == [1, 2]
+async def test_a_work_that_was_not_begun_in_time_is_begun_when_its_call_comes_again() -> None:
 
-    asyncio.run(main())
+    clock, mill = ManualClock(), Mill(concurrency=1)
+    runner = runner_of(mill, journal=memory(), clock=clock, waits=Waits(slot=5))
+    await runner.run(call(1, "c1"), **WHO)
+    ticket = ticket_of(await runner.run(call(2, "c2"), **WHO))
+    await clock.advance(5)
+    assert "2 kg" not in str((await checked(runner, ticket)).output) and mill.ran == [1]
+    mill.go_on.set()
+    await runner.jobs[0].wait(60)
+    assert ticket_of(await runner.run(call(2, "c2"), **WHO)) == ticket
+    assert (await checked(runner, ticket, wait_seconds=1)).output == "2 kg of flour" and mill.ran == [1, 2]
 
 
-def test_without_a_journal_each_call_is_a_work_of_its_own() -> None:
-    async def main() -> None:
-        mill = Mill()
-        mill.go_on.set()
-        runner = runner_of(mill)
-        tickets = {ticket_of(await runner.run(call(), **WHO)) for _ in range(2)}
-        for work in runner.jobs:
-            await work.wait(60)
-        assert len(tickets) == 2 and mill.ran == [3, 3]
+async def test_without_a_journal_each_call_is_a_work_of_its_own() -> None:
 
-    asyncio.run(main())
+    mill = Mill()
+    mill.go_on.set()
+    runner = runner_of(mill)
+    tickets = {ticket_of(await runner.run(call(), **WHO)) for _ in range(2)}
+    for work in runner.jobs:
+        await work.wait(60)
+    assert len(tickets) == 2 and mill.ran == [3, 3]
 
 
-def test_another_process_sees_what_the_journal_has_of_a_work() -> None:
-    async def main() -> None:
-        mill, journal = Mill(), memory()
-        here, there = runner_of(mill, journal=journal), runner_of(mill, journal=journal)
-        ticket = ticket_of(await here.run(call(), **WHO))
-        await mill.began.wait()
-        assert (await checked(there, ticket)).output == {"ticket": ticket, "status": "running"}
-        stopped = await there.run("cancel_call", {"ticket": ticket}, **WHO)
-        assert "runs in another process" in str(stopped.error)
-        waits = asyncio.create_task(checked(there, ticket, wait_seconds=60))
-        mill.go_on.set()
-        assert (await waits).output == "3 kg of flour"
-        stranger = await checked(there, ticket, who={"principal": "bob", "session": "s1"})
-        assert "There is no call" in str(stranger.error)
+async def test_another_process_sees_what_the_journal_has_of_a_work() -> None:
 
-    asyncio.run(main())
+    mill, journal = Mill(), memory()
+    here, there = runner_of(mill, journal=journal), runner_of(mill, journal=journal)
+    ticket = ticket_of(await here.run(call(), **WHO))
+    await mill.began.wait()
+    assert (await checked(there, ticket)).output == {"ticket": ticket, "status": "running"}
+    stopped = await there.run("cancel_call", {"ticket": ticket}, **WHO)
+    assert "runs in another process" in str(stopped.error)
+    waits = asyncio.create_task(checked(there, ticket, wait_seconds=60))
+    mill.go_on.set()
+    assert (await waits).output == "3 kg of flour"
+    stranger = await checked(there, ticket, who={"principal": "bob", "session": "s1"})
+    assert "There is no call" in str(stranger.error)
 
 
 async def cut_off(mill: Mill, journal: MemoryJournal, *, work: bool = True, **options: Any) -> str:
@@ -507,94 +468,84 @@ async def cut_off(mill: Mill, journal: MemoryJournal, *, work: bool = True, **op
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
-def test_after_a_crash_a_work_is_unknown_or_runs_again_by_the_rules_of_any_call(idempotent: bool) -> None:
-    async def main() -> None:
-        mill, journal = Mill(idempotent=idempotent), memory()
-        ticket = await cut_off(mill, journal)
-        after = runner_of(mill, journal=journal)
-        mill.go_on.set()
-        assert (await after.run(call(), **WHO)).metadata["ticket"] == ticket
-        result = await checked(after, ticket, wait_seconds=1)
-        if idempotent:
-            assert (result.output, mill.ran) == ("3 kg of flour", [3, 3])
-        else:
-            assert "its effect may have happened" in str(result.error) and mill.ran == [3]
+async def test_after_a_crash_a_work_is_unknown_or_runs_again_by_the_rules_of_any_call(idempotent: bool) -> None:
 
-    asyncio.run(main())
+    mill, journal = Mill(idempotent=idempotent), memory()
+    ticket = await cut_off(mill, journal)
+    after = runner_of(mill, journal=journal)
+    mill.go_on.set()
+    assert (await after.run(call(), **WHO)).metadata["ticket"] == ticket
+    result = await checked(after, ticket, wait_seconds=1)
+    if idempotent:
+        assert (result.output, mill.ran) == ("3 kg of flour", [3, 3])
+    else:
+        assert "its effect may have happened" in str(result.error) and mill.ran == [3]
 
 
-def test_a_first_call_that_was_cut_off_comes_again_and_its_work_is_not_begun_again() -> None:
-    async def main() -> None:
-        mill, journal = Mill(), memory()
-        ticket = await cut_off(mill, journal, work=False)
-        after = runner_of(mill, journal=journal)
-        assert ticket_of(await after.run(call(), **WHO)) == ticket
-        assert (await checked(after, ticket, wait_seconds=1)).output == "3 kg of flour" and mill.ran == [3]
+async def test_a_first_call_that_was_cut_off_comes_again_and_its_work_is_not_begun_again() -> None:
 
-    asyncio.run(main())
+    mill, journal = Mill(), memory()
+    ticket = await cut_off(mill, journal, work=False)
+    after = runner_of(mill, journal=journal)
+    assert ticket_of(await after.run(call(), **WHO)) == ticket
+    assert (await checked(after, ticket, wait_seconds=1)).output == "3 kg of flour" and mill.ran == [3]
 
 
-def test_recover_settles_a_work_that_was_cut_off() -> None:
-    async def main() -> None:
-        mill, journal = Mill(), memory()
-        ticket = await cut_off(mill, journal)
-        after = runner_of(mill, journal=journal)
-        [settled] = await after.recover()
-        assert (settled.call_id, settled.status) == (ticket, "unknown")
-        assert "may have happened" in str((await checked(after, ticket)).error) and mill.ran == [3]
-        mill.go_on.set()
+async def test_recover_settles_a_work_that_was_cut_off() -> None:
 
-    asyncio.run(main())
+    mill, journal = Mill(), memory()
+    ticket = await cut_off(mill, journal)
+    after = runner_of(mill, journal=journal)
+    [settled] = await after.recover()
+    assert (settled.call_id, settled.status) == (ticket, "unknown")
+    assert "may have happened" in str((await checked(after, ticket)).error) and mill.ran == [3]
+    mill.go_on.set()
 
 
-def test_a_person_is_asked_anew_before_a_work_that_was_cut_off_runs_again() -> None:
-    async def main() -> None:
-        mill, journal, asked = Mill(idempotent=True), memory(), []
-        asks: dict[str, Any] = {
-            "guards": [lambda call, context: ask("how much?") if call.name == "grind" else None],
-            "approve": lambda call, decision, context: asked.append(call.arguments["kilos"]) or allow({"kilos": 1}),
-        }
-        ticket = await cut_off(mill, journal, **asks)
-        after = runner_of(mill, journal=journal, **asks)
-        mill.go_on.set()
-        assert (await after.run(call(), **WHO)).metadata["ticket"] == ticket
-        await after.jobs[0].wait(60)
-        assert (mill.ran, asked) == ([1, 1], [3, 3])
+async def test_a_person_is_asked_anew_before_a_work_that_was_cut_off_runs_again() -> None:
 
-    asyncio.run(main())
+    mill, journal, asked = Mill(idempotent=True), memory(), []
+    asks: dict[str, Any] = {
+        "guards": [lambda call, context: ask("how much?") if call.name == "grind" else None],
+        "approve": lambda call, decision, context: asked.append(call.arguments["kilos"]) or allow({"kilos": 1}),
+    }
+    ticket = await cut_off(mill, journal, **asks)
+    after = runner_of(mill, journal=journal, **asks)
+    mill.go_on.set()
+    assert (await after.run(call(), **WHO)).metadata["ticket"] == ticket
+    await after.jobs[0].wait(60)
+    assert (mill.ran, asked) == ([1, 1], [3, 3])
 
 
 # -- works that wait ---------------------------------------------------------------------------------------------------
 
 
-def test_a_work_that_defers_or_asks_is_suspended_and_goes_on_as_itself() -> None:
-    async def main() -> None:
-        ran = []
+async def test_a_work_that_defers_or_asks_is_suspended_and_goes_on_as_itself() -> None:
 
-        @tool(background=True)
-        async def grind(kilos: int, context: ToolContext) -> str | Deferred | InputRequired:
-            """Grind."""
-            ran.append(context.call and context.call.id)
-            if context.answer is not None:
-                return "ground"
-            return Deferred("mill-1") if kilos == 1 else InputRequired("which grain?")
+    ran = []
 
-        async def later(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-            return ask("later")
+    @tool(background=True)
+    async def grind(kilos: int, context: ToolContext) -> str | Deferred | InputRequired:
+        """Grind."""
+        ran.append(context.call and context.call.id)
+        if context.answer is not None:
+            return "ground"
+        return Deferred("mill-1") if kilos == 1 else InputRequired("which grain?")
 
-        runner = Runner([grind, *background.tools], journal=memory(), approve=later)
-        for kilos, answer in ((1, ToolResult("ground")), (1, True), (2, allow({}))):
-            ticket = ticket_of(await runner.run(call(kilos, f"c{len(ran)}"), **WHO))
-            work = next(work for work in runner.jobs if work.ticket == ticket)
-            await work.wait(60)
-            assert work.result is not None and work.result.status == "suspended"
-            assert (await checked(runner, ticket)).output == {"ticket": ticket, "status": "suspended"}
-            ended = await runner.resume(work.result.record(), answer)
-            assert (ended.output, ended.call_id) == ("ground", ticket)
-            assert (await checked(runner, ticket)).output == "ground"
-        assert len(ran) == 5 and all(str(id).startswith("work_") for id in ran)
+    async def later(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        return ask("later")
 
-    asyncio.run(main())
+    runner = Runner([grind, *background.tools], journal=memory(), approve=later)
+    for kilos, answer in ((1, ToolResult("ground")), (1, True), (2, allow({}))):
+        ticket = ticket_of(await runner.run(call(kilos, f"c{len(ran)}"), **WHO))
+        work = next(work for work in runner.jobs if work.ticket == ticket)
+        await work.wait(60)
+        assert work.result is not None and work.result.status == "suspended"
+        assert (await checked(runner, ticket)).output == {"ticket": ticket, "status": "suspended"}
+        ended = await runner.resume(work.result.record(), answer)
+        assert (ended.output, ended.call_id) == ("ground", ticket)
+        assert (await checked(runner, ticket)).output == "ground"
+    assert len(ran) == 5 and all(str(id).startswith("work_") for id in ran)
 
 
 def test_what_every_call_reads_has_fewer_attributes_than_python_reads_quickly() -> None:

@@ -89,282 +89,255 @@ def made(journal: Any) -> MemoryJournal | None:
 
 
 @with_and_without
-def test_a_deferred_call_is_suspended_with_its_ticket_and_when_to_look(journal: Any) -> None:
-    async def main() -> None:
-        clock, seen = ManualClock(), Seen()
-        printer = Printer(poll_after=30, expires_in=600, reason="the printer is slow")
-        runner = runner_of(printer, made(journal), clock=clock, observers=[seen])
-        result = await runner.run(call(), **WHO)
-        assert (result.status, result.executed, result.output) == ("suspended", None, None)
-        assert "under way, do not repeat it: the printer is slow" in str(result.error)
-        pending = result.record()["pending"]
-        assert (pending["kind"], pending["reason"]) == ("work", "the printer is slow")
-        assert pending["state"] == {"ticket": "job-3", "poll_at": clock.now() + 30}
-        assert pending["expires_at"] == clock.now() + 600
-        assert seen.kinds == ["tool:pre", "tool:started", "tool:suspended"]
+async def test_a_deferred_call_is_suspended_with_its_ticket_and_when_to_look(journal: Any) -> None:
 
-    asyncio.run(main())
+    clock, seen = ManualClock(), Seen()
+    printer = Printer(poll_after=30, expires_in=600, reason="the printer is slow")
+    runner = runner_of(printer, made(journal), clock=clock, observers=[seen])
+    result = await runner.run(call(), **WHO)
+    assert (result.status, result.executed, result.output) == ("suspended", None, None)
+    assert "under way, do not repeat it: the printer is slow" in str(result.error)
+    pending = result.record()["pending"]
+    assert (pending["kind"], pending["reason"]) == ("work", "the printer is slow")
+    assert pending["state"] == {"ticket": "job-3", "poll_at": clock.now() + 30}
+    assert pending["expires_at"] == clock.now() + 600
+    assert seen.kinds == ["tool:pre", "tool:started", "tool:suspended"]
 
 
-def test_without_times_nobody_looks_and_it_expires_as_any_suspended_call() -> None:
-    async def main() -> None:
-        clock, printer = ManualClock(), Printer()
-        runner = runner_of(printer, memory(), clock=clock, waits=Waits(resume=1000))
-        pending = (await runner.run(call(), **WHO)).record()["pending"]
-        assert pending["state"]["poll_at"] is None and pending["expires_at"] == clock.now() + 1000
-        assert await runner.recover() == [] and printer.looks == []
+async def test_without_times_nobody_looks_and_it_expires_as_any_suspended_call() -> None:
 
-    asyncio.run(main())
+    clock, printer = ManualClock(), Printer()
+    runner = runner_of(printer, memory(), clock=clock, waits=Waits(resume=1000))
+    pending = (await runner.run(call(), **WHO)).record()["pending"]
+    assert pending["state"]["poll_at"] is None and pending["expires_at"] == clock.now() + 1000
+    assert await runner.recover() == [] and printer.looks == []
 
 
-def test_a_deferred_call_that_comes_again_is_not_begun_again_and_has_the_same_record() -> None:
-    async def main() -> None:
-        printer, journal = Printer(), memory()
-        first = await runner_of(printer, journal).run(call(), **WHO)
-        again = await runner_of(printer, journal).run(call(), **WHO)
-        assert printer.begun == [3] and again.status == "suspended"
-        assert again.record()["pending"] == first.record()["pending"]
-        assert (await runner_of(printer, journal).resume(again.record(), ToolResult("done"))).output == "done"
+async def test_a_deferred_call_that_comes_again_is_not_begun_again_and_has_the_same_record() -> None:
 
-    asyncio.run(main())
+    printer, journal = Printer(), memory()
+    first = await runner_of(printer, journal).run(call(), **WHO)
+    again = await runner_of(printer, journal).run(call(), **WHO)
+    assert printer.begun == [3] and again.status == "suspended"
+    assert again.record()["pending"] == first.record()["pending"]
+    assert (await runner_of(printer, journal).resume(again.record(), ToolResult("done"))).output == "done"
 
 
 @with_and_without
-def test_what_the_work_came_to_ends_the_call_once_and_runs_nothing(journal: Any) -> None:
-    async def main() -> None:
-        printer, seen, keeps, judged = Printer(), Seen(), made(journal), []
+async def test_what_the_work_came_to_ends_the_call_once_and_runs_nothing(journal: Any) -> None:
 
-        def guard(call: ToolCall, context: ToolContext) -> None:
-            judged.append(call.id)
+    printer, seen, keeps, judged = Printer(), Seen(), made(journal), []
 
-        runner = runner_of(printer, keeps, observers=[seen], guards=[guard])
-        record = (await runner.run(call(), **WHO)).record()
-        del judged[:]
-        ended = await runner.resume(record, ToolResult("3 pages", metadata={"paper": "a4"}), by="printer")
-        assert (ended.status, ended.output, ended.executed) == ("ok", "3 pages", True)
-        assert (ended.call_id, ended.metadata["paper"], ended.approved_by) == ("c1", "a4", "printer")
-        assert (printer.begun, printer.looks, judged, seen.ends) == ([3], [], [], ["tool:post"])
-        assert seen.kinds.count("tool:started") == 1
-        second = await runner.resume(record, ToolResult("4 pages"))
-        if keeps is None:
-            assert (second.status, "resumed already" in str(second.error)) == ("invalid", True)
-        else:
-            assert (second.output, second.metadata["resumed_already"]) == ("3 pages", True)
-            again = await runner.run(call(), **WHO)
-            assert (again.output, again.metadata["replayed"], printer.begun) == ("3 pages", True, [3])
+    def guard(call: ToolCall, context: ToolContext) -> None:
+        judged.append(call.id)
 
-    asyncio.run(main())
+    runner = runner_of(printer, keeps, observers=[seen], guards=[guard])
+    record = (await runner.run(call(), **WHO)).record()
+    del judged[:]
+    ended = await runner.resume(record, ToolResult("3 pages", metadata={"paper": "a4"}), by="printer")
+    assert (ended.status, ended.output, ended.executed) == ("ok", "3 pages", True)
+    assert (ended.call_id, ended.metadata["paper"], ended.approved_by) == ("c1", "a4", "printer")
+    assert (printer.begun, printer.looks, judged, seen.ends) == ([3], [], [], ["tool:post"])
+    assert seen.kinds.count("tool:started") == 1
+    second = await runner.resume(record, ToolResult("4 pages"))
+    if keeps is None:
+        assert (second.status, "resumed already" in str(second.error)) == ("invalid", True)
+    else:
+        assert (second.output, second.metadata["resumed_already"]) == ("3 pages", True)
+        again = await runner.run(call(), **WHO)
+        assert (again.output, again.metadata["replayed"], printer.begun) == ("3 pages", True, [3])
 
 
-def test_what_the_work_came_to_goes_the_way_of_what_a_handler_returns() -> None:
+async def test_what_the_work_came_to_goes_the_way_of_what_a_handler_returns() -> None:
     class Pages(BaseModel):
         count: int
 
-    async def main() -> None:
-        begun, went = [], []
+    begun, went = [], []
 
-        @tool(concurrency=1)
-        async def print_pages(pages: int) -> Pages | Deferred:
-            """Print."""
-            begun.append(pages)
-            if pages == 9:
-                await asyncio.Event().wait()
-            return Deferred("job")
+    @tool(concurrency=1)
+    async def print_pages(pages: int) -> Pages | Deferred:
+        """Print."""
+        begun.append(pages)
+        if pages == 9:
+            await asyncio.Event().wait()
+        return Deferred("job")
 
-        async def around(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-            result: ToolResult = await next(call, context)
-            went.append(("around", result.status))
-            return result
+    async def around(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        result: ToolResult = await next(call, context)
+        went.append(("around", result.status))
+        return result
 
-        async def inside(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-            result: ToolResult = await next(call, context)
-            went.append(("inside", result.status))
-            return result
+    async def inside(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        result: ToolResult = await next(call, context)
+        went.append(("inside", result.status))
+        return result
 
-        runner = Runner([print_pages], around=[around], inside=[inside], journal=memory(), sizes=Sizes(output=100))
-        records = [(await runner.run(ToolCall(f"c{n}", "print_pages", {"pages": n}), **WHO)).record() for n in range(3)]
-        busy = asyncio.create_task(runner.run(ToolCall("c9", "print_pages", {"pages": 9})))
-        while 9 not in begun:
-            await asyncio.sleep(0)
-        del went[:]
-        fits = await runner.resume(records[0], ToolResult({"count": 3}))
-        assert fits.status == "ok" and went == [("inside", "ok"), ("around", "ok")]
-        misfit = await runner.resume(records[1], ToolResult(error="x" * 300))
-        assert (misfit.status, len(str(misfit.error))) == ("failed", 100)
-        busy.cancel()
-        await asyncio.wait({busy})
-
-    asyncio.run(main())
+    runner = Runner([print_pages], around=[around], inside=[inside], journal=memory(), sizes=Sizes(output=100))
+    records = [(await runner.run(ToolCall(f"c{n}", "print_pages", {"pages": n}), **WHO)).record() for n in range(3)]
+    busy = asyncio.create_task(runner.run(ToolCall("c9", "print_pages", {"pages": 9})))
+    while 9 not in begun:
+        await asyncio.sleep(0)
+    del went[:]
+    fits = await runner.resume(records[0], ToolResult({"count": 3}))
+    assert fits.status == "ok" and went == [("inside", "ok"), ("around", "ok")]
+    misfit = await runner.resume(records[1], ToolResult(error="x" * 300))
+    assert (misfit.status, len(str(misfit.error))) == ("failed", 100)
+    busy.cancel()
+    await asyncio.wait({busy})
 
 
 @with_and_without
-def test_a_look_runs_the_handler_with_its_ticket_until_it_has_a_value(journal: Any) -> None:
-    async def main() -> None:
-        clock, seen, keeps = ManualClock(), Seen(), made(journal)
-        printer = Printer(says=Deferred("job-3b", poll_after=5))
-        runner = runner_of(printer, keeps, clock=clock, observers=[seen])
-        first = (await runner.run(call(), **WHO)).record()
-        still = await runner.resume(first, True)
-        assert still.status == "suspended" and still.record()["pending"]["state"]["ticket"] == "job-3b"
-        again = await runner.resume(first, True)
-        assert again.status == ("invalid" if keeps is None else "suspended")
-        assert keeps is None or again.record()["pending"] == still.record()["pending"]
-        seen.kinds.clear()
-        printer.says = "3 pages"
-        ended = await runner.resume(still.record(), True)
-        assert (ended.status, ended.output, printer.looks) == ("ok", "3 pages", ["job-3", "job-3b"])
-        assert printer.begun == [3] and seen.ends == ["tool:post"]
-        other = await runner.resume(still.record(), ToolResult("other"))
-        assert other.status == "invalid" if keeps is None else other.output == "3 pages"
-        if keeps is not None:
-            assert (await runner.run(call(), **WHO)).output == "3 pages"
+async def test_a_look_runs_the_handler_with_its_ticket_until_it_has_a_value(journal: Any) -> None:
 
-    asyncio.run(main())
+    clock, seen, keeps = ManualClock(), Seen(), made(journal)
+    printer = Printer(says=Deferred("job-3b", poll_after=5))
+    runner = runner_of(printer, keeps, clock=clock, observers=[seen])
+    first = (await runner.run(call(), **WHO)).record()
+    still = await runner.resume(first, True)
+    assert still.status == "suspended" and still.record()["pending"]["state"]["ticket"] == "job-3b"
+    again = await runner.resume(first, True)
+    assert again.status == ("invalid" if keeps is None else "suspended")
+    assert keeps is None or again.record()["pending"] == still.record()["pending"]
+    seen.kinds.clear()
+    printer.says = "3 pages"
+    ended = await runner.resume(still.record(), True)
+    assert (ended.status, ended.output, printer.looks) == ("ok", "3 pages", ["job-3", "job-3b"])
+    assert printer.begun == [3] and seen.ends == ["tool:post"]
+    other = await runner.resume(still.record(), ToolResult("other"))
+    assert other.status == "invalid" if keeps is None else other.output == "3 pages"
+    if keeps is not None:
+        assert (await runner.run(call(), **WHO)).output == "3 pages"
 
 
-def test_guards_judge_a_look_and_nobody_is_asked() -> None:
-    async def main() -> None:
-        printer, asked, says = Printer(says="done"), [], [ask("may it?")]
+async def test_guards_judge_a_look_and_nobody_is_asked() -> None:
 
-        def person(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
-            asked.append(call.id)
-            return True
+    printer, asked, says = Printer(says="done"), [], [ask("may it?")]
 
-        runner = runner_of(printer, memory(), guards=[lambda call, context: says[-1]], approve=person)
-        record = (await runner.run(call(), **WHO)).record()
-        says.append(deny("closed"))
-        denied = await runner.resume(record, True)
-        assert (denied.status, printer.looks) == ("denied", [])
-        says.append(ask("may it?"))
-        assert (await runner.resume(record, True)).output == "done" and asked == ["c1"]
+    def person(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
+        asked.append(call.id)
+        return True
 
-    asyncio.run(main())
+    runner = runner_of(printer, memory(), guards=[lambda call, context: says[-1]], approve=person)
+    record = (await runner.run(call(), **WHO)).record()
+    says.append(deny("closed"))
+    denied = await runner.resume(record, True)
+    assert (denied.status, printer.looks) == ("denied", [])
+    says.append(ask("may it?"))
+    assert (await runner.resume(record, True)).output == "done" and asked == ["c1"]
 
 
 @with_and_without
 @pytest.mark.parametrize("answer", [False, deny("enough")])
-def test_work_is_given_up_once_and_its_effect_is_not_known(journal: Any, answer: Any) -> None:
-    async def main() -> None:
-        printer, seen, keeps = Printer(), Seen(), made(journal)
-        runner = runner_of(printer, keeps, observers=[seen])
-        record = (await runner.run(call(), **WHO)).record()
-        result = await runner.resume(record, answer)
-        assert (result.status, result.executed, seen.ends) == ("cancelled", None, ["tool:error"])
-        other = await runner.resume(record, ToolResult("3 pages"))
-        assert other.status == ("invalid" if keeps is None else "cancelled")
-        if keeps is not None:
-            assert (await runner.run(call(), **WHO)).status == "cancelled" and printer.begun == [3]
+async def test_work_is_given_up_once_and_its_effect_is_not_known(journal: Any, answer: Any) -> None:
 
-    asyncio.run(main())
+    printer, seen, keeps = Printer(), Seen(), made(journal)
+    runner = runner_of(printer, keeps, observers=[seen])
+    record = (await runner.run(call(), **WHO)).record()
+    result = await runner.resume(record, answer)
+    assert (result.status, result.executed, seen.ends) == ("cancelled", None, ["tool:error"])
+    other = await runner.resume(record, ToolResult("3 pages"))
+    assert other.status == ("invalid" if keeps is None else "cancelled")
+    if keeps is not None:
+        assert (await runner.run(call(), **WHO)).status == "cancelled" and printer.begun == [3]
 
 
-def test_what_is_no_answer_to_work_or_to_a_question_is_refused() -> None:
-    async def main() -> None:
-        printer = Printer()
-        runner = runner_of(printer)
-        work = (await runner.run(call())).record()
-        for wrong in (ask("later"), None, "done"):
-            with pytest.raises(DefinitionError, match="deferred work is resumed with the ToolResult"):
-                await runner.resume(work, wrong)  # type: ignore[arg-type]
-        asks = runner_of(
-            printer, guards=[lambda call, context: ask("?")], approve=lambda call, decision, context: ask("later")
-        )
-        with pytest.raises(DefinitionError, match="waits for a decision"):
-            await asks.resume((await asks.run(call())).record(), ToolResult("done"))
-        assert (await runner.resume(work, allow())).status == "failed"  # the handler gave None, and says a text
+async def test_what_is_no_answer_to_work_or_to_a_question_is_refused() -> None:
 
-    asyncio.run(main())
+    printer = Printer()
+    runner = runner_of(printer)
+    work = (await runner.run(call())).record()
+    for wrong in (ask("later"), None, "done"):
+        with pytest.raises(DefinitionError, match="deferred work is resumed with the ToolResult"):
+            await runner.resume(work, wrong)  # type: ignore[arg-type]
+    asks = runner_of(
+        printer, guards=[lambda call, context: ask("?")], approve=lambda call, decision, context: ask("later")
+    )
+    with pytest.raises(DefinitionError, match="waits for a decision"):
+        await asks.resume((await asks.run(call())).record(), ToolResult("done"))
+    assert (await runner.resume(work, allow())).status == "failed"  # the handler gave None, and says a text
 
 
-def test_a_web_hook_ends_work_by_its_ticket_in_another_process_and_no_other() -> None:
-    async def main() -> None:
-        printer, journal = Printer(), memory()
-        await runner_of(printer, journal).run(call(), **WHO)
-        other = runner_of(printer, journal)
-        assert (await other.resolve("job-4", ToolResult("4 pages"))).status == "not_found"
-        assert (await other.resolve("job-3", ToolResult("3 pages"))).output == "3 pages"
-        assert (await other.resolve("job-3", ToolResult("again"))).status == "not_found"
-        assert (await other.run(call(), **WHO)).output == "3 pages" and printer.begun == [3]
-        with pytest.raises(DefinitionError, match="journal"):
-            await runner_of(printer).resolve("job-3", ToolResult("3 pages"))
+async def test_a_web_hook_ends_work_by_its_ticket_in_another_process_and_no_other() -> None:
 
-    asyncio.run(main())
+    printer, journal = Printer(), memory()
+    await runner_of(printer, journal).run(call(), **WHO)
+    other = runner_of(printer, journal)
+    assert (await other.resolve("job-4", ToolResult("4 pages"))).status == "not_found"
+    assert (await other.resolve("job-3", ToolResult("3 pages"))).output == "3 pages"
+    assert (await other.resolve("job-3", ToolResult("again"))).status == "not_found"
+    assert (await other.run(call(), **WHO)).output == "3 pages" and printer.begun == [3]
+    with pytest.raises(DefinitionError, match="journal"):
+        await runner_of(printer).resolve("job-3", ToolResult("3 pages"))
 
 
-def test_of_two_who_look_at_the_same_time_one_ends_the_call() -> None:
-    async def main() -> None:
-        journal, both, looking = memory(), asyncio.Event(), []
+async def test_of_two_who_look_at_the_same_time_one_ends_the_call() -> None:
 
-        @tool
-        async def print_pages(pages: int, context: ToolContext) -> str | Deferred:
-            """Print."""
-            if context.answer is None:
-                return Deferred("job")
-            looking.append(context.answer.state["ticket"])
-            await both.wait()
-            return "done"
+    journal, both, looking = memory(), asyncio.Event(), []
 
-        runner = Runner([print_pages], journal=journal, resume_key=KEY)
-        record = (await runner.run(call(), **WHO)).record()
-        looks = [asyncio.create_task(runner.resume(record, True)) for _ in range(2)]
-        while len(looking) < 2:
-            await asyncio.sleep(0)
-        [kept] = await journal.unfinished()
-        assert kept.state == "deferred"  # a crash now loses the looks alone
-        both.set()
-        assert sorted(result.status for result in await asyncio.gather(*looks)) == ["invalid", "ok"]
-        assert (await runner.run(call(), **WHO)).output == "done"
+    @tool
+    async def print_pages(pages: int, context: ToolContext) -> str | Deferred:
+        """Print."""
+        if context.answer is None:
+            return Deferred("job")
+        looking.append(context.answer.state["ticket"])
+        await both.wait()
+        return "done"
 
-    asyncio.run(main())
+    runner = Runner([print_pages], journal=journal, resume_key=KEY)
+    record = (await runner.run(call(), **WHO)).record()
+    looks = [asyncio.create_task(runner.resume(record, True)) for _ in range(2)]
+    while len(looking) < 2:
+        await asyncio.sleep(0)
+    [kept] = await journal.unfinished()
+    assert kept.state == "deferred"  # a crash now loses the looks alone
+    both.set()
+    assert sorted(result.status for result in await asyncio.gather(*looks)) == ["invalid", "ok"]
+    assert (await runner.run(call(), **WHO)).output == "done"
 
 
-def test_a_look_that_is_late_or_cut_off_ends_nothing() -> None:
-    async def main() -> None:
-        clock, journal, looking = ManualClock(), memory(), asyncio.Event()
+async def test_a_look_that_is_late_or_cut_off_ends_nothing() -> None:
 
-        @tool(timeout=10)
-        async def print_pages(pages: int, context: ToolContext) -> str | Deferred:
-            """Print."""
-            if context.answer is None:
-                return Deferred("job")
-            looking.set()
-            await asyncio.Event().wait()
-            return "never"
+    clock, journal, looking = ManualClock(), memory(), asyncio.Event()
 
-        runner = Runner([print_pages], journal=journal, resume_key=KEY, clock=clock)
-        record = (await runner.run(call(), **WHO)).record()
-        late = asyncio.create_task(runner.resume(record, True))
-        await looking.wait()
-        await clock.advance(10)
-        assert (await late).status == "timeout" and len(await journal.unfinished()) == 1
-        looking.clear()
-        cut_off = asyncio.create_task(runner.resume(record, True))
-        await looking.wait()
-        cut_off.cancel()
-        await asyncio.wait({cut_off})
-        assert (await runner.resume(record, ToolResult("3 pages"))).output == "3 pages"
+    @tool(timeout=10)
+    async def print_pages(pages: int, context: ToolContext) -> str | Deferred:
+        """Print."""
+        if context.answer is None:
+            return Deferred("job")
+        looking.set()
+        await asyncio.Event().wait()
+        return "never"
 
-    asyncio.run(main())
+    runner = Runner([print_pages], journal=journal, resume_key=KEY, clock=clock)
+    record = (await runner.run(call(), **WHO)).record()
+    late = asyncio.create_task(runner.resume(record, True))
+    await looking.wait()
+    await clock.advance(10)
+    assert (await late).status == "timeout" and len(await journal.unfinished()) == 1
+    looking.clear()
+    cut_off = asyncio.create_task(runner.resume(record, True))
+    await looking.wait()
+    cut_off.cancel()
+    await asyncio.wait({cut_off})
+    assert (await runner.resume(record, ToolResult("3 pages"))).output == "3 pages"
 
 
-def test_recover_looks_at_what_is_due_and_settles_what_has_expired() -> None:
-    async def main() -> None:
-        clock, seen, journal = ManualClock(), Seen(), memory()
-        printer = Printer(says=Deferred("job-3", poll_after=50, expires_in=100), poll_after=30)
-        await runner_of(printer, journal, clock=clock).run(call(), **WHO)
-        runner = runner_of(printer, journal, clock=clock, observers=[seen])
-        assert await runner.recover() == []
-        await clock.advance(30)
-        assert [result.status for result in await runner.recover()] == ["suspended"]
-        await clock.advance(49)
-        assert await runner.recover() == [] and printer.looks == ["job-3"]
-        await clock.advance(51)
-        [expired] = await runner.recover()
-        assert (expired.status, expired.executed, seen.ends) == ("unknown", None, ["tool:error"])
-        assert "not said in time" in str(expired.error) and await runner.recover() == []
-        assert (await runner.run(call(), **WHO)).status == "unknown" and printer.begun == [3]
+async def test_recover_looks_at_what_is_due_and_settles_what_has_expired() -> None:
 
-    asyncio.run(main())
+    clock, seen, journal = ManualClock(), Seen(), memory()
+    printer = Printer(says=Deferred("job-3", poll_after=50, expires_in=100), poll_after=30)
+    await runner_of(printer, journal, clock=clock).run(call(), **WHO)
+    runner = runner_of(printer, journal, clock=clock, observers=[seen])
+    assert await runner.recover() == []
+    await clock.advance(30)
+    assert [result.status for result in await runner.recover()] == ["suspended"]
+    await clock.advance(49)
+    assert await runner.recover() == [] and printer.looks == ["job-3"]
+    await clock.advance(51)
+    [expired] = await runner.recover()
+    assert (expired.status, expired.executed, seen.ends) == ("unknown", None, ["tool:error"])
+    assert "not said in time" in str(expired.error) and await runner.recover() == []
+    assert (await runner.run(call(), **WHO)).status == "unknown" and printer.begun == [3]
 
 
 def test_a_row_that_cannot_be_read_keeps_recover_from_no_other(tmp_path: Path, caplog: Any) -> None:
@@ -392,13 +365,13 @@ def test_a_row_that_cannot_be_read_keeps_recover_from_no_other(tmp_path: Path, c
     assert caplog.text.count("'print_pages' cannot be") == len(broken)
 
 
-def test_recover_looks_at_nothing_that_another_key_has_sealed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_recover_looks_at_nothing_that_another_key_has_sealed(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         printer, journal = Printer(says="done", poll_after=0), memory()
         await Runner([printer.tool], journal=journal).run(call(), **WHO)
         assert await Runner([printer.tool], journal=journal).recover() == [] and printer.looks == []
 
-    asyncio.run(main())
+    await main()
     assert "resume_key" in caplog.text
 
 
@@ -443,7 +416,7 @@ def test_work_that_is_done_elsewhere_is_begun_once_whatever_reconcile_says(end: 
     asyncio.run(main())
 
 
-def test_work_whose_end_is_being_written_as_the_runner_closes_has_that_end() -> None:
+async def test_work_whose_end_is_being_written_as_the_runner_closes_has_that_end() -> None:
     class Gated(MemoryJournal):
         async def settle(self, *given: Any) -> bool:
             writing.set()
@@ -460,5 +433,5 @@ def test_work_whose_end_is_being_written_as_the_runner_closes_has_that_end() -> 
         goes_on.set()
         assert (await ending).output == "three pages"
 
-    asyncio.run(main())
+    await main()
     assert [event.kind for event in journal.events if event.kind in ENDS] == ["tool:post"]

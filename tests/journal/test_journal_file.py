@@ -19,11 +19,11 @@ from ferrule.journal import _tables
 from ferrule.journal._tables import STEPS, check_version, connect, prepare
 
 
-def test_what_it_makes_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+async def test_what_it_makes_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         journal = Journal.open(tmp_path / "calls.db")
-        asyncio.run(journal.begin(intent("one")))
+        await journal.begin(intent("one"))
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
@@ -85,10 +85,10 @@ def test_a_journal_of_a_newer_version_is_not_touched(tmp_path: Path) -> None:
         Journal.open(path)
 
 
-def test_an_older_journal_becomes_the_newest_with_all_that_it_has(tmp_path: Path) -> None:
+async def test_an_older_journal_becomes_the_newest_with_all_that_it_has(tmp_path: Path) -> None:
     path = tmp_path / "calls.db"
     journal = Journal.open(path)
-    asyncio.run(journal.begin(intent("one")))
+    await journal.begin(intent("one"))
     journal.close()
     steps = (*STEPS, "ALTER TABLE calls ADD COLUMN place TEXT; CREATE TABLE places (name TEXT)")
     connection = connect(str(path), write=True)
@@ -161,10 +161,10 @@ def test_its_real_path_is_what_a_link_leads_to(tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_path_may_have_characters_that_addresses_have_not(tmp_path: Path) -> None:
+async def test_a_path_may_have_characters_that_addresses_have_not(tmp_path: Path) -> None:
     path = tmp_path / "calls ?mode=memory&x=%41#é.db"
     journal = Journal.open(path)
-    asyncio.run(journal.begin(intent("one")))
+    await journal.begin(intent("one"))
     journal.close()
     assert sorted(found.name for found in tmp_path.iterdir()) == [path.name]
 
@@ -202,20 +202,18 @@ def test_the_application_id_is_the_one_that_readers_look_for(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("end", ["", "-wal", "-shm"])
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["removed", "replaced"])
-def test_where_a_file_of_the_journal_is_removed_or_replaced_nothing_is_begun_in_what_nobody_else_finds(
+async def test_where_a_file_of_the_journal_is_removed_or_replaced_nothing_is_begun_in_what_nobody_else_finds(
     tmp_path: Path, end: str, is_replaced: bool
 ) -> None:
-    async def main() -> None:
-        journal = Journal.open(tmp_path / "calls.db")
-        await journal.begin(intent("one"))
-        file = tmp_path / f"calls.db{end}"
-        if is_replaced:
-            shutil.copy(file, tmp_path / "copy")
-            (tmp_path / "copy").rename(file)
-        else:
-            file.unlink()
-        with pytest.raises(JournalError, match="was removed or replaced while it was open"):
-            await journal.begin(intent("two"))
-        journal.close()
 
-    asyncio.run(main())
+    journal = Journal.open(tmp_path / "calls.db")
+    await journal.begin(intent("one"))
+    file = tmp_path / f"calls.db{end}"
+    if is_replaced:
+        shutil.copy(file, tmp_path / "copy")
+        (tmp_path / "copy").rename(file)
+    else:
+        file.unlink()
+    with pytest.raises(JournalError, match="was removed or replaced while it was open"):
+        await journal.begin(intent("two"))
+    journal.close()

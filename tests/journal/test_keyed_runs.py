@@ -104,88 +104,79 @@ def facts(result: LoopResult) -> Any:
     ]
 
 
-def test_a_request_that_is_sent_again_gets_the_same_result_and_nothing_is_asked_or_run() -> None:
-    async def main() -> None:
-        office, journal = Office(), memory()
-        first = await run(Model(TWO_TURNS), ASK, office.runner(journal), key=KEY, principal="ann")
-        model, said, events = Model(TWO_TURNS), [], []
-        again = run(model, ASK, office.runner(journal, observers=[events.append]), key=KEY, principal="ann")
-        async for event in again:
-            said += [event.text] if isinstance(event, ModelText) else []
-        assert facts(again.result) == facts(first) and first.status == "done"
-        assert (office.paid, office.looked, model.asked, events) == (["ada", "bob"], 1, [], [])
-        assert said == ["One.", "Two.", "All paid."]
+async def test_a_request_that_is_sent_again_gets_the_same_result_and_nothing_is_asked_or_run() -> None:
 
-    go(main())
+    office, journal = Office(), memory()
+    first = await run(Model(TWO_TURNS), ASK, office.runner(journal), key=KEY, principal="ann")
+    model, said, events = Model(TWO_TURNS), [], []
+    again = run(model, ASK, office.runner(journal, observers=[events.append]), key=KEY, principal="ann")
+    async for event in again:
+        said += [event.text] if isinstance(event, ModelText) else []
+    assert facts(again.result) == facts(first) and first.status == "done"
+    assert (office.paid, office.looked, model.asked, events) == (["ada", "bob"], 1, [], [])
+    assert said == ["One.", "Two.", "All paid."]
 
 
-def test_whatever_a_run_came_to_is_found_again_as_it_was() -> None:
-    async def main() -> None:
-        @tool(read_only=True)
-        async def picture() -> list[Any]:
-            """Make a picture."""
-            return [Text("a dot"), Media("image", b"\x89PNG", "image/png", name="dot.png")]
+async def test_whatever_a_run_came_to_is_found_again_as_it_was() -> None:
 
-        @tool(read_only=True)
-        async def fails() -> None:
-            """Fail."""
-            raise ValueError("no paper")
+    async def picture() -> list[Any]:
+        """Make a picture."""
+        return [Text("a dot"), Media("image", b"\x89PNG", "image/png", name="dot.png")]
 
-        @tool(background=True)
-        async def bake(loaves: int) -> str:
-            """Bake."""
-            return f"{loaves} loaves"
+    @tool(read_only=True)
+    async def fails() -> None:
+        """Fail."""
+        raise ValueError("no paper")
 
-        office = Office()
-        office.tools += [picture, fails, bake, search_tool([picture])]
-        call = ToolCall("", "pay", {"to": "ada"}, data={"signature": "s"})
-        paused = Reply(
-            "", [], [{"role": "assistant", "content": "…"}], "pause", {"tokens": 3}, state={"container": "c"}
-        )
-        garbled = Reply("", [], [{"role": "assistant", "content": "{"}], "malformed", reason="cut JSON")
-        half = Reply("Half of", [], [{"role": "assistant", "content": "Half of"}], "other", reason="the line went dead")
-        runs: list[tuple[list[Step], dict[str, Any]]] = [
-            ([[call, ("picture", {})], "Paid."], {}),
-            ([[("pay", {"to": 5})], [("nothing", {})], "No."], {}),
-            ([[("search_tools", {"query": "dot"})], [("picture", {})], "A dot."], {"selector": pinned("pay")}),
-            ([[("fails", {})], "I cannot."], {"on_failure": "degrade"}),
-            ([[("fails", {}), pay("ada")]], {"on_failure": "fail"}),
-            ([[pay("ada"), pay("bob")], "One."], {"max_calls": 1}),
-            ([[pay("ada")], [pay("bob")]], {"max_turns": 2}),
-            ([paused, garbled, half], {}),
-            ([[("pay", {"to": []})]] * 3, {}),
-            ([[("bake", {"loaves": 2})], [("look", {})], "Baked."], {}),
-        ]
-        for script, options in runs:
-            journal = memory()
-            runner = office.runner(journal)
-            first = await run(Scripted(script), ASK, runner, key=KEY, state={"begins": 1}, **options)
-            model = Scripted([])
-            again = await run(model, ASK, runner, key=KEY, state={"begins": 1}, **options)
-            assert facts(again) == facts(first) and model.requests == []
-            # Other limits change nothing of a run that has ended.
-            other = await run(model, ASK, runner, key=KEY, max_turns=9, max_calls=1, on_failure="continue")
-            assert facts(other)[:3] == facts(first)[:3] and model.requests == []
+    @tool(background=True)
+    async def bake(loaves: int) -> str:
+        """Bake."""
+        return f"{loaves} loaves"
 
-    go(main())
+    office = Office()
+    office.tools += [picture, fails, bake, search_tool([picture])]
+    call = ToolCall("", "pay", {"to": "ada"}, data={"signature": "s"})
+    paused = Reply("", [], [{"role": "assistant", "content": "…"}], "pause", {"tokens": 3}, state={"container": "c"})
+    garbled = Reply("", [], [{"role": "assistant", "content": "{"}], "malformed", reason="cut JSON")
+    half = Reply("Half of", [], [{"role": "assistant", "content": "Half of"}], "other", reason="the line went dead")
+    runs: list[tuple[list[Step], dict[str, Any]]] = [
+        ([[call, ("picture", {})], "Paid."], {}),
+        ([[("pay", {"to": 5})], [("nothing", {})], "No."], {}),
+        ([[("search_tools", {"query": "dot"})], [("picture", {})], "A dot."], {"selector": pinned("pay")}),
+        ([[("fails", {})], "I cannot."], {"on_failure": "degrade"}),
+        ([[("fails", {}), pay("ada")]], {"on_failure": "fail"}),
+        ([[pay("ada"), pay("bob")], "One."], {"max_calls": 1}),
+        ([[pay("ada")], [pay("bob")]], {"max_turns": 2}),
+        ([paused, garbled, half], {}),
+        ([[("pay", {"to": []})]] * 3, {}),
+        ([[("bake", {"loaves": 2})], [("look", {})], "Baked."], {}),
+    ]
+    for script, options in runs:
+        journal = memory()
+        runner = office.runner(journal)
+        first = await run(Scripted(script), ASK, runner, key=KEY, state={"begins": 1}, **options)
+        model = Scripted([])
+        again = await run(model, ASK, runner, key=KEY, state={"begins": 1}, **options)
+        assert facts(again) == facts(first) and model.requests == []
+        # Other limits change nothing of a run that has ended.
+        other = await run(model, ASK, runner, key=KEY, max_turns=9, max_calls=1, on_failure="continue")
+        assert facts(other)[:3] == facts(first)[:3] and model.requests == []
 
 
-def test_another_principal_session_or_key_is_another_run() -> None:
-    async def main() -> None:
-        office, journal = Office(), memory()
-        people: list[dict[str, Any]] = [{}, {"principal": "ann"}]
-        who = [{**one, **more} for one in people for more in ({}, {"session": "s"})]
-        for one in who:
-            for key in ("a", "b"):
-                for _ in range(2):
-                    await run(Model(TWO_TURNS), ASK, office.runner(journal), key=key, **one)
-        assert Counter(office.paid) == {"ada": 8, "bob": 8}
+async def test_another_principal_session_or_key_is_another_run() -> None:
 
-    go(main())
+    office, journal = Office(), memory()
+    people: list[dict[str, Any]] = [{}, {"principal": "ann"}]
+    who = [{**one, **more} for one in people for more in ({}, {"session": "s"})]
+    for one in who:
+        for key in ("a", "b"):
+            for _ in range(2):
+                await run(Model(TWO_TURNS), ASK, office.runner(journal), key=key, **one)
+    assert Counter(office.paid) == {"ada": 8, "bob": 8}
 
 
 @pytest.mark.parametrize("other", ["messages", "model", "tools"])
-def test_the_same_key_with_another_request_is_refused(other: str) -> None:
+async def test_the_same_key_with_another_request_is_refused(other: str) -> None:
     class Another(Model):
         pass
 
@@ -193,17 +184,14 @@ def test_the_same_key_with_another_request_is_refused(other: str) -> None:
     async def more() -> None:
         """One more tool."""
 
-    async def main() -> None:
-        office, journal = Office(), memory()
-        await run(Model(TWO_TURNS), ASK, office.runner(journal), key=KEY)
-        messages = [*ASK, *ASK] if other == "messages" else ASK
-        model = (Another if other == "model" else Model)(TWO_TURNS)
-        office.tools += [more] if other == "tools" else []
-        with pytest.raises(RunKeyError, match="'request-17' began with other messages, another model or other tools"):
-            await run(model, messages, office.runner(journal), key=KEY)
-        assert office.paid == ["ada", "bob"] and model.asked == []
-
-    go(main())
+    office, journal = Office(), memory()
+    await run(Model(TWO_TURNS), ASK, office.runner(journal), key=KEY)
+    messages = [*ASK, *ASK] if other == "messages" else ASK
+    model = (Another if other == "model" else Model)(TWO_TURNS)
+    office.tools += [more] if other == "tools" else []
+    with pytest.raises(RunKeyError, match="'request-17' began with other messages, another model or other tools"):
+        await run(model, messages, office.runner(journal), key=KEY)
+    assert office.paid == ["ada", "bob"] and model.asked == []
 
 
 def test_a_key_needs_a_journal_and_is_a_text() -> None:
@@ -290,70 +278,66 @@ def test_a_run_whose_process_is_killed_again_and_again_pays_once_and_comes_to_it
 
 @pytest.mark.parametrize("stop", ["raises", "cancel", "task", "left"])
 @pytest.mark.parametrize("turn", [0, 1, 2])
-def test_a_run_that_was_stopped_goes_on_where_it_was(stop: str, turn: int) -> None:
-    async def main() -> None:
-        office, journal = Office(), memory()
-        stopped = asyncio.Event()
+async def test_a_run_that_was_stopped_goes_on_where_it_was(stop: str, turn: int) -> None:
 
-        def before(number: int) -> object:
-            if number != turn:
-                return None
-            stopped.set()
-            if stop == "raises":
-                raise ModelError("too much to do")
-            return asyncio.Event().wait()
+    office, journal = Office(), memory()
+    stopped = asyncio.Event()
 
-        first = run(Model(TWO_TURNS, before), ASK, office.runner(journal), key=KEY)
-        if stop == "left":
-            async with first as events:
-                async for event in events:
-                    if event == TurnStarted(turn + 1, ("pay", "look")):
-                        break
+    def before(number: int) -> object:
+        if number != turn:
+            return None
+        stopped.set()
+        if stop == "raises":
+            raise ModelError("too much to do")
+        return asyncio.Event().wait()
+
+    first = run(Model(TWO_TURNS, before), ASK, office.runner(journal), key=KEY)
+    if stop == "left":
+        async with first as events:
+            async for event in events:
+                if event == TurnStarted(turn + 1, ("pay", "look")):
+                    break
+    else:
+        going = asyncio.ensure_future(_result(first))
+        await stopped.wait()
+        if stop == "raises":
+            with pytest.raises(ModelError):
+                await going
+        elif stop == "cancel":
+            first.cancel(now=True)
+            assert (await going).status == "cancelled"
         else:
-            going = asyncio.ensure_future(_result(first))
-            await stopped.wait()
-            if stop == "raises":
-                with pytest.raises(ModelError):
-                    await going
-            elif stop == "cancel":
-                first.cancel(now=True)
-                assert (await going).status == "cancelled"
-            else:
-                going.cancel()
-                await asyncio.wait([going])
-        model = Model(TWO_TURNS)
-        result = await run(model, ASK, office.runner(journal), key=KEY)
-        assert (result.status, result.turns, model.asked) == ("done", 3, list(range(turn, 3)))
-        assert (office.paid, office.looked) == (["ada", "bob"], 1)
-
-    go(main())
+            going.cancel()
+            await asyncio.wait([going])
+    model = Model(TWO_TURNS)
+    result = await run(model, ASK, office.runner(journal), key=KEY)
+    assert (result.status, result.turns, model.asked) == ("done", 3, list(range(turn, 3)))
+    assert (office.paid, office.looked) == (["ada", "bob"], 1)
 
 
-def test_who_comes_while_the_run_is_under_way_waits_for_its_result() -> None:
-    async def main() -> None:
-        office, journal = Office(), memory()
-        begun, go_on = asyncio.Event(), asyncio.Event()
+async def test_who_comes_while_the_run_is_under_way_waits_for_its_result() -> None:
 
-        def before(turn: int) -> object:
-            begun.set()
-            return go_on.wait()
+    office, journal = Office(), memory()
+    begun, go_on = asyncio.Event(), asyncio.Event()
 
-        first = asyncio.ensure_future(_result(run(Model(TWO_TURNS, before), ASK, office.runner(journal), key=KEY)))
-        await begun.wait()
-        model = Model(TWO_TURNS)
-        second = asyncio.ensure_future(_result(run(model, ASK, office.runner(journal), key=KEY)))
-        gives_up = run(model, ASK, office.runner(journal), key=KEY)
-        third = asyncio.ensure_future(_result(gives_up))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert not second.done() and model.asked == []
-        gives_up.cancel(now=True)
-        assert (await third).status == "cancelled"
-        go_on.set()
-        assert facts(await first) == facts(await second) and model.asked == []
-        assert office.paid == ["ada", "bob"]
+    def before(turn: int) -> object:
+        begun.set()
+        return go_on.wait()
 
-    go(main())
+    first = asyncio.ensure_future(_result(run(Model(TWO_TURNS, before), ASK, office.runner(journal), key=KEY)))
+    await begun.wait()
+    model = Model(TWO_TURNS)
+    second = asyncio.ensure_future(_result(run(model, ASK, office.runner(journal), key=KEY)))
+    gives_up = run(model, ASK, office.runner(journal), key=KEY)
+    third = asyncio.ensure_future(_result(gives_up))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not second.done() and model.asked == []
+    gives_up.cancel(now=True)
+    assert (await third).status == "cancelled"
+    go_on.set()
+    assert facts(await first) == facts(await second) and model.asked == []
+    assert office.paid == ["ada", "bob"]
 
 
 async def _result(going: Run) -> LoopResult:
@@ -415,28 +399,26 @@ def test_a_request_whose_process_was_killed_is_sent_again_and_pays_once(tmp_path
 # -- suspended ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_suspended_run_comes_again_as_it_waits_and_after_its_answer_with_its_end() -> None:
-    async def main() -> None:
-        office, journal = Office(), memory()
-        script: list[Step] = [[pay("ada"), pay("bob"), ("look", {})], "Paid."]
-        first = await run(Model(script), ASK, office.asking(journal), key=KEY, principal="ann")
-        again = await run(Model(script), ASK, office.asking(journal), key=KEY, principal="ann")
-        assert first.status == "suspended" and facts(again) == facts(first) and office.looked == 1
-        state = json.loads(json.dumps(again.suspended))
-        one = await resume(state, {"call_1": True}, Model(script), office.asking(journal))
-        assert (one.status, office.paid) == ("suspended", ["ada"])
-        # The other call is answered by the state of before: what has become of the run meanwhile counts.
-        done = await resume(state, {"call_2": True}, Model(script), office.asking(journal))
-        assert (done.status, [result.status for result in done.results]) == ("done", ["ok", "ok", "ok"])
-        with pytest.raises(NotResumed, match=r"resumed already.*run\(…, key='request-17'\)"):
-            await resume(state, {"call_2": True}, Model(script), office.asking(journal))
-        model = Model(script)
-        assert done.results[0].record()["session"] == f"key {KEY}"
-        last = await run(model, ASK, office.asking(journal), key=KEY, principal="ann")
-        assert (last.status, last.text, model.asked, last.suspended) == ("done", "Paid.", [], None)
-        assert last.messages == done.messages and office.paid == ["ada", "bob"]
+async def test_a_suspended_run_comes_again_as_it_waits_and_after_its_answer_with_its_end() -> None:
 
-    go(main())
+    office, journal = Office(), memory()
+    script: list[Step] = [[pay("ada"), pay("bob"), ("look", {})], "Paid."]
+    first = await run(Model(script), ASK, office.asking(journal), key=KEY, principal="ann")
+    again = await run(Model(script), ASK, office.asking(journal), key=KEY, principal="ann")
+    assert first.status == "suspended" and facts(again) == facts(first) and office.looked == 1
+    state = json.loads(json.dumps(again.suspended))
+    one = await resume(state, {"call_1": True}, Model(script), office.asking(journal))
+    assert (one.status, office.paid) == ("suspended", ["ada"])
+    # The other call is answered by the state of before: what has become of the run meanwhile counts.
+    done = await resume(state, {"call_2": True}, Model(script), office.asking(journal))
+    assert (done.status, [result.status for result in done.results]) == ("done", ["ok", "ok", "ok"])
+    with pytest.raises(NotResumed, match=r"resumed already.*run\(…, key='request-17'\)"):
+        await resume(state, {"call_2": True}, Model(script), office.asking(journal))
+    model = Model(script)
+    assert done.results[0].record()["session"] == f"key {KEY}"
+    last = await run(model, ASK, office.asking(journal), key=KEY, principal="ann")
+    assert (last.status, last.text, model.asked, last.suspended) == ("done", "Paid.", [], None)
+    assert last.messages == done.messages and office.paid == ["ada", "bob"]
 
 
 @given(st.integers(1, 12), st.booleans())
@@ -462,53 +444,47 @@ def test_a_resumed_run_whose_process_is_killed_pays_once_and_comes_to_its_end(st
     go(main())
 
 
-def test_an_answer_resumes_no_run_but_that_of_its_question() -> None:
-    async def main() -> None:
-        office, journal = Office(), memory()
-        script: list[Step] = [[pay("ada")], "Paid."]
-        mine, of_others = [
-            (await run(Model(script), ASK, office.asking(journal), key=KEY, principal=who)).suspended
-            for who in ("ann", "bob")
-        ]
-        assert mine is not None and of_others is not None
-        edited = {**mine, "run": of_others["run"]}
-        with pytest.raises(NotResumed):
-            await resume(edited, {"call_1": True}, Model(script), office.asking(journal))
-        assert office.paid == []
-        assert (await resume(of_others, {"call_1": True}, Model(script), office.asking(journal))).status == "done"
+async def test_an_answer_resumes_no_run_but_that_of_its_question() -> None:
 
-    go(main())
+    office, journal = Office(), memory()
+    script: list[Step] = [[pay("ada")], "Paid."]
+    mine, of_others = [
+        (await run(Model(script), ASK, office.asking(journal), key=KEY, principal=who)).suspended
+        for who in ("ann", "bob")
+    ]
+    assert mine is not None and of_others is not None
+    edited = {**mine, "run": of_others["run"]}
+    with pytest.raises(NotResumed):
+        await resume(edited, {"call_1": True}, Model(script), office.asking(journal))
+    assert office.paid == []
+    assert (await resume(of_others, {"call_1": True}, Model(script), office.asking(journal))).status == "done"
 
 
-def test_a_run_that_another_journal_has_is_not_resumed() -> None:
-    async def main() -> None:
-        office = Office()
-        state = (await run(Model([[pay("ada")]]), ASK, office.asking(memory()), key=KEY)).suspended
-        assert state is not None
-        with pytest.raises(RunKeyError, match="is not in this journal"):
-            await resume(state, {"call_1": True}, Model([]), office.asking(memory()))
-        with pytest.raises(DefinitionError, match="needs a journal"):
-            resume(state, {"call_1": True}, Model([]), Runner(office.tools, resume_key=SEALED))
-        assert office.paid == []
+async def test_a_run_that_another_journal_has_is_not_resumed() -> None:
 
-    go(main())
+    office = Office()
+    state = (await run(Model([[pay("ada")]]), ASK, office.asking(memory()), key=KEY)).suspended
+    assert state is not None
+    with pytest.raises(RunKeyError, match="is not in this journal"):
+        await resume(state, {"call_1": True}, Model([]), office.asking(memory()))
+    with pytest.raises(DefinitionError, match="needs a journal"):
+        resume(state, {"call_1": True}, Model([]), Runner(office.tools, resume_key=SEALED))
+    assert office.paid == []
 
 
 @pytest.mark.parametrize("key", [None, KEY])
-def test_every_suspended_result_has_its_pending_and_waits_in_a_queue(key: str | None) -> None:
-    async def main() -> None:
-        office, journal, queue = Office(), memory(), web()
-        script: list[Step] = [[pay("ada"), pay("bob")], "Paid."]
-        first = await run(Model(script), ASK, office.asking(journal), key=key, principal="ann", session="s")
-        assert first.suspended is not None
-        one = await resume(first.suspended, {"call_1": True}, Model(script), office.asking(journal))
-        [waits] = [result for result in one.results if result.status == "suspended"]
-        id = await queue.put(waits)
-        [shown] = await queue.waiting()
-        assert shown.id == id and office.paid == ["ada"]
-        before, after = (result.results[1].record() for result in (first, one))
-        assert before.pop("at") == pytest.approx(after.pop("at")) and before == after
-        taken = await queue.answer(id, shown.digest, True, by="eve")
-        assert (await office.asking(journal).resume(taken.record, taken.decision, by=taken.by)).text == "paid bob"
+async def test_every_suspended_result_has_its_pending_and_waits_in_a_queue(key: str | None) -> None:
 
-    go(main())
+    office, journal, queue = Office(), memory(), web()
+    script: list[Step] = [[pay("ada"), pay("bob")], "Paid."]
+    first = await run(Model(script), ASK, office.asking(journal), key=key, principal="ann", session="s")
+    assert first.suspended is not None
+    one = await resume(first.suspended, {"call_1": True}, Model(script), office.asking(journal))
+    [waits] = [result for result in one.results if result.status == "suspended"]
+    id = await queue.put(waits)
+    [shown] = await queue.waiting()
+    assert shown.id == id and office.paid == ["ada"]
+    before, after = (result.results[1].record() for result in (first, one))
+    assert before.pop("at") == pytest.approx(after.pop("at")) and before == after
+    taken = await queue.answer(id, shown.digest, True, by="eve")
+    assert (await office.asking(journal).resume(taken.record, taken.decision, by=taken.by)).text == "paid bob"

@@ -59,16 +59,14 @@ async def cut_off(bank: Bank, journal: MemoryJournal, **options: Any) -> Runner:
     return Runner([bank.pay], journal=journal, **options)
 
 
-def test_a_call_that_comes_again_gets_the_first_result_and_is_not_run() -> None:
-    async def main() -> None:
-        bank, journal = Bank(), memory()
-        first = await Runner([bank.pay], journal=journal).run(call(), **WHO)
-        again = await Runner([bank.pay], journal=journal).run(call(), **WHO)
-        assert (first.text, again.text, bank.paid) == ("paid 5", "paid 5", [5])
-        assert again.metadata == {"replayed": True} and first.metadata == {}
-        assert again.status == "ok" and again.executed is True
+async def test_a_call_that_comes_again_gets_the_first_result_and_is_not_run() -> None:
 
-    asyncio.run(main())
+    bank, journal = Bank(), memory()
+    first = await Runner([bank.pay], journal=journal).run(call(), **WHO)
+    again = await Runner([bank.pay], journal=journal).run(call(), **WHO)
+    assert (first.text, again.text, bank.paid) == ("paid 5", "paid 5", [5])
+    assert again.metadata == {"replayed": True} and first.metadata == {}
+    assert again.status == "ok" and again.executed is True
 
 
 @pytest.mark.parametrize(
@@ -76,18 +74,16 @@ def test_a_call_that_comes_again_gets_the_first_result_and_is_not_run() -> None:
     [{"session": "s2"}, {"principal": "bob"}, {"session": None}, {"turn": "2"}],
     ids=["session", "principal", "no session", "turn"],
 )
-def test_another_session_principal_or_turn_has_calls_of_its_own(other: dict[str, Any]) -> None:
-    async def main() -> None:
-        bank = Bank()
-        runner = Runner([bank.pay], journal=memory())
-        await runner.run(call(), **WHO)
-        result = await runner.run(call(), **{**WHO, **other})
-        assert bank.paid == [5, 5] and result.metadata == {}
+async def test_another_session_principal_or_turn_has_calls_of_its_own(other: dict[str, Any]) -> None:
 
-    asyncio.run(main())
+    bank = Bank()
+    runner = Runner([bank.pay], journal=memory())
+    await runner.run(call(), **WHO)
+    result = await runner.run(call(), **{**WHO, **other})
+    assert bank.paid == [5, 5] and result.metadata == {}
 
 
-def test_other_arguments_under_the_same_id_are_another_call_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
+async def test_other_arguments_under_the_same_id_are_another_call_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         bank = Bank()
         runner = Runner([bank.pay], journal=memory())
@@ -95,226 +91,206 @@ def test_other_arguments_under_the_same_id_are_another_call_and_say_so(caplog: p
         result = await runner.run(call(7), **WHO)
         assert bank.paid == [5, 7] and result.metadata == {"other_arguments": True}
 
-    asyncio.run(main())
+    await main()
     assert "under an id that another call with other arguments had" in caplog.text
 
 
-def test_the_same_arguments_however_they_are_written_are_the_same_call() -> None:
-    async def main() -> None:
-        bank = Bank()
-        runner = Runner([bank.pay], journal=memory())
-        for raw in (
-            {"euros": 5},
-            '{"euros":5}',
-            '{ "euros" : 5 }',
-            {"euros": 5.0},
-            '{"euros": 5.0}',
-            '{"euros": 50e-1}',
-        ):
-            result = await runner.run(ToolCall("c1", "pay", raw), **WHO)
-            assert "other_arguments" not in result.metadata
-        assert bank.paid == [5]
+async def test_the_same_arguments_however_they_are_written_are_the_same_call() -> None:
 
-    asyncio.run(main())
+    bank = Bank()
+    runner = Runner([bank.pay], journal=memory())
+    for raw in (
+        {"euros": 5},
+        '{"euros":5}',
+        '{ "euros" : 5 }',
+        {"euros": 5.0},
+        '{"euros": 5.0}',
+        '{"euros": 50e-1}',
+    ):
+        result = await runner.run(ToolCall("c1", "pay", raw), **WHO)
+        assert "other_arguments" not in result.metadata
+    assert bank.paid == [5]
 
 
-def test_no_arguments_are_the_same_call_however_they_are_written() -> None:
-    async def main() -> None:
-        ran = []
+async def test_no_arguments_are_the_same_call_however_they_are_written() -> None:
 
-        @tool
-        async def stop() -> str:
-            """Stop."""
-            ran.append(1)
-            return "stopped"
+    ran = []
 
-        runner = Runner([stop], journal=memory())
-        for raw in ({}, "{}", "", " ", "null"):
-            assert (await runner.run(ToolCall("c1", "stop", raw), **WHO)).text == "stopped"
-        assert ran == [1]
+    @tool
+    async def stop() -> str:
+        """Stop."""
+        ran.append(1)
+        return "stopped"
 
-    asyncio.run(main())
+    runner = Runner([stop], journal=memory())
+    for raw in ({}, "{}", "", " ", "null"):
+        assert (await runner.run(ToolCall("c1", "stop", raw), **WHO)).text == "stopped"
+    assert ran == [1]
 
 
-def test_who_comes_while_the_first_is_under_way_waits_for_its_result() -> None:
-    async def main() -> None:
-        begun, go_on, ran = asyncio.Event(), asyncio.Event(), []
+async def test_who_comes_while_the_first_is_under_way_waits_for_its_result() -> None:
 
-        @tool
-        async def pay(euros: int) -> str:
-            """Pay."""
-            ran.append(euros)
-            begun.set()
-            await go_on.wait()
-            return "paid"
+    begun, go_on, ran = asyncio.Event(), asyncio.Event(), []
 
-        runner = Runner([pay], journal=memory(), concurrency=1)
-        first = asyncio.create_task(runner.run(call(), **WHO))
-        await begun.wait()
-        others = [asyncio.create_task(runner.run(call(), **WHO)) for _ in range(3)]
-        while runner.waiting < 3:
-            await asyncio.sleep(0)
-        go_on.set()
-        results = await asyncio.gather(first, *others)
-        assert ran == [5] and [result.metadata.get("replayed", False) for result in results] == [False] + 3 * [True]
+    @tool
+    async def pay(euros: int) -> str:
+        """Pay."""
+        ran.append(euros)
+        begun.set()
+        await go_on.wait()
+        return "paid"
 
-    asyncio.run(main())
-
-
-def test_who_waits_for_the_first_waits_no_longer_than_for_a_slot() -> None:
-    async def main() -> None:
-        begun, clock = asyncio.Event(), ManualClock()
-
-        @tool
-        async def pay(euros: int) -> None:
-            """Pay."""
-            begun.set()
-            await asyncio.Event().wait()
-
-        runner = Runner([pay], journal=memory(), waits=Waits(slot=30), clock=clock)
-        first = asyncio.create_task(runner.run(call(), **WHO))
-        await begun.wait()
-        second = asyncio.create_task(runner.run(call(), **WHO))
-        while not runner.waiting:
-            await asyncio.sleep(0)
-        await clock.advance(30)
-        result = await second
-        assert (result.status, result.executed) == ("limited", False) and "still under way" in str(result.error)
-        first.cancel()
-        await asyncio.wait({first})
-
-    asyncio.run(main())
-
-
-def test_guards_judge_a_call_that_comes_again_and_nobody_is_asked_again() -> None:
-    async def main() -> None:
-        bank, asked, journal = Bank(), [], memory()
-
-        def person(call: ToolCall, decision: Any, context: ToolContext) -> bool:
-            asked.append(call.id)
-            return True
-
-        def asks(call: ToolCall, context: ToolContext) -> Any:
-            return ask("may it?")
-
-        def denies(call: ToolCall, context: ToolContext) -> Any:
-            return deny("no longer")
-
-        runner = Runner([bank.pay], guards=[asks], approve=person, journal=journal)
-        assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid 5", "paid 5"]
-        assert (asked, bank.paid) == (["c1"], [5])
-        denied = await runner.replace(guards=[denies]).run(call(), **WHO)
-        assert denied.status == "denied" and "paid" not in denied.text
-
-    asyncio.run(main())
-
-
-def test_of_two_suspensions_of_one_call_both_are_resumed_and_one_runs() -> None:
-    async def main() -> None:
-        bank = Bank()
-        runner = Runner(
-            [bank.pay],
-            guards=[lambda call, context: ask("may it?")],
-            approve=lambda call, decision, context: ask("later"),
-            journal=memory(),
-        )
-        records = [(await runner.run(call(), **WHO)).record() for _ in range(2)]
-        results = [await runner.resume(record, True) for record in records]
-        assert [result.text for result in results] == ["paid 5", "paid 5"] and bank.paid == [5]
-        assert results[1].metadata == {"replayed": True}
-
-    asyncio.run(main())
-
-
-def test_what_was_suspended_limited_or_cancelled_before_its_start_is_not_kept() -> None:
-    async def main() -> None:
-        bank, journal = Bank(), memory()
-        later = Runner(
-            [bank.pay],
-            guards=[lambda call, context: ask("?")],
-            approve=lambda call, decision, context: ask("later"),
-            journal=journal,
-        )
-        assert (await later.run(call(), **WHO)).status == "suspended"
-
-        class Slow(MemoryJournal):
-            async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
-                begun = await super().begin(intent, after=after)
-                committed.set()
-                await asyncio.Event().wait()
-                return begun
-
-        committed, slow = asyncio.Event(), Slow()
-        vars(slow).update(vars(journal))
-        task = asyncio.create_task(Runner([bank.pay], journal=slow).run(call(), **WHO))
-        await committed.wait()
-        task.cancel()
-        await asyncio.wait({task})
+    runner = Runner([pay], journal=memory(), concurrency=1)
+    first = asyncio.create_task(runner.run(call(), **WHO))
+    await begun.wait()
+    others = [asyncio.create_task(runner.run(call(), **WHO)) for _ in range(3)]
+    while runner.waiting < 3:
         await asyncio.sleep(0)
-        assert await journal.unfinished() == [] and bank.paid == []
-        assert (await Runner([bank.pay], journal=journal).run(call(), **WHO)).metadata == {}
-        assert bank.paid == [5]
-
-    asyncio.run(main())
+    go_on.set()
+    results = await asyncio.gather(first, *others)
+    assert ran == [5] and [result.metadata.get("replayed", False) for result in results] == [False] + 3 * [True]
 
 
-def test_the_intent_holds_what_was_judged_and_is_there_before_the_handler_runs() -> None:
-    async def main() -> None:
-        journal, seen = memory(), []
+async def test_who_waits_for_the_first_waits_no_longer_than_for_a_slot() -> None:
 
-        @tool(private=["pin"])
-        async def pay(euros: int, pin: str, to: str = "ada") -> str:
-            """Pay."""
-            seen.extend(journal._calls.values())
-            return "paid"
+    begun, clock = asyncio.Event(), ManualClock()
 
-        runner = Runner([pay.bind(pin="no hex 4711-secret")], journal=journal)
-        await runner.run(call(), **WHO)
-        [kept] = seen
-        assert (kept.state, kept.intent.tool_name, kept.intent.call_id) == ("running", "pay", "c1")
-        assert dict(kept.intent.arguments) == {"euros": 5, "to": "ada", "pin": "**********"}
-        assert "no hex 4711" not in repr(journal._calls) + repr([dict(event.data) for event in journal.events])
+    @tool
+    async def pay(euros: int) -> None:
+        """Pay."""
+        begun.set()
+        await asyncio.Event().wait()
 
-    asyncio.run(main())
+    runner = Runner([pay], journal=memory(), waits=Waits(slot=30), clock=clock)
+    first = asyncio.create_task(runner.run(call(), **WHO))
+    await begun.wait()
+    second = asyncio.create_task(runner.run(call(), **WHO))
+    while not runner.waiting:
+        await asyncio.sleep(0)
+    await clock.advance(30)
+    result = await second
+    assert (result.status, result.executed) == ("limited", False) and "still under way" in str(result.error)
+    first.cancel()
+    await asyncio.wait({first})
 
 
-def test_the_outcome_is_kept_before_anybody_is_told() -> None:
-    async def main() -> None:
-        bank, journal, told = Bank(), memory(), []
+async def test_guards_judge_a_call_that_comes_again_and_nobody_is_asked_again() -> None:
 
-        def watch(event: Any) -> None:
-            if event.kind == "tool:post":
-                told.extend(kept.state for kept in journal._calls.values())
+    bank, asked, journal = Bank(), [], memory()
 
-        async def around(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-            result: ToolResult = await next(call, context)
+    def person(call: ToolCall, decision: Any, context: ToolContext) -> bool:
+        asked.append(call.id)
+        return True
+
+    def asks(call: ToolCall, context: ToolContext) -> Any:
+        return ask("may it?")
+
+    def denies(call: ToolCall, context: ToolContext) -> Any:
+        return deny("no longer")
+
+    runner = Runner([bank.pay], guards=[asks], approve=person, journal=journal)
+    assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid 5", "paid 5"]
+    assert (asked, bank.paid) == (["c1"], [5])
+    denied = await runner.replace(guards=[denies]).run(call(), **WHO)
+    assert denied.status == "denied" and "paid" not in denied.text
+
+
+async def test_of_two_suspensions_of_one_call_both_are_resumed_and_one_runs() -> None:
+
+    bank = Bank()
+    runner = Runner(
+        [bank.pay],
+        guards=[lambda call, context: ask("may it?")],
+        approve=lambda call, decision, context: ask("later"),
+        journal=memory(),
+    )
+    records = [(await runner.run(call(), **WHO)).record() for _ in range(2)]
+    results = [await runner.resume(record, True) for record in records]
+    assert [result.text for result in results] == ["paid 5", "paid 5"] and bank.paid == [5]
+    assert results[1].metadata == {"replayed": True}
+
+
+async def test_what_was_suspended_limited_or_cancelled_before_its_start_is_not_kept() -> None:
+
+    bank, journal = Bank(), memory()
+    later = Runner(
+        [bank.pay],
+        guards=[lambda call, context: ask("?")],
+        approve=lambda call, decision, context: ask("later"),
+        journal=journal,
+    )
+    assert (await later.run(call(), **WHO)).status == "suspended"
+
+    class Slow(MemoryJournal):
+        async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
+            begun = await super().begin(intent, after=after)
+            committed.set()
+            await asyncio.Event().wait()
+            return begun
+
+    committed, slow = asyncio.Event(), Slow()
+    vars(slow).update(vars(journal))
+    task = asyncio.create_task(Runner([bank.pay], journal=slow).run(call(), **WHO))
+    await committed.wait()
+    task.cancel()
+    await asyncio.wait({task})
+    await asyncio.sleep(0)
+    assert await journal.unfinished() == [] and bank.paid == []
+    assert (await Runner([bank.pay], journal=journal).run(call(), **WHO)).metadata == {}
+    assert bank.paid == [5]
+
+
+async def test_the_intent_holds_what_was_judged_and_is_there_before_the_handler_runs() -> None:
+
+    journal, seen = memory(), []
+
+    @tool(private=["pin"])
+    async def pay(euros: int, pin: str, to: str = "ada") -> str:
+        """Pay."""
+        seen.extend(journal._calls.values())
+        return "paid"
+
+    runner = Runner([pay.bind(pin="no hex 4711-secret")], journal=journal)
+    await runner.run(call(), **WHO)
+    [kept] = seen
+    assert (kept.state, kept.intent.tool_name, kept.intent.call_id) == ("running", "pay", "c1")
+    assert dict(kept.intent.arguments) == {"euros": 5, "to": "ada", "pin": "**********"}
+    assert "no hex 4711" not in repr(journal._calls) + repr([dict(event.data) for event in journal.events])
+
+
+async def test_the_outcome_is_kept_before_anybody_is_told() -> None:
+
+    bank, journal, told = Bank(), memory(), []
+
+    def watch(event: Any) -> None:
+        if event.kind == "tool:post":
             told.extend(kept.state for kept in journal._calls.values())
-            return result
 
-        await Runner([bank.pay], journal=journal, observers=[watch], around=[around]).run(call(), **WHO)
-        assert told == ["ended", "ended"]
+    async def around(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        result: ToolResult = await next(call, context)
+        told.extend(kept.state for kept in journal._calls.values())
+        return result
 
-    asyncio.run(main())
+    await Runner([bank.pay], journal=journal, observers=[watch], around=[around]).run(call(), **WHO)
+    assert told == ["ended", "ended"]
 
 
 @pytest.mark.parametrize("method", ["find", "begin"])
-def test_where_the_journal_breaks_before_the_run_nothing_is_run(method: str) -> None:
-    async def main() -> None:
-        bank = Bank()
+async def test_where_the_journal_breaks_before_the_run_nothing_is_run(method: str) -> None:
 
-        async def breaks(*given: Any, **options: Any) -> Any:
-            raise JournalError("the disk is full")
+    bank = Bank()
 
-        journal = memory()
-        setattr(journal, method, breaks)
-        result = await Runner([bank.pay], journal=journal).run(call(), **WHO)
-        assert (result.status, result.executed, bank.paid) == ("failed", False, [])
-        assert "the journal cannot be read or written" in str(result.error)
+    async def breaks(*given: Any, **options: Any) -> Any:
+        raise JournalError("the disk is full")
 
-    asyncio.run(main())
+    journal = memory()
+    setattr(journal, method, breaks)
+    result = await Runner([bank.pay], journal=journal).run(call(), **WHO)
+    assert (result.status, result.executed, bank.paid) == ("failed", False, [])
+    assert "the journal cannot be read or written" in str(result.error)
 
 
-def test_a_result_whose_outcome_cannot_be_written_says_so(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_result_whose_outcome_cannot_be_written_says_so(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         bank = Bank()
 
@@ -328,43 +304,37 @@ def test_a_result_whose_outcome_cannot_be_written_says_so(caplog: pytest.LogCapt
         assert (result.text, result.metadata) == ("paid 5", {"unrecorded": True})
         assert told[-1].data["result"].metadata == {"unrecorded": True}
 
-    asyncio.run(main())
+    await main()
     assert "the disk is full" in caplog.text
 
 
 # -- after a crash -----------------------------------------------------------------------------------------------------
 
 
-def test_a_call_that_was_cut_off_is_unknown_and_not_run_again() -> None:
-    async def main() -> None:
-        bank, journal = Bank(), memory()
-        runner = await cut_off(bank, journal)
-        result = await runner.run(call(), **WHO)
-        assert (result.status, result.executed, bank.paid) == ("unknown", None, [5])
-        assert "may have happened" in str(result.error)
+async def test_a_call_that_was_cut_off_is_unknown_and_not_run_again() -> None:
 
-    asyncio.run(main())
+    bank, journal = Bank(), memory()
+    runner = await cut_off(bank, journal)
+    result = await runner.run(call(), **WHO)
+    assert (result.status, result.executed, bank.paid) == ("unknown", None, [5])
+    assert "may have happened" in str(result.error)
 
 
 @pytest.mark.parametrize("trait", ["idempotent", "read_only"])
-def test_a_call_that_was_cut_off_is_run_again_where_twice_is_as_once_with_the_same_key(trait: str) -> None:
-    async def main() -> None:
-        bank, journal = Bank(**{trait: lambda arguments: True}), memory()
-        runner = await cut_off(bank, journal)
-        assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid 5", "paid 5"]
-        assert bank.paid == [5, 5] and len(set(bank.keys)) == 1
+async def test_a_call_that_was_cut_off_is_run_again_where_twice_is_as_once_with_the_same_key(trait: str) -> None:
 
-    asyncio.run(main())
+    bank, journal = Bank(**{trait: lambda arguments: True}), memory()
+    runner = await cut_off(bank, journal)
+    assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid 5", "paid 5"]
+    assert bank.paid == [5, 5] and len(set(bank.keys)) == 1
 
 
-def test_a_call_that_was_cut_off_is_not_run_again_where_the_tool_is_another_since() -> None:
-    async def main() -> None:
-        bank, journal = Bank(idempotent=True), memory()
-        await cut_off(bank, journal)
-        runner = Runner([bank.pay.replace(metadata={"version": "2"})], journal=journal)
-        assert (await runner.run(call(), **WHO)).status == "unknown" and bank.paid == [5]
+async def test_a_call_that_was_cut_off_is_not_run_again_where_the_tool_is_another_since() -> None:
 
-    asyncio.run(main())
+    bank, journal = Bank(idempotent=True), memory()
+    await cut_off(bank, journal)
+    runner = Runner([bank.pay.replace(metadata={"version": "2"})], journal=journal)
+    assert (await runner.run(call(), **WHO)).status == "unknown" and bank.paid == [5]
 
 
 def test_what_reconcile_says_of_a_call_that_was_cut_off_counts() -> None:
@@ -390,7 +360,7 @@ def test_what_reconcile_says_of_a_call_that_was_cut_off_counts() -> None:
 
 @pytest.mark.parametrize("says", [ToolResult("it was paid"), False, None])
 @pytest.mark.parametrize("end", ["is late", "does not know", "is late and goes on"])
-def test_reconcile_is_asked_for_an_outcome_that_nobody_knows(says: Any, end: str) -> None:
+async def test_reconcile_is_asked_for_an_outcome_that_nobody_knows(says: Any, end: str) -> None:
     paid, go_on = list[int](), threading.Event()
 
     def reconcile(call: ToolCall, context: ToolContext) -> Any:
@@ -418,7 +388,7 @@ def test_reconcile_is_asked_for_an_outcome_that_nobody_knows(says: Any, end: str
         return [await runner.run(call(), **WHO) for _ in range(2)]
 
     try:
-        results = asyncio.run(main())
+        results = await main()
     finally:
         go_on.set()
     unknown = "unknown" if end == "does not know" else "timeout"
@@ -439,20 +409,18 @@ def test_reconcile_is_asked_for_an_outcome_that_nobody_knows(says: Any, end: str
         (ToolResult(error="the bank knows of no such transfer", executed=False), "the bank knows of no such transfer"),
     ],
 )
-def test_a_call_that_did_not_happen_is_failed_after_recovery_and_may_be_sent_again(says: Any, error: str) -> None:
-    async def main() -> None:
-        bank, journal = Bank(reconcile=lambda call, context: says), memory()
-        runner = await cut_off(bank, journal)
-        [result] = await runner.recover()
-        assert (result.status, result.executed, result.error) == ("failed", False, error)
-        assert await journal.unfinished() == []
-        assert (await runner.run(call(), **WHO)).text == "paid 5"
+async def test_a_call_that_did_not_happen_is_failed_after_recovery_and_may_be_sent_again(says: Any, error: str) -> None:
 
-    asyncio.run(main())
+    bank, journal = Bank(reconcile=lambda call, context: says), memory()
+    runner = await cut_off(bank, journal)
+    [result] = await runner.recover()
+    assert (result.status, result.executed, result.error) == ("failed", False, error)
+    assert await journal.unfinished() == []
+    assert (await runner.run(call(), **WHO)).text == "paid 5"
 
 
 @pytest.mark.parametrize("recovers", [False, True])
-def test_a_cut_off_call_of_another_machine_is_not_run_again_as_it_may_still_happen(recovers: bool) -> None:
+async def test_a_cut_off_call_of_another_machine_is_not_run_again_as_it_may_still_happen(recovers: bool) -> None:
     class Elsewhere(Executor):
         def executor(self, tool: Tool) -> Executor:
             self.handler = tool.handling
@@ -461,70 +429,61 @@ def test_a_cut_off_call_of_another_machine_is_not_run_again_as_it_may_still_happ
         async def run(self, values: Any, call: StartedCall) -> object:
             return await self.handler.call(values, call.context)
 
-    async def main() -> None:
-        bank, journal = Bank(reconcile=lambda call, context: False, isolation=Elsewhere()), memory()
-        runner = await cut_off(bank, journal)
-        if recovers:
-            assert [result.status for result in await runner.recover()] == ["unknown"]
-        assert [(await runner.run(call(), **WHO)).status for _ in range(2)] == ["unknown"] * 2
-        assert bank.paid == [5]
-
-    asyncio.run(main())
+    bank, journal = Bank(reconcile=lambda call, context: False, isolation=Elsewhere()), memory()
+    runner = await cut_off(bank, journal)
+    if recovers:
+        assert [result.status for result in await runner.recover()] == ["unknown"]
+    assert [(await runner.run(call(), **WHO)).status for _ in range(2)] == ["unknown"] * 2
+    assert bank.paid == [5]
 
 
-def test_where_another_program_settles_a_call_first_what_it_kept_is_told() -> None:
-    async def main() -> None:
-        bank, journal = Bank(), memory()
+async def test_where_another_program_settles_a_call_first_what_it_kept_is_told() -> None:
 
-        async def reconcile(call: ToolCall, context: ToolContext) -> ToolResult:
-            [kept] = await journal.unfinished()
-            assert await journal.settle(kept, outcome_from_result(ToolResult("it was paid by card")))
-            return ToolResult("it was paid")
+    bank, journal = Bank(), memory()
 
-        bank.pay = bank.pay.replace(reconcile=reconcile)
-        runner = await cut_off(bank, journal)
-        assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["it was paid by card"] * 2
-        assert bank.paid == [5]
-
-    asyncio.run(main())
-
-
-def test_what_is_kept_of_a_call_and_cannot_be_read_stops_no_recovery_and_counts_as_unknown() -> None:
-    async def main() -> None:
-        bank, journal = Bank(), memory()
-        runner = await cut_off(bank, journal)
+    async def reconcile(call: ToolCall, context: ToolContext) -> ToolResult:
         [kept] = await journal.unfinished()
-        await journal.settle(
-            kept, {**outcome_from_result(ToolResult("?")), "status": "suspended"}
-        )  # with nothing to resume it by
-        assert [(one.status, one.executed) for one in (await runner.run(call(), **WHO), *await runner.recover())] == [
-            ("unknown", None),
-            ("unknown", None),
-        ]
-        assert bank.paid == [5] and await journal.unfinished() == []
+        assert await journal.settle(kept, outcome_from_result(ToolResult("it was paid by card")))
+        return ToolResult("it was paid")
 
-    asyncio.run(main())
+    bank.pay = bank.pay.replace(reconcile=reconcile)
+    runner = await cut_off(bank, journal)
+    assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["it was paid by card"] * 2
+    assert bank.paid == [5]
 
 
-def test_recover_settles_what_was_cut_off_once_and_says_what_may_run_again() -> None:
-    async def main() -> None:
-        bank, journal, seen = Bank(), memory(), []
-        runner = await cut_off(bank, journal, observers=[lambda event: seen.append((event.kind, event.call.id))])
-        [result] = await runner.recover()
-        assert (result.status, result.call_id, result.executed) == ("unknown", "c1", None)
-        assert result.record()["principal"] == "ann" and seen == [("tool:error", "c1")]
-        assert await runner.recover() == []
-        again = await runner.run(call(), **WHO)
-        assert (again.status, again.metadata) == ("unknown", {"replayed": True})
+async def test_what_is_kept_of_a_call_and_cannot_be_read_stops_no_recovery_and_counts_as_unknown() -> None:
 
-        bank, journal = Bank(idempotent=True), memory()
-        runner = await cut_off(bank, journal)
-        [left] = await runner.recover()
-        assert (left.status, left.metadata) == ("unknown", {"runs_again": True})
-        assert left.error is not None and "Do not repeat" not in left.error
-        assert (await runner.run(call(), **WHO)).text == "paid 5"
+    bank, journal = Bank(), memory()
+    runner = await cut_off(bank, journal)
+    [kept] = await journal.unfinished()
+    await journal.settle(
+        kept, {**outcome_from_result(ToolResult("?")), "status": "suspended"}
+    )  # with nothing to resume it by
+    assert [(one.status, one.executed) for one in (await runner.run(call(), **WHO), *await runner.recover())] == [
+        ("unknown", None),
+        ("unknown", None),
+    ]
+    assert bank.paid == [5] and await journal.unfinished() == []
 
-    asyncio.run(main())
+
+async def test_recover_settles_what_was_cut_off_once_and_says_what_may_run_again() -> None:
+
+    bank, journal, seen = Bank(), memory(), []
+    runner = await cut_off(bank, journal, observers=[lambda event: seen.append((event.kind, event.call.id))])
+    [result] = await runner.recover()
+    assert (result.status, result.call_id, result.executed) == ("unknown", "c1", None)
+    assert result.record()["principal"] == "ann" and seen == [("tool:error", "c1")]
+    assert await runner.recover() == []
+    again = await runner.run(call(), **WHO)
+    assert (again.status, again.metadata) == ("unknown", {"replayed": True})
+
+    bank, journal = Bank(idempotent=True), memory()
+    runner = await cut_off(bank, journal)
+    [left] = await runner.recover()
+    assert (left.status, left.metadata) == ("unknown", {"runs_again": True})
+    assert left.error is not None and "Do not repeat" not in left.error
+    assert (await runner.run(call(), **WHO)).text == "paid 5"
 
 
 def many(tool_name: str, count: int) -> list[Intent]:
@@ -591,94 +550,86 @@ def test_recover_settles_many_calls_in_few_commits(tmp_path: Path, monkeypatch: 
     assert commits <= 640 / 8
 
 
-def test_what_a_person_allows_with_other_arguments_is_known_by_what_came() -> None:
-    async def main() -> None:
-        bank = Bank()
-        runner = Runner(
-            [bank.pay],
-            guards=[lambda call, context: ask("how much?")],
-            approve=lambda call, decision, context: allow({"euros": 3}),
-            journal=memory(),
-        )
-        assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid 3", "paid 3"]
-        assert bank.paid == [3]
+async def test_what_a_person_allows_with_other_arguments_is_known_by_what_came() -> None:
 
-    asyncio.run(main())
+    bank = Bank()
+    runner = Runner(
+        [bank.pay],
+        guards=[lambda call, context: ask("how much?")],
+        approve=lambda call, decision, context: allow({"euros": 3}),
+        journal=memory(),
+    )
+    assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid 3", "paid 3"]
+    assert bank.paid == [3]
 
 
-def test_the_key_is_the_same_for_each_attempt_and_after_a_suspension_and_needs_no_journal() -> None:
-    async def main() -> None:
-        keys: list[str] = []
+async def test_the_key_is_the_same_for_each_attempt_and_after_a_suspension_and_needs_no_journal() -> None:
 
-        @tool
-        async def pay(euros: int, context: ToolContext) -> str:
-            """Pay."""
-            keys.append(context.idempotency_key)
-            return "paid"
+    keys: list[str] = []
 
-        async def twice(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-            await next(call, context)
-            result: ToolResult = await next(call, context)
-            return result
+    @tool
+    async def pay(euros: int, context: ToolContext) -> str:
+        """Pay."""
+        keys.append(context.idempotency_key)
+        return "paid"
 
-        suspends = Runner(
-            [pay],
-            guards=[lambda call, context: ask("?")],
-            approve=lambda call, decision, context: ask("later"),
-            inside=[twice],
-        )
-        for who in (WHO, {}):
-            record = (await suspends.run(call(), **who)).record()
-            keys.append(record["pending"]["idempotency_key"])
-            await suspends.resume(record, True)
-            assert len(keys) == 3 and len(set(keys)) == 1 and len(keys[0]) == 32
-            del keys[:]
+    async def twice(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        await next(call, context)
+        result: ToolResult = await next(call, context)
+        return result
 
-    asyncio.run(main())
+    suspends = Runner(
+        [pay],
+        guards=[lambda call, context: ask("?")],
+        approve=lambda call, decision, context: ask("later"),
+        inside=[twice],
+    )
+    for who in (WHO, {}):
+        record = (await suspends.run(call(), **who)).record()
+        keys.append(record["pending"]["idempotency_key"])
+        await suspends.resume(record, True)
+        assert len(keys) == 3 and len(set(keys)) == 1 and len(keys[0]) == 32
+        del keys[:]
 
 
-def test_a_retry_around_runs_the_call_again_and_its_last_outcome_is_kept() -> None:
-    async def main() -> None:
-        journal, ran = memory(), []
+async def test_a_retry_around_runs_the_call_again_and_its_last_outcome_is_kept() -> None:
 
-        @tool
-        async def pay(euros: int) -> str:
-            """Pay."""
-            ran.append(euros)
-            if len(ran) == 1:
-                raise ValueError("down")
-            return "paid"
+    journal, ran = memory(), []
 
-        async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-            await next(call, context)
-            result: ToolResult = await next(call, context)
-            return result
+    @tool
+    async def pay(euros: int) -> str:
+        """Pay."""
+        ran.append(euros)
+        if len(ran) == 1:
+            raise ValueError("down")
+        return "paid"
 
-        runner = Runner([pay], journal=journal, around=[again])
-        assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid", "paid"] and ran == [5, 5]
+    async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        await next(call, context)
+        result: ToolResult = await next(call, context)
+        return result
 
-    asyncio.run(main())
+    runner = Runner([pay], journal=journal, around=[again])
+    assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid", "paid"] and ran == [5, 5]
 
 
 @pytest.mark.parametrize("status", ["ok", "limited", "failed", "suspended", None])
-def test_no_middleware_inside_can_say_that_a_call_was_not_run_which_then_runs_again(status: Any) -> None:
-    async def main() -> None:
-        bank = Bank()
+async def test_no_middleware_inside_can_say_that_a_call_was_not_run_which_then_runs_again(status: Any) -> None:
 
-        async def says_otherwise(call: ToolCall, context: ToolContext, next: Any) -> Any:
-            await next(call, context)
-            return status and ToolResult(None, None if status == "ok" else "no", status=status, executed=False)
+    bank = Bank()
 
-        runner = Runner([bank.pay], journal=memory(), inside=[says_otherwise])
-        first, again = await runner.run(call(), **WHO), await runner.run(call(), **WHO)
-        assert bank.paid == [5] and again.metadata == {"replayed": True}
-        assert first.executed is again.executed is True and first.status == again.status
+    async def says_otherwise(call: ToolCall, context: ToolContext, next: Any) -> Any:
+        await next(call, context)
+        return status and ToolResult(None, None if status == "ok" else "no", status=status, executed=False)
 
-    asyncio.run(main())
+    runner = Runner([bank.pay], journal=memory(), inside=[says_otherwise])
+    first, again = await runner.run(call(), **WHO), await runner.run(call(), **WHO)
+    assert bank.paid == [5] and again.metadata == {"replayed": True}
+    assert first.executed is again.executed is True and first.status == again.status
 
 
 @pytest.mark.parametrize("journal", [None, memory()], ids=["no journal", "journal"])
-def test_no_handler_can_say_that_a_call_was_replayed_or_resumed_elsewhere(journal: MemoryJournal | None) -> None:
+async def test_no_handler_can_say_that_a_call_was_replayed_or_resumed_elsewhere(journal: MemoryJournal | None) -> None:
     said = {**dict.fromkeys(KERNEL_METADATA, True), "of": "mine"}
 
     @tool
@@ -686,5 +637,5 @@ def test_no_handler_can_say_that_a_call_was_replayed_or_resumed_elsewhere(journa
         """Pay."""
         return ToolResult("paid", metadata=said)
 
-    result = asyncio.run(Runner([pay], journal=journal).run(call(), **WHO))
+    result = await Runner([pay], journal=journal).run(call(), **WHO)
     assert result.metadata == {"of": "mine"} and said["replayed"] is True

@@ -57,21 +57,19 @@ def test_a_call_has_all_that_was_decided_who_answered_and_what_it_came_to(path: 
     assert one.began_at <= one.intent.at <= (one.ended_at or 0)
 
 
-def test_it_is_read_while_a_program_writes_and_nothing_of_its_files_changes(path: Path) -> None:
-    async def main() -> None:
-        journal = Journal.open(path)
-        await one_of_each(desk(journal))
-        await journal.flush()
-        before = {file: (path.parent / file).read_bytes() for file in listed(path.parent) if not file.endswith("-shm")}
-        assert found(path) == OF_EACH
-        after = {file: (path.parent / file).read_bytes() for file in listed(path.parent) if not file.endswith("-shm")}
-        assert after == before and len(before["calls.db-wal"]) > 0
-        await desk(journal).run(call("c5", "look"), ADA)
-        await journal.flush()
-        assert found(path) == [*OF_EACH, ("c5", "ok")]
-        journal.close()
+async def test_it_is_read_while_a_program_writes_and_nothing_of_its_files_changes(path: Path) -> None:
 
-    asyncio.run(main())
+    journal = Journal.open(path)
+    await one_of_each(desk(journal))
+    await journal.flush()
+    before = {file: (path.parent / file).read_bytes() for file in listed(path.parent) if not file.endswith("-shm")}
+    assert found(path) == OF_EACH
+    after = {file: (path.parent / file).read_bytes() for file in listed(path.parent) if not file.endswith("-shm")}
+    assert after == before and len(before["calls.db-wal"]) > 0
+    await desk(journal).run(call("c5", "look"), ADA)
+    await journal.flush()
+    assert found(path) == [*OF_EACH, ("c5", "ok")]
+    journal.close()
 
 
 def test_of_a_journal_that_nobody_has_open_reading_makes_no_files(path: Path) -> None:
@@ -355,30 +353,28 @@ def test_a_text_that_is_no_unicode_is_found_as_it_was(path: Path) -> None:
     assert json.loads(json.dumps(the_call(path, "c\ud800").record()))["principal"] == "a\udc80"
 
 
-def test_following_tells_what_is_new_and_nothing_twice(path: Path) -> None:
-    async def main() -> None:
-        journal = Journal.open(path)
-        runner = desk(journal)
-        await one_of_each(runner)
-        await journal.flush()
-        following = Reader(path).follow(Filter(principal="ada"), newest=2)
+async def test_following_tells_what_is_new_and_nothing_twice(path: Path) -> None:
 
-        def news() -> list[tuple[str, str]]:
-            return [(one.call_id, one.status) for one in following.news()]
+    journal = Journal.open(path)
+    runner = desk(journal)
+    await one_of_each(runner)
+    await journal.flush()
+    following = Reader(path).follow(Filter(principal="ada"), newest=2)
 
-        assert news() == OF_EACH[2:4]
-        assert news() == []
-        await runner.run(call("c6"), ADA)
-        await runner.run(call("c7", "look"), ToolContext(principal="bob", session="s2"))
-        record = (await runner.run(call("c8", order="later"), ADA)).record()
-        await journal.flush()
-        assert news() == [("c6", "ok"), ("c8", "suspended")]
-        await runner.resume(record, True)
-        await journal.flush()
-        assert news() == [("c8", "ok")]
-        journal.close()
+    def news() -> list[tuple[str, str]]:
+        return [(one.call_id, one.status) for one in following.news()]
 
-    asyncio.run(main())
+    assert news() == OF_EACH[2:4]
+    assert news() == []
+    await runner.run(call("c6"), ADA)
+    await runner.run(call("c7", "look"), ToolContext(principal="bob", session="s2"))
+    record = (await runner.run(call("c8", order="later"), ADA)).record()
+    await journal.flush()
+    assert news() == [("c6", "ok"), ("c8", "suspended")]
+    await runner.resume(record, True)
+    await journal.flush()
+    assert news() == [("c8", "ok")]
+    journal.close()
 
 
 def many(path: Path, count: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from ferrule import Runner, tool
 from ferrule.journal import memory
 
@@ -14,11 +12,11 @@ async def pay(euros: int) -> str:
     return "paid"
 
 
-def test_a_copy_with_another_journal_tells_that_one_alone() -> None:
+async def test_a_copy_with_another_journal_tells_that_one_alone() -> None:
     first, second, seen = memory(), memory(), []
     runner = Runner([pay], journal=first, observers=[lambda event: seen.append(event.kind)])
     for copy, journal in ((runner, first), (runner.replace(journal=second), second)):
         assert copy.journal is journal
-    asyncio.run(runner.replace(journal=second).run("pay", {"euros": 5}, session="s"))
+    await runner.replace(journal=second).run("pay", {"euros": 5}, session="s")
     assert list(first.events) == [] and [event.kind for event in second.events] == seen
     assert runner.replace(observers=[]).journal is first

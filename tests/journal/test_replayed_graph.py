@@ -77,7 +77,9 @@ class Desk:
 
 
 @pytest.mark.parametrize(("journal", "paid"), [(None, ["5", "5", "5", "7"]), (memory, ["5", "7"])], ids=["none", "one"])
-def test_a_graph_that_is_run_again_from_its_start_pays_once(journal: Any, paid: list[str], tmp_path: Path) -> None:
+async def test_a_graph_that_is_run_again_from_its_start_pays_once(
+    journal: Any, paid: list[str], tmp_path: Path
+) -> None:
     waits = [Interrupted(), Interrupted()]
 
     def interrupt() -> None:
@@ -93,7 +95,7 @@ def test_a_graph_that_is_run_again_from_its_start_pays_once(journal: Any, paid: 
         assert desk.paid() == paid
         return state
 
-    assert asyncio.run(main())["said"] == ["paid 5", "noted", "paid 7"]
+    assert (await main())["said"] == ["paid 5", "noted", "paid 7"]
 
 
 def main(folder: Path, killed: bool) -> None:

@@ -63,43 +63,37 @@ async def suspended(desk: Desk, journal: MemoryJournal, **who: Any) -> dict[str,
 
 
 @pytest.mark.parametrize("who", [{}, {"session": "s1"}], ids=["no session", "session"])
-def test_who_resumes_a_record_again_gets_what_came_of_it_and_nothing_is_run(who: Any) -> None:
-    async def main() -> None:
-        desk, journal = Desk(), Dying()
-        record = await suspended(desk, journal, **who)
-        first = await desk.runner(journal).resume(record, True)
-        again = await desk.runner(journal).resume(record, True)
-        assert first.metadata == {} and again.metadata == {"replayed": True, "resumed_already": True}
-        assert (again.text, again.executed, desk.paid) == ("paid 5", True, [5])
-        desk.says = deny("no longer")
-        assert "paid" not in (await desk.runner(journal).resume(record, True)).text
+async def test_who_resumes_a_record_again_gets_what_came_of_it_and_nothing_is_run(who: Any) -> None:
 
-    asyncio.run(main())
+    desk, journal = Desk(), Dying()
+    record = await suspended(desk, journal, **who)
+    first = await desk.runner(journal).resume(record, True)
+    again = await desk.runner(journal).resume(record, True)
+    assert first.metadata == {} and again.metadata == {"replayed": True, "resumed_already": True}
+    assert (again.text, again.executed, desk.paid) == ("paid 5", True, [5])
+    desk.says = deny("no longer")
+    assert "paid" not in (await desk.runner(journal).resume(record, True)).text
 
 
 @pytest.mark.parametrize("who", [{}, {"session": "s1"}], ids=["no session", "session"])
-def test_a_resumed_call_that_was_cut_off_is_unknown_when_its_record_is_resumed_again(who: Any) -> None:
-    async def main() -> None:
-        desk, journal = Desk(), Dying()
-        record = await suspended(desk, journal, **who)
-        await journal.while_dying(desk.runner(journal).resume(record, True))
-        again = await desk.runner(journal).resume(record, True)
-        assert (again.status, again.executed, desk.paid) == ("unknown", None, [5])
+async def test_a_resumed_call_that_was_cut_off_is_unknown_when_its_record_is_resumed_again(who: Any) -> None:
 
-    asyncio.run(main())
+    desk, journal = Desk(), Dying()
+    record = await suspended(desk, journal, **who)
+    await journal.while_dying(desk.runner(journal).resume(record, True))
+    again = await desk.runner(journal).resume(record, True)
+    assert (again.status, again.executed, desk.paid) == ("unknown", None, [5])
 
 
-def test_a_resumed_call_that_was_cut_off_runs_again_where_twice_is_as_once_and_the_answer_allows_it() -> None:
-    async def main() -> None:
-        desk, journal = Desk(idempotent=True), Dying()
-        record = await suspended(desk, journal)
-        await journal.while_dying(desk.runner(journal).resume(record, True))
-        refused = await desk.runner(journal).resume(record, False)
-        assert (refused.status, refused.executed, desk.paid) == ("denied", None, [5])
-        again = await desk.runner(journal).resume(record, True)
-        assert (again.text, again.metadata, desk.paid) == ("paid 5", {}, [5, 5])
+async def test_a_resumed_call_that_was_cut_off_runs_again_where_twice_is_as_once_and_the_answer_allows_it() -> None:
 
-    asyncio.run(main())
+    desk, journal = Desk(idempotent=True), Dying()
+    record = await suspended(desk, journal)
+    await journal.while_dying(desk.runner(journal).resume(record, True))
+    refused = await desk.runner(journal).resume(record, False)
+    assert (refused.status, refused.executed, desk.paid) == ("denied", None, [5])
+    again = await desk.runner(journal).resume(record, True)
+    assert (again.text, again.metadata, desk.paid) == ("paid 5", {}, [5, 5])
 
 
 def test_what_reconcile_says_counts_for_a_record_that_is_resumed_again() -> None:
@@ -117,66 +111,60 @@ def test_what_reconcile_says_counts_for_a_record_that_is_resumed_again() -> None
     assert asyncio.run(main(False)) == ("paid 5", [5, 5])
 
 
-def test_what_was_denied_or_put_off_again_has_no_outcome_to_tell() -> None:
-    async def main() -> None:
-        desk, journal = Desk(), Dying()
-        for answer in (False, ask("later")):
-            record = await suspended(desk, journal)
-            await desk.runner(journal).resume(record, answer)
-            again = await desk.runner(journal).resume(record, True)
-            assert (again.status, again.executed, desk.paid) == ("invalid", False, [])
+async def test_what_was_denied_or_put_off_again_has_no_outcome_to_tell() -> None:
 
-    asyncio.run(main())
+    desk, journal = Desk(), Dying()
+    for answer in (False, ask("later")):
+        record = await suspended(desk, journal)
+        await desk.runner(journal).resume(record, answer)
+        again = await desk.runner(journal).resume(record, True)
+        assert (again.status, again.executed, desk.paid) == ("invalid", False, [])
 
 
-def test_who_resumes_while_the_first_runs_waits_for_its_outcome() -> None:
-    async def main() -> None:
-        begun, go_on, journal = asyncio.Event(), asyncio.Event(), Dying()
-        desk = Desk()
+async def test_who_resumes_while_the_first_runs_waits_for_its_outcome() -> None:
 
-        @tool
-        async def pay(euros: int) -> str:
-            """Pay."""
-            desk.paid.append(euros)
-            begun.set()
-            await go_on.wait()
-            return "paid"
+    begun, go_on, journal = asyncio.Event(), asyncio.Event(), Dying()
+    desk = Desk()
 
-        desk.tool = pay
-        record, runner = await suspended(desk, journal), desk.runner(journal)
-        first = asyncio.create_task(runner.resume(record, True))
-        await begun.wait()
-        second = asyncio.create_task(runner.resume(record, True))
-        for _ in range(200):
-            await asyncio.sleep(0)
-        assert runner.waiting == 1
-        go_on.set()
-        assert [(await one).text for one in (first, second)] == ["paid", "paid"] and desk.paid == [5]
+    @tool
+    async def pay(euros: int) -> str:
+        """Pay."""
+        desk.paid.append(euros)
+        begun.set()
+        await go_on.wait()
+        return "paid"
 
-    asyncio.run(main())
+    desk.tool = pay
+    record, runner = await suspended(desk, journal), desk.runner(journal)
+    first = asyncio.create_task(runner.resume(record, True))
+    await begun.wait()
+    second = asyncio.create_task(runner.resume(record, True))
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert runner.waiting == 1
+    go_on.set()
+    assert [(await one).text for one in (first, second)] == ["paid", "paid"] and desk.paid == [5]
 
 
-def test_a_run_goes_on_after_a_crash_and_not_beside_another_process() -> None:
-    async def main() -> None:
-        desk, journal = Desk(), Dying()
-        steps: list[Any] = [[("pay", {"euros": 5})], "done"]
-        first = await run(models.Scripted(steps), models.Scripted([]).user("Pay."), desk.runner(journal), session="s1")
-        assert first.suspended is not None
-        [call_id] = first.suspended["waiting"]
-        with pytest.raises(RuntimeError, match="killed"):
-            await journal.while_dying(resume(first.suspended, {call_id: True}, _Fails(), desk.runner(journal)))
-        again = await resume(first.suspended, {call_id: True}, models.Scripted(["ask the bank"]), desk.runner(journal))
-        assert (again.status, again.results[0].status, desk.paid) == ("done", "unknown", [5])
+async def test_a_run_goes_on_after_a_crash_and_not_beside_another_process() -> None:
 
-        desk, journal = Desk(), Dying()
-        first = await run(models.Scripted(steps), models.Scripted([]).user("Pay."), desk.runner(journal), session="s1")
-        assert first.suspended is not None
-        [call_id] = first.suspended["waiting"]
+    desk, journal = Desk(), Dying()
+    steps: list[Any] = [[("pay", {"euros": 5})], "done"]
+    first = await run(models.Scripted(steps), models.Scripted([]).user("Pay."), desk.runner(journal), session="s1")
+    assert first.suspended is not None
+    [call_id] = first.suspended["waiting"]
+    with pytest.raises(RuntimeError, match="killed"):
+        await journal.while_dying(resume(first.suspended, {call_id: True}, _Fails(), desk.runner(journal)))
+    again = await resume(first.suspended, {call_id: True}, models.Scripted(["ask the bank"]), desk.runner(journal))
+    assert (again.status, again.results[0].status, desk.paid) == ("done", "unknown", [5])
+
+    desk, journal = Desk(), Dying()
+    first = await run(models.Scripted(steps), models.Scripted([]).user("Pay."), desk.runner(journal), session="s1")
+    assert first.suspended is not None
+    [call_id] = first.suspended["waiting"]
+    await resume(first.suspended, {call_id: True}, models.Scripted(["done"]), desk.runner(journal))
+    with pytest.raises(NotResumed, match=r"resumed already.*It came to: paid 5"):
         await resume(first.suspended, {call_id: True}, models.Scripted(["done"]), desk.runner(journal))
-        with pytest.raises(NotResumed, match=r"resumed already.*It came to: paid 5"):
-            await resume(first.suspended, {call_id: True}, models.Scripted(["done"]), desk.runner(journal))
-
-    asyncio.run(main())
 
 
 class _Fails:

@@ -188,7 +188,9 @@ def test_many_calls_are_deleted_in_parts_and_others_are_written_between(path: Pa
     assert [event.kind for event in Reader(path).events()] == ["journal:pruned"]
 
 
-def test_a_run_that_was_put_aside_goes_with_its_age_and_not_while_its_question_can_be_answered(path: Path) -> None:
+async def test_a_run_that_was_put_aside_goes_with_its_age_and_not_while_its_question_can_be_answered(
+    path: Path,
+) -> None:
     @tool
     async def pay(to: str) -> str:
         """Pay somebody."""
@@ -197,20 +199,17 @@ def test_a_run_that_was_put_aside_goes_with_its_age_and_not_while_its_question_c
     def fails(messages: object) -> str:
         raise ModelError("too much to do")
 
-    async def main() -> None:
-        journal = Journal.open(path)
-        runner = Runner([pay], journal=journal)
-        guards, later = [lambda call, context: ask("pay?")], lambda call, decision, context: decision
-        asks = Runner([pay], journal=journal, guards=guards, approve=later)
-        turn = [("pay", {"to": "ada"})]
-        with pytest.raises(ModelError):
-            await loop.run(Scripted([turn, fails]), [], runner, key="put aside")
-        await loop.run(Scripted([turn]), [], asks, key="waits")
-        journal.prune(0)
-        for key, asked in (("put aside", 1), ("waits", 0)):
-            model = Scripted([turn])
-            again = await loop.run(model, [], asks, key=key)
-            assert (again.status, len(model.requests)) == ("suspended", asked)
-        journal.close()
-
-    asyncio.run(main())
+    journal = Journal.open(path)
+    runner = Runner([pay], journal=journal)
+    guards, later = [lambda call, context: ask("pay?")], lambda call, decision, context: decision
+    asks = Runner([pay], journal=journal, guards=guards, approve=later)
+    turn = [("pay", {"to": "ada"})]
+    with pytest.raises(ModelError):
+        await loop.run(Scripted([turn, fails]), [], runner, key="put aside")
+    await loop.run(Scripted([turn]), [], asks, key="waits")
+    journal.prune(0)
+    for key, asked in (("put aside", 1), ("waits", 0)):
+        model = Scripted([turn])
+        again = await loop.run(model, [], asks, key=key)
+        assert (again.status, len(model.requests)) == ("suspended", asked)
+    journal.close()

@@ -50,47 +50,43 @@ async def statuses(runner: Runner, *calls: int) -> list[str]:
     return [(await runner.run(call(euros), **WHO)).status for euros in calls]
 
 
-def test_a_call_from_the_journal_costs_a_budget_nothing_and_takes_no_turn_of_a_rate() -> None:
-    async def main() -> None:
-        for costs in (budget(calls=2), budget(cost=2, reserve={"cost": 1})):
-            runner = Runner([pay], journal=memory(), around=[costs])
-            assert await statuses(runner, 1, 1, 1, 2, 3) == ["ok", "ok", "ok", "ok", "limited"]
-            assert [*costs.used("s1").values()] == [2.0]
-        counted = rate(2, 60)
-        runner = Runner([pay], journal=memory(), around=[counted])
-        assert await statuses(runner, 1, 1, 1, 2, 1, 3) == ["ok", "ok", "ok", "ok", "limited", "limited"]
+async def test_a_call_from_the_journal_costs_a_budget_nothing_and_takes_no_turn_of_a_rate() -> None:
 
-    asyncio.run(main())
+    for costs in (budget(calls=2), budget(cost=2, reserve={"cost": 1})):
+        runner = Runner([pay], journal=memory(), around=[costs])
+        assert await statuses(runner, 1, 1, 1, 2, 3) == ["ok", "ok", "ok", "ok", "limited"]
+        assert [*costs.used("s1").values()] == [2.0]
+    counted = rate(2, 60)
+    runner = Runner([pay], journal=memory(), around=[counted])
+    assert await statuses(runner, 1, 1, 1, 2, 1, 3) == ["ok", "ok", "ok", "ok", "limited", "limited"]
 
 
-def test_what_a_handler_says_of_itself_spares_it_no_budget() -> None:
+async def test_what_a_handler_says_of_itself_spares_it_no_budget() -> None:
     @tool
     async def pay(euros: int) -> ToolResult:
         """Pay."""
         return ToolResult("paid", metadata={"replayed": True})
 
     costs = budget(calls=1)
-    assert asyncio.run(statuses(Runner([pay], journal=memory(), around=[costs]), 1, 2)) == ["ok", "limited"]
+    assert (await statuses(Runner([pay], journal=memory(), around=[costs]), 1, 2)) == ["ok", "limited"]
 
 
-def test_a_failure_from_the_journal_opens_no_breaker() -> None:
+async def test_a_failure_from_the_journal_opens_no_breaker() -> None:
     runner = Runner([pay], journal=memory(), around=[breaker(2, 60)])
-    assert asyncio.run(statuses(runner, 500, 500, 500, 1)) == ["failed", "failed", "failed", "ok"]
+    assert (await statuses(runner, 500, 500, 500, 1)) == ["failed", "failed", "failed", "ok"]
 
 
-def test_what_was_cut_off_costs_a_budget_nothing() -> None:
-    async def main() -> None:
-        journal, costs = Killed(), budget(calls=2)
-        runner = Runner([pay], journal=journal, around=[costs])
-        assert await statuses(runner, 1) == ["ok"]
-        journal.cut_off()
-        assert await statuses(runner, 1, 1) == ["unknown", "unknown"] and costs.used("s1") == {"calls": 1.0}
+async def test_what_was_cut_off_costs_a_budget_nothing() -> None:
 
-    asyncio.run(main())
+    journal, costs = Killed(), budget(calls=2)
+    runner = Runner([pay], journal=journal, around=[costs])
+    assert await statuses(runner, 1) == ["ok"]
+    journal.cut_off()
+    assert await statuses(runner, 1, 1) == ["unknown", "unknown"] and costs.used("s1") == {"calls": 1.0}
 
 
 @pytest.mark.parametrize("marks", [{}, {"idempotent": True}, {"read_only": True}], ids=str)
-def test_retry_tries_nothing_again_that_is_not_known(marks: dict[str, bool]) -> None:
+async def test_retry_tries_nothing_again_that_is_not_known(marks: dict[str, bool]) -> None:
     tried: list[str] = []
 
     async def far_away(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
@@ -98,11 +94,11 @@ def test_retry_tries_nothing_again_that_is_not_known(marks: dict[str, bool]) -> 
         return await nobody_knows(call, context, next)
 
     marked = pay.replace(**marks)
-    assert asyncio.run(statuses(Runner([marked], inside=[retry(3, wait=0), far_away]), 1)) == ["unknown"]
+    assert (await statuses(Runner([marked], inside=[retry(3, wait=0), far_away]), 1)) == ["unknown"]
     assert tried == ["c1"]
 
 
-def test_retry_sees_nothing_of_a_call_that_was_tried_before() -> None:
+async def test_retry_sees_nothing_of_a_call_that_was_tried_before() -> None:
     ran = []
 
     @tool(idempotent=True)
@@ -115,14 +111,14 @@ def test_retry_sees_nothing_of_a_call_that_was_tried_before() -> None:
         runner = Runner([pay], inside=[retry(3, wait=0)], journal=memory())
         return [await runner.run(call(1), **WHO) for _ in range(2)]
 
-    first, second = asyncio.run(main())
+    first, second = await main()
     assert ran == [1, 1, 1] and len(second.metadata["attempts"]) == 3
     assert dict(second.metadata) == {**first.metadata, "replayed": True}
 
 
-def test_a_recorder_counts_what_ran_and_says_what_was_replayed() -> None:
+async def test_a_recorder_counts_what_ran_and_says_what_was_replayed() -> None:
     recorder = Recorder()
-    asyncio.run(statuses(Runner([pay], journal=memory(), observers=[recorder]), 1, 1))
+    await statuses(Runner([pay], journal=memory(), observers=[recorder]), 1, 1)
     recorder.assert_called(pay, euros=1, times=1)
     with pytest.raises(AssertionError, match="ok, replayed"):
         recorder.assert_called(pay, euros=1, times=2)

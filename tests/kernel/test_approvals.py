@@ -131,7 +131,7 @@ def test_with_nobody_to_ask_an_ask_is_denied() -> None:
     assert "really?" in str(result.error)
 
 
-def test_an_approver_gets_the_judged_call_the_question_and_the_context() -> None:
+async def test_an_approver_gets_the_judged_call_the_question_and_the_context() -> None:
     seen: list[Any] = []
 
     def person(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
@@ -140,12 +140,12 @@ def test_an_approver_gets_the_judged_call_the_question_and_the_context() -> None
 
     write, ran = writing()
     runner = Runner([write], guards=[asks, lambda call, context: {**call.arguments, "n": 2}], approve=person)
-    go(runner.run("write", {"n": 1}, ToolContext(session="s")))
+    await runner.run("write", {"n": 1}, ToolContext(session="s"))
     assert seen == [("write", {"n": 2, "text": "t"}, "really?", "s")]
     assert ran == [(2, "t")]
 
 
-def test_a_blocking_approver_does_not_block_the_loop() -> None:
+async def test_a_blocking_approver_does_not_block_the_loop() -> None:
     write, ran = writing()
     answered = threading.Event()
 
@@ -156,7 +156,7 @@ def test_a_blocking_approver_does_not_block_the_loop() -> None:
         answered.set()  # which a blocked loop would never reach
         return await waiting
 
-    assert go(main()).success and ran
+    assert (await main()).success and ran
 
 
 # -- edits -----------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_a_person_supplies_a_value_and_the_rest_stays() -> None:
 # -- nothing is held -------------------------------------------------------------------------------------------------
 
 
-def test_no_slot_and_no_key_is_held_while_somebody_is_asked() -> None:
+async def test_no_slot_and_no_key_is_held_while_somebody_is_asked() -> None:
     write, ran = writing(concurrency=1, resources=lambda arguments: ["the file"])
     asked, answer = asyncio.Event(), asyncio.Event()
 
@@ -242,11 +242,11 @@ def test_no_slot_and_no_key_is_held_while_somebody_is_asked() -> None:
         answer.set()
         assert (await first).success
 
-    go(main())
+    await main()
     assert [n for n, _ in ran] == [2, 1]
 
 
-def test_a_suspended_call_frees_its_barrier() -> None:
+async def test_a_suspended_call_frees_its_barrier() -> None:
     write, ran = writing()
 
     async def main() -> None:
@@ -255,7 +255,7 @@ def test_a_suspended_call_frees_its_barrier() -> None:
         assert [result.status for result in results] == ["suspended", "ok"]
         assert probe.slots_taken(runner) == 0
 
-    go(main())
+    await main()
     assert [n for n, _ in ran] == [2]
 
 
@@ -360,7 +360,7 @@ def test_guards_judge_a_resumed_call_once_more() -> None:
     assert (result.status, ran) == ("denied", [])
 
 
-def test_a_resumed_call_has_its_context_and_this_process_deps() -> None:
+async def test_a_resumed_call_has_its_context_and_this_process_deps() -> None:
     seen: list[Any] = []
 
     @tool
@@ -375,7 +375,7 @@ def test_a_resumed_call_has_its_context_and_this_process_deps() -> None:
         second = Runner([write], guards=[asks], resume_key=KEY)
         await second.resume(json.loads(record), True, ToolContext(deps="new", secrets={"key": "new"}))
 
-    go(main())
+    await main()
     assert seen == [("s", "p", {"m": 1}, "new", {"key": "new"})]
 
 
@@ -422,14 +422,14 @@ def test_a_resumed_call_whose_tool_is_gone_has_one_event_the_terminal_one() -> N
         5,
     ],
 )
-def test_a_record_of_no_suspended_call_is_a_programmers_mistake(record: Any) -> None:
+async def test_a_record_of_no_suspended_call_is_a_programmers_mistake(record: Any) -> None:
     write, ran = writing()
 
     async def main() -> None:
         with pytest.raises(DefinitionError, match="resume"):
             await Runner([write]).resume(record, True)
 
-    go(main())
+    await main()
     assert ran == []
 
 
@@ -446,7 +446,7 @@ def test_the_record_of_an_ended_call_cannot_be_resumed() -> None:
 
 
 @pytest.mark.parametrize(("concurrency", "most"), [(3, 3), (None, 32)])
-def test_questions_to_a_plain_function_are_bounded_and_given_up_with_their_batch(
+async def test_questions_to_a_plain_function_are_bounded_and_given_up_with_their_batch(
     concurrency: int | None, most: int
 ) -> None:
     answered, full = threading.Event(), threading.Event()
@@ -464,23 +464,20 @@ def test_questions_to_a_plain_function_are_bounded_and_given_up_with_their_batch
     async def act() -> None:
         runs.append(1)
 
-    async def main() -> None:
-        runner = Runner([act], guards=[lambda call, context: ask("?")], approve=person, concurrency=concurrency)
-        before = threading.active_count()
-        batch = runner.batch([ToolCall(f"c{n}", "act") for n in range(200)])
-        waiting = asyncio.ensure_future(batch)
-        while not full.is_set():
-            await asyncio.sleep(0)
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert len(asked) == most and threading.active_count() <= before + most
-        batch.cancel(now=True)
-        results = await waiting
-        assert [result.status for result in results] == ["cancelled"] * 200 and not runs
-        answered.set()
-        assert (await runner.run("act")).success and len(asked) == most + 1
-
-    go(main())
+    runner = Runner([act], guards=[lambda call, context: ask("?")], approve=person, concurrency=concurrency)
+    before = threading.active_count()
+    batch = runner.batch([ToolCall(f"c{n}", "act") for n in range(200)])
+    waiting = asyncio.ensure_future(batch)
+    while not full.is_set():
+        await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(asked) == most and threading.active_count() <= before + most
+    batch.cancel(now=True)
+    results = await waiting
+    assert [result.status for result in results] == ["cancelled"] * 200 and not runs
+    answered.set()
+    assert (await runner.run("act")).success and len(asked) == most + 1
 
 
 # -- what an approver knows beforehand -----------------------------------------------------------------------------
@@ -518,9 +515,9 @@ def test_decide_gives_what_the_approver_knows_beforehand_and_asks_nobody(known: 
 
 
 @pytest.mark.parametrize("unknown", [None, True, "yes", ValueError("broken")])
-def test_decide_asks_where_the_approver_knows_nothing_beforehand_or_breaks(unknown: object) -> None:
+async def test_decide_asks_where_the_approver_knows_nothing_beforehand_or_breaks(unknown: object) -> None:
     runner = Runner([writing()[0]], guards=[asks], approve=Knows(unknown))
-    assert go(runner.decide(ToolCall("1", "write", {"n": 1}))) == ask("really?")
+    assert (await runner.decide(ToolCall("1", "write", {"n": 1}))) == ask("really?")
 
 
 def test_what_an_approver_knows_beforehand_lifts_no_deny_and_says_the_arguments_that_a_guard_changed() -> None:
@@ -535,12 +532,12 @@ def test_what_an_approver_knows_beforehand_lifts_no_deny_and_says_the_arguments_
     assert go(runner.decide(ToolCall("1", "write", {"n": 1}))) == allow({"n": 2, "text": "t"}, by="ada")
 
 
-def test_the_rule_by_which_an_approver_allows_is_told() -> None:
+async def test_the_rule_by_which_an_approver_allows_is_told() -> None:
     def by_a_rule(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
         return Decision("allow", by="ada", rule="grant 1")
 
     watch = Watch()
-    go(Runner([writing()[0]], guards=[asks], approve=by_a_rule, observers=[watch]).run("write", {"n": 1}))
+    await Runner([writing()[0]], guards=[asks], approve=by_a_rule, observers=[watch]).run("write", {"n": 1})
     first, last = (event.data for event in watch.events if event.kind == "tool:decided")
     assert first["decision"].rule == "asks"
     assert (last["decision"].kind, last["decision"].rule, last["by"]) == ("allow", "grant 1", "ada")

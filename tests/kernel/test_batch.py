@@ -65,7 +65,7 @@ class Order:
         return at(f"+{one}") < at(f"-{other}") and at(f"+{other}") < at(f"-{one}")
 
 
-def test_every_call_has_its_result_in_call_order() -> None:
+async def test_every_call_has_its_result_in_call_order() -> None:
     @tool(read_only=True)
     async def late(n: int) -> int:
         for _ in range(10 - n):
@@ -90,7 +90,7 @@ def test_every_call_has_its_result_in_call_order() -> None:
         ToolCall("g", "late", {"n": 3}, problem="cut off"),
         ToolCall("", "late", {"n": 4}),
     ]
-    results = go(Runner([late, breaks, refused], observers=[watch]).run_all(sent))
+    results = await Runner([late, breaks, refused], observers=[watch]).run_all(sent)
     assert [result.status for result in results] == [
         "ok", "ok", "not_found", "failed", "invalid", "denied", "invalid", "ok",
     ]  # fmt: skip
@@ -99,20 +99,18 @@ def test_every_call_has_its_result_in_call_order() -> None:
         assert len(watch.ends(result.call_id)) == 1
 
 
-def test_an_empty_batch_has_no_results() -> None:
-    assert go(Runner([]).run_all([])) == []
+async def test_an_empty_batch_has_no_results() -> None:
+    assert (await Runner([]).run_all([])) == []
 
 
-def test_calls_that_may_run_in_parallel_do() -> None:
-    async def main() -> None:
-        meeting = Meeting(5, read_only=True)
-        results = await Runner([meeting.tool]).run_all(calls(*["meet"] * 5))
-        assert [result.output for result in results] == [True] * 5
+async def test_calls_that_may_run_in_parallel_do() -> None:
 
-    go(main())
+    meeting = Meeting(5, read_only=True)
+    results = await Runner([meeting.tool]).run_all(calls(*["meet"] * 5))
+    assert [result.output for result in results] == [True] * 5
 
 
-def test_an_unmarked_call_runs_alone_and_in_its_place() -> None:
+async def test_an_unmarked_call_runs_alone_and_in_its_place() -> None:
     reading, writing = Order(read_only=True), Order()
     writing.log = reading.log
     runner = Runner([reading.tool.replace(name="read"), writing.tool.replace(name="write")])
@@ -120,7 +118,7 @@ def test_an_unmarked_call_runs_alone_and_in_its_place() -> None:
         ToolCall(name, "write" if name in "wx" else "read", {"name": name})
         for name in ("a", "b", "w", "c", "d", "x", "e")
     ]
-    go(runner.run_all(sent))
+    await runner.run_all(sent)
     log = reading.log
     assert reading.overlap("a", "b") and reading.overlap("c", "d")
     for alone in "wx":
@@ -129,28 +127,28 @@ def test_an_unmarked_call_runs_alone_and_in_its_place() -> None:
     assert max(map(log.index, ("-c", "-d"))) < log.index("+x") < log.index("+e")
 
 
-def test_parallel_may_depend_on_the_arguments() -> None:
+async def test_parallel_may_depend_on_the_arguments() -> None:
     order = Order(parallel=lambda arguments: arguments["key"] == "")
     sent = [ToolCall(name, "work", {"name": name, "key": key}) for name, key in (("a", ""), ("b", ""), ("c", "x"))]
-    go(Runner([order.tool]).run_all(sent))
+    await Runner([order.tool]).run_all(sent)
     assert order.overlap("a", "b") and not order.overlap("b", "c") and not order.overlap("a", "c")
 
 
 @pytest.mark.parametrize("concurrency", [32, None])
-def test_resources_narrow_a_barrier_to_the_calls_that_share_a_key(concurrency: int | None) -> None:
+async def test_resources_narrow_a_barrier_to_the_calls_that_share_a_key(concurrency: int | None) -> None:
     order = Order(resources=lambda arguments: [arguments["key"]])
     sent = [
         ToolCall(name, "work", {"name": name, "key": key})
         for name, key in (("a", "x"), ("b", "y"), ("c", "x"), ("d", "y"))
     ]
-    go(Runner([order.tool], concurrency=concurrency).run_all(sent))
+    await Runner([order.tool], concurrency=concurrency).run_all(sent)
     assert order.overlap("a", "b") and order.overlap("c", "d")
     assert not order.overlap("a", "c") and not order.overlap("b", "d")
     assert order.log.index("-a") < order.log.index("+c")
 
 
 @pytest.mark.parametrize("concurrency", [32, None])
-def test_keys_hold_between_runs_of_one_runner_too(concurrency: int | None) -> None:
+async def test_keys_hold_between_runs_of_one_runner_too(concurrency: int | None) -> None:
     order = Order(resources=lambda arguments: arguments["key"].split())
 
     async def main() -> None:
@@ -159,24 +157,24 @@ def test_keys_hold_between_runs_of_one_runner_too(concurrency: int | None) -> No
             *(runner.run("work", {"name": n, "key": key}) for n, key in (("a", "x"), ("b", "x y"), ("c", "z")))
         )
 
-    go(main())
+    await main()
     assert not order.overlap("a", "b") and order.overlap("a", "c")
 
 
-def test_parallel_calls_share_their_keys() -> None:
+async def test_parallel_calls_share_their_keys() -> None:
     order = Order(resources=lambda arguments: ["x"], parallel=lambda arguments: arguments["key"] == "read")
     sent = [
         ToolCall(name, "work", {"name": name, "key": key})
         for name, key in (("a", "read"), ("b", "read"), ("w", "write"), ("c", "read"), ("d", "read"))
     ]
-    go(Runner([order.tool]).run_all(sent))
+    await Runner([order.tool]).run_all(sent)
     assert order.overlap("a", "b") and order.overlap("c", "d")
     assert not any(order.overlap("w", other) for other in "abcd")
     assert order.log.index("-b") < order.log.index("+w") < order.log.index("+c")
 
 
 @pytest.mark.parametrize("error", [ValueError(), SystemExit(1), asyncio.CancelledError()])
-def test_resources_that_break_fail_their_call_alone(error: BaseException) -> None:
+async def test_resources_that_break_fail_their_call_alone(error: BaseException) -> None:
     def broken(arguments: Any) -> list[str]:
         if arguments["name"] == "a":
             raise error
@@ -185,7 +183,7 @@ def test_resources_that_break_fail_their_call_alone(error: BaseException) -> Non
     order = Order(resources=broken)
     watch = Watch()
     sent = [ToolCall(name, "work", {"name": name}) for name in "ab"]
-    results = go(Runner([order.tool], observers=[watch]).run_all(sent))
+    results = await Runner([order.tool], observers=[watch]).run_all(sent)
     assert [result.status for result in results] == ["failed", "ok"]
     assert results[0].executed is False and len(watch.ends("a")) == 1
 
@@ -194,7 +192,7 @@ def test_resources_that_break_fail_their_call_alone(error: BaseException) -> Non
     "error", [SystemExit(1), asyncio.CancelledError(), BaseException(), ExceptionGroup("g", [OSError()])]
 )
 @pytest.mark.parametrize("parallel", [True, False])
-def test_what_one_raises_does_not_take_down_the_others(error: BaseException, parallel: bool) -> None:
+async def test_what_one_raises_does_not_take_down_the_others(error: BaseException, parallel: bool) -> None:
     @tool(parallel=parallel)
     async def work(n: int) -> int:
         await asyncio.sleep(0)
@@ -202,7 +200,7 @@ def test_what_one_raises_does_not_take_down_the_others(error: BaseException, par
             raise error
         return n
 
-    results = go(Runner([work]).run_all([ToolCall(str(n), "work", {"n": n}) for n in range(3)]))
+    results = await Runner([work]).run_all([ToolCall(str(n), "work", {"n": n}) for n in range(3)])
     assert [result.status for result in results] == ["ok", "failed", "ok"]
 
 
@@ -240,14 +238,14 @@ def test_a_call_that_came_twice_runs_once_and_both_get_its_result(given: Any, re
         ({"n": 1}, {"n": True}),
     ],
 )
-def test_another_call_under_a_used_id_is_invalid_and_never_run(first: Any, second: Any) -> None:
+async def test_another_call_under_a_used_id_is_invalid_and_never_run(first: Any, second: Any) -> None:
     ran: list[Any] = []
 
     @tool
     async def work(n: Any = None) -> None:
         ran.append(n)
 
-    results = go(Runner([work]).run_all([ToolCall("a", "work", first), ToolCall("a", "work", second)]))
+    results = await Runner([work]).run_all([ToolCall("a", "work", first), ToolCall("a", "work", second)])
     assert [result.status for result in results] == ["ok", "invalid"]
     assert results[1].executed is False and len(ran) == 1
 
@@ -291,23 +289,21 @@ ENDED = ["ok", "cancelled", "cancelled", "cancelled", "cancelled", "cancelled"]
 
 
 @pytest.mark.parametrize("timeout", [None, BOUND])
-def test_a_batch_that_is_cancelled_has_all_its_results(timeout: float | None) -> None:
-    async def main() -> None:
-        tools, reached, ended = half_way()
-        watch = Watch()
-        batch = Runner(tools, observers=[watch], timeout=timeout).batch(SENT)
-        going = asyncio.ensure_future(_awaited(batch))
-        await reached.wait()
-        assert [result.status for result in batch.results][:3] == ["ok", "unknown", "cancelled"]
-        batch.cancel(now=True)
-        results = await going
-        assert [result.status for result in results] == ENDED
-        assert [result.status for result in batch.results] == ENDED
-        assert [result.executed for result in results[:3]] == [True, None, False]
-        assert ended == [1]
-        assert {id: len(watch.ends(id)) for id in "ac"} == {"a": 1, "c": 1}
+async def test_a_batch_that_is_cancelled_has_all_its_results(timeout: float | None) -> None:
 
-    go(main())
+    tools, reached, ended = half_way()
+    watch = Watch()
+    batch = Runner(tools, observers=[watch], timeout=timeout).batch(SENT)
+    going = asyncio.ensure_future(_awaited(batch))
+    await reached.wait()
+    assert [result.status for result in batch.results][:3] == ["ok", "unknown", "cancelled"]
+    batch.cancel(now=True)
+    results = await going
+    assert [result.status for result in results] == ENDED
+    assert [result.status for result in batch.results] == ENDED
+    assert [result.executed for result in results[:3]] == [True, None, False]
+    assert ended == [1]
+    assert {id: len(watch.ends(id)) for id in "ac"} == {"a": 1, "c": 1}
 
 
 async def _awaited(batch: Any) -> list[ToolResult]:
@@ -316,116 +312,102 @@ async def _awaited(batch: Any) -> list[ToolResult]:
 
 
 @pytest.mark.parametrize("timeout", [None, BOUND])
-def test_a_cancellation_from_outside_cancels_and_still_every_call_has_its_result(timeout: float | None) -> None:
-    async def main() -> None:
-        tools, reached, _ = half_way()
-        watch = Watch()
-        batch = Runner(tools, observers=[watch], timeout=timeout).batch(SENT[:3])
-        going = asyncio.ensure_future(_awaited(batch))
-        await reached.wait()
-        going.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await going
-        assert [result.status for result in batch.results] == ENDED[:3]
-        assert [len(watch.ends(id)) for id in "abc"] == [1, 1, 1]
-        assert [watch.kinds(id).count("tool:pre") for id in "abc"] == [1, 1, 1]
+async def test_a_cancellation_from_outside_cancels_and_still_every_call_has_its_result(timeout: float | None) -> None:
 
-    go(main())
+    tools, reached, _ = half_way()
+    watch = Watch()
+    batch = Runner(tools, observers=[watch], timeout=timeout).batch(SENT[:3])
+    going = asyncio.ensure_future(_awaited(batch))
+    await reached.wait()
+    going.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await going
+    assert [result.status for result in batch.results] == ENDED[:3]
+    assert [len(watch.ends(id)) for id in "abc"] == [1, 1, 1]
+    assert [watch.kinds(id).count("tool:pre") for id in "abc"] == [1, 1, 1]
 
 
-def test_a_batch_that_never_began_is_cancelled_without_running_anything() -> None:
-    async def main() -> None:
-        tools, _, ended = half_way()
-        batch = Runner(tools).batch(SENT)
-        assert {result.status for result in batch.results} == {"cancelled"}
-        batch.cancel()
-        assert {result.status for result in await batch} == {"cancelled"}
-        assert ended == []
+async def test_a_batch_that_never_began_is_cancelled_without_running_anything() -> None:
 
-    go(main())
+    tools, _, ended = half_way()
+    batch = Runner(tools).batch(SENT)
+    assert {result.status for result in batch.results} == {"cancelled"}
+    batch.cancel()
+    assert {result.status for result in await batch} == {"cancelled"}
+    assert ended == []
 
 
-def test_a_batch_may_be_awaited_twice_and_runs_once() -> None:
-    async def main() -> None:
-        tools, _, ended = half_way()
-        batch = Runner(tools).batch(SENT[:1])
-        first, second = await asyncio.gather(_awaited(batch), _awaited(batch))
-        assert [r.output for r in first] == [r.output for r in second] == [1] == [r.output for r in await batch]
-        assert ended == [1]
+async def test_a_batch_may_be_awaited_twice_and_runs_once() -> None:
 
-    go(main())
+    tools, _, ended = half_way()
+    batch = Runner(tools).batch(SENT[:1])
+    first, second = await asyncio.gather(_awaited(batch), _awaited(batch))
+    assert [r.output for r in first] == [r.output for r in second] == [1] == [r.output for r in await batch]
+    assert ended == [1]
 
 
-def test_a_handler_may_cancel_its_own_batch() -> None:
-    async def main() -> None:
-        batches: list[Any] = []
-        seen: list[str] = []
+async def test_a_handler_may_cancel_its_own_batch() -> None:
 
-        @tool
-        async def stop() -> None:
-            seen.append(batches[0].results[0].status)
-            batches[0].cancel(now=True)
-            await asyncio.Event().wait()
+    batches: list[Any] = []
+    seen: list[str] = []
 
-        watch = Watch()
-        batches.append(Runner([stop], observers=[watch]).batch(calls("stop", "stop")))
-        results = await batches[0]
-        assert [result.status for result in results] == ["cancelled", "cancelled"]
-        assert [result.executed for result in results] == [None, False]
-        assert seen == ["unknown"]
-        assert [len(watch.ends(call)) for call in ("c0", "c1")] == [1, 1]
+    @tool
+    async def stop() -> None:
+        seen.append(batches[0].results[0].status)
+        batches[0].cancel(now=True)
+        await asyncio.Event().wait()
 
-    go(main())
+    watch = Watch()
+    batches.append(Runner([stop], observers=[watch]).batch(calls("stop", "stop")))
+    results = await batches[0]
+    assert [result.status for result in results] == ["cancelled", "cancelled"]
+    assert [result.executed for result in results] == [None, False]
+    assert seen == ["unknown"]
+    assert [len(watch.ends(call)) for call in ("c0", "c1")] == [1, 1]
 
 
-def test_a_cancellation_while_the_journal_writes_makes_no_second_end() -> None:
+async def test_a_cancellation_while_the_journal_writes_makes_no_second_end() -> None:
     @tool
     async def work() -> int:
         return 1
 
-    async def main() -> None:
-        reached, watch = asyncio.Event(), Watch()
+    reached, watch = asyncio.Event(), Watch()
 
-        async def slow() -> None:
-            reached.set()
-            await forever()
+    async def slow() -> None:
+        reached.set()
+        await forever()
 
-        journal = WatchedJournal(ends=slow)
-        batch = Runner([work], observers=[watch], journal=journal).batch(calls("work"))
-        going = asyncio.ensure_future(_awaited(batch))
-        await reached.wait()
-        batch.cancel(now=True)
-        results = await going
-        assert watch.kinds() == ["tool:pre", "tool:post"]
-        assert [result.status for result in results] == ["ok"]
-
-    go(main())
+    journal = WatchedJournal(ends=slow)
+    batch = Runner([work], observers=[watch], journal=journal).batch(calls("work"))
+    going = asyncio.ensure_future(_awaited(batch))
+    await reached.wait()
+    batch.cancel(now=True)
+    results = await going
+    assert watch.kinds() == ["tool:pre", "tool:post"]
+    assert [result.status for result in results] == ["ok"]
 
 
-def test_an_outcome_that_cannot_be_written_is_told_though_its_caller_was_cut_off(
+async def test_an_outcome_that_cannot_be_written_is_told_though_its_caller_was_cut_off(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     @tool
     async def work() -> int:
         return 1
 
-    async def main() -> None:
-        reached, goes_on = asyncio.Event(), asyncio.Event()
+    reached, goes_on = asyncio.Event(), asyncio.Event()
 
-        async def breaks_late() -> None:
-            reached.set()
-            await goes_on.wait()
-            raise OSError("disk full")
+    async def breaks_late() -> None:
+        reached.set()
+        await goes_on.wait()
+        raise OSError("disk full")
 
-        async with Runner([work], journal=WatchedJournal(ends=breaks_late)) as runner:
-            going = asyncio.ensure_future(runner.run("work"))
-            await reached.wait()
-            going.cancel()
-            await asyncio.wait({going})
-            goes_on.set()
-        assert "outcome of a cancelled call could not be written" in caplog.text and "disk full" in caplog.text
-
-    go(main())
+    async with Runner([work], journal=WatchedJournal(ends=breaks_late)) as runner:
+        going = asyncio.ensure_future(runner.run("work"))
+        await reached.wait()
+        going.cancel()
+        await asyncio.wait({going})
+        goes_on.set()
+    assert "outcome of a cancelled call could not be written" in caplog.text and "disk full" in caplog.text
 
 
 # -- laws ------------------------------------------------------------------------------------------------------------
@@ -525,7 +507,7 @@ def test_a_batch_cancelled_at_any_moment_is_complete_and_leaves_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("timeout", [None, 30.0])
-def test_a_batch_leaves_nothing_for_the_garbage_collector(timeout: float | None) -> None:
+async def test_a_batch_leaves_nothing_for_the_garbage_collector(timeout: float | None) -> None:
     @tool(read_only=True)
     async def nap() -> str:
         """Wait for the loop once."""
@@ -543,12 +525,12 @@ def test_a_batch_leaves_nothing_for_the_garbage_collector(timeout: float | None)
         finally:
             gc.enable()
 
-    assert asyncio.run(story()) < 100
+    assert (await story()) < 100
 
 
 @pytest.mark.parametrize("timeout", [None, 30.0])
 @pytest.mark.parametrize("where", ["approve", "around", "inside", "journal"])
-def test_what_makes_nothing_of_a_cancellation_before_the_handler_does_not_let_it_run(
+async def test_what_makes_nothing_of_a_cancellation_before_the_handler_does_not_let_it_run(
     where: str, timeout: float | None
 ) -> None:
     here, ran = asyncio.Event(), []
@@ -587,5 +569,5 @@ def test_what_makes_nothing_of_a_cancellation_before_the_handler_does_not_let_it
         (result,) = await going
         return result
 
-    result = go(main())
+    result = await main()
     assert (result.status, result.executed, ran) == ("cancelled", False, [])

@@ -19,15 +19,15 @@ def writes_the_second(call: ToolCall, context: ToolContext) -> Any:
     return allow({**call.arguments, "write": True}) if call.arguments["number"] == 2 else None
 
 
-def test_a_guard_that_makes_a_parallel_call_one_to_run_alone_stops_it() -> None:
+async def test_a_guard_that_makes_a_parallel_call_one_to_run_alone_stops_it() -> None:
     runner = Runner([page], guards=[writes_the_second])
-    results = go(runner.run_all([ToolCall(f"c{n}", "page", {"number": n}) for n in (1, 2, 3)]))
+    results = await runner.run_all([ToolCall(f"c{n}", "page", {"number": n}) for n in (1, 2, 3)])
     assert [result.status for result in results] == ["ok", "limited", "ok"]
     assert results[1].executed is False and "Send it alone" in str(results[1].error)
 
 
-def test_alone_the_same_call_runs() -> None:
-    assert go(Runner([page], guards=[writes_the_second]).run("page", {"number": 2})).success
+async def test_alone_the_same_call_runs() -> None:
+    assert (await Runner([page], guards=[writes_the_second]).run("page", {"number": 2})).success
 
 
 def test_a_call_that_was_to_run_alone_may_be_changed_as_it_likes() -> None:
@@ -38,10 +38,10 @@ def test_a_call_that_was_to_run_alone_may_be_changed_as_it_likes() -> None:
     assert [result.status for result in go(Runner([page], guards=[reads]).run_all(calls))] == ["ok", "ok"]
 
 
-def test_a_call_that_leaves_out_what_says_that_it_is_parallel_goes_by_the_default() -> None:
+async def test_a_call_that_leaves_out_what_says_that_it_is_parallel_goes_by_the_default() -> None:
     @tool(parallel=lambda given: given["dry"])
     async def act(dry: bool = True) -> str:
         return "done"
 
-    results = go(Runner([act]).run_all([ToolCall("c1", "act", "{}"), ToolCall("c2", "act", "{}")]))
+    results = await Runner([act]).run_all([ToolCall("c1", "act", "{}"), ToolCall("c2", "act", "{}")])
     assert [result.output for result in results] == ["done", "done"]

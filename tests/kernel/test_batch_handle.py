@@ -48,20 +48,18 @@ def test_a_batch_that_nobody_awaits_runs() -> None:
     assert [result.output for result in go(main())] == ["a"]
 
 
-def test_a_batch_whose_handle_is_dropped_comes_to_its_end() -> None:
-    async def main() -> None:
-        gates, watch = Gates("a"), Watch()
-        runner = Runner([gates.tool], observers=[watch])
-        runner.batch(gates.calls("a"))
-        while not gates.begun:
-            await asyncio.sleep(0)
-        gc.collect()
-        gates.gates["a"].set()
-        while not watch.ends():
-            await asyncio.sleep(0)
-        assert watch.kinds() == ["tool:pre", "tool:post"]
+async def test_a_batch_whose_handle_is_dropped_comes_to_its_end() -> None:
 
-    go(main())
+    gates, watch = Gates("a"), Watch()
+    runner = Runner([gates.tool], observers=[watch])
+    runner.batch(gates.calls("a"))
+    while not gates.begun:
+        await asyncio.sleep(0)
+    gc.collect()
+    gates.gates["a"].set()
+    while not watch.ends():
+        await asyncio.sleep(0)
+    assert watch.kinds() == ["tool:pre", "tool:post"]
 
 
 def test_without_a_loop_a_batch_says_what_is_missing_and_runs_nothing() -> None:
@@ -73,7 +71,7 @@ def test_without_a_loop_a_batch_says_what_is_missing_and_runs_nothing() -> None:
         Runner([act]).batch([ToolCall("1", "act")])
 
 
-def test_results_come_in_the_order_in_which_the_calls_end() -> None:
+async def test_results_come_in_the_order_in_which_the_calls_end() -> None:
     async def main() -> list[str]:
         gates = Gates("a", "b", "c")
         batch = Runner([gates.tool]).batch(gates.calls("a", "b", "c"))
@@ -85,10 +83,10 @@ def test_results_come_in_the_order_in_which_the_calls_end() -> None:
         assert [result.output for result in await batch] == ["a", "b", "c"]
         return came
 
-    assert go(main()) == ["b", "c", "a"]
+    assert (await main()) == ["b", "c", "a"]
 
 
-def test_every_call_has_its_result_also_one_that_came_twice_is_unknown_or_never_began() -> None:
+async def test_every_call_has_its_result_also_one_that_came_twice_is_unknown_or_never_began() -> None:
     @tool
     async def act(n: int) -> int:
         return n
@@ -106,11 +104,11 @@ def test_every_call_has_its_result_also_one_that_came_twice_is_unknown_or_never_
         first = sorted([result.status async for result in batch])
         return first, sorted([result.status async for result in batch])
 
-    first, again = go(main())
+    first, again = await main()
     assert first == again == ["invalid", "invalid", "not_found", "ok", "ok"]
 
 
-def test_who_iterates_over_a_batch_that_is_cancelled_gets_a_result_for_each_call() -> None:
+async def test_who_iterates_over_a_batch_that_is_cancelled_gets_a_result_for_each_call() -> None:
     async def main() -> list[str]:
         gates = Gates("a", "b")
         batch = Runner([gates.tool], concurrency=1).batch(gates.calls("a", "b"))
@@ -119,7 +117,7 @@ def test_who_iterates_over_a_batch_that_is_cancelled_gets_a_result_for_each_call
         batch.cancel(now=True)
         return [result.status async for result in batch]
 
-    assert go(main()) == ["cancelled", "cancelled"]
+    assert (await main()) == ["cancelled", "cancelled"]
 
 
 def test_leaving_the_iteration_early_leaves_the_calls_to_run() -> None:
@@ -166,18 +164,16 @@ def test_who_is_cancelled_while_iterating_over_it_cancels_the_calls_and_waits_fo
     assert [result.status for result in go(main())] == ["ok", "cancelled"]
 
 
-def test_several_may_await_it_and_have_the_same_results() -> None:
-    async def main() -> None:
-        gates = Gates("a")
-        batch = Runner([gates.tool]).batch(gates.calls("a"))
-        gates.gates["a"].set()
-        one, other = await asyncio.gather(batch, batch)
-        assert one == other == batch.results
+async def test_several_may_await_it_and_have_the_same_results() -> None:
 
-    go(main())
+    gates = Gates("a")
+    batch = Runner([gates.tool]).batch(gates.calls("a"))
+    gates.gates["a"].set()
+    one, other = await asyncio.gather(batch, batch)
+    assert one == other == batch.results
 
 
-def test_a_programmers_mistake_is_raised_to_who_iterates() -> None:
+async def test_a_programmers_mistake_is_raised_to_who_iterates() -> None:
     @tool
     async def act() -> str:
         return "done"
@@ -188,15 +184,15 @@ def test_a_programmers_mistake_is_raised_to_who_iterates() -> None:
     async def main() -> list[str]:
         return [result.status async for result in Runner([act], around=[twice]).batch([ToolCall("1", "act")])]
 
-    assert go(main()) == ["failed"]
+    assert (await main()) == ["failed"]
 
 
 @pytest.mark.parametrize("wrong", [ToolCall("1", "act"), "act", {"act": {}}, [("act", {})], ["act"], None, 7])
-def test_a_batch_is_of_a_list_of_calls(wrong: Any) -> None:
+async def test_a_batch_is_of_a_list_of_calls(wrong: Any) -> None:
     with pytest.raises(DefinitionError, match="a batch takes a list of calls"):
         Runner([]).batch(wrong)
     with pytest.raises(DefinitionError, match="a batch takes a list of calls"):
-        go(Runner([]).run_all(wrong))
+        await Runner([]).run_all(wrong)
 
 
 def test_a_batch_between_two_calls_keeps_its_runner_on_its_loop() -> None:

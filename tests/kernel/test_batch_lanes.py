@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from watched import Watch, go
+from watched import Watch
 
 from ferrule import Event, Runner, Tool, ToolCall, ToolContext, tool
 
@@ -41,56 +41,54 @@ def use(name: str, **arguments: Any) -> ToolCall:
     return ToolCall(name, "use", {"name": name, **arguments})
 
 
-def test_a_writer_does_not_even_arrive_before_the_readers_before_it_have_ended() -> None:
+async def test_a_writer_does_not_even_arrive_before_the_readers_before_it_have_ended() -> None:
     files = Files()
     sent = [use("a"), use("b"), use("w", write=True), use("c")]
-    go(Runner([files.tool], observers=[files.tell]).run_all(sent))
+    await Runner([files.tool], observers=[files.tell]).run_all(sent)
     at = files.log.index
     assert max(at("-a"), at("-b")) < at("?w")
     assert at("-w") < at("?c")
 
 
-def test_a_guard_that_gives_a_writer_another_key_does_not_let_it_in_among_the_readers() -> None:
+async def test_a_guard_that_gives_a_writer_another_key_does_not_let_it_in_among_the_readers() -> None:
     files = Files()
 
     def elsewhere(call: ToolCall, context: ToolContext) -> dict[str, Any] | None:
         return {**call.arguments, "file": call.arguments["name"]} if call.arguments["file"] == "f" else None
 
     sent = [use("a"), use("w", write=True), use("b")]
-    go(Runner([files.tool], guards=[elsewhere]).run_all(sent))
+    await Runner([files.tool], guards=[elsewhere]).run_all(sent)
     assert files.log == ["+a", "-a", "+w", "-w", "+b", "-b"]
 
 
-def test_readers_of_one_key_hold_up_no_writer_of_another() -> None:
+async def test_readers_of_one_key_hold_up_no_writer_of_another() -> None:
     files = Files()
-    go(Runner([files.tool]).run_all([use("a"), use("w", file="g", write=True)]))
+    await Runner([files.tool]).run_all([use("a"), use("w", file="g", write=True)])
     assert files.log[:2] == ["+a", "+w"]
 
 
-def test_a_writer_that_still_waits_for_readers_is_cancelled_as_not_started() -> None:
-    async def main() -> None:
-        reading, ran = asyncio.Event(), []
+async def test_a_writer_that_still_waits_for_readers_is_cancelled_as_not_started() -> None:
 
-        @tool(resources=lambda arguments: ["f"], parallel=lambda arguments: not arguments["write"])
-        async def touch(write: bool) -> None:
-            ran.append(write)
-            reading.set()
-            await asyncio.Event().wait()
+    reading, ran = asyncio.Event(), []
 
-        watch = Watch()
-        batch = Runner([touch], observers=[watch]).batch(
-            [ToolCall("r", "touch", {"write": False}), ToolCall("w", "touch", {"write": True})]
-        )
-        going = asyncio.ensure_future(_awaited(batch))
-        await reading.wait()
-        assert watch.kinds("w") == []
-        assert [result.status for result in batch.results] == ["unknown", "cancelled"]
-        batch.cancel(now=True)
-        await going
-        assert [result.executed for result in batch.results] == [None, False]
-        assert ran == [False] and watch.kinds("w") == ["tool:pre", "tool:error"]
+    @tool(resources=lambda arguments: ["f"], parallel=lambda arguments: not arguments["write"])
+    async def touch(write: bool) -> None:
+        ran.append(write)
+        reading.set()
+        await asyncio.Event().wait()
 
-    go(main())
+    watch = Watch()
+    batch = Runner([touch], observers=[watch]).batch(
+        [ToolCall("r", "touch", {"write": False}), ToolCall("w", "touch", {"write": True})]
+    )
+    going = asyncio.ensure_future(_awaited(batch))
+    await reading.wait()
+    assert watch.kinds("w") == []
+    assert [result.status for result in batch.results] == ["unknown", "cancelled"]
+    batch.cancel(now=True)
+    await going
+    assert [result.executed for result in batch.results] == [None, False]
+    assert ran == [False] and watch.kinds("w") == ["tool:pre", "tool:error"]
 
 
 async def _awaited(batch: Any) -> None:
@@ -136,15 +134,13 @@ def by_its_trait(cancel: Callable[[], None]) -> Tool:
 
 
 @pytest.mark.parametrize("stops", [by_its_handler, by_its_keys, by_its_trait])
-def test_a_call_that_cancels_its_own_batch_as_it_begins_is_cancelled_itself(stops: Callable[..., Tool]) -> None:
-    async def main() -> None:
-        batches: list[Any] = []
-        watch = Watch()
-        runner = Runner([stops(lambda: batches[0].cancel(now=True))], observers=[watch])
-        batches.append(runner.batch([ToolCall(name, "stop") for name in "abc"]))
-        results = await batches[0]
-        assert [result.status for result in results] == ["cancelled"] * 3
-        assert [result.executed for result in results[1:]] == [False, False] or stops is by_its_handler
-        assert [len(watch.ends(name)) for name in "abc"] == [1, 1, 1]
+async def test_a_call_that_cancels_its_own_batch_as_it_begins_is_cancelled_itself(stops: Callable[..., Tool]) -> None:
 
-    go(main())
+    batches: list[Any] = []
+    watch = Watch()
+    runner = Runner([stops(lambda: batches[0].cancel(now=True))], observers=[watch])
+    batches.append(runner.batch([ToolCall(name, "stop") for name in "abc"]))
+    results = await batches[0]
+    assert [result.status for result in results] == ["cancelled"] * 3
+    assert [result.executed for result in results[1:]] == [False, False] or stops is by_its_handler
+    assert [len(watch.ends(name)) for name in "abc"] == [1, 1, 1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import dataclasses
 import enum
@@ -330,7 +329,7 @@ def test_bytes_that_cannot_be_told_are_refused_when_the_tool_is_defined(annotati
 # -- the ways of arguments ---------------------------------------------------------------------------------------------
 
 
-def test_bytes_that_anybody_gives_arrive() -> None:
+async def test_bytes_that_anybody_gives_arrive() -> None:
     got: list[Any] = []
     one = taking(bytes, got)
     data = b"abcd"
@@ -348,17 +347,13 @@ def test_bytes_that_anybody_gives_arrive() -> None:
         runner = Runner([one], guards=[lambda *_: ask("sure?")], approve=lambda *_: ask("later"))
         await runner.resume((await runner.run("take", {"value": data})).record(), True)
 
-    asyncio.run(main())
+    await main()
     assert got == [data] * 6
 
 
-def test_bytes_reach_a_worker_and_are_refused_where_they_would_leave_one() -> None:
-    async def main() -> None:
-        runner = Runner(
-            [tool(length_of, isolation="process"), tool(gives_bytes, isolation="process"), taking(bytes, [])]
-        )
-        assert (await runner.run("length_of", {"data": b"abcd"})).output == [4, 3]
-        result = await runner.run("gives_bytes", {})
-        assert result.status == "failed" and "such as base64" in (result.error or "")
+async def test_bytes_reach_a_worker_and_are_refused_where_they_would_leave_one() -> None:
 
-    asyncio.run(main())
+    runner = Runner([tool(length_of, isolation="process"), tool(gives_bytes, isolation="process"), taking(bytes, [])])
+    assert (await runner.run("length_of", {"data": b"abcd"})).output == [4, 3]
+    result = await runner.run("gives_bytes", {})
+    assert result.status == "failed" and "such as base64" in (result.error or "")

@@ -10,7 +10,7 @@ from typing import Any
 
 import isolated_tools as tools
 import pytest
-from watched import Watch, go
+from watched import Watch
 
 import probe
 from ferrule import Runner, Sizes, Tool, ToolCall, ToolContext, Waits, ask, deny, tool
@@ -28,24 +28,22 @@ async def doubles(n: int) -> dict[str, int]:
     return {"twice": n * 2, "pid": os.getpid()}
 
 
-def test_it_runs_in_the_program_as_a_child_of_the_call() -> None:
-    async def main() -> None:
-        watch = Watch()
-        runner = Runner([isolated(tools.asks_for), doubles], observers=[watch])
-        result = await runner.run(ToolCall("c1", "asks_for", {"name": "doubles", "count": 20}))
-        assert result.output == [["ok", {"twice": n * 2, "pid": os.getpid()}, True] for n in range(20)]
-        children = [event.call for event in watch.events if event.kind == "tool:post" and event.call.id != "c1"]
-        assert [(call.name, call.parent) for call in children] == [("doubles", "c1")] * 20
+async def test_it_runs_in_the_program_as_a_child_of_the_call() -> None:
 
-    go(main())
+    watch = Watch()
+    runner = Runner([isolated(tools.asks_for), doubles], observers=[watch])
+    result = await runner.run(ToolCall("c1", "asks_for", {"name": "doubles", "count": 20}))
+    assert result.output == [["ok", {"twice": n * 2, "pid": os.getpid()}, True] for n in range(20)]
+    children = [event.call for event in watch.events if event.kind == "tool:post" and event.call.id != "c1"]
+    assert [(call.name, call.parent) for call in children] == [("doubles", "c1")] * 20
 
 
-def test_plain_functions_and_loops_of_their_own_can_do_so_too() -> None:
-    result = go(Runner([isolated(tools.asks_plainly), doubles]).run("asks_plainly", {"name": "doubles"}))
+async def test_plain_functions_and_loops_of_their_own_can_do_so_too() -> None:
+    result = await Runner([isolated(tools.asks_plainly), doubles]).run("asks_plainly", {"name": "doubles"})
     assert [one["twice"] for one in result.output] == [2, 4, 6]
 
 
-def test_guards_and_approvers_of_the_program_judge_it() -> None:
+async def test_guards_and_approvers_of_the_program_judge_it() -> None:
     asked: list[tuple[str, int]] = []
 
     def guard(call: ToolCall, context: ToolContext) -> Any:
@@ -57,147 +55,127 @@ def test_guards_and_approvers_of_the_program_judge_it() -> None:
         asked.append((call.name, os.getpid()))
         return True
 
-    async def main() -> None:
-        runner = Runner([isolated(tools.asks_for), doubles], guards=[guard], approve=approve)
-        result = await runner.run("asks_for", {"name": "doubles", "count": 2})
-        assert [one[0] for one in result.output] == ["ok", "denied"]
-        assert result.output[1][2] is False and asked == [("doubles", os.getpid())]
-        unknown = await runner.run("asks_for", {"name": "no_such"})
-        assert unknown.output == [["not_found", None, False]]
-
-    go(main())
+    runner = Runner([isolated(tools.asks_for), doubles], guards=[guard], approve=approve)
+    result = await runner.run("asks_for", {"name": "doubles", "count": 2})
+    assert [one[0] for one in result.output] == ["ok", "denied"]
+    assert result.output[1][2] is False and asked == [("doubles", os.getpid())]
+    unknown = await runner.run("asks_for", {"name": "no_such"})
+    assert unknown.output == [["not_found", None, False]]
 
 
-def test_the_result_comes_with_its_call_and_what_was_repaired() -> None:
+async def test_the_result_comes_with_its_call_and_what_was_repaired() -> None:
     @tool
     async def dated(day: date) -> str:
         return day.isoformat()
 
-    async def main() -> None:
-        runner = Runner([isolated(tools.asks_whole), dated])
-        call = ToolCall("c1", "asks_whole", {"name": "Dated", "arguments": '```json\n{"day": "2026-01-02"}\n```'})
-        child, parent, arguments, name, repairs, metadata = (await runner.run(call)).output
-        assert child != "c1" and (parent, name, metadata) == ("c1", "dated", {})
-        assert arguments == {"day": "2026-01-02"} and len(repairs) == 2
-
-    go(main())
+    runner = Runner([isolated(tools.asks_whole), dated])
+    call = ToolCall("c1", "asks_whole", {"name": "Dated", "arguments": '```json\n{"day": "2026-01-02"}\n```'})
+    child, parent, arguments, name, repairs, metadata = (await runner.run(call)).output
+    assert child != "c1" and (parent, name, metadata) == ("c1", "dated", {})
+    assert arguments == {"day": "2026-01-02"} and len(repairs) == 2
 
 
-def test_it_ends_before_the_call_that_made_it_though_the_loop_was_blocked_past_the_deadline() -> None:
-    async def main() -> None:
-        @tool
-        async def endless(n: int = 0) -> None:
-            asyncio.get_running_loop().call_soon(time.sleep, 0.15)  # its worker is killed meanwhile
+async def test_it_ends_before_the_call_that_made_it_though_the_loop_was_blocked_past_the_deadline() -> None:
+
+    async def endless(n: int = 0) -> None:
+        asyncio.get_running_loop().call_soon(time.sleep, 0.15)  # its worker is killed meanwhile
+        await asyncio.Event().wait()
+
+    runner = Runner([isolated(tools.asks_whole), endless])
+    await runner.run("asks_whole", {"name": "none"})  # a worker is warm
+    for _ in range(8):
+        call = runner.run("asks_whole", {"name": "endless"}, timeout=0.06)
+        assert (await call).status == "timeout" and not probe.live_calls(runner)
+
+
+async def test_it_is_cancelled_with_the_call_that_made_it() -> None:
+
+    ends: list[str] = []
+    begun = asyncio.Event()
+
+    @tool
+    async def endless(n: int = 0) -> None:
+        begun.set()
+        try:
             await asyncio.Event().wait()
+        finally:
+            ends.append("cancelled")
 
-        runner = Runner([isolated(tools.asks_whole), endless])
-        await runner.run("asks_whole", {"name": "none"})  # a worker is warm
-        for _ in range(8):
-            call = runner.run("asks_whole", {"name": "endless"}, timeout=0.06)
-            assert (await call).status == "timeout" and not probe.live_calls(runner)
-
-    go(main())
-
-
-def test_it_is_cancelled_with_the_call_that_made_it() -> None:
-    async def main() -> None:
-        ends: list[str] = []
-        begun = asyncio.Event()
-
-        @tool
-        async def endless(n: int = 0) -> None:
-            begun.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ends.append("cancelled")
-
-        watch = Watch()
-        runner = Runner([isolated(tools.asks_for), isolated(tools.asks_whole), endless], observers=[watch])
-        batch = runner.batch([ToolCall("c1", "asks_for", {"name": "endless"})])
-        going = asyncio.ensure_future(_awaited(batch))
-        await begun.wait()
-        batch.cancel(now=True)
-        (result,) = await going
-        assert (result.status, result.executed, ends) == ("cancelled", None, ["cancelled"])
-        late = await runner.run("asks_whole", {"name": "endless"}, timeout=1)
-        assert (late.status, late.executed, ends) == ("timeout", None, ["cancelled"] * 2)
-        assert len(watch.ends()) == 4 and not probe.live_calls(runner)
-
-    go(main())
+    watch = Watch()
+    runner = Runner([isolated(tools.asks_for), isolated(tools.asks_whole), endless], observers=[watch])
+    batch = runner.batch([ToolCall("c1", "asks_for", {"name": "endless"})])
+    going = asyncio.ensure_future(_awaited(batch))
+    await begun.wait()
+    batch.cancel(now=True)
+    (result,) = await going
+    assert (result.status, result.executed, ends) == ("cancelled", None, ["cancelled"])
+    late = await runner.run("asks_whole", {"name": "endless"}, timeout=1)
+    assert (late.status, late.executed, ends) == ("timeout", None, ["cancelled"] * 2)
+    assert len(watch.ends()) == 4 and not probe.live_calls(runner)
 
 
 async def _awaited(batch: Any) -> Any:
     return await batch
 
 
-def test_a_handler_that_does_not_wait_for_it_any_more_cancels_it() -> None:
-    async def main() -> None:
-        ended = asyncio.Event()
+async def test_a_handler_that_does_not_wait_for_it_any_more_cancels_it() -> None:
 
-        @tool
-        async def endless(n: int = 0) -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended.set()
+    ended = asyncio.Event()
 
-        runner = Runner([isolated(tools.asks_for), isolated(tools.leaves_a_call), endless])
-        result = await runner.run("asks_for", {"name": "endless", "seconds": 0.2})
-        assert result.output == ["TimeoutError()"]
-        await ended.wait()
-        assert (await runner.run("leaves_a_call", {"name": "endless"})).output == "done"
-        assert not probe.live_calls(runner)
+    @tool
+    async def endless(n: int = 0) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
 
-    go(main())
+    runner = Runner([isolated(tools.asks_for), isolated(tools.leaves_a_call), endless])
+    result = await runner.run("asks_for", {"name": "endless", "seconds": 0.2})
+    assert result.output == ["TimeoutError()"]
+    await ended.wait()
+    assert (await runner.run("leaves_a_call", {"name": "endless"})).output == "done"
+    assert not probe.live_calls(runner)
 
 
-def test_it_is_refused_once_the_call_has_ended() -> None:
-    async def main() -> None:
-        watch = Watch()
-        runner = Runner([isolated(tools.leaves_a_call), isolated(tools.asks_late), doubles], observers=[watch])
-        for _ in range(20):  # until one worker has had both
-            await runner.run("leaves_a_call", {"name": "doubles"})
-            late = await runner.run("asks_late", {"name": "doubles"})
-            if late.success:
-                break
-        assert late.output[:2] == ["cancelled", False] and "has ended" in late.output[2]
+async def test_it_is_refused_once_the_call_has_ended() -> None:
 
-    go(main())
+    watch = Watch()
+    runner = Runner([isolated(tools.leaves_a_call), isolated(tools.asks_late), doubles], observers=[watch])
+    for _ in range(20):  # until one worker has had both
+        await runner.run("leaves_a_call", {"name": "doubles"})
+        late = await runner.run("asks_late", {"name": "doubles"})
+        if late.success:
+            break
+    assert late.output[:2] == ["cancelled", False] and "has ended" in late.output[2]
 
 
-def test_isolated_calls_of_isolated_calls_do_not_wait_for_the_workers_that_these_have() -> None:
-    async def main() -> None:
-        add = isolated(tools.held_by_none, parallel=True)
-        runner = Runner([isolated(tools.asks_for, parallel=True), add], waits=Waits(slot=None))
-        calls = [ToolCall(f"c{n}", "asks_for", {"name": "held_by_none", "count": 2}) for n in range(DEFAULT_WORKERS)]
-        for result in await runner.run_all(calls):
-            assert [one[0] for one in result.output] == ["ok", "ok"], result
+async def test_isolated_calls_of_isolated_calls_do_not_wait_for_the_workers_that_these_have() -> None:
 
-    go(main())
+    add = isolated(tools.held_by_none, parallel=True)
+    runner = Runner([isolated(tools.asks_for, parallel=True), add], waits=Waits(slot=None))
+    calls = [ToolCall(f"c{n}", "asks_for", {"name": "held_by_none", "count": 2}) for n in range(DEFAULT_WORKERS)]
+    for result in await runner.run_all(calls):
+        assert [one[0] for one in result.output] == ["ok", "ok"], result
 
 
-def test_what_cannot_be_sent_says_so_to_the_handler() -> None:
+async def test_what_cannot_be_sent_says_so_to_the_handler() -> None:
     @tool
     async def opens(n: int = 0) -> Any:
         return ToolContext
 
-    async def main() -> None:
-        runner = Runner([isolated(tools.sends_objects), doubles])
-        said = await runner.run("sends_objects", {"name": "doubles"})
-        assert "the arguments for 'doubles' cannot be sent as JSON" in said.output
-
-    go(main())
+    runner = Runner([isolated(tools.sends_objects), doubles])
+    said = await runner.run("sends_objects", {"name": "doubles"})
+    assert "the arguments for 'doubles' cannot be sent as JSON" in said.output
 
 
 @pytest.mark.parametrize("transfer", ["json", "pickle"])
-def test_results_of_many_sizes_come_back(transfer: Any) -> None:
+async def test_results_of_many_sizes_come_back(transfer: Any) -> None:
     @tool
     async def large(n: int) -> str:
         return "x" * (n * 300_000)
 
     workers = Workers(1, transfer)
     runner = Runner([tool(tools.asks_for, isolation=workers), large], sizes=Sizes(output=10_000_000))
-    result = go(runner.run("asks_for", {"name": "large", "count": 5}))
+    result = await runner.run("asks_for", {"name": "large", "count": 5})
     workers.close()
     assert [len(one[1]) for one in result.output] == [n * 300_000 for n in range(5)]

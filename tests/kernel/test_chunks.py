@@ -178,17 +178,15 @@ class Halfway:
     ("then", "status", "timeout"),
     [("breaks", "failed", None), ("breaks", "failed", 5.0), ("waits", "timeout", 0.02)],
 )
-def test_a_call_that_is_cut_keeps_what_it_had(then: str, status: str, timeout: float | None) -> None:
-    async def main() -> None:
-        speaker = Halfway(then)
-        runner = Runner([tool(speaker.speak, name="speak")], timeout=timeout)
-        result = await runner.run("speak")
-        assert (result.status, result.output, result.success) == (status, "one two ", False)
-        assert [block.text for block in result.content if isinstance(block, Text)] == [result.error, "one two "]
-        assert result.record()["output"] == "one two "
-        assert speaker.closed
+async def test_a_call_that_is_cut_keeps_what_it_had(then: str, status: str, timeout: float | None) -> None:
 
-    go(main())
+    speaker = Halfway(then)
+    runner = Runner([tool(speaker.speak, name="speak")], timeout=timeout)
+    result = await runner.run("speak")
+    assert (result.status, result.output, result.success) == (status, "one two ", False)
+    assert [block.text for block in result.content if isinstance(block, Text)] == [result.error, "one two "]
+    assert result.record()["output"] == "one two "
+    assert speaker.closed
 
 
 @pytest.mark.parametrize(("chunk", "kept"), [(b"\xff", ["/w=="]), ("\ud800", "\ufffd")])
@@ -203,20 +201,18 @@ def test_a_stream_that_fails_keeps_its_error_whatever_it_had_yielded(chunk: Any,
 
 
 @pytest.mark.parametrize("timeout", [None, BOUND])
-def test_a_call_that_is_cancelled_keeps_what_it_had_within_its_bounds(timeout: float | None) -> None:
-    async def main() -> None:
-        speaker = Halfway("waits")
-        runner = Runner([tool(speaker.speak, name="speak")], timeout=timeout, sizes=Sizes(output=80))
-        batch = runner.batch([ToolCall("c1", "speak", "{}")])
-        going = asyncio.ensure_future(waited(batch))
-        await speaker.said.wait()
-        batch.cancel(now=True)
-        (result,) = await going
-        assert (result.status, result.output) == ("cancelled", "one two ")
-        assert sum(len(block.text) for block in result.content if isinstance(block, Text)) <= 80
-        assert speaker.closed
+async def test_a_call_that_is_cancelled_keeps_what_it_had_within_its_bounds(timeout: float | None) -> None:
 
-    go(main())
+    speaker = Halfway("waits")
+    runner = Runner([tool(speaker.speak, name="speak")], timeout=timeout, sizes=Sizes(output=80))
+    batch = runner.batch([ToolCall("c1", "speak", "{}")])
+    going = asyncio.ensure_future(waited(batch))
+    await speaker.said.wait()
+    batch.cancel(now=True)
+    (result,) = await going
+    assert (result.status, result.output) == ("cancelled", "one two ")
+    assert sum(len(block.text) for block in result.content if isinstance(block, Text)) <= 80
+    assert speaker.closed
 
 
 async def waited(batch: Any) -> Any:
@@ -285,20 +281,18 @@ def test_chunks_do_not_pass_by_a_middleware_that_broke(options: dict[str, Any], 
     assert "hunter2" not in f"{result.content} {result.output} {result.record()}"
 
 
-def test_chunks_of_a_call_that_is_cut_off_do_not_pass_by_a_middleware_either() -> None:
-    async def main() -> None:
-        for options in ({"inside": [after(lambda result: None)], "timeout": 0.02}, {"around": [untrusted]}):
-            speaker = Halfway("waits")
-            runner = Runner([tool(speaker.speak, name="speak")], **options)  # type: ignore[arg-type]
-            batch = runner.batch([ToolCall("c1", "speak", "{}")])
-            going = asyncio.ensure_future(waited(batch))
-            await speaker.said.wait()
-            if "timeout" not in options:
-                batch.cancel(now=True)
-            (result,) = await going
-            assert result.status in {"timeout", "cancelled"} and "one " not in str(result.content)
+async def test_chunks_of_a_call_that_is_cut_off_do_not_pass_by_a_middleware_either() -> None:
 
-    go(main())
+    for options in ({"inside": [after(lambda result: None)], "timeout": 0.02}, {"around": [untrusted]}):
+        speaker = Halfway("waits")
+        runner = Runner([tool(speaker.speak, name="speak")], **options)  # type: ignore[arg-type]
+        batch = runner.batch([ToolCall("c1", "speak", "{}")])
+        going = asyncio.ensure_future(waited(batch))
+        await speaker.said.wait()
+        if "timeout" not in options:
+            batch.cancel(now=True)
+        (result,) = await going
+        assert result.status in {"timeout", "cancelled"} and "one " not in str(result.content)
 
 
 def test_an_observer_cannot_change_a_chunk() -> None:

@@ -44,7 +44,7 @@ def test_blocking_parents_that_fill_all_threads_do_not_wait_for_their_children_f
     assert [result.output for result in go(main)] == list(range(100))
 
 
-def test_tasks_that_outlive_their_call_take_slots_like_anybody() -> None:
+async def test_tasks_that_outlive_their_call_take_slots_like_anybody() -> None:
     over = asyncio.Event()
     tasks: list[asyncio.Task[Any]] = []
     most: list[int] = []
@@ -73,7 +73,7 @@ def test_tasks_that_outlive_their_call_take_slots_like_anybody() -> None:
         over.set()
         await asyncio.gather(*tasks)
 
-    go(main)
+    await main()
     assert max(most) == 1
 
 
@@ -289,7 +289,7 @@ def test_a_person_sees_every_reason_to_ask() -> None:
     assert asked == ["a backup?; the whole disk?"]
 
 
-def test_an_answer_that_was_cut_off_before_it_was_used_can_be_given_again() -> None:
+async def test_an_answer_that_was_cut_off_before_it_was_used_can_be_given_again() -> None:
     @tool
     async def work() -> str:
         return "done"
@@ -303,7 +303,7 @@ def test_an_answer_that_was_cut_off_before_it_was_used_can_be_given_again() -> N
             await early
         return await runner.resume(record, True)
 
-    assert go(main).output == "done"
+    assert (await main()).output == "done"
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -54,7 +54,7 @@ def run_late(called: Any, watch: Watch | None = None, **options: Any) -> ToolRes
 # -- which deadline --------------------------------------------------------------------------------------------------
 
 
-def test_the_calls_deadline_goes_before_the_tools_before_the_runners() -> None:
+async def test_the_calls_deadline_goes_before_the_tools_before_the_runners() -> None:
     left: list[float | None] = []
 
     @tool
@@ -70,47 +70,43 @@ def test_the_calls_deadline_goes_before_the_tools_before_the_runners() -> None:
         await Runner([timed], timeout=30).run("look", timeout=10)
         await Runner([look.replace(timeout=40)], timeout=30).run("look")
 
-    go(main())
+    await main()
     assert left[0] is None
     for seconds, most in zip(left[1:], (30, 20, 10, 40), strict=True):
         assert seconds is not None and most - 5 < seconds <= most
 
 
 @pytest.mark.parametrize("where", ["call", "tool", "runner"])
-def test_a_deadline_ends_the_call_and_says_so(where: str) -> None:
-    async def main() -> None:
-        clock, watch = ManualClock(), Watch()
-        runner = Runner(
-            [forever.replace(timeout=LIMIT) if where == "tool" else forever],
-            timeout=LIMIT if where == "runner" else None,
-            observers=[watch],
-            clock=clock,
-        )
-        result = await run_for(LIMIT, clock, runner.run("forever", timeout=LIMIT if where == "call" else None))
-        assert (result.status, result.executed) == ("timeout", None)
-        assert f"{LIMIT:g} s" in str(result.error)
-        assert watch.kinds() == ["tool:pre", "tool:error"]
-        assert runner.left_running == 0
+async def test_a_deadline_ends_the_call_and_says_so(where: str) -> None:
 
-    go(main())
+    clock, watch = ManualClock(), Watch()
+    runner = Runner(
+        [forever.replace(timeout=LIMIT) if where == "tool" else forever],
+        timeout=LIMIT if where == "runner" else None,
+        observers=[watch],
+        clock=clock,
+    )
+    result = await run_for(LIMIT, clock, runner.run("forever", timeout=LIMIT if where == "call" else None))
+    assert (result.status, result.executed) == ("timeout", None)
+    assert f"{LIMIT:g} s" in str(result.error)
+    assert watch.kinds() == ["tool:pre", "tool:error"]
+    assert runner.left_running == 0
 
 
-def test_the_deadline_counts_from_the_slot() -> None:
-    async def main() -> None:
-        clock = ManualClock()
+async def test_the_deadline_counts_from_the_slot() -> None:
 
-        @tool(concurrency=1)
-        async def work() -> None:
-            await clock.sleep(6)
+    clock = ManualClock()
 
-        runner = Runner([work], timeout=LIMIT, clock=clock)
-        results = await run_for(6 * 8, clock, asyncio.gather(*(runner.run("work") for _ in range(8))))
-        assert {result.status for result in results} == {"ok"}
+    @tool(concurrency=1)
+    async def work() -> None:
+        await clock.sleep(6)
 
-    go(main())
+    runner = Runner([work], timeout=LIMIT, clock=clock)
+    results = await run_for(6 * 8, clock, asyncio.gather(*(runner.run("work") for _ in range(8))))
+    assert {result.status for result in results} == {"ok"}
 
 
-def test_a_handler_begins_however_late_it_is() -> None:
+async def test_a_handler_begins_however_late_it_is() -> None:
     class Racing(Clock):
         """Each look at it is a minute later."""
 
@@ -123,7 +119,7 @@ def test_a_handler_begins_however_late_it_is() -> None:
         def call_at(self, when: float, callback: Callable[..., object], /, *arguments: Any) -> asyncio.Handle:
             return asyncio.get_running_loop().call_soon(callback, *arguments)
 
-    result = go(Runner([forever], timeout=LIMIT, clock=Racing()).run("forever"))
+    result = await Runner([forever], timeout=LIMIT, clock=Racing()).run("forever")
     assert (result.status, result.executed) == ("timeout", None)
 
 
@@ -186,31 +182,29 @@ def test_a_timeout_error_of_its_own_is_a_failure_and_no_deadline() -> None:
         assert result.status == "failed" and "the server did not answer" in str(result.error)
 
 
-def test_a_handler_that_does_not_end_is_abandoned_reported_and_counted_and_keeps_its_slot_and_keys() -> None:
-    async def main() -> None:
-        release = asyncio.Event()
+async def test_a_handler_that_does_not_end_is_abandoned_reported_and_counted_and_keeps_its_slot_and_keys() -> None:
 
-        @tool(concurrency=1, resources=lambda arguments: ["k"])
-        async def stubborn(wait: bool = True) -> None:
-            while wait and not release.is_set():
-                try:
-                    await release.wait()
-                except asyncio.CancelledError:
-                    continue
+    release = asyncio.Event()
 
-        clock, watch = ManualClock(), Watch()
-        runner = Runner([stubborn], timeout=LIMIT, waits=Waits(grace=1, slot=5), observers=[watch], clock=clock)
-        result = await run_for(LIMIT + 1, clock, runner.run("stubborn"))
-        assert (result.status, result.executed) == ("timeout", None)
-        assert "still running" in str(result.error)
-        assert runner.left_running == 1
-        assert (await run_for(5, clock, runner.run("stubborn", {"wait": False}))).status == "limited"
-        release.set()
-        await until(lambda: runner.left_running == 0)
-        assert (await runner.run("stubborn", {"wait": False})).success
-        assert len(watch.ends()) == 3
+    @tool(concurrency=1, resources=lambda arguments: ["k"])
+    async def stubborn(wait: bool = True) -> None:
+        while wait and not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
 
-    go(main())
+    clock, watch = ManualClock(), Watch()
+    runner = Runner([stubborn], timeout=LIMIT, waits=Waits(grace=1, slot=5), observers=[watch], clock=clock)
+    result = await run_for(LIMIT + 1, clock, runner.run("stubborn"))
+    assert (result.status, result.executed) == ("timeout", None)
+    assert "still running" in str(result.error)
+    assert runner.left_running == 1
+    assert (await run_for(5, clock, runner.run("stubborn", {"wait": False}))).status == "limited"
+    release.set()
+    await until(lambda: runner.left_running == 0)
+    assert (await runner.run("stubborn", {"wait": False})).success
+    assert len(watch.ends()) == 3
 
 
 def test_a_handler_may_use_its_own_timeouts_and_task_groups() -> None:
@@ -258,31 +252,29 @@ def test_a_task_group_that_fails_is_the_handlers_own_failure() -> None:
 
 
 @pytest.mark.parametrize("timeout", [None, BOUND])
-def test_a_cancellation_from_outside_still_cancels(timeout: float | None) -> None:
-    async def main() -> None:
-        watch = Watch()
-        runner = Runner([forever], observers=[watch], timeout=timeout)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(SOON):
-                await runner.run("forever")
-        with pytest.raises(ExceptionGroup):
-            await _beside_one_that_fails(runner)
-        task = asyncio.create_task(runner.run("forever"))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert watch.ends() == ["tool:error"] * 3
-        assert {event.data["result"].status for event in watch.events if event.kind == "tool:error"} == {"cancelled"}
-        assert probe.slots_taken(runner) == 0
+async def test_a_cancellation_from_outside_still_cancels(timeout: float | None) -> None:
 
-    go(main())
+    watch = Watch()
+    runner = Runner([forever], observers=[watch], timeout=timeout)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(SOON):
+            await runner.run("forever")
+    with pytest.raises(ExceptionGroup):
+        await _beside_one_that_fails(runner)
+    task = asyncio.create_task(runner.run("forever"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert watch.ends() == ["tool:error"] * 3
+    assert {event.data["result"].status for event in watch.events if event.kind == "tool:error"} == {"cancelled"}
+    assert probe.slots_taken(runner) == 0
 
 
 @pytest.mark.parametrize("read_only", [True, False])
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_only_a_call_that_may_change_something_speaks_of_its_effect(read_only: bool, goes_on: bool) -> None:
+async def test_only_a_call_that_may_change_something_speaks_of_its_effect(read_only: bool, goes_on: bool) -> None:
     async def main() -> tuple[ToolResult, ToolResult]:
         begun, free = asyncio.Event(), asyncio.Event()
 
@@ -304,7 +296,7 @@ def test_only_a_call_that_may_change_something_speaks_of_its_effect(read_only: b
         free.set()
         return open_call, result
 
-    open_call, result = go(main())
+    open_call, result = await main()
     assert result.status == "cancelled" and result.executed is None
     assert ("still running" in plain(result)) is goes_on
     for text in (open_call.error or "", plain(result)):
@@ -323,59 +315,55 @@ async def _soon_raises() -> None:
 
 
 @pytest.mark.parametrize("timeout", [None, BOUND])
-def test_run_raises_what_the_handler_made_of_a_cancellation(timeout: float | None) -> None:
-    async def main() -> None:
-        started = asyncio.Event()
+async def test_run_raises_what_the_handler_made_of_a_cancellation(timeout: float | None) -> None:
 
-        @tool
-        async def breaks() -> None:
-            started.set()
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                raise ValueError("while tidying") from None
+    started = asyncio.Event()
 
-        @tool
-        async def swallows() -> str:
-            started.set()
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                return "swallowed"
-            raise AssertionError
+    @tool
+    async def breaks() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ValueError("while tidying") from None
 
-        watch = Watch()
-        runner = Runner([breaks, swallows], observers=[watch], timeout=timeout)
-        for name, error in (("breaks", ValueError), ("swallows", asyncio.CancelledError)):
-            started.clear()
-            task = asyncio.create_task(runner.run(name))
-            await started.wait()
-            task.cancel()
-            if timeout is None and not RELIABLE_CANCELLING:  # there what it makes of it is its own
-                assert (await task).status == {"breaks": "failed", "swallows": "ok"}[name]
-                continue
-            with pytest.raises(error):
-                await task
-        assert len(watch.ends()) == 2
+    @tool
+    async def swallows() -> str:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "swallowed"
+        raise AssertionError
 
-    go(main())
+    watch = Watch()
+    runner = Runner([breaks, swallows], observers=[watch], timeout=timeout)
+    for name, error in (("breaks", ValueError), ("swallows", asyncio.CancelledError)):
+        started.clear()
+        task = asyncio.create_task(runner.run(name))
+        await started.wait()
+        task.cancel()
+        if timeout is None and not RELIABLE_CANCELLING:  # there what it makes of it is its own
+            assert (await task).status == {"breaks": "failed", "swallows": "ok"}[name]
+            continue
+        with pytest.raises(error):
+            await task
+    assert len(watch.ends()) == 2
 
 
-def test_a_call_that_is_cancelled_while_it_waits_was_not_executed() -> None:
-    async def main() -> None:
-        watch = Watch()
-        runner = Runner([forever], observers=[watch], concurrency=1)
-        first, second = (asyncio.create_task(runner.run(ToolCall(id, "forever"))) for id in "ab")
-        await asyncio.sleep(0.01)
-        second.cancel()
-        await asyncio.wait([second])
-        end = watch.events[-1]
-        assert (end.call.id, end.data["result"].status, end.data["result"].executed) == ("b", "cancelled", False)
-        first.cancel()
-        await asyncio.wait([first])
-        assert watch.events[-1].data["result"].executed is None
+async def test_a_call_that_is_cancelled_while_it_waits_was_not_executed() -> None:
 
-    go(main())
+    watch = Watch()
+    runner = Runner([forever], observers=[watch], concurrency=1)
+    first, second = (asyncio.create_task(runner.run(ToolCall(id, "forever"))) for id in "ab")
+    await asyncio.sleep(0.01)
+    second.cancel()
+    await asyncio.wait([second])
+    end = watch.events[-1]
+    assert (end.call.id, end.data["result"].status, end.data["result"].executed) == ("b", "cancelled", False)
+    first.cancel()
+    await asyncio.wait([first])
+    assert watch.events[-1].data["result"].executed is None
 
 
 # -- threads ---------------------------------------------------------------------------------------------------------
@@ -387,7 +375,7 @@ def slots(monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda count: monkeypatch.setattr(pool.ThreadExecutor, "limiter", Limiter(count))
 
 
-def test_a_blocking_handler_sees_the_callers_context_variables() -> None:
+async def test_a_blocking_handler_sees_the_callers_context_variables() -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="default")
 
     @tool
@@ -396,16 +384,15 @@ def test_a_blocking_handler_sees_the_callers_context_variables() -> None:
         variable.set("changed in the thread")
         return seen
 
-    async def main() -> None:
-        variable.set("caller's")
-        for timeout in (None, BOUND):
-            assert (await Runner([look], timeout=timeout).run("look")).output == ["caller's", False]
-        assert variable.get() == "caller's"
-
-    go(main())
+    variable.set("caller's")
+    for timeout in (None, BOUND):
+        assert (await Runner([look], timeout=timeout).run("look")).output == ["caller's", False]
+    assert variable.get() == "caller's"
 
 
-def test_a_blocking_handler_that_outlives_its_deadline_is_reported_counted_and_keeps_its_slots(slots: Any) -> None:
+async def test_a_blocking_handler_that_outlives_its_deadline_is_reported_counted_and_keeps_its_slots(
+    slots: Any,
+) -> None:
     slots(2)
     release = threading.Event()
 
@@ -417,24 +404,21 @@ def test_a_blocking_handler_that_outlives_its_deadline_is_reported_counted_and_k
     def quick() -> str:
         return "quick"
 
-    async def main() -> None:
-        clock, watch = ManualClock(), Watch()
-        runner = Runner([blocks, quick], timeout=LIMIT, waits=Waits(slot=5), observers=[watch], clock=clock)
-        result = await run_for(LIMIT, clock, runner.run("blocks"))
-        assert (result.status, result.executed) == ("timeout", None)
-        assert "still running" in str(result.error)
-        assert runner.left_running == 1
-        assert (await runner.run("quick")).output == "quick"
-        assert (await run_for(5, clock, runner.run("blocks"))).status == "limited"  # it keeps its slot
-        release.set()
-        await until(lambda: runner.left_running == 0)
-        assert (await runner.run("blocks")).success
-        assert len(watch.ends()) == 4
-
-    go(main())
+    clock, watch = ManualClock(), Watch()
+    runner = Runner([blocks, quick], timeout=LIMIT, waits=Waits(slot=5), observers=[watch], clock=clock)
+    result = await run_for(LIMIT, clock, runner.run("blocks"))
+    assert (result.status, result.executed) == ("timeout", None)
+    assert "still running" in str(result.error)
+    assert runner.left_running == 1
+    assert (await runner.run("quick")).output == "quick"
+    assert (await run_for(5, clock, runner.run("blocks"))).status == "limited"  # it keeps its slot
+    release.set()
+    await until(lambda: runner.left_running == 0)
+    assert (await runner.run("blocks")).success
+    assert len(watch.ends()) == 4
 
 
-def test_so_many_abandoned_threads_and_no_more(slots: Any) -> None:
+async def test_so_many_abandoned_threads_and_no_more(slots: Any) -> None:
     slots(1)
     release = threading.Event()
 
@@ -442,20 +426,17 @@ def test_so_many_abandoned_threads_and_no_more(slots: Any) -> None:
     def blocks() -> None:
         release.wait(BOUND)
 
-    async def main() -> None:
-        clock = ManualClock()
-        runner = Runner([blocks], timeout=LIMIT, waits=Waits(slot=5), clock=clock)
-        assert (await run_for(LIMIT, clock, runner.run("blocks"))).status == "timeout"
-        refused = await run_for(5, clock, runner.run("blocks"))
-        assert (refused.status, refused.executed) == ("limited", False)
-        release.set()
-        await until(lambda: runner.left_running == 0)
-        assert (await runner.run("blocks")).success
-
-    go(main())
+    clock = ManualClock()
+    runner = Runner([blocks], timeout=LIMIT, waits=Waits(slot=5), clock=clock)
+    assert (await run_for(LIMIT, clock, runner.run("blocks"))).status == "timeout"
+    refused = await run_for(5, clock, runner.run("blocks"))
+    assert (refused.status, refused.executed) == ("limited", False)
+    release.set()
+    await until(lambda: runner.left_running == 0)
+    assert (await runner.run("blocks")).success
 
 
-def test_a_call_that_waits_for_a_thread_waits_for_a_slot(slots: Any) -> None:
+async def test_a_call_that_waits_for_a_thread_waits_for_a_slot(slots: Any) -> None:
     slots(1)
     started, release = threading.Event(), threading.Event()
     ran: list[str] = []
@@ -469,23 +450,20 @@ def test_a_call_that_waits_for_a_thread_waits_for_a_slot(slots: Any) -> None:
     def work() -> None:
         ran.append("work")
 
-    async def main() -> None:
-        clock = ManualClock()
-        runner = Runner([blocks, work], waits=Waits(slot=5), clock=clock)
-        first = asyncio.create_task(runner.run("blocks"))
-        await until(started.is_set)
-        result = await run_for(5, clock, runner.run("work", timeout=LIMIT))
-        assert (result.status, result.executed) == ("limited", False)
-        assert "Nothing was run" in str(result.error)
-        release.set()
-        assert (await first).success
-        assert (await runner.run("work")).success
-        assert ran == ["work"] and runner.left_running == 0
-
-    go(main())
+    clock = ManualClock()
+    runner = Runner([blocks, work], waits=Waits(slot=5), clock=clock)
+    first = asyncio.create_task(runner.run("blocks"))
+    await until(started.is_set)
+    result = await run_for(5, clock, runner.run("work", timeout=LIMIT))
+    assert (result.status, result.executed) == ("limited", False)
+    assert "Nothing was run" in str(result.error)
+    release.set()
+    assert (await first).success
+    assert (await runner.run("work")).success
+    assert ran == ["work"] and runner.left_running == 0
 
 
-def test_a_blocking_handler_that_calls_blocking_tools_does_not_wait_for_its_own_thread(slots: Any) -> None:
+async def test_a_blocking_handler_that_calls_blocking_tools_does_not_wait_for_its_own_thread(slots: Any) -> None:
     slots(1)
 
     @tool
@@ -506,24 +484,18 @@ def test_a_blocking_handler_that_calls_blocking_tools_does_not_wait_for_its_own_
 
     loops: list[asyncio.AbstractEventLoop] = []
 
-    async def main() -> None:
-        loops.append(asyncio.get_running_loop())
-        assert (await Runner([leaf, between, root]).run("root")).output == ["leaf", "leaf"]
-
-    go(main())
+    loops.append(asyncio.get_running_loop())
+    assert (await Runner([leaf, between, root]).run("root")).output == ["leaf", "leaf"]
 
 
-def test_as_many_functions_run_at_once_as_begin() -> None:
+async def test_as_many_functions_run_at_once_as_begin() -> None:
     """Again and again, because a thread that is just coming to its end must not be counted as free."""
 
-    async def main() -> None:
-        for _ in range(200):
-            barrier = threading.Barrier(8)
-            jobs = [pool.start_job(lambda barrier=barrier: barrier.wait(BOUND / 2)) for _ in range(8)]
-            results = await asyncio.gather(*(job.future for job in jobs))
-            assert not any(isinstance(result, pool.Raised) for result in results)
-
-    go(main())
+    for _ in range(200):
+        barrier = threading.Barrier(8)
+        jobs = [pool.start_job(lambda barrier=barrier: barrier.wait(BOUND / 2)) for _ in range(8)]
+        results = await asyncio.gather(*(job.future for job in jobs))
+        assert not any(isinstance(result, pool.Raised) for result in results)
 
 
 @pytest.fixture
@@ -535,7 +507,7 @@ def no_more_threads() -> Iterator[None]:
         threading.stack_size(before)
 
 
-def test_where_no_thread_can_be_started_nothing_runs_then_or_later(no_more_threads: None) -> None:
+async def test_where_no_thread_can_be_started_nothing_runs_then_or_later(no_more_threads: None) -> None:
     ran = []
 
     @tool
@@ -543,20 +515,17 @@ def test_where_no_thread_can_be_started_nothing_runs_then_or_later(no_more_threa
         ran.append(n)
         return n
 
-    async def main() -> None:
-        runner = Runner([work])
-        for n in range(3):
-            refused = await runner.run("work", {"n": n})
-            assert (refused.status, refused.executed) == ("limited", False)
-            assert "no thread can be started" in str(refused.error) and "Nothing was run" in str(refused.error)
-        threading.stack_size(0)
-        assert (await runner.run("work", {"n": 9}, timeout=BOUND)).output == 9
-        assert ran == [9] and probe.is_at_rest(runner)
-
-    go(main())
+    runner = Runner([work])
+    for n in range(3):
+        refused = await runner.run("work", {"n": n})
+        assert (refused.status, refused.executed) == ("limited", False)
+        assert "no thread can be started" in str(refused.error) and "Nothing was run" in str(refused.error)
+    threading.stack_size(0)
+    assert (await runner.run("work", {"n": 9}, timeout=BOUND)).output == 9
+    assert ran == [9] and probe.is_at_rest(runner)
 
 
-def test_a_blocking_handler_that_is_cancelled_from_outside_keeps_its_slot_until_it_ends() -> None:
+async def test_a_blocking_handler_that_is_cancelled_from_outside_keeps_its_slot_until_it_ends() -> None:
     started, release = threading.Event(), threading.Event()
 
     @tool(concurrency=1)
@@ -564,19 +533,16 @@ def test_a_blocking_handler_that_is_cancelled_from_outside_keeps_its_slot_until_
         started.set()
         release.wait(BOUND)
 
-    async def main() -> None:
-        runner = Runner([blocks], waits=Waits(slot=0.02))
-        task = asyncio.create_task(runner.run("blocks"))
-        await until(started.is_set)
-        task.cancel()
-        await asyncio.wait([task], timeout=BOUND / 2)
-        assert task.cancelled() and runner.left_running == 1
-        assert (await runner.run("blocks")).status == "limited"
-        release.set()
-        await until(lambda: runner.left_running == 0)
-        assert (await runner.run("blocks")).success
-
-    go(main())
+    runner = Runner([blocks], waits=Waits(slot=0.02))
+    task = asyncio.create_task(runner.run("blocks"))
+    await until(started.is_set)
+    task.cancel()
+    await asyncio.wait([task], timeout=BOUND / 2)
+    assert task.cancelled() and runner.left_running == 1
+    assert (await runner.run("blocks")).status == "limited"
+    release.set()
+    await until(lambda: runner.left_running == 0)
+    assert (await runner.run("blocks")).success
 
 
 # -- attempts after a deadline -----------------------------------------------------------------------------------------
@@ -606,30 +572,28 @@ def test_an_attempt_after_one_that_timed_out_is_not_taken_for_cancelled(inside: 
     assert result.output == "second" if ends == "returns" else "of the second" in str(result.error)
 
 
-def test_an_attempt_that_was_given_up_does_not_wake_the_next_one_before_its_deadline() -> None:
-    async def main() -> None:
-        clock, runs = ManualClock(), []
+async def test_an_attempt_that_was_given_up_does_not_wake_the_next_one_before_its_deadline() -> None:
 
-        @tool
-        async def work() -> str:
-            runs.append(1)
-            if len(runs) > 1:
-                await clock.sleep(6)
-                return "second"
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                await clock.sleep(3)
-            return "first"
+    clock, runs = ManualClock(), []
 
-        async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-            await next(call, context)
-            return await next(call, context)  # type: ignore[no-any-return]
+    @tool
+    async def work() -> str:
+        runs.append(1)
+        if len(runs) > 1:
+            await clock.sleep(6)
+            return "second"
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await clock.sleep(3)
+        return "first"
 
-        runner = Runner([work], timeout=LIMIT, waits=Waits(grace=1), around=[again], clock=clock)
-        assert (await run_for(LIMIT + 1 + 6, clock, runner.run("work"))).output == "second"
+    async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        await next(call, context)
+        return await next(call, context)  # type: ignore[no-any-return]
 
-    go(main())
+    runner = Runner([work], timeout=LIMIT, waits=Waits(grace=1), around=[again], clock=clock)
+    assert (await run_for(LIMIT + 1 + 6, clock, runner.run("work"))).output == "second"
 
 
 @pytest.mark.parametrize("where", ["around", "inside"])
@@ -650,7 +614,7 @@ def test_a_middlewares_own_time_limit_round_the_call_is_kept(where: str, limit: 
     assert result.output == "instead"
 
 
-def test_next_cannot_be_called_after_its_call_has_ended() -> None:
+async def test_next_cannot_be_called_after_its_call_has_ended() -> None:
     told: list[str] = []
     ran: list[int] = []
 
@@ -675,37 +639,35 @@ def test_next_cannot_be_called_after_its_call_has_ended() -> None:
         assert (await Runner([work], inside=[later]).run("work")).output == "stale"
         await asyncio.gather(*tasks)
 
-    go(main())
+    await main()
     assert ran == [] and told == ["a middleware inside called `next` after its result"]
 
 
 @pytest.mark.parametrize("cancelled_by", ["its caller", "its runner"])
-def test_a_late_call_hides_no_cancellation_from_the_call_above_it(cancelled_by: str) -> None:
-    async def main() -> None:
-        clock, ended, went_on = ManualClock(), asyncio.Event(), []
+async def test_a_late_call_hides_no_cancellation_from_the_call_above_it(cancelled_by: str) -> None:
 
-        @tool(timeout=LIMIT, parallel=True)
-        async def inner() -> None:
-            with suppress(asyncio.CancelledError):
-                await ended.wait()
+    clock, ended, went_on = ManualClock(), asyncio.Event(), []
+
+    @tool(timeout=LIMIT, parallel=True)
+    async def inner() -> None:
+        with suppress(asyncio.CancelledError):
             await ended.wait()
+        await ended.wait()
 
-        @tool(parallel=True)
-        async def outer(context: ToolContext) -> None:
-            went_on.append(await context.run("inner"))
+    @tool(parallel=True)
+    async def outer(context: ToolContext) -> None:
+        went_on.append(await context.run("inner"))
 
-        async with Runner([outer, inner], clock=clock, waits=Waits(drain=0)) as runner:
-            calls = [asyncio.create_task(runner.run(name)) for name in ("outer", "inner")]
-            await clock.advance(LIMIT)  # both inner calls have their grace
-            if cancelled_by == "its caller":
-                calls[0].cancel()
-        above, late = await asyncio.gather(*calls, return_exceptions=True)
-        assert isinstance(above, asyncio.CancelledError) or above.status == "cancelled"
-        assert not isinstance(late, BaseException) and late.status == "timeout"
-        assert not went_on
-        ended.set()
-
-    go(main())
+    async with Runner([outer, inner], clock=clock, waits=Waits(drain=0)) as runner:
+        calls = [asyncio.create_task(runner.run(name)) for name in ("outer", "inner")]
+        await clock.advance(LIMIT)  # both inner calls have their grace
+        if cancelled_by == "its caller":
+            calls[0].cancel()
+    above, late = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(above, asyncio.CancelledError) or above.status == "cancelled"
+    assert not isinstance(late, BaseException) and late.status == "timeout"
+    assert not went_on
+    ended.set()
 
 
 # -- the idle limit ---------------------------------------------------------------------------------------------------
@@ -772,7 +734,7 @@ async def advance_in_steps(clock: ManualClock, call: asyncio.Future[ToolResult])
     return clock.time()
 
 
-def test_whatever_a_call_reports_is_progress() -> None:
+async def test_whatever_a_call_reports_is_progress() -> None:
     clock = ManualClock()
 
     @tool(idle_timeout=IDLE)
@@ -822,45 +784,39 @@ def test_whatever_a_call_reports_is_progress() -> None:
 
     reporting = [in_chunks, from_a_thread, by_a_child, by_a_grandchild, by_one_child_after_another]
 
-    async def main() -> None:
-        runner = Runner([*reporting, by_a_silent_child, child, between, waits], clock=clock)
-        for one in reporting:
-            result = asyncio.ensure_future(runner.run(one.name))
-            begun = clock.time()
-            assert await advance_in_steps(clock, result) - begun == 24 and (await result).success, one.name
-        result = asyncio.ensure_future(runner.run("by_a_silent_child"))
-        await advance_in_steps(clock, result)
-        assert (await result).status == "timeout"
-
-    go(main())
+    runner = Runner([*reporting, by_a_silent_child, child, between, waits], clock=clock)
+    for one in reporting:
+        result = asyncio.ensure_future(runner.run(one.name))
+        begun = clock.time()
+        assert await advance_in_steps(clock, result) - begun == 24 and (await result).success, one.name
+    result = asyncio.ensure_future(runner.run("by_a_silent_child"))
+    await advance_in_steps(clock, result)
+    assert (await result).status == "timeout"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names, and processes")
-def test_progress_of_an_isolated_handler_extends_its_idle_limit(tmp_path: Path) -> None:
+async def test_progress_of_an_isolated_handler_extends_its_idle_limit(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     os.mkfifo(path)
 
-    async def main() -> None:
-        clock, watch = ManualClock(), Watch()
-        isolated = tool(isolated_tools.reports_each_line, isolation="process", idle_timeout=IDLE)
-        async with Runner([isolated], observers=[watch], clock=clock) as runner:
-            call = asyncio.ensure_future(runner.run("reports_each_line", {"path": str(path)}))
-            pipe = await asyncio.to_thread(open, path, "w", 1)  # the handler has begun once this is open
-            with pipe:
-                for number in range(1, 4):
-                    await clock.advance(IDLE - 1)
-                    pipe.write("more\n")
-                    await until(lambda number=number: watch.kinds().count("tool:progress") == number)
+    clock, watch = ManualClock(), Watch()
+    isolated = tool(isolated_tools.reports_each_line, isolation="process", idle_timeout=IDLE)
+    async with Runner([isolated], observers=[watch], clock=clock) as runner:
+        call = asyncio.ensure_future(runner.run("reports_each_line", {"path": str(path)}))
+        pipe = await asyncio.to_thread(open, path, "w", 1)  # the handler has begun once this is open
+        with pipe:
+            for number in range(1, 4):
                 await clock.advance(IDLE - 1)
-                assert not call.done()
-                await clock.advance(1)
-                await until(call.done)
-        assert (await call).status == "timeout" and "idle limit" in str((await call).error)
+                pipe.write("more\n")
+                await until(lambda number=number: watch.kinds().count("tool:progress") == number)
+            await clock.advance(IDLE - 1)
+            assert not call.done()
+            await clock.advance(1)
+            await until(call.done)
+    assert (await call).status == "timeout" and "idle limit" in str((await call).error)
 
-    go(main())
 
-
-def test_a_tools_idle_limit_goes_before_the_runners_and_is_not_what_remains() -> None:
+async def test_a_tools_idle_limit_goes_before_the_runners_and_is_not_what_remains() -> None:
     left: list[float | None] = []
 
     @tool
@@ -868,29 +824,24 @@ def test_a_tools_idle_limit_goes_before_the_runners_and_is_not_what_remains() ->
         left.append(context.remaining())
         await asyncio.Event().wait()
 
-    async def main() -> None:
-        clock = ManualClock()
-        runner = Runner([look, look.replace(name="patient", idle_timeout=20)], idle_timeout=IDLE, clock=clock)
-        for name, seconds in (("look", IDLE), ("patient", 20)):
-            call = asyncio.ensure_future(runner.run(name))
-            await clock.advance(seconds - 1)
-            assert not call.done()
-            await clock.advance(1)
-            assert f"no progress for {seconds} s" in str((await call).error)
-        timed = asyncio.ensure_future(runner.run("look", timeout=5))
-        await clock.advance(5)
-        assert "deadline of 5 s" in str((await timed).error) and left == [None, None, 5]
-
-    go(main())
+    clock = ManualClock()
+    runner = Runner([look, look.replace(name="patient", idle_timeout=20)], idle_timeout=IDLE, clock=clock)
+    for name, seconds in (("look", IDLE), ("patient", 20)):
+        call = asyncio.ensure_future(runner.run(name))
+        await clock.advance(seconds - 1)
+        assert not call.done()
+        await clock.advance(1)
+        assert f"no progress for {seconds} s" in str((await call).error)
+    timed = asyncio.ensure_future(runner.run("look", timeout=5))
+    await clock.advance(5)
+    assert "deadline of 5 s" in str((await timed).error) and left == [None, None, 5]
 
 
-def test_a_breaker_counts_a_silent_call_as_failed() -> None:
-    async def main() -> None:
-        clock = ManualClock()
-        runner = Runner([forever], idle_timeout=IDLE, inside=[breaker(1, seconds=60)], clock=clock)
-        call = asyncio.ensure_future(runner.run("forever"))
-        await clock.advance(IDLE)
-        assert (await call).status == "timeout"
-        assert (await runner.run("forever")).status == "limited"
+async def test_a_breaker_counts_a_silent_call_as_failed() -> None:
 
-    go(main())
+    clock = ManualClock()
+    runner = Runner([forever], idle_timeout=IDLE, inside=[breaker(1, seconds=60)], clock=clock)
+    call = asyncio.ensure_future(runner.run("forever"))
+    await clock.advance(IDLE)
+    assert (await call).status == "timeout"
+    assert (await runner.run("forever")).status == "limited"

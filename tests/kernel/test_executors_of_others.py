@@ -8,7 +8,7 @@ from typing import Any
 
 import isolated_tools as tools
 import pytest
-from watched import Watch, go
+from watched import Watch
 
 from ferrule import DefinitionError, Media, Runner, Text, Tool, ToolCall, ToolContext, Waits, deny, tool
 from ferrule.errors import NotStartedError
@@ -63,38 +63,34 @@ class There(Executor):
         return found
 
 
-def test_a_handler_runs_where_the_executor_of_another_says_on_the_judged_text() -> None:
-    async def main() -> None:
-        place, watch = Elsewhere(), Watch()
-        runner = Runner([tool(tools.describe, isolation=place)], observers=[watch], timeout=BOUND)
-        given = {"item": {"name": "pen", "count": "2"}, "when": "2026-01-02"}
-        result = await runner.run("describe", given, session="s1", principal="ada")
-        assert result.output == ["Item", "pen", "date", "2026-01-02"]
-        (order,) = place.orders
-        assert json.loads(order["arguments"]) == {"item": {"name": "pen", "count": 2}, "when": "2026-01-02"}
-        assert (order["session"], order["principal"]) == ("s1", "ada") and 0 < order["seconds"] <= BOUND
-        assert watch.kinds()[-1] == "tool:post"
+async def test_a_handler_runs_where_the_executor_of_another_says_on_the_judged_text() -> None:
 
-    go(main())
+    place, watch = Elsewhere(), Watch()
+    runner = Runner([tool(tools.describe, isolation=place)], observers=[watch], timeout=BOUND)
+    given = {"item": {"name": "pen", "count": "2"}, "when": "2026-01-02"}
+    result = await runner.run("describe", given, session="s1", principal="ada")
+    assert result.output == ["Item", "pen", "date", "2026-01-02"]
+    (order,) = place.orders
+    assert json.loads(order["arguments"]) == {"item": {"name": "pen", "count": 2}, "when": "2026-01-02"}
+    assert (order["session"], order["principal"]) == ("s1", "ada") and 0 < order["seconds"] <= BOUND
+    assert watch.kinds()[-1] == "tool:post"
 
 
-def test_guards_judge_before_anything_is_sent() -> None:
+async def test_guards_judge_before_anything_is_sent() -> None:
     place = Elsewhere()
-    result = go(Runner([tool(tools.add, isolation=place)], guards=[lambda *_: deny("no")]).run("add", {"a": 1}))
+    result = await Runner([tool(tools.add, isolation=place)], guards=[lambda *_: deny("no")]).run("add", {"a": 1})
     assert (result.status, result.executed, place.orders) == ("denied", False, [])
 
 
-def test_content_and_exceptions_come_back_from_there() -> None:
-    async def main() -> None:
-        place = Elsewhere()
-        runner = Runner([tool(tools.gives, isolation=place), tool(tools.raises, isolation=place)])
-        result = await runner.run("gives", {"what": "media"})
-        assert result.content == (Text("a"), Media("image", b"\xff", "image/png", "s3://b/n", "n", fetch=True))
-        failed = await runner.run("raises", {"kind": "value"})
-        assert failed.status == "failed" and isinstance(failed.exception, ValueError)
-        assert "no such value" in str(failed.error)
+async def test_content_and_exceptions_come_back_from_there() -> None:
 
-    go(main())
+    place = Elsewhere()
+    runner = Runner([tool(tools.gives, isolation=place), tool(tools.raises, isolation=place)])
+    result = await runner.run("gives", {"what": "media"})
+    assert result.content == (Text("a"), Media("image", b"\xff", "image/png", "s3://b/n", "n", fetch=True))
+    failed = await runner.run("raises", {"kind": "value"})
+    assert failed.status == "failed" and isinstance(failed.exception, ValueError)
+    assert "no such value" in str(failed.error)
 
 
 class Full:
@@ -111,12 +107,12 @@ class Full:
         raise told
 
 
-def test_an_executor_says_that_nothing_was_run() -> None:
-    result = go(Runner([tool(tools.add, isolation=Full())]).run("add", {"a": 1}))
+async def test_an_executor_says_that_nothing_was_run() -> None:
+    result = await Runner([tool(tools.add, isolation=Full())]).run("add", {"a": 1})
     assert (result.status, result.executed) == ("limited", False) and "the queue is full" in str(result.error)
 
 
-def test_what_runs_elsewhere_need_not_be_importable() -> None:
+async def test_what_runs_elsewhere_need_not_be_importable() -> None:
     def local(a: int) -> int:
         return a
 
@@ -124,7 +120,7 @@ def test_what_runs_elsewhere_need_not_be_importable() -> None:
         def executor(self, tool: Tool) -> Executor:
             return Immediate(tool)
 
-    assert go(Runner([tool(local, isolation=Here())]).run("local", {"a": 1})).output == 1
+    assert (await Runner([tool(local, isolation=Here())]).run("local", {"a": 1})).output == 1
     with pytest.raises(DefinitionError, match="top level"):
         Runner([tool(local, isolation=Elsewhere())])
 
@@ -163,19 +159,17 @@ class Queued:
         return call.context.remaining()
 
 
-def test_an_executor_may_wait_for_the_start_without_the_deadline_and_as_long_as_for_a_slot() -> None:
-    async def main() -> None:
-        clock = ManualClock()
-        for begins in (True, False):
-            place = Queued()
-            runner = Runner([tool(tools.add, isolation=place)], timeout=5, waits=Waits(slot=60), clock=clock)
-            call = asyncio.ensure_future(runner.run("add", {"a": 1}))
-            await clock.advance(59)
-            assert not call.done()
-            if begins:
-                place.started.set_result(None)
-                assert (await call).output == 5
-            await clock.advance(1)
-        assert ((await call).status, (await call).executed) == ("limited", False)
+async def test_an_executor_may_wait_for_the_start_without_the_deadline_and_as_long_as_for_a_slot() -> None:
 
-    go(main())
+    clock = ManualClock()
+    for begins in (True, False):
+        place = Queued()
+        runner = Runner([tool(tools.add, isolation=place)], timeout=5, waits=Waits(slot=60), clock=clock)
+        call = asyncio.ensure_future(runner.run("add", {"a": 1}))
+        await clock.advance(59)
+        assert not call.done()
+        if begins:
+            place.started.set_result(None)
+            assert (await call).output == 5
+        await clock.advance(1)
+    assert ((await call).status, (await call).executed) == ("limited", False)

@@ -31,40 +31,36 @@ class Steps:
         return tool(step, name=name, parallel=True, description="A step.")
 
 
-def test_a_thousand_calls_of_one_tool_do_not_stand_before_the_first_of_another() -> None:
-    async def main() -> None:
-        steps = Steps()
-        runner = Runner([steps.named("slow"), steps.named("quick")], concurrency=2)
-        calls = [ToolCall(f"s{n}", "slow", "{}") for n in range(1000)]
-        crowd = asyncio.ensure_future(runner.run_all(calls))
-        while runner.waiting < 900:
-            await asyncio.sleep(0)
-        before = len(steps.order)
-        assert (await runner.run("quick")).success
-        assert steps.order.index("quick") - before <= 4
-        await crowd
+async def test_a_thousand_calls_of_one_tool_do_not_stand_before_the_first_of_another() -> None:
 
-    go(main())
+    steps = Steps()
+    runner = Runner([steps.named("slow"), steps.named("quick")], concurrency=2)
+    calls = [ToolCall(f"s{n}", "slow", "{}") for n in range(1000)]
+    crowd = asyncio.ensure_future(runner.run_all(calls))
+    while runner.waiting < 900:
+        await asyncio.sleep(0)
+    before = len(steps.order)
+    assert (await runner.run("quick")).success
+    assert steps.order.index("quick") - before <= 4
+    await crowd
 
 
-def test_principals_take_turns_too() -> None:
-    async def main() -> None:
-        steps = Steps()
-        runner = Runner([steps.named("act")], concurrency=1)
-        many = asyncio.ensure_future(
-            runner.run_all([ToolCall(f"a{n}", "act", "{}") for n in range(100)], ToolContext(principal="many"))
-        )
-        while runner.waiting < 90:
-            await asyncio.sleep(0)
-        before = len(steps.order)
-        await runner.run("act", None, ToolContext(principal="one"))
-        assert len(steps.order) - before <= 4
-        await many
+async def test_principals_take_turns_too() -> None:
 
-    go(main())
+    steps = Steps()
+    runner = Runner([steps.named("act")], concurrency=1)
+    many = asyncio.ensure_future(
+        runner.run_all([ToolCall(f"a{n}", "act", "{}") for n in range(100)], ToolContext(principal="many"))
+    )
+    while runner.waiting < 90:
+        await asyncio.sleep(0)
+    before = len(steps.order)
+    await runner.run("act", None, ToolContext(principal="one"))
+    assert len(steps.order) - before <= 4
+    await many
 
 
-def test_a_principal_takes_no_more_slots_than_its_share() -> None:
+async def test_a_principal_takes_no_more_slots_than_its_share() -> None:
     running: dict[str | None, int] = {}
     most: dict[str | None, int] = {}
 
@@ -77,22 +73,19 @@ def test_a_principal_takes_no_more_slots_than_its_share() -> None:
             await asyncio.sleep(0)
         running[who] -= 1
 
-    async def main() -> None:
-        runner = Runner([act], concurrency=8, per_principal=3)
-        batches = [
-            runner.run_all([ToolCall(f"{who}{n}", "act", "{}") for n in range(20)], ToolContext(principal=who))
-            for who in ("a", "b", None)
-        ]
-        results = await asyncio.gather(*batches)
-        assert all(result.success for batch in results for result in batch)
-        assert {who: count <= 3 for who, count in most.items()} == {"a": True, "b": True, None: True}
-        assert most["a"] == 3
-        assert probe.slots_taken(runner) == 0 and runner.waiting == 0
-
-    go(main())
+    runner = Runner([act], concurrency=8, per_principal=3)
+    batches = [
+        runner.run_all([ToolCall(f"{who}{n}", "act", "{}") for n in range(20)], ToolContext(principal=who))
+        for who in ("a", "b", None)
+    ]
+    results = await asyncio.gather(*batches)
+    assert all(result.success for batch in results for result in batch)
+    assert {who: count <= 3 for who, count in most.items()} == {"a": True, "b": True, None: True}
+    assert most["a"] == 3
+    assert probe.slots_taken(runner) == 0 and runner.waiting == 0
 
 
-def test_a_nested_call_does_not_wait_for_its_own_principals_share() -> None:
+async def test_a_nested_call_does_not_wait_for_its_own_principals_share() -> None:
     @tool(parallel=True)
     async def inner() -> str:
         return "inner"
@@ -102,41 +95,37 @@ def test_a_nested_call_does_not_wait_for_its_own_principals_share() -> None:
         return str((await context.run("inner")).output)
 
     runner = Runner([inner, outer], concurrency=4, per_principal=1, waits=Waits(slot=BOUND))
-    assert go(runner.run("outer", None, ToolContext(principal="p"))).output == "inner"
+    assert (await runner.run("outer", None, ToolContext(principal="p"))).output == "inner"
 
 
-def test_many_principals_that_come_once_leave_little_behind() -> None:
-    async def main() -> None:
-        runner = Runner([tool(_nothing)], per_principal=1)
-        for n in range(500):
-            await runner.run("_nothing", None, ToolContext(principal=f"p{n}"))
-        assert len(probe.principal_limits(runner)) <= 1
+async def test_many_principals_that_come_once_leave_little_behind() -> None:
 
-    go(main())
+    runner = Runner([tool(_nothing)], per_principal=1)
+    for n in range(500):
+        await runner.run("_nothing", None, ToolContext(principal=f"p{n}"))
+    assert len(probe.principal_limits(runner)) <= 1
 
 
 async def _nothing() -> None:
     """Nothing."""
 
 
-def test_a_call_that_waits_too_long_is_limited_and_was_counted() -> None:
-    async def main() -> None:
-        open_, inside = asyncio.Event(), asyncio.Event()
+async def test_a_call_that_waits_too_long_is_limited_and_was_counted() -> None:
 
-        @tool(parallel=True)
-        async def hold() -> None:
-            inside.set()
-            await open_.wait()
+    open_, inside = asyncio.Event(), asyncio.Event()
 
-        runner = Runner([hold], concurrency=1, clock=ManualClock())
-        first = asyncio.ensure_future(runner.run("hold"))
-        await inside.wait()
-        late = await out_of_patience(runner, runner.run("hold"))
-        assert late.status == "limited" and runner.waiting == 0
-        open_.set()
-        assert (await first).success
+    @tool(parallel=True)
+    async def hold() -> None:
+        inside.set()
+        await open_.wait()
 
-    go(main())
+    runner = Runner([hold], concurrency=1, clock=ManualClock())
+    first = asyncio.ensure_future(runner.run("hold"))
+    await inside.wait()
+    late = await out_of_patience(runner, runner.run("hold"))
+    assert late.status == "limited" and runner.waiting == 0
+    open_.set()
+    assert (await first).success
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=30))
@@ -165,7 +154,7 @@ def test_groups_take_turns_and_each_keeps_its_order(entries: list[tuple[str, int
             assert order[place + 1][0] != group
 
 
-def test_children_together_stay_within_the_limit_that_their_parent_is_under() -> None:
+async def test_children_together_stay_within_the_limit_that_their_parent_is_under() -> None:
     most = [0, 0]
 
     @tool(parallel=True)
@@ -181,16 +170,13 @@ def test_children_together_stay_within_the_limit_that_their_parent_is_under() ->
         results = await asyncio.gather(*(context.run("child", {"n": n}) for n in range(50)))
         return sum(result.success for result in results)
 
-    async def main() -> None:
-        runner = Runner([child, fan], concurrency=4, waits=Waits(slot=BOUND))
-        assert (await runner.run("fan")).output == 50
-        assert most[1] == 4  # three slots of their own, and the one that the parent lends
-        assert probe.slots_taken(runner) == 0 and runner.waiting == 0
-
-    go(main())
+    runner = Runner([child, fan], concurrency=4, waits=Waits(slot=BOUND))
+    assert (await runner.run("fan")).output == 50
+    assert most[1] == 4  # three slots of their own, and the one that the parent lends
+    assert probe.slots_taken(runner) == 0 and runner.waiting == 0
 
 
-def test_children_of_children_do_not_deadlock_in_a_single_slot() -> None:
+async def test_children_of_children_do_not_deadlock_in_a_single_slot() -> None:
     @tool(parallel=True)
     async def nested(depth: int, context: ToolContext) -> int:
         if not depth:
@@ -199,70 +185,66 @@ def test_children_of_children_do_not_deadlock_in_a_single_slot() -> None:
         return sum(result.output for result in results)
 
     runner = Runner([nested.replace(concurrency=1)], concurrency=1, waits=Waits(slot=BOUND))
-    assert go(runner.run("nested", {"depth": 4})).output == 16
+    assert (await runner.run("nested", {"depth": 4})).output == 16
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_child_that_gives_up_waiting_leaves_no_slot_taken(cancelled: bool) -> None:
-    async def main() -> None:
-        open_, inside = asyncio.Event(), asyncio.Event()
+async def test_a_child_that_gives_up_waiting_leaves_no_slot_taken(cancelled: bool) -> None:
 
-        @tool(parallel=True)
-        async def hold() -> None:
-            inside.set()
-            await open_.wait()
+    open_, inside = asyncio.Event(), asyncio.Event()
 
-        @tool(parallel=True)
-        async def fan(context: ToolContext) -> str:
-            first = asyncio.ensure_future(context.run("hold"))
-            await inside.wait()
-            if cancelled:
-                second = asyncio.ensure_future(context.run("hold"))
-                while not runner.waiting:
-                    await asyncio.sleep(0)
-                second.cancel()
-                await asyncio.wait({second})
-            else:
-                assert (await out_of_patience(runner, context.run("hold"))).status == "limited"
-            open_.set()
-            return (await first).status
+    @tool(parallel=True)
+    async def hold() -> None:
+        inside.set()
+        await open_.wait()
 
-        runner = Runner([hold, fan], concurrency=1, clock=ManualClock())
-        assert (await runner.run("fan")).output == "ok"
-        assert probe.slots_taken(runner) == 0 and not probe.live_calls(runner)
-        assert not asyncio.all_tasks() - {asyncio.current_task()}
-
-    go(main())
-
-
-def test_slots_that_several_wait_for_two_of_do_not_go_round_for_ever() -> None:
-    async def main() -> None:
-        gates = {n: asyncio.Event() for n in range(1, 6)}
-        ran: list[int] = []
-
-        @tool(parallel=True)
-        async def wait(n: int) -> int:
-            ran.append(n)
-            await gates[n].wait()
-            return n
-
-        async def settle() -> None:
-            for _ in range(20):
+    @tool(parallel=True)
+    async def fan(context: ToolContext) -> str:
+        first = asyncio.ensure_future(context.run("hold"))
+        await inside.wait()
+        if cancelled:
+            second = asyncio.ensure_future(context.run("hold"))
+            while not runner.waiting:
                 await asyncio.sleep(0)
+            second.cancel()
+            await asyncio.wait({second})
+        else:
+            assert (await out_of_patience(runner, context.run("hold"))).status == "limited"
+        open_.set()
+        return (await first).status
 
-        runner = Runner([wait], concurrency=1, per_principal=1, waits=Waits(slot=BOUND))
-        going = [asyncio.ensure_future(runner.run("wait", {"n": 1}, ToolContext(principal="p")))]
-        await settle()
-        for n in (2, 3, 4):
-            going.append(asyncio.ensure_future(runner.run("wait", {"n": n})))
-            await settle()
-        gates[1].set()
-        await settle()
-        going.append(asyncio.ensure_future(runner.run("wait", {"n": 5})))
-        await settle()
-        for gate in gates.values():
-            gate.set()
-        assert [result.status for result in await asyncio.gather(*going)] == ["ok"] * 5
-        assert sorted(ran) == [1, 2, 3, 4, 5] and runner.waiting == 0
+    runner = Runner([hold, fan], concurrency=1, clock=ManualClock())
+    assert (await runner.run("fan")).output == "ok"
+    assert probe.slots_taken(runner) == 0 and not probe.live_calls(runner)
+    assert not asyncio.all_tasks() - {asyncio.current_task()}
 
-    go(main())
+
+async def test_slots_that_several_wait_for_two_of_do_not_go_round_for_ever() -> None:
+
+    gates = {n: asyncio.Event() for n in range(1, 6)}
+    ran: list[int] = []
+
+    @tool(parallel=True)
+    async def wait(n: int) -> int:
+        ran.append(n)
+        await gates[n].wait()
+        return n
+
+    async def settle() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    runner = Runner([wait], concurrency=1, per_principal=1, waits=Waits(slot=BOUND))
+    going = [asyncio.ensure_future(runner.run("wait", {"n": 1}, ToolContext(principal="p")))]
+    await settle()
+    for n in (2, 3, 4):
+        going.append(asyncio.ensure_future(runner.run("wait", {"n": n})))
+        await settle()
+    gates[1].set()
+    await settle()
+    going.append(asyncio.ensure_future(runner.run("wait", {"n": 5})))
+    await settle()
+    for gate in gates.values():
+        gate.set()
+    assert [result.status for result in await asyncio.gather(*going)] == ["ok"] * 5
+    assert sorted(ran) == [1, 2, 3, 4, 5] and runner.waiting == 0

@@ -43,7 +43,7 @@ def test_what_is_given_by_name_goes_before_the_context_and_that_before_the_runne
     assert go(runner.run(ToolCall("1", "tell"), deps=0)).output[0] == 0
 
 
-def test_guards_and_middleware_and_children_have_it_too() -> None:
+async def test_guards_and_middleware_and_children_have_it_too() -> None:
     seen: list[Any] = []
 
     @tool
@@ -55,7 +55,7 @@ def test_guards_and_middleware_and_children_have_it_too() -> None:
         return await next(call, context)  # type: ignore[no-any-return]
 
     runner = Runner([tell, outer], deps="db", guards=[lambda call, context: seen.append(context.deps)], around=[around])
-    assert go(runner.run("outer")).output[0] == "db"
+    assert (await runner.run("outer")).output[0] == "db"
     assert set(seen) == {"db"}
 
 
@@ -70,7 +70,7 @@ def test_a_mounted_tool_keeps_what_its_own_runner_has() -> None:
     assert go(runner.run("outer", {}, deps="given")).output == ["given", "given"]
 
 
-def test_a_call_that_is_taken_up_again_has_what_its_runner_has() -> None:
+async def test_a_call_that_is_taken_up_again_has_what_its_runner_has() -> None:
     runner = Runner(
         [tell], deps="database", guards=[lambda call, context: ask("sure?")], approve=lambda call, asked, context: asked
     )
@@ -80,7 +80,7 @@ def test_a_call_that_is_taken_up_again_has_what_its_runner_has() -> None:
         assert "database" not in str(waiting.record())
         return await runner.resume(waiting.record(), True)
 
-    assert go(main()).output[:2] == ["database", "ada"]
+    assert (await main()).output[:2] == ["database", "ada"]
 
 
 def test_several_calls_a_question_and_one_tool_by_itself_take_the_same() -> None:
@@ -102,36 +102,30 @@ def test_several_calls_a_question_and_one_tool_by_itself_take_the_same() -> None
     assert go(Runner([tell]).run_all(calls, given, deps=0))[0].output[:3] == [0, "bob", "s"]
 
 
-def test_what_is_no_context_is_told_with_what_is_one() -> None:
+async def test_what_is_no_context_is_told_with_what_is_one() -> None:
     runner, call = Runner([tell]), ToolCall("1", "tell")
     wrong: Any = {"deps": 1}
 
-    async def main() -> None:
-        for begin in (
-            lambda: runner.run("tell", {}, wrong),
-            lambda: runner.run(call, wrong),
-            lambda: runner.run(call, context=wrong),
-            lambda: runner.run_all([call], wrong),
-            lambda: runner.batch([call], wrong),
-            lambda: runner.decide(call, wrong),
-            lambda: tell.run({}, wrong),
-        ):
-            with pytest.raises(DefinitionError, match=r"a context is ToolContext\(deps=….*not of the type dict"):
-                await begin()
-
-    go(main())
+    for begin in (
+        lambda: runner.run("tell", {}, wrong),
+        lambda: runner.run(call, wrong),
+        lambda: runner.run(call, context=wrong),
+        lambda: runner.run_all([call], wrong),
+        lambda: runner.batch([call], wrong),
+        lambda: runner.decide(call, wrong),
+        lambda: tell.run({}, wrong),
+    ):
+        with pytest.raises(DefinitionError, match=r"a context is ToolContext\(deps=….*not of the type dict"):
+            await begin()
 
 
-def test_what_a_call_that_is_taken_up_again_gets_is_a_context() -> None:
+async def test_what_a_call_that_is_taken_up_again_gets_is_a_context() -> None:
     runner = Runner([tell.replace(ask=True)], approve=lambda call, asked, context: asked)
 
-    async def main() -> None:
-        record = (await runner.run("tell")).record()
-        with pytest.raises(DefinitionError, match="resume: a context is ToolContext"):
-            await runner.resume(record, True, {"deps": 1})  # type: ignore[arg-type]
-        assert (await runner.resume(record, True)).success
-
-    go(main())
+    record = (await runner.run("tell")).record()
+    with pytest.raises(DefinitionError, match="resume: a context is ToolContext"):
+        await runner.resume(record, True, {"deps": 1})  # type: ignore[arg-type]
+    assert (await runner.resume(record, True)).success
 
 
 @pytest.mark.parametrize("wrong", [tell, tell.handler, {"name": "tell"}, [ToolCall("1", "tell")], None], ids=repr)
@@ -165,9 +159,9 @@ def test_one_tool_that_is_no_list_is_told_as_a_list(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"dep": 1}, {"working_dir": "x"}])
-def test_another_name_is_told_with_the_ones_that_there_are(wrong: dict[str, Any]) -> None:
+async def test_another_name_is_told_with_the_ones_that_there_are(wrong: dict[str, Any]) -> None:
     with pytest.raises(DefinitionError, match="The options are: deps, principal, session, timeout"):
-        go(Runner([tell]).run("tell", {}, **wrong))
+        await Runner([tell]).run("tell", {}, **wrong)
 
 
 @pytest.mark.parametrize("name", ["session", "principal", "turn"])
@@ -229,12 +223,12 @@ def test_its_own_guards_judge_it() -> None:
     assert go(asking.run()).status == "denied"
 
 
-def test_what_it_raises_is_told_as_a_model_would_read_it() -> None:
+async def test_what_it_raises_is_told_as_a_model_would_read_it() -> None:
     @tool
     async def breaks() -> None:
         raise RuntimeError("inside")
 
-    result = go(breaks.run({}))
+    result = await breaks.run({})
     assert (result.status, "inside" in (result.error or "")) == ("failed", False)
 
 
@@ -250,6 +244,6 @@ def test_a_call_that_is_taken_up_has_the_deps_that_resume_is_given() -> None:
     assert go(runner.resume(record, True, ToolContext(deps="context"), deps="db")).output == ["db", "ada"]
 
 
-def test_an_option_of_a_tools_own_run_that_there_is_not_is_told_with_its_own_form() -> None:
+async def test_an_option_of_a_tools_own_run_that_there_is_not_is_told_with_its_own_form() -> None:
     with pytest.raises(DefinitionError, match=r"some_tool\.run\(\{…\}, context, deps=…\): there is no option 'dep'"):
-        go(tell.run({}, dep=3))  # type: ignore[call-arg]
+        await tell.run({}, dep=3)  # type: ignore[call-arg]

@@ -325,11 +325,11 @@ class Double(ToolHandler):
 
 
 @pytest.mark.parametrize("guard", [OfTool(), OfInstance()])
-def test_what_a_guard_of_others_raises_is_the_reason_bounded_and_without_secrets(
+async def test_what_a_guard_of_others_raises_is_the_reason_bounded_and_without_secrets(
     guard: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     runner = Runner([tool(Double)], guards=[guard], secrets={"password": "hunter22"})
-    result = go(runner.run("double", {"n": 1}))
+    result = await runner.run("double", {"n": 1})
     said = str(result.error)
     assert (result.status, result.executed) == ("denied", False)
     assert said.startswith("Denied: token=*** over the limit of ********** xxx") and len(said) < 550
@@ -351,7 +351,7 @@ def test_the_text_of_a_guard_error_is_the_reason(slow: bool) -> None:
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
-def test_a_guard_that_is_late_denies_and_is_not_waited_for(monkeypatch: Any, stubborn: bool) -> None:
+async def test_a_guard_that_is_late_denies_and_is_not_waited_for(monkeypatch: Any, stubborn: bool) -> None:
     monkeypatch.setattr(tasks, "ANSWER_SECONDS", 0.02)
     let_go: list[asyncio.Event] = []
 
@@ -365,16 +365,13 @@ def test_a_guard_that_is_late_denies_and_is_not_waited_for(monkeypatch: Any, stu
                 if not stubborn:
                     raise
 
-    async def main() -> None:
-        ran = Ran()
-        result = await Runner([ran.tool], guards=[slow]).run("double", {"n": 1})
-        assert (result.status, ran.with_) == ("denied", [])
-        let_go[0].set()
-
-    go(main())
+    ran = Ran()
+    result = await Runner([ran.tool], guards=[slow]).run("double", {"n": 1})
+    assert (result.status, ran.with_) == ("denied", [])
+    let_go[0].set()
 
 
-def test_a_guard_that_is_woken_at_its_very_deadline_is_late_and_not_broken() -> None:
+async def test_a_guard_that_is_woken_at_its_very_deadline_is_late_and_not_broken() -> None:
     class Alarm(Clock):
         time = staticmethod(lambda: 0.0)
 
@@ -395,11 +392,11 @@ def test_a_guard_that_is_woken_at_its_very_deadline_is_late_and_not_broken() -> 
         await woken.wait()
 
     ran = Ran()
-    result = go(Runner([ran.tool], guards=[slow], clock=clock).run("double", {"n": 1}))
+    result = await Runner([ran.tool], guards=[slow], clock=clock).run("double", {"n": 1})
     assert (result.status, ran.with_) == ("denied", []) and "in time" in str(result.error)
 
 
-def test_a_cancellation_from_outside_reaches_through_a_guard() -> None:
+async def test_a_cancellation_from_outside_reaches_through_a_guard() -> None:
     started = asyncio.Event()
     watch = Watch()
 
@@ -420,7 +417,7 @@ def test_a_cancellation_from_outside_reaches_through_a_guard() -> None:
                 await Runner([ran.tool], guards=[waits]).run("double", {"n": 1})
         assert ran.with_ == []
 
-    go(main())
+    await main()
     assert watch.ends() == ["tool:error"]
 
 
@@ -685,32 +682,30 @@ def test_decide_and_explain_await_guards_on_another_loop_than_the_calls_before()
     assert go(runner.explain(call)) == [ask("q")]
 
 
-def test_decide_says_what_the_guards_would_and_runs_nothing() -> None:
-    async def main() -> None:
-        ran, watch = Ran(), Watch()
-        call = ToolCall("c1", "double", {"n": 1})
+async def test_decide_says_what_the_guards_would_and_runs_nothing() -> None:
 
-        def runner(*guards: Any) -> Runner:
-            return Runner([ran.tool], guards=guards, observers=[watch], approve=lambda *rest: True)
+    ran, watch = Ran(), Watch()
+    call = ToolCall("c1", "double", {"n": 1})
 
-        assert (await runner().decide(call)).kind == "allow"
-        assert await runner(later(ask("q")), saying(None)).decide(call) == ask("q")
-        assert await runner(saying(ask("q")), saying(deny("d"))).decide(call) == deny("d")
-        assert (await runner(saying(7)).decide(call)).kind == "deny"
-        changed = await runner(saying({"n": 3})).decide(call)
-        assert changed.kind == "allow" and changed.arguments is not None and changed.arguments["n"] == 3
-        assert (await runner().decide(ToolCall("c1", "nothing"))).kind == "deny"
-        assert (await runner().decide(ToolCall("c1", "double", "{"))).kind == "deny"
-        assert (await runner().decide(ToolCall("c1", "double", {"n": "x"}))).kind == "deny"
-        assert (await runner().decide(ToolCall("c1", "double", {"n": 1}, problem="cut off"))).kind == "deny"
-        assert ran.with_ == [] and watch.events == []
+    def runner(*guards: Any) -> Runner:
+        return Runner([ran.tool], guards=guards, observers=[watch], approve=lambda *rest: True)
 
-    go(main())
+    assert (await runner().decide(call)).kind == "allow"
+    assert await runner(later(ask("q")), saying(None)).decide(call) == ask("q")
+    assert await runner(saying(ask("q")), saying(deny("d"))).decide(call) == deny("d")
+    assert (await runner(saying(7)).decide(call)).kind == "deny"
+    changed = await runner(saying({"n": 3})).decide(call)
+    assert changed.kind == "allow" and changed.arguments is not None and changed.arguments["n"] == 3
+    assert (await runner().decide(ToolCall("c1", "nothing"))).kind == "deny"
+    assert (await runner().decide(ToolCall("c1", "double", "{"))).kind == "deny"
+    assert (await runner().decide(ToolCall("c1", "double", {"n": "x"}))).kind == "deny"
+    assert (await runner().decide(ToolCall("c1", "double", {"n": 1}, problem="cut off"))).kind == "deny"
+    assert ran.with_ == [] and watch.events == []
 
 
-def test_decide_and_run_agree_where_a_private_value_is_missing() -> None:
+async def test_decide_and_run_agree_where_a_private_value_is_missing() -> None:
     pay, _ = pinned()
-    assert go(Runner([pay]).decide(ToolCall("c1", "pay", {"amount": 1}))).kind == "deny"
+    assert (await Runner([pay]).decide(ToolCall("c1", "pay", {"amount": 1}))).kind == "deny"
 
 
 def test_the_decision_is_an_event_where_there_are_guards_and_only_there() -> None:
@@ -746,17 +741,15 @@ def test_after_an_answer_it_is_told_which_rule_asked_and_who_answered() -> None:
     assert said_by(asks, approve=lambda *rest: deny("no"))[1:] == [("deny", "a:1", None)]
 
 
-def test_a_call_that_was_resumed_still_has_the_rule_that_asked() -> None:
-    async def main() -> None:
-        ran, watch = Ran(), Watch()
-        guards = [by_rule(ask("q"), "a:1")]
-        runner = Runner([ran.tool], guards=guards, observers=[watch], approve=lambda *rest: ask("later"))
-        suspended = await runner.run(ToolCall("c1", "double", {"n": 1}))
-        assert (await runner.resume(suspended.record(), True, by="ada")).success
-        last = [event.data["decision"] for event in watch.events if event.kind == "tool:decided"][-1]
-        assert (last.kind, last.rule, last.by) == ("allow", "a:1", "ada")
+async def test_a_call_that_was_resumed_still_has_the_rule_that_asked() -> None:
 
-    go(main())
+    ran, watch = Ran(), Watch()
+    guards = [by_rule(ask("q"), "a:1")]
+    runner = Runner([ran.tool], guards=guards, observers=[watch], approve=lambda *rest: ask("later"))
+    suspended = await runner.run(ToolCall("c1", "double", {"n": 1}))
+    assert (await runner.resume(suspended.record(), True, by="ada")).success
+    last = [event.data["decision"] for event in watch.events if event.kind == "tool:decided"][-1]
+    assert (last.kind, last.rule, last.by) == ("allow", "a:1", "ada")
 
 
 def test_what_a_person_refuses_says_why_it_was_asked() -> None:
@@ -764,7 +757,7 @@ def test_what_a_person_refuses_says_why_it_was_asked() -> None:
     assert result.error == "Denied: refused by the person who was asked (offer a voucher instead). Nothing was run."
 
 
-def test_a_runner_with_other_guards_judges_by_these_and_shares_what_is_turned_off() -> None:
+async def test_a_runner_with_other_guards_judges_by_these_and_shares_what_is_turned_off() -> None:
     @tool
     async def ping() -> str:
         """Ping."""
@@ -779,4 +772,4 @@ def test_a_runner_with_other_guards_judges_by_these_and_shares_what_is_turned_of
         decided = await opened.replace(guards=[]).decide(ToolCall("", "ping", {}))
         return [*said, decided.reason]
 
-    assert asyncio.run(main()) == ["ok", "denied", "denied", "ok", "it is late"]
+    assert (await main()) == ["ok", "denied", "denied", "ok", "it is late"]

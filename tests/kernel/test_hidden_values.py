@@ -60,7 +60,7 @@ ANSWERS: list[Any] = [True, False, None, deny("no"), ask("later"), allow({"text"
 
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("text", ["hi", 5])
-def test_nothing_that_leaves_shows_what_is_bound_or_private(
+async def test_nothing_that_leaves_shows_what_is_bound_or_private(
     answer: Any, text: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -75,7 +75,7 @@ def test_nothing_that_leaves_shows_what_is_bound_or_private(
         runner = Runner(bound, guards=guards, approve=person, observers=[watch], journal=journal)
         return await runner.run("send", {"text": text})
 
-    result = go(main())
+    result = await main()
     seen = [
         *map(shown, watch.events),
         *map(shown, journal.events),
@@ -92,7 +92,7 @@ def test_nothing_that_leaves_shows_what_is_bound_or_private(
     assert asked == [] or all(STARS in part for part in asked)
 
 
-def test_guards_middleware_inside_and_the_handler_see_what_is_bound_and_private() -> None:
+async def test_guards_middleware_inside_and_the_handler_see_what_is_bound_and_private() -> None:
     seen: list[Any] = []
 
     def guard(call: ToolCall, context: ToolContext) -> None:
@@ -102,17 +102,17 @@ def test_guards_middleware_inside_and_the_handler_see_what_is_bound_and_private(
         seen.append((call.arguments["api_key"], call.arguments["pin"]))
         return await next(call, context)  # type: ignore[no-any-return]
 
-    result = go(Runner(bound, guards=[gives_the_pin, guard], inside=[inside]).run("send", {"text": "hi"}))
+    result = await Runner(bound, guards=[gives_the_pin, guard], inside=[inside]).run("send", {"text": "hi"})
     assert result.output == f"hi {len(KEY)} {len(PIN)}"
     assert seen == [(KEY, PIN), (KEY, PIN)]
 
 
-def test_what_a_person_leaves_as_stars_stays_as_it_is() -> None:
+async def test_what_a_person_leaves_as_stars_stays_as_it_is() -> None:
     def person(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
         return allow({**call.arguments, "text": "edited"})
 
     runner = Runner(bound, guards=[gives_the_pin, ask_before_changes], approve=person)
-    assert go(runner.run("send", {"text": "hi"})).output == f"edited {len(KEY)} {len(PIN)}"
+    assert (await runner.run("send", {"text": "hi"})).output == f"edited {len(KEY)} {len(PIN)}"
 
 
 def test_a_person_does_not_change_what_is_bound() -> None:
@@ -122,7 +122,7 @@ def test_a_person_does_not_change_what_is_bound() -> None:
     assert go(runner.run("send", {"text": "hi"})).output == f"hi {len(KEY)} 0"
 
 
-def test_who_is_asked_for_a_private_value_is_shown_that_one_and_no_other() -> None:
+async def test_who_is_asked_for_a_private_value_is_shown_that_one_and_no_other() -> None:
     asked: list[Any] = []
 
     def person(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
@@ -135,22 +135,22 @@ def test_who_is_asked_for_a_private_value_is_shown_that_one_and_no_other() -> No
     async def main() -> ToolResult:
         return await Runner(bound, guards=[guard], approve=person).run("send", {"text": "hi"})
 
-    assert go(main()).output == f"hi {len(KEY)} 3"
+    assert (await main()).output == f"hi {len(KEY)} 3"
     assert asked == [{"text": "hi", "api_key": STARS, "pin": ""}]
 
 
-def test_what_the_guards_would_say_tells_nothing_of_it() -> None:
-    decision = go(Runner(bound, guards=[gives_the_pin]).decide(ToolCall("1", "send", {"text": "hi"})))
+async def test_what_the_guards_would_say_tells_nothing_of_it() -> None:
+    decision = await Runner(bound, guards=[gives_the_pin]).decide(ToolCall("1", "send", {"text": "hi"}))
     assert decision == allow({"text": "hi", "api_key": STARS, "pin": STARS})
 
 
-def test_a_path_that_is_bound_is_not_in_the_refusal() -> None:
+async def test_a_path_that_is_bound_is_not_in_the_refusal() -> None:
     @tool
     async def read(path: str, root_dir: str) -> str:
         return path
 
     tools = Toolset([read]).bind(root_dir="/srv/tenants/4711")
-    result = go(Runner(tools, guards=[within("notes")]).run("read", {"path": "notes/a"}))
+    result = await Runner(tools, guards=[within("notes")]).run("read", {"path": "notes/a"})
     assert result.status == "denied"
     assert "outside" in str(result.error) and "4711" not in str(result.error)
 
@@ -181,8 +181,8 @@ def of_a_schema() -> Tool:
 
 
 @pytest.mark.parametrize("made", [of_a_model, of_a_schema])
-def test_what_is_wrong_with_all_arguments_together_does_not_show_what_is_bound(made: Any) -> None:
-    result = go(Runner(Toolset([made()]).bind(api_key=KEY)).run("send", {"text": "bad"}))
+async def test_what_is_wrong_with_all_arguments_together_does_not_show_what_is_bound(made: Any) -> None:
+    result = await Runner(Toolset([made()]).bind(api_key=KEY)).run("send", {"text": "bad"})
     assert result.status == "invalid"
     assert '"bad"' in str(result.error) and KEY not in str(result.error)
 
@@ -196,10 +196,10 @@ def test_a_bound_value_that_does_not_fit_is_not_shown() -> None:
     assert KEY not in str(caught.value)
 
 
-def test_a_hidden_value_that_validation_would_change_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_hidden_value_that_validation_would_change_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     @tool(private=("when",))
     async def at(amount: int, when: Annotated[str, AfterValidator(str.upper)] = "") -> None: ...
 
-    result = go(Runner([at], guards=[lambda c, x: {**c.arguments, "when": "hush"}]).run("at", {"amount": 1}))
+    result = await Runner([at], guards=[lambda c, x: {**c.arguments, "when": "hush"}]).run("at", {"amount": 1})
     assert result.status == "denied"
     assert "when" in caplog.text and "hush" not in caplog.text

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from watched import go, run
+from watched import run
 
 import probe
 from ferrule import Runner, Sizes, Text, ToolCall, ToolContext, ToolResult, tool
@@ -154,7 +154,7 @@ def test_a_call_denied_after_it_was_run_says_that_its_effect_may_have_happened()
     assert "Nothing was run" not in str(result.error) and "its effect may have happened" in str(result.error)
 
 
-def test_every_attempt_that_a_middleware_abandons_is_counted_and_keeps_the_slot() -> None:
+async def test_every_attempt_that_a_middleware_abandons_is_counted_and_keeps_the_slot() -> None:
     release = threading.Event()
     began: list[int] = []
 
@@ -172,15 +172,12 @@ def test_every_attempt_that_a_middleware_abandons_is_counted_and_keeps_the_slot(
             await asyncio.wait({attempt})
         return ToolResult("gave up")
 
-    async def main() -> None:
-        runner = Runner([stuck.replace(concurrency=1)], inside=[impatient])
-        result = await runner.run("stuck")
-        assert (result.output, runner.left_running) == ("gave up", 2)
-        (made,) = runner.tools
-        assert probe.slots_taken_by(made) == 1
-        release.set()
-        while runner.left_running:
-            await asyncio.sleep(0)
-        assert probe.slots_taken_by(made) == 0
-
-    go(main())
+    runner = Runner([stuck.replace(concurrency=1)], inside=[impatient])
+    result = await runner.run("stuck")
+    assert (result.output, runner.left_running) == ("gave up", 2)
+    (made,) = runner.tools
+    assert probe.slots_taken_by(made) == 1
+    release.set()
+    while runner.left_running:
+        await asyncio.sleep(0)
+    assert probe.slots_taken_by(made) == 0

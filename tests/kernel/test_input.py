@@ -87,13 +87,11 @@ def test_nothing_is_decoded_of_what_is_too_long() -> None:
     assert {len(arguments["text"]) for arguments in seen} == {28}
 
 
-def test_a_direct_call_has_the_bound_too() -> None:
-    async def both() -> None:
-        assert await note("x" * 900_000) == 900_000
-        with pytest.raises(ValidationError, match="at most 1,000,000 are read"):
-            await note("x" * 1_000_001)
+async def test_a_direct_call_has_the_bound_too() -> None:
 
-    asyncio.run(both())
+    assert await note("x" * 900_000) == 900_000
+    with pytest.raises(ValidationError, match="at most 1,000,000 are read"):
+        await note("x" * 1_000_001)
 
 
 def test_what_a_guard_or_a_person_gives_has_it_as_well() -> None:
@@ -110,22 +108,19 @@ def test_what_a_guard_or_a_person_gives_has_it_as_well() -> None:
         assert "have 71 characters, and at most 50 are read" in str(result.error)
 
 
-def test_what_is_resumed_has_it_as_well() -> None:
+async def test_what_is_resumed_has_it_as_well() -> None:
     def later(call: ToolCall, context: ToolContext) -> Decision:
         return ask("later")
 
-    async def both() -> None:
-        runner = Runner([note], guards=[later], approve=lambda *_: ask("later"), resume_key=KEY)
-        record = (await runner.run("note", of(60))).record()
-        again = Runner([note], guards=[later], sizes=Sizes(input=50), resume_key=KEY)
-        result = await again.resume(record, True)
-        assert (result.status, result.executed) == ("invalid", False)
-        assert "at most 50 are read" in str(result.error)
-        longer = await runner.replace().resume(record, allow({"text": "x" * 2_000_000}))
-        assert (longer.status, longer.executed) == ("denied", False)
-        assert "at most 1,000,000 are read" in str(longer.error)
-
-    asyncio.run(both())
+    runner = Runner([note], guards=[later], approve=lambda *_: ask("later"), resume_key=KEY)
+    record = (await runner.run("note", of(60))).record()
+    again = Runner([note], guards=[later], sizes=Sizes(input=50), resume_key=KEY)
+    result = await again.resume(record, True)
+    assert (result.status, result.executed) == ("invalid", False)
+    assert "at most 50 are read" in str(result.error)
+    longer = await runner.replace().resume(record, allow({"text": "x" * 2_000_000}))
+    assert (longer.status, longer.executed) == ("denied", False)
+    assert "at most 1,000,000 are read" in str(longer.error)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "many"])

@@ -40,58 +40,54 @@ async def waits(runner: Runner) -> None:
         await asyncio.sleep(0)
 
 
-def test_its_deadline_does_not_run_and_it_is_counted(busy: None) -> None:
-    async def main() -> None:
-        runner = Runner([ADD], timeout=BOUND, waits=Waits(slot=None))
-        going = asyncio.ensure_future(runner.run("add", {"a": 1}))
-        await waits(runner)
-        (state,) = probe.live_calls(runner)
-        attempt = state.attempt
-        assert attempt.deadline is None and attempt.executed is False and runner.waiting == 1
-        SLOTS.release()
-        try:
-            assert (await going).output == 3
-        finally:
-            SLOTS.acquire_nowait()
+async def test_its_deadline_does_not_run_and_it_is_counted(busy: None) -> None:
 
-    go(main())
+    runner = Runner([ADD], timeout=BOUND, waits=Waits(slot=None))
+    going = asyncio.ensure_future(runner.run("add", {"a": 1}))
+    await waits(runner)
+    (state,) = probe.live_calls(runner)
+    attempt = state.attempt
+    assert attempt.deadline is None and attempt.executed is False and runner.waiting == 1
+    SLOTS.release()
+    try:
+        assert (await going).output == 3
+    finally:
+        SLOTS.acquire_nowait()
 
 
-def test_it_is_limited_after_the_queue_timeout(busy: None, tmp_path: Path) -> None:
+async def test_it_is_limited_after_the_queue_timeout(busy: None, tmp_path: Path) -> None:
     path = tmp_path / "touched"
-    result = go(Runner([TOUCHES], waits=Waits(slot=0.01)).run("touches", {"path": str(path)}))
+    result = await Runner([TOUCHES], waits=Waits(slot=0.01)).run("touches", {"path": str(path)})
     assert (result.status, result.executed, path.exists()) == ("limited", False, False)
 
 
-def test_turning_it_off_or_cancelling_the_batch_stops_it_before_it_is_started(busy: None, tmp_path: Path) -> None:
-    async def main() -> None:
-        path = tmp_path / "touched"
-        runner = Runner([TOUCHES], waits=Waits(slot=None))
-        batch = runner.batch([ToolCall("c1", "touches", {"path": str(path)})])
-        going = asyncio.ensure_future(_awaited(batch))
-        await waits(runner)
-        batch.cancel()
-        (result,) = await going
-        assert (result.status, result.executed) == ("cancelled", False)
-        second = asyncio.ensure_future(runner.run("touches", {"path": str(path)}))
-        await waits(runner)
-        runner.disable("touches", "it is late")
-        assert ((await second).status, (await second).executed) == ("denied", False)
-        assert not path.exists() and not probe.live_calls(runner)
+async def test_turning_it_off_or_cancelling_the_batch_stops_it_before_it_is_started(busy: None, tmp_path: Path) -> None:
 
-    go(main())
+    path = tmp_path / "touched"
+    runner = Runner([TOUCHES], waits=Waits(slot=None))
+    batch = runner.batch([ToolCall("c1", "touches", {"path": str(path)})])
+    going = asyncio.ensure_future(_awaited(batch))
+    await waits(runner)
+    batch.cancel()
+    (result,) = await going
+    assert (result.status, result.executed) == ("cancelled", False)
+    second = asyncio.ensure_future(runner.run("touches", {"path": str(path)}))
+    await waits(runner)
+    runner.disable("touches", "it is late")
+    assert ((await second).status, (await second).executed) == ("denied", False)
+    assert not path.exists() and not probe.live_calls(runner)
 
 
 async def _awaited(batch: object) -> list[object]:
     return await batch  # type: ignore[no-any-return, misc]
 
 
-def test_a_tool_that_takes_no_worker_does_not_wait_for_one(busy: None) -> None:
+async def test_a_tool_that_takes_no_worker_does_not_wait_for_one(busy: None) -> None:
     @tool
     async def here() -> str:
         return "at once"
 
-    assert go(Runner([here, ADD]).run("here")).output == "at once"
+    assert (await Runner([here, ADD]).run("here")).output == "at once"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -109,24 +105,21 @@ def test_a_forked_process_has_all_slots_again(busy: None) -> None:
 # -- Workers ---------------------------------------------------------------------------------------------------------
 
 
-def test_so_many_calls_run_at_once_as_there_are_to_be_workers(busy: None, tmp_path: Path) -> None:
+async def test_so_many_calls_run_at_once_as_there_are_to_be_workers(busy: None, tmp_path: Path) -> None:
     """All workers of `isolation="process"` are taken meanwhile, which are others."""
 
-    async def main() -> None:
-        workers = Workers(2)
-        try:
-            runner = Runner([tool(tools.waits, isolation=workers, parallel=True)], waits=Waits(slot=None))
-            paths = [tmp_path / str(number) for number in range(3)]
-            calls = [asyncio.ensure_future(runner.run("waits", {"path": str(path)})) for path in paths]
-            await until(lambda: paths[0].exists() and paths[1].exists())
-            assert runner.waiting == 1 and not paths[2].exists()
-            calls[0].cancel()
-            await until(paths[2].exists)
-        finally:
-            workers.close()
-        assert [(await call).status for call in calls[1:]] == ["failed", "failed"]
-
-    go(main())
+    workers = Workers(2)
+    try:
+        runner = Runner([tool(tools.waits, isolation=workers, parallel=True)], waits=Waits(slot=None))
+        paths = [tmp_path / str(number) for number in range(3)]
+        calls = [asyncio.ensure_future(runner.run("waits", {"path": str(path)})) for path in paths]
+        await until(lambda: paths[0].exists() and paths[1].exists())
+        assert runner.waiting == 1 and not paths[2].exists()
+        calls[0].cancel()
+        await until(paths[2].exists)
+    finally:
+        workers.close()
+    assert [(await call).status for call in calls[1:]] == ["failed", "failed"]
 
 
 def test_tools_of_the_same_workers_share_them_across_runners() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import isolated_tools as tools
 import pytest
-from watched import BOUND, Watch, go
+from watched import BOUND, Watch
 
 import probe
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, allow, ask, deny, tool
@@ -43,77 +43,70 @@ async def noted(path: Path) -> list[int]:
     return [int(line) for line in path.read_text().split()]
 
 
-def test_an_isolated_handler_runs_in_another_process_on_the_judged_arguments() -> None:
+async def test_an_isolated_handler_runs_in_another_process_on_the_judged_arguments() -> None:
     def makes_two(call: ToolCall, context: ToolContext) -> Any:
         return allow({**call.arguments, "a": 2})
 
-    async def main() -> None:
-        watch = Watch()
-        runner = Runner([isolated(tools.add), isolated(tools.pid)], guards=[], observers=[watch], timeout=BOUND)
-        assert (await runner.run("pid")).output != os.getpid()
-        changing = Runner([isolated(tools.add, guards=[makes_two])])
-        assert (await changing.run("add", {"a": 1, "b": 5})).output == 7
-        result = await runner.run("add", '{"a": "x"}')
-        assert (result.status, result.executed) == ("invalid", False)
-
-    go(main())
+    watch = Watch()
+    runner = Runner([isolated(tools.add), isolated(tools.pid)], guards=[], observers=[watch], timeout=BOUND)
+    assert (await runner.run("pid")).output != os.getpid()
+    changing = Runner([isolated(tools.add, guards=[makes_two])])
+    assert (await changing.run("add", {"a": 1, "b": 5})).output == 7
+    result = await runner.run("add", '{"a": "x"}')
+    assert (result.status, result.executed) == ("invalid", False)
 
 
-def test_an_isolated_handler_gets_what_was_judged_or_is_not_started() -> None:
-    async def main() -> None:
-        shown: list[Any] = []
+async def test_an_isolated_handler_gets_what_was_judged_or_is_not_started() -> None:
 
-        def sees(call: ToolCall, context: ToolContext) -> None:
-            shown.append(call.arguments["name"])
+    shown: list[Any] = []
 
-        runner = Runner([isolated(tools.greets), isolated(tools.depends)], guards=[sees])
-        assert (await runner.run("greets", {"name": " Ada"})).output == {"name": "ada", "judged": "ada"}
-        result = await runner.run("depends", {"name": "x"})
-        assert (result.status, result.executed) == ("failed", False)
-        assert "otherwise than judged" in str(result.error)
-        assert shown == ["ada", f"x in {os.getpid()}"]
+    def sees(call: ToolCall, context: ToolContext) -> None:
+        shown.append(call.arguments["name"])
 
-    go(main())
+    runner = Runner([isolated(tools.greets), isolated(tools.depends)], guards=[sees])
+    assert (await runner.run("greets", {"name": " Ada"})).output == {"name": "ada", "judged": "ada"}
+    result = await runner.run("depends", {"name": "x"})
+    assert (result.status, result.executed) == ("failed", False)
+    assert "otherwise than judged" in str(result.error)
+    assert shown == ["ada", f"x in {os.getpid()}"]
 
 
 @pytest.mark.parametrize(("isolated", "sent"), [(tools.clean_of, {"scratch": {}})])
-def test_a_default_that_is_another_one_in_the_process_does_not_run(isolated: Any, sent: Any) -> None:
-    result = go(Runner([isolated], guards=[lambda call, context: None]).run(isolated.name, sent))
+async def test_a_default_that_is_another_one_in_the_process_does_not_run(isolated: Any, sent: Any) -> None:
+    result = await Runner([isolated], guards=[lambda call, context: None]).run(isolated.name, sent)
     assert (result.status, result.executed) == ("failed", False)
     assert "has other defaults in the process" in str(result.error), result.error
 
 
-def test_objects_context_and_progress_cross() -> None:
-    async def main() -> None:
-        watch = Watch()
-        runner = Runner([isolated(tools.describe), isolated(tools.progress)], observers=[watch])
-        result = await runner.run("describe", {"item": {"name": "n", "count": 1}, "when": "2026-01-02"})
-        assert result.output == ["Item", "n", "date", "2026-01-02"]
-        assert (await runner.run("progress")).success
-        assert "tool:progress" in watch.kinds()
-        assert watch.kinds()[-1] == "tool:post"
+async def test_objects_context_and_progress_cross() -> None:
 
-    go(main())
+    watch = Watch()
+    runner = Runner([isolated(tools.describe), isolated(tools.progress)], observers=[watch])
+    result = await runner.run("describe", {"item": {"name": "n", "count": 1}, "when": "2026-01-02"})
+    assert result.output == ["Item", "n", "date", "2026-01-02"]
+    assert (await runner.run("progress")).success
+    assert "tool:progress" in watch.kinds()
+    assert watch.kinds()[-1] == "tool:post"
 
 
 @pytest.mark.parametrize("timeout", [0.05, None])
-def test_chunks_come_from_the_process_and_are_kept_when_it_is_killed(timeout: float | None, tmp_path: Path) -> None:
-    async def main() -> None:
-        watch = Watch()
-        runner = Runner([isolated(tools.speaks)], observers=[watch])
-        assert (await runner.run("speaks", {"count": 2})).output == "word 0 word 1 "
-        path = tmp_path / "pid"
-        batch = runner.batch([ToolCall("c1", "speaks", {"count": 2, "path": str(path)})])
-        going = asyncio.ensure_future(waited(batch))
-        (pid,) = await noted(path)
-        while watch.kinds("c1").count("tool:progress") < 2:
-            await asyncio.sleep(0)
-        batch.cancel(now=True)
-        (result,) = await going
-        assert (result.status, result.output) == ("cancelled", "word 0 word 1 ")
-        await asyncio.to_thread(wait_until, lambda: gone(pid))
+async def test_chunks_come_from_the_process_and_are_kept_when_it_is_killed(
+    timeout: float | None, tmp_path: Path
+) -> None:
 
-    go(main())
+    watch = Watch()
+    runner = Runner([isolated(tools.speaks)], observers=[watch])
+    assert (await runner.run("speaks", {"count": 2})).output == "word 0 word 1 "
+    path = tmp_path / "pid"
+    batch = runner.batch([ToolCall("c1", "speaks", {"count": 2, "path": str(path)})])
+    going = asyncio.ensure_future(waited(batch))
+    (pid,) = await noted(path)
+    while watch.kinds("c1").count("tool:progress") < 2:
+        await asyncio.sleep(0)
+    batch.cancel(now=True)
+    (result,) = await going
+    assert (result.status, result.output) == ("cancelled", "word 0 word 1 ")
+    await asyncio.to_thread(wait_until, lambda: gone(pid))
 
 
 async def waited(batch: Any) -> Any:
@@ -121,92 +114,79 @@ async def waited(batch: Any) -> Any:
 
 
 @pytest.mark.parametrize("handler", [tools.waits, tools.waits_async, tools.ignores_sigterm, tools.holds_the_gil])
-def test_at_the_deadline_the_process_is_killed_and_the_call_timed_out(handler: Any, tmp_path: Path) -> None:
-    async def main() -> None:
-        watch, path = Watch(), tmp_path / "pid"
-        runner = Runner([isolated(handler), isolated(tools.add)], observers=[watch])
-        assert (await runner.run("add", {"a": 1})).output == 3  # the pool is warm
-        going = asyncio.ensure_future(runner.run(handler.__name__, {"path": str(path)}, timeout=0.3))
-        (pid,) = await noted(path)
-        result = await going
-        assert (result.status, result.executed) == ("timeout", None)
-        assert "did not end by its deadline" in str(result.error)
-        await asyncio.to_thread(wait_until, lambda: gone(pid))
-        assert runner.left_running == 0 and not probe.live_calls(runner)
-        assert (await runner.run("add", {"a": 1})).output == 3
-        assert len(watch.ends()) == 3
+async def test_at_the_deadline_the_process_is_killed_and_the_call_timed_out(handler: Any, tmp_path: Path) -> None:
 
-    go(main())
+    watch, path = Watch(), tmp_path / "pid"
+    runner = Runner([isolated(handler), isolated(tools.add)], observers=[watch])
+    assert (await runner.run("add", {"a": 1})).output == 3  # the pool is warm
+    going = asyncio.ensure_future(runner.run(handler.__name__, {"path": str(path)}, timeout=0.3))
+    (pid,) = await noted(path)
+    result = await going
+    assert (result.status, result.executed) == ("timeout", None)
+    assert "did not end by its deadline" in str(result.error)
+    await asyncio.to_thread(wait_until, lambda: gone(pid))
+    assert runner.left_running == 0 and not probe.live_calls(runner)
+    assert (await runner.run("add", {"a": 1})).output == 3
+    assert len(watch.ends()) == 3
 
 
-def test_at_the_deadline_the_process_is_killed_even_if_the_loop_is_blocked(tmp_path: Path) -> None:
-    async def main() -> None:
-        path = tmp_path / "pid"
-        runner = Runner([isolated(tools.waits), isolated(tools.add)])
-        assert (await runner.run("add", {"a": 1}, timeout=BOUND)).output == 3  # the pool is warm
-        going = asyncio.ensure_future(runner.run("waits", {"path": str(path)}, timeout=0.3))
-        (pid,) = await noted(path)
-        wait_until(lambda: gone(pid))  # nothing else runs on this loop
-        result = await going
-        assert (result.status, result.executed) == ("timeout", None)
-        assert "did not end by its deadline" in str(result.error)
+async def test_at_the_deadline_the_process_is_killed_even_if_the_loop_is_blocked(tmp_path: Path) -> None:
 
-    go(main())
+    path = tmp_path / "pid"
+    runner = Runner([isolated(tools.waits), isolated(tools.add)])
+    assert (await runner.run("add", {"a": 1}, timeout=BOUND)).output == 3  # the pool is warm
+    going = asyncio.ensure_future(runner.run("waits", {"path": str(path)}, timeout=0.3))
+    (pid,) = await noted(path)
+    wait_until(lambda: gone(pid))  # nothing else runs on this loop
+    result = await going
+    assert (result.status, result.executed) == ("timeout", None)
+    assert "did not end by its deadline" in str(result.error)
 
 
-def test_what_the_handler_started_goes_with_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        path = tmp_path / "pids"
-        runner = Runner([isolated(tools.has_children), isolated(tools.add)])
-        assert (await runner.run("add", {"a": 1})).output == 3  # the pool is warm
-        going = asyncio.ensure_future(runner.run("has_children", {"path": str(path)}, timeout=1))
-        pids = await noted(path)
-        assert len(pids) == 4 and (await going).status == "timeout"
-        await asyncio.to_thread(wait_until, lambda: all(map(gone, pids)))
+async def test_what_the_handler_started_goes_with_it(tmp_path: Path) -> None:
 
-    go(main())
+    path = tmp_path / "pids"
+    runner = Runner([isolated(tools.has_children), isolated(tools.add)])
+    assert (await runner.run("add", {"a": 1})).output == 3  # the pool is warm
+    going = asyncio.ensure_future(runner.run("has_children", {"path": str(path)}, timeout=1))
+    pids = await noted(path)
+    assert len(pids) == 4 and (await going).status == "timeout"
+    await asyncio.to_thread(wait_until, lambda: all(map(gone, pids)))
 
 
-def test_a_process_that_dies_fails_its_own_call_only_and_says_that_its_effect_may_have_happened() -> None:
-    async def main() -> None:
-        runner = Runner([isolated(tools.crashes, parallel=True), isolated(tools.add, parallel=True)])
-        calls = [ToolCall(f"c{n}", "add" if n % 2 else "crashes", '{"a": 1}' if n % 2 else None) for n in range(6)]
-        results = await runner.run_all(calls)
-        assert [result.status for result in results] == ["failed", "ok"] * 3
-        assert [result.executed for result in results] == [None, True] * 3
-        assert "its effect may have happened" in str(results[0].error)
+async def test_a_process_that_dies_fails_its_own_call_only_and_says_that_its_effect_may_have_happened() -> None:
 
-    go(main())
+    runner = Runner([isolated(tools.crashes, parallel=True), isolated(tools.add, parallel=True)])
+    calls = [ToolCall(f"c{n}", "add" if n % 2 else "crashes", '{"a": 1}' if n % 2 else None) for n in range(6)]
+    results = await runner.run_all(calls)
+    assert [result.status for result in results] == ["failed", "ok"] * 3
+    assert [result.executed for result in results] == [None, True] * 3
+    assert "its effect may have happened" in str(results[0].error)
 
 
-def test_guards_approvals_and_slots_stay_here() -> None:
+async def test_guards_approvals_and_slots_stay_here() -> None:
     asked: list[int] = []
 
     def approve(call: ToolCall, decision: Any, context: ToolContext) -> bool:
         asked.append(os.getpid())
         return True
 
-    async def main() -> None:
-        guarded = isolated(tools.pid, guards=[lambda call, context: ask("?")], concurrency=1)
-        runner = Runner([guarded], approve=approve)
-        results = await runner.run_all([ToolCall(f"c{n}", "pid", "{}") for n in range(3)])
-        assert all(result.success for result in results) and asked == [os.getpid()] * 3
-        denied = Runner([isolated(tools.touches, guards=[lambda call, context: deny("no")])])
-        assert (await denied.run("touches", {"path": "x"})).executed is False
-
-    go(main())
+    guarded = isolated(tools.pid, guards=[lambda call, context: ask("?")], concurrency=1)
+    runner = Runner([guarded], approve=approve)
+    results = await runner.run_all([ToolCall(f"c{n}", "pid", "{}") for n in range(3)])
+    assert all(result.success for result in results) and asked == [os.getpid()] * 3
+    denied = Runner([isolated(tools.touches, guards=[lambda call, context: deny("no")])])
+    assert (await denied.run("touches", {"path": "x"})).executed is False
 
 
-def test_what_cannot_cross_is_not_started() -> None:
-    async def main() -> None:
-        runner = Runner([isolated(tools.add)])
-        result = await runner.run("add", {"a": 1}, ToolContext(metadata={"lock": threading.Lock()}))
-        assert result.success  # what nobody reads there need not cross
-        result = await runner.run("add", {"a": 1}, ToolContext(metadata={b"": 0}))  # type: ignore[dict-item]
-        assert (result.status, result.executed) == ("failed", False)
-        assert isinstance(result.exception, NotStartedError) and "Nothing was run" in str(result.error)
+async def test_what_cannot_cross_is_not_started() -> None:
 
-    go(main())
+    runner = Runner([isolated(tools.add)])
+    result = await runner.run("add", {"a": 1}, ToolContext(metadata={"lock": threading.Lock()}))
+    assert result.success  # what nobody reads there need not cross
+    result = await runner.run("add", {"a": 1}, ToolContext(metadata={b"": 0}))  # type: ignore[dict-item]
+    assert (result.status, result.executed) == ("failed", False)
+    assert isinstance(result.exception, NotStartedError) and "Nothing was run" in str(result.error)
 
 
 MAY_HAVE = " It had been started, so its effect may have happened."
@@ -222,40 +202,34 @@ MAY_HAVE = " It had been started, so its effect may have happened."
         ("stock", (), "none left"),
     ],
 )
-def test_expose_goes_by_the_names_of_what_an_isolated_handler_raised(
+async def test_expose_goes_by_the_names_of_what_an_isolated_handler_raised(
     kind: str, expose: tuple[type[Exception], ...], shown: str
 ) -> None:
-    async def main() -> None:
-        result = await Runner([isolated(tools.raises)], expose=expose).run("raises", {"kind": kind})
-        assert (result.status, result.error) == ("failed", shown)
 
-    go(main())
+    result = await Runner([isolated(tools.raises)], expose=expose).run("raises", {"kind": kind})
+    assert (result.status, result.error) == ("failed", shown)
 
 
-def test_what_an_isolated_handler_says_of_when_to_try_again_reaches_its_result() -> None:
-    async def main() -> None:
-        result = await Runner([isolated(tools.raises)]).run("raises", {"kind": "busy"})
-        assert result.metadata["retry_after"] == 9
+async def test_what_an_isolated_handler_says_of_when_to_try_again_reaches_its_result() -> None:
 
-    go(main())
+    result = await Runner([isolated(tools.raises)]).run("raises", {"kind": "busy"})
+    assert result.metadata["retry_after"] == 9
 
 
 @pytest.mark.parametrize("kind", ["unsent", "unsent and plain"])
-def test_an_isolated_handler_may_say_that_nothing_was_run_and_that_it_is_final(kind: str) -> None:
-    async def main() -> None:
-        result = await Runner([isolated(tools.raises)]).run("raises", {"kind": kind})
-        assert (result.status, result.executed, result.retryable) == ("failed", False, False)
-        assert "the bank could not be reached" in (result.error or "")
+async def test_an_isolated_handler_may_say_that_nothing_was_run_and_that_it_is_final(kind: str) -> None:
 
-    go(main())
+    result = await Runner([isolated(tools.raises)]).run("raises", {"kind": kind})
+    assert (result.status, result.executed, result.retryable) == ("failed", False, False)
+    assert "the bank could not be reached" in (result.error or "")
 
 
-def test_a_direct_call_is_isolated_too() -> None:
+async def test_a_direct_call_is_isolated_too() -> None:
     async def main() -> int:
         found: int = await isolated(tools.pid)()
         return found
 
-    assert go(main()) != os.getpid()
+    assert (await main()) != os.getpid()
 
 
 def test_run_sync_and_many_threads_share_the_workers() -> None:
@@ -278,16 +252,14 @@ def test_run_sync_and_many_threads_share_the_workers() -> None:
 WORKERS = Workers(1, transfer="pickle")
 
 
-def test_a_pickled_value_crosses_where_the_developer_says_so() -> None:
-    async def main() -> None:
-        pickled = tool(tools.gives, isolation=WORKERS, name="pickled")
-        assert await pickled(what="set") == {1}
-        runner = Runner([pickled, isolated(tools.gives)])
-        assert (await runner.run("pickled", {"what": "set"})).output == [1]
-        plain = await runner.run("gives", {"what": "set"})
-        assert plain.output == [1] or (plain.status, plain.executed) == ("failed", True)
+async def test_a_pickled_value_crosses_where_the_developer_says_so() -> None:
 
-    go(main())
+    pickled = tool(tools.gives, isolation=WORKERS, name="pickled")
+    assert await pickled(what="set") == {1}
+    runner = Runner([pickled, isolated(tools.gives)])
+    assert (await runner.run("pickled", {"what": "set"})).output == [1]
+    plain = await runner.run("gives", {"what": "set"})
+    assert plain.output == [1] or (plain.status, plain.executed) == ("failed", True)
 
 
 @pytest.mark.parametrize(
@@ -318,10 +290,10 @@ class Bound:
     def method(self) -> None: ...
 
 
-def test_a_copy_stays_isolated() -> None:
+async def test_a_copy_stays_isolated() -> None:
     made = isolated(tools.add).replace(name="plus").bind(b=5)
     assert made.isolation == "process"
-    assert go(Runner([made]).run("plus", {"a": 1})).output == 6
+    assert (await Runner([made]).run("plus", {"a": 1})).output == 6
 
 
 SCRIPT = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import dataclasses
 import enum
@@ -717,7 +716,7 @@ seen: list[Any] = []
 
 @pytest.mark.parametrize("way", ["once", "again", "asks"])
 @pytest.mark.parametrize("at", ["2026-01-01 00:00:00Z", "2026-01-01T00:00:00Z"])
-def test_which_of_several_models_is_meant_is_told_once_for_guards_and_every_run(way: str, at: str) -> None:
+async def test_which_of_several_models_is_meant_is_told_once_for_guards_and_every_run(way: str, at: str) -> None:
     class Looks:
         def check(self, handler: Any) -> None:
             seen.append(handler.task)
@@ -728,7 +727,7 @@ def test_which_of_several_models_is_meant_is_told_once_for_guards_and_every_run(
         [Tool("job", Job, read_only=True)], guards=[Looks()], approve=lambda call, asked, context: allow({}), **options
     )
     sent = {"task": {"at": at, "what": "rm", "dry_run": False}}
-    assert asyncio.run(runner.run(ToolCall(way, "job", sent))).success
+    assert (await runner.run(ToolCall(way, "job", sent))).success
     assert len(seen) >= (2 if way == "once" else 3) and all(one == seen[0] and type(one) is Dated for one in seen)
 
 

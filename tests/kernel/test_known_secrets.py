@@ -119,7 +119,7 @@ def leaked(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_known_to_be_secret_is_stars_in_every_text_that_leaves(
+async def test_what_is_known_to_be_secret_is_stars_in_every_text_that_leaves(
     way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "ferrule")
@@ -127,7 +127,7 @@ def test_what_is_known_to_be_secret_is_stars_in_every_text_that_leaves(
     watch, journal = Watch(), WatchedJournal()
     options = {"guards": [pin], "observers": [watch], "journal": journal, "secrets": SECRETS, **options}
 
-    result = go(Runner(tools, **options).run("raising", {"kind": kind}))
+    result = await Runner(tools, **options).run("raising", {"kind": kind})
     assert not result.success
     noted = [*watch.events, *journal.events]
     events = [str({**event.data, "exception": None, "result": None}) for event in noted]
@@ -162,7 +162,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", ANSWERS)
-def test_what_is_known_to_be_secret_is_stars_in_all_that_who_decides_says(
+async def test_what_is_known_to_be_secret_is_stars_in_all_that_who_decides_says(
     way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "ferrule")
@@ -177,7 +177,7 @@ def test_what_is_known_to_be_secret_is_stars_in_all_that_who_decides_says(
         by = said("who resumes")
         return [result, await runner.resume(result.record(), way != "an approver says deny", by=by)]
 
-    results = go(main())
+    results = await main()
     decided = [event.data["decision"] for event in watch.events if event.kind == "tool:decided"]
     assert STARS in str(decided), "nobody has said anything"
     noted = [*watch.events, *journal.events]
@@ -187,7 +187,7 @@ def test_what_is_known_to_be_secret_is_stars_in_all_that_who_decides_says(
     assert STARS in str(results[-1].record()["approved_by"]) or way.startswith("a guard")
 
 
-def test_the_log_of_a_guard_that_breaks_shows_no_secret_that_it_holds(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_of_a_guard_that_breaks_shows_no_secret_that_it_holds(caplog: pytest.LogCaptureFixture) -> None:
     class Checks:
         def __repr__(self) -> str:
             return f"Checks({TOKEN!r})"
@@ -195,11 +195,11 @@ def test_the_log_of_a_guard_that_breaks_shows_no_secret_that_it_holds(caplog: py
         def check(self, call: ToolCall, context: ToolContext) -> None:
             raise ZeroDivisionError
 
-    assert go(Runner(tools, guards=[Checks()], secrets=SECRETS).run("raising", {"kind": ""})).status == "denied"
+    assert (await Runner(tools, guards=[Checks()], secrets=SECRETS).run("raising", {"kind": ""})).status == "denied"
     assert "Checks(" in caplog.text and leaked(caplog.text) == []
 
 
-def test_a_call_that_a_tool_makes_hides_what_the_one_above_knows() -> None:
+async def test_a_call_that_a_tool_makes_hides_what_the_one_above_knows() -> None:
     @tool
     async def below(text: str) -> None:
         raise Lookup(text)
@@ -208,7 +208,9 @@ def test_a_call_that_a_tool_makes_hides_what_the_one_above_knows() -> None:
     async def above(context: ToolContext, api_key: str) -> str:
         return str((await context.run("below", {"text": api_key})).error)
 
-    assert go(Runner(Toolset([above]).bind(api_key=KEY) + Toolset([below])).run("above", {})).output.count(STARS) == 1
+    assert (await Runner(Toolset([above]).bind(api_key=KEY) + Toolset([below])).run("above", {})).output.count(
+        STARS
+    ) == 1
 
 
 def test_short_values_are_stars_as_whole_words_and_shorter_ones_never() -> None:
@@ -230,7 +232,7 @@ def test_short_values_are_stars_as_whole_words_and_shorter_ones_never() -> None:
     assert f"the {STARS}." in told(Veiled("12345678"), "the 12345678.")
 
 
-def test_secrets_that_cannot_be_read_hide_the_whole_text() -> None:
+async def test_secrets_that_cannot_be_read_hide_the_whole_text() -> None:
     class Vault(dict[str, str]):
         def values(self) -> Any:
             raise OSError("the vault is closed")
@@ -239,44 +241,44 @@ def test_secrets_that_cannot_be_read_hide_the_whole_text() -> None:
     async def fails() -> None:
         raise Lookup(TOKEN)
 
-    result = go(Runner([fails]).run("fails", {}, ToolContext(secrets=Vault(a="b"))))
+    result = await Runner([fails]).run("fails", {}, ToolContext(secrets=Vault(a="b")))
     assert TOKEN not in str(result.error)
 
 
-def test_what_an_isolated_tool_raises_hides_what_it_was_given(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_an_isolated_tool_raises_hides_what_it_was_given(caplog: pytest.LogCaptureFixture) -> None:
     isolated = Tool(name="tells", description="x", handler=tells_its_secret, isolation="process")
-    result = go(Runner([isolated], secrets={"token": TOKEN}).run("tells", {}))
+    result = await Runner([isolated], secrets={"token": TOKEN}).run("tells", {})
     assert f"LookupError: refused {STARS}" in str(result.error)
     assert "LookupError" in caplog.text and leaked(caplog.text) == []
 
 
-def test_each_line_of_a_secret_is_one(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_line_of_a_secret_is_one(caplog: pytest.LogCaptureFixture) -> None:
     lines = ["-----BEGIN KEY-----", "MIIEvQIBADANBg", "kqhkiG9w0BAQ"]
 
     @tool
     async def fails() -> None:
         raise ExceptionGroup("several", [ValueError("\n".join(lines))])
 
-    go(Runner([fails], secrets={"key": "\n".join(lines)}).run("fails", {}))
+    await Runner([fails], secrets={"key": "\n".join(lines)}).run("fails", {})
     assert "ValueError" in caplog.text
     assert [line for line in lines if line in caplog.text] == []
 
 
-def test_what_a_handler_asks_is_told_and_recorded_without_what_is_known_to_be_secret() -> None:
+async def test_what_a_handler_asks_is_told_and_recorded_without_what_is_known_to_be_secret() -> None:
     @tool
     async def asking(context: ToolContext) -> Any:
         return InputRequired(f"the code for {TOKEN}", {"type": "object"})
 
     events: list[Any] = []
     runner = Runner([asking], secrets=SECRETS, approve=lambda call, asked, context: ask(""), observers=[events.append])
-    result = asyncio.run(runner.run("asking", {}))
+    result = await runner.run("asking", {})
     told = [str(event.data) for event in events] + [str(result.record()), str(result.pending)]
     assert result.status == "suspended" and STARS in str(result.pending)
     assert not any(TOKEN in text for text in told)
 
 
 @pytest.mark.parametrize("kind", ["asks", "middleware"])
-def test_no_half_of_what_is_known_to_be_secret_is_left_where_a_text_is_cut(kind: str) -> None:
+async def test_no_half_of_what_is_known_to_be_secret_is_left_where_a_text_is_cut(kind: str) -> None:
     long = "x" * 400 + TOKEN * 8
 
     @tool
@@ -288,7 +290,7 @@ def test_no_half_of_what_is_known_to_be_secret_is_left_where_a_text_is_cut(kind:
 
     around = [breaks] if kind == "middleware" else []
     runner = Runner([asking], secrets=SECRETS, approve=lambda call, asked, context: ask(""), around=around)
-    error = str(asyncio.run(runner.run("asking", {})).error)
+    error = str((await runner.run("asking", {})).error)
     assert "xxx" in error and TOKEN[:3] not in error
 
 
@@ -328,7 +330,7 @@ def test_no_secret_changes_what_is_enforced_of_an_answer() -> None:
     assert asked("acme-7").output == {"account": "acme-7"}
 
 
-def test_no_secret_changes_what_may_be_chosen() -> None:
+async def test_no_secret_changes_what_may_be_chosen() -> None:
     choice = {"title": "project-47110815", "id": 1}
 
     @tool
@@ -338,14 +340,14 @@ def test_no_secret_changes_what_may_be_chosen() -> None:
 
     approve = lambda call, asked, context: allow({"pick": choice})  # noqa: E731
     runner = Runner([asking], secrets={"k": "47110815"}, approve=approve)
-    assert asyncio.run(runner.run("asking", {})).output == "project-47110815"
+    assert (await runner.run("asking", {})).output == "project-47110815"
 
 
 @pytest.mark.parametrize("kind", ["ask", "deny"])
-def test_only_a_decision_that_allows_has_arguments(kind: Any) -> None:
+async def test_only_a_decision_that_allows_has_arguments(kind: Any) -> None:
     guards = [lambda call, context: Decision(kind, "no", arguments={"kind": TOKEN})]
     runner = Runner([raising.bind(api_key=KEY)], guards=guards)
-    assert go(runner.decide(ToolCall("", "raising", {"kind": "x"}))).arguments is None
+    assert (await runner.decide(ToolCall("", "raising", {"kind": "x"}))).arguments is None
 
 
 class Refusing(ToolHandler):
@@ -364,7 +366,7 @@ class Refusing(ToolHandler):
         return "ran"
 
 
-def test_what_decide_and_explain_give_holds_nothing_that_is_bound_or_private() -> None:
+async def test_what_decide_and_explain_give_holds_nothing_that_is_bound_or_private() -> None:
     refusing = Toolset([Tool("act", Refusing)]).bind(api=TOKEN)
     runner = Runner(refusing, guards=[lambda call, context: allow({**call.arguments, "amount": 2})])
     calls = [ToolCall("", "act", {"amount": amount}) for amount in (1, 9)]
@@ -372,20 +374,20 @@ def test_what_decide_and_explain_give_holds_nothing_that_is_bound_or_private() -
     async def main() -> list[Any]:
         return [[await runner.decide(call), *await runner.explain(call)] for call in calls]
 
-    allowed, denied = go(main())
+    allowed, denied = await main()
     assert [one.arguments["api"] for one in allowed] == [STARS, STARS]
     assert [one.kind for one in denied] == ["deny", "deny"] and STARS in denied[0].reason
     assert TOKEN not in str((allowed, denied))
 
 
-def test_what_a_guard_gives_for_a_private_parameter_is_not_in_the_log_where_it_is_refused(caplog: Any) -> None:
+async def test_what_a_guard_gives_for_a_private_parameter_is_not_in_the_log_where_it_is_refused(caplog: Any) -> None:
     private = Tool("act", Refusing, private=("api",))
     guards = [lambda call, context: allow({"api": TOKEN, "amount": 9})]
-    result = asyncio.run(Runner([private], guards=guards).run("act", {}))
+    result = await Runner([private], guards=guards).run("act", {})
     assert result.status == "denied" and STARS in caplog.text and TOKEN not in caplog.text + str(result.error)
 
 
-def test_the_log_of_a_tool_holds_nothing_that_is_bound_in_one_that_it_called(caplog: Any) -> None:
+async def test_the_log_of_a_tool_holds_nothing_that_is_bound_in_one_that_it_called(caplog: Any) -> None:
     @tool
     async def inner(q: str, key: str) -> str:
         raise RuntimeError(f"no answer for {key}")
@@ -399,29 +401,29 @@ def test_the_log_of_a_tool_holds_nothing_that_is_bound_in_one_that_it_called(cap
         except ToolError as error:
             raise LookupError("outer") from error
 
-    assert asyncio.run(Runner([outer]).run("outer", {"q": "a"})).status == "failed"
+    assert (await Runner([outer]).run("outer", {"q": "a"})).status == "failed"
     assert "LookupError: outer" in caplog.text and STARS in caplog.text and TOKEN not in caplog.text
 
 
-def test_an_address_with_a_password_is_known_to_be_secret() -> None:
+async def test_an_address_with_a_password_is_known_to_be_secret() -> None:
     address = PostgresDsn("postgresql://app:hushhush@db.example/main")
 
     @tool
     async def fails() -> None:
         raise ToolError(f"cannot reach {address}")
 
-    error = str(asyncio.run(Runner([fails], secrets={"db": address}).run("fails", {})).error)
+    error = str((await Runner([fails], secrets={"db": address}).run("fails", {})).error)
     assert STARS in error and "hushhush" not in error
 
 
-def test_no_half_of_a_secret_is_left_of_what_a_handler_says_of_its_progress() -> None:
+async def test_no_half_of_a_secret_is_left_of_what_a_handler_says_of_its_progress() -> None:
     @tool
     async def works(context: ToolContext) -> None:
         context.progress(1, 2, "-" * 490 + TOKEN * 3)
 
     events: list[Any] = []
     runner = Runner([works], secrets=SECRETS, observers=[lambda event: events.append(event.data)])
-    assert asyncio.run(runner.run("works", {})).success
+    assert (await runner.run("works", {})).success
     said = [data["message"] for data in events if "message" in data]
     assert [len(text) for text in said] == [500] and TOKEN[:3] not in str(said)
 
@@ -443,27 +445,27 @@ def test_no_half_of_a_secret_is_left_of_what_a_handler_says_of_its_progress() ->
         repr,
     ],
 )
-def test_a_secret_is_stars_as_urls_and_json_write_it(secret: str, write: Any) -> None:
+async def test_a_secret_is_stars_as_urls_and_json_write_it(secret: str, write: Any) -> None:
     @tool
     async def fails() -> None:
         raise ToolError(f"no answer from {write(secret)}")
 
-    error = str(asyncio.run(Runner([fails], secrets={"password": secret}).run("fails", {})).error)
+    error = str((await Runner([fails], secrets={"password": secret}).run("fails", {})).error)
     assert STARS in error and secret.split()[0][-4:] not in error and secret.split()[-1] not in error
 
 
-def test_what_a_handler_returns_is_its_own() -> None:
+async def test_what_a_handler_returns_is_its_own() -> None:
     @tool
     async def echo(context: ToolContext) -> str:
         return str(context.secrets["token"])
 
-    assert go(Runner([echo], secrets={"token": TOKEN}).run("echo", {})).text == TOKEN
+    assert (await Runner([echo], secrets={"token": TOKEN}).run("echo", {})).text == TOKEN
 
 
-def test_the_log_keeps_the_exception_where_nothing_is_secret(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_keeps_the_exception_where_nothing_is_secret(caplog: pytest.LogCaptureFixture) -> None:
     @tool
     async def fails() -> None:
         raise ZeroDivisionError("by zero")
 
-    go(Runner([fails]).run("fails", {}))
+    await Runner([fails]).run("fails", {})
     assert [record.exc_info is not None for record in caplog.records] == [True]

@@ -79,42 +79,35 @@ class Elsewhere:
 # -- on another loop ---------------------------------------------------------------------------------------------------
 
 
-def test_leaving_while_calls_run_on_another_loop_is_an_error_that_says_what_to_do_and_cancels_nothing() -> None:
-    async def main() -> None:
-        async with Elsewhere(lambda place: place.runner.run_sync("blocks"), waits=Waits(drain=0)) as place:
-            with pytest.raises(RuntimeError, match="on another event loop: leave it there, or once they ended"):
-                await leave(place.runner)
-            assert len(probe.live_calls(place.runner)) == 1
-        assert place.results[0].output == "through"
+async def test_leaving_while_calls_run_on_another_loop_is_an_error_that_says_what_to_do_and_cancels_nothing() -> None:
 
-    go(main())
-
-
-def test_leaving_where_calls_run_on_another_loop_works_once_they_ended() -> None:
-    async def main() -> None:
-        async with Elsewhere(lambda place: place.runner.run_sync("blocks"), waits=Waits(drain=LONG)) as place:
-            await place.end()
+    async with Elsewhere(lambda place: place.runner.run_sync("blocks"), waits=Waits(drain=0)) as place:
+        with pytest.raises(RuntimeError, match="on another event loop: leave it there, or once they ended"):
             await leave(place.runner)
-        assert place.results[0].output == "through" and probe.is_at_rest(place.runner)
+        assert len(probe.live_calls(place.runner)) == 1
+    assert place.results[0].output == "through"
 
-    go(main())
+
+async def test_leaving_where_calls_run_on_another_loop_works_once_they_ended() -> None:
+
+    async with Elsewhere(lambda place: place.runner.run_sync("blocks"), waits=Waits(drain=LONG)) as place:
+        await place.end()
+        await leave(place.runner)
+    assert place.results[0].output == "through" and probe.is_at_rest(place.runner)
 
 
-def test_a_runner_may_be_left_where_its_calls_run_after_another_loop_could_not() -> None:
+async def test_a_runner_may_be_left_where_its_calls_run_after_another_loop_could_not() -> None:
     async def there(place: Elsewhere) -> str:
         async with place.runner:
             return str((await place.runner.run("blocks")).output)
 
-    async def main() -> None:
-        async with Elsewhere(lambda place: asyncio.run(there(place)), waits=Waits(drain=LONG)) as place:
-            with pytest.raises(RuntimeError, match="on another event loop"):
-                await leave(place.runner)
-        assert place.results == ["through"] and probe.is_at_rest(place.runner)
-
-    go(main())
+    async with Elsewhere(lambda place: asyncio.run(there(place)), waits=Waits(drain=LONG)) as place:
+        with pytest.raises(RuntimeError, match="on another event loop"):
+            await leave(place.runner)
+    assert place.results == ["through"] and probe.is_at_rest(place.runner)
 
 
-def test_leaving_on_another_loop_while_the_journal_writes_on_the_first_is_an_error() -> None:
+async def test_leaving_on_another_loop_while_the_journal_writes_on_the_first_is_an_error() -> None:
     written = threading.Event()
 
     async def write() -> None:
@@ -131,35 +124,30 @@ def test_leaving_on_another_loop_while_the_journal_writes_on_the_first_is_an_err
         written.set()
         await leave(place.runner)
 
-    async def main() -> None:
-        journal = WatchedJournal(ends=write)
-        async with Elsewhere(
-            lambda place: asyncio.run(there(place)), waits=Waits(drain=LONG, grace=0), journal=journal
-        ) as place:
-            await asyncio.to_thread(place.thread.join, BOUND)
-        assert place.results == [None]
-
-    go(main())
+    journal = WatchedJournal(ends=write)
+    async with Elsewhere(
+        lambda place: asyncio.run(there(place)), waits=Waits(drain=LONG, grace=0), journal=journal
+    ) as place:
+        await asyncio.to_thread(place.thread.join, BOUND)
+    assert place.results == [None]
 
 
-def test_a_call_whose_outcome_is_being_written_when_its_runner_is_closed_comes_to_that_outcome() -> None:
-    async def main() -> None:
-        writing, written = asyncio.Event(), asyncio.Event()
+async def test_a_call_whose_outcome_is_being_written_when_its_runner_is_closed_comes_to_that_outcome() -> None:
 
-        async def slow() -> None:
-            writing.set()
-            await written.wait()
+    writing, written = asyncio.Event(), asyncio.Event()
 
-        journal = WatchedJournal(ends=slow)
-        async with Runner([tool(passes)], journal=journal, waits=Waits(drain=0)) as runner:
-            call = asyncio.ensure_future(runner.run("passes"))
-            await writing.wait()
-        assert (await call).status == "ok"
-        written.set()
-        await leave(runner)
-        assert journal.log == [("begin", "passes", {}), ("end", "passes", "ok")]
+    async def slow() -> None:
+        writing.set()
+        await written.wait()
 
-    go(main())
+    journal = WatchedJournal(ends=slow)
+    async with Runner([tool(passes)], journal=journal, waits=Waits(drain=0)) as runner:
+        call = asyncio.ensure_future(runner.run("passes"))
+        await writing.wait()
+    assert (await call).status == "ok"
+    written.set()
+    await leave(runner)
+    assert journal.log == [("begin", "passes", {}), ("end", "passes", "ok")]
 
 
 def test_what_a_journal_writes_for_a_loop_that_was_closed_keeps_nobody_from_leaving_on_another() -> None:
@@ -182,70 +170,62 @@ def test_what_a_journal_writes_for_a_loop_that_was_closed_keeps_nobody_from_leav
 # -- several -----------------------------------------------------------------------------------------------------------
 
 
-def test_who_leaves_while_another_leaves_waits_as_well() -> None:
-    async def main() -> None:
-        waits = Waiting()
-        runner = Runner([waits.tool], waits=Waits(drain=LONG))
-        call = asyncio.ensure_future(runner.run("waits"))
-        await waits.started.wait()
-        first = asyncio.ensure_future(leave(runner))
-        second = asyncio.ensure_future(leave(runner))
+async def test_who_leaves_while_another_leaves_waits_as_well() -> None:
+
+    waits = Waiting()
+    runner = Runner([waits.tool], waits=Waits(drain=LONG))
+    call = asyncio.ensure_future(runner.run("waits"))
+    await waits.started.wait()
+    first = asyncio.ensure_future(leave(runner))
+    second = asyncio.ensure_future(leave(runner))
+    await turns()
+    assert not first.done() and not second.done()
+    waits.release.set()
+    await asyncio.gather(first, second)
+    assert (await call).success and probe.is_at_rest(runner)
+
+
+async def test_after_one_that_gave_up_leaving_the_next_may_leave_and_nothing_was_cancelled() -> None:
+
+    waits = Waiting()
+    runner = Runner([waits.tool], waits=Waits(drain=LONG))
+    call = asyncio.ensure_future(runner.run("waits"))
+    await waits.started.wait()
+    for _ in range(2):
+        leaving = asyncio.ensure_future(leave(runner))
         await turns()
-        assert not first.done() and not second.done()
-        waits.release.set()
-        await asyncio.gather(first, second)
-        assert (await call).success and probe.is_at_rest(runner)
-
-    go(main())
-
-
-def test_after_one_that_gave_up_leaving_the_next_may_leave_and_nothing_was_cancelled() -> None:
-    async def main() -> None:
-        waits = Waiting()
-        runner = Runner([waits.tool], waits=Waits(drain=LONG))
-        call = asyncio.ensure_future(runner.run("waits"))
-        await waits.started.wait()
-        for _ in range(2):
-            leaving = asyncio.ensure_future(leave(runner))
-            await turns()
-            leaving.cancel()
-            await asyncio.wait({leaving})
-            assert leaving.cancelled() and len(probe.live_calls(runner)) == 1
-        waits.release.set()
-        await leave(runner)
-        assert (await call).output == "through" and probe.is_at_rest(runner)
-
-    go(main())
+        leaving.cancel()
+        await asyncio.wait({leaving})
+        assert leaving.cancelled() and len(probe.live_calls(runner)) == 1
+    waits.release.set()
+    await leave(runner)
+    assert (await call).output == "through" and probe.is_at_rest(runner)
 
 
-def test_a_runner_that_was_left_may_be_entered_and_left_again_and_takes_calls_in_between() -> None:
-    async def main() -> None:
-        waits = Waiting()
-        waits.release.set()
-        runner = Runner([waits.tool], waits=Waits(drain=LONG))
-        for _ in range(3):
-            async with runner:
-                assert (await runner.run("waits")).success
-            closed = await runner.run("waits")
-            assert (closed.status, closed.executed) == ("cancelled", False)
-        assert probe.is_at_rest(runner)
+async def test_a_runner_that_was_left_may_be_entered_and_left_again_and_takes_calls_in_between() -> None:
 
-    go(main())
+    waits = Waiting()
+    waits.release.set()
+    runner = Runner([waits.tool], waits=Waits(drain=LONG))
+    for _ in range(3):
+        async with runner:
+            assert (await runner.run("waits")).success
+        closed = await runner.run("waits")
+        assert (closed.status, closed.executed) == ("cancelled", False)
+    assert probe.is_at_rest(runner)
 
 
-def test_one_leaves_after_the_other_and_each_cancels_what_outlives_its_drain() -> None:
-    async def main() -> None:
-        runner = Runner([(waits := Waiting()).tool], waits=Waits(drain=0.01))
-        for _ in range(2):
-            async with runner:
-                waits.started.clear()
-                call = asyncio.ensure_future(runner.run("waits"))
-                await waits.started.wait()
-            result = await call
-            assert (result.status, result.executed) == ("cancelled", None)
-        assert probe.is_at_rest(runner)
+async def test_one_leaves_after_the_other_and_each_cancels_what_outlives_its_drain() -> None:
 
-    go(main())
+    runner = Runner([(waits := Waiting()).tool], waits=Waits(drain=0.01))
+    for _ in range(2):
+        async with runner:
+            waits.started.clear()
+            call = asyncio.ensure_future(runner.run("waits"))
+            await waits.started.wait()
+        result = await call
+        assert (result.status, result.executed) == ("cancelled", None)
+    assert probe.is_at_rest(runner)
 
 
 # -- from inside -------------------------------------------------------------------------------------------------------
@@ -255,7 +235,7 @@ PLACES = ["handler", "generator", "thread", "child", "task", "around", "inside",
 
 @pytest.mark.parametrize("timeout", [None, BOUND])
 @pytest.mark.parametrize("where", PLACES)
-def test_leaving_from_inside_a_call_is_an_error_that_says_what_to_do(where: str, timeout: float | None) -> None:
+async def test_leaving_from_inside_a_call_is_an_error_that_says_what_to_do(where: str, timeout: float | None) -> None:
     told: list[str] = []
 
     async def leaves_at(place: str) -> None:
@@ -308,16 +288,13 @@ def test_leaving_from_inside_a_call_is_an_error_that_says_what_to_do(where: str,
         timeout=timeout,
     )
 
-    async def main() -> None:
-        assert (await runner.run(where if where in ("generator", "thread") else "handler")).success
-        assert told and set(told) == {"a call cannot leave the runner that runs it: leave it where it was entered"}
-        assert (await runner.run("handler")).status == "cancelled"  # it takes no new calls all the same
-        assert probe.is_at_rest(runner)
-
-    go(main())
+    assert (await runner.run(where if where in ("generator", "thread") else "handler")).success
+    assert told and set(told) == {"a call cannot leave the runner that runs it: leave it where it was entered"}
+    assert (await runner.run("handler")).status == "cancelled"  # it takes no new calls all the same
+    assert probe.is_at_rest(runner)
 
 
-def test_a_guard_that_leaves_the_runner_denies_once_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_guard_that_leaves_the_runner_denies_once_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "ANSWER_SECONDS", 0.05)
 
     @tool
@@ -327,70 +304,64 @@ def test_a_guard_that_leaves_the_runner_denies_once_its_time_is_up(monkeypatch: 
         await leave(runner)
 
     runner = Runner([read], guards=[guard], waits=Waits(drain=LONG))
-    result = go(runner.run("read"))
+    result = await runner.run("read")
     assert (result.status, result.executed) == ("denied", False) and "in time" in str(result.error)
     assert probe.is_at_rest(runner)
 
 
-def test_an_error_of_leaving_from_inside_ends_the_call_and_no_other() -> None:
-    async def main() -> None:
-        waits = Waiting()
+async def test_an_error_of_leaving_from_inside_ends_the_call_and_no_other() -> None:
 
-        @tool(parallel=True)
-        async def stop() -> None:
-            await leave(runner)
+    waits = Waiting()
 
-        runner = Runner([waits.tool, stop], waits=Waits(drain=0.01))
-        other = asyncio.ensure_future(runner.run("waits"))
-        await waits.started.wait()
-        stopped = await runner.run("stop")
-        assert (stopped.status, type(stopped.exception)) == ("failed", RuntimeError)
-        await asyncio.sleep(0.05)
-        waits.release.set()
-        assert (await other).output == "through"
+    @tool(parallel=True)
+    async def stop() -> None:
+        await leave(runner)
 
-    go(main())
+    runner = Runner([waits.tool, stop], waits=Waits(drain=0.01))
+    other = asyncio.ensure_future(runner.run("waits"))
+    await waits.started.wait()
+    stopped = await runner.run("stop")
+    assert (stopped.status, type(stopped.exception)) == ("failed", RuntimeError)
+    await asyncio.sleep(0.05)
+    waits.release.set()
+    assert (await other).output == "through"
 
 
-def test_what_a_call_left_behind_may_leave_the_runner_once_the_call_has_ended() -> None:
-    async def main() -> None:
-        ended = asyncio.Event()
-        left: list[asyncio.Task[None]] = []
+async def test_what_a_call_left_behind_may_leave_the_runner_once_the_call_has_ended() -> None:
 
-        async def later() -> None:
-            await ended.wait()
-            await leave(runner)
+    ended = asyncio.Event()
+    left: list[asyncio.Task[None]] = []
 
-        @tool
-        async def stop() -> None:
-            left.append(asyncio.create_task(later()))
+    async def later() -> None:
+        await ended.wait()
+        await leave(runner)
 
-        runner = Runner([stop], waits=Waits(drain=LONG))
-        assert (await runner.run("stop")).success
-        ended.set()
-        await left[0]
-        assert (await runner.run("stop")).status == "cancelled"
+    @tool
+    async def stop() -> None:
+        left.append(asyncio.create_task(later()))
 
-    go(main())
+    runner = Runner([stop], waits=Waits(drain=LONG))
+    assert (await runner.run("stop")).success
+    ended.set()
+    await left[0]
+    assert (await runner.run("stop")).status == "cancelled"
 
 
-def test_a_call_of_one_runner_may_leave_another_one() -> None:
-    async def main() -> None:
-        waits = Waiting()
-        other = Runner([waits.tool], waits=Waits(drain=LONG))
+async def test_a_call_of_one_runner_may_leave_another_one() -> None:
 
-        @tool
-        async def stop() -> str:
-            asyncio.get_running_loop().call_soon(waits.release.set)
-            await leave(other)
-            return "left"
+    waits = Waiting()
+    other = Runner([waits.tool], waits=Waits(drain=LONG))
 
-        call = asyncio.ensure_future(other.run("waits"))
-        await waits.started.wait()
-        assert (await Runner([stop]).run("stop")).output == "left"
-        assert call.done() and (await call).success
+    @tool
+    async def stop() -> str:
+        asyncio.get_running_loop().call_soon(waits.release.set)
+        await leave(other)
+        return "left"
 
-    go(main())
+    call = asyncio.ensure_future(other.run("waits"))
+    await waits.started.wait()
+    assert (await Runner([stop]).run("stop")).output == "left"
+    assert call.done() and (await call).success
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
@@ -415,7 +386,7 @@ def in_a_task(runner: Runner, calls: list[ToolCall]) -> Any:
 
 
 @pytest.mark.parametrize("begin", [Runner.batch, in_a_task])
-def test_leaving_waits_for_the_whole_of_a_batch_that_was_begun(begin: Callable[..., Any]) -> None:
+async def test_leaving_waits_for_the_whole_of_a_batch_that_was_begun(begin: Callable[..., Any]) -> None:
     async def main() -> list[str]:
         numbers = Numbers()
         async with Runner([numbers.tool], waits=Waits(drain=BOUND)) as runner:
@@ -425,10 +396,10 @@ def test_leaving_waits_for_the_whole_of_a_batch_that_was_begun(begin: Callable[.
         assert numbers.ran == [0, 1, 2]
         return [result.status for result in await batch]
 
-    assert go(main()) == ["ok"] * 3
+    assert (await main()) == ["ok"] * 3
 
 
-def test_a_batch_that_begins_when_the_runner_is_left_is_answered_and_never_runs() -> None:
+async def test_a_batch_that_begins_when_the_runner_is_left_is_answered_and_never_runs() -> None:
     async def main() -> list[ToolResult]:
         numbers, waits = Numbers(), Waiting()
         runner = Runner([numbers.tool, waits.tool], waits=Waits(drain=LONG))
@@ -442,11 +413,11 @@ def test_a_batch_that_begins_when_the_runner_is_left_is_answered_and_never_runs(
         assert (await running).success and numbers.ran == []
         return results
 
-    results = go(main())
+    results = await main()
     assert {result.error for result in results} == {"The runner is closing. Nothing was run."}
 
 
-def test_once_its_drain_is_over_what_a_batch_has_not_begun_never_begins_and_every_call_has_its_result() -> None:
+async def test_once_its_drain_is_over_what_a_batch_has_not_begun_never_begins_and_every_call_has_its_result() -> None:
     async def main() -> list[ToolResult]:
         numbers, waits = Numbers(), Waiting()
         async with Runner([numbers.tool, waits.tool], waits=Waits(drain=0.02)) as runner:
@@ -455,25 +426,23 @@ def test_once_its_drain_is_over_what_a_batch_has_not_begun_never_begins_and_ever
         assert numbers.ran == []
         return await batch
 
-    results = go(main())
+    results = await main()
     assert [(result.status, result.executed) for result in results[1:]] == [("cancelled", False)] * 3
     assert (results[0].status, results[0].executed) == ("cancelled", None)
 
 
-def test_a_runner_that_is_entered_again_takes_calls_after_it_was_left_at_the_end_of_its_drain() -> None:
-    async def main() -> None:
-        numbers, waits = Numbers(), Waiting()
-        async with Runner([numbers.tool, waits.tool], waits=Waits(drain=0.02)) as runner:
-            runner.batch([ToolCall("w", "waits")])
-            await waits.started.wait()
-        async with runner:
-            batch = runner.batch(numbers.calls)
-        assert numbers.ran == [0, 1, 2] and all(result.success for result in await batch)
+async def test_a_runner_that_is_entered_again_takes_calls_after_it_was_left_at_the_end_of_its_drain() -> None:
 
-    go(main())
+    numbers, waits = Numbers(), Waiting()
+    async with Runner([numbers.tool, waits.tool], waits=Waits(drain=0.02)) as runner:
+        runner.batch([ToolCall("w", "waits")])
+        await waits.started.wait()
+    async with runner:
+        batch = runner.batch(numbers.calls)
+    assert numbers.ran == [0, 1, 2] and all(result.success for result in await batch)
 
 
-def test_one_who_leaves_is_not_kept_by_another_who_gave_up_leaving() -> None:
+async def test_one_who_leaves_is_not_kept_by_another_who_gave_up_leaving() -> None:
     async def main() -> list[Any]:
         waits = Waiting()
         runner = Runner([waits.tool], waits=Waits(drain=None))
@@ -488,4 +457,4 @@ def test_one_who_leaves_is_not_kept_by_another_who_gave_up_leaving() -> None:
         await asyncio.wait_for(two, BOUND)
         return [left, (await call).status, one.cancelled()]
 
-    assert go(main()) == [False, "ok", True]
+    assert (await main()) == [False, "ok", True]

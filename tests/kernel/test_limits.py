@@ -51,7 +51,7 @@ class Counted:
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_a_tools_limit_is_shared_by_copies_direct_calls_and_runners(limit: int) -> None:
+async def test_a_tools_limit_is_shared_by_copies_direct_calls_and_runners(limit: int) -> None:
     counted = Counted(concurrency=limit, together=limit)
     one = counted.tool
     copies: list[Tool] = [one, one.replace(description="a copy"), one.bind(n=1).replace(name="bound")]
@@ -66,29 +66,29 @@ def test_a_tools_limit_is_shared_by_copies_direct_calls_and_runners(limit: int) 
         await asyncio.gather(*work)
         assert probe.slots_taken(*runners, mounted) == 0
 
-    go(main())
+    await main()
     assert counted.most == limit and len(counted.order) == 15
 
 
-def test_a_copy_with_another_limit_has_its_own() -> None:
+async def test_a_copy_with_another_limit_has_its_own() -> None:
     counted = Counted(concurrency=1, together=2)
     other = counted.tool.replace(concurrency=2)
 
     async def main() -> None:
         await asyncio.gather(*(Runner([other]).run("work") for _ in range(4)))
 
-    go(main())
+    await main()
     assert counted.most == 2
 
 
-def test_a_runners_limit_holds_for_all_its_tools() -> None:
+async def test_a_runners_limit_holds_for_all_its_tools() -> None:
     counted = Counted(together=2)
 
     async def main() -> None:
         runner = Runner([counted.tool, counted.tool.replace(name="again")], concurrency=2)
         await asyncio.gather(*(runner.run(name) for name in ("work", "again") * 4))
 
-    go(main())
+    await main()
     assert counted.most == 2
 
 
@@ -110,7 +110,7 @@ def test_a_tools_limit_holds_across_loops_in_several_threads() -> None:
     assert counted.most <= 2 and probe.slots_taken_by(counted.tool) == 0
 
 
-def test_a_call_that_waits_too_long_for_its_slot_is_limited() -> None:
+async def test_a_call_that_waits_too_long_for_its_slot_is_limited() -> None:
     started = asyncio.Event()
 
     @tool
@@ -118,19 +118,16 @@ def test_a_call_that_waits_too_long_for_its_slot_is_limited() -> None:
         started.set()
         await asyncio.Event().wait()
 
-    async def main() -> None:
-        watch = Watch()
-        runner = Runner([forever], concurrency=1, clock=ManualClock(), observers=[watch])
-        first = asyncio.create_task(runner.run(ToolCall("a", "forever")))
-        await started.wait()
-        result = await out_of_patience(runner, runner.run(ToolCall("b", "forever")))
-        assert (result.status, result.executed) == ("limited", False)
-        assert "Nothing was run" in str(result.error) and watch.ends("b") == ["tool:error"]
-        first.cancel()
-        await asyncio.wait([first])
-        assert probe.slots_taken(runner) == 0
-
-    go(main())
+    watch = Watch()
+    runner = Runner([forever], concurrency=1, clock=ManualClock(), observers=[watch])
+    first = asyncio.create_task(runner.run(ToolCall("a", "forever")))
+    await started.wait()
+    result = await out_of_patience(runner, runner.run(ToolCall("b", "forever")))
+    assert (result.status, result.executed) == ("limited", False)
+    assert "Nothing was run" in str(result.error) and watch.ends("b") == ["tool:error"]
+    first.cancel()
+    await asyncio.wait([first])
+    assert probe.slots_taken(runner) == 0
 
 
 # -- in which order --------------------------------------------------------------------------------------------------
@@ -169,7 +166,7 @@ def test_slots_are_given_out_first_come_first_served(limit: int, fates: list[str
     go(main())
 
 
-def test_a_newcomer_does_not_overtake_those_that_wait() -> None:
+async def test_a_newcomer_does_not_overtake_those_that_wait() -> None:
     counted = Counted(concurrency=1)
 
     async def main() -> None:
@@ -180,27 +177,24 @@ def test_a_newcomer_does_not_overtake_those_that_wait() -> None:
             await asyncio.sleep(0)
         await asyncio.gather(*tasks)
 
-    go(main())
+    await main()
     assert counted.order == list(range(10))
 
 
 @pytest.mark.slow
-def test_thousands_that_give_up_at_once_do_not_keep_the_slot_from_the_next() -> None:
+async def test_thousands_that_give_up_at_once_do_not_keep_the_slot_from_the_next() -> None:
     counted = Counted(concurrency=1)
 
-    async def main() -> None:
-        runner = Runner([counted.tool], concurrency=None)
-        tasks = [asyncio.create_task(runner.run("work", {"n": n})) for n in range(3000)]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        for task in tasks[:-1]:
-            task.cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert {type(result) for result in results[:-1]} == {asyncio.CancelledError}
-        last: Any = results[-1]
-        assert last.success and probe.slots_taken(runner) == 0
-
-    go(main())
+    runner = Runner([counted.tool], concurrency=None)
+    tasks = [asyncio.create_task(runner.run("work", {"n": n})) for n in range(3000)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for task in tasks[:-1]:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(result) for result in results[:-1]} == {asyncio.CancelledError}
+    last: Any = results[-1]
+    assert last.success and probe.slots_taken(runner) == 0
 
 
 @pytest.mark.slow
@@ -237,10 +231,10 @@ def recursive(**options: Any) -> Tool:
 
 
 @pytest.mark.parametrize("timeout", [None, BOUND])
-def test_a_tool_that_calls_itself_does_not_wait_for_itself(timeout: float | None) -> None:
+async def test_a_tool_that_calls_itself_does_not_wait_for_itself(timeout: float | None) -> None:
     down = recursive(concurrency=1, resources=lambda arguments: ["k"])
     runner = Runner([down], concurrency=1, waits=Waits(slot=BOUND), timeout=timeout)
-    result = go(runner.run("down", {"n": 5}))
+    result = await runner.run("down", {"n": 5})
     assert result.output == 5, result.error
     assert probe.slots_taken(runner) == 0 and not probe.keys_held(runner)
 
@@ -261,7 +255,7 @@ def test_nested_calls_from_a_thread_and_direct_ones_do_not_wait_either() -> None
     assert go(runner.run("direct", {"n": 3})).output == 3
 
 
-def test_a_nested_call_goes_before_those_that_wait_for_its_parent() -> None:
+async def test_a_nested_call_goes_before_those_that_wait_for_its_parent() -> None:
     """They wait for the parent and the parent for its child: the child must not wait for them."""
     started, queued = asyncio.Event(), asyncio.Event()
 
@@ -273,22 +267,19 @@ def test_a_nested_call_goes_before_those_that_wait_for_its_parent() -> None:
         await queued.wait()
         return str((await context.run("work", {"nested": False})).status)
 
-    async def main() -> None:
-        runner = Runner([work], waits=Waits(slot=BOUND))
-        parent = asyncio.create_task(runner.run("work", {"nested": True}))
-        await started.wait()
-        other = asyncio.create_task(runner.run("work", {"nested": False}))
-        while probe.joined(runner) < 2:
-            await asyncio.sleep(0)
-        queued.set()
-        assert (await parent).output == "ok"
-        assert (await other).output == "leaf"
-        assert not probe.keys_held(runner)
-
-    go(main())
+    runner = Runner([work], waits=Waits(slot=BOUND))
+    parent = asyncio.create_task(runner.run("work", {"nested": True}))
+    await started.wait()
+    other = asyncio.create_task(runner.run("work", {"nested": False}))
+    while probe.joined(runner) < 2:
+        await asyncio.sleep(0)
+    queued.set()
+    assert (await parent).output == "ok"
+    assert (await other).output == "leaf"
+    assert not probe.keys_held(runner)
 
 
-def test_a_call_that_is_no_child_any_more_waits_like_everybody() -> None:
+async def test_a_call_that_is_no_child_any_more_waits_like_everybody() -> None:
     later: list[asyncio.Task[ToolResult]] = []
     counted = Counted(concurrency=1)
 
@@ -302,12 +293,9 @@ def test_a_call_that_is_no_child_any_more_waits_like_everybody() -> None:
 
     runner = Runner([leaves, counted.tool])
 
-    async def main() -> None:
-        assert (await runner.run("leaves")).success
-        result = await later[0]
-        assert result.success and result.call is not None
-
-    go(main())
+    assert (await runner.run("leaves")).success
+    result = await later[0]
+    assert result.success and result.call is not None
 
 
 # -- keys ------------------------------------------------------------------------------------------------------------
@@ -338,19 +326,19 @@ def test_two_that_share_a_key_never_run_together_unless_both_share_it(wanted: li
     go(main())
 
 
-def test_calls_get_a_key_in_the_order_in_which_they_came() -> None:
+async def test_calls_get_a_key_in_the_order_in_which_they_came() -> None:
     counted = Counted(resources=lambda arguments: ["k"])
 
     async def main() -> None:
         runner = Runner([counted.tool])
         await asyncio.gather(*(runner.run("work", {"n": n}) for n in range(10)))
 
-    go(main())
+    await main()
     assert counted.order == list(range(10)) and counted.most == 1
 
 
 @pytest.mark.parametrize("concurrency", [1, None])
-def test_a_call_that_waits_too_long_for_its_key_is_limited_and_lets_others_pass(concurrency: int | None) -> None:
+async def test_a_call_that_waits_too_long_for_its_key_is_limited_and_lets_others_pass(concurrency: int | None) -> None:
     release, started = asyncio.Event(), asyncio.Event()
 
     @tool(resources=lambda arguments: [arguments["key"]])
@@ -360,17 +348,14 @@ def test_a_call_that_waits_too_long_for_its_key_is_limited_and_lets_others_pass(
             await release.wait()
         return key
 
-    async def main() -> None:
-        runner = Runner([work], clock=ManualClock(), concurrency=concurrency and 2)
-        first = asyncio.create_task(runner.run("work", {"key": "a", "wait": True}))
-        await started.wait()
-        assert (await out_of_patience(runner, runner.run("work", {"key": "a"}))).status == "limited"
-        assert (await runner.run("work", {"key": "b"})).output == "b"
-        release.set()
-        assert (await first).success
-        assert (await runner.run("work", {"key": "a"})).success
-
-    go(main())
+    runner = Runner([work], clock=ManualClock(), concurrency=concurrency and 2)
+    first = asyncio.create_task(runner.run("work", {"key": "a", "wait": True}))
+    await started.wait()
+    assert (await out_of_patience(runner, runner.run("work", {"key": "a"}))).status == "limited"
+    assert (await runner.run("work", {"key": "b"})).output == "b"
+    release.set()
+    assert (await first).success
+    assert (await runner.run("work", {"key": "a"})).success
 
 
 # -- nothing leaks ---------------------------------------------------------------------------------------------------
@@ -417,7 +402,7 @@ def test_every_slot_and_key_comes_back(ends: list[str]) -> None:
     go(main())
 
 
-def test_each_attempt_that_is_given_up_keeps_its_slot_until_it_ends_and_then_all_come_back() -> None:
+async def test_each_attempt_that_is_given_up_keeps_its_slot_until_it_ends_and_then_all_come_back() -> None:
     release = threading.Event()
 
     @tool(parallel=True, timeout=0.02)
@@ -428,20 +413,17 @@ def test_each_attempt_that_is_given_up_keeps_its_slot_until_it_ends_and_then_all
         await next(call, context)
         return await next(call, context)  # type: ignore[no-any-return]
 
-    async def main() -> None:
-        runner = Runner([stuck], around=[twice], concurrency=4, waits=Waits(grace=0))
-        assert (await runner.run("stuck")).status == "timeout"
-        assert (runner.left_running, probe.slots_taken(runner)) == (2, 4)  # the runner's, and those for threads
-        release.set()
-        while runner.left_running:
-            await asyncio.sleep(0)
-        assert probe.is_at_rest(runner)
-
-    go(main())
+    runner = Runner([stuck], around=[twice], concurrency=4, waits=Waits(grace=0))
+    assert (await runner.run("stuck")).status == "timeout"
+    assert (runner.left_running, probe.slots_taken(runner)) == (2, 4)  # the runner's, and those for threads
+    release.set()
+    while runner.left_running:
+        await asyncio.sleep(0)
+    assert probe.is_at_rest(runner)
 
 
 @pytest.mark.parametrize("what", ["key", "slot"])
-def test_a_call_keeps_what_it_has_until_what_was_given_up_beneath_it_ends(what: str) -> None:
+async def test_a_call_keeps_what_it_has_until_what_was_given_up_beneath_it_ends(what: str) -> None:
     release = threading.Event()
     inside: list[str] = []
 
@@ -457,26 +439,23 @@ def test_a_call_keeps_what_it_has_until_what_was_given_up_beneath_it_ends(what: 
     async def other() -> list[str]:
         return list(inside)
 
-    async def main() -> None:
-        keyed: dict[str, Any] = {"resources": lambda arguments: ["k"]} if what == "key" else {"parallel": True}
-        runner = Runner(
-            [stuck, tool(parent, **keyed), tool(other, **keyed)],
-            concurrency=2 if what == "key" else 1,
-            waits=Waits(grace=0),
-        )
-        assert (await runner.run("parent")).output == "timeout"
-        assert runner.left_running == 1
-        waits = asyncio.ensure_future(runner.run("other"))
-        await asyncio.sleep(0.02)
-        assert runner.waiting == 1
-        release.set()
-        assert (await waits).output == []
-        assert probe.is_at_rest(runner)
-
-    go(main())
+    keyed: dict[str, Any] = {"resources": lambda arguments: ["k"]} if what == "key" else {"parallel": True}
+    runner = Runner(
+        [stuck, tool(parent, **keyed), tool(other, **keyed)],
+        concurrency=2 if what == "key" else 1,
+        waits=Waits(grace=0),
+    )
+    assert (await runner.run("parent")).output == "timeout"
+    assert runner.left_running == 1
+    waits = asyncio.ensure_future(runner.run("other"))
+    await asyncio.sleep(0.02)
+    assert runner.waiting == 1
+    release.set()
+    assert (await waits).output == []
+    assert probe.is_at_rest(runner)
 
 
-def test_who_waits_for_a_runner_holds_no_thread_that_others_want() -> None:
+async def test_who_waits_for_a_runner_holds_no_thread_that_others_want() -> None:
     async def main() -> list[str]:
         gate = asyncio.Event()
 
@@ -497,4 +476,4 @@ def test_who_waits_for_a_runner_holds_no_thread_that_others_want() -> None:
         results = [other, *await asyncio.gather(*waiting)]
         return [str(taken), *{result.status for result in results}]
 
-    assert go(main()) == ["0", "ok"]
+    assert (await main()) == ["0", "ok"]

@@ -57,20 +57,20 @@ def test_a_tool_error_of_the_tools_own_is_one_quiet_line(error: ToolError, caplo
     assert record.getMessage() == "tool 'act' raised a ToolError: 'none left\\nforged line'"
 
 
-def test_the_model_reads_the_text_of_a_tool_error_as_it_is() -> None:
-    result = go(Runner([raising(ToolError("none left\nsee https://a:b@c"))], expose=()).run("act"))
+async def test_the_model_reads_the_text_of_a_tool_error_as_it_is() -> None:
+    result = await Runner([raising(ToolError("none left\nsee https://a:b@c"))], expose=()).run("act")
     assert (result.error, result.status, result.executed) == ("none left\nsee https://a:b@c", "failed", True)
     assert result.text == result.error
 
 
 @pytest.mark.parametrize("error", [OutOfStock(" "), OutOfStock(), ToolError("")])
-def test_a_tool_error_without_a_text_is_no_empty_error(error: ToolError) -> None:
-    result = go(Runner([raising(error)]).run("act"))
+async def test_a_tool_error_without_a_text_is_no_empty_error(error: ToolError) -> None:
+    result = await Runner([raising(error)]).run("act")
     assert result.error is not None and result.error.startswith("act failed: ")
 
 
-def test_the_text_of_a_tool_error_is_bounded_and_cleaned() -> None:
-    result = go(Runner([raising(ToolError("\udc00" + "x" * 5000))], sizes=Sizes(output=100)).run("act"))
+async def test_the_text_of_a_tool_error_is_bounded_and_cleaned() -> None:
+    result = await Runner([raising(ToolError("\udc00" + "x" * 5000))], sizes=Sizes(output=100)).run("act")
     assert result.error is not None and len(result.error) == 100
     assert result.error.startswith("\ufffdxx") and "characters left out]\nxxx" in result.error
 
@@ -83,8 +83,8 @@ class Executes:
         raise OutOfStock("none left")
 
 
-def test_the_tool_error_of_an_objects_execute_reaches_the_model_as_it_is() -> None:
-    assert go(Runner([Executes()]).run("act")).error == "none left"
+async def test_the_tool_error_of_an_objects_execute_reaches_the_model_as_it_is() -> None:
+    assert (await Runner([Executes()]).run("act")).error == "none left"
 
 
 async def breaks(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:

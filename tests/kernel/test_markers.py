@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from journals import WatchedJournal, forever
-from watched import go, run
+from watched import run
 
 from ferrule import Runner, ask, deny, tool
 from ferrule.errors import NotStartedError
@@ -61,31 +61,30 @@ def test_a_decision_with_a_reason_that_is_no_text_is_a_decision(reason: Any) -> 
         assert (result.error or "").startswith("Denied: ")
 
 
-def test_an_awaited_guard_that_ignores_its_cancellation_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_awaited_guard_that_ignores_its_cancellation_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tasks, "ANSWER_SECONDS", 0.02)
 
-    async def main() -> None:
-        finish = asyncio.Event()
+    finish = asyncio.Event()
 
-        async def stubborn(call: Any, context: Any) -> None:
-            while not finish.is_set():
-                with suppress(asyncio.CancelledError):
-                    await finish.wait()
+    async def stubborn(call: Any, context: Any) -> None:
+        while not finish.is_set():
+            with suppress(asyncio.CancelledError):
+                await finish.wait()
 
-        @tool
-        async def give() -> None:
-            raise AssertionError
+    @tool
+    async def give() -> None:
+        raise AssertionError
 
-        runner = Runner([give], guards=[stubborn])
-        assert (await runner.run("give")).status == "denied"
-        batch = asyncio.ensure_future(runner.run("give"))
-        await asyncio.sleep(0)
-        batch.cancel()
-        await asyncio.wait({batch})
-        assert batch.cancelled()
-        finish.set()
-
-    go(main())
+    runner = Runner([give], guards=[stubborn])
+    assert (await runner.run("give")).status == "denied"
+    batch = asyncio.ensure_future(runner.run("give"))
+    await asyncio.sleep(0)
+    batch.cancel()
+    await asyncio.wait({batch})
+    assert batch.cancelled()
+    finish.set()
 
 
 @pytest.mark.parametrize("kind", ["begins", "ends"])
@@ -132,13 +131,11 @@ def plainly(n: int) -> int:
 
 
 @pytest.mark.parametrize("frames", [1, 2, 3])
-def test_a_handler_that_writes_to_its_workers_socket_shifts_no_result(frames: int) -> None:
-    async def main() -> None:
-        runner = Runner([tool(forge, isolation="process"), tool(plainly, isolation="process", parallel=True)])
-        forged = await runner.run("forge", {"frames": frames})
-        assert (forged.status, forged.executed) == ("failed", None)
-        for _ in range(2):
-            found = await asyncio.gather(*(runner.run("plainly", {"n": n}) for n in range(4)))
-            assert [result.output for result in found] == [0, 1, 2, 3]
+async def test_a_handler_that_writes_to_its_workers_socket_shifts_no_result(frames: int) -> None:
 
-    go(main())
+    runner = Runner([tool(forge, isolation="process"), tool(plainly, isolation="process", parallel=True)])
+    forged = await runner.run("forge", {"frames": frames})
+    assert (forged.status, forged.executed) == ("failed", None)
+    for _ in range(2):
+        found = await asyncio.gather(*(runner.run("plainly", {"n": n}) for n in range(4)))
+        assert [result.output for result in found] == [0, 1, 2, 3]

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from watched import Watch, go, plain, run
+from watched import Watch, plain, run
 
 from ferrule import Decision, Runner, Sizes, Text, Tool, ToolCall, ToolContext, ToolResult, deny, tool
 from ferrule.middleware import after, before
@@ -104,7 +104,7 @@ def test_a_result_that_a_middleware_makes_is_bound_bounded_and_told(where: str) 
     assert result.duration_ms > 0
 
 
-def test_one_result_served_to_several_calls_belongs_to_each_of_them_alone() -> None:
+async def test_one_result_served_to_several_calls_belongs_to_each_of_them_alone() -> None:
     kept: list[ToolResult] = []
     ran: list[int] = []
 
@@ -137,17 +137,15 @@ def test_one_result_served_to_several_calls_belongs_to_each_of_them_alone() -> N
             assert [result.duration_ms for result in results] == before
             assert len(watch.ends()) == 4
 
-        go(main())
+        await main()
         assert ran == [1]
 
 
-def test_a_result_of_another_call_is_rebound() -> None:
-    async def main() -> None:
-        other = await Runner([double]).run(ToolCall("other", "double", {"n": 4}))
-        result = await Runner([double], around=[answering(other)]).run(ToolCall("mine", "double", {"n": 1}))
-        assert (result.call_id, result.output, other.call_id) == ("mine", 8, "other")
+async def test_a_result_of_another_call_is_rebound() -> None:
 
-    go(main())
+    other = await Runner([double]).run(ToolCall("other", "double", {"n": 4}))
+    result = await Runner([double], around=[answering(other)]).run(ToolCall("mine", "double", {"n": 1}))
+    assert (result.call_id, result.output, other.call_id) == ("mine", 8, "other")
 
 
 def test_a_middleware_may_change_status_and_content() -> None:

@@ -58,7 +58,7 @@ async def suspended(runner: Runner, watch: Watch, name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("outer_has", ["another pay", "no pay", "it as shop_pay", "all by other names", "two levels"])
-def test_what_a_mounted_tool_called_is_resumed_as_no_other_tool(outer_has: str, elsewhere: bool) -> None:
+async def test_what_a_mounted_tool_called_is_resumed_as_no_other_tool(outer_has: str, elsewhere: bool) -> None:
     ran: list[str] = []
 
     def made(watch: Watch) -> Runner:
@@ -79,13 +79,13 @@ def test_what_a_mounted_tool_called_is_resumed_as_no_other_tool(outer_has: str, 
         resuming = second if elsewhere else first
         return await resuming.resume(record, True)
 
-    result = go(main())
+    result = await main()
     assert (ran, result.executed) == ([], False)
     assert result.status in ("not_found", "invalid")
 
 
 @pytest.mark.parametrize("now_has", ["no job", "a job of its own", "both of its own", "pay of another one"])
-def test_a_record_of_what_is_not_mounted_any_more_runs_nothing(now_has: str) -> None:
+async def test_a_record_of_what_is_not_mounted_any_more_runs_nothing(now_has: str) -> None:
     ran: list[str] = []
 
     async def main() -> ToolResult:
@@ -102,7 +102,7 @@ def test_a_record_of_what_is_not_mounted_any_more_runs_nothing(now_has: str) -> 
         }[now_has]
         return await Runner(tools, resume_key=KEY).resume(record, True)
 
-    result = go(main())
+    result = await main()
     assert (ran, result.executed) == ([], False)
     assert result.status in ("not_found", "invalid")
 
@@ -112,7 +112,7 @@ def test_a_record_of_what_is_not_mounted_any_more_runs_nothing(now_has: str) -> 
 
 @pytest.mark.parametrize("place", ["guards", "around", "inside", "before", "after", "after inside"])
 @pytest.mark.parametrize("which", [0, 1, 2, 3])
-def test_what_a_runner_was_given_calls_the_tools_of_that_runner(place: str, which: int) -> None:
+async def test_what_a_runner_was_given_calls_the_tools_of_that_runner(place: str, which: int) -> None:
     """`which` has it: the outer runner, the one in it, the innermost, or the tool itself."""
     heard: list[Any] = []
 
@@ -148,20 +148,20 @@ def test_what_a_runner_was_given_calls_the_tools_of_that_runner(place: str, whic
     inner = Runner([calling("act", "who").replace(**options[3]), saying("who", "inner")], **options[2])
     middle = Runner([*Toolset(inner.as_tools()).only("act"), saying("who", "middle")], **options[1])
     outer = Runner([*Toolset(middle.as_tools()).only("act"), saying("who", "outer")], **options[0])
-    assert go(outer.run("act")).output == "inner"
+    assert (await outer.run("act")).output == "inner"
     assert heard == [["outer", "middle", "inner", "inner"][which]]
 
 
-def test_an_approver_calls_the_tools_of_its_runner() -> None:
+async def test_an_approver_calls_the_tools_of_its_runner() -> None:
     async def looks(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
         return (await context.run("who")).output == "outer"
 
     inner = Runner([paying("inner", []), saying("who", "inner")], guards=[asks])
     outer = Runner([*Toolset(inner.as_tools()).only("pay"), saying("who", "outer")], approve=looks)
-    assert go(outer.run("pay", PAY)).output == "inner"
+    assert (await outer.run("pay", PAY)).output == "inner"
 
 
-def test_what_an_outer_runners_guard_calls_is_a_tool_of_the_outer_runner() -> None:
+async def test_what_an_outer_runners_guard_calls_is_a_tool_of_the_outer_runner() -> None:
     async def asks_the_judge(call: ToolCall, context: ToolContext) -> Decision | None:
         if call.name.endswith("judge"):
             return None
@@ -169,7 +169,7 @@ def test_what_an_outer_runners_guard_calls_is_a_tool_of_the_outer_runner() -> No
 
     plugin = Toolset(Runner([saying("act", "done"), saying("judge", "fine")]).as_tools()).prefixed("plugin_")
     runner = Runner([*plugin, saying("judge", "bad")], guards=[asks_the_judge])
-    assert go(runner.run("plugin_act")).status == "denied"
+    assert (await runner.run("plugin_act")).status == "denied"
 
 
 # -- mounted twice -----------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from watched import Watch, go, run
+from watched import Watch, run
 
 from ferrule import DefinitionError, Runner, ToolCall, Toolset, tool
 
@@ -76,24 +76,21 @@ def test_repairs_of_name_and_arguments_are_both_told() -> None:
     assert result.output == 2 and len(result.repairs) == 2
 
 
-def test_in_a_batch_a_resolved_tool_keeps_its_place_as_a_barrier_and_is_judged() -> None:
+async def test_in_a_batch_a_resolved_tool_keeps_its_place_as_a_barrier_and_is_judged() -> None:
     log: list[str] = []
 
     @tool
     async def write(n: int) -> None:
         log.append(f"w{n}")
 
-    async def main() -> None:
-        watch = Watch()
-        runner = Runner([write, *named("look")], observers=[watch], guards=[lambda call, context: None])
-        calls = [ToolCall("c1", "Write", '{"n": 1}'), ToolCall("c2", "functions.write", '{"n": 2}')]
-        assert all(result.success for result in await runner.run_all(calls))
-        assert log == ["w1", "w2"] and watch.kinds("c2")[0] == "tool:pre"
-        ends = [watch.kinds().index("tool:post"), watch.kinds().index("tool:pre", 1)]
-        assert ends == sorted(ends)
-        assert (await runner.decide(ToolCall("c3", "WRITE", '{"n": 1}'))).kind == "allow"
-
-    go(main())
+    watch = Watch()
+    runner = Runner([write, *named("look")], observers=[watch], guards=[lambda call, context: None])
+    calls = [ToolCall("c1", "Write", '{"n": 1}'), ToolCall("c2", "functions.write", '{"n": 2}')]
+    assert all(result.success for result in await runner.run_all(calls))
+    assert log == ["w1", "w2"] and watch.kinds("c2")[0] == "tool:pre"
+    ends = [watch.kinds().index("tool:post"), watch.kinds().index("tool:pre", 1)]
+    assert ends == sorted(ends)
+    assert (await runner.decide(ToolCall("c3", "WRITE", '{"n": 1}'))).kind == "allow"
 
 
 def test_the_toolset_says_what_is_meant_and_a_long_name_costs_nothing() -> None:

@@ -69,67 +69,62 @@ def test_what_outlived_a_time_out_runs_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("ends", ["ok", "timeout", "cancelled"])
-def test_a_task_that_outlives_its_call_has_calls_of_its_own_only_after_an_ordinary_end(ends: str) -> None:
-    async def main() -> None:
-        over, tasks, outcomes = asyncio.Event(), [], []
+async def test_a_task_that_outlives_its_call_has_calls_of_its_own_only_after_an_ordinary_end(ends: str) -> None:
 
-        @tool(read_only=True)
-        async def other() -> str:
-            return "ran"
+    over, tasks, outcomes = asyncio.Event(), [], []
 
-        async def later(context: ToolContext) -> None:
-            await over.wait()
-            outcomes.append(await runner.run("other"))
-            outcomes.extend(await runner.run_all([ToolCall("x", "other")]))
-            outcomes.append(await context.run("other"))
-            try:
-                await other()
-            except ToolError:
-                outcomes.append(outcomes[0])
+    @tool(read_only=True)
+    async def other() -> str:
+        return "ran"
 
-        @tool
-        async def leaves(context: ToolContext) -> str:
-            tasks.append(asyncio.create_task(later(context)))
-            if ends != "ok":
-                await asyncio.Event().wait()
-            return "left"
+    async def later(context: ToolContext) -> None:
+        await over.wait()
+        outcomes.append(await runner.run("other"))
+        outcomes.extend(await runner.run_all([ToolCall("x", "other")]))
+        outcomes.append(await context.run("other"))
+        try:
+            await other()
+        except ToolError:
+            outcomes.append(outcomes[0])
 
-        runner = Runner([leaves, other], timeout=0.05 if ends == "timeout" else None)
-        batch = asyncio.create_task(runner.run_all([ToolCall("c", "leaves")]))
-        while not tasks:
-            await asyncio.sleep(0)
-        if ends == "cancelled":
-            batch.cancel()
-        await asyncio.wait({batch})
-        over.set()
-        await tasks[0]
-        ordinary = (["ok", "ok", "cancelled"], [True, True, False])
-        stopped = (["cancelled"] * 4, [False] * 4)
-        assert ([one.status for one in outcomes], [one.executed for one in outcomes]) == (
-            ordinary if ends == "ok" else stopped
-        )
+    @tool
+    async def leaves(context: ToolContext) -> str:
+        tasks.append(asyncio.create_task(later(context)))
+        if ends != "ok":
+            await asyncio.Event().wait()
+        return "left"
 
-    go(main())
+    runner = Runner([leaves, other], timeout=0.05 if ends == "timeout" else None)
+    batch = asyncio.create_task(runner.run_all([ToolCall("c", "leaves")]))
+    while not tasks:
+        await asyncio.sleep(0)
+    if ends == "cancelled":
+        batch.cancel()
+    await asyncio.wait({batch})
+    over.set()
+    await tasks[0]
+    ordinary = (["ok", "ok", "cancelled"], [True, True, False])
+    stopped = (["cancelled"] * 4, [False] * 4)
+    assert ([one.status for one in outcomes], [one.executed for one in outcomes]) == (
+        ordinary if ends == "ok" else stopped
+    )
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
-def test_who_made_a_call_that_was_stopped_goes_on(timeout: float | None) -> None:
-    async def main() -> None:
-        @tool(read_only=True)
-        async def wait(seconds: float = 0.0) -> str:
-            await asyncio.sleep(seconds)
-            return "done"
+async def test_who_made_a_call_that_was_stopped_goes_on(timeout: float | None) -> None:
 
-        runner = Runner([wait], timeout=timeout)
-        assert (await runner.run("wait", {"seconds": BOUND}, timeout=0.01)).status == "timeout"
-        assert (await runner.run("wait")).success
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await runner.run("wait", {"seconds": BOUND})
-        assert (await runner.run("wait")).success
-        assert await wait() == "done"
+    async def wait(seconds: float = 0.0) -> str:
+        await asyncio.sleep(seconds)
+        return "done"
 
-    go(main())
+    runner = Runner([wait], timeout=timeout)
+    assert (await runner.run("wait", {"seconds": BOUND}, timeout=0.01)).status == "timeout"
+    assert (await runner.run("wait")).success
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await runner.run("wait", {"seconds": BOUND})
+    assert (await runner.run("wait")).success
+    assert await wait() == "done"
 
 
 @tool
@@ -144,7 +139,7 @@ async def stuck(context: ToolContext) -> str:
     return "never"
 
 
-def test_who_gave_a_call_up_that_had_called_another_tool_goes_on() -> None:
+async def test_who_gave_a_call_up_that_had_called_another_tool_goes_on() -> None:
     async def main() -> ToolResult:
         runner = Runner([stuck, look])
         with pytest.raises(TimeoutError):
@@ -152,11 +147,11 @@ def test_who_gave_a_call_up_that_had_called_another_tool_goes_on() -> None:
                 await runner.run("stuck")
         return await runner.run("look")
 
-    result = go(main())
+    result = await main()
     assert result.success, result.error
 
 
-def test_who_had_an_answer_from_another_tool_after_a_time_out_goes_on() -> None:
+async def test_who_had_an_answer_from_another_tool_after_a_time_out_goes_on() -> None:
     async def falls_back(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
         result: ToolResult = await next(call, context)
         return await context.run("look") if result.status == "timeout" else result
@@ -166,11 +161,11 @@ def test_who_had_an_answer_from_another_tool_after_a_time_out_goes_on() -> None:
         assert (await runner.run("stuck", timeout=0.05)).output == "seen"
         return await runner.run("look")
 
-    result = go(main())
+    result = await main()
     assert result.success, result.error
 
 
-def test_a_handler_that_gave_up_a_tool_which_had_called_another_goes_on() -> None:
+async def test_a_handler_that_gave_up_a_tool_which_had_called_another_goes_on() -> None:
     @tool
     async def middle() -> str:
         await look()
@@ -184,105 +179,99 @@ def test_a_handler_that_gave_up_a_tool_which_had_called_another_goes_on() -> Non
                 await middle()
         return await look()
 
-    result = go(Runner([outer]).run("outer"))
+    result = await Runner([outer]).run("outer")
     assert result.output == "seen", result.error
 
 
 @pytest.mark.parametrize("who", ["made a call by its context", "ran its `next`", "shares its context variables"])
-def test_another_task_that_worked_for_a_call_which_timed_out_goes_on(who: str) -> None:
-    async def main() -> None:
-        works: asyncio.Queue[Any] = asyncio.Queue()
-        over = asyncio.Event()
+async def test_another_task_that_worked_for_a_call_which_timed_out_goes_on(who: str) -> None:
 
-        async def worker() -> ToolResult:
-            await (await works.get())()
-            await over.wait()
-            return await runner.run("look")
+    works: asyncio.Queue[Any] = asyncio.Queue()
+    over = asyncio.Event()
 
-        async def passes(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-            if call.name == "look":
-                return await next(call, context)  # type: ignore[no-any-return]
-            if who == "ran its `next`":
-                answer = asyncio.get_running_loop().create_future()
+    async def worker() -> ToolResult:
+        await (await works.get())()
+        await over.wait()
+        return await runner.run("look")
 
-                async def goes_on() -> None:
-                    answer.set_result(await next(call, context))
-
-                works.put_nowait(goes_on)
-                return await answer  # type: ignore[no-any-return]
-            works.put_nowait(lambda: (runner if who.startswith("shares") else context).run("look"))
+    async def passes(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        if call.name == "look":
             return await next(call, context)  # type: ignore[no-any-return]
+        if who == "ran its `next`":
+            answer = asyncio.get_running_loop().create_future()
 
-        runner = Runner([stuck, look], around=[passes])
-        variables = copy_context() if who.startswith("shares") else None
-        at_work = asyncio.create_task(worker(), context=variables)
-        call = asyncio.create_task(runner.run("stuck", timeout=0.05), context=variables)
-        assert (await call).status == "timeout"
-        over.set()
-        result = await at_work
-        assert result.success, result.error
+            async def goes_on() -> None:
+                answer.set_result(await next(call, context))
 
-    go(main())
+            works.put_nowait(goes_on)
+            return await answer  # type: ignore[no-any-return]
+        works.put_nowait(lambda: (runner if who.startswith("shares") else context).run("look"))
+        return await next(call, context)  # type: ignore[no-any-return]
+
+    runner = Runner([stuck, look], around=[passes])
+    variables = copy_context() if who.startswith("shares") else None
+    at_work = asyncio.create_task(worker(), context=variables)
+    call = asyncio.create_task(runner.run("stuck", timeout=0.05), context=variables)
+    assert (await call).status == "timeout"
+    over.set()
+    result = await at_work
+    assert result.success, result.error
 
 
-def test_tasks_that_share_their_context_variables_go_on_after_one_of_their_calls_was_stopped() -> None:
-    async def main() -> None:
-        free = asyncio.Event()
+async def test_tasks_that_share_their_context_variables_go_on_after_one_of_their_calls_was_stopped() -> None:
 
-        @tool
-        async def waits() -> bool:
-            return await free.wait()
+    free = asyncio.Event()
 
-        async def works() -> ToolResult:
-            assert (await runner.run("waits")).success
-            return await runner.run("look")
+    @tool
+    async def waits() -> bool:
+        return await free.wait()
 
-        runner, variables = Runner([stuck, look, waits]), copy_context()
-        call = asyncio.create_task(runner.run("stuck"), context=variables)
-        await asyncio.sleep(0)
-        at_work = asyncio.create_task(works(), context=variables)
-        await asyncio.sleep(0)
-        call.cancel()
-        await asyncio.wait({call})
-        free.set()
-        result = await at_work
-        assert result.success, result.error
+    async def works() -> ToolResult:
+        assert (await runner.run("waits")).success
+        return await runner.run("look")
 
-    go(main())
+    runner, variables = Runner([stuck, look, waits]), copy_context()
+    call = asyncio.create_task(runner.run("stuck"), context=variables)
+    await asyncio.sleep(0)
+    at_work = asyncio.create_task(works(), context=variables)
+    await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.wait({call})
+    free.set()
+    result = await at_work
+    assert result.success, result.error
 
 
 @pytest.mark.parametrize("own", [None, 60.0])
-def test_children_have_the_nearest_deadline(own: float | None) -> None:
-    async def main() -> None:
-        seen: list[float] = []
+async def test_children_have_the_nearest_deadline(own: float | None) -> None:
 
-        @tool(timeout=own)
-        async def leaf(context: ToolContext) -> str:
-            seen.append(context.remaining() or -1.0)
-            await asyncio.Event().wait()
-            return "never"
+    seen: list[float] = []
 
-        @tool(timeout=30.0)
-        async def middle(context: ToolContext) -> ToolResult:
-            return await context.run("leaf")
+    @tool(timeout=own)
+    async def leaf(context: ToolContext) -> str:
+        seen.append(context.remaining() or -1.0)
+        await asyncio.Event().wait()
+        return "never"
 
-        @tool(timeout=0.5)
-        async def top(context: ToolContext) -> Any:
-            return (await asyncio.shield(asyncio.ensure_future(context.run("middle")))).status
+    @tool(timeout=30.0)
+    async def middle(context: ToolContext) -> ToolResult:
+        return await context.run("leaf")
 
-        watch = Watch()
-        runner = Runner([leaf, middle, top], observers=[watch])
-        assert (await runner.run("top")).status == "timeout"
-        while len(watch.ends()) < 3:
-            await asyncio.sleep(0)
-        ends = {event.call.name: event.data["result"].status for event in watch.events if event.kind == "tool:error"}
-        assert 0 < seen[0] <= 0.5 and ends["middle"] == "timeout" and ends["leaf"] in ("timeout", "cancelled")
+    @tool(timeout=0.5)
+    async def top(context: ToolContext) -> Any:
+        return (await asyncio.shield(asyncio.ensure_future(context.run("middle")))).status
 
-    go(main())
+    watch = Watch()
+    runner = Runner([leaf, middle, top], observers=[watch])
+    assert (await runner.run("top")).status == "timeout"
+    while len(watch.ends()) < 3:
+        await asyncio.sleep(0)
+    ends = {event.call.name: event.data["result"].status for event in watch.events if event.kind == "tool:error"}
+    assert 0 < seen[0] <= 0.5 and ends["middle"] == "timeout" and ends["leaf"] in ("timeout", "cancelled")
 
 
 @pytest.mark.parametrize("way", ["context", "runner", "batch", "direct"])
-def test_calls_nest_at_most_32_deep(way: str) -> None:
+async def test_calls_nest_at_most_32_deep(way: str) -> None:
     depths: list[int] = []
 
     @tool
@@ -300,11 +289,11 @@ def test_calls_nest_at_most_32_deep(way: str) -> None:
         return f"{result.status}: {result.error}" if not result.success else str(result.output)
 
     runner = Runner([again])
-    result = go(runner.run("again"))
+    result = await runner.run("again")
     assert "at most 32 deep" in (result.error or result.text) and len(depths) == 33
 
 
-def test_a_middleware_around_may_call_another_tool_after_a_time_out() -> None:
+async def test_a_middleware_around_may_call_another_tool_after_a_time_out() -> None:
     @tool(timeout=0.02)
     async def slow() -> str:
         await asyncio.Event().wait()
@@ -318,11 +307,11 @@ def test_a_middleware_around_may_call_another_tool_after_a_time_out() -> None:
         result = await next(call, context)
         return await context.run("quick") if result.status == "timeout" else result
 
-    result = go(Runner([slow.replace(around=[fallback]), quick]).run("slow"))
+    result = await Runner([slow.replace(around=[fallback]), quick]).run("slow")
     assert (result.status, result.output) == ("ok", "instead")
 
 
-def test_a_context_runs_nothing_once_its_call_has_ended() -> None:
+async def test_a_context_runs_nothing_once_its_call_has_ended() -> None:
     kept: list[ToolContext] = []
 
     @tool
@@ -335,5 +324,5 @@ def test_a_context_runs_nothing_once_its_call_has_ended() -> None:
         await runner.run("keep")
         return await kept[0].run("keep")
 
-    result = go(main())
+    result = await main()
     assert (result.status, result.executed, len(kept)) == ("cancelled", False, 1)

@@ -29,18 +29,18 @@ def test_what_may_have_run_says_so_beside_its_text(executed: bool | None) -> Non
     assert (result.status, result.executed, result.error) == ("failed", executed, "the line is down")
 
 
-def test_an_earlier_run_is_not_forgotten() -> None:
+async def test_an_earlier_run_is_not_forgotten() -> None:
     said: list[bool | None] = [True, False]
 
     @tool(idempotent=True)
     async def send() -> None:
         raise ToolError("the line is down", executed=said.pop(0), retry_after=0)
 
-    result = go(Runner([send], inside=[retry(attempts=2)]).run("send"))
+    result = await Runner([send], inside=[retry(attempts=2)]).run("send")
     assert said == [] and result.executed is not False and "Nothing was run" not in str(result.error)
 
 
-def test_a_handler_says_nothing_of_a_tool_that_it_called() -> None:
+async def test_a_handler_says_nothing_of_a_tool_that_it_called() -> None:
     @tool
     async def inner() -> None:
         raise ToolError("the line is down", executed=False)
@@ -49,4 +49,4 @@ def test_a_handler_says_nothing_of_a_tool_that_it_called() -> None:
     async def outer() -> None:
         await inner()
 
-    assert go(Runner([inner, outer]).run("outer")).executed is True
+    assert (await Runner([inner, outer]).run("outer")).executed is True

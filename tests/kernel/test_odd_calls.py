@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from watched import go, run
+from watched import run
 
 from ferrule import Runner, ToolCall, ToolContext, ToolResult, allow, ask, tool
 from ferrule.errors import NotStartedError
@@ -46,9 +46,9 @@ class Broken(Mapping[str, Any]):
         return 1
 
 
-def test_arguments_that_cannot_be_read_are_answered_beside_those_that_can() -> None:
+async def test_arguments_that_cannot_be_read_are_answered_beside_those_that_can() -> None:
     calls = [ToolCall("c1", "pay", {"n": 1}), ToolCall("c2", "pay", Broken())]
-    results = go(Runner([pay]).run_all(calls))
+    results = await Runner([pay]).run_all(calls)
     assert [result.status for result in results] == ["ok", "invalid"]
 
 
@@ -112,40 +112,38 @@ def test_a_handler_that_raises_what_the_kernel_raises_for_a_failed_start_was_run
 
 
 @pytest.mark.parametrize("how", ["batch", "disable", "leave"])
-def test_no_further_attempt_is_started_once_its_batch_its_tool_or_its_runner_is_stopped(how: str) -> None:
-    async def main() -> None:
-        ran: list[int] = []
-        between, go_on = asyncio.Event(), asyncio.Event()
+async def test_no_further_attempt_is_started_once_its_batch_its_tool_or_its_runner_is_stopped(how: str) -> None:
 
-        @tool(idempotent=True)
-        async def flaky() -> None:
-            ran.append(1)
-            raise ValueError("no")
+    ran: list[int] = []
+    between, go_on = asyncio.Event(), asyncio.Event()
 
-        async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-            await next(call, context)
-            between.set()
-            await go_on.wait()
-            return await next(call, context)  # type: ignore[no-any-return]
+    @tool(idempotent=True)
+    async def flaky() -> None:
+        ran.append(1)
+        raise ValueError("no")
 
-        runner = Runner([flaky], inside=[again])
-        async with runner:
-            batch = runner.batch([ToolCall("c1", "flaky", "{}")])
-            going = asyncio.ensure_future(_awaited(batch))
-            await between.wait()
-            if how == "batch":
-                batch.cancel()
-            elif how == "disable":
-                runner.disable("flaky", "off")
-            else:
-                asyncio.get_running_loop().call_soon(go_on.set)
-                await runner.__aexit__()
-            go_on.set()
-            (result,) = await going
-        assert (result.status, result.executed, ran) == ("denied" if how == "disable" else "cancelled", True, [1])
-        assert "may have happened" in str(result.error)
+    async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        await next(call, context)
+        between.set()
+        await go_on.wait()
+        return await next(call, context)  # type: ignore[no-any-return]
 
-    go(main())
+    runner = Runner([flaky], inside=[again])
+    async with runner:
+        batch = runner.batch([ToolCall("c1", "flaky", "{}")])
+        going = asyncio.ensure_future(_awaited(batch))
+        await between.wait()
+        if how == "batch":
+            batch.cancel()
+        elif how == "disable":
+            runner.disable("flaky", "off")
+        else:
+            asyncio.get_running_loop().call_soon(go_on.set)
+            await runner.__aexit__()
+        go_on.set()
+        (result,) = await going
+    assert (result.status, result.executed, ran) == ("denied" if how == "disable" else "cancelled", True, [1])
+    assert "may have happened" in str(result.error)
 
 
 async def _awaited(batch: Any) -> Any:

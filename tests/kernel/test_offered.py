@@ -52,7 +52,7 @@ def refused(result: ToolResult) -> str:
 # -- what runs ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_not_offered_is_not_found_and_nothing_of_its_own_is_asked() -> None:
+async def test_what_was_not_offered_is_not_found_and_nothing_of_its_own_is_asked() -> None:
     asked: list[str] = []
 
     def guard(call: ToolCall, context: ToolContext) -> None:
@@ -60,30 +60,30 @@ def test_what_was_not_offered_is_not_found_and_nothing_of_its_own_is_asked() -> 
 
     own = {"guards": [guard], "around": [before(lambda arguments: asked.append("around"))]}
     runner = Runner([named(asked, "look"), named(asked, "drop", **own)], observers=[watch := Watch()], guards=[guard])
-    result = go(runner.run(ToolCall("c1", "drop", {}), offered=runner.tools.only("look")))
+    result = await runner.run(ToolCall("c1", "drop", {}), offered=runner.tools.only("look"))
     assert refused(result) == "'drop' was not offered. There are 'look'. Nothing was run."
     assert asked == [] and watch.kinds("c1") == ["tool:pre", "tool:error"]
     assert result.tool_name == "drop" and result.call_id == "c1"
 
 
 @pytest.mark.parametrize("name", ["files.read", WIRE, "Files.Read", "functions.files.read"])
-def test_what_was_offered_runs_by_every_name_that_means_it(name: str) -> None:
+async def test_what_was_offered_runs_by_every_name_that_means_it(name: str) -> None:
     runner, ran = made("files.read", "drop")
-    assert go(runner.run(name, {}, offered=runner.tools.only("files.read"))).success
+    assert (await runner.run(name, {}, offered=runner.tools.only("files.read"))).success
     assert ran == ["files.read"]
 
 
 @pytest.mark.parametrize("name", ["files.read", WIRE, "Files.Read", WIRE.upper(), "functions.files.read"])
-def test_no_other_name_reaches_a_tool_that_was_not_offered(name: str) -> None:
+async def test_no_other_name_reaches_a_tool_that_was_not_offered(name: str) -> None:
     runner, ran = made("files.read", "files.look")
-    result = go(runner.run(name, {}, offered=runner.tools.only("files.look")))
+    result = await runner.run(name, {}, offered=runner.tools.only("files.look"))
     assert refused(result).startswith(f"{name!r} was not offered. ")
     assert (result.tool_name, ran) == (name, [])
 
 
-def test_the_name_of_a_tool_that_was_not_offered_is_not_read_as_one_that_was() -> None:
+async def test_the_name_of_a_tool_that_was_not_offered_is_not_read_as_one_that_was() -> None:
     runner, ran = made("read_file", "read-file")
-    result = go(runner.run("read-file", {}, offered=runner.tools.only("read_file")))
+    result = await runner.run("read-file", {}, offered=runner.tools.only("read_file"))
     assert refused(result) == "'read-file' was not offered. Did you mean 'read_file'? Nothing was run."
     assert ran == []
 
@@ -98,25 +98,25 @@ def test_a_tool_of_the_same_name_that_is_another_was_not_offered() -> None:
     assert refused(go(runner.run("read", {}, offered=old.tools.renamed({"ready": "set"})))).count("'") == 2
 
 
-def test_where_nothing_was_offered_nothing_can_be_called() -> None:
+async def test_where_nothing_was_offered_nothing_can_be_called() -> None:
     runner, ran = made("read")
-    assert refused(go(runner.run("read", {}, offered=Toolset()))) == (
+    assert refused(await runner.run("read", {}, offered=Toolset())) == (
         "'read' was not offered. There are none. Nothing was run."
     )
     assert ran == []
 
 
-def test_where_no_name_is_near_twelve_of_many_are_told() -> None:
+async def test_where_no_name_is_near_twelve_of_many_are_told() -> None:
     runner, _ = made(*(f"read_{number}" for number in range(13)))
     for offered in (None, runner.tools):
-        error = refused(go(runner.run("zoom", {}, offered=offered)))
+        error = refused(await runner.run("zoom", {}, offered=offered))
         assert error.count("'read_") == 12 and "'read_11'. Nothing was run." in error
 
 
-def test_a_tool_that_is_turned_off_and_was_not_offered_is_not_found() -> None:
+async def test_a_tool_that_is_turned_off_and_was_not_offered_is_not_found() -> None:
     runner, _ = made("read", "drop")
     runner.disable("drop", "broken since Monday")
-    assert "Monday" not in refused(go(runner.run("drop", {}, offered=runner.tools.only("read"))))
+    assert "Monday" not in refused(await runner.run("drop", {}, offered=runner.tools.only("read")))
 
 
 def test_it_holds_without_a_loop_and_with_a_deadline() -> None:
@@ -162,7 +162,7 @@ def test_a_tool_that_finds_others_is_named_by_its_wire_name() -> None:
     assert go(runner.run(wire_name, {"query": "x"}, offered=offered)).success
 
 
-def test_a_tool_that_finds_others_and_cannot_be_called_is_not_named() -> None:
+async def test_a_tool_that_finds_others_and_cannot_be_called_is_not_named() -> None:
     reader = made("read", "readme")[0].tools
     runner = Runner([search(), *reader])
     others = [
@@ -171,7 +171,7 @@ def test_a_tool_that_finds_others_and_cannot_be_called_is_not_named() -> None:
         Toolset([search("f"), reader.get("read")]),
     ]
     for offered in others:
-        error = refused(go(runner.run("readme", {}, offered=offered)))
+        error = refused(await runner.run("readme", {}, offered=offered))
         assert error == "'readme' was not offered. Did you mean 'read'? Nothing was run."
 
 
@@ -203,7 +203,7 @@ def test_a_name_that_was_not_offered_reads_like_one_that_there_is_not(
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 
-def test_in_a_batch_each_call_has_its_one_result_and_what_was_not_offered_does_not_run() -> None:
+async def test_in_a_batch_each_call_has_its_one_result_and_what_was_not_offered_does_not_run() -> None:
     runner, ran = made("read", "drop")
     calls = [
         ToolCall("1", "drop", {}),
@@ -225,14 +225,14 @@ def test_in_a_batch_each_call_has_its_one_result_and_what_was_not_offered_does_n
         assert watch.ends("2") == ["tool:post", "tool:error"]
         return found
 
-    for results in go(both()):
+    for results in await both():
         statuses = [result.status for result in results]
         assert statuses == ["not_found", "ok", "ok", "not_found", "invalid", "not_found"]
         assert [result.tool_name for result in results] == [call.name for call in calls]
     assert ran == ["read", "read"]
 
 
-def test_what_was_not_offered_is_not_asked_what_it_may_run_beside() -> None:
+async def test_what_was_not_offered_is_not_asked_what_it_may_run_beside() -> None:
     asked: list[str] = []
 
     def parallel(arguments: Any) -> bool:
@@ -246,14 +246,14 @@ def test_what_was_not_offered_is_not_asked_what_it_may_run_beside() -> None:
     tools = [named(asked, "a", parallel=parallel), named(asked, "b", resources=resources), named([], "c")]
     runner = Runner(tools)
     calls = [ToolCall("1", "a", {}), ToolCall("2", "b", {}), ToolCall("3", "c", {})]
-    results = go(runner.run_all(calls, offered=runner.tools.only("c")))
+    results = await runner.run_all(calls, offered=runner.tools.only("c"))
     assert [result.status for result in results] == ["not_found", "not_found", "ok"] and asked == []
 
 
 # -- what a tool calls itself ------------------------------------------------------------------------------------------
 
 
-def test_what_a_running_tool_calls_is_the_programs_own() -> None:
+async def test_what_a_running_tool_calls_is_the_programs_own() -> None:
     ran: list[str] = []
 
     async def job(context: ToolContext) -> list[str]:
@@ -263,7 +263,7 @@ def test_what_a_running_tool_calls_is_the_programs_own() -> None:
         return [mine.status, outer.status, bound.status]
 
     runner = Runner([tool(job), named(ran, "step")])
-    result = go(runner.run("job", {}, offered=runner.tools.only("job")))
+    result = await runner.run("job", {}, offered=runner.tools.only("job"))
     assert (result.output, ran) == (["ok", "ok", "not_found"], ["step", "step"])
 
 
@@ -321,10 +321,10 @@ def test_it_is_resumed_here_and_elsewhere_and_suspended_again_keeps_it() -> None
     assert ran == [["look"], ["look"]]
 
 
-def test_what_was_suspended_in_a_batch_keeps_it_too() -> None:
+async def test_what_was_suspended_in_a_batch_keeps_it_too() -> None:
     runner, _ = asking("read", "drop")
     calls = [ToolCall("1", "read", {}), ToolCall("2", "drop", {})]
-    first, second = go(runner.run_all(calls, offered=runner.tools.only("read")))
+    first, second = await runner.run_all(calls, offered=runner.tools.only("read"))
     assert first.pending is not None and list(first.pending["offered"]) == ["read"]
     assert refused(second) and second.pending is None
 

@@ -394,11 +394,11 @@ def test_whatever_the_methods_of_an_output_raise_there_is_one_result(way: Any, e
 
 @WAYS
 @pytest.mark.parametrize("error", ENDS)
-def test_a_batch_never_says_that_nothing_ran_of_a_call_that_did(way: Any, error: type[BaseException]) -> None:
+async def test_a_batch_never_says_that_nothing_ran_of_a_call_that_did(way: Any, error: type[BaseException]) -> None:
     for value in results_that_break(error):
         watch = Watch()
         runner = Runner([way(lambda value=value: value)], observers=[watch])
-        results = go(runner.run_all([ToolCall("a", "give"), ToolCall("b", "give")]))
+        results = await runner.run_all([ToolCall("a", "give"), ToolCall("b", "give")])
         assert [result.executed for result in results] == [True, True]
         assert (len(watch.ends("a")), len(watch.ends("b"))) == (1, 1)
 

@@ -156,7 +156,7 @@ def test_paths_are_found_wherever_they_are(case: str) -> None:
         assert {(one.place, one.is_key) for one in found} == wanted
 
 
-def test_a_path_has_the_text_that_the_guard_sees_there() -> None:
+async def test_a_path_has_the_text_that_the_guard_sees_there() -> None:
     @tool
     def use(value: set[tuple[Path, int]], many: dict[Path, Path]) -> str:
         return "done"
@@ -167,7 +167,7 @@ def test_a_path_has_the_text_that_the_guard_sees_there() -> None:
         shown.append((call.arguments, context.paths))
 
     call = ToolCall("1", "use", {"value": [["b", 1], ["a", 2]], "many": {"c/./d": "e/./f"}})
-    go(Runner([use], guards=[guard]).decide(call))
+    await Runner([use], guards=[guard]).decide(call)
     [(arguments, paths)] = shown
     assert {one.text for one in paths} == {"a", "b", "c/d", "e/f"}
     assert all(one.text == (one.place[-1] if one.is_key else at(arguments, one.place)) for one in paths)
@@ -256,13 +256,13 @@ Written_otherwise = Annotated[
     ],
     ids=["of somebody's own", "in a tuple", "made by a validator", "a set made by a validator"],
 )
-def test_a_path_that_no_schema_says_denies_where_somebody_asks_for_paths(kind: Any, value: Any) -> None:
+async def test_a_path_that_no_schema_says_denies_where_somebody_asks_for_paths(kind: Any, value: Any) -> None:
     @tool
     def use(value: kind) -> str:
         return "done"
 
     looking = Runner([use], guards=[lambda call, context: context.paths and None])
-    assert go(looking.decide(ToolCall("1", "use", {"value": value}))).kind == "deny"
+    assert (await looking.decide(ToolCall("1", "use", {"value": value}))).kind == "deny"
 
 
 def test_a_path_that_is_written_otherwise_denies_where_somebody_asks_for_paths() -> None:
@@ -278,7 +278,7 @@ def test_a_path_that_is_written_otherwise_denies_where_somebody_asks_for_paths()
     )
 
 
-def test_it_is_about_the_arguments_that_a_guard_or_a_person_changed() -> None:
+async def test_it_is_about_the_arguments_that_a_guard_or_a_person_changed() -> None:
     seen: list[list[str]] = []
 
     def to_b(call: ToolCall, context: ToolContext) -> Any:
@@ -293,7 +293,7 @@ def test_it_is_about_the_arguments_that_a_guard_or_a_person_changed() -> None:
         return str(at)
 
     runner = Runner([use], guards=[to_b, look], approve=lambda *asked: allow({"at": "c"}))
-    assert go(runner.run("use", {"at": "a"})).output == "c"
+    assert (await runner.run("use", {"at": "a"})).output == "c"
     assert seen == [["b"], ["c"]]
 
 
@@ -311,7 +311,7 @@ def test_mounted_isolated_and_dict_tools_have_them_too() -> None:
         assert [[path.place for path in found] for found in seen_in(one, {"at": "a"})] == [[("at",)]]
 
 
-def test_it_says_when_it_cannot_know() -> None:
+async def test_it_says_when_it_cannot_know() -> None:
     with pytest.raises(RuntimeError, match="inside a call"):
         ToolContext().paths
     told: list[str] = []
@@ -327,7 +327,7 @@ def test_it_says_when_it_cannot_know() -> None:
     def use(at: Path) -> str:
         return "done"
 
-    assert go(Runner([use], guards=[lambda call, context: None], around=[around]).run("use", {"at": "a"})).success
+    assert (await Runner([use], guards=[lambda call, context: None], around=[around]).run("use", {"at": "a"})).success
     assert told == ["a"]
 
 

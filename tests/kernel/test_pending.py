@@ -113,9 +113,9 @@ def test_the_page_names_each_of_its_fields() -> None:
     assert sorted(named) == sorted(suspended(made([writing()[0]]))["pending"])
 
 
-def test_the_result_has_it_too_and_nobody_can_change_it() -> None:
+async def test_the_result_has_it_too_and_nobody_can_change_it() -> None:
     write, _ = writing()
-    result = go(made([write]).run("write", {"n": 1}))
+    result = await made([write]).run("write", {"n": 1})
     assert result.pending == result.record()["pending"]
     with pytest.raises(TypeError):
         result.pending["key"] = "other"  # type: ignore[index]
@@ -123,9 +123,9 @@ def test_the_result_has_it_too_and_nobody_can_change_it() -> None:
     assert result.replace(status="denied").pending is None
 
 
-def test_a_result_of_any_other_status_has_none() -> None:
+async def test_a_result_of_any_other_status_has_none() -> None:
     write, _ = writing()
-    result = go(made([write], guards=[]).run("write", {"n": 1}))
+    result = await made([write], guards=[]).run("write", {"n": 1})
     assert result.pending is None and result.record()["pending"] is None
 
 
@@ -165,7 +165,7 @@ def test_what_a_handler_writes_is_no_record() -> None:
 
 
 @pytest.mark.parametrize("place", ["handler", "around", "cached"])
-def test_the_record_of_another_call_does_not_come_along(place: str) -> None:
+async def test_the_record_of_another_call_does_not_come_along(place: str) -> None:
     write, ran = writing()
     foreign: list[ToolResult] = []
 
@@ -183,13 +183,13 @@ def test_the_record_of_another_call_does_not_come_along(place: str) -> None:
 
     only_write = lambda call, context: ask("sure?") if call.name == "write" else None  # noqa: E731
     middleware = [] if place == "handler" else [around]
-    result = go(made([write, outer], guards=[only_write], around=middleware).run("outer"))
+    result = await made([write, outer], guards=[only_write], around=middleware).run("outer")
     assert foreign[0].pending is not None
     assert result.pending is None and result.record()["pending"] is None
     assert ran == []
 
 
-def test_a_middleware_that_runs_the_call_after_all_leaves_no_record() -> None:
+async def test_a_middleware_that_runs_the_call_after_all_leaves_no_record() -> None:
     write, ran = writing()
     answers = [ask("not now"), True]
 
@@ -198,7 +198,7 @@ def test_a_middleware_that_runs_the_call_after_all_leaves_no_record() -> None:
         assert (await next(call, context)).success
         return first
 
-    result = go(made([write], around=[around], approve=lambda *rest: answers.pop(0)).run("write", {"n": 1}))
+    result = await made([write], around=[around], approve=lambda *rest: answers.pop(0)).run("write", {"n": 1})
     assert result.pending is None and len(ran) == 1
 
 
@@ -491,11 +491,11 @@ def test_guards_supply_their_private_values_again_and_nothing_else() -> None:
     assert len(ran) == 1
 
 
-def test_a_private_value_that_changes_after_a_live_answer_denies() -> None:
+async def test_a_private_value_that_changes_after_a_live_answer_denies() -> None:
     write, ran = writing(private=("pin",))
     pins = iter("12")
     rotates = lambda call, context: {**call.arguments, "pin": next(pins)}  # noqa: E731
-    result = go(made([write], guards=[rotates, asks], approve=lambda *rest: True).run("write", {"n": 1}))
+    result = await made([write], guards=[rotates, asks], approve=lambda *rest: True).run("write", {"n": 1})
     assert (result.status, ran) == ("denied", [])
 
 
@@ -735,7 +735,7 @@ def test_a_middleware_cannot_pass_the_suspended_result_of_one_call_off_as_that_o
     assert watch.ends("c2") == ["tool:error"]
 
 
-def test_observers_that_are_given_to_resume_see_that_call_and_no_other() -> None:
+async def test_observers_that_are_given_to_resume_see_that_call_and_no_other() -> None:
     write, _ = writing()
     everything: list[Any] = []
     seen: list[Any] = []
@@ -747,6 +747,6 @@ def test_observers_that_are_given_to_resume_see_that_call_and_no_other() -> None
         await runner.resume(first, True, observers=[seen.append])
         await runner.resume(second, True)
 
-    go(main())
+    await main()
     assert [event.kind for event in seen] == ["tool:decided", "tool:started", "tool:post"]
     assert everything[:3] == seen and len(everything) == 6

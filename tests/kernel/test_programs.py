@@ -157,18 +157,16 @@ def test_run_sync_from_another_thread_runs_on_the_loop_that_the_runner_is_busy_o
     assert [result.output for result in go(main())] == [threading.get_ident(), threading.get_ident(), 3]
 
 
-def test_run_sync_on_a_loop_that_the_runner_is_busy_on_is_an_error_at_once() -> None:
-    async def main() -> None:
-        runner, gate = busy_runner()
-        waiting = asyncio.create_task(runner.run("waits"))
-        await asyncio.sleep(0)
-        for sync in (lambda: runner.run_sync("where"), lambda: runner.run_all_sync([ToolCall("", "where")])):
-            with pytest.raises(RuntimeError, match=r"await runner\.run\(…\) here"):
-                sync()
-        gate.set()
-        assert (await waiting).success
+async def test_run_sync_on_a_loop_that_the_runner_is_busy_on_is_an_error_at_once() -> None:
 
-    go(main())
+    runner, gate = busy_runner()
+    waiting = asyncio.create_task(runner.run("waits"))
+    await asyncio.sleep(0)
+    for sync in (lambda: runner.run_sync("where"), lambda: runner.run_all_sync([ToolCall("", "where")])):
+        with pytest.raises(RuntimeError, match=r"await runner\.run\(…\) here"):
+            sync()
+    gate.set()
+    assert (await waiting).success
 
 
 def test_who_waits_in_run_sync_is_told_where_the_loop_ends_before_the_call() -> None:
@@ -332,119 +330,109 @@ def test_a_runner_that_is_busy_on_another_loop_says_so() -> None:
 # -- to its end ------------------------------------------------------------------------------------------------------
 
 
-def test_leaving_takes_no_new_calls_and_waits_for_those_that_run() -> None:
-    async def main() -> None:
-        watch = Watch()
-        release, started = asyncio.Event(), asyncio.Event()
+async def test_leaving_takes_no_new_calls_and_waits_for_those_that_run() -> None:
 
-        @tool
-        async def work(context: ToolContext) -> Any:
-            started.set()
-            await release.wait()
-            return [(await context.run("add", {"a": 1, "b": 2})).output, await late()]
+    watch = Watch()
+    release, started = asyncio.Event(), asyncio.Event()
 
-        async def late() -> Any:
-            return (await runner.run("add", {"a": 2, "b": 2})).output
+    @tool
+    async def work(context: ToolContext) -> Any:
+        started.set()
+        await release.wait()
+        return [(await context.run("add", {"a": 1, "b": 2})).output, await late()]
 
-        runner = Runner([work, add], observers=[watch])
+    async def late() -> Any:
+        return (await runner.run("add", {"a": 2, "b": 2})).output
 
-        async def use() -> None:
-            async with runner:
-                going.append(asyncio.create_task(runner.run("work")))
-                await started.wait()
+    runner = Runner([work, add], observers=[watch])
 
-        going: list[asyncio.Task[ToolResult]] = []
-        leaving = asyncio.create_task(use())
-        await started.wait()
-        await asyncio.sleep(0.005)
-        assert not leaving.done()
-        refused = await runner.run(ToolCall("late", "add", {"a": 1, "b": 2}))
-        assert (refused.status, refused.executed) == ("cancelled", False)
-        assert "closing" in str(refused.error) and watch.kinds("late") == ["tool:pre", "tool:error"]
-        release.set()
-        await leaving
-        assert going[0].result().output == [3, 4]
-        assert (await runner.run("add", {"a": 1, "b": 2})).status == "cancelled"
-
-    go(main())
-
-
-def test_leaving_a_runner_leaves_its_replacements() -> None:
-    async def main() -> None:
-        release, started = asyncio.Event(), asyncio.Event()
-
-        @tool
-        async def work() -> str:
-            started.set()
-            await release.wait()
-            return "done"
-
-        runner = Runner([work, add])
-        before = runner.replace(observers=[])
+    async def use() -> None:
         async with runner:
-            further = before.replace(tools=[work])
-            going = asyncio.create_task(further.run("work"))
+            going.append(asyncio.create_task(runner.run("work")))
             await started.wait()
-            asyncio.get_running_loop().call_later(0.005, release.set)
-        assert going.done() and going.result().output == "done"
-        for left in (before, further, runner.replace(observers=[])):
-            assert (await left.run("work")).status == "cancelled"
+
+    going: list[asyncio.Task[ToolResult]] = []
+    leaving = asyncio.create_task(use())
+    await started.wait()
+    await asyncio.sleep(0.005)
+    assert not leaving.done()
+    refused = await runner.run(ToolCall("late", "add", {"a": 1, "b": 2}))
+    assert (refused.status, refused.executed) == ("cancelled", False)
+    assert "closing" in str(refused.error) and watch.kinds("late") == ["tool:pre", "tool:error"]
+    release.set()
+    await leaving
+    assert going[0].result().output == [3, 4]
+    assert (await runner.run("add", {"a": 1, "b": 2})).status == "cancelled"
+
+
+async def test_leaving_a_runner_leaves_its_replacements() -> None:
+
+    release, started = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def work() -> str:
+        started.set()
+        await release.wait()
+        return "done"
+
+    runner = Runner([work, add])
+    before = runner.replace(observers=[])
+    async with runner:
+        further = before.replace(tools=[work])
+        going = asyncio.create_task(further.run("work"))
+        await started.wait()
+        asyncio.get_running_loop().call_later(0.005, release.set)
+    assert going.done() and going.result().output == "done"
+    for left in (before, further, runner.replace(observers=[])):
+        assert (await left.run("work")).status == "cancelled"
+    async with runner:
+        assert (await before.run("add", {"a": 1, "b": 2})).output == 3
+
+
+async def test_who_leaves_a_replacement_leaves_that_alone() -> None:
+
+    runner = Runner([add])
+    async with runner.replace(observers=[]):
+        pass
+    assert (await runner.run("add", {"a": 1, "b": 2})).output == 3
+
+
+async def test_a_runner_may_be_entered_again() -> None:
+
+    runner = Runner([add])
+    for _ in range(2):
         async with runner:
-            assert (await before.run("add", {"a": 1, "b": 2})).output == 3
-
-    go(main())
+            assert (await runner.run("add", {"a": 1, "b": 2})).success
 
 
-def test_who_leaves_a_replacement_leaves_that_alone() -> None:
-    async def main() -> None:
-        runner = Runner([add])
-        async with runner.replace(observers=[]):
-            pass
-        assert (await runner.run("add", {"a": 1, "b": 2})).output == 3
+async def test_leaving_does_not_wait_for_what_was_abandoned() -> None:
 
-    go(main())
+    release = asyncio.Event()
 
+    @tool
+    async def stubborn(forever: bool) -> None:
+        while forever and not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                pass
+        await asyncio.sleep(0.01)
 
-def test_a_runner_may_be_entered_again() -> None:
-    async def main() -> None:
-        runner = Runner([add])
-        for _ in range(2):
-            async with runner:
-                assert (await runner.run("add", {"a": 1, "b": 2})).success
-
-    go(main())
-
-
-def test_leaving_does_not_wait_for_what_was_abandoned() -> None:
-    async def main() -> None:
-        release = asyncio.Event()
-
-        @tool
-        async def stubborn(forever: bool) -> None:
-            while forever and not release.is_set():
-                try:
-                    await release.wait()
-                except asyncio.CancelledError:
-                    pass
-            await asyncio.sleep(0.01)
-
-        runner = Runner([stubborn], waits=Waits(grace=0.01))
-        try:
-            async with asyncio.timeout(BOUND), runner:
-                assert (await runner.run("stubborn", {"forever": True}, timeout=0.01)).status == "timeout"
-                going = asyncio.create_task(runner.run("stubborn", {"forever": False}))
-                await asyncio.sleep(0)
-            assert going.done() and runner.left_running == 1
-        finally:
-            release.set()
-
-    go(main())
+    runner = Runner([stubborn], waits=Waits(grace=0.01))
+    try:
+        async with asyncio.timeout(BOUND), runner:
+            assert (await runner.run("stubborn", {"forever": True}, timeout=0.01)).status == "timeout"
+            going = asyncio.create_task(runner.run("stubborn", {"forever": False}))
+            await asyncio.sleep(0)
+        assert going.done() and runner.left_running == 1
+    finally:
+        release.set()
 
 
 # -- mounted ---------------------------------------------------------------------------------------------------------
 
 
-def test_mounted_tools_carry_guards_middleware_and_limits_on_one_path() -> None:
+async def test_mounted_tools_carry_guards_middleware_and_limits_on_one_path() -> None:
     passed: list[str] = []
     inner_watch = Watch()
 
@@ -474,7 +462,7 @@ def test_mounted_tools_carry_guards_middleware_and_limits_on_one_path() -> None:
         inside=[middle("outer inside")],
         observers=[watch],
     )
-    assert go(outer.run("add", {"a": 1, "b": 2})).output == 3
+    assert (await outer.run("add", {"a": 1, "b": 2})).output == 3
     assert passed == [
         "outer around", "inner around", "outer guard", "inner guard", "outer inside", "inner inside",
     ]  # fmt: skip
@@ -498,14 +486,14 @@ def test_the_outer_runners_approver_answers_for_mounted_tools() -> None:
     assert go(Runner(inner.as_tools()).run("add", {"a": 1, "b": 2})).status == "denied"
 
 
-def test_an_inner_guard_cannot_be_overruled_by_an_outer_one() -> None:
+async def test_an_inner_guard_cannot_be_overruled_by_an_outer_one() -> None:
     inner = Runner([add], guards=[lambda call, context: deny("inner")])
     middle = Runner(inner.as_tools())
     outer = Runner(middle.as_tools(), guards=[lambda call, context: None], approve=lambda *rest: True)
-    assert go(outer.run("add", {"a": 1, "b": 2})).status == "denied"
+    assert (await outer.run("add", {"a": 1, "b": 2})).status == "denied"
 
 
-def test_an_inner_limit_holds_for_both_runners() -> None:
+async def test_an_inner_limit_holds_for_both_runners() -> None:
     now = {"running": 0, "most": 0}
 
     @tool
@@ -521,7 +509,7 @@ def test_an_inner_limit_holds_for_both_runners() -> None:
     async def main() -> None:
         await asyncio.gather(*(runner.run("work") for runner in (inner, outer) for _ in range(5)))
 
-    go(main())
+    await main()
     assert now["most"] == 2
 
 
@@ -603,7 +591,7 @@ def test_a_mounted_tool_that_was_renamed_is_called_as_the_outer_runner_has_it() 
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
-def test_progress_is_told_from_coroutines_and_threads_and_never_after_the_end() -> None:
+async def test_progress_is_told_from_coroutines_and_threads_and_never_after_the_end() -> None:
     kept: list[ToolContext] = []
 
     @tool
@@ -627,20 +615,20 @@ def test_progress_is_told_from_coroutines_and_threads_and_never_after_the_end() 
             await asyncio.sleep(0.002)
             return watch
 
-        watch = go(main())
+        watch = await main()
         assert watch.kinds() == ["tool:pre", "tool:progress", "tool:post"]
         (told,) = (event for event in watch.events if event.kind == "tool:progress")
         assert (told.data["done"], told.data["total"], told.data["message"]) == (1, 2, "half")
 
 
-def test_progress_costs_nothing_where_nobody_observes_and_breaks_nothing_outside_a_call() -> None:
+async def test_progress_costs_nothing_where_nobody_observes_and_breaks_nothing_outside_a_call() -> None:
     ToolContext().progress(1, 2)
 
     @tool
     async def work(context: ToolContext) -> None:
         context.progress(1)
 
-    assert go(Runner([work]).run("work")).success
+    assert (await Runner([work]).run("work")).success
 
 
 def test_events_are_data_about_the_call() -> None:
@@ -668,14 +656,14 @@ def test_the_events_have_the_whole_exception_and_the_model_has_not() -> None:
     assert "password" not in str(result.record()) + result.text
 
 
-def test_a_nested_call_names_its_parent() -> None:
+async def test_a_nested_call_names_its_parent() -> None:
     @tool
     async def outer(context: ToolContext) -> None:
         await context.run("add", {"a": 1, "b": 2})
 
     watch = Watch()
     runner = Runner([outer, add], observers=[watch])
-    go(runner.run(ToolCall("o", "outer")))
+    await runner.run(ToolCall("o", "outer"))
     assert [(e.call.name, e.call.parent) for e in watch.events if e.kind == "tool:post"] == [
         ("add", "o"),
         ("outer", None),
@@ -685,7 +673,7 @@ def test_a_nested_call_names_its_parent() -> None:
 # -- context ---------------------------------------------------------------------------------------------------------
 
 
-def test_context_gives_helpers_what_the_tool_was_made_with() -> None:
+async def test_context_gives_helpers_what_the_tool_was_made_with() -> None:
     def helper() -> Any:
         return CONTEXT.get()
 
@@ -710,7 +698,7 @@ def test_context_gives_helpers_what_the_tool_was_made_with() -> None:
         found = [(await runner.run(name)).output for name in ("outer", "thread", "none")]
         return [*found, dict(CONTEXT.get())]
 
-    assert go(main()) == [[{"db": "outer"}, {"db": "inner"}, {"db": "outer"}], {"db": "thread"}, {}, {}]
+    assert (await main()) == [[{"db": "outer"}, {"db": "inner"}, {"db": "outer"}], {"db": "thread"}, {}, {}]
 
 
 def test_a_context_is_frozen_and_keeps_its_secrets() -> None:
@@ -752,7 +740,7 @@ def test_nothing_runs_where_the_journal_does_not_take_the_intent(error: BaseExce
     assert "ran" not in log and "Nothing was run" in str(result.error)
 
 
-def test_every_intent_has_its_outcome_also_where_the_call_was_cut_off() -> None:
+async def test_every_intent_has_its_outcome_also_where_the_call_was_cut_off() -> None:
     log: list[Any] = []
 
     @tool
@@ -766,7 +754,7 @@ def test_every_intent_has_its_outcome_also_where_the_call_was_cut_off() -> None:
                     await runner.run("write")
         await Runner([write], journal=WatchedJournal(log), timeout=0.01).run("write")
 
-    go(main())
+    await main()
     assert [entry[0] for entry in log] == ["begin", "end"] * 2
     assert [entry[2] for entry in log if entry[0] == "end"] == ["cancelled", "timeout"]
 

@@ -66,7 +66,9 @@ RECORDED = {"path": "here", "times": 2, "mode": "change"}
 
 @pytest.mark.parametrize("timeout", [None, BOUND])
 @pytest.mark.parametrize("around", [[], [other]])
-def test_guards_observers_and_the_handler_see_the_recorded_arguments(around: list[Any], timeout: float | None) -> None:
+async def test_guards_observers_and_the_handler_see_the_recorded_arguments(
+    around: list[Any], timeout: float | None
+) -> None:
     seen: SEEN = []
     write, watch = writing(seen), Watch()
 
@@ -78,7 +80,7 @@ def test_guards_observers_and_the_handler_see_the_recorded_arguments(around: lis
         second = Runner([write], around=around, timeout=timeout, **options)
         return await second.resume(record, True)
 
-    result = go(main())
+    result = await main()
     assert result.success, result.error
     assert result.output == "here"
     assert [who for who, *_ in seen] == ["guard", "handler"]
@@ -89,7 +91,7 @@ def test_guards_observers_and_the_handler_see_the_recorded_arguments(around: lis
     assert told["tool:decided"] == told["tool:progress"] == RECORDED | {"mode": "**********"}
 
 
-def test_a_resumed_call_that_is_suspended_again_keeps_the_recorded_arguments() -> None:
+async def test_a_resumed_call_that_is_suspended_again_keeps_the_recorded_arguments() -> None:
     seen: SEEN = []
     write = writing(seen)
 
@@ -101,11 +103,11 @@ def test_a_resumed_call_that_is_suspended_again_keeps_the_recorded_arguments() -
         assert again.status == "suspended"
         return await second.resume(again.record(), True)
 
-    assert go(main()).output == "here"
+    assert (await main()).output == "here"
     assert [given for *_, given in seen] == [RECORDED]
 
 
-def test_a_call_that_a_resumed_handler_makes_is_its_child() -> None:
+async def test_a_call_that_a_resumed_handler_makes_is_its_child() -> None:
     parents: list[str | None] = []
 
     @tool
@@ -125,13 +127,13 @@ def test_a_call_that_a_resumed_handler_makes_is_its_child() -> None:
         record = (await runner.run(ToolCall("o1", "outer"))).record()
         return await runner.resume(record, True)
 
-    result = go(main())
+    result = await main()
     assert result.success, result.error
     assert parents == ["o1"]
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_what_a_person_gave_for_a_private_parameter_is_given_again_or_nothing_runs(again: bool) -> None:
+async def test_what_a_person_gave_for_a_private_parameter_is_given_again_or_nothing_runs(again: bool) -> None:
     ran: list[int] = []
 
     @tool(private=["limit"])
@@ -157,11 +159,11 @@ def test_what_a_person_gave_for_a_private_parameter_is_given_again_or_nothing_ru
         return await runner.resume(json.loads(json.dumps(waiting.record())), allow({}))
 
     resumed = False
-    result = go(main())
+    result = await main()
     assert (result.status, ran) == (("ok", [10]) if again else ("denied", [])), result.error
 
 
-def test_a_step_after_the_guards_may_find_that_it_has_to_wait_for_somebody() -> None:
+async def test_a_step_after_the_guards_may_find_that_it_has_to_wait_for_somebody() -> None:
     ran: list[str] = []
 
     @tool
@@ -180,7 +182,7 @@ def test_a_step_after_the_guards_may_find_that_it_has_to_wait_for_somebody() -> 
         waiting = await runner.run("write", {"path": "here"})
         return waiting, await runner.resume(json.loads(json.dumps(waiting.record())), allow(by="ann"))
 
-    waiting, done = go(main())
+    waiting, done = await main()
     assert (waiting.status, waiting.executed) == ("suspended", False)
     assert waiting.pending is not None and waiting.pending["state"] == {"job": 7}
     assert (done.output, ran) == ("written", ["here"])
@@ -194,7 +196,7 @@ GIVEN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", GIVEN)
-def test_a_suspended_call_is_resumed_and_queued_by_its_result_its_pending_or_its_record(form: str) -> None:
+async def test_a_suspended_call_is_resumed_and_queued_by_its_result_its_pending_or_its_record(form: str) -> None:
     async def main() -> tuple[ToolResult, str]:
         runner = Runner([writing([])], guards=[asks], approve=later)
         suspended = await runner.run("write", {"path": "here"})
@@ -205,7 +207,7 @@ def test_a_suspended_call_is_resumed_and_queued_by_its_result_its_pending_or_its
         assert runner.is_sealed(GIVEN[form](suspended))
         return await runner.resume(GIVEN[form](suspended), True), taken.by
 
-    result, by = go(main())
+    result, by = await main()
     assert (result.output, by) == ("here", "eve")
 
 

@@ -121,12 +121,12 @@ def test_a_denied_call_says_why() -> None:
     assert watch.ends() == ["tool:error"]
 
 
-def test_a_call_without_an_id_gets_one_of_its_own() -> None:
+async def test_a_call_without_an_id_gets_one_of_its_own() -> None:
     async def main() -> list[ToolResult]:
         runner = Runner([add])
         return [await runner.run("add", {"a": 1, "b": 1}) for _ in range(2)]
 
-    first, second = go(main())
+    first, second = await main()
     assert first.call_id and second.call_id and first.call_id != second.call_id
 
 
@@ -298,14 +298,14 @@ def test_whatever_a_handler_raises_is_its_own_failed_result(make: Any, kind: Any
     assert result.exception is not None
 
 
-def test_ctrl_c_inside_a_handler_is_nobody_elses_to_keep() -> None:
+async def test_ctrl_c_inside_a_handler_is_nobody_elses_to_keep() -> None:
     watch = Watch()
 
     async def main() -> None:
         await Runner([raising(KeyboardInterrupt())], observers=[watch]).run("give")
 
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(main())
+        await main()
     assert watch.ends() == ["tool:error"]
 
 
@@ -485,12 +485,12 @@ class Unknown:
 
 
 @pytest.mark.parametrize(("returns", "value"), [(list[int], (1, 2)), (Unknown, Unknown())])
-def test_a_value_fits_whose_json_is_the_same_and_any_fits_a_type_without_json(returns: Any, value: Any) -> None:
+async def test_a_value_fits_whose_json_is_the_same_and_any_fits_a_type_without_json(returns: Any, value: Any) -> None:
     async def give():  # type: ignore[no-untyped-def]
         return value
 
     give.__annotations__["return"] = returns
-    assert go(Runner([tool(give)]).run("give")).success
+    assert (await Runner([tool(give)]).run("give")).success
 
 
 @pytest.mark.parametrize(("hint", "value"), [(int, "5"), (int, True), (str, 5), (list[int], ["5"]), (bool, 1)])
@@ -554,26 +554,24 @@ def test_a_status_that_a_handler_makes_up_does_not_take_away_the_terminal_event(
     assert watch.kinds() in (["tool:pre", "tool:post"], ["tool:pre", "tool:error"])
 
 
-def test_a_result_belongs_to_the_run_that_it_was_made_for() -> None:
-    async def main() -> None:
-        runner = Runner([returning(kept := ToolResult(output="x"))])
-        call = ToolCall("one", "give")
-        first = await runner.run(call)
-        before = first.duration_ms
-        second = await runner.run(ToolCall("two", "give"))
-        again = await runner.run(call)
-        assert [first.call_id, second.call_id, again.call_id] == ["one", "two", "one"]
-        assert first.duration_ms == before
-        assert kept.call is None
+async def test_a_result_belongs_to_the_run_that_it_was_made_for() -> None:
 
-    go(main())
+    runner = Runner([returning(kept := ToolResult(output="x"))])
+    call = ToolCall("one", "give")
+    first = await runner.run(call)
+    before = first.duration_ms
+    second = await runner.run(ToolCall("two", "give"))
+    again = await runner.run(call)
+    assert [first.call_id, second.call_id, again.call_id] == ["one", "two", "one"]
+    assert first.duration_ms == before
+    assert kept.call is None
 
 
 # -- the context -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("isolation", [None, "process"])
-def test_whoever_gets_the_context_of_a_call_has_its_tool(isolation: Any) -> None:
+async def test_whoever_gets_the_context_of_a_call_has_its_tool(isolation: Any) -> None:
     seen: list[Tool] = []
 
     def guard(call: ToolCall, context: ToolContext) -> None:
@@ -584,7 +582,7 @@ def test_whoever_gets_the_context_of_a_call_has_its_tool(isolation: Any) -> None
         return await next(call, context)  # type: ignore[no-any-return]
 
     asks = Tool("asks", tool_name, isolation=isolation, guards=[guard], around=[round_it], inside=[round_it])
-    assert go(Runner([asks]).run("asks")).output == "asks" and [one.name for one in seen] == ["asks"] * 3
+    assert (await Runner([asks]).run("asks")).output == "asks" and [one.name for one in seen] == ["asks"] * 3
 
 
 def tool_name(context: ToolContext) -> str:
@@ -631,51 +629,43 @@ def test_a_failed_call_keeps_what_the_model_sent_too() -> None:
 # -- the direct call -------------------------------------------------------------------------------------------------
 
 
-def test_a_direct_call_gives_the_raw_value() -> None:
+async def test_a_direct_call_gives_the_raw_value() -> None:
     value = object()
 
-    async def main() -> None:
-        assert await add(a=1, b=2) == 3
-        assert await returning(value)() is value
-        assert await returning(ToolResult(output=5, metadata={"m": 1}))() == 5
-
-    go(main())
+    assert await add(a=1, b=2) == 3
+    assert await returning(value)() is value
+    assert await returning(ToolResult(output=5, metadata={"m": 1}))() == 5
 
 
-def test_a_direct_call_raises_what_stood_in_the_way() -> None:
-    async def main() -> None:
-        with pytest.raises(ValidationError, match="b"):
-            await add(a=1)
-        with pytest.raises(ValidationError):
-            await add(a=1, b=True)
-        with pytest.raises(GuardError, match="no"):
-            await add.replace(guards=[lambda call, context: deny("no")])(a=1, b=2)
-        with pytest.raises(GuardError):
-            await add.replace(guards=[lambda call, context: ask("really?")])(a=1, b=2)
-        with pytest.raises(GuardError):
-            await build_tool({"name": "t", "description": "", "input_schema": {}, "execute": lambda payload: 1})()
-        with pytest.raises(HandlerError, match="inner") as caught:
-            await raising(KeyError("inner"))()
-        assert isinstance(caught.value.__cause__, KeyError)
-        assert caught.value.result is not None
-        with pytest.raises(HandlerError):
-            await returning(ToolResult(error="no"))()
-        with pytest.raises(TypeError):
-            await add(1, 2, 3)
+async def test_a_direct_call_raises_what_stood_in_the_way() -> None:
 
-    go(main())
+    with pytest.raises(ValidationError, match="b"):
+        await add(a=1)
+    with pytest.raises(ValidationError):
+        await add(a=1, b=True)
+    with pytest.raises(GuardError, match="no"):
+        await add.replace(guards=[lambda call, context: deny("no")])(a=1, b=2)
+    with pytest.raises(GuardError):
+        await add.replace(guards=[lambda call, context: ask("really?")])(a=1, b=2)
+    with pytest.raises(GuardError):
+        await build_tool({"name": "t", "description": "", "input_schema": {}, "execute": lambda payload: 1})()
+    with pytest.raises(HandlerError, match="inner") as caught:
+        await raising(KeyError("inner"))()
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert caught.value.result is not None
+    with pytest.raises(HandlerError):
+        await returning(ToolResult(error="no"))()
+    with pytest.raises(TypeError):
+        await add(1, 2, 3)
 
 
-def test_a_direct_call_keeps_the_tools_deadline() -> None:
+async def test_a_direct_call_keeps_the_tools_deadline() -> None:
     @tool(timeout=0.02)
     async def wait() -> None:
         await asyncio.Event().wait()
 
-    async def main() -> None:
-        with pytest.raises(ToolTimeoutError):
-            await wait()
-
-    go(main())
+    with pytest.raises(ToolTimeoutError):
+        await wait()
 
 
 def test_direct_calls_work_at_once_and_on_one_loop_after_the_other() -> None:

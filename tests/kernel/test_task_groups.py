@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from journals import WatchedJournal
-from watched import go
 
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, ask, tool
 from ferrule.kernel.state import RELIABLE_CANCELLING
@@ -87,34 +86,29 @@ if RELIABLE_CANCELLING:  # before, a group of a middleware's own is a documented
 
 @pytest.mark.parametrize("handler", [outlives, within_a_group, through_an_awaitable, through_a_generator])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_handler_outlives_its_failing_groups(handler: Any, way: str) -> None:
-    async def main() -> None:
-        runner = Runner([tool(handler)], **WAYS[way])
-        await runner.run(handler.__name__, "{")  # the first call on a loop may go another way
-        result = await runner.run(ToolCall("c1", handler.__name__, '{"times": 3}'))
-        assert (result.status, result.output) == ("ok", "done")
+async def test_a_handler_outlives_its_failing_groups(handler: Any, way: str) -> None:
 
-    go(main())
+    runner = Runner([tool(handler)], **WAYS[way])
+    await runner.run(handler.__name__, "{")  # the first call on a loop may go another way
+    result = await runner.run(ToolCall("c1", handler.__name__, '{"times": 3}'))
+    assert (result.status, result.output) == ("ok", "done")
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_group_in_a_nested_call_counts_for_the_calls_round_it(way: str) -> None:
+async def test_a_group_in_a_nested_call_counts_for_the_calls_round_it(way: str) -> None:
     @tool
     async def outer(context: ToolContext) -> str:
         inner = await context.run("outlives", {"times": 2})
         await outlives(1)
         return str(inner.output)
 
-    async def main() -> None:
-        runner = Runner([outer, tool(outlives)], **WAYS[way])
-        result = await runner.run(ToolCall("c1", "outer", "{}"))
-        assert (result.status, result.output) == ("ok", "done")
-
-    go(main())
+    runner = Runner([outer, tool(outlives)], **WAYS[way])
+    result = await runner.run(ToolCall("c1", "outer", "{}"))
+    assert (result.status, result.output) == ("ok", "done")
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_cancellation_from_outside_counts_although_groups_failed_before_or_with_it(way: str) -> None:
+async def test_a_cancellation_from_outside_counts_although_groups_failed_before_or_with_it(way: str) -> None:
     waiting = asyncio.Event()
 
     @tool
@@ -128,19 +122,16 @@ def test_a_cancellation_from_outside_counts_although_groups_failed_before_or_wit
             pass
         return "swallowed"
 
-    async def main() -> None:
-        runner = Runner([swallows], **WAYS[way])
-        await runner.run("swallows", "{")
-        batch = runner.batch([ToolCall("c1", "swallows", "{}")])
-        task = asyncio.ensure_future(asyncio.wait_for(batch, BOUND))
-        await waiting.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        counts = RELIABLE_CANCELLING or "timeout" in WAYS[way]  # else what a handler swallows is swallowed
-        assert [result.status for result in batch.results] == ["cancelled" if counts else "ok"]
-
-    go(main())
+    runner = Runner([swallows], **WAYS[way])
+    await runner.run("swallows", "{")
+    batch = runner.batch([ToolCall("c1", "swallows", "{}")])
+    task = asyncio.ensure_future(asyncio.wait_for(batch, BOUND))
+    await waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    counts = RELIABLE_CANCELLING or "timeout" in WAYS[way]  # else what a handler swallows is swallowed
+    assert [result.status for result in batch.results] == ["cancelled" if counts else "ok"]
 
 
 # -- wherever somebody else's code is awaited --------------------------------------------------------------------------
@@ -188,19 +179,17 @@ if not RELIABLE_CANCELLING:  # a documented limit, except where nothing runs aft
 
 
 @pytest.mark.parametrize(("place", "timeout"), CASES)
-def test_groups_that_fail_in_other_places_do_not_cancel_either(place: str, timeout: float | None) -> None:
-    async def main() -> None:
-        runner = Runner([tool(outlives)], timeout=timeout, **PLACES[place])
-        result = await runner.run(ToolCall("c1", "outlives", '{"times": 1}'))
-        assert (result.status, result.output) == ("ok", "done")
-        task = asyncio.current_task()
-        assert task is not None and (task.cancelling() == 0 or not RELIABLE_CANCELLING)
+async def test_groups_that_fail_in_other_places_do_not_cancel_either(place: str, timeout: float | None) -> None:
 
-    go(main())
+    runner = Runner([tool(outlives)], timeout=timeout, **PLACES[place])
+    result = await runner.run(ToolCall("c1", "outlives", '{"times": 1}'))
+    assert (result.status, result.output) == ("ok", "done")
+    task = asyncio.current_task()
+    assert task is not None and (task.cancelling() == 0 or not RELIABLE_CANCELLING)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_group_that_cancelled_its_body_does_not_hide_a_cancellation_from_outside(way: str) -> None:
+async def test_a_group_that_cancelled_its_body_does_not_hide_a_cancellation_from_outside(way: str) -> None:
     """It takes its own cancellation back when it begins to wait, and a later one is another's."""
     leaving = asyncio.Event()
 
@@ -222,34 +211,30 @@ def test_a_group_that_cancelled_its_body_does_not_hide_a_cancellation_from_outsi
             pass
         return "went on"
 
-    async def main() -> None:
-        runner = Runner([swallows], **WAYS[way])
-        await runner.run("swallows", "{")
-        task = asyncio.ensure_future(runner.run(ToolCall("c1", "swallows", "{}")))
-        await leaving.wait()
-        task.cancel()
-        if RELIABLE_CANCELLING or "timeout" in WAYS[way]:
-            with pytest.raises(asyncio.CancelledError):
-                await asyncio.wait_for(task, BOUND)
-        else:  # what a handler swallows is swallowed
-            assert (await asyncio.wait_for(task, BOUND)).output == "went on"
-
-    go(main())
+    runner = Runner([swallows], **WAYS[way])
+    await runner.run("swallows", "{")
+    task = asyncio.ensure_future(runner.run(ToolCall("c1", "swallows", "{}")))
+    await leaving.wait()
+    task.cancel()
+    if RELIABLE_CANCELLING or "timeout" in WAYS[way]:
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, BOUND)
+    else:  # what a handler swallows is swallowed
+        assert (await asyncio.wait_for(task, BOUND)).output == "went on"
 
 
-def test_a_plain_function_that_returns_a_coroutine_outlives_its_failing_groups() -> None:
+async def test_a_plain_function_that_returns_a_coroutine_outlives_its_failing_groups() -> None:
     @tool
     def plain() -> Any:
         return outlives(1)
 
-    async def main() -> None:
-        assert (await Runner([plain]).run("plain")).output == "done"
-
-    go(main())
+    assert (await Runner([plain]).run("plain")).output == "done"
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_failing_group_is_a_failed_call_that_is_tried_again_and_whose_own_cancellation_is_its_own(way: str) -> None:
+async def test_a_failing_group_is_a_failed_call_that_is_tried_again_and_whose_own_cancellation_is_its_own(
+    way: str,
+) -> None:
     runs = []
 
     @tool(read_only=True, inside=[retry(3, wait=0)])
@@ -261,8 +246,5 @@ def test_a_failing_group_is_a_failed_call_that_is_tried_again_and_whose_own_canc
             raise asyncio.CancelledError  # its own: the group before has left the count of its task raised
         return "done"
 
-    async def main() -> None:
-        result = await Runner([fails], **WAYS[way]).run("fails")
-        assert (result.status, result.output, runs) == ("ok", "done", [0, 1, 2])
-
-    go(main())
+    result = await Runner([fails], **WAYS[way]).run("fails")
+    assert (result.status, result.output, runs) == ("ok", "done", [0, 1, 2])

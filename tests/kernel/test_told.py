@@ -43,7 +43,7 @@ def by_ada(call: ToolCall, decision: Decision, context: ToolContext) -> Decision
     return allow(by="ada")
 
 
-def test_every_event_says_whose_call_it_is_of_and_comes_after_the_one_before() -> None:
+async def test_every_event_says_whose_call_it_is_of_and_comes_after_the_one_before() -> None:
     seen: list[Event] = []
 
     async def main() -> None:
@@ -52,33 +52,31 @@ def test_every_event_says_whose_call_it_is_of_and_comes_after_the_one_before() -
         await runner.run("no_tool", {}, **WHO)
         await runner.run_all([ToolCall("a", "add", "{"), ToolCall("a", "add", {"n": 1})], **WHO)
 
-    go(main())
+    await main()
     assert {(event.session, event.principal) for event in seen} == {("s1", "ann")}
     numbers = [event.seq for event in seen]
     assert numbers == sorted(set(numbers)) and len(numbers) == 4 + 2 + 2 + 2
 
 
-def test_a_call_has_started_once_it_has_its_slot_and_not_before() -> None:
-    async def main() -> None:
-        seen: list[tuple[str, str]] = []
-        begun, end = asyncio.Event(), asyncio.Event()
+async def test_a_call_has_started_once_it_has_its_slot_and_not_before() -> None:
 
-        @tool
-        async def waits() -> None:
-            begun.set()
-            await end.wait()
+    seen: list[tuple[str, str]] = []
+    begun, end = asyncio.Event(), asyncio.Event()
 
-        runner = Runner([waits], concurrency=1, observers=[lambda event: seen.append((event.kind, event.call.id))])
-        calls = [asyncio.ensure_future(runner.run(ToolCall(id, "waits"))) for id in "ab"]
-        await begun.wait()
-        while not runner.waiting:
-            await asyncio.sleep(0)
-        assert [id for kind, id in seen if kind == "tool:started"] == ["a"]
-        end.set()
-        await asyncio.gather(*calls)
-        assert [id for kind, id in seen if kind == "tool:started"] == ["a", "b"]
+    @tool
+    async def waits() -> None:
+        begun.set()
+        await end.wait()
 
-    go(main())
+    runner = Runner([waits], concurrency=1, observers=[lambda event: seen.append((event.kind, event.call.id))])
+    calls = [asyncio.ensure_future(runner.run(ToolCall(id, "waits"))) for id in "ab"]
+    await begun.wait()
+    while not runner.waiting:
+        await asyncio.sleep(0)
+    assert [id for kind, id in seen if kind == "tool:started"] == ["a"]
+    end.set()
+    await asyncio.gather(*calls)
+    assert [id for kind, id in seen if kind == "tool:started"] == ["a", "b"]
 
 
 def test_what_is_denied_or_does_not_fit_never_starts() -> None:
@@ -89,10 +87,10 @@ def test_what_is_denied_or_does_not_fit_never_starts() -> None:
     assert "tool:started" not in seen
 
 
-def test_records_say_what_was_asked_for_whom_and_when() -> None:
+async def test_records_say_what_was_asked_for_whom_and_when() -> None:
     journal, began = WatchedJournal(), time.time()
     runner = Runner([add.bind(n=7)], journal=journal)
-    go(runner.run("add", {}, **WHO))
+    await runner.run("add", {}, **WHO)
     [intent], result = journal.intents, journal.events[-1].data["result"].record()
     assert (intent.arguments, intent.session, intent.principal) == ({"n": "**********"}, "s1", "ann")
     assert (result["input"], result["session"], result["principal"]) == ({"n": "**********"}, "s1", "ann")
@@ -101,37 +99,37 @@ def test_records_say_what_was_asked_for_whom_and_when() -> None:
     assert began <= min(times) <= max(times) <= time.time()
 
 
-def test_with_a_journal_the_arguments_are_told_as_they_run_though_no_guard_judges() -> None:
+async def test_with_a_journal_the_arguments_are_told_as_they_run_though_no_guard_judges() -> None:
     @tool(read_only=True)
     async def look(n: int, pages: int = 1) -> int:
         return n
 
     journal = WatchedJournal()
-    record = go(Runner([look], journal=journal).run("look", '{"n": "5"}')).record()
+    record = (await Runner([look], journal=journal).run("look", '{"n": "5"}')).record()
     assert record["input"] == journal.events[-1].data["input"] == {"n": 5, "pages": 1}
 
 
 @pytest.mark.parametrize("name", ["no_tool", "add"])
-def test_the_record_of_a_call_that_never_began_says_whose_it_was_too(name: str) -> None:
-    record = go(Runner([add]).run(name, "{", **WHO)).record()
+async def test_the_record_of_a_call_that_never_began_says_whose_it_was_too(name: str) -> None:
+    record = (await Runner([add]).run(name, "{", **WHO)).record()
     assert (record["input"], record["session"], record["principal"]) == ("{", "s1", "ann")
 
 
-def test_who_approved_stands_in_event_record_and_context_at_once() -> None:
+async def test_who_approved_stands_in_event_record_and_context_at_once() -> None:
     seen: list[Event] = []
-    result = go(Runner([add], guards=[asks], approve=by_ada, observers=[seen.append]).run("add", {"n": 1}))
+    result = await Runner([add], guards=[asks], approve=by_ada, observers=[seen.append]).run("add", {"n": 1})
     assert (result.output, result.approved_by, result.record()["approved_by"]) == ("ada", "ada", "ada")
     assert [event.data["by"] for event in seen if "by" in event.data] == ["ada"]
 
 
 @pytest.mark.parametrize("answer", [allow(by="ada"), True])
-def test_who_approved_stands_there_after_a_suspension_too(answer: Any) -> None:
+async def test_who_approved_stands_there_after_a_suspension_too(answer: Any) -> None:
     async def main() -> ToolResult:
         runner = Runner([add], guards=[asks], approve=lambda call, decision, context: ask("later"))
         suspended = await runner.run("add", {"n": 1})
         return await runner.resume(suspended.record(), answer, by=None if answer is not True else "ada")
 
-    result = go(main())
+    result = await main()
     assert (result.output, result.approved_by) == ("ada", "ada")
 
 
@@ -155,12 +153,12 @@ def breaks(call: ToolCall, context: ToolContext) -> None:
     raise ValueError
 
 
-def test_a_decision_says_which_rule_spoke() -> None:
+async def test_a_decision_says_which_rule_spoke() -> None:
     async def main() -> list[Decision]:
         runner = Runner([add], guards=[no_sevens, named, lambda call, context: ask("sure?", rule="policy.toml:9")])
         return [await runner.decide(ToolCall("", "add", {"n": n})) for n in (7, 1)]
 
-    denied, asked = go(main())
+    denied, asked = await main()
     assert "no_sevens" in str(denied.rule) and asked.rule == "policy.toml:3; policy.toml:9"
     assert asked.reason == "really?; sure?"
 
@@ -208,7 +206,7 @@ def test_what_no_guard_sees_is_explained_by_the_one_deny(call: ToolCall) -> None
 # -- a change and a handler that asks ----------------------------------------------------------------------------------
 
 
-def test_what_a_hook_changed_stays_changed_where_the_handler_asks_for_input() -> None:
+async def test_what_a_hook_changed_stays_changed_where_the_handler_asks_for_input() -> None:
     ran: list[tuple[int, bool]] = []
 
     @tool
@@ -224,11 +222,11 @@ def test_what_a_hook_changed_stays_changed_where_the_handler_asks_for_input() ->
 
     for hook in ([before(larger)], []):
         del ran[:]
-        result = go(Runner([wants], around=hook, approve=yes).run("wants", {"n": 1}))
+        result = await Runner([wants], around=hook, approve=yes).run("wants", {"n": 1})
         assert (result.output, ran) == (1 + len(hook), [(1 + len(hook), False), (1 + len(hook), True)])
 
 
-def test_a_result_reaches_the_journal_though_its_caller_is_cancelled_meanwhile() -> None:
+async def test_a_result_reaches_the_journal_though_its_caller_is_cancelled_meanwhile() -> None:
     async def main() -> WatchedJournal:
         writing, gate = asyncio.Event(), asyncio.Event()
 
@@ -250,12 +248,14 @@ def test_a_result_reaches_the_journal_though_its_caller_is_cancelled_meanwhile()
             gate.set()
         return journal
 
-    journal = go(main())
+    journal = await main()
     assert journal.log == [("begin", "pay", {}), ("end", "pay", "ok")]
     assert [outcome["output"] for outcome in journal.outcomes] == ["paid"]
 
 
-def test_a_call_has_its_end_though_its_caller_is_cancelled_while_the_journal_is_told_that_nothing_was_run() -> None:
+async def test_a_call_has_its_end_though_its_caller_is_cancelled_while_the_journal_is_told_that_nothing_was_run() -> (
+    None
+):
     async def main() -> tuple[list[Event], WatchedJournal]:
         seen, writing, gate = list[Event](), asyncio.Event(), asyncio.Event()
 
@@ -284,12 +284,12 @@ def test_a_call_has_its_end_though_its_caller_is_cancelled_while_the_journal_is_
             asyncio.get_running_loop().call_soon(gate.set)
         return seen, journal
 
-    seen, journal = go(main())
+    seen, journal = await main()
     assert [event.kind for event in seen].count("tool:error") == 2 == [event.kind for event in seen].count("tool:pre")
     assert journal.log == [("end", "pay", None)] * 2, "and who leaves the runner waits for that"
 
 
-def test_an_after_hook_sees_that_the_resources_of_a_call_are_not_known() -> None:
+async def test_an_after_hook_sees_that_the_resources_of_a_call_are_not_known() -> None:
     saw: list[Any] = []
 
     @tool(resources=lambda arguments: arguments["nope"])
@@ -297,5 +297,5 @@ def test_an_after_hook_sees_that_the_resources_of_a_call_are_not_known() -> None
         return "paid"
 
     audit = after(lambda result, context: saw.append((result.status, result.executed)))
-    result = go(Runner([pay], around=[audit]).run("pay"))
+    result = await Runner([pay], around=[audit]).run("pay")
     assert saw == [("failed", False)] and "its resources are not known" in str(result.error)

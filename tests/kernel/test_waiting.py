@@ -78,29 +78,27 @@ def statuses(outputs: list[Any]) -> list[str]:
     return [status for called in outputs for status, inner in called or [] for status in [status, *statuses([inner])]]
 
 
-def test_a_slot_that_another_runners_call_has_may_come_free() -> None:
-    async def main() -> None:
-        opened = asyncio.Event()
+async def test_a_slot_that_another_runners_call_has_may_come_free() -> None:
 
-        @tool(parallel=True, concurrency=1)
-        async def single(hold: bool) -> None:
-            if hold:
-                await opened.wait()
+    opened = asyncio.Event()
 
-        @tool(parallel=True)
-        async def parent(context: ToolContext) -> str:
-            return (await context.run("single", {"hold": False})).status
+    @tool(parallel=True, concurrency=1)
+    async def single(hold: bool) -> None:
+        if hold:
+            await opened.wait()
 
-        other, runner = Runner([single]), Runner([single, parent], waits=Waits(slot=None))
-        held = asyncio.ensure_future(other.run("single", {"hold": True}))
+    @tool(parallel=True)
+    async def parent(context: ToolContext) -> str:
+        return (await context.run("single", {"hold": False})).status
+
+    other, runner = Runner([single]), Runner([single, parent], waits=Waits(slot=None))
+    held = asyncio.ensure_future(other.run("single", {"hold": True}))
+    await asyncio.sleep(0)
+    waits = asyncio.ensure_future(runner.run("parent"))
+    while not runner.waiting:
         await asyncio.sleep(0)
-        waits = asyncio.ensure_future(runner.run("parent"))
-        while not runner.waiting:
-            await asyncio.sleep(0)
-        opened.set()
-        assert (await held).success and (await waits).output == "ok"
-
-    go(main())
+    opened.set()
+    assert (await held).success and (await waits).output == "ok"
 
 
 NAMES = ["a", "b", "c", "d", "both:e", "both:f", "first", "second"]
@@ -163,7 +161,7 @@ def test_a_call_that_another_one_made_never_waits_without_a_bound(monkeypatch: p
 
 
 @pytest.mark.parametrize("what", ["key", "slot"])
-def test_what_a_call_holds_applies_anew_among_the_calls_that_it_makes(what: str) -> None:
+async def test_what_a_call_holds_applies_anew_among_the_calls_that_it_makes(what: str) -> None:
     inside: list[int] = []
     now = 0
 
@@ -181,5 +179,5 @@ def test_what_a_call_holds_applies_anew_among_the_calls_that_it_makes(what: str)
     options: dict[str, Any] = {"resources": lambda given: ["k"]} if what == "key" else {}
     tools = [tool(one, parallel=False, **options) for one in (child, parent)]
     runner = Runner(tools, concurrency=1 if what == "slot" else None, waits=Waits(slot=BOUND))
-    assert go(runner.run("parent")).output == ["ok", "ok", "ok"]
+    assert (await runner.run("parent")).output == ["ok", "ok", "ok"]
     assert inside == [1, 1, 1]

@@ -196,7 +196,7 @@ def test_the_guards_are_asked_once_more_after_the_answer() -> None:
     assert result.status == "denied" and "closed by now" in str(result.error)
 
 
-def test_its_slot_is_free_while_somebody_is_asked() -> None:
+async def test_its_slot_is_free_while_somebody_is_asked() -> None:
     async def main() -> list[str]:
         order: list[str] = []
         asked, go_on = asyncio.Event(), asyncio.Event()
@@ -218,16 +218,16 @@ def test_its_slot_is_free_while_somebody_is_asked() -> None:
         order.append((await booking).status)
         return order
 
-    assert go(main()) == ["other", "ok"]
+    assert (await main()) == ["other", "ok"]
 
 
-def test_the_handler_gets_fresh_objects_the_second_time() -> None:
+async def test_the_handler_gets_fresh_objects_the_second_time() -> None:
     @tool
     async def book(cities: list[str], context: ToolContext) -> object:
         cities.append("changed")
         return InputRequired("sure?") if context.answer is None else cities
 
-    result = go(Runner([book], approve=answering(True)).run("book", {"cities": ["Rome"]}))
+    result = await Runner([book], approve=answering(True)).run("book", {"cities": ["Rome"]})
     assert result.output == ["Rome", "changed"]
 
 
@@ -255,7 +255,7 @@ def test_it_may_ask_again_but_not_for_ever() -> None:
 
 
 @pytest.mark.parametrize("running", [0, 5, 16, 40])
-def test_one_call_asks_at_most_sixteen_times_in_whichever_way(running: int) -> None:
+async def test_one_call_asks_at_most_sixteen_times_in_whichever_way(running: int) -> None:
     asked: list[str] = []
 
     @tool
@@ -268,7 +268,7 @@ def test_one_call_asks_at_most_sixteen_times_in_whichever_way(running: int) -> N
         asked.append(decision.reason)
         return True
 
-    result = go(Runner([endless], approve=approve).run("endless"))
+    result = await Runner([endless], approve=approve).run("endless")
     assert result.status == "failed" and "more than 16 times" in str(result.error)
     assert len(asked) == 16 and asked.count("while it runs?") == min(running, 16)
 
@@ -293,12 +293,12 @@ def test_its_events_tell_of_the_question_and_not_of_what_was_answered() -> None:
     assert "11" not in str(dict(events[2].data))
 
 
-def test_an_answer_to_a_schema_that_is_none_denies() -> None:
+async def test_an_answer_to_a_schema_that_is_none_denies() -> None:
     @tool
     async def book() -> InputRequired:
         return InputRequired("?", {"type": "object", "properties": {"a": {"type": "nonsense"}}})
 
-    result = go(Runner([book], approve=answering(True)).run("book"))
+    result = await Runner([book], approve=answering(True)).run("book")
     assert result.status == "denied" and "the answer's arguments cannot be read" in str(result.error)
 
 
@@ -365,7 +365,7 @@ def test_a_running_handler_is_told_nothing_where_nobody_answers(answer: object) 
     assert (result.status, result.output) == ("ok", None)
 
 
-def test_after_the_answer_the_deadline_counts_again() -> None:
+async def test_after_the_answer_the_deadline_counts_again() -> None:
     async def main() -> ToolResult:
         @tool
         async def book(context: ToolContext) -> None:
@@ -374,12 +374,12 @@ def test_after_the_answer_the_deadline_counts_again() -> None:
 
         return await Runner([book], approve=answering(True), timeout=0.05).run("book")
 
-    assert go(main()).status == "timeout"
+    assert (await main()).status == "timeout"
 
 
-def test_outside_a_call_nothing_can_be_asked() -> None:
+async def test_outside_a_call_nothing_can_be_asked() -> None:
     with pytest.raises(RuntimeError, match="inside a call"):
-        go(ToolContext().ask(InputRequired("?")))
+        await ToolContext().ask(InputRequired("?"))
 
 
 # -- a runner with other tools -----------------------------------------------------------------------------------------
@@ -419,7 +419,7 @@ def test_it_is_told_by_name_which_tools_came_went_and_changed() -> None:
     }
 
 
-def test_a_key_that_one_of_them_holds_is_held_for_both() -> None:
+async def test_a_key_that_one_of_them_holds_is_held_for_both() -> None:
     async def main() -> list[str]:
         order: list[str] = []
         entered, leave = asyncio.Event(), asyncio.Event()
@@ -445,10 +445,10 @@ def test_a_key_that_one_of_them_holds_is_held_for_both() -> None:
         await asyncio.gather(running, waits)
         return order
 
-    assert go(main()) == ["slow", "quick"]
+    assert (await main()) == ["slow", "quick"]
 
 
-def test_two_questions_at_once_hold_the_deadline_and_give_it_back() -> None:
+async def test_two_questions_at_once_hold_the_deadline_and_give_it_back() -> None:
     async def main() -> ToolResult:
         both, waiting = asyncio.Event(), []
 
@@ -466,10 +466,10 @@ def test_two_questions_at_once_hold_the_deadline_and_give_it_back() -> None:
 
         return await Runner([book], approve=approve, timeout=0.1).run("book")
 
-    assert go(main()).status == "timeout"
+    assert (await main()).status == "timeout"
 
 
-def test_after_its_call_and_outside_of_its_handler_a_context_asks_nobody() -> None:
+async def test_after_its_call_and_outside_of_its_handler_a_context_asks_nobody() -> None:
     kept: list[ToolContext] = []
     asked: list[str] = []
 
@@ -488,7 +488,7 @@ def test_after_its_call_and_outside_of_its_handler_a_context_asks_nobody() -> No
         assert (await Runner([book], approve=approve, guards=[guard]).run("book")).success
         return [await kept[0].ask(InputRequired("too late?"))]
 
-    assert go(main()) == [None] and asked == []
+    assert (await main()) == [None] and asked == []
 
 
 @pytest.mark.parametrize("levels", [16, 40])

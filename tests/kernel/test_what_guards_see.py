@@ -311,14 +311,14 @@ def test_a_model_reads_no_secret_of_the_programs_in_a_refusal(case: str) -> None
     assert "the program's own" not in json.dumps(waiting.record())
 
 
-def test_the_log_of_what_cannot_be_judged_shows_nothing_that_is_bound(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_of_what_cannot_be_judged_shows_nothing_that_is_bound(caplog: pytest.LogCaptureFixture) -> None:
     @tool
     async def send(text: str, api_key: Annotated[str, AfterValidator(str.encode)]) -> str:
         """Send it."""
         return "sent"
 
     runner = Runner(Toolset([send]).bind(api_key="sk-4711"), guards=[lambda c, _: None])
-    assert go(runner.run("send", {"text": "a"})).status == "failed"
+    assert (await runner.run("send", {"text": "a"})).status == "failed"
     assert "cannot be judged" in caplog.text
     assert "sk-4711" not in caplog.text
 

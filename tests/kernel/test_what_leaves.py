@@ -44,7 +44,7 @@ def chain(error: BaseException, depth: int) -> Tool:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
-def test_what_a_tool_that_was_called_raised_is_judged_by_the_outer_ones_expose(depth: int) -> None:
+async def test_what_a_tool_that_was_called_raised_is_judged_by_the_outer_ones_expose(depth: int) -> None:
     for error, expose, shown in (
         (Odd(SECRET), EXPOSED, False),
         (ValueError(SECRET), EXPOSED, True),
@@ -53,14 +53,14 @@ def test_what_a_tool_that_was_called_raised_is_judged_by_the_outer_ones_expose(d
         (ToolError(SECRET), (), True),
         (ValueError(f"https://u:{SECRET}@h"), EXPOSED, False),
     ):
-        result = go(Runner([chain(error, depth)], expose=expose).run(f"outer_{depth - 1}"))
+        result = await Runner([chain(error, depth)], expose=expose).run(f"outer_{depth - 1}")
         assert result.status == "failed"
         assert (SECRET in (result.error or "")) is shown
         assert type(error).__name__ in (result.error or "") or shown
 
 
 @pytest.mark.parametrize("at", ["around", "inside"])
-def test_what_a_middleware_gets_of_a_tool_that_it_calls_does_not_leave(at: str) -> None:
+async def test_what_a_middleware_gets_of_a_tool_that_it_calls_does_not_leave(at: str) -> None:
     inner = chain(Odd(SECRET), 0)
 
     async def asks(call: Any, context: Any, next: Any) -> ToolResult:
@@ -71,7 +71,7 @@ def test_what_a_middleware_gets_of_a_tool_that_it_calls_does_not_leave(at: str) 
     async def act() -> str:
         return ""
 
-    result = go(Runner([act], **{at: [asks]}).run("act"))
+    result = await Runner([act], **{at: [asks]}).run("act")
     assert result.status == "failed" and SECRET not in (result.error or "")
     assert isinstance(result.exception, ToolError) and SECRET in str(result.exception)
 
@@ -91,7 +91,7 @@ class Row(BaseModel):
 
 @pytest.mark.parametrize("by", ["itself", "another tool"])
 @pytest.mark.parametrize("schema", [None, {"properties": {"dsn": {}}, "additionalProperties": False}])
-def test_what_is_said_of_an_output_that_does_not_fit_has_no_credentials(by: str, schema: Any) -> None:
+async def test_what_is_said_of_an_output_that_does_not_fit_has_no_credentials(by: str, schema: Any) -> None:
     async def find() -> Row:
         url = f"postgres://ada:{SECRET}@h/db?api_key={SECRET}"
         return {"dsn": url, url: 1}  # type: ignore[return-value]
@@ -103,18 +103,18 @@ def test_what_is_said_of_an_output_that_does_not_fit_has_no_credentials(by: str,
         return str(await made())
 
     runner = Runner([made, outer], expose=())
-    error = go(runner.run("find" if by == "itself" else "outer")).error or ""
+    error = (await runner.run("find" if by == "itself" else "outer")).error or ""
     assert "does not fit its output schema" in error and "postgres://" in error
     assert SECRET not in error
 
 
-def test_an_exception_that_is_its_own_results_ends() -> None:
+async def test_an_exception_that_is_its_own_results_ends() -> None:
     error = ToolError(SECRET)
     error.result = ToolResult(exception=error)
-    assert SECRET not in (go(Runner([chain(error, 1)]).run("outer_0")).error or "")
+    assert SECRET not in ((await Runner([chain(error, 1)]).run("outer_0")).error or "")
 
 
-def test_no_name_of_a_models_making_begins_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_name_of_a_models_making_begins_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     def breaks(event: Any) -> None:
         raise RuntimeError("an observer")
 
@@ -128,7 +128,7 @@ def test_no_name_of_a_models_making_begins_a_line_in_the_log(caplog: pytest.LogC
     line = "x\nforged line\r\x85\u2028forged line"
     runner = Runner([act], observers=[breaks], guards=[guard_of_another])
     with caplog.at_level(logging.DEBUG, logger="ferrule"):
-        go(runner.run_all([ToolCall(line, line, "{}"), ToolCall(line, "act", {"word": line})]))
+        await runner.run_all([ToolCall(line, line, "{}"), ToolCall(line, "act", {"word": line})])
     assert len(caplog.records) > 3
     for record in caplog.records:
         assert len(record.getMessage().splitlines()) == 1

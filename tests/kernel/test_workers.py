@@ -209,21 +209,19 @@ def test_five_megabytes_cross_both_ways(pool: WorkerPool, transfer: Transfer) ->
     assert value(pool, tools.echo, {"text": text}, values={"text": text}, transfer=transfer) == text
 
 
-def test_submitting_a_large_call_does_not_wait_for_the_worker_to_read_it(pool: WorkerPool) -> None:
-    async def main() -> None:
-        await outcome(pool, tools.add, {"a": 1})
-        large = order(tools.echo, {"text": "x" * 20_000_000})
-        pids = set(probe.worker_pids(pool))
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        try:
-            job = pool.submit(large)  # waited for somebody who is stopped, it would not end
-        finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGCONT)
-        assert len(await job.future) == 20_000_000
+async def test_submitting_a_large_call_does_not_wait_for_the_worker_to_read_it(pool: WorkerPool) -> None:
 
-    go(main())
+    await outcome(pool, tools.add, {"a": 1})
+    large = order(tools.echo, {"text": "x" * 20_000_000})
+    pids = set(probe.worker_pids(pool))
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        job = pool.submit(large)  # waited for somebody who is stopped, it would not end
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    assert len(await job.future) == 20_000_000
 
 
 def test_what_a_handler_prints_does_not_disturb_the_line(pool: WorkerPool, capfd: pytest.CaptureFixture[str]) -> None:
@@ -452,29 +450,25 @@ def test_a_function_whose_name_leads_to_another_is_refused(monkeypatch: pytest.M
         (tools.closes_everything, {}, "closed its connection"),
     ],
 )
-def test_a_crash_fails_its_own_call_only(own_pool: WorkerPool, handler: Any, arguments: Any, why: str) -> None:
-    async def main() -> None:
-        crashed = own_pool.submit(order(handler, arguments))
-        behind = [own_pool.submit(order(tools.add, {"a": n})) for n in range(3)]
-        died = await ended(crashed)
-        assert isinstance(died, Raised) and isinstance(died.error, WorkerDiedError) and why in str(died.error)
-        assert [await job.future for job in behind] == [2, 3, 4]
+async def test_a_crash_fails_its_own_call_only(own_pool: WorkerPool, handler: Any, arguments: Any, why: str) -> None:
 
-    go(main())
+    crashed = own_pool.submit(order(handler, arguments))
+    behind = [own_pool.submit(order(tools.add, {"a": n})) for n in range(3)]
+    died = await ended(crashed)
+    assert isinstance(died, Raised) and isinstance(died.error, WorkerDiedError) and why in str(died.error)
+    assert [await job.future for job in behind] == [2, 3, 4]
 
 
 @pytest.mark.parametrize("handler", [tools.ignores_sigterm, tools.holds_the_gil, tools.has_children, tools.waits_async])
-def test_a_kill_ends_the_whole_group(pool: WorkerPool, tmp_path: Path, handler: Any) -> None:
-    async def main() -> None:
-        job, pids = await started(pool, handler, tmp_path / "pids")
-        assert job.pid == pids[0] and all(map(lives, pids))
-        assert job.kill() is False
-        await asyncio.to_thread(wait_until, lambda: not any(map(lives, pids)))
-        assert isinstance((await ended(job)).error, ToolTimeoutError)
-        assert job.kill() is False
-        assert await outcome(pool, tools.add, {"a": 1}) == 3
+async def test_a_kill_ends_the_whole_group(pool: WorkerPool, tmp_path: Path, handler: Any) -> None:
 
-    go(main())
+    job, pids = await started(pool, handler, tmp_path / "pids")
+    assert job.pid == pids[0] and all(map(lives, pids))
+    assert job.kill() is False
+    await asyncio.to_thread(wait_until, lambda: not any(map(lives, pids)))
+    assert isinstance((await ended(job)).error, ToolTimeoutError)
+    assert job.kill() is False
+    assert await outcome(pool, tools.add, {"a": 1}) == 3
 
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells who started whom")
@@ -482,19 +476,17 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="on
 
 @needs_proc
 @pytest.mark.parametrize("then", ["waits", "dies"])
-def test_what_went_to_a_group_or_session_of_its_own_ends_too(pool: WorkerPool, tmp_path: Path, then: str) -> None:
-    async def main() -> None:
-        path = tmp_path / "pids"
-        job = pool.submit(order(tools.goes_elsewhere, {"path": str(path), "then": then}))
-        pids = await asyncio.to_thread(noted, path)
-        assert len(pids) == 5
-        if then == "waits":
-            assert all(map(lives, pids))
-            job.kill()
-        await asyncio.to_thread(wait_until, lambda: not any(map(lives, pids)))
-        assert isinstance((await ended(job)).error, ToolTimeoutError if then == "waits" else WorkerDiedError)
+async def test_what_went_to_a_group_or_session_of_its_own_ends_too(pool: WorkerPool, tmp_path: Path, then: str) -> None:
 
-    go(main())
+    path = tmp_path / "pids"
+    job = pool.submit(order(tools.goes_elsewhere, {"path": str(path), "then": then}))
+    pids = await asyncio.to_thread(noted, path)
+    assert len(pids) == 5
+    if then == "waits":
+        assert all(map(lives, pids))
+        job.kill()
+    await asyncio.to_thread(wait_until, lambda: not any(map(lives, pids)))
+    assert isinstance((await ended(job)).error, ToolTimeoutError if then == "waits" else WorkerDiedError)
 
 
 @needs_proc
@@ -515,26 +507,24 @@ def busy(condition: Callable[[], Any]) -> float:
     return time.monotonic()
 
 
-def test_what_is_late_is_killed_while_the_loop_is_blocked(own_pool: WorkerPool, tmp_path: Path) -> None:
-    async def main() -> None:
-        await outcome(own_pool, tools.add, {"a": 1})
-        for seconds in (0.3, 0.2, 30):  # what is watched for next comes before what was watched for, and after it
-            path = tmp_path / str(seconds)
-            job = own_pool.submit(order(tools.waits, {"path": str(path)}, remaining=seconds))
-            (pid,) = await asyncio.to_thread(noted, path)
-            await job.start_time
-            deadline = job.deadline
-            assert deadline is not None
-            if seconds == 30:
-                job.kill()
-            else:
-                assert deadline <= busy(lambda pid=pid: not lives(pid))
-            assert isinstance((await ended(job)).error, ToolTimeoutError)
+async def test_what_is_late_is_killed_while_the_loop_is_blocked(own_pool: WorkerPool, tmp_path: Path) -> None:
 
-    go(main())
+    await outcome(own_pool, tools.add, {"a": 1})
+    for seconds in (0.3, 0.2, 30):  # what is watched for next comes before what was watched for, and after it
+        path = tmp_path / str(seconds)
+        job = own_pool.submit(order(tools.waits, {"path": str(path)}, remaining=seconds))
+        (pid,) = await asyncio.to_thread(noted, path)
+        await job.start_time
+        deadline = job.deadline
+        assert deadline is not None
+        if seconds == 30:
+            job.kill()
+        else:
+            assert deadline <= busy(lambda pid=pid: not lives(pid))
+        assert isinstance((await ended(job)).error, ToolTimeoutError)
 
 
-def test_a_kill_at_the_deadline_logs_no_traceback_though_the_loop_was_blocked(
+async def test_a_kill_at_the_deadline_logs_no_traceback_though_the_loop_was_blocked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The worker's thread kills it then, and the loop hears of that before it hears of the deadline."""
@@ -553,23 +543,23 @@ def test_a_kill_at_the_deadline_logs_no_traceback_though_the_loop_was_blocked(
         busy(lambda: not lives(pid) and not probe.workers_busy(shared_pool()))
         return await call
 
-    assert go(main()).status == "timeout"
+    assert (await main()).status == "timeout"
     assert [record for record in caplog.records if record.exc_info] == []
 
 
-def test_a_call_that_waits_for_a_process_has_all_its_time_once_it_begins(own_pool: WorkerPool, tmp_path: Path) -> None:
-    async def main() -> None:
-        first, _ = await started(own_pool, tools.waits, tmp_path / "pid")
-        second = own_pool.submit(order(tools.add, {"a": 1}, remaining=BOUND))
-        assert second.deadline is None and not second.start_time.done()
-        free = time.monotonic()
-        first.kill()
-        await second.start_time
-        assert second.deadline is not None and second.deadline >= free + BOUND
-        assert await second.future == 3
-        assert isinstance((await ended(first)).error, ToolTimeoutError)
+async def test_a_call_that_waits_for_a_process_has_all_its_time_once_it_begins(
+    own_pool: WorkerPool, tmp_path: Path
+) -> None:
 
-    go(main())
+    first, _ = await started(own_pool, tools.waits, tmp_path / "pid")
+    second = own_pool.submit(order(tools.add, {"a": 1}, remaining=BOUND))
+    assert second.deadline is None and not second.start_time.done()
+    free = time.monotonic()
+    first.kill()
+    await second.start_time
+    assert second.deadline is not None and second.deadline >= free + BOUND
+    assert await second.future == 3
+    assert isinstance((await ended(first)).error, ToolTimeoutError)
 
 
 def test_what_a_crashed_handler_had_started_ends_with_it(pool: WorkerPool, tmp_path: Path) -> None:
@@ -587,14 +577,12 @@ def test_a_worker_that_dies_while_it_is_idle_is_replaced_unnoticed(own_pool: Wor
         assert value(own_pool, tools.add, {"a": 2}) == 4
 
 
-def test_a_worker_whose_supervisor_is_killed_does_not_go_on_alone(pool: WorkerPool, tmp_path: Path) -> None:
-    async def main() -> None:
-        job, (pid,) = await started(pool, tools.waits, tmp_path / "pid")
-        supervisor = int(Path(f"/proc/{pid}/stat").read_text().split()[3])
-        os.kill(supervisor, signal.SIGKILL)
-        assert isinstance((await ended(job)).error, WorkerDiedError)
+async def test_a_worker_whose_supervisor_is_killed_does_not_go_on_alone(pool: WorkerPool, tmp_path: Path) -> None:
 
-    go(main())
+    job, (pid,) = await started(pool, tools.waits, tmp_path / "pid")
+    supervisor = int(Path(f"/proc/{pid}/stat").read_text().split()[3])
+    os.kill(supervisor, signal.SIGKILL)
+    assert isinstance((await ended(job)).error, WorkerDiedError)
 
 
 @needs_proc
@@ -613,14 +601,12 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_the_workers_of_a_worker_end_with_it(pool: WorkerPool, tmp_path: Path) -> None:
-    async def main() -> None:
-        job, (inner,) = await started(pool, tools.has_an_isolated_call, tmp_path / "pid")
-        assert job.pid != inner and lives(inner)
-        job.kill()
-        await asyncio.to_thread(wait_until, lambda: not lives(inner))
+async def test_the_workers_of_a_worker_end_with_it(pool: WorkerPool, tmp_path: Path) -> None:
 
-    go(main())
+    job, (inner,) = await started(pool, tools.has_an_isolated_call, tmp_path / "pid")
+    assert job.pid != inner and lives(inner)
+    job.kill()
+    await asyncio.to_thread(wait_until, lambda: not lives(inner))
 
 
 def test_a_module_that_warms_the_pool_when_imported_starts_no_workers_of_workers(pool: WorkerPool) -> None:
@@ -631,23 +617,21 @@ def test_a_handler_has_no_children_but_its_own(pool: WorkerPool) -> None:
     assert value(pool, tools.counts_its_children) == 0
 
 
-def test_a_queued_call_that_is_killed_never_runs(own_pool: WorkerPool, tmp_path: Path) -> None:
-    async def main() -> None:
-        job, _ = await started(own_pool, tools.waits, tmp_path / "pid")
-        queued = own_pool.submit(order(tools.touches, {"path": str(tmp_path / "touched")}))
-        after = own_pool.submit(order(tools.touches, {"path": str(tmp_path / "after")}))
-        await asyncio.to_thread(wait_until, lambda: own_pool.idle_count)  # the spare, which is no more than that
-        assert queued.pid is None and after.pid is None
-        assert queued.kill() is True
-        assert isinstance((await ended(queued)).error, NotStartedError)
-        job.kill()
-        await after.future
-        assert (tmp_path / "after").exists() and not (tmp_path / "touched").exists()
+async def test_a_queued_call_that_is_killed_never_runs(own_pool: WorkerPool, tmp_path: Path) -> None:
 
-    go(main())
+    job, _ = await started(own_pool, tools.waits, tmp_path / "pid")
+    queued = own_pool.submit(order(tools.touches, {"path": str(tmp_path / "touched")}))
+    after = own_pool.submit(order(tools.touches, {"path": str(tmp_path / "after")}))
+    await asyncio.to_thread(wait_until, lambda: own_pool.idle_count)  # the spare, which is no more than that
+    assert queued.pid is None and after.pid is None
+    assert queued.kill() is True
+    assert isinstance((await ended(queued)).error, NotStartedError)
+    job.kill()
+    await after.future
+    assert (tmp_path / "after").exists() and not (tmp_path / "touched").exists()
 
 
-def test_calls_beyond_the_bound_wait_in_order(tmp_path: Path) -> None:
+async def test_calls_beyond_the_bound_wait_in_order(tmp_path: Path) -> None:
     pool = WorkerPool(2)
 
     async def main() -> None:
@@ -660,7 +644,7 @@ def test_calls_beyond_the_bound_wait_in_order(tmp_path: Path) -> None:
         assert all(abs(place - number) <= 2 for place, number in enumerate(order_of_ends))
 
     try:
-        go(main())
+        await main()
     finally:
         pool.close()
 

@@ -1,4 +1,4 @@
-"""A program that shares limits with others: `python sharing.py WHAT PLACE FILE`, which `test_programs.py` starts.
+"""A program that shares limits with others: `python sharing.py WHAT PLACE FILE`, which `test_limit_programs.py` starts.
 
 Each call counts itself in FILE when it begins and, where the limit is on how many run at once, out of it when it ends;
 how many there ever were at once is kept there too: so the file is what the programs are judged by.

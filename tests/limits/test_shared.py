@@ -104,80 +104,69 @@ def holding() -> tuple[Any, asyncio.Event, asyncio.Event]:
     return hold, begun, ends
 
 
-def test_two_programs_have_one_limit_and_who_waits_too_long_is_limited(store: Store) -> None:
-    async def main() -> None:
-        hold, begun, ends = holding()
-        one = Runner([hold], limits=share_limits(store))
-        other = Runner([look.replace(concurrency=1)], limits=share_limits(store), clock=ManualClock())
-        first = asyncio.create_task(one.run("look"))
-        await begun.wait()
-        late = await out_of_patience(other, other.run("look"))
-        assert (late.status, late.executed) == ("limited", False)
-        assert plain(late) == (
-            "look could not be started in time: 1 calls run already, the most that may run at once. "
-            "Nothing was run. Try again later."
-        )
-        ends.set()
-        assert (await first).output == "held"
-        patient = Runner([look.replace(concurrency=1)], limits=share_limits(store))
-        assert (await patient.run("look")).output == "seen"
+async def test_two_programs_have_one_limit_and_who_waits_too_long_is_limited(store: Store) -> None:
 
-    go(main())
+    hold, begun, ends = holding()
+    one = Runner([hold], limits=share_limits(store))
+    other = Runner([look.replace(concurrency=1)], limits=share_limits(store), clock=ManualClock())
+    first = asyncio.create_task(one.run("look"))
+    await begun.wait()
+    late = await out_of_patience(other, other.run("look"))
+    assert (late.status, late.executed) == ("limited", False)
+    assert plain(late) == (
+        "look could not be started in time: 1 calls run already, the most that may run at once. "
+        "Nothing was run. Try again later."
+    )
+    ends.set()
+    assert (await first).output == "held"
+    patient = Runner([look.replace(concurrency=1)], limits=share_limits(store))
+    assert (await patient.run("look")).output == "seen"
 
 
-def test_another_name_in_the_same_place_counts_apart(store: Store) -> None:
-    async def main() -> None:
-        hold, begun, ends = holding()
-        first = asyncio.create_task(Runner([hold], limits=share_limits(store)).run("look"))
-        await begun.wait()
-        other = Runner([look.replace(concurrency=1)], limits=share_limits(store, name="other"))
-        assert (await other.run("look")).output == "seen"
-        ends.set()
-        await first
+async def test_another_name_in_the_same_place_counts_apart(store: Store) -> None:
 
-    go(main())
+    hold, begun, ends = holding()
+    first = asyncio.create_task(Runner([hold], limits=share_limits(store)).run("look"))
+    await begun.wait()
+    other = Runner([look.replace(concurrency=1)], limits=share_limits(store, name="other"))
+    assert (await other.run("look")).output == "seen"
+    ends.set()
+    await first
 
 
-def test_who_is_cancelled_while_it_waits_leaves_nothing_behind(store: Store) -> None:
-    async def main() -> None:
-        hold, begun, ends = holding()
-        first = asyncio.create_task(Runner([hold], limits=share_limits(store)).run("look"))
-        await begun.wait()
-        other = Runner([look.replace(concurrency=1)], limits=share_limits(store))
-        waits = asyncio.create_task(other.run("look"))
-        while len(store.get("ferrule/leases")) < 2:
-            await asyncio.sleep(0)
-        waits.cancel()
-        await asyncio.wait([waits])
-        ends.set()
-        await first
-        while store.items():
-            await asyncio.sleep(0)
+async def test_who_is_cancelled_while_it_waits_leaves_nothing_behind(store: Store) -> None:
 
-    go(main())
+    hold, begun, ends = holding()
+    first = asyncio.create_task(Runner([hold], limits=share_limits(store)).run("look"))
+    await begun.wait()
+    other = Runner([look.replace(concurrency=1)], limits=share_limits(store))
+    waits = asyncio.create_task(other.run("look"))
+    while len(store.get("ferrule/leases")) < 2:
+        await asyncio.sleep(0)
+    waits.cancel()
+    await asyncio.wait([waits])
+    ends.set()
+    await first
+    while store.items():
+        await asyncio.sleep(0)
 
 
-def test_a_handler_that_outlives_its_deadline_keeps_what_it_has_among_all_programs(store: Store) -> None:
+async def test_a_handler_that_outlives_its_deadline_keeps_what_it_has_among_all_programs(store: Store) -> None:
     ends = threading.Event()
 
     @tool(read_only=True, concurrency=1, timeout=0.01, name="look")
     def blocks() -> None:
         ends.wait(BOUND)
 
-    async def main() -> None:
-        assert (
-            await Runner([blocks], limits=share_limits(store), waits=Waits(grace=0)).run("look")
-        ).status == "timeout"
-        other = Runner([look.replace(concurrency=1)], limits=share_limits(store), waits=Waits(slot=0.05))
-        assert (await other.run("look")).status == "limited"
-        ends.set()
-        patient = Runner([look.replace(concurrency=1)], limits=share_limits(store))
-        assert (await patient.run("look")).output == "seen"
-
-    go(main())
+    assert (await Runner([blocks], limits=share_limits(store), waits=Waits(grace=0)).run("look")).status == "timeout"
+    other = Runner([look.replace(concurrency=1)], limits=share_limits(store), waits=Waits(slot=0.05))
+    assert (await other.run("look")).status == "limited"
+    ends.set()
+    patient = Runner([look.replace(concurrency=1)], limits=share_limits(store))
+    assert (await patient.run("look")).output == "seen"
 
 
-def test_nothing_is_held_while_somebody_is_asked() -> None:
+async def test_nothing_is_held_while_somebody_is_asked() -> None:
     store = Memory()
     held: list[object] = []
 
@@ -189,30 +178,27 @@ def test_nothing_is_held_while_somebody_is_asked() -> None:
         held.append(store.items())
         return True
 
-    assert go(Runner([act], limits=share_limits(store), approve=approve).run("act")).success
+    assert (await Runner([act], limits=share_limits(store), approve=approve).run("act")).success
     assert held == [{}]
 
 
-def test_a_lease_ends_by_the_clock_unless_its_program_renews_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lease_ends_by_the_clock_unless_its_program_renews_it(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock = Memory(), ManualClock()
 
-    async def main() -> None:
-        limits = share_limits(store, lease=30, clock=clock)
-        mine = limits.lease({"slot": 1}, [], shared=False)
-        gone = [entry("a-program-that-was-killed", ({"slot": 1}, [], False), held=True)]
-        gone[0][1] = clock.now() + 10
-        assert store.compare_and_set("ferrule/leases", None, gone)
-        waits = asyncio.create_task(mine.acquire(None, None, None))
-        while len(store.get("ferrule/leases")) < 2:
-            await asyncio.sleep(0)
-        assert not waits.done()
-        clock._now += 10
-        assert await waits
-        [[_, until, held, *_]] = store.get("ferrule/leases")
-        assert (until, held) == (clock.now() - 10 + 30, True)
-        mine.release()
-
-    go(main())
+    limits = share_limits(store, lease=30, clock=clock)
+    mine = limits.lease({"slot": 1}, [], shared=False)
+    gone = [entry("a-program-that-was-killed", ({"slot": 1}, [], False), held=True)]
+    gone[0][1] = clock.now() + 10
+    assert store.compare_and_set("ferrule/leases", None, gone)
+    waits = asyncio.create_task(mine.acquire(None, None, None))
+    while len(store.get("ferrule/leases")) < 2:
+        await asyncio.sleep(0)
+    assert not waits.done()
+    clock._now += 10
+    assert await waits
+    [[_, until, held, *_]] = store.get("ferrule/leases")
+    assert (until, held) == (clock.now() - 10 + 30, True)
+    mine.release()
 
 
 def test_a_runner_with_shared_limits_is_not_mounted() -> None:
@@ -253,7 +239,7 @@ def limited_by(limits: SharedLimits) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("how", ["unreachable", "breaks", "lost", "others"])
-def test_a_store_that_fails_lets_nothing_through(how: str) -> None:
+async def test_a_store_that_fails_lets_nothing_through(how: str) -> None:
     ran: list[int] = []
 
     @tool(concurrency=1)
@@ -261,14 +247,14 @@ def test_a_store_that_fails_lets_nothing_through(how: str) -> None:
         ran.append(1)
 
     for what, options in limited_by(share_limits(Broken(how))):
-        result = go(Runner([act], **options).run("act"))
+        result = await Runner([act], **options).run("act")
         assert (what, result.status, result.executed) == (what, "limited", False)
         assert "shared limits are unavailable" in plain(result)
         assert "Nothing was run." in plain(result) and "no such host" not in plain(result)
     assert ran == []
 
 
-def test_a_store_that_does_not_answer_lets_nothing_through(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_does_not_answer_lets_nothing_through(monkeypatch: pytest.MonkeyPatch) -> None:
     from ferrule.stores import limits as module
 
     monkeypatch.setattr(module, "SECONDS", 0.05)
@@ -282,21 +268,18 @@ def test_a_store_that_does_not_answer_lets_nothing_through(monkeypatch: pytest.M
     store = Slow()
     kept = share_limits(store)
 
-    async def main() -> None:
-        for what, options in limited_by(kept):
-            runner = Runner([look.replace(concurrency=1)], waits=Waits(slot=0.05), **options)
-            assert ((await runner.run("look")).status, what) == ("limited", what)
-        answers.set()
-        assert (await Runner([look.replace(concurrency=1)], limits=kept).run("look")).success
-        while "ferrule/leases" in store.items():
-            await asyncio.sleep(0)
-        accounts = store.items("ferrule/budget/")
-        assert [account["used"] for account in accounts.values()] == [[0], [0]]  # all was given back
-
-    go(main())
+    for what, options in limited_by(kept):
+        runner = Runner([look.replace(concurrency=1)], waits=Waits(slot=0.05), **options)
+        assert ((await runner.run("look")).status, what) == ("limited", what)
+    answers.set()
+    assert (await Runner([look.replace(concurrency=1)], limits=kept).run("look")).success
+    while "ferrule/leases" in store.items():
+        await asyncio.sleep(0)
+    accounts = store.items("ferrule/budget/")
+    assert [account["used"] for account in accounts.values()] == [[0], [0]]  # all was given back
 
 
-def test_others_that_are_always_first_end_the_call_and_not_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_others_that_are_always_first_end_the_call_and_not_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     from ferrule.stores import limits as module
 
     monkeypatch.setattr(module, "SECONDS", 0.05)
@@ -306,41 +289,35 @@ def test_others_that_are_always_first_end_the_call_and_not_the_limit(monkeypatch
             return False
 
     for what, options in limited_by(share_limits(Contended())):
-        assert (what, go(Runner([look.replace(concurrency=1)], **options).run("look")).status) == (what, "limited")
+        assert (what, (await Runner([look.replace(concurrency=1)], **options).run("look")).status) == (what, "limited")
 
 
-def test_a_row_that_cannot_be_read_stops_no_sweep() -> None:
-    async def main() -> None:
-        store = Memory()
-        for name, row in (("a", []), ("b", "x"), ("c", [1.0]), ("d", [9.0])):
-            assert store.compare_and_set(f"ferrule/rate/{name}", None, row)
-        share_limits(store).sweep("rate", lambda times: bool(times[-1] < 5))
-        while "ferrule/rate/c" in store.items():
-            await asyncio.sleep(0)
-        assert len(store.items()) == 3
+async def test_a_row_that_cannot_be_read_stops_no_sweep() -> None:
 
-    go(main())
+    store = Memory()
+    for name, row in (("a", []), ("b", "x"), ("c", [1.0]), ("d", [9.0])):
+        assert store.compare_and_set(f"ferrule/rate/{name}", None, row)
+    share_limits(store).sweep("rate", lambda times: bool(times[-1] < 5))
+    while "ferrule/rate/c" in store.items():
+        await asyncio.sleep(0)
+    assert len(store.items()) == 3
 
 
-def test_what_is_held_outlives_a_store_that_fails_for_a_while() -> None:
-    async def main() -> None:
-        store = Broken("not at all")
-        limits = share_limits(store)
-        hold, begun, ends = holding()
-        first = asyncio.create_task(Runner([hold], limits=limits).run("look"))
-        await begun.wait()
-        store.how = "unreachable"
-        late = await Runner([look.replace(concurrency=1)], limits=limits).run("look")
-        assert late.status == "limited"
-        store.how = "not at all"
-        assert (
-            await Runner([hold], limits=share_limits(store), waits=Waits(slot=0.05)).run("look")
-        ).status == "limited"
-        ends.set()
-        assert (await first).output == "held"
-        assert (await Runner([look.replace(concurrency=1)], limits=limits).run("look")).output == "seen"
+async def test_what_is_held_outlives_a_store_that_fails_for_a_while() -> None:
 
-    go(main())
+    store = Broken("not at all")
+    limits = share_limits(store)
+    hold, begun, ends = holding()
+    first = asyncio.create_task(Runner([hold], limits=limits).run("look"))
+    await begun.wait()
+    store.how = "unreachable"
+    late = await Runner([look.replace(concurrency=1)], limits=limits).run("look")
+    assert late.status == "limited"
+    store.how = "not at all"
+    assert (await Runner([hold], limits=share_limits(store), waits=Waits(slot=0.05)).run("look")).status == "limited"
+    ends.set()
+    assert (await first).output == "held"
+    assert (await Runner([look.replace(concurrency=1)], limits=limits).run("look")).output == "seen"
 
 
 # -- what can be counted by --------------------------------------------------------------------------------------------
@@ -348,9 +325,9 @@ def test_what_is_held_outlives_a_store_that_fails_for_a_while() -> None:
 
 @pytest.mark.parametrize("limit", [rate, budget])
 @pytest.mark.parametrize("key", [b"bytes", 1.5, ("a", frozenset()), object()])
-def test_a_key_that_cannot_be_kept_fails_the_call_and_nothing_runs(limit: Any, key: Any) -> None:
+async def test_a_key_that_cannot_be_kept_fails_the_call_and_nothing_runs(limit: Any, key: Any) -> None:
     made = limit(calls=5, by=lambda call, context: key, limits=share_limits(Memory()))
-    result = go(Runner([look], inside=[made]).run("look"))
+    result = await Runner([look], inside=[made]).run("look")
     assert (result.status, result.executed) == ("failed", False)
 
 
@@ -387,9 +364,9 @@ def test_limits_are_what_shared_makes(make: Any, wrong: Any) -> None:
         make([look], limits=wrong) if make is Runner else make(calls=1, limits=wrong)
 
 
-def test_a_journal_is_a_place(tmp_path: Any) -> None:
+async def test_a_journal_is_a_place(tmp_path: Any) -> None:
     limits = share_limits(Journal.open(tmp_path / "calls.db"))
-    assert go(Runner([look.replace(concurrency=1)], limits=limits).run("look")).success
+    assert (await Runner([look.replace(concurrency=1)], limits=limits).run("look")).success
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no forks")

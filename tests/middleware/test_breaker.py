@@ -54,7 +54,7 @@ async def ask(runner: Runner, count: int = 1) -> str:
     return " ".join([(await runner.run("ask")).status for _ in range(count)])
 
 
-def test_after_so_many_failures_in_a_row_calls_are_refused_and_say_until_when() -> None:
+async def test_after_so_many_failures_in_a_row_calls_are_refused_and_say_until_when() -> None:
     service = Service()
 
     async def main() -> ToolResult:
@@ -64,14 +64,14 @@ def test_after_so_many_failures_in_a_row_calls_are_refused_and_say_until_when() 
         await clock.advance(10)
         return await runner.run("ask")
 
-    result = go(main())
+    result = await main()
     assert (result.status, result.executed, result.metadata["retry_after"], service.runs) == ("limited", False, 20.0, 3)
     assert plain(result) == (
         "ask is not called for now: 3 calls in a row have failed. Nothing was run. Try again in 20 s."
     )
 
 
-def test_a_success_ends_the_row() -> None:
+async def test_a_success_ends_the_row() -> None:
     service = Service()
 
     async def main() -> str:
@@ -81,47 +81,41 @@ def test_a_success_ends_the_row() -> None:
             found.append(await ask(runner))
         return " ".join(found[-3:])
 
-    assert go(main()) == "failed failed limited"
+    assert (await main()) == "failed failed limited"
 
 
-def test_one_probe_that_succeeds_closes_it_and_one_that_fails_opens_it_again() -> None:
+async def test_one_probe_that_succeeds_closes_it_and_one_that_fails_opens_it_again() -> None:
     service = Service()
 
-    async def main() -> None:
-        clock = ManualClock()
-        runner = Runner([service.tool], inside=[breaker(1, 30, clock=clock)])
-        assert await ask(runner, 2) == "failed limited"
-        await clock.advance(30)
-        assert await ask(runner, 2) == "failed limited"
-        await clock.advance(29.9)
-        assert await ask(runner) == "limited"
-        await clock.advance(0.1)
-        service.down = False
-        assert await ask(runner, 3) == "ok ok ok"
-
-    go(main())
+    clock = ManualClock()
+    runner = Runner([service.tool], inside=[breaker(1, 30, clock=clock)])
+    assert await ask(runner, 2) == "failed limited"
+    await clock.advance(30)
+    assert await ask(runner, 2) == "failed limited"
+    await clock.advance(29.9)
+    assert await ask(runner) == "limited"
+    await clock.advance(0.1)
+    service.down = False
+    assert await ask(runner, 3) == "ok ok ok"
 
 
 @pytest.mark.parametrize("probes", [1, 3])
-def test_half_open_lets_a_batch_through_one_probe_at_a_time(probes: int) -> None:
+async def test_half_open_lets_a_batch_through_one_probe_at_a_time(probes: int) -> None:
     service = Service()
 
-    async def main() -> None:
-        clock = ManualClock()
-        runner = Runner([service.tool], inside=[breaker(1, 30, probes=probes, clock=clock)])
-        await ask(runner)
-        await clock.advance(30)
-        service.gate, service.down, service.most = asyncio.Event(), False, 0
-        batch = asyncio.ensure_future(runner.run_all(calls(5)))
-        await clock.advance(0)
-        service.gate.set()
-        results = await batch
-        assert statuses(results) == " ".join(["ok"] * probes + ["limited"] * (5 - probes))
-        assert results[-1].metadata["retry_after"] == 1.0
-        assert service.most == probes
-        assert statuses(await runner.run_all(calls(5))) == "ok ok ok ok ok"
-
-    go(main())
+    clock = ManualClock()
+    runner = Runner([service.tool], inside=[breaker(1, 30, probes=probes, clock=clock)])
+    await ask(runner)
+    await clock.advance(30)
+    service.gate, service.down, service.most = asyncio.Event(), False, 0
+    batch = asyncio.ensure_future(runner.run_all(calls(5)))
+    await clock.advance(0)
+    service.gate.set()
+    results = await batch
+    assert statuses(results) == " ".join(["ok"] * probes + ["limited"] * (5 - probes))
+    assert results[-1].metadata["retry_after"] == 1.0
+    assert service.most == probes
+    assert statuses(await runner.run_all(calls(5))) == "ok ok ok ok ok"
 
 
 STEPS = st.lists(
@@ -178,36 +172,33 @@ def test_while_it_is_not_closed_there_are_never_more_probes_than_allowed(
     go(main())
 
 
-def test_a_deadline_that_comes_first_is_a_failure() -> None:
+async def test_a_deadline_that_comes_first_is_a_failure() -> None:
     service = Service()
 
     async def main() -> str:
         service.gate = asyncio.Event()
         return await ask(Runner([service.tool], inside=[breaker(2)], timeout=0.01), 3)
 
-    assert go(main()) == "timeout timeout limited"
+    assert (await main()) == "timeout timeout limited"
 
 
-def test_a_cancellation_from_outside_is_neither_failure_nor_success_and_frees_the_probe() -> None:
+async def test_a_cancellation_from_outside_is_neither_failure_nor_success_and_frees_the_probe() -> None:
     service = Service()
 
-    async def main() -> None:
-        clock = ManualClock()
-        runner = Runner([service.tool], inside=[breaker(1, 30, clock=clock)], timeout=100)
-        await ask(runner)
-        await clock.advance(30)
-        service.gate = asyncio.Event()
-        probe = asyncio.ensure_future(runner.run("ask"))
-        await clock.advance(0)
-        probe.cancel()
-        await asyncio.wait([probe])
-        service.gate, service.down = None, False
-        assert await ask(runner, 2) == "ok ok"
-
-    go(main())
+    clock = ManualClock()
+    runner = Runner([service.tool], inside=[breaker(1, 30, clock=clock)], timeout=100)
+    await ask(runner)
+    await clock.advance(30)
+    service.gate = asyncio.Event()
+    probe = asyncio.ensure_future(runner.run("ask"))
+    await clock.advance(0)
+    probe.cancel()
+    await asyncio.wait([probe])
+    service.gate, service.down = None, False
+    assert await ask(runner, 2) == "ok ok"
 
 
-def test_a_probe_that_outlived_its_deadline_does_not_hold_its_place_for_ever() -> None:
+async def test_a_probe_that_outlived_its_deadline_does_not_hold_its_place_for_ever() -> None:
     stubborn = asyncio.Event()
 
     @tool(read_only=True)
@@ -220,23 +211,20 @@ def test_a_probe_that_outlived_its_deadline_does_not_hold_its_place_for_ever() -
             except asyncio.CancelledError:
                 pass
 
-    async def main() -> None:
-        clock = ManualClock()
-        runner = Runner([ask], inside=[breaker(1, 30, clock=clock)], waits=Waits(grace=0))
-        await runner.run("ask", {"how": "fails"})
-        await clock.advance(30)
-        stays = await runner.run("ask", {"how": "stays"}, timeout=0.01)
-        assert (stays.status, runner.left_running) == ("timeout", 1)
-        assert (await runner.run("ask", {"how": "works"})).success
-        stubborn.set()
-        await clock.advance(0)
-        assert runner.left_running == 0
-
-    go(main())
+    clock = ManualClock()
+    runner = Runner([ask], inside=[breaker(1, 30, clock=clock)], waits=Waits(grace=0))
+    await runner.run("ask", {"how": "fails"})
+    await clock.advance(30)
+    stays = await runner.run("ask", {"how": "stays"}, timeout=0.01)
+    assert (stays.status, runner.left_running) == ("timeout", 1)
+    assert (await runner.run("ask", {"how": "works"})).success
+    stubborn.set()
+    await clock.advance(0)
+    assert runner.left_running == 0
 
 
 @pytest.mark.parametrize("how", ["its deadline came", "it was cancelled"])
-def test_a_probe_that_was_given_up_makes_room_at_once_though_its_handler_takes_its_time(how: str) -> None:
+async def test_a_probe_that_was_given_up_makes_room_at_once_though_its_handler_takes_its_time(how: str) -> None:
     service = Service()
     ending, done = asyncio.Event(), asyncio.Event()
 
@@ -248,29 +236,26 @@ def test_a_probe_that_was_given_up_makes_room_at_once_though_its_handler_takes_i
             ending.set()
             await done.wait()
 
-    async def main() -> None:
-        clock = ManualClock()
-        circuit = breaker(1, 30, clock=clock)
-        runner = Runner([service.tool], inside=[circuit])
-        await ask(runner)
-        await clock.advance(30)
-        seconds = 0.2 if how == "its deadline came" else BOUND
-        probe = asyncio.ensure_future(
-            Runner([slow_to_end], inside=[circuit], waits=Waits(grace=BOUND)).run("ask", timeout=seconds)
-        )
-        await clock.advance(0)
-        assert (await ask(runner)) == "limited"
-        if how == "it was cancelled":
-            probe.cancel()
-        await ending.wait()
-        service.down = False
-        found = await ask(runner, 2), probe.done()
-        done.set()
-        assert found == ("ok ok", False)
-        await asyncio.wait([probe])
-        assert (await ask(runner)) == "ok"
-
-    go(main())
+    clock = ManualClock()
+    circuit = breaker(1, 30, clock=clock)
+    runner = Runner([service.tool], inside=[circuit])
+    await ask(runner)
+    await clock.advance(30)
+    seconds = 0.2 if how == "its deadline came" else BOUND
+    probe = asyncio.ensure_future(
+        Runner([slow_to_end], inside=[circuit], waits=Waits(grace=BOUND)).run("ask", timeout=seconds)
+    )
+    await clock.advance(0)
+    assert (await ask(runner)) == "limited"
+    if how == "it was cancelled":
+        probe.cancel()
+    await ending.wait()
+    service.down = False
+    found = await ask(runner, 2), probe.done()
+    done.set()
+    assert found == ("ok ok", False)
+    await asyncio.wait([probe])
+    assert (await ask(runner)) == "ok"
 
 
 def test_a_probe_whose_loop_was_closed_makes_room() -> None:
@@ -296,46 +281,40 @@ def test_a_probe_whose_loop_was_closed_makes_room() -> None:
     "answer",
     [make_limited_result("Full."), ToolResult("kept", executed=False), ToolResult(error="no", status="denied")],
 )
-def test_what_the_tool_did_not_answer_tells_nothing_of_it(answer: ToolResult) -> None:
+async def test_what_the_tool_did_not_answer_tells_nothing_of_it(answer: ToolResult) -> None:
     service = Service()
     answers: list[ToolResult] = []
 
     async def first(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
         return answers.pop() if answers else await next(call, context)
 
-    async def main() -> None:
-        clock = ManualClock()
-        runner = Runner([service.tool], inside=[breaker(2, 30, clock=clock), first])
-        found = await ask(runner)
-        answers.append(answer)
-        found += f" {await ask(runner, 3)}"
-        assert found == f"failed {answer.status} failed limited"
-        await clock.advance(30)
-        answers.append(answer)
-        assert await ask(runner, 3) == f"{answer.status} failed limited"
-
-    go(main())
+    clock = ManualClock()
+    runner = Runner([service.tool], inside=[breaker(2, 30, clock=clock), first])
+    found = await ask(runner)
+    answers.append(answer)
+    found += f" {await ask(runner, 3)}"
+    assert found == f"failed {answer.status} failed limited"
+    await clock.advance(30)
+    answers.append(answer)
+    assert await ask(runner, 3) == f"{answer.status} failed limited"
 
 
-def test_what_comes_from_a_cache_further_in_does_not_close_it() -> None:
+async def test_what_comes_from_a_cache_further_in_does_not_close_it() -> None:
     service = Service()
 
-    async def main() -> None:
-        clock = ManualClock()
-        runner = Runner([service.tool], inside=[breaker(1, 30, clock=clock), cache(clock=clock)])
-        service.down = False
-        await runner.run("ask", {"n": 1})
-        service.down = True
-        await runner.run("ask", {"n": 2})
-        await clock.advance(30)
-        assert (await runner.run("ask", {"n": 1})).metadata["cached"]
-        assert (await runner.run("ask", {"n": 2})).status == "failed"
-        assert (await runner.run("ask", {"n": 2})).status == "limited"
-
-    go(main())
+    clock = ManualClock()
+    runner = Runner([service.tool], inside=[breaker(1, 30, clock=clock), cache(clock=clock)])
+    service.down = False
+    await runner.run("ask", {"n": 1})
+    service.down = True
+    await runner.run("ask", {"n": 2})
+    await clock.advance(30)
+    assert (await runner.run("ask", {"n": 1})).metadata["cached"]
+    assert (await runner.run("ask", {"n": 2})).status == "failed"
+    assert (await runner.run("ask", {"n": 2})).status == "limited"
 
 
-def test_a_failure_further_in_is_not_shared_by_a_cache_so_that_each_counts() -> None:
+async def test_a_failure_further_in_is_not_shared_by_a_cache_so_that_each_counts() -> None:
     service = Service()
 
     async def main() -> str:
@@ -346,12 +325,12 @@ def test_a_failure_further_in_is_not_shared_by_a_cache_so_that_each_counts() -> 
         service.gate.set()
         return f"{statuses(await batch)}, {await ask(runner, 1)}"
 
-    assert go(main()) == "failed failed failed, limited"
+    assert (await main()) == "failed failed failed, limited"
     assert service.runs == 3
 
 
 @pytest.mark.parametrize("ends", ["in its grace", "when it was abandoned"])
-def test_a_handler_that_answers_after_its_deadline_failed(ends: str) -> None:
+async def test_a_handler_that_answers_after_its_deadline_failed(ends: str) -> None:
     done = asyncio.Event()
 
     @tool(read_only=True)
@@ -364,19 +343,16 @@ def test_a_handler_that_answers_after_its_deadline_failed(ends: str) -> None:
                     break
         return "late"
 
-    async def main() -> None:
-        circuit = breaker(1)
-        runner = Runner([ask], inside=[circuit], waits=Waits(grace=BOUND if ends == "in its grace" else 0))
-        assert (await runner.run("ask", timeout=0.01)).status == "timeout"
-        done.set()
-        while runner.left_running:
-            await asyncio.sleep(0)
-        assert circuit.is_open("ask")
-
-    go(main())
+    circuit = breaker(1)
+    runner = Runner([ask], inside=[circuit], waits=Waits(grace=BOUND if ends == "in its grace" else 0))
+    assert (await runner.run("ask", timeout=0.01)).status == "timeout"
+    done.set()
+    while runner.left_running:
+        await asyncio.sleep(0)
+    assert circuit.is_open("ask")
 
 
-def test_what_the_deadline_of_the_call_that_made_it_kept_from_starting_did_not_fail() -> None:
+async def test_what_the_deadline_of_the_call_that_made_it_kept_from_starting_did_not_fail() -> None:
     late = asyncio.Event()
 
     @tool(read_only=True)
@@ -391,15 +367,12 @@ def test_what_the_deadline_of_the_call_that_made_it_kept_from_starting_did_not_f
             assert (await context.run("ask")).status == "timeout"
             late.set()
 
-    async def main() -> None:
-        circuit = breaker(1)
-        assert (await Runner([ask, work], inside=[circuit]).run("work")).status == "timeout"
-        assert late.is_set() and not circuit.is_open("ask")
-
-    go(main())
+    circuit = breaker(1)
+    assert (await Runner([ask, work], inside=[circuit]).run("work")).status == "timeout"
+    assert late.is_set() and not circuit.is_open("ask")
 
 
-def test_a_retry_further_out_waits_until_it_is_half_open_and_is_the_probe() -> None:
+async def test_a_retry_further_out_waits_until_it_is_half_open_and_is_the_probe() -> None:
     service = Service()
 
     async def main() -> ToolResult:
@@ -411,12 +384,12 @@ def test_a_retry_further_out_waits_until_it_is_half_open_and_is_the_probe() -> N
         await clock.advance(30)
         return await task
 
-    made = go(main()).metadata["attempts"]
+    made = (await main()).metadata["attempts"]
     assert [attempt["status"] for attempt in made] == ["failed", "limited", "failed", "limited", "ok"]
     assert [attempt["wait"] for attempt in made] == [0, 30, 0, 30, None]
 
 
-def test_when_says_what_is_a_failure() -> None:
+async def test_when_says_what_is_a_failure() -> None:
     @tool(read_only=True)
     async def ask(how: str) -> None:
         raise KeyError if how == "missing" else ConnectionError
@@ -429,17 +402,17 @@ def test_when_says_what_is_a_failure() -> None:
         hows = ["missing", "missing", "missing", "down", "down", "down"]
         return " ".join([(await runner.run("ask", {"how": how})).status for how in hows])
 
-    assert go(main()) == "failed failed failed failed failed limited"
+    assert (await main()) == "failed failed failed failed failed limited"
 
 
-def test_a_middleware_further_in_that_breaks_is_a_failure() -> None:
+async def test_a_middleware_further_in_that_breaks_is_a_failure() -> None:
     async def breaks(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
         raise RuntimeError
 
-    assert go(ask(Runner([Service().tool], inside=[breaker(2), breaks]), 3)) == "failed failed limited"
+    assert (await ask(Runner([Service().tool], inside=[breaker(2), breaks]), 3)) == "failed failed limited"
 
 
-def test_who_began_before_it_opened_does_not_close_it() -> None:
+async def test_who_began_before_it_opened_does_not_close_it() -> None:
     slow = asyncio.Event()
 
     @tool(read_only=True)
@@ -449,17 +422,14 @@ def test_who_began_before_it_opened_does_not_close_it() -> None:
         else:
             raise ConnectionError
 
-    async def main() -> None:
-        clock = ManualClock()
-        runner = Runner([act], inside=[breaker(1, clock=clock)])
-        early = asyncio.ensure_future(runner.run("act", {"how": "slow"}))
-        await clock.advance(0)
-        await runner.run("act", {"how": "down"})
-        slow.set()
-        assert (await early).success
-        assert (await runner.run("act", {"how": "down"})).status == "limited"
-
-    go(main())
+    clock = ManualClock()
+    runner = Runner([act], inside=[breaker(1, clock=clock)])
+    early = asyncio.ensure_future(runner.run("act", {"how": "slow"}))
+    await clock.advance(0)
+    await runner.run("act", {"how": "down"})
+    slow.set()
+    assert (await early).success
+    assert (await runner.run("act", {"how": "down"})).status == "limited"
 
 
 def test_each_tool_has_a_breaker_of_its_own_and_by_says_otherwise() -> None:
@@ -474,42 +444,36 @@ def test_each_tool_has_a_breaker_of_its_own_and_by_says_otherwise() -> None:
     assert go(main("all")) == "limited"
 
 
-def test_a_key_that_is_none_fails_the_call_and_nothing_runs() -> None:
+async def test_a_key_that_is_none_fails_the_call_and_nothing_runs() -> None:
     service = Service()
-    result = go(Runner([service.tool], inside=[breaker(by=lambda call, context: {})]).run("ask"))
+    result = await Runner([service.tool], inside=[breaker(by=lambda call, context: {})]).run("ask")
     assert (result.status, result.executed, service.runs) == ("failed", False, 0)
 
 
-def test_a_tool_that_never_failed_takes_no_room_and_forget_closes() -> None:
+async def test_a_tool_that_never_failed_takes_no_room_and_forget_closes() -> None:
     service = Service()
 
-    async def main() -> None:
-        circuit = breaker(1)
-        runner = Runner([service.tool], inside=[circuit])
-        await ask(runner)
-        assert circuit.is_open("ask")
-        circuit.forget("ask")
-        service.down = False
-        assert not circuit.is_open("ask") and await ask(runner) == "ok"
-        assert not circuit._open and not circuit._closed
-
-    go(main())
+    circuit = breaker(1)
+    runner = Runner([service.tool], inside=[circuit])
+    await ask(runner)
+    assert circuit.is_open("ask")
+    circuit.forget("ask")
+    service.down = False
+    assert not circuit.is_open("ask") and await ask(runner) == "ok"
+    assert not circuit._open and not circuit._closed
 
 
 @pytest.mark.slow
 @pytest.mark.large  # the same with room for three is below
-def test_ten_thousand_others_that_fail_do_not_make_it_forget_one_that_is_open() -> None:
+async def test_ten_thousand_others_that_fail_do_not_make_it_forget_one_that_is_open() -> None:
     service = Service()
     circuit = breaker(2, by="session", clock=ManualClock())
 
-    async def main() -> None:
-        runner = Runner([service.tool], inside=[circuit])
-        for session in ["open", "open", *map(str, range(10_050))]:
-            await runner.run("ask", None, ToolContext(session=session))
-        assert len(circuit._closed) + len(circuit._open) == 10_000
-        assert (await runner.run("ask", None, ToolContext(session="open"))).status == "limited"
-
-    go(main())
+    runner = Runner([service.tool], inside=[circuit])
+    for session in ["open", "open", *map(str, range(10_050))]:
+        await runner.run("ask", None, ToolContext(session=session))
+    assert len(circuit._closed) + len(circuit._open) == 10_000
+    assert (await runner.run("ask", None, ToolContext(session="open"))).status == "limited"
 
 
 @pytest.fixture
@@ -545,23 +509,20 @@ def test_none_that_is_open_is_forgotten_whatever_fails(steps: list[str]) -> None
 
 
 @pytest.mark.usefixtures("room_for_three")
-def test_where_as_many_as_it_remembers_are_open_others_are_refused_until_the_first_is_half_open() -> None:
+async def test_where_as_many_as_it_remembers_are_open_others_are_refused_until_the_first_is_half_open() -> None:
     service = Service()
 
-    async def main() -> None:
-        clock = ManualClock()
-        runner = Runner([service.tool], inside=[breaker(1, 30, by="session", clock=clock)])
-        for session in "abc":
-            assert (await runner.run("ask", None, ToolContext(session=session))).status == "failed"
-            await clock.advance(5)
-        refused = await runner.run("ask", None, ToolContext(session="d"))
-        assert (refused.status, refused.metadata["retry_after"], service.runs) == ("limited", 15.0, 3)
-        await clock.advance(15)
-        assert (await runner.run("ask", None, ToolContext(session="d"))).status == "failed"
-        assert (await runner.run("ask", None, ToolContext(session="d"))).status == "limited"
-        assert (await runner.run("ask", None, ToolContext(session="b"))).status == "limited"
-
-    go(main())
+    clock = ManualClock()
+    runner = Runner([service.tool], inside=[breaker(1, 30, by="session", clock=clock)])
+    for session in "abc":
+        assert (await runner.run("ask", None, ToolContext(session=session))).status == "failed"
+        await clock.advance(5)
+    refused = await runner.run("ask", None, ToolContext(session="d"))
+    assert (refused.status, refused.metadata["retry_after"], service.runs) == ("limited", 15.0, 3)
+    await clock.advance(15)
+    assert (await runner.run("ask", None, ToolContext(session="d"))).status == "failed"
+    assert (await runner.run("ask", None, ToolContext(session="d"))).status == "limited"
+    assert (await runner.run("ask", None, ToolContext(session="b"))).status == "limited"
 
 
 def test_loops_in_two_threads_share_one_breaker() -> None:

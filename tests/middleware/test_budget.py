@@ -83,53 +83,51 @@ def test_no_batches_make_more_calls_than_the_budget(most: int, batches: list[int
     assert go(main()) == min(most, sum(batches))
 
 
-def test_what_is_over_the_budget_is_told_so_and_does_not_run() -> None:
-    results = go(Runner([think], inside=[budget(calls=2)]).run_all(calls({}, {}, {}), S))
+async def test_what_is_over_the_budget_is_told_so_and_does_not_run() -> None:
+    results = await Runner([think], inside=[budget(calls=2)]).run_all(calls({}, {}, {}), S)
     assert statuses(results) == ["ok", "ok", "limited"]
     assert plain(results[2]) == "The budget of 2 calls for this session is used up. Nothing was run."
     assert (results[2].executed, dict(results[2].metadata)) == (False, {})
 
 
-def test_what_others_only_reserved_may_come_back_so_the_call_may_too() -> None:
-    async def main() -> None:
-        runner = Runner([think], inside=[budget(tokens=100, reserve={"tokens": 60})])
-        first, second = await runner.run_all(calls({"uses": 10, "waits": 3}, {"uses": 10}), S)
-        assert first.success
-        assert plain(second) == (
-            "The budget for this session is too small: 60 of 100 tokens are used or reserved, and this call may use "
-            "60. Nothing was run. Try again in 1 s."
-        )
-        assert second.metadata["retry_after"] == 1.0
-        assert (await runner.run("think", {"uses": 40}, S)).success  # 10 are used, and it may use 60
-        third = await runner.run("think", {}, S)
-        assert (third.status, "retry_after" in third.metadata) == ("limited", False)
+async def test_what_others_only_reserved_may_come_back_so_the_call_may_too() -> None:
 
-    go(main())
+    runner = Runner([think], inside=[budget(tokens=100, reserve={"tokens": 60})])
+    first, second = await runner.run_all(calls({"uses": 10, "waits": 3}, {"uses": 10}), S)
+    assert first.success
+    assert plain(second) == (
+        "The budget for this session is too small: 60 of 100 tokens are used or reserved, and this call may use "
+        "60. Nothing was run. Try again in 1 s."
+    )
+    assert second.metadata["retry_after"] == 1.0
+    assert (await runner.run("think", {"uses": 40}, S)).success  # 10 are used, and it may use 60
+    third = await runner.run("think", {}, S)
+    assert (third.status, "retry_after" in third.metadata) == ("limited", False)
 
 
 @pytest.mark.parametrize(
     "usage", [None, 5, {}, {"tokens": "5"}, {"tokens": -5}, {"tokens": float("nan")}, {"tokens": True}]
 )
-def test_where_nobody_says_what_was_used_the_reservation_stays(usage: Any) -> None:
+async def test_where_nobody_says_what_was_used_the_reservation_stays(usage: Any) -> None:
     limit = budget(tokens=100, reserve={"tokens": 30})
 
     async def says(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
         return (await next(call, context)).replace(metadata={"usage": usage})  # type: ignore[no-any-return]
 
-    go(Runner([think], inside=[limit, says]).run("think", {}, S))
+    await Runner([think], inside=[limit, says]).run("think", {}, S)
     assert limit.used("s") == {"tokens": 30}
 
 
 @pytest.mark.parametrize(
     "usage", [{"tokens": 7}, {"total_tokens": 7}, {"input_tokens": 3, "output_tokens": 4}, {"tokens": 7, "cost": None}]
 )
-def test_what_was_used_is_read_as_model_apis_name_it(usage: Any) -> None:
+async def test_what_was_used_is_read_as_model_apis_name_it(usage: Any) -> None:
     limit = budget(tokens=100, reserve={"tokens": 30})
 
     async def says(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
         return (await next(call, context)).replace(metadata={"usage": usage})  # type: ignore[no-any-return]
 
-    go(Runner([think], inside=[limit, says]).run("think", {}, S))
+    await Runner([think], inside=[limit, says]).run("think", {}, S)
     assert limit.used("s") == {"tokens": 7}
 
 
@@ -138,7 +136,7 @@ def _no_usage(result: ToolResult) -> Any:
 
 
 @pytest.mark.parametrize("usage", [_no_usage, lambda result: 5, lambda result: [("tokens", 5)]])
-def test_a_usage_that_raises_is_logged_and_the_call_keeps_its_result_and_its_reservation(
+async def test_a_usage_that_raises_is_logged_and_the_call_keeps_its_result_and_its_reservation(
     usage: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     limit = budget(tokens=100, reserve={"tokens": 60}, usage=usage)
@@ -149,13 +147,13 @@ def test_a_usage_that_raises_is_logged_and_the_call_keeps_its_result_and_its_res
         refused = await runner.run("think", {}, S)
         assert (refused.status, "retry_after" in refused.metadata) == ("limited", False)  # nothing runs any more
 
-    go(main())
+    await main()
     assert limit.used("s") == {"tokens": 60}
     assert "budget: usage raised" in caplog.text
 
 
 @pytest.mark.parametrize("limits", [{"calls": 1}, {"tokens": 10, "reserve": {"tokens": 10}}])
-def test_a_middleware_further_in_that_gives_no_result_leaves_the_account_in_order(limits: Any) -> None:
+async def test_a_middleware_further_in_that_gives_no_result_leaves_the_account_in_order(limits: Any) -> None:
     answers: list[Any] = [None]
 
     async def first(call: ToolCall, context: ToolContext[Any], next: Any) -> Any:
@@ -165,10 +163,10 @@ def test_a_middleware_further_in_that_gives_no_result_leaves_the_account_in_orde
         runner = Runner([think], inside=[budget(**limits), first])
         return [(await runner.run("think", {"uses": 10}, S)).status for _ in range(3)]
 
-    assert go(main()) == ["failed", "ok", "limited"]
+    assert (await main()) == ["failed", "ok", "limited"]
 
 
-def test_a_function_may_say_what_was_used_and_what_is_to_be_reserved() -> None:
+async def test_a_function_may_say_what_was_used_and_what_is_to_be_reserved() -> None:
     limit = budget(
         cost=1,
         reserve=lambda call, context: {"cost": call.arguments["uses"]},
@@ -179,38 +177,38 @@ def test_a_function_may_say_what_was_used_and_what_is_to_be_reserved() -> None:
         runner = Runner([think], inside=[limit])
         return [(await runner.run("think", {"uses": uses}, S)).status for uses in (1, 0.75, 0.75, 0.5)]
 
-    assert go(main()) == ["ok", "ok", "limited", "ok"]
+    assert (await main()) == ["ok", "ok", "limited", "ok"]
 
 
 @pytest.mark.parametrize(
     "reserve", [lambda call, context: {}, lambda call, context: 5, lambda call, context: {"cost": -1}]
 )
-def test_a_reservation_that_is_none_fails_the_call_and_nothing_runs(reserve: Any) -> None:
-    result = go(Runner([think], inside=[budget(cost=1, reserve=reserve)]).run("think", {}, S))
+async def test_a_reservation_that_is_none_fails_the_call_and_nothing_runs(reserve: Any) -> None:
+    result = await Runner([think], inside=[budget(cost=1, reserve=reserve)]).run("think", {}, S)
     assert (result.status, result.executed) == ("failed", False)
     assert "Nothing was run." in plain(result)
 
 
-def test_ten_times_a_tenth_is_one() -> None:
+async def test_ten_times_a_tenth_is_one() -> None:
     limit = budget(cost=1, reserve={"cost": 0.1}, usage=lambda result: {"cost": 0.1})
-    results = go(Runner([think], inside=[limit]).run_all(calls(*[{}] * 11), S))
+    results = await Runner([think], inside=[limit]).run_all(calls(*[{}] * 11), S)
     assert statuses(results) == ["ok"] * 10 + ["limited"]
     assert limit.used("s") == {"cost": 1.0}
 
 
-def test_what_used_more_than_it_might_is_charged_for_all_of_it() -> None:
+async def test_what_used_more_than_it_might_is_charged_for_all_of_it() -> None:
     limit = budget(tokens=100, reserve={"tokens": 10})
 
     async def main() -> list[str]:
         runner = Runner([think], inside=[limit])
         return [(await runner.run("think", {"uses": uses}, S)).status for uses in (95, 1)]
 
-    assert go(main()) == ["ok", "limited"]
+    assert (await main()) == ["ok", "limited"]
     assert limit.used("s") == {"tokens": 95}
 
 
 @pytest.mark.parametrize("limits", [{"calls": 1}, {"calls": 1, "tokens": 10}])
-def test_what_ran_nothing_gets_all_back(limits: Any) -> None:
+async def test_what_ran_nothing_gets_all_back(limits: Any) -> None:
     answers = [make_limited_result("Full.")]
 
     async def full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
@@ -220,22 +218,22 @@ def test_what_ran_nothing_gets_all_back(limits: Any) -> None:
         runner = Runner([think], inside=[budget(**limits, reserve={"tokens": 10}), full])
         return [(await runner.run("think", {}, S)).status for _ in range(3)]
 
-    assert go(main()) == ["limited", "ok", "limited"]
+    assert (await main()) == ["limited", "ok", "limited"]
 
 
 @pytest.mark.parametrize("limits", [{"calls": 2}, {"calls": 2, "tokens": 20}])
-def test_what_ran_counts_even_if_a_middleware_says_that_it_did_not(limits: Any) -> None:
+async def test_what_ran_counts_even_if_a_middleware_says_that_it_did_not(limits: Any) -> None:
     async def denies_it(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
         return (await next(call, context)).replace(executed=False)  # type: ignore[no-any-return]
 
     limit = budget(**limits, reserve={"tokens": 10}, usage=lambda result: {"tokens": 10})
-    results = go(Runner([think], inside=[limit, denies_it]).run_all(calls({}, {}, {}), S))
+    results = await Runner([think], inside=[limit, denies_it]).run_all(calls({}, {}, {}), S)
     assert statuses(results) == ["ok", "ok", "limited"]
     assert limit.used("s") == limits
 
 
 @pytest.mark.parametrize("limits", [{"calls": 9}, {"calls": 9, "tokens": 90}])
-def test_an_attempt_that_ran_nothing_costs_nothing_after_one_that_ran(limits: Any) -> None:
+async def test_an_attempt_that_ran_nothing_costs_nothing_after_one_that_ran(limits: Any) -> None:
     answers = [make_limited_result("Full.", 0), make_limited_result("Full.", 0)]
     runs: list[int] = []
 
@@ -249,31 +247,31 @@ def test_an_attempt_that_ran_nothing_costs_nothing_after_one_that_ran(limits: An
         return answers.pop() if runs and answers else await next(call, context)
 
     limit = budget(**limits, reserve={"tokens": 10})
-    result = go(Runner([act], inside=[retry(5, wait=0), limit, full]).run("act", None, S))
+    result = await Runner([act], inside=[retry(5, wait=0), limit, full]).run("act", None, S)
     assert [made["status"] for made in result.metadata["attempts"]] == ["failed", "limited", "limited", "ok"]
     assert limit.used("s")["calls"] == len(runs) == 2
 
 
-def test_what_comes_from_a_cache_further_in_costs_nothing() -> None:
+async def test_what_comes_from_a_cache_further_in_costs_nothing() -> None:
     limit = budget(calls=5, tokens=50, reserve={"tokens": 10})
     runner = Runner([think], inside=[limit, cache()])
 
     async def one_by_one() -> list[ToolResult]:  # what runs at once reserves, whatever it will cost
         return [await runner.run(call, S) for call in calls(*[{"uses": 7}] * 9)]
 
-    assert statuses(go(one_by_one())) == ["ok"] * 9
+    assert statuses(await one_by_one()) == ["ok"] * 9
     assert limit.used("s") == {"calls": 1, "tokens": 7}
 
 
 @pytest.mark.parametrize("limits", [{"calls": 9}, {"calls": 9, "tokens": 90}])
-def test_a_failure_that_no_cache_further_in_shares_costs_what_each_call_does(limits: Any) -> None:
+async def test_a_failure_that_no_cache_further_in_shares_costs_what_each_call_does(limits: Any) -> None:
     @tool(read_only=True)
     async def act() -> None:
         await asyncio.sleep(0)
         raise ValueError
 
     limit = budget(**limits, reserve={"tokens": 10})
-    go(Runner([act], inside=[limit, cache()]).run_all([ToolCall(f"c{n}", "act") for n in range(5)], S))
+    await Runner([act], inside=[limit, cache()]).run_all([ToolCall(f"c{n}", "act") for n in range(5)], S)
     assert limit.used("s") == {unit: 5 * most / 9 for unit, most in limits.items()}
 
 
@@ -318,7 +316,7 @@ def test_whoever_is_cancelled_or_fails_what_the_kernel_ran_is_what_counts(
 
 @pytest.mark.parametrize("limits", [{"calls": 1}, {"calls": 1, "tokens": 10, "seconds": 50}])
 @pytest.mark.parametrize("end", ["raises", "cancelled"])
-def test_what_came_to_an_end_before_it_ran_gets_all_back(limits: Any, end: str) -> None:
+async def test_what_came_to_an_end_before_it_ran_gets_all_back(limits: Any, end: str) -> None:
     never: list[asyncio.Event] = []
 
     async def first(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
@@ -340,12 +338,12 @@ def test_what_came_to_an_end_before_it_ran_gets_all_back(limits: Any, end: str) 
         await asyncio.wait([task])
         return [(await runner.run("think", {}, S)).status for _ in range(2)]
 
-    assert go(main()) == ["ok", "limited"]
+    assert (await main()) == ["ok", "limited"]
 
 
 @pytest.mark.parametrize("limits", [{"calls": 1}, {"calls": 1, "tokens": 10, "seconds": 50}])
 @pytest.mark.parametrize("end", ["raises", "cancelled"])
-def test_what_did_not_come_to_its_end_counts(limits: Any, end: str) -> None:
+async def test_what_did_not_come_to_its_end_counts(limits: Any, end: str) -> None:
     begun = []
 
     @tool(read_only=True)
@@ -365,10 +363,10 @@ def test_what_did_not_come_to_its_end_counts(limits: Any, end: str) -> None:
         await asyncio.wait([task])
         return (await runner.run("act", None, S)).status
 
-    assert go(main()) == "limited"
+    assert (await main()) == "limited"
 
 
-def test_seconds_are_added_up_and_what_may_yet_be_used_is_reserved() -> None:
+async def test_seconds_are_added_up_and_what_may_yet_be_used_is_reserved() -> None:
     clock = ManualClock()
     limit = budget(seconds=10, reserve={"seconds": 6}, clock=clock)
 
@@ -392,21 +390,21 @@ def test_seconds_are_added_up_and_what_may_yet_be_used_is_reserved() -> None:
             found.append((await again).status)
         return found
 
-    assert go(main()) == ["ok", "limited", "ok", "limited"]
+    assert (await main()) == ["ok", "limited", "ok", "limited"]
     assert limit.used("s") == {"seconds": 7.0}
 
 
 @pytest.mark.parametrize(
     ("timeout", "side_by_side"), [(None, ["ok", "limited"]), (4, ["ok", "ok"]), (6, ["ok", "limited"])]
 )
-def test_without_a_word_on_seconds_the_deadline_counts_or_all_that_there_is(
+async def test_without_a_word_on_seconds_the_deadline_counts_or_all_that_there_is(
     timeout: float | None, side_by_side: list[str]
 ) -> None:
     async def main() -> list[str]:
         runner = Runner([think], inside=[budget(seconds=10, clock=ManualClock())], timeout=timeout)
         return statuses(await runner.run_all(calls({"waits": 3}, {"waits": 3}), S))
 
-    assert go(main()) == side_by_side
+    assert (await main()) == side_by_side
 
 
 @pytest.mark.parametrize(
@@ -418,20 +416,20 @@ def test_without_a_word_on_seconds_the_deadline_counts_or_all_that_there_is(
         (lambda call, context: context.metadata.get("k"), ToolContext(session="s", metadata={"k": 1})),
     ],
 )
-def test_each_key_has_a_budget_of_its_own(by: Any, another: ToolContext) -> None:
+async def test_each_key_has_a_budget_of_its_own(by: Any, another: ToolContext) -> None:
     async def main() -> list[str]:
         runner = Runner([think], inside=[budget(calls=1, by=by)])
         return [(await runner.run("think", {}, context)).status for context in (S, S, another)]
 
-    assert go(main()) == ["ok", "limited", "ok"]
+    assert (await main()) == ["ok", "limited", "ok"]
 
 
-def test_a_key_that_is_none_fails_the_call_and_nothing_runs() -> None:
-    result = go(Runner([think], inside=[budget(calls=1, by=lambda call, context: [])]).run("think", {}, S))
+async def test_a_key_that_is_none_fails_the_call_and_nothing_runs() -> None:
+    result = await Runner([think], inside=[budget(calls=1, by=lambda call, context: [])]).run("think", {}, S)
     assert (result.status, result.executed) == ("failed", False)
 
 
-def test_forget_closes_the_account() -> None:
+async def test_forget_closes_the_account() -> None:
     limit = budget(calls=1)
 
     async def main() -> list[str]:
@@ -442,7 +440,7 @@ def test_forget_closes_the_account() -> None:
             limit.forget("s")
         return found
 
-    assert go(main()) == ["ok", "limited", "ok", "limited"]
+    assert (await main()) == ["ok", "limited", "ok", "limited"]
     assert not limit._accounts
 
 

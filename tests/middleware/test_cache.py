@@ -54,19 +54,19 @@ async def twice(runner: Runner, one: Any, other: Any, contexts: tuple[Any, Any] 
     return [await runner.run("read", one, contexts[0]), await runner.run("read", other, contexts[1])]
 
 
-def test_the_second_time_it_does_not_run_and_says_where_the_answer_is_from() -> None:
+async def test_the_second_time_it_does_not_run_and_says_where_the_answer_is_from() -> None:
     source = Source()
-    first, second = go(twice(Runner([source.tool], inside=[cache()]), '{"path": "x"}', '{"path": "x"}'))
+    first, second = await twice(Runner([source.tool], inside=[cache()]), '{"path": "x"}', '{"path": "x"}')
     assert (first.output, second.output, source.runs) == (["x", 10, 1], ["x", 10, 1], [("x", 10)])
     assert (first.executed, second.executed, second.success) == (True, False, True)
     assert ("cached" in first.metadata, dict(second.metadata)) == (False, {"cached": True})
     assert second.content == first.content == (Text('["x", 10, 1]'),)
 
 
-def test_each_call_has_its_own_id_and_its_own_event() -> None:
+async def test_each_call_has_its_own_id_and_its_own_event() -> None:
     watch = Watch()
     runner = Runner([Source().tool], inside=[cache()], observers=[watch])
-    results = go(runner.run_all([ToolCall("a", "read"), ToolCall("b", "read"), ToolCall("c", "read")]))
+    results = await runner.run_all([ToolCall("a", "read"), ToolCall("b", "read"), ToolCall("c", "read")])
     assert [result.call_id for result in results] == ["a", "b", "c"]
     assert [watch.ends(id) for id in "abc"] == [["tool:post"]] * 3
 
@@ -74,9 +74,9 @@ def test_each_call_has_its_own_id_and_its_own_event() -> None:
 @pytest.mark.parametrize(
     "other", ['{"lines": 10, "path": "x"}', '{"path": "x"}', '{ "path":"\\u0078" }', {"path": "x"}]
 )
-def test_however_the_same_arguments_are_written_they_are_the_same(other: Any) -> None:
+async def test_however_the_same_arguments_are_written_they_are_the_same(other: Any) -> None:
     source = Source()
-    go(twice(Runner([source.tool], inside=[cache()]), '{"path": "x", "lines": 10}', other))
+    await twice(Runner([source.tool], inside=[cache()]), '{"path": "x", "lines": 10}', other)
     assert len(source.runs) == 1
 
 
@@ -123,7 +123,7 @@ DEPS, SECRETS = object(), {"token": "x"}
         ),
     ],
 )
-def test_nobody_gets_the_answer_of_another_context(other: ToolContext) -> None:
+async def test_nobody_gets_the_answer_of_another_context(other: ToolContext) -> None:
     same = ToolContext(principal="a", session="s", working_directory="/d", deps=DEPS, secrets=SECRETS)
 
     async def main() -> tuple[int, int]:
@@ -134,43 +134,43 @@ def test_nobody_gets_the_answer_of_another_context(other: ToolContext) -> None:
         await runner.run("read", {}, other)
         return before, len(source.runs)
 
-    assert go(main()) == (1, 2)
+    assert (await main()) == (1, 2)
 
 
 @pytest.mark.parametrize(
     ("by", "runs"), [("all", 1), ("session", 1), ("principal", 2), (lambda call, context: context.principal, 2)]
 )
-def test_by_says_what_of_the_context_changes_an_answer(by: Any, runs: int) -> None:
+async def test_by_says_what_of_the_context_changes_an_answer(by: Any, runs: int) -> None:
     source = Source()
     contexts = (ToolContext(principal="a", session="s"), ToolContext(principal="b", session="s"))
-    go(twice(Runner([source.tool], inside=[cache(by=by)]), {}, {}, contexts))
+    await twice(Runner([source.tool], inside=[cache(by=by)]), {}, {}, contexts)
     assert len(source.runs) == runs
 
 
-def test_a_key_that_is_none_fails_the_call_and_nothing_runs() -> None:
+async def test_a_key_that_is_none_fails_the_call_and_nothing_runs() -> None:
     source = Source()
-    result = go(Runner([source.tool], inside=[cache(by=lambda call, context: [])]).run("read"))
+    result = await Runner([source.tool], inside=[cache(by=lambda call, context: [])]).run("read")
     assert (result.status, result.executed, source.runs) == ("failed", False, [])
 
 
-def test_what_is_fixed_in_a_tool_keeps_its_answers_apart() -> None:
+async def test_what_is_fixed_in_a_tool_keeps_its_answers_apart() -> None:
     source, kept = Source(), cache()
 
     async def main() -> list[Any]:
         runners = [Runner([source.tool.bind(path=path)], inside=[kept]) for path in ("mine", "yours")]
         return [(await runner.run("read", "{}")).output[0] for runner in runners]
 
-    assert go(main()) == ["mine", "yours"]
+    assert (await main()) == ["mine", "yours"]
 
 
 @pytest.mark.parametrize("traits", [{"read_only": False}, {"read_only": lambda arguments: arguments["path"] != "x"}])
-def test_what_changes_things_is_run_every_time(traits: Any) -> None:
+async def test_what_changes_things_is_run_every_time(traits: Any) -> None:
     source = Source(**traits)
-    go(twice(Runner([source.tool], inside=[cache()]), {"path": "x"}, {"path": "x"}))
+    await twice(Runner([source.tool], inside=[cache()]), {"path": "x"}, {"path": "x"})
     assert len(source.runs) == 2
 
 
-def test_an_answer_is_good_for_its_time_and_no_longer() -> None:
+async def test_an_answer_is_good_for_its_time_and_no_longer() -> None:
     source, clock = Source(), ManualClock()
 
     async def main() -> list[int]:
@@ -182,10 +182,10 @@ def test_an_answer_is_good_for_its_time_and_no_longer() -> None:
             counts.append(len(source.runs))
         return counts
 
-    assert go(main()) == [1, 1, 2]
+    assert (await main()) == [1, 1, 2]
 
 
-def test_only_so_many_are_kept_and_the_one_not_asked_for_the_longest_goes() -> None:
+async def test_only_so_many_are_kept_and_the_one_not_asked_for_the_longest_goes() -> None:
     source, kept = Source(), cache(entries=2)
 
     async def main() -> None:
@@ -194,19 +194,19 @@ def test_only_so_many_are_kept_and_the_one_not_asked_for_the_longest_goes() -> N
             await runner.run("read", {"path": path})
             assert len(kept) <= 2
 
-    go(main())
+    await main()
     assert [path for path, _ in source.runs] == ["a", "b", "c", "b"]
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), ConnectionError()])
-def test_a_failure_is_not_kept(error: Exception) -> None:
+async def test_a_failure_is_not_kept(error: Exception) -> None:
     source = Source()
     source.error = error
-    go(twice(Runner([source.tool], inside=[cache()]), {}, {}))
+    await twice(Runner([source.tool], inside=[cache()]), {}, {})
     assert len(source.runs) == 2
 
 
-def test_what_says_that_it_must_not_be_kept_is_neither_kept_nor_shared() -> None:
+async def test_what_says_that_it_must_not_be_kept_is_neither_kept_nor_shared() -> None:
     runs: list[int] = []
 
     @tool(read_only=True)
@@ -221,10 +221,10 @@ def test_what_says_that_it_must_not_be_kept_is_neither_kept_nor_shared() -> None
         first = [result.output for result in await runner.run_all([ToolCall(id, "now") for id in "abc"])]
         return [*first, (await runner.run("now")).output]
 
-    assert sorted(go(main())) == [1, 2, 3, 4]
+    assert sorted(await main()) == [1, 2, 3, 4]
 
 
-def test_what_cannot_be_copied_is_not_kept() -> None:
+async def test_what_cannot_be_copied_is_not_kept() -> None:
     runs: list[int] = []
 
     @tool(read_only=True)
@@ -236,11 +236,11 @@ def test_what_cannot_be_copied_is_not_kept() -> None:
         runner = Runner([lock], inside=[cache()])
         assert (await runner.run("lock")).success and (await runner.run("lock")).success
 
-    go(main())
+    await main()
     assert len(runs) == 2
 
 
-def test_who_changes_an_output_changes_nobody_elses() -> None:
+async def test_who_changes_an_output_changes_nobody_elses() -> None:
     source = Source()
 
     async def main() -> list[Any]:
@@ -251,7 +251,7 @@ def test_who_changes_an_output_changes_nobody_elses() -> None:
         last = await runner.run("read")
         return [last.output, last.text]
 
-    assert go(main()) == [["a", 10, 1], '["a", 10, 1]']
+    assert (await main()) == [["a", 10, 1], '["a", 10, 1]']
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
@@ -333,7 +333,7 @@ def test_what_a_person_answered_is_for_the_call_that_asked_and_no_other(handler:
     assert sorted(found["n"] for found in go(main())) == [0, 1, 2]
 
 
-def test_a_suspension_is_for_the_call_that_was_suspended_and_no_other() -> None:
+async def test_a_suspension_is_for_the_call_that_was_suspended_and_no_other() -> None:
     asking = tool(_by_input_required, name="asking", read_only=True)
 
     async def main() -> list[Any]:
@@ -343,7 +343,7 @@ def test_a_suspension_is_for_the_call_that_was_suspended_and_no_other() -> None:
         answered = [await runner.resume(one.record(), allow({"n": n})) for n, one in enumerate(results)]
         return [(one.output, dict(one.metadata)) for one in answered]
 
-    assert go(main()) == [({"n": 0}, {}), ({"n": 1}, {}), ({"n": 2}, {})]
+    assert (await main()) == [({"n": 0}, {}), ({"n": 1}, {}), ({"n": 2}, {})]
 
 
 @given(st.integers(2, 6), st.lists(st.integers(0, 5), max_size=8))
@@ -369,7 +369,7 @@ def test_whoever_is_cancelled_the_others_get_their_answer(count: int, cancelled:
     go(main())
 
 
-def test_a_leader_that_ran_into_its_deadline_does_not_take_the_others_along() -> None:
+async def test_a_leader_that_ran_into_its_deadline_does_not_take_the_others_along() -> None:
     source = Source()
 
     async def main() -> tuple[str, Any]:
@@ -382,11 +382,11 @@ def test_a_leader_that_ran_into_its_deadline_does_not_take_the_others_along() ->
         source.gate.set()
         return first.status, (await follower).output
 
-    assert go(main()) == ("timeout", ["a", 10, 2])
+    assert (await main()) == ("timeout", ["a", 10, 2])
 
 
 @pytest.mark.parametrize("how", ["its deadline came", "it was cancelled"])
-def test_who_waits_for_a_leader_that_was_given_up_runs_once_its_handler_has_ended(how: str) -> None:
+async def test_who_waits_for_a_leader_that_was_given_up_runs_once_its_handler_has_ended(how: str) -> None:
     cancelled, release = asyncio.Event(), asyncio.Event()
     runs: list[int] = []
 
@@ -401,27 +401,24 @@ def test_who_waits_for_a_leader_that_was_given_up_runs_once_its_handler_has_ende
                 cancelled.set()
         return mine
 
-    async def main() -> None:
-        runner = Runner([read], inside=[cache()], waits=Waits(grace=0))
-        leader = asyncio.ensure_future(runner.run("read", timeout=0.01 if how == "its deadline came" else BOUND))
-        await ManualClock().advance(0)
-        waiting = [asyncio.ensure_future(runner.run("read")) for _ in range(3)]
-        await ManualClock().advance(0)
-        if how == "it was cancelled":
-            leader.cancel()
-        await cancelled.wait()
-        await ManualClock().advance(0)
-        assert not any(one.done() for one in waiting) and len(runs) == 1
-        release.set()
-        await asyncio.wait({leader})
-        assert [(await one).success for one in waiting] == [True] * 3
-        assert leader.cancelled() if how == "it was cancelled" else leader.result().status == "timeout"
-        assert probe.is_at_rest(runner)
-
-    go(main())
+    runner = Runner([read], inside=[cache()], waits=Waits(grace=0))
+    leader = asyncio.ensure_future(runner.run("read", timeout=0.01 if how == "its deadline came" else BOUND))
+    await ManualClock().advance(0)
+    waiting = [asyncio.ensure_future(runner.run("read")) for _ in range(3)]
+    await ManualClock().advance(0)
+    if how == "it was cancelled":
+        leader.cancel()
+    await cancelled.wait()
+    await ManualClock().advance(0)
+    assert not any(one.done() for one in waiting) and len(runs) == 1
+    release.set()
+    await asyncio.wait({leader})
+    assert [(await one).success for one in waiting] == [True] * 3
+    assert leader.cancelled() if how == "it was cancelled" else leader.result().status == "timeout"
+    assert probe.is_at_rest(runner)
 
 
-def test_while_a_leader_handles_a_timeout_of_its_own_the_others_wait_for_it() -> None:
+async def test_while_a_leader_handles_a_timeout_of_its_own_the_others_wait_for_it() -> None:
     runs: list[int] = []
 
     @tool(read_only=True, timeout=BOUND)
@@ -434,11 +431,11 @@ def test_while_a_leader_handles_a_timeout_of_its_own_the_others_wait_for_it() ->
             await ManualClock().advance(0)
         return "the other source"
 
-    results = go(Runner([read], inside=[cache()]).run_all([ToolCall(id, "read") for id in "abc"]))
+    results = await Runner([read], inside=[cache()]).run_all([ToolCall(id, "read") for id in "abc"])
     assert ([result.output for result in results], len(runs)) == (["the other source"] * 3, 1)
 
 
-def test_a_call_made_by_the_one_it_would_wait_for_runs_by_itself() -> None:
+async def test_a_call_made_by_the_one_it_would_wait_for_runs_by_itself() -> None:
     runs: list[int] = []
 
     @tool(read_only=True)
@@ -446,10 +443,10 @@ def test_a_call_made_by_the_one_it_would_wait_for_runs_by_itself() -> None:
         runs.append(1)
         return (await context.run("read")).output if len(runs) < 3 else "deep"
 
-    assert go(Runner([read], inside=[cache()]).run("read")).output == "deep"
+    assert (await Runner([read], inside=[cache()]).run("read")).output == "deep"
 
 
-def test_two_that_call_what_the_other_runs_do_not_wait_for_each_other_for_ever() -> None:
+async def test_two_that_call_what_the_other_runs_do_not_wait_for_each_other_for_ever() -> None:
     both = asyncio.Event()
     began: list[str] = []
 
@@ -468,7 +465,7 @@ def test_two_that_call_what_the_other_runs_do_not_wait_for_each_other_for_ever()
     async def b(context: ToolContext) -> str:
         return await work("b", "a", context)
 
-    results = go(Runner([a, b], inside=[cache()]).run_all([ToolCall("1", "a"), ToolCall("2", "b")]))
+    results = await Runner([a, b], inside=[cache()]).run_all([ToolCall("1", "a"), ToolCall("2", "b")])
     assert [result.output[:2] for result in results] == ["ab", "ba"]
 
 
@@ -517,7 +514,7 @@ def test_a_leader_whose_loop_was_closed_is_not_waited_for() -> None:
     left.get_coro().close()  # type: ignore[union-attr]
 
 
-def test_guards_are_asked_every_time() -> None:
+async def test_guards_are_asked_every_time() -> None:
     refused = False
 
     def guard(call: ToolCall, context: ToolContext[Any]) -> Any:
@@ -530,14 +527,14 @@ def test_guards_are_asked_every_time() -> None:
         refused = True
         return [*found, (await runner.run("read")).status]
 
-    assert go(main()) == ["ok", "ok", "denied"]
+    assert (await main()) == ["ok", "ok", "denied"]
 
 
-def test_in_around_where_it_would_go_round_the_guards_it_is_refused() -> None:
+async def test_in_around_where_it_would_go_round_the_guards_it_is_refused() -> None:
     source, within = Source(), cache()
     with pytest.raises(DefinitionError, match=r"cache\(…\) belongs in `inside`"):
         Runner([source.tool], around=[cache()])
-    result = go(Runner([source.tool], around=[lambda call, context, next: within(call, context, next)]).run("read"))
+    result = await Runner([source.tool], around=[lambda call, context, next: within(call, context, next)]).run("read")
     assert (result.status, source.runs) == ("failed", [])
     assert isinstance(result.exception, DefinitionError) and "inside" in str(result.exception)
 
@@ -554,21 +551,21 @@ async def _logs_in(call: ToolCall, context: ToolContext[Any], next: Any) -> Tool
 
 
 @pytest.mark.parametrize("timeout", [None, BOUND])
-def test_a_call_made_by_what_stands_before_it_does_not_stop_it(timeout: float | None) -> None:
+async def test_a_call_made_by_what_stands_before_it_does_not_stop_it(timeout: float | None) -> None:
     source = Source()
-    result = go(Runner([source.tool, login], inside=[_logs_in, cache()], timeout=timeout).run("read"))
+    result = await Runner([source.tool, login], inside=[_logs_in, cache()], timeout=timeout).run("read")
     assert (result.status, source.runs) == ("ok", [("a", 10)])
 
 
-def test_a_call_made_before_it_does_not_let_it_stand_in_around() -> None:
+async def test_a_call_made_before_it_does_not_let_it_stand_in_around() -> None:
     source, within = Source(), cache()
     around = [_logs_in, lambda call, context, next: within(call, context, next)]
-    result = go(Runner([source.tool, login], around=around).run("read"))
+    result = await Runner([source.tool, login], around=around).run("read")
     assert (result.status, source.runs) == ("failed", [])
     assert isinstance(result.exception, DefinitionError)
 
 
-def test_forget_drops_what_is_kept_of_one_tool_or_of_all() -> None:
+async def test_forget_drops_what_is_kept_of_one_tool_or_of_all() -> None:
     source, other, kept = Source(), Source(), cache()
 
     async def main() -> list[int]:
@@ -581,10 +578,10 @@ def test_forget_drops_what_is_kept_of_one_tool_or_of_all() -> None:
             counts += [len(source.runs), len(other.runs)]
         return counts
 
-    assert go(main()) == [1, 1, 1, 2, 2, 3]
+    assert (await main()) == [1, 1, 1, 2, 2, 3]
 
 
-def test_what_runs_while_it_is_forgotten_is_not_kept() -> None:
+async def test_what_runs_while_it_is_forgotten_is_not_kept() -> None:
     source, kept = Source(), cache()
 
     async def main() -> None:
@@ -597,7 +594,7 @@ def test_what_runs_while_it_is_forgotten_is_not_kept() -> None:
         await running
         await runner.run("read")
 
-    go(main())
+    await main()
     assert len(source.runs) == 2
 
 
@@ -610,7 +607,7 @@ def test_wrong_parameters_are_a_mistake_at_once(arguments: Any) -> None:
         make(**arguments)
 
 
-def test_metadata_that_says_otherwise_has_answers_of_its_own() -> None:
+async def test_metadata_that_says_otherwise_has_answers_of_its_own() -> None:
     @tool(read_only=True)
     async def tenant(context: ToolContext) -> Any:
         return context.metadata["tenant"]
@@ -620,7 +617,7 @@ def test_metadata_that_says_otherwise_has_answers_of_its_own() -> None:
         contexts = [ToolContext(metadata={"tenant": name}) for name in "ABA"]
         return [(await runner.run("tenant", None, context)).output for context in contexts]
 
-    assert asyncio.run(main()) == ["A", "B", "A"]
+    assert (await main()) == ["A", "B", "A"]
 
 
 def test_two_secrets_have_answers_of_their_own() -> None:

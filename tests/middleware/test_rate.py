@@ -109,7 +109,7 @@ def test_waiting_calls_run_in_order_as_soon_as_the_rate_allows(most: int, second
     assert [at for _, at in began] == pytest.approx(turns)
 
 
-def test_a_call_that_would_wait_too_long_is_limited_and_takes_no_turn() -> None:
+async def test_a_call_that_would_wait_too_long_is_limited_and_takes_no_turn() -> None:
     clock = ManualClock()
 
     async def main() -> list[str]:
@@ -120,13 +120,13 @@ def test_a_call_that_would_wait_too_long_is_limited_and_takes_no_turn() -> None:
         await clock.advance(20)
         return [(await task).status for task in tasks]
 
-    assert go(main()) == ["ok", "ok", "limited", "ok"]
+    assert (await main()) == ["ok", "ok", "limited", "ok"]
 
 
-def test_a_batch_gets_as_many_through_as_the_limit_and_the_others_are_told_when_to_come_back() -> None:
+async def test_a_batch_gets_as_many_through_as_the_limit_and_the_others_are_told_when_to_come_back() -> None:
     clock = ManualClock()
     runner = Runner([look], inside=[rate(3, 60, clock=clock)])
-    results = go(runner.run_all(calls(5)))
+    results = await runner.run_all(calls(5))
     assert [result.status for result in results] == ["ok", "ok", "ok", "limited", "limited"]
     assert plain(results[3]) == (
         "look could not be called: the limit of 3 calls in 60 s for this tool is reached. "
@@ -150,7 +150,7 @@ def by_key(call: ToolCall, context: ToolContext[Any]) -> str:
         (by_key, ("other", ToolContext(metadata={"key": "x"})), ("look", ToolContext(metadata={"key": "y"}))),
     ],
 )
-def test_each_key_has_a_count_of_its_own(by: Any, same: Any, another: Any) -> None:
+async def test_each_key_has_a_count_of_its_own(by: Any, same: Any, another: Any) -> None:
     first = ToolContext(metadata={"key": "x"})
 
     async def main() -> list[str]:
@@ -158,12 +158,12 @@ def test_each_key_has_a_count_of_its_own(by: Any, same: Any, another: Any) -> No
         await runner.run("look", None, first)
         return [(await runner.run(name, None, context)).status for name, context in (same, another)]
 
-    assert go(main()) == ["limited", "ok"]
+    assert (await main()) == ["limited", "ok"]
 
 
-def test_with_by_all_everything_counts_together() -> None:
+async def test_with_by_all_everything_counts_together() -> None:
     runner = Runner([look, other], inside=[rate(1, by="all", clock=ManualClock())])
-    results = go(runner.run_all([*calls(1), ToolCall("o", "other")]))
+    results = await runner.run_all([*calls(1), ToolCall("o", "other")])
     assert [result.status for result in results] == ["ok", "limited"]
     assert "all calls together" in plain(results[1])
 
@@ -181,19 +181,19 @@ class Later:
 @pytest.mark.parametrize(
     "by", [lambda call, context: [1], lambda call, context: 1 / 0, lambda call, context: float("nan"), Later()]
 )
-def test_a_key_that_is_none_fails_the_call_and_nothing_runs(by: Any) -> None:
+async def test_a_key_that_is_none_fails_the_call_and_nothing_runs(by: Any) -> None:
     ran = []
 
     @tool
     async def act() -> None:
         ran.append(1)
 
-    result = go(Runner([act], inside=[rate(5, by=by)]).run("act"))
+    result = await Runner([act], inside=[rate(5, by=by)]).run("act")
     assert (result.status, result.executed, ran) == ("failed", False, [])
     assert "Nothing was run." in plain(result)
 
 
-def test_a_retry_further_out_waits_as_long_as_it_is_told() -> None:
+async def test_a_retry_further_out_waits_as_long_as_it_is_told() -> None:
     async def main() -> tuple[Any, float]:
         clock = ManualClock()
         runner = Runner([look], inside=[retry(jitter=0, clock=clock), rate(1, 20, clock=clock)])
@@ -204,7 +204,7 @@ def test_a_retry_further_out_waits_as_long_as_it_is_told() -> None:
         await clock.advance(20)
         return await second, clock.time()
 
-    result, now = go(main())
+    result, now = await main()
     assert (result.success, now) == (True, 20.0)
 
 
@@ -222,7 +222,7 @@ def test_keys_that_nobody_uses_are_forgotten() -> None:
     assert go(main(limits, 5000)) <= 1000 if limits is None else go(main(limits, 1000)) <= 500
 
 
-def test_forget_begins_anew() -> None:
+async def test_forget_begins_anew() -> None:
     limit = rate(1, by="session", clock=ManualClock())
     runner = Runner([look], inside=[limit])
 
@@ -233,7 +233,7 @@ def test_forget_begins_anew() -> None:
             limit.forget("s")
         return found
 
-    assert go(main()) == ["ok", "limited", "ok", "limited"]
+    assert (await main()) == ["ok", "limited", "ok", "limited"]
 
 
 @pytest.mark.slow
@@ -264,13 +264,13 @@ def test_wrong_parameters_are_a_mistake_at_once(arguments: Any, said: str) -> No
         rate(**arguments)
 
 
-def test_the_clock_of_the_machine_goes_on() -> None:
+async def test_the_clock_of_the_machine_goes_on() -> None:
     async def main() -> float:
         began = MONOTONIC.time()
         await MONOTONIC.sleep(0.001)
         return MONOTONIC.time() - began
 
-    assert go(main()) > 0
+    assert (await main()) > 0
 
 
 # The clock that all these tests are moved by.
@@ -299,7 +299,7 @@ def test_a_clock_moved_by_hand_wakes_who_is_due_in_order_and_at_its_time(sleeps:
     go(main())
 
 
-def test_who_falls_asleep_again_on_the_way_is_woken_again_on_the_way() -> None:
+async def test_who_falls_asleep_again_on_the_way_is_woken_again_on_the_way() -> None:
     async def main() -> list[float]:
         clock = ManualClock()
         times: list[float] = []
@@ -314,9 +314,9 @@ def test_who_falls_asleep_again_on_the_way_is_woken_again_on_the_way() -> None:
         task.cancel()
         return times
 
-    assert go(main()) == [2, 4, 6]
+    assert (await main()) == [2, 4, 6]
 
 
-def test_a_clock_does_not_go_back() -> None:
+async def test_a_clock_does_not_go_back() -> None:
     with pytest.raises(ValueError, match="-1"):
-        go(ManualClock().advance(-1))
+        await ManualClock().advance(-1)

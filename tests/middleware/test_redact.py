@@ -61,7 +61,7 @@ def redacted_stream(*pieces: str) -> ToolResult:
 
 
 @pytest.mark.parametrize("credential", CREDENTIALS)
-def test_a_credential_is_stars_wherever_it_stands(credential: str, tmp_path: Path) -> None:
+async def test_a_credential_is_stars_wherever_it_stands(credential: str, tmp_path: Path) -> None:
     secret = secret_of(credential)
 
     @tool(read_only=True)
@@ -87,7 +87,7 @@ def test_a_credential_is_stars_wherever_it_stands(credential: str, tmp_path: Pat
     with events.to_file(file, include=["output", "error", "metadata"]) as log:
         runner = Runner([fetch], around=[redact], observers=[log])
         for kind in kinds:
-            result = asyncio.run(runner.run("fetch", {"kind": kind}))
+            result = await runner.run("fetch", {"kind": kind})
             told = (result.text, result.error, result.output, result.record(), repr(result), result.metadata)
             assert secret not in str(told) and "***" in str(told), kind
             if kind.startswith("base64"):
@@ -109,12 +109,12 @@ def test_a_credential_in_two_pieces_is_found_at_every_border(credential: str) ->
 
 
 @pytest.mark.parametrize("order", [[redact, sanitize], [sanitize, redact]])
-def test_what_nobody_sees_hides_no_credential(order: list[Any]) -> None:
+async def test_what_nobody_sees_hides_no_credential(order: list[Any]) -> None:
     @tool(read_only=True)
     def fetch() -> str:
         return f"sk-\u200bproj-{RANDOM[:8]}\u2060{RANDOM[8:]}"
 
-    assert asyncio.run(Runner([fetch], around=order).run("fetch")).text == "***"
+    assert (await Runner([fetch], around=order).run("fetch")).text == "***"
 
 
 @pytest.mark.parametrize(
@@ -156,13 +156,13 @@ def test_a_secret_is_found_before_the_output_is_cut() -> None:
     assert RANDOM[:8] not in text and RANDOM[-8:] not in text
 
 
-def test_refusals_stay_the_runners_own() -> None:
+async def test_refusals_stay_the_runners_own() -> None:
     @tool(read_only=True)
     def fetch() -> str:
         return ""
 
     runner = Runner([fetch], around=[untrusted, redact], guards=[lambda call, context: deny("not today")])
-    assert "untrusted" not in asyncio.run(runner.run("fetch")).text
+    assert "untrusted" not in (await runner.run("fetch")).text
 
 
 PIECES = ["A_", "eyJ", "a.", "://a:", "-----BEGIN ", "sk-proj-", "password=1", "\\n", "aB1+", "bearer a", '"export ']

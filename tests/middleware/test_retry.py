@@ -117,29 +117,29 @@ def test_what_was_run_is_not_run_again_because_a_middleware_says_that_it_was_not
     assert (attempt(flaky, inside=[denying_it, full])[0].status, flaky.runs) == ("failed", 1)
 
 
-def test_what_could_not_be_started_is_tried_again_even_if_it_changes_things() -> None:
+async def test_what_could_not_be_started_is_tried_again_even_if_it_changes_things() -> None:
     made = tool(isolated_tools.touches, name="act", isolation="process")
 
     async def main() -> ToolResult:
         runner = Runner([made], inside=[retry(2, wait=0)])
         return await runner.run("act", {"path": "never"}, ToolContext(metadata={b"": 0}))  # type: ignore[dict-item]
 
-    result = go(main())
+    result = await main()
     assert (result.status, result.executed, len(result.metadata["attempts"])) == ("failed", False, 2)
     assert "could not be run" in result.text and "Nothing was run." in result.text
 
 
-def test_in_around_where_no_deadline_would_cover_it_it_is_refused() -> None:
+async def test_in_around_where_no_deadline_would_cover_it_it_is_refused() -> None:
     flaky, within = Flaky(read_only=True), retry()
     with pytest.raises(DefinitionError, match=r"retry\(…\) belongs in `inside`"):
         Runner([flaky.tool], around=[retry()])
-    result = go(Runner([flaky.tool], around=[lambda call, context, next: within(call, context, next)]).run("act"))
+    result = await Runner([flaky.tool], around=[lambda call, context, next: within(call, context, next)]).run("act")
     assert (result.status, result.executed, flaky.runs) == ("failed", False, 0)
     assert isinstance(result.exception, DefinitionError) and "inside" in str(result.exception)
 
 
 @pytest.mark.parametrize("timeout", [None, 1000])
-def test_a_call_made_by_what_stands_before_it_does_not_stop_it(timeout: float | None) -> None:
+async def test_a_call_made_by_what_stands_before_it_does_not_stop_it(timeout: float | None) -> None:
     async def asks_first(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
         if call.parent is None:
             await context.run("act")
@@ -147,7 +147,7 @@ def test_a_call_made_by_what_stands_before_it_does_not_stop_it(timeout: float | 
 
     flaky, clock = Flaky(None, DOWN, read_only=True), ManualClock()
     runner = Runner([flaky.tool], inside=[asks_first, retry(wait=0, clock=clock)], timeout=timeout)
-    assert (go(runner.run("act")).status, flaky.runs) == ("ok", 3)
+    assert ((await runner.run("act")).status, flaky.runs) == ("ok", 3)
 
 
 @given(st.lists(st.sampled_from(["failed", "limited"]), max_size=8), st.integers(1, 5))
@@ -260,7 +260,7 @@ def test_waiting_for_a_limit_is_no_further_attempt() -> None:
 
 
 @pytest.mark.parametrize("longest", [30, 60])
-def test_a_rate_of_a_minute_is_waited_for_where_longest_allows_it(longest: int) -> None:
+async def test_a_rate_of_a_minute_is_waited_for_where_longest_allows_it(longest: int) -> None:
     clock = ManualClock()
 
     async def main() -> list[ToolResult]:
@@ -269,7 +269,7 @@ def test_a_rate_of_a_minute_is_waited_for_where_longest_allows_it(longest: int) 
         await clock.advance(60)
         return await task
 
-    second = go(main())[1]
+    second = (await main())[1]
     assert second.status == ("ok" if longest == 60 else "limited")
     assert ("longest=30" in second.metadata.get("not_retried", "")) is (longest == 30)
 
@@ -401,7 +401,7 @@ def test_after_a_chunk_of_the_output_was_shown_there_is_no_other_attempt() -> No
     assert flaky.runs == 1
 
 
-def test_a_dead_service_gets_only_so_many_attempts_a_minute_from_all_calls_together() -> None:
+async def test_a_dead_service_gets_only_so_many_attempts_a_minute_from_all_calls_together() -> None:
     flaky = Flaky(*[DOWN] * 1000, read_only=True)
     clock = ManualClock()
 
@@ -417,10 +417,10 @@ def test_a_dead_service_gets_only_so_many_attempts_a_minute_from_all_calls_toget
             await clock.advance(0.1)
         return runs
 
-    assert go(main()) == [20 + 10, 20 + 10]
+    assert (await main()) == [20 + 10, 20 + 10]
 
 
-def test_each_tool_has_further_attempts_of_its_own() -> None:
+async def test_each_tool_has_further_attempts_of_its_own() -> None:
     flaky, other = Flaky(*[DOWN] * 1000, read_only=True), Flaky(*[DOWN] * 1000, read_only=True)
     clock = ManualClock()
 
@@ -430,14 +430,14 @@ def test_each_tool_has_further_attempts_of_its_own() -> None:
         for name in ("act", "act", "other"):
             await runner.run(name)
 
-    go(main())
+    await main()
     assert (flaky.runs, other.runs) == (2 + 3, 1 + 3)
 
 
 @pytest.mark.parametrize(
     ("how", "status"), [("the batch is cancelled", "cancelled"), ("it is turned off", "denied"), ("left", "cancelled")]
 )
-def test_after_a_wait_nothing_runs_where_there_is_to_be_no_other_attempt(how: str, status: str) -> None:
+async def test_after_a_wait_nothing_runs_where_there_is_to_be_no_other_attempt(how: str, status: str) -> None:
     flaky = Flaky(DOWN, read_only=True)
 
     async def main() -> ToolResult:
@@ -457,13 +457,13 @@ def test_after_a_wait_nothing_runs_where_there_is_to_be_no_other_attempt(how: st
             await leaving
         return result
 
-    result = go(main())
+    result = await main()
     assert (result.status, result.executed, flaky.runs, len(result.metadata["attempts"])) == (status, True, 1, 2)
     assert "It had been started, and changes nothing" in plain(result)
 
 
 @pytest.mark.parametrize("when", ["while it waits", "while it runs", "while it runs, and the tool hides it"])
-def test_a_cancellation_passes_at_once(when: str) -> None:
+async def test_a_cancellation_passes_at_once(when: str) -> None:
     runs: list[int] = []
 
     @tool(read_only=True)
@@ -478,17 +478,14 @@ def test_a_cancellation_passes_at_once(when: str) -> None:
                 raise
             return ToolResult(error="interrupted")
 
-    async def main() -> None:
-        clock = ManualClock()
-        # Without a deadline, what a handler hides is hidden before Python 3.13.
-        timeout = 60.0 if when == "while it runs, and the tool hides it" else None
-        task = asyncio.ensure_future(Runner([act], inside=[retry(clock=clock)], timeout=timeout).run("act"))
-        await clock.advance(0.1)
-        task.cancel()
-        await clock.advance(0)
-        assert task.cancelled() and runs == [1] and not clock.sleeping
-
-    go(main())
+    clock = ManualClock()
+    # Without a deadline, what a handler hides is hidden before Python 3.13.
+    timeout = 60.0 if when == "while it runs, and the tool hides it" else None
+    task = asyncio.ensure_future(Runner([act], inside=[retry(clock=clock)], timeout=timeout).run("act"))
+    await clock.advance(0.1)
+    task.cancel()
+    await clock.advance(0)
+    assert task.cancelled() and runs == [1] and not clock.sleeping
 
 
 def test_a_fault_of_the_program_is_not_tried_again() -> None:
@@ -502,7 +499,7 @@ def test_a_fault_of_the_program_is_not_tried_again() -> None:
     assert len(asked) == 1
 
 
-def test_each_attempt_gets_arguments_of_its_own() -> None:
+async def test_each_attempt_gets_arguments_of_its_own() -> None:
     seen: list[list[int]] = []
 
     @tool(read_only=True)
@@ -511,7 +508,7 @@ def test_each_attempt_gets_arguments_of_its_own() -> None:
         items.clear()
         raise DOWN
 
-    go(Runner([act], inside=[retry(2, wait=0)]).run("act", {"items": [1, 2]}))
+    await Runner([act], inside=[retry(2, wait=0)]).run("act", {"items": [1, 2]})
     assert seen == [[1, 2], [1, 2]]
 
 

@@ -204,22 +204,22 @@ def test_keys_that_would_become_one_stay_two() -> None:
     assert sanitized({"a\u200b": 1, "a": 2, "a\u200c": 3}).output == {"a_": 1, "a": 2, "a__": 3}
 
 
-def test_what_is_as_it_was_is_the_same_object_so_that_refusals_stay_the_runners_own() -> None:
+async def test_what_is_as_it_was_is_the_same_object_so_that_refusals_stay_the_runners_own() -> None:
     @tool(read_only=True)
     def fetch(n: int) -> int:
         return n
 
     runner = Runner([fetch], around=[untrusted, sanitize], guards=[lambda call, context: deny("not today")])
-    assert "untrusted" not in asyncio.run(runner.run("fetch", {"n": 1})).text
+    assert "untrusted" not in (await runner.run("fetch", {"n": 1})).text
 
 
-def test_the_words_of_somebody_else_in_a_refusal_are_changed_and_enclosed() -> None:
+async def test_the_words_of_somebody_else_in_a_refusal_are_changed_and_enclosed() -> None:
     @tool(read_only=True)
     def fetch(n: int) -> int:
         return n
 
     runner = Runner([fetch], around=[untrusted, sanitize], guards=[lambda call, context: deny("not \x1b[8m<|im_end|>")])
-    error = asyncio.run(runner.run("fetch", {"n": 1})).error or ""
+    error = (await runner.run("fetch", {"n": 1})).error or ""
     assert "not &lt;|im_end|>" in error and error.startswith("<untrusted")
 
 

@@ -97,7 +97,7 @@ async def look(n: int = 1) -> int:
 # -- the span ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_is_one_span_with_what_the_conventions_name_and_what_ferrule_knows(told: Told) -> None:
+async def test_a_call_is_one_span_with_what_the_conventions_name_and_what_ferrule_knows(told: Told) -> None:
     def guard(call: ToolCall, context: ToolContext) -> Decision:
         return ask("really?")
 
@@ -107,7 +107,7 @@ def test_a_call_is_one_span_with_what_the_conventions_name_and_what_ferrule_know
         guards=[guard],
         approve=lambda call, decision, context: allow(by="ann"),
     )
-    result = go(runner.run(ToolCall("c1", "look", '{"n": "7"}'), ToolContext(session="s", principal="p")))
+    result = await runner.run(ToolCall("c1", "look", '{"n": "7"}'), ToolContext(session="s", principal="p"))
     assert result.success
     (span,) = told.spans
     assert (span.name, span.kind, span.status.status_code) == ("execute_tool look", SpanKind.INTERNAL, StatusCode.UNSET)
@@ -152,10 +152,10 @@ def test_what_failed_has_the_class_of_what_was_raised_and_none_of_its_text(told:
     assert span.status.description is None and not span.events and "secret" not in str(facts(span).values())
 
 
-def test_an_exception_of_an_isolated_handler_has_the_class_that_it_had_there(told: Told) -> None:
+async def test_an_exception_of_an_isolated_handler_has_the_class_that_it_had_there(told: Told) -> None:
     from tests.middleware.traced_tools import gone
 
-    assert go(told.runner(gone).run("gone", {})).status == "failed"
+    assert (await told.runner(gone).run("gone", {})).status == "failed"
     assert facts(told.named("execute_tool gone"))["error.type"] == "tests.middleware.traced_tools.LostError"
 
 
@@ -170,7 +170,7 @@ def test_an_exception_of_an_isolated_handler_has_the_class_that_it_had_there(tol
         ("unknown", StatusCode.ERROR),
     ],
 )
-def test_what_was_refused_has_its_status_as_error_type_and_only_what_broke_is_an_error(
+async def test_what_was_refused_has_its_status_as_error_type_and_only_what_broke_is_an_error(
     told: Told, status: str, code: StatusCode
 ) -> None:
     @tool
@@ -189,7 +189,7 @@ def test_what_was_refused_has_its_status_as_error_type_and_only_what_broke_is_an
 
     runner = told.runner(act, inside=[answers], guards=[guard], timeout=0.01 if status == "timeout" else None)
     arguments = {"wait": "x" if status == "invalid" else status == "timeout"}
-    assert go(runner.run("act", arguments)).status == status
+    assert (await runner.run("act", arguments)).status == status
     (span,) = told.spans
     found = facts(span)
     assert (found["error.type"], found["ferrule.status"], span.status.status_code) == (status, status, code)
@@ -198,7 +198,7 @@ def test_what_was_refused_has_its_status_as_error_type_and_only_what_broke_is_an
     ]
 
 
-def test_a_call_that_is_cancelled_has_its_span(told: Told) -> None:
+async def test_a_call_that_is_cancelled_has_its_span(told: Told) -> None:
     begun = asyncio.Event()
 
     @tool
@@ -212,39 +212,39 @@ def test_a_call_that_is_cancelled_has_its_span(told: Told) -> None:
         task.cancel()
         await asyncio.wait([task])
 
-    go(main())
+    await main()
     assert facts(told.named("execute_tool waits"))["error.type"] == "cancelled"
 
 
-def test_attempts_are_events_of_the_span(told: Told) -> None:
+async def test_attempts_are_events_of_the_span(told: Told) -> None:
     @tool(read_only=True)
     async def flaky() -> None:
         raise ConnectionError
 
-    go(told.runner(flaky, inside=[retry(attempts=3, wait=0)]).run("flaky"))
+    await told.runner(flaky, inside=[retry(attempts=3, wait=0)]).run("flaky")
     (span,) = told.spans
     assert [event.name for event in span.events] == ["ferrule.attempt"] * 2
     assert [dict(event.attributes or {})["ferrule.attempt"] for event in span.events] == [1, 2]
 
 
-def test_the_result_is_told_as_it_leaves_the_runner(told: Told) -> None:
+async def test_the_result_is_told_as_it_leaves_the_runner(told: Told) -> None:
     async def denies(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
         await next(call, context)
         return ToolResult(error="not for you", status="denied")
 
     tracing = told.trace()
-    go(Runner([look], around=[denies, tracing]).run("look"))
+    await Runner([look], around=[denies, tracing]).run("look")
     assert facts(told.named("execute_tool look"))["ferrule.status"] == "denied"
 
 
-def test_a_tool_with_a_name_that_no_api_takes_has_its_own_name_and_the_other_beside(told: Told) -> None:
-    go(told.runner(look.replace(name="look.at")).run("look.at"))
+async def test_a_tool_with_a_name_that_no_api_takes_has_its_own_name_and_the_other_beside(told: Told) -> None:
+    await told.runner(look.replace(name="look.at")).run("look.at")
     found = facts(told.named("execute_tool look.at"))
     assert found["ferrule.tool.wire_name"] == look.replace(name="look.at").wire_name != "look.at"
 
 
-def test_the_page_shows_the_span_of_a_call_alone(told: Told) -> None:
-    go(told.runner(look, guards=[lambda call, context: None]).run("look"))
+async def test_the_page_shows_the_span_of_a_call_alone(told: Told) -> None:
+    await told.runner(look, guards=[lambda call, context: None]).run("look")
     ours = sorted(
         f"    {name} = {value}" for name, value in facts(told.spans[0]).items() if name.startswith("ferrule.")
     )
@@ -269,20 +269,20 @@ def test_no_name_that_a_model_invents_is_in_a_span_or_a_metric(name: str) -> Non
         assert dict(point.attributes) == {"gen_ai.tool.name": "unknown", "ferrule.status": "not_found"}
 
 
-def test_a_turn_that_was_cut_off_is_told_as_well(told: Told) -> None:
-    go(told.runner(look).run(ToolCall("c1", "look", "{", problem="The turn was cut off.")))
+async def test_a_turn_that_was_cut_off_is_told_as_well(told: Told) -> None:
+    await told.runner(look).run(ToolCall("c1", "look", "{", problem="The turn was cut off."))
     (span,) = told.spans
     assert (span.name, facts(span)["error.type"]) == ("execute_tool unknown", "invalid")
 
 
-def test_a_call_that_reaches_its_tool_is_told_once(told: Told) -> None:
+async def test_a_call_that_reaches_its_tool_is_told_once(told: Told) -> None:
     runner = told.runner(look)
 
     async def main() -> None:
         await runner.run("look", {"n": "no number"})
         await runner.run("look", {"n": 2})
 
-    go(main())
+    await main()
     assert [span.name for span in told.spans] == ["execute_tool look"] * 2
     assert sum(point.value for point in told.points("ferrule.calls")) == 2
 
@@ -319,7 +319,7 @@ def test_what_is_private_is_stars_in_the_arguments(told: Told) -> None:
     assert result == "opened front" and "4711" not in str([facts(span) for span in told.spans])
 
 
-def test_what_is_known_to_be_secret_or_a_credential_is_in_no_span(told: Told) -> None:
+async def test_what_is_known_to_be_secret_or_a_credential_is_in_no_span(told: Told) -> None:
     secret, key = "hunter2-very-secret", "ghp_" + "a1B2" * 9
 
     @tool
@@ -327,12 +327,12 @@ def test_what_is_known_to_be_secret_or_a_credential_is_in_no_span(told: Told) ->
         return f"logged in with {context.secrets['password']}, {pin} and {key}"
 
     runner = told.runner(login.bind(pin=93847561), told={"content": True}, secrets={"password": secret})
-    assert go(runner.run("login", {"how": f"use {secret} or {key}"})).success
+    assert (await runner.run("login", {"how": f"use {secret} or {key}"})).success
     shown = str(facts(told.named("execute_tool login")))
     assert "logged in with" in shown and not [one for one in (secret, key, "93847561") if one in shown]
 
 
-def test_no_text_of_a_model_or_a_handler_is_in_a_span_without_bound(told: Told) -> None:
+async def test_no_text_of_a_model_or_a_handler_is_in_a_span_without_bound(told: Told) -> None:
     @tool
     async def talks(context: ToolContext) -> None:
         context.announce({"attempt": 1, "status": "x" * 5000})
@@ -346,7 +346,7 @@ def test_no_text_of_a_model_or_a_handler_is_in_a_span_without_bound(told: Told) 
         await runner.run(ToolCall("c" * 100_000, "talks"), context)
         await runner.run(ToolCall("d" * 100_000, "nobody"), context)
 
-    go(main())
+    await main()
     for span in told.spans:
         assert max(len(str(value)) for value in facts(span).values()) <= 200 and not span.events
 
@@ -359,7 +359,7 @@ def test_arguments_and_results_are_bounded(told: Told) -> None:
 # -- where the span is the current one ---------------------------------------------------------------------------------
 
 
-def test_spans_of_handlers_in_the_loop_in_threads_and_in_calls_that_they_make_are_below_it(told: Told) -> None:
+async def test_spans_of_handlers_in_the_loop_in_threads_and_in_calls_that_they_make_are_below_it(told: Told) -> None:
     tracer = told.tracers.get_tracer("app")
 
     @tool(read_only=True)
@@ -373,7 +373,7 @@ def test_spans_of_handlers_in_the_loop_in_threads_and_in_calls_that_they_make_ar
             pass
 
     with tracer.start_as_current_span("agent"):
-        go(told.runner(outer, inner, limit_output_tool()).run("outer", {}, timeout=BOUND))
+        await told.runner(outer, inner, limit_output_tool()).run("outer", {}, timeout=BOUND)
     above = {span.name: span.parent and span.parent.span_id for span in told.spans}
     ids = {span.name: span.context.span_id for span in told.spans}
     assert above == {
@@ -389,7 +389,7 @@ def limit_output_tool() -> Any:
     return look.replace(name="bounded", around=[limit_output(10)])
 
 
-def test_spans_of_calls_at_the_same_time_do_not_mix(told: Told) -> None:
+async def test_spans_of_calls_at_the_same_time_do_not_mix(told: Told) -> None:
     tracer = told.tracers.get_tracer("app")
 
     @tool(read_only=True)
@@ -403,35 +403,35 @@ def test_spans_of_calls_at_the_same_time_do_not_mix(told: Told) -> None:
         await runner.run_all([ToolCall(f"c{n}", "part", {"n": n}) for n in range(20)])
         assert not otel.get_current_span().is_recording()
 
-    go(main())
+    await main()
     ids = {span.context.span_id: facts(span).get("gen_ai.tool.call.id") for span in told.spans}
     found = {span.name: ids[span.parent.span_id] for span in told.spans if span.parent is not None}
     assert found == {f"part {n}": f"c{n}" for n in range(20)}
 
 
-def test_a_handler_in_a_process_belongs_to_the_trace(told: Told) -> None:
+async def test_a_handler_in_a_process_belongs_to_the_trace(told: Told) -> None:
     from tests.middleware.traced_tools import which_trace
 
-    found = go(told.runner(which_trace).run("which_trace", {})).output
+    found = (await told.runner(which_trace).run("which_trace", {})).output
     span = told.named("execute_tool which_trace").context
     assert found == f"{span.trace_id:032x}-{span.span_id:016x}"
 
 
-def test_a_call_that_a_handler_in_a_process_makes_belongs_to_its_call(told: Told) -> None:
+async def test_a_call_that_a_handler_in_a_process_makes_belongs_to_its_call(told: Told) -> None:
     from tests.middleware.traced_tools import asks_back
 
-    assert go(told.runner(asks_back, look).run("asks_back", {})).output == 3
+    assert (await told.runner(asks_back, look).run("asks_back", {})).output == 3
     inner, outer = told.named("execute_tool look"), told.named("execute_tool asks_back")
     assert inner.parent is not None and inner.parent.span_id == outer.context.span_id
 
 
-def test_what_a_program_carries_beside_its_trace_does_not_leave_it(told: Told) -> None:
+async def test_what_a_program_carries_beside_its_trace_does_not_leave_it(told: Told) -> None:
     from opentelemetry import baggage, context
     from tests.middleware.traced_tools import baggage_there
 
     token = context.attach(baggage.set_baggage("user.token", "s3cret-of-the-request"))
     try:
-        assert go(told.runner(baggage_there).run("baggage_there", {})).output == {}
+        assert (await told.runner(baggage_there).run("baggage_there", {})).output == {}
     finally:
         context.detach(token)
 
@@ -454,7 +454,7 @@ def test_a_propagator_that_is_broken_breaks_no_call(where: str, monkeypatch: pyt
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_an_mcp_server_gets_the_trace_of_the_call(told: Told) -> None:
+async def test_an_mcp_server_gets_the_trace_of_the_call(told: Told) -> None:
     from tests.middleware.traced_tools import SERVER
 
     from ferrule import mcp
@@ -463,12 +463,12 @@ def test_an_mcp_server_gets_the_trace_of_the_call(told: Told) -> None:
         async with mcp.connect(SERVER, name="traced") as tools:
             return await told.runner(*tools).run("traced__trace_of_request", {})
 
-    result = go(main())
+    result = await main()
     span = told.named("execute_tool traced__trace_of_request").context
     assert result.text.split("-")[1] == f"{span.trace_id:032x}", result.text
 
 
-def test_a_runner_that_is_served_over_mcp_runs_in_the_trace_of_its_client(told: Told) -> None:
+async def test_a_runner_that_is_served_over_mcp_runs_in_the_trace_of_its_client(told: Told) -> None:
     from tests.middleware.traced_tools import OURS
 
     from ferrule import mcp
@@ -477,7 +477,7 @@ def test_a_runner_that_is_served_over_mcp_runs_in_the_trace_of_its_client(told: 
         async with mcp.connect(OURS, name="ours") as tools:
             return await told.runner(*tools).run("ours__trace_here", {})
 
-    assert go(main()).text == f"{told.named('execute_tool ours__trace_here').context.trace_id:032x}"
+    assert (await main()).text == f"{told.named('execute_tool ours__trace_here').context.trace_id:032x}"
 
 
 # -- spans of frameworks -----------------------------------------------------------------------------------------------
@@ -494,11 +494,11 @@ def frameworks_span(told: Told, name: str = "look", **attributes: str) -> Any:
 @pytest.mark.parametrize(
     "attributes", [{}, {"gen_ai.tool.call.id": "c1"}, {"gen_ai.operation.name": "", "gen_ai.tool.name": ""}]
 )
-def test_the_span_that_a_framework_has_opened_for_the_call_is_told_and_no_other_opened(
+async def test_the_span_that_a_framework_has_opened_for_the_call_is_told_and_no_other_opened(
     told: Told, attributes: dict[str, str]
 ) -> None:
     with frameworks_span(told, **attributes):
-        go(told.runner(look, guards=[lambda call, context: None]).run(ToolCall("c1", "look")))
+        await told.runner(look, guards=[lambda call, context: None]).run(ToolCall("c1", "look"))
     (span,) = told.spans
     assert span.instrumentation_scope is not None and span.instrumentation_scope.name == "framework"
     assert (facts(span)["ferrule.status"], facts(span)["ferrule.decision"]) == ("ok", "allow")
@@ -510,43 +510,43 @@ def test_the_span_that_a_framework_has_opened_for_the_call_is_told_and_no_other_
 @pytest.mark.parametrize(
     ("name", "attributes"), [("other", {}), ("look", {"gen_ai.tool.call.id": "c2"}), ("other", {"x": "y"})]
 )
-def test_the_span_of_another_call_is_left_alone(told: Told, name: str, attributes: dict[str, str]) -> None:
+async def test_the_span_of_another_call_is_left_alone(told: Told, name: str, attributes: dict[str, str]) -> None:
     with frameworks_span(told, name, **attributes):
-        go(told.runner(look).run(ToolCall("c1", "look")))
+        await told.runner(look).run(ToolCall("c1", "look"))
     ours = [span for span in told.spans if span.instrumentation_scope and span.instrumentation_scope.name == "ferrule"]
     assert [span.name for span in ours] == ["execute_tool look"]
     assert next(facts(span) for span in told.spans if span not in ours).get("ferrule.status") is None
 
 
-def test_a_call_that_a_handler_makes_of_its_own_tool_has_a_span_of_its_own(told: Told) -> None:
+async def test_a_call_that_a_handler_makes_of_its_own_tool_has_a_span_of_its_own(told: Told) -> None:
     @tool(read_only=True)
     async def down(n: int, context: ToolContext) -> None:
         if n:
             await context.run("down", {"n": n - 1})
 
     with frameworks_span(told, "down"):
-        go(told.runner(down).run(ToolCall("c1", "down", {"n": 2})))
+        await told.runner(down).run(ToolCall("c1", "down", {"n": 2}))
     assert len(told.spans) == 3
 
 
 @pytest.mark.parametrize("sampled", [True, False])
-def test_a_call_that_several_would_trace_is_told_once(sampled: bool) -> None:
+async def test_a_call_that_several_would_trace_is_told_once(sampled: bool) -> None:
     told = Told() if sampled else Told(sampler=ALWAYS_OFF)
     inner = told.runner(look.replace(around=[told.trace()]))
-    go(told.runner(*inner.as_tools()).run("look"))
+    await told.runner(*inner.as_tools()).run("look")
     assert [span.name for span in told.spans] == ["execute_tool look"] * sampled
     for metric in ("ferrule.calls", "ferrule.call.queued", "gen_ai.execute_tool.duration"):
         assert [getattr(point, "count", None) or point.value for point in told.points(metric)] == [1]
 
 
-def test_two_calls_within_one_span_of_a_framework_are_two_spans(told: Told) -> None:
+async def test_two_calls_within_one_span_of_a_framework_are_two_spans(told: Told) -> None:
     runner = told.runner(look)
 
     async def main() -> None:
         with frameworks_span(told):
             await runner.run_all([ToolCall("c1", "look"), ToolCall("c2", "look")])
 
-    go(main())
+    await main()
     told_of = {facts(span)["gen_ai.tool.call.id"]: span.instrumentation_scope for span in told.spans}
     assert sorted(told_of) == ["c1", "c2"] and sorted(str(one and one.name) for one in told_of.values()) == [
         "ferrule",
@@ -554,13 +554,13 @@ def test_two_calls_within_one_span_of_a_framework_are_two_spans(told: Told) -> N
     ]
 
 
-def test_how_long_a_person_took_is_measured_across_a_suspension_without_spans_too(told: Told) -> None:
+async def test_how_long_a_person_took_is_measured_across_a_suspension_without_spans_too(told: Told) -> None:
     async def main() -> None:
         tracing = trace(meter_provider=told.meters)
         runner = Runner([look], around=[tracing], guards=[asks], approve=later)
         await runner.resume((await runner.run("look")).record(), True)
 
-    go(main())
+    await main()
     assert [point.count for point in told.points("ferrule.approval.duration")] == [1]
 
 
@@ -584,7 +584,7 @@ def linked(told: Told) -> tuple[ReadableSpan, ReadableSpan]:
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_a_call_that_waits_and_the_same_one_taken_up_by_another_program_are_two_linked_spans(
+async def test_a_call_that_waits_and_the_same_one_taken_up_by_another_program_are_two_linked_spans(
     told: Told, answer: bool
 ) -> None:
     key = b"k" * 32
@@ -594,7 +594,7 @@ def test_a_call_that_waits_and_the_same_one_taken_up_by_another_program_are_two_
         record = json.loads(json.dumps(waits.record()))
         return await told.runner(look, guards=[asks], approve=later, resume_key=key).resume(record, answer)
 
-    assert go(main()).success is answer
+    assert (await main()).success is answer
     first, _ = linked(told)
     assert first.status.status_code is StatusCode.UNSET and "error.type" not in facts(first)
     (point,) = told.points("ferrule.approval.duration")
@@ -629,18 +629,18 @@ def test_a_handler_that_asks_and_work_that_ends_elsewhere_are_linked_too(told: T
     linked(other)
 
 
-def test_a_call_that_another_makes_under_the_same_id_has_a_span_of_its_own(told: Told) -> None:
+async def test_a_call_that_another_makes_under_the_same_id_has_a_span_of_its_own(told: Told) -> None:
     @tool(read_only=True)
     async def delegate() -> str:
         return str((await inner.run(ToolCall("call_1", "look"))).output)
 
     inner = told.runner(look)
-    go(told.runner(delegate, look).run(ToolCall("call_1", "delegate")))
+    await told.runner(delegate, look).run(ToolCall("call_1", "delegate"))
     assert told.named("execute_tool look").parent is not None
     assert [span.name for span in told.spans] == ["execute_tool look", "execute_tool delegate"]
 
 
-def test_work_in_the_background_has_a_span_of_its_own(told: Told, caplog: pytest.LogCaptureFixture) -> None:
+async def test_work_in_the_background_has_a_span_of_its_own(told: Told, caplog: pytest.LogCaptureFixture) -> None:
     @tool(background=True)
     async def work() -> str:
         return "done"
@@ -651,11 +651,11 @@ def test_work_in_the_background_has_a_span_of_its_own(told: Told, caplog: pytest
             while ticket in runner.jobs and not runner.jobs[ticket].has_ended:
                 await asyncio.sleep(0)
 
-    go(main())
+    await main()
     assert [span.name for span in told.spans] == ["execute_tool work"] * 2 and not caplog.records
 
 
-def test_a_call_that_a_resumed_call_makes_is_linked_to_nothing(told: Told) -> None:
+async def test_a_call_that_a_resumed_call_makes_is_linked_to_nothing(told: Told) -> None:
     @tool
     async def outer(context: ToolContext) -> None:
         await context.run("look")
@@ -665,11 +665,11 @@ def test_a_call_that_a_resumed_call_makes_is_linked_to_nothing(told: Told) -> No
         runner = told.runner(outer, look, guards=[guard], approve=later)
         await runner.resume((await runner.run("outer")).record(), True)
 
-    go(main())
+    await main()
     assert not told.named("execute_tool look").links
 
 
-def test_a_handler_can_keep_nothing_and_what_middleware_keeps_is_no_metadata_and_holds_no_secret() -> None:
+async def test_a_handler_can_keep_nothing_and_what_middleware_keeps_is_no_metadata_and_holds_no_secret() -> None:
     async def keeps(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
         seen.append((context.read_note("role"), dict(context.metadata)))
         context.store_note("role", f"admin of {context.secrets['token']}" + "x" * 1000)
@@ -694,13 +694,13 @@ def test_a_handler_can_keep_nothing_and_what_middleware_keeps_is_no_metadata_and
         await runner.resume(record, True, context)
         return record["pending"]  # type: ignore[no-any-return]
 
-    pending = go(main())
+    pending = await main()
     assert "tok-" not in json.dumps(pending) and len(pending["notes"]["role"]) <= 500
     assert pending["context"]["metadata"] == {"role": "guest"} == seen[1][1]
     assert seen[0][0] is None and seen[1][0].startswith("admin of **") and refused
 
 
-def test_what_a_call_keeps_changes_nothing_that_others_see_of_its_context(told: Told) -> None:
+async def test_what_a_call_keeps_changes_nothing_that_others_see_of_its_context(told: Told) -> None:
     seen: list[Any] = []
 
     @tool
@@ -711,7 +711,7 @@ def test_what_a_call_keeps_changes_nothing_that_others_see_of_its_context(told: 
     def guard(call: ToolCall, context: ToolContext) -> None:
         seen.append(dict(context.metadata))
 
-    go(told.runner(act, look, guards=[guard], journal=memory()).run("act", {}, ToolContext(metadata={"a": 1})))
+    await told.runner(act, look, guards=[guard], journal=memory()).run("act", {}, ToolContext(metadata={"a": 1}))
     assert seen == [{"a": 1}] * 3
 
 
@@ -730,7 +730,7 @@ def test_what_a_caller_says_in_the_metadata_is_no_link_and_breaks_nothing(kept: 
 # -- metrics -----------------------------------------------------------------------------------------------------------
 
 
-def test_calls_are_counted_and_measured_by_tool_and_status_and_by_nothing_that_is_unbounded(told: Told) -> None:
+async def test_calls_are_counted_and_measured_by_tool_and_status_and_by_nothing_that_is_unbounded(told: Told) -> None:
     @tool
     async def fails() -> None:
         raise LookupError
@@ -742,7 +742,7 @@ def test_calls_are_counted_and_measured_by_tool_and_status_and_by_nothing_that_i
         await runner.run("fails")
         await runner.run("look", {"n": "x"})
 
-    go(main())
+    await main()
     counted = {tuple(point.attributes.values()): point.value for point in told.points("ferrule.calls")}
     assert counted == {("look", "ok"): 3, ("fails", "failed"): 1, ("look", "invalid"): 1}
     measured = {
@@ -757,7 +757,7 @@ def test_calls_are_counted_and_measured_by_tool_and_status_and_by_nothing_that_i
     assert [*told.points("gen_ai.execute_tool.duration")[0].explicit_bounds][:3] == [0.01, 0.02, 0.04]
 
 
-def test_waiting_for_a_slot_is_no_execution(told: Told) -> None:
+async def test_waiting_for_a_slot_is_no_execution(told: Told) -> None:
     gate, inside = asyncio.Event(), asyncio.Event()
 
     @tool(concurrency=1)
@@ -776,7 +776,7 @@ def test_waiting_for_a_slot_is_no_execution(told: Told) -> None:
         gate.set()
         await asyncio.gather(first, second)
 
-    go(main())
+    await main()
     (queued,), (ran,) = told.points("ferrule.call.queued"), told.points("gen_ai.execute_tool.duration")
     assert queued.max > 0.01 and ran.min < queued.max
 
@@ -794,7 +794,7 @@ class BreaksAt:
 
 
 @pytest.mark.parametrize("where", ["on_start", "on_end", "should_sample"])
-def test_an_sdk_that_breaks_breaks_no_call_and_stays_the_current_span_of_none(
+async def test_an_sdk_that_breaks_breaks_no_call_and_stays_the_current_span_of_none(
     where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken: Any = BreaksAt(where)
@@ -808,14 +808,14 @@ def test_an_sdk_that_breaks_breaks_no_call_and_stays_the_current_span_of_none(
         assert not otel.get_current_span().get_span_context().is_valid
         return result
 
-    assert go(main()).output == 3
+    assert (await main()).output == 3
     assert "is broken" in caplog.text
 
 
 # -- what it costs nobody ----------------------------------------------------------------------------------------------
 
 
-def test_without_a_provider_nobody_observes_the_call() -> None:
+async def test_without_a_provider_nobody_observes_the_call() -> None:
     seen: list[int] = []
 
     @tool
@@ -823,11 +823,11 @@ def test_without_a_provider_nobody_observes_the_call() -> None:
         running: Any = context.running_call
         seen.append(len(running.observers))
 
-    go(Runner([act], around=[trace()]).run("act"))
+    await Runner([act], around=[trace()]).run("act")
     assert seen == [0]
 
 
-def test_what_is_not_sampled_is_told_nothing_and_what_is_below_it_is_not_sampled_either() -> None:
+async def test_what_is_not_sampled_is_told_nothing_and_what_is_below_it_is_not_sampled_either() -> None:
     told = Told(sampler=ALWAYS_OFF)
     tracing = trace(tracer_provider=told.tracers)
     found: list[Any] = []
@@ -837,7 +837,7 @@ def test_what_is_not_sampled_is_told_nothing_and_what_is_below_it_is_not_sampled
         running: Any = context.running_call
         found.append((len(running.observers), otel.get_current_span().get_span_context()))
 
-    go(Runner([act], around=[tracing]).run("act"))
+    await Runner([act], around=[tracing]).run("act")
     ((observers, current),) = found
     assert observers == 0 and current.is_valid and not current.trace_flags.sampled
     assert told.spans == []

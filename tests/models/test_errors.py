@@ -298,7 +298,7 @@ RAISED = [ValueError("prompt is too long"), openai.RateLimitError("of another AP
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
 @STREAMED
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_a_listener_raises_is_not_taken_for_the_apis(case: Case, stream: bool, error: Exception) -> None:
+async def test_what_a_listener_raises_is_not_taken_for_the_apis(case: Case, stream: bool, error: Exception) -> None:
     def refuse(chunk: str) -> None:
         raise error
 
@@ -307,5 +307,5 @@ def test_what_a_listener_raises_is_not_taken_for_the_apis(case: Case, stream: bo
             await asyncio.wait_for(model(model.user("Hi."), Toolset([]), on_text=refuse), BOUND)
 
     with serving(case, [Turn("Hello.")]) as (_, address), pytest.raises(type(error)) as found:
-        asyncio.run(main(address))
+        await main(address)
     assert found.value is error

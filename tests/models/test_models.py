@@ -123,13 +123,13 @@ def test_tokens_are_counted(case: Case, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_the_whole_response_is_there_to_read(case: Case, stream: bool) -> None:
+async def test_the_whole_response_is_there_to_read(case: Case, stream: bool) -> None:
     async def main(address: str) -> Reply:
         async with case.model("model-1", base_url=address, stream=stream) as model:
             return await asyncio.wait_for(model(model.user("How heavy is it?"), Toolset([])), BOUND)
 
     with serving(case) as (_, address):
-        reply = asyncio.run(main(address))
+        reply = await main(address)
     assert isinstance(reply.raw, dict) and reply.calls
     assert case.provider.calls(reply.raw) == reply.calls
     json.dumps(reply.raw)
@@ -163,7 +163,7 @@ def test_a_stream_that_ends_early_runs_nothing(case: Case) -> None:
     assert ran == []
 
 
-def test_a_model_that_is_cancelled_in_mid_stream_lets_go_of_its_connection_and_runs_nothing(case: Case) -> None:
+async def test_a_model_that_is_cancelled_in_mid_stream_lets_go_of_its_connection_and_runs_nothing(case: Case) -> None:
     ran: list[str] = []
 
     async def main(api: Api, address: str) -> None:
@@ -185,12 +185,12 @@ def test_a_model_that_is_cancelled_in_mid_stream_lets_go_of_its_connection_and_r
             assert await asyncio.to_thread(api.left.wait, BOUND)
 
     with serving(case, early="held") as (api, address):
-        asyncio.run(main(api, address))
+        await main(api, address)
     assert ran == []
     assert len(api.requests) == 1
 
 
-def test_a_listener_that_raises_in_mid_stream_ends_the_turn_and_its_connection(case: Case) -> None:
+async def test_a_listener_that_raises_in_mid_stream_ends_the_turn_and_its_connection(case: Case) -> None:
     def refuse(chunk: str) -> None:
         raise RuntimeError("the screen is gone")
 
@@ -201,7 +201,7 @@ def test_a_listener_that_raises_in_mid_stream_ends_the_turn_and_its_connection(c
             assert not case.lets_go or await asyncio.to_thread(api.left.wait, BOUND)
 
     with serving(case, early="held") as (api, address):
-        asyncio.run(main(api, address))
+        await main(api, address)
 
 
 def test_an_error_in_mid_stream_is_told_in_the_words_of_the_api_and_nothing_runs(case: Case) -> None:
@@ -223,20 +223,20 @@ def test_a_connection_that_is_lost_is_an_error_and_runs_nothing(case: Case) -> N
     assert len(api.requests) == 1
 
 
-def test_a_history_with_calls_is_taken_when_no_tools_are_offered_any_more(case: Case) -> None:
+async def test_a_history_with_calls_is_taken_when_no_tools_are_offered_any_more(case: Case) -> None:
     async def main(address: str) -> LoopResult:
         async with case.model("model-1", base_url=address) as model:
             return await told(model, [], on_failure="degrade")
 
     with serving(case) as (api, address):
-        result = asyncio.run(main(address))
+        result = await main(address)
     assert api.refusals == []
     assert (result.status, result.text) == ("degraded", "It weighs 12 oz.")
 
 
 @pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize("case", [case for case in CASES if case.custom], ids=lambda case: case.name, indirect=True)
-def test_a_call_of_a_custom_tool_brings_its_text_and_is_answered_as_one(case: Case, once: bool) -> None:
+async def test_a_call_of_a_custom_tool_brings_its_text_and_is_answered_as_one(case: Case, once: bool) -> None:
     text, seen = 'select "☃" from\n\tt', []
 
     @tool
@@ -252,7 +252,7 @@ def test_a_call_of_a_custom_tool_brings_its_text_and_is_answered_as_one(case: Ca
 
     turns = [Turn("", [Asked("call_1", "query", {"input": text}, custom=True)]), Turn("One.")]
     with serving(case, turns) as (api, address):
-        result = asyncio.run(main(address))
+        result = await main(address)
     assert (api.refusals, result.status, seen) == ([], "done", [text])
     assert "one row" in str(api.requests[1].body)
 

@@ -99,13 +99,13 @@ def test_a_missing_key_is_told_with_the_client_as_another_place(monkeypatch: pyt
 
 @cases(PASSED_ON)
 @STREAMED
-def test_headers_and_fields_that_the_sdk_takes_beside_the_request_reach_the_api(case: Case, stream: bool) -> None:
+async def test_headers_and_fields_that_the_sdk_takes_beside_the_request_reach_the_api(case: Case, stream: bool) -> None:
     async def main(address: str) -> Reply:
         async with case.model("model-1", base_url=address, stream=stream, **PASSED_ON[case.name]) as model:
             return await asyncio.wait_for(model(model.user("Hi."), Toolset([])), BOUND)
 
     with serving(case, [Turn("Hello.")]) as (api, address):
-        assert asyncio.run(main(address)).text == "Hello."
+        assert (await main(address)).text == "Hello."
     assert api.requests[0].headers["x-mark"] == "here"
     assert "0.25" in str(api.requests[0].body)
 
@@ -153,7 +153,7 @@ class Choosing:
 
 @cases(CHOICES)
 @STREAMED
-def test_an_answer_without_tools_is_asked_for_without_a_choice_among_them(case: Case, stream: bool) -> None:
+async def test_an_answer_without_tools_is_asked_for_without_a_choice_among_them(case: Case, stream: bool) -> None:
     async def main(address: str) -> LoopResult:
         async with case.model("model-1", base_url=address, stream=stream, **CHOICES[case.name]) as model:
             return await told(model, [], on_failure="degrade")
@@ -163,7 +163,7 @@ def test_an_answer_without_tools_is_asked_for_without_a_choice_among_them(case: 
 
     api = Server([*_conversation(case), Turn("It weighs 12 oz.")])
     with served(api) as address:
-        result = asyncio.run(main(address + case.home))
+        result = await main(address + case.home)
     assert api.refusals == []
     assert (result.status, result.text) == ("degraded", "It weighs 12 oz.")
     first = api.requests[0].body
@@ -286,7 +286,7 @@ def test_a_choice_that_forces_a_call_holds_for_the_first_turn(case: Case, given:
     assert first.get("tools") == last.get("tools")
 
 
-def test_a_resumed_run_is_not_forced() -> None:
+async def test_a_resumed_run_is_not_forced() -> None:
     def asks(call: ToolCall, context: ToolContext) -> Decision:
         return ask("really?")
 
@@ -301,7 +301,7 @@ def test_a_resumed_run_is_not_forced() -> None:
     turns = [Turn("", [Asked("call_1", "weigh", {"item": "a"})]), Turn("12 oz.")]
     api = OpenAIChat(turns)
     with served(api) as address:
-        result = asyncio.run(main(address))
+        result = await main(address)
     assert result.status == "done"
     assert [request.body.get("tool_choice") for request in api.requests] == ["required", None]
 
@@ -380,13 +380,13 @@ def test_without_text_calls_such_a_turn_is_malformed_and_nothing_runs(
 
 
 @STREAMED
-def test_what_the_api_said_is_in_raw_though_calls_were_read_from_it(stream: bool) -> None:
+async def test_what_the_api_said_is_in_raw_though_calls_were_read_from_it(stream: bool) -> None:
     async def main(address: str) -> Reply:
         async with chat_model(address, stream=stream, text_calls=True) as model:
             return await asyncio.wait_for(model(model.user("Hi."), Toolset([weigh])), BOUND)
 
     with served(OpenAIChat([Turn(HERMES)])) as address:
-        reply = asyncio.run(main(address))
+        reply = await main(address)
     assert reply.raw["choices"][0]["message"]["content"] == HERMES
     assert (reply.text, [call.name for call in reply.calls]) == ("I will weigh it.", ["weigh"])
 
@@ -460,7 +460,7 @@ def test_a_result_on_bedrock_has_no_status_for_a_model_that_takes_none(case: Cas
         go(models.Bedrock("model-1", base_url=address, stream=stream))
 
 
-def test_a_choice_among_the_tools_of_the_request_alone_is_sent() -> None:
+async def test_a_choice_among_the_tools_of_the_request_alone_is_sent() -> None:
     given: dict[str, Any] = {"tools": [{"type": "web_search"}], "tool_choice": "required"}
     case = BY_NAME["openai"]
 
@@ -469,13 +469,13 @@ def test_a_choice_among_the_tools_of_the_request_alone_is_sent() -> None:
             await model(model.user("How heavy is it?"), Toolset([]))
 
     with serving(case, [Turn("It weighs 12 oz.")]) as (api, address):
-        asyncio.run(main(address))
+        await main(address)
     (request,) = api.requests
     assert {key: request.body[key] for key in given} == given
 
 
 @pytest.mark.parametrize("address", ["https://api.openai.com/v1", "https://mine.openai.azure.com/openai/v1"])
-def test_a_description_that_chat_completions_refuse_is_told_before_it_is_sent(address: str) -> None:
+async def test_a_description_that_chat_completions_refuse_is_told_before_it_is_sent(address: str) -> None:
     @tool(description="x" * 1_025)
     async def long() -> str:
         """Nothing."""
@@ -489,4 +489,4 @@ def test_a_description_that_chat_completions_refuse_is_told_before_it_is_sent(ad
 
     client.chat.completions._post = AsyncMock(side_effect=AssertionError("it was sent"))  # type: ignore[method-assign]
     with pytest.raises(DefinitionError, match=r"'long' has a description of 1,025 characters"):
-        asyncio.run(answered())
+        await answered()

@@ -187,29 +187,27 @@ def test_the_end_of_async_with_looks_for_steps_that_are_left_over() -> None:
     asyncio.run(within(True))
 
 
-def test_what_the_block_raised_is_not_hidden_by_steps_that_are_left_over() -> None:
+async def test_what_the_block_raised_is_not_hidden_by_steps_that_are_left_over() -> None:
     async def within() -> None:
         async with Scripted(["Hello."]):
             raise LookupError("in the block")
 
     with pytest.raises(LookupError):
-        asyncio.run(within())
+        await within()
     with pytest.raises(LookupError), Scripted(["Hello."]):
         raise LookupError("in the block")
 
 
-def test_an_answer_that_was_stopped_is_still_to_be_given() -> None:
-    async def stopped() -> None:
-        model = Scripted(["Hello."], pause=60)
-        asking = asyncio.create_task(model([], NO_TOOLS))
-        await asyncio.sleep(0)
-        asking.cancel()
-        await asyncio.wait({asking})
-        assert len(model.requests) == 1
-        with pytest.raises(AssertionError, match="1 of 1 steps"):
-            model.assert_done()
+async def test_an_answer_that_was_stopped_is_still_to_be_given() -> None:
 
-    asyncio.run(stopped())
+    model = Scripted(["Hello."], pause=60)
+    asking = asyncio.create_task(model([], NO_TOOLS))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait({asking})
+    assert len(model.requests) == 1
+    with pytest.raises(AssertionError, match="1 of 1 steps"):
+        model.assert_done()
 
 
 def test_a_turn_is_as_little_work_in_a_long_conversation_as_in_a_short_one() -> None:

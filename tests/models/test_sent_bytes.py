@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -81,7 +80,7 @@ def assert_sent(case: Case, sent: Any, given: Any) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_sdk_sends_tools_and_messages_as_ferrule_wrote_them(
+async def test_an_sdk_sends_tools_and_messages_as_ferrule_wrote_them(
     case: Case, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"NO_PROXY": "127.0.0.1", **case.environment}.items():
@@ -97,7 +96,7 @@ def test_an_sdk_sends_tools_and_messages_as_ferrule_wrote_them(
             return result.messages
 
     with serving(case) as (server, address):
-        messages = asyncio.run(main(address))
+        messages = await main(address)
     bodies = [request.body for request in server.requests]
     history = bodies[1][HISTORY.get(case.name, "messages")]
     assert_sent(case, history, messages[: len(history)])

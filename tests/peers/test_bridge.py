@@ -29,7 +29,7 @@ async def person(context: Any, params: Any) -> wire.ElicitResult:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_what_servers_of_others_give_arrives_as_it_came(mode: str, tmp_path: Path) -> None:
+async def test_what_servers_of_others_give_arrives_as_it_came(mode: str, tmp_path: Path) -> None:
     peers = needed("peers")
     folder = tmp_path.resolve() / "notes"
     folder.mkdir()
@@ -64,4 +64,4 @@ def test_what_servers_of_others_give_arrives_as_it_came(mode: str, tmp_path: Pat
             # It is one of 2025, which asks while its tool runs: a client of 2026 cannot be asked then.
             assert ("Ann" in str(told)) == (mode == "legacy") and not failed
 
-    asyncio.run(asyncio.wait_for(main(), SECONDS))
+    await asyncio.wait_for(main(), SECONDS)

@@ -45,72 +45,65 @@ def fill_in(call: ToolCall, decision: Decision, context: ToolContext) -> Decisio
     return allow({"name": "Ann"})
 
 
-def test_server_everything_is_used_with_all_that_its_tools_give() -> None:
-    async def main() -> None:
-        events: list[Event] = []
-        servers = tools_of("server-everything")
-        async with servers as tools:
-            assert [(one.tool, one.reason.partition(",")[0]) for one in servers.left_out] == [
-                ("simulate-research-query", "it runs only as a task (execution.taskSupport)")
-            ]
-            assert servers.status["server-everything"].protocol == "2025-11-25"
-            runner = Runner(tools, approve=fill_in, observers=[events.append])
+async def test_server_everything_is_used_with_all_that_its_tools_give() -> None:
 
-            async def run(name: str, **arguments: Any) -> ToolResult:
-                return await runner.run(f"server-everything__{name}", arguments)
+    events: list[Event] = []
+    servers = tools_of("server-everything")
+    async with servers as tools:
+        assert [(one.tool, one.reason.partition(",")[0]) for one in servers.left_out] == [
+            ("simulate-research-query", "it runs only as a task (execution.taskSupport)")
+        ]
+        assert servers.status["server-everything"].protocol == "2025-11-25"
+        runner = Runner(tools, approve=fill_in, observers=[events.append])
 
-            assert (await run("echo", message="hello")).output == "Echo: hello"
-            image = await run("get-tiny-image")
-            assert [block.kind for block in image.content if not hasattr(block, "text")] == ["image"]
-            weather = await run("get-structured-content", location="Chicago")
-            assert isinstance(weather.output["temperature"], int | float)
-            resource = await run("get-resource-reference", resourceType="Text", resourceId=1)
-            assert any(getattr(block, "uri", None) for block in resource.content)
-            wrong = await run("get-sum", a="x", b=2)
-            assert (wrong.status, wrong.executed) == ("invalid", False)
-            told = await run("trigger-elicitation-request")
-            assert "Ann" in told.text and told.success
-            events.clear()
-            assert (await run("trigger-long-running-operation", duration=0.2, steps=2)).success
-            assert [event.data["done"] for event in events if event.kind == "tool:progress"] == [1, 2]
+        async def run(name: str, **arguments: Any) -> ToolResult:
+            return await runner.run(f"server-everything__{name}", arguments)
 
-    go(main())
+        assert (await run("echo", message="hello")).output == "Echo: hello"
+        image = await run("get-tiny-image")
+        assert [block.kind for block in image.content if not hasattr(block, "text")] == ["image"]
+        weather = await run("get-structured-content", location="Chicago")
+        assert isinstance(weather.output["temperature"], int | float)
+        resource = await run("get-resource-reference", resourceType="Text", resourceId=1)
+        assert any(getattr(block, "uri", None) for block in resource.content)
+        wrong = await run("get-sum", a="x", b=2)
+        assert (wrong.status, wrong.executed) == ("invalid", False)
+        told = await run("trigger-elicitation-request")
+        assert "Ann" in told.text and told.success
+        events.clear()
+        assert (await run("trigger-long-running-operation", duration=0.2, steps=2)).success
+        assert [event.data["done"] for event in events if event.kind == "tool:progress"] == [1, 2]
 
 
-def test_server_filesystem_keeps_to_its_folder_and_is_asked_about_changes(tmp_path: Path) -> None:
+async def test_server_filesystem_keeps_to_its_folder_and_is_asked_about_changes(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
         asked.append(call.name)
         return True
 
-    async def main() -> None:
-        folder = tmp_path.resolve()
-        async with tools_of("server-filesystem", str(folder)) as tools:
-            runner = Runner(tools, guards=[ask_before_changes], approve=approve)
-            write, read = "server-filesystem__write_file", "server-filesystem__read_text_file"
-            assert (await runner.run(write, {"path": str(folder / "a.txt"), "content": "hello"})).success
-            assert (folder / "a.txt").read_text(encoding="utf-8") == "hello"
-            assert "hello" in (await runner.run(read, {"path": str(folder / "a.txt")})).text
-            outside = await runner.run(read, {"path": "/etc/hostname"})
-            assert outside.status == "failed" and "outside allowed directories" in str(outside.error)
-            assert asked == [write]
-
-    go(main())
+    folder = tmp_path.resolve()
+    async with tools_of("server-filesystem", str(folder)) as tools:
+        runner = Runner(tools, guards=[ask_before_changes], approve=approve)
+        write, read = "server-filesystem__write_file", "server-filesystem__read_text_file"
+        assert (await runner.run(write, {"path": str(folder / "a.txt"), "content": "hello"})).success
+        assert (folder / "a.txt").read_text(encoding="utf-8") == "hello"
+        assert "hello" in (await runner.run(read, {"path": str(folder / "a.txt")})).text
+        outside = await runner.run(read, {"path": "/etc/hostname"})
+        assert outside.status == "failed" and "outside allowed directories" in str(outside.error)
+        assert asked == [write]
 
 
-def test_server_memory_keeps_its_graph_over_a_restart(tmp_path: Path) -> None:
-    async def main() -> None:
-        where = {"MEMORY_FILE_PATH": str(tmp_path / "memory.json")}
-        entity = {"name": "Ann", "entityType": "person", "observations": ["likes tea"]}
-        async with tools_of("server-memory", env=where) as tools:
-            made = await Runner(tools).run("server-memory__create_entities", {"entities": [entity]})
-            assert made.success, made.error
-        async with tools_of("server-memory", env=where) as tools:
-            graph = await Runner(tools).run("server-memory__read_graph")
-            assert graph.output["entities"] == [entity]
+async def test_server_memory_keeps_its_graph_over_a_restart(tmp_path: Path) -> None:
 
-    go(main())
+    where = {"MEMORY_FILE_PATH": str(tmp_path / "memory.json")}
+    entity = {"name": "Ann", "entityType": "person", "observations": ["likes tea"]}
+    async with tools_of("server-memory", env=where) as tools:
+        made = await Runner(tools).run("server-memory__create_entities", {"entities": [entity]})
+        assert made.success, made.error
+    async with tools_of("server-memory", env=where) as tools:
+        graph = await Runner(tools).run("server-memory__read_graph")
+        assert graph.output["entities"] == [entity]
 
 
 # -- the Inspector -----------------------------------------------------------------------------------------------------
@@ -192,14 +185,12 @@ def test_the_inspector_drives_an_example_whose_changes_nobody_there_can_allow(tm
     assert "enied" in done.stdout and (tmp_path / "today.md").read_text(encoding="utf-8") == "buy milk", done.stdout
 
 
-def test_nothing_in_what_the_reference_servers_say_of_their_tools_is_hidden_or_instructs_the_model(
+async def test_nothing_in_what_the_reference_servers_say_of_their_tools_is_hidden_or_instructs_the_model(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        names = ("server-everything", "server-memory")
-        programs = [*map(program, names), program("server-filesystem", str(tmp_path))]
-        async with mcp.connect(*programs, required=True) as tools:
-            assert len(tools) > 30
-            assert [one for one in findings(tools, []) if one.rule in ("hidden", "instruction")] == []
 
-    go(main())
+    names = ("server-everything", "server-memory")
+    programs = [*map(program, names), program("server-filesystem", str(tmp_path))]
+    async with mcp.connect(*programs, required=True) as tools:
+        assert len(tools) > 30
+        assert [one for one in findings(tools, []) if one.rule in ("hidden", "instruction")] == []

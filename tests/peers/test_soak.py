@@ -78,7 +78,7 @@ async def ended(pids: set[int]) -> None:
         await asyncio.sleep(0.05)
 
 
-def test_over_one_stdio_connection() -> None:
+async def test_over_one_stdio_connection() -> None:
     async def main() -> None:
         before = asyncio.all_tasks()
         target = mcp.Stdio(serve()[0], serve()[1:], env=environment(), name="soak")
@@ -88,7 +88,7 @@ def test_over_one_stdio_connection() -> None:
         await ended(pids)
         assert asyncio.all_tasks() == before
 
-    asyncio.run(asyncio.wait_for(main(), SECONDS))
+    await asyncio.wait_for(main(), SECONDS)
 
 
 @asynccontextmanager
@@ -119,7 +119,7 @@ def start(port: int) -> subprocess.Popen[str]:
     return server
 
 
-def test_over_http_with_many_at_once() -> None:
+async def test_over_http_with_many_at_once() -> None:
     async def main() -> None:
         before = asyncio.all_tasks()
         with socket.socket() as free:
@@ -137,4 +137,4 @@ def test_over_http_with_many_at_once() -> None:
             assert ends["ok True"] == CALLS and len(pids) == KILLS + 1
         assert asyncio.all_tasks() == before
 
-    asyncio.run(asyncio.wait_for(main(), SECONDS))
+    await asyncio.wait_for(main(), SECONDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -404,13 +403,13 @@ def test_a_principal_that_may_be_one_of_those_denied_is_asked_about(who: str | N
     ],
 )
 @pytest.mark.parametrize("own", [True, False])
-def test_a_deny_by_the_name_in_the_runner_that_a_tool_comes_from_holds_wherever_it_is_mounted(
+async def test_a_deny_by_the_name_in_the_runner_that_a_tool_comes_from_holds_wherever_it_is_mounted(
     text: str, kind: str, own: bool, tmp_path: Path
 ) -> None:
     policy = policy_of(tmp_path, text)
     shop = Runner([refund], guards=[policy] if own else [])
     outer = Runner(Toolset(shop.as_tools()).prefixed("shop_"), guards=[] if own else [policy])
-    assert asyncio.run(outer.decide(ToolCall("", "shop_refund", {"amount": 1}))).kind == kind
+    assert (await outer.decide(ToolCall("", "shop_refund", {"amount": 1}))).kind == kind
     found = findings_of(text, "session", tools=outer.tools)
     assert any("there is no tool 'refund'" in one.text for one in found) is ('allow = ["refund"]' in text)
 

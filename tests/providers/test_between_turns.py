@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from openai.types.responses import Response as OpenAIResponse
 from openai.types.responses import ResponseInputItemParam
 from pydantic import TypeAdapter
-from test_contract import ALL, WAYS, answer, read
 from test_history import inside
+from test_provider_contract import ALL, WAYS, answer, read
 
 from ferrule import Runner, tool
 from ferrule.loop import LoopResult, run
@@ -275,14 +275,14 @@ def test_an_item_for_the_program_is_a_call_with_a_problem_and_gets_an_answer_of_
 
 
 @pytest.mark.parametrize("form", ["dict", "sdk"])
-def test_the_safety_checks_of_a_call_are_told_and_never_acknowledged(form: str) -> None:
+async def test_the_safety_checks_of_a_call_are_told_and_never_acknowledged(form: str) -> None:
     checks = [{"id": "cu_sc_1", "code": "malicious_instructions", "message": "A page gives orders."}]
     item = {"type": "computer_call", **ITEMS["computer_call"], "pending_safety_checks": checks}
     response = ALL["openai_responses"].write("", [], "done") | {"output": [item]}
     (call,) = openai_responses.calls(OpenAIResponse.model_validate(response) if form == "sdk" else response)
     assert "acknowledges malicious_instructions" in str(call.problem)
     assert call.arguments["pending_safety_checks"] == checks
-    (output,) = openai_responses.results([asyncio.run(Runner([add]).run(call))])
+    (output,) = openai_responses.results([(await Runner([add]).run(call))])
     assert "acknowledged_safety_checks" not in output
 
 
@@ -349,12 +349,12 @@ def test_a_call_in_the_text_is_malformed_and_runs_nothing(name: str, text: str) 
 
 @pytest.mark.parametrize("text", WRITTEN)
 @pytest.mark.parametrize("name", MODULES)
-def test_a_call_in_the_text_is_read_where_that_is_wanted(name: str, text: str) -> None:
+async def test_a_call_in_the_text_is_read_where_that_is_wanted(name: str, text: str) -> None:
     module = MODULES[name]
     response = module.with_text_calls(ALL[name].write(text, [], "done"))
     (call,) = module.calls(response)
     assert (module.stop(response), call.problem) == ("calls", None)
-    assert asyncio.run(Runner([add]).run(call)).output == 3
+    assert (await Runner([add]).run(call)).output == 3
     assert not any(mark in json.dumps(module.turn(response)) for mark in ("<function", "<tool_call>"))
     assert given_in(module.turn(response)) in ([{"a": 1, "b": 2}], [{"a": "1", "b": "2"}])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_contract import ALL, WAYS, read
+from test_provider_contract import ALL, WAYS, read
 
 from ferrule import Runner, Tool, ToolResult
 from products import every

@@ -3,7 +3,6 @@ break every later request."""
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import gc
 import json
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from test_contract import ALL, WAYS, answer, read
+from test_provider_contract import ALL, WAYS, answer, read
 from test_providers import PNG, TOOLS, add
 
 from ferrule import Runner, Toolset, build_tool, tool
@@ -125,7 +124,7 @@ def test_an_id_that_came_twice_is_one_calls_and_the_others_get_their_own(name: s
 
 @pytest.mark.parametrize("name", [name for name, api in ALL.items() if api.call_ids])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_call_that_was_sent_twice_under_one_id_runs_once_and_both_have_an_answer(name: str, way: str) -> None:
+async def test_a_call_that_was_sent_twice_under_one_id_runs_once_and_both_have_an_answer(name: str, way: str) -> None:
     api, ran = ALL[name], []
 
     @tool(name="add", parallel=True)
@@ -135,7 +134,7 @@ def test_a_call_that_was_sent_twice_under_one_id_runs_once_and_both_have_an_answ
         return a
 
     calls, _, _ = read(api, api.write("", TWICE, "calls"), way)
-    results = asyncio.run(Runner([add]).run_all(calls))
+    results = await Runner([add]).run_all(calls)
     assert sorted(ran) == [0, 1, 5]
     assert [result.status for result in results] == ["ok", "invalid", "ok", "ok"]
     assert "Nothing was run" in str(results[1].error)

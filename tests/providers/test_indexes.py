@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from test_contract import ALL
+from test_provider_contract import ALL
 
 from steps import peak
 

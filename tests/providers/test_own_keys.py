@@ -8,7 +8,7 @@ import pytest
 from anthropic.types import ToolParam
 from openai.types.responses import FunctionToolParam
 from pydantic import TypeAdapter
-from test_contract import ALL
+from test_provider_contract import ALL
 
 from ferrule import DefinitionError, Tool, tool
 from ferrule.providers import NAMES, anthropic, gemini, openai_responses

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_contract import ALL, WAYS
+from test_provider_contract import ALL, WAYS
 
 from ferrule import Runner, tool
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_contract import ALL
 from test_plain import tools as any_tool
+from test_provider_contract import ALL
 
 from ferrule import DefinitionError, Tool, Toolset, build_tool, models
 from ferrule.providers import NAMES, cohere, openai_chat

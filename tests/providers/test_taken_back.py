@@ -10,7 +10,7 @@ import boto3
 import pytest
 from botocore.validate import ParamValidator
 from openai.types.responses import ResponseInputItemParam, ResponseOutputItem
-from test_contract import ALL
+from test_provider_contract import ALL
 
 from ferrule import DefinitionError, Media, ToolCall, ToolResult
 from ferrule.providers import bedrock, openai_chat, openai_responses

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from test_contract import ALL
+from test_provider_contract import ALL
 
 from ferrule import Runner, Toolset, tool
 from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
@@ -211,12 +210,12 @@ READ = [(f"First.\n{text}\n", "First.") for text in {**READABLE, **FENCED}.value
 
 @pytest.mark.parametrize(("text", "left"), [*READ, *((text, "") for text in FENCED.values())])
 @pytest.mark.parametrize("name", READING)
-def test_what_can_be_read_with_certainty_is_run(name: str, text: str, left: str) -> None:
+async def test_what_can_be_read_with_certainty_is_run(name: str, text: str, left: str) -> None:
     module = READING[name]
     response = module.with_text_calls(ALL[name].write(text, [], "done"), TOOLS)
     (call,) = module.calls(response)
     assert (module.stop(response), module.text(response)) == ("calls", left)
-    assert asyncio.run(Runner([weigh]).run(call)).output == "a: 12 oz"
+    assert (await Runner([weigh]).run(call)).output == "a: 12 oz"
 
 
 @pytest.mark.parametrize("text", [*MALFORMED.values(), *ANSWERS])

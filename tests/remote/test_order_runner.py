@@ -154,7 +154,7 @@ def test_no_message_that_is_missing_moved_or_doubled_makes_another_result(order:
     assert result.status == "ok" or (result.status, result.executed) == ("unknown", None)
 
 
-def test_messages_of_two_runs_are_not_one_result() -> None:
+async def test_messages_of_two_runs_are_not_one_result() -> None:
     kept: list[list[str]] = []
 
     def between(messages: list[str]) -> list[str]:
@@ -170,7 +170,7 @@ def test_messages_of_two_runs_are_not_one_result() -> None:
         mixed = await Runner([made]).run(ToolCall("c1", "add", {"a": 1}), session="s")
         return [mixed.status]
 
-    assert asyncio.run(both()) == ["unknown"]
+    assert (await both()) == ["unknown"]
 
 
 def test_a_message_of_another_version_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_a_line_that_breaks_leaves_the_call_unknown(caplog: pytest.LogCaptureFix
     assert (result.status, result.executed) == ("unknown", None) and "sesame" not in result.text
 
 
-def test_a_deadline_ends_the_handler(tmp_path: Path) -> None:
+async def test_a_deadline_ends_the_handler(tmp_path: Path) -> None:
     began = tmp_path / "began"
     made = tool(remote_handlers.wait, isolation=Place(Memory(make_order_runner())))
 
@@ -226,7 +226,7 @@ def test_a_deadline_ends_the_handler(tmp_path: Path) -> None:
         assert Path(f"{began}.cancelled").exists()  # and not when the loop ends
         return result
 
-    result = asyncio.run(cut_off())
+    result = await cut_off()
     assert (result.status, result.executed) == ("timeout", None)
 
 
@@ -241,19 +241,19 @@ def test_hidden_values_need_a_seal_that_encrypts() -> None:
         Runner([bound])
 
 
-def test_hidden_values_are_not_to_be_read_on_their_way() -> None:
+async def test_hidden_values_are_not_to_be_read_on_their_way() -> None:
     seal = Seal(KEY, KEY)
     transport = Memory(make_order_runner(seal))
     bound = tool(remote_handlers.guarded, isolation=Place(transport, seal)).bind(token="sesame")
-    result = asyncio.run(Runner([bound]).run("guarded", {"path": "door"}))
+    result = await Runner([bound]).run("guarded", {"path": "door"})
     assert result.output == "door with sesame" and "sesame" not in transport.orders[0][1]
 
 
-def test_no_deps_and_no_secrets_are_in_an_order() -> None:
+async def test_no_deps_and_no_secrets_are_in_an_order() -> None:
     transport = Memory(make_order_runner())
     made = tool(remote_handlers.steps, isolation=Place(transport))
     context = ToolContext(deps="sesame", secrets={"token": "sesame"}, session="s1", metadata={"tenant": 7})
-    assert asyncio.run(Runner([made]).run("steps", {"count": 1}, context)).success
+    assert (await Runner([made]).run("steps", {"count": 1}, context)).success
     assert "sesame" not in transport.orders[0][1] and "tenant" in transport.orders[0][1]
 
 

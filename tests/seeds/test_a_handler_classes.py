@@ -71,10 +71,10 @@ def test_a_description_given_to_the_tool_wins_over_the_docstring() -> None:
     assert Tool(name="write_file", description="Keep a text.", handler=WriteFile).description == "Keep a text."
 
 
-def test_calling_the_tool_writes_the_file_and_gives_the_string(tmp_path: Path) -> None:
+async def test_calling_the_tool_writes_the_file_and_gives_the_string(tmp_path: Path) -> None:
     tool = Tool(name="write_file", handler=WriteFile)
     path = tmp_path / "a.txt"
-    assert asyncio.run(tool(path=str(path), content="hello")) == f"Wrote 5 bytes to {path}"
+    assert (await tool(path=str(path), content="hello")) == f"Wrote 5 bytes to {path}"
     assert path.read_text() == "hello"
 
 
@@ -86,7 +86,7 @@ def test_the_tool_is_frozen_and_keeps_the_class_and_not_an_instance() -> None:
             setattr(tool, name, value)
 
 
-def test_each_call_has_an_instance_of_its_own() -> None:
+async def test_each_call_has_an_instance_of_its_own() -> None:
     seen: list[ToolHandler] = []
 
     class Counter(ToolHandler):
@@ -102,11 +102,11 @@ def test_each_call_has_an_instance_of_its_own() -> None:
     async def twice() -> list[int]:
         return [await tool(), await tool()]
 
-    assert asyncio.run(twice()) == [1, 1]
+    assert (await twice()) == [1, 1]
     assert seen[0] is not seen[1]
 
 
-def test_arguments_that_do_not_fit_make_no_instance() -> None:
+async def test_arguments_that_do_not_fit_make_no_instance() -> None:
     made: list[int] = []
 
     class Strict(ToolHandler):
@@ -119,18 +119,18 @@ def test_arguments_that_do_not_fit_make_no_instance() -> None:
             return "ran"
 
     with pytest.raises(ValidationError, match="'number'"):
-        asyncio.run(Tool(name="strict", handler=Strict)(number="many"))
+        await Tool(name="strict", handler=Strict)(number="many")
     assert made == []
 
 
-def test_a_guard_changes_the_instance_that_runs(tmp_path: Path) -> None:
+async def test_a_guard_changes_the_instance_that_runs(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     tool = Tool(name="write_file", handler=WriteFile, guards=(Upper(),))
-    asyncio.run(tool(path=str(path), content="hello"))
+    await tool(path=str(path), content="hello")
     assert path.read_text() == "HELLO"
 
 
-def test_guards_see_what_the_guards_before_them_changed(tmp_path: Path) -> None:
+async def test_guards_see_what_the_guards_before_them_changed(tmp_path: Path) -> None:
     seen: list[str] = []
 
     class Reader:
@@ -140,11 +140,11 @@ def test_guards_see_what_the_guards_before_them_changed(tmp_path: Path) -> None:
 
     path = tmp_path / "a.txt"
     tool = Tool(name="write_file", handler=WriteFile, guards=(Upper(), Reader()))
-    asyncio.run(tool(path=str(path), content="hello"))
+    await tool(path=str(path), content="hello")
     assert seen[-1] == "HELLO"
 
 
-def test_what_a_guard_changes_has_to_be_valid(tmp_path: Path) -> None:
+async def test_what_a_guard_changes_has_to_be_valid(tmp_path: Path) -> None:
     class Spoil:
         def check(self, handler: WriteFile) -> WriteFile:
             handler.content = 7  # type: ignore[assignment]
@@ -152,7 +152,7 @@ def test_what_a_guard_changes_has_to_be_valid(tmp_path: Path) -> None:
 
     path = tmp_path / "a.txt"
     with pytest.raises(GuardError):
-        asyncio.run(Tool(name="write_file", handler=WriteFile, guards=(Spoil(),))(path=str(path), content="x"))
+        await Tool(name="write_file", handler=WriteFile, guards=(Spoil(),))(path=str(path), content="x")
     assert not path.exists()
 
 
@@ -162,7 +162,7 @@ SENT = {"password": "first", "login": "bob"}
 @pytest.mark.parametrize(
     ("changes", "expected"), [({"user": "ada"}, "ada first"), ({"password": SecretStr("other")}, "bob other")]
 )
-def test_a_guard_changes_fields_under_another_name_and_secrets(changes: dict[str, Any], expected: str) -> None:
+async def test_a_guard_changes_fields_under_another_name_and_secrets(changes: dict[str, Any], expected: str) -> None:
     class Login(ToolHandler):
         password: SecretStr
         user: str = Field(validation_alias="login", default="nobody")
@@ -174,7 +174,7 @@ def test_a_guard_changes_fields_under_another_name_and_secrets(changes: dict[str
         def check(self, handler: Login) -> Login:
             return handler.model_copy(update=changes)
 
-    result = asyncio.run(Runner([Tool(name="login", handler=Login, guards=(Other(),))]).run("login", SENT))
+    result = await Runner([Tool(name="login", handler=Login, guards=(Other(),))]).run("login", SENT)
     assert result.output == expected, result.error
 
 
@@ -188,7 +188,7 @@ class Put(ToolHandler):
 
 
 @pytest.mark.parametrize("changes", [{"data": object()}, {"label": object()}])
-def test_what_a_guard_changes_to_something_without_a_json_form_is_denied(changes: dict[str, Any]) -> None:
+async def test_what_a_guard_changes_to_something_without_a_json_form_is_denied(changes: dict[str, Any]) -> None:
     class Changes:
         def check(self, handler: Put) -> Put:
             return handler.model_copy(update=changes)
@@ -196,7 +196,7 @@ def test_what_a_guard_changes_to_something_without_a_json_form_is_denied(changes
     with pytest.raises(
         GuardError, match=f"changed the handler, and its parameter '{next(iter(changes))}' has no JSON form"
     ):
-        asyncio.run(Tool(name="put", handler=Put, guards=(Changes(),))(data="YQ=="))
+        await Tool(name="put", handler=Put, guards=(Changes(),))(data="YQ==")
 
 
 @pytest.mark.parametrize("own", [ConfigDict(), ConfigDict(val_json_bytes="base64")])
@@ -216,12 +216,12 @@ def test_a_guard_changes_bytes_that_are_read_from_base64(data: bytes, own: Confi
     assert asyncio.run(tool(data="/w==", code="YQ==")) == f"{data!r} b'a' changed"
 
 
-def test_a_guard_changes_a_field_that_has_several_names() -> None:
+async def test_a_guard_changes_a_field_that_has_several_names() -> None:
     class Changes:
         def check(self, handler: Put) -> None:
             handler.coded = handler.coded.removesuffix(b"b") + b"b"
 
-    assert asyncio.run(Tool(name="put", handler=Put, guards=(Changes(),))(code="YQ==")) == "b'' b'ab' "
+    assert (await Tool(name="put", handler=Put, guards=(Changes(),))(code="YQ==")) == "b'' b'ab' "
 
 
 def test_a_guard_that_raises_guard_error_denies_and_nothing_is_written(tmp_path: Path) -> None:
@@ -236,27 +236,27 @@ def test_a_guard_that_raises_guard_error_denies_and_nothing_is_written(tmp_path:
     assert (inside / "b.txt").read_text() == "x"
 
 
-def test_a_guard_that_crashes_denies(tmp_path: Path) -> None:
+async def test_a_guard_that_crashes_denies(tmp_path: Path) -> None:
     class Broken:
         def check(self, handler: WriteFile) -> WriteFile:
             raise ZeroDivisionError
 
     path = tmp_path / "a.txt"
     with pytest.raises(GuardError):
-        asyncio.run(Tool(name="write_file", handler=WriteFile, guards=(Broken(),))(path=str(path), content="x"))
+        await Tool(name="write_file", handler=WriteFile, guards=(Broken(),))(path=str(path), content="x")
     assert not path.exists()
 
 
-def test_the_first_guard_that_refuses_is_enough(tmp_path: Path) -> None:
+async def test_the_first_guard_that_refuses_is_enough(tmp_path: Path) -> None:
     tool = Tool(name="write_file", handler=WriteFile, guards=(OnlyIn(tmp_path / "nowhere"), Upper()))
     with pytest.raises(GuardError):
-        asyncio.run(tool(path=str(tmp_path / "a.txt"), content="x"))
+        await tool(path=str(tmp_path / "a.txt"), content="x")
 
 
-def test_whatever_a_handler_raises_comes_as_a_handler_error_with_its_cause(tmp_path: Path) -> None:
+async def test_whatever_a_handler_raises_comes_as_a_handler_error_with_its_cause(tmp_path: Path) -> None:
     tool = Tool(name="write_file", handler=WriteFile)
     with pytest.raises(HandlerError) as caught:
-        asyncio.run(tool(path=str(tmp_path / "missing" / "a.txt"), content="x"))
+        await tool(path=str(tmp_path / "missing" / "a.txt"), content="x")
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
@@ -267,7 +267,7 @@ def test_both_errors_are_tool_errors_of_this_library() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_at_most_so_many_calls_run_at_once(limit: int) -> None:
+async def test_at_most_so_many_calls_run_at_once(limit: int) -> None:
     running = most = 0
 
     class Slow(ToolHandler):
@@ -287,11 +287,11 @@ def test_at_most_so_many_calls_run_at_once(limit: int) -> None:
     async def several() -> list[int]:
         return await asyncio.wait_for(asyncio.gather(*(tool(number=n) for n in range(6))), BOUND)
 
-    assert asyncio.run(several()) == list(range(6))
+    assert (await several()) == list(range(6))
     assert most == limit
 
 
-def test_without_a_limit_all_run_at_once() -> None:
+async def test_without_a_limit_all_run_at_once() -> None:
     together = asyncio.Event()
     count = 0
 
@@ -309,17 +309,17 @@ def test_without_a_limit_all_run_at_once() -> None:
     async def several() -> list[str]:
         return await asyncio.wait_for(asyncio.gather(*(tool() for _ in range(5))), BOUND)
 
-    assert asyncio.run(several()) == ["met"] * 5
+    assert (await several()) == ["met"] * 5
 
 
-def test_the_model_is_told_of_a_refusal_and_of_a_failure_as_errors(tmp_path: Path) -> None:
+async def test_the_model_is_told_of_a_refusal_and_of_a_failure_as_errors(tmp_path: Path) -> None:
     runner = Runner([Tool(name="write_file", handler=WriteFile, guards=(OnlyIn(tmp_path),))])
     calls = [
         ToolCall("c1", "write_file", {"path": "/elsewhere/a.txt", "content": "x"}),
         ToolCall("c2", "write_file", {"path": str(tmp_path / "missing" / "a.txt"), "content": "x"}),
         ToolCall("c3", "write_file", {"path": str(tmp_path / "a.txt"), "content": "x"}),
     ]
-    results = asyncio.run(runner.run_all(calls))
+    results = await runner.run_all(calls)
     assert [result.status for result in results] == ["denied", "failed", "ok"]
     (message,) = anthropic.results(results)
     assert [bool(block.get("is_error")) for block in message["content"]] == [True, True, False]

@@ -37,13 +37,13 @@ async def search(
     return "\n".join(found[:limit]) or "no results"
 
 
-def test_a_function_is_a_tool_as_it_is(tmp_path: Path) -> None:
+async def test_a_function_is_a_tool_as_it_is(tmp_path: Path) -> None:
     tool = Tool(name="write_file", handler=write_file)
     assert tool.description == "Write a text to a file."
     assert tool.handler is write_file
     assert tool.input_schema["required"] == ["path", "content"]
     path = tmp_path / "a.txt"
-    assert asyncio.run(tool(path=str(path), content="hello")) == f"Wrote 5 bytes to {path}"
+    assert (await tool(path=str(path), content="hello")) == f"Wrote 5 bytes to {path}"
     assert path.read_text() == "hello"
 
 
@@ -87,7 +87,7 @@ def test_the_handler_finds_the_context_of_its_tool() -> None:
     assert asyncio.run(tool(query="nothing")) == "no results"
 
 
-def test_two_tools_of_one_function_have_each_its_own_context_at_the_same_time() -> None:
+async def test_two_tools_of_one_function_have_each_its_own_context_at_the_same_time() -> None:
     started: list[str] = []
 
     async def where() -> str:
@@ -100,32 +100,32 @@ def test_two_tools_of_one_function_have_each_its_own_context_at_the_same_time() 
         tools = [Tool(name="one", handler=where, context="first"), Tool(name="two", handler=where, context="second")]
         return await asyncio.wait_for(asyncio.gather(*(tool() for tool in tools)), BOUND)
 
-    assert asyncio.run(both()) == ["first", "second"]
+    assert (await both()) == ["first", "second"]
 
 
 def _helper() -> str:
     return str(CONTEXT.get())
 
 
-def test_a_helper_that_is_handed_nothing_finds_it_too() -> None:
+async def test_a_helper_that_is_handed_nothing_finds_it_too() -> None:
     async def ping(msg: str) -> str:
         return f"{msg}:{_helper()}"
 
-    assert asyncio.run(Tool(name="ping", handler=ping, context="ctx-42")(msg="hello")) == "hello:ctx-42"
+    assert (await Tool(name="ping", handler=ping, context="ctx-42")(msg="hello")) == "hello:ctx-42"
 
 
-def test_a_helper_in_a_thread_finds_it_too() -> None:
+async def test_a_helper_in_a_thread_finds_it_too() -> None:
     def ping(msg: str) -> str:
         return f"{msg}:{_helper()}"
 
-    assert asyncio.run(Tool(name="ping", handler=ping, context="ctx-42")(msg="hello")) == "hello:ctx-42"
+    assert (await Tool(name="ping", handler=ping, context="ctx-42")(msg="hello")) == "hello:ctx-42"
 
 
-def test_without_a_context_it_is_an_empty_mapping() -> None:
+async def test_without_a_context_it_is_an_empty_mapping() -> None:
     async def ping() -> str:
         return repr(dict(CONTEXT.get()))
 
-    assert asyncio.run(Tool(name="ping", handler=ping)()) == "{}"
+    assert (await Tool(name="ping", handler=ping)()) == "{}"
 
 
 def test_a_context_that_is_false_is_a_context() -> None:
@@ -147,10 +147,10 @@ class Clamp:
         return {**kwargs, "limit": min(kwargs["limit"], 1)}
 
 
-def test_a_guard_sees_the_tool_and_all_arguments_with_defaults_and_changes_them() -> None:
+async def test_a_guard_sees_the_tool_and_all_arguments_with_defaults_and_changes_them() -> None:
     clamp = Clamp()
     tool = Tool(name="search", handler=search, guards=(clamp,), context=["a1", "a2", "a3"])
-    assert asyncio.run(tool(query="a")) == "a1"
+    assert (await tool(query="a")) == "a1"
     assert clamp.seen[0] == ("search", {"query": "a", "limit": 10})
 
 
@@ -176,9 +176,9 @@ def taking(name: str, **schema: Any) -> Tool:
 
 
 @pytest.mark.parametrize("name", ["tool", "self"])
-def test_an_argument_may_have_the_name_of_a_guards_own_parameter_that_is_positional_only(name: str) -> None:
+async def test_an_argument_may_have_the_name_of_a_guards_own_parameter_that_is_positional_only(name: str) -> None:
     guard = Unnamed()
-    result = asyncio.run(Runner([taking(name)], guards=[guard]).run("take", {name: "x"}))
+    result = await Runner([taking(name)], guards=[guard]).run("take", {name: "x"})
     assert (result.output, guard.seen) == ("x", [{name: "x"}])
 
 
@@ -193,12 +193,12 @@ def test_an_argument_that_python_cannot_give_a_guard_is_refused_at_definition(na
     Runner([taking("path")], guards=[Named()])
 
 
-def test_a_function_as_check_has_one_name_less_to_avoid() -> None:
+async def test_a_function_as_check_has_one_name_less_to_avoid() -> None:
     class Bare:
         @staticmethod
         def check(tool: Tool, **kwargs: Any) -> None: ...
 
-    assert asyncio.run(Runner([taking("self")], guards=[Bare()]).run("take", {"self": "x"})).output == "x"
+    assert (await Runner([taking("self")], guards=[Bare()]).run("take", {"self": "x"})).output == "x"
     with pytest.raises(DefinitionError, match="argument 'tool'"):
         Runner([taking("tool")], guards=[Bare()])
 
@@ -211,14 +211,14 @@ def test_an_undeclared_argument_that_python_cannot_give_a_guard_is_denied() -> N
     assert asyncio.run(runner.run("take", {"path": "a", "other": 1})).output == "a"
 
 
-def test_a_guard_that_names_other_arguments_than_the_tool_has_is_refused_at_definition() -> None:
+async def test_a_guard_that_names_other_arguments_than_the_tool_has_is_refused_at_definition() -> None:
     class OfPath:
         def check(self, tool: Tool, *, path: str) -> None: ...
 
     class OfPathAndMore:
         def check(self, tool: Tool, path: str, mode: str = "r", **kwargs: Any) -> None: ...
 
-    assert asyncio.run(Runner([taking("path")], guards=[OfPath(), OfPathAndMore()]).run("take", {"path": "a"})).success
+    assert (await Runner([taking("path")], guards=[OfPath(), OfPathAndMore()]).run("take", {"path": "a"})).success
     for guard in (OfPath(), OfPathAndMore()):
         with pytest.raises(DefinitionError, match=r"does not fit the arguments of 'take': missing .* 'path'"):
             Runner([taking("name")], guards=[guard])
@@ -226,7 +226,7 @@ def test_a_guard_that_names_other_arguments_than_the_tool_has_is_refused_at_defi
         Runner([taking("path", properties={"path": {}, "name": {}})], guards=[OfPath()])
 
 
-def test_a_guard_that_raises_denies_and_the_handler_is_not_called() -> None:
+async def test_a_guard_that_raises_denies_and_the_handler_is_not_called() -> None:
     called: list[str] = []
 
     async def touch(path: str) -> str:
@@ -238,60 +238,60 @@ def test_a_guard_that_raises_denies_and_the_handler_is_not_called() -> None:
             raise GuardError(f"{tool.name} not today")
 
     with pytest.raises(GuardError, match="touch not today"):
-        asyncio.run(Tool(name="touch", handler=touch, guards=(Never(),))(path="a"))
+        await Tool(name="touch", handler=touch, guards=(Never(),))(path="a")
     assert called == []
 
 
-def test_guards_come_after_validation_so_that_they_never_judge_what_does_not_fit() -> None:
+async def test_guards_come_after_validation_so_that_they_never_judge_what_does_not_fit() -> None:
     clamp = Clamp()
     tool = Tool(name="search", handler=search, guards=(clamp,))
     with pytest.raises(ValidationError):
-        asyncio.run(tool(query=5))
+        await tool(query=5)
     assert clamp.seen == []
 
 
-def test_what_a_guard_makes_of_the_arguments_is_validated_again() -> None:
+async def test_what_a_guard_makes_of_the_arguments_is_validated_again() -> None:
     class Push:
         def check(self, tool: Tool, **kwargs: Any) -> dict[str, Any]:
             return {**kwargs, "limit": 1000}
 
     with pytest.raises(GuardError):
-        asyncio.run(Tool(name="search", handler=search, guards=(Push(),))(query="a"))
+        await Tool(name="search", handler=search, guards=(Push(),))(query="a")
 
 
-def test_missing_arguments_get_their_defaults() -> None:
+async def test_missing_arguments_get_their_defaults() -> None:
     async def greet(name: str, greeting: str = "Hello", marks: int = 1) -> str:
         return f"{greeting} {name}{'!' * marks}"
 
-    assert asyncio.run(Tool(name="greet", handler=greet)(name="Ada")) == "Hello Ada!"
+    assert (await Tool(name="greet", handler=greet)(name="Ada")) == "Hello Ada!"
 
 
-def test_stray_keys_are_refused() -> None:
+async def test_stray_keys_are_refused() -> None:
     async def greet(name: str) -> str:
         return name
 
     with pytest.raises(ValidationError, match="'stray'"):
-        asyncio.run(Tool(name="greet", handler=greet)(name="Ada", stray=1))
+        await Tool(name="greet", handler=greet)(name="Ada", stray=1)
 
 
-def test_stray_keys_reach_a_handler_that_takes_any() -> None:
+async def test_stray_keys_reach_a_handler_that_takes_any() -> None:
     async def anything(name: str, **rest: Any) -> str:
         return f"{name} {rest}"
 
     tool = Tool(name="anything", handler=anything)
-    assert asyncio.run(tool(name="Ada", stray=[1])) == "Ada {'stray': [1]}"
+    assert (await tool(name="Ada", stray=[1])) == "Ada {'stray': [1]}"
 
 
-def test_any_exception_of_the_handler_is_a_handler_error() -> None:
+async def test_any_exception_of_the_handler_is_a_handler_error() -> None:
     async def fail() -> str:
         raise KeyError("gone")
 
     with pytest.raises(HandlerError, match="gone") as caught:
-        asyncio.run(Tool(name="fail", handler=fail)())
+        await Tool(name="fail", handler=fail)()
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_the_limit_counts_runs_and_not_waiting_guards() -> None:
+async def test_the_limit_counts_runs_and_not_waiting_guards() -> None:
     running = most = 0
 
     async def slow(number: int) -> int:
@@ -307,5 +307,5 @@ def test_the_limit_counts_runs_and_not_waiting_guards() -> None:
     async def several() -> list[int]:
         return await asyncio.wait_for(asyncio.gather(*(tool(number=n) for n in range(5))), BOUND)
 
-    assert asyncio.run(several()) == [0, 1, 2, 3, 4]
+    assert (await several()) == [0, 1, 2, 3, 4]
     assert most == 2

@@ -134,7 +134,7 @@ def test_an_object_of_the_protocol_is_a_tool(folder: Path) -> None:
     assert tool.input_schema["properties"] == ReadFileTool.input_schema["properties"]
 
 
-def test_the_context_is_frozen_and_reaches_execute_and_check_permissions(folder: Path) -> None:
+async def test_the_context_is_frozen_and_reaches_execute_and_check_permissions(folder: Path) -> None:
     seen: list[ToolContext] = []
 
     class Look(ReadFileTool):
@@ -146,7 +146,7 @@ def test_the_context_is_frozen_and_reaches_execute_and_check_permissions(folder:
             seen.append(context)
 
     context = context_in(folder)
-    result = asyncio.run(Runner([Look()]).run("read_file", {"file_path": "/x"}, context))
+    result = await Runner([Look()]).run("read_file", {"file_path": "/x"}, context)
     assert result.output == "session-001"
     assert [one.working_directory for one in seen] == [str(folder)] * 2
     with pytest.raises(AttributeError):
@@ -160,16 +160,16 @@ def test_a_result_is_frozen() -> None:
     assert (result.error, result.duration_ms) == (None, 0)
 
 
-def test_reading_numbers_the_chosen_lines_and_measures_the_call(folder: Path) -> None:
+async def test_reading_numbers_the_chosen_lines_and_measures_the_call(folder: Path) -> None:
     arguments = {"file_path": str(folder / "test.py"), "offset": 2, "limit": 1}
-    result = asyncio.run(Runner([ReadFileTool()]).run("read_file", arguments, context_in(folder)))
+    result = await Runner([ReadFileTool()]).run("read_file", arguments, context_in(folder))
     assert (result.status, result.output) == ("ok", "2\ttwo\n")
     assert result.duration_ms > 0
 
 
 @pytest.mark.parametrize("path", ["test.py", "../work-private/secret.txt"])
-def test_a_relative_path_is_refused_with_the_reason_that_was_raised(folder: Path, path: str) -> None:
-    result = asyncio.run(Runner([ReadFileTool()]).run("read_file", {"file_path": path}, context_in(folder)))
+async def test_a_relative_path_is_refused_with_the_reason_that_was_raised(folder: Path, path: str) -> None:
+    result = await Runner([ReadFileTool()]).run("read_file", {"file_path": path}, context_in(folder))
     assert result.status == "denied" and result.executed is False
     assert "the path must be absolute" in str(result.error)
 
@@ -185,10 +185,10 @@ def test_a_folder_whose_name_only_starts_alike_is_outside(folder: Path, where: s
     assert asyncio.run(guarded.run("search_code", {"pattern": "x", "path": path})).status == "denied"
 
 
-def test_a_link_out_of_the_folder_does_not_lead_out(folder: Path) -> None:
+async def test_a_link_out_of_the_folder_does_not_lead_out(folder: Path) -> None:
     (folder / "link").symlink_to(folder.parent / "work-private")
     arguments = {"file_path": str(folder / "link" / "secret.txt")}
-    result = asyncio.run(Runner([ReadFileTool()]).run("read_file", arguments, context_in(folder)))
+    result = await Runner([ReadFileTool()]).run("read_file", arguments, context_in(folder))
     assert result.status == "denied"
 
 
@@ -202,34 +202,34 @@ def test_a_link_out_of_the_folder_does_not_lead_out(folder: Path) -> None:
           for odd in ("no", 0, {}, {"behavior": "deny"})),
     ],
 )  # fmt: skip
-def test_a_permission_check_says_yes_by_true_none_or_allow_and_no_by_all_else(
+async def test_a_permission_check_says_yes_by_true_none_or_allow_and_no_by_all_else(
     folder: Path, answer: Any, said: str | None
 ) -> None:
     class Checked(ReadFileTool):
         async def check_permissions(self, payload: dict[str, Any], context: ToolContext) -> Any:
             return answer
 
-    result = asyncio.run(Runner([Checked()]).run("read_file", {"file_path": str(folder / "test.py")}))
+    result = await Runner([Checked()]).run("read_file", {"file_path": str(folder / "test.py")})
     assert (result.status, result.executed) == (("ok", True) if said is None else ("denied", False))
     assert (said or "") in str(result.error)
 
 
-def test_what_a_permission_check_raises_denies_with_its_text(folder: Path) -> None:
+async def test_what_a_permission_check_raises_denies_with_its_text(folder: Path) -> None:
     class Broken(ReadFileTool):
         async def check_permissions(self, payload: dict[str, Any], context: ToolContext) -> None:
             raise RuntimeError("no database")
 
-    result = asyncio.run(Runner([Broken()]).run("read_file", {"file_path": str(folder / "test.py")}))
+    result = await Runner([Broken()]).run("read_file", {"file_path": str(folder / "test.py")})
     assert (result.status, result.error) == ("denied", "Denied: no database. Nothing was run.")
 
 
-def test_a_permission_check_cannot_change_what_runs(folder: Path) -> None:
+async def test_a_permission_check_cannot_change_what_runs(folder: Path) -> None:
     class Sly(ReadFileTool):
         async def check_permissions(self, payload: dict[str, Any], context: ToolContext) -> None:
             payload["file_path"] = "/etc/hostname"
 
     arguments = {"file_path": str(folder / "test.py"), "limit": 1}
-    assert asyncio.run(Runner([Sly()]).run("read_file", arguments)).output == "1\tone\n"
+    assert (await Runner([Sly()]).run("read_file", arguments)).output == "1\tone\n"
 
 
 # The registry
@@ -262,26 +262,26 @@ def test_one_toolset_gives_the_definitions_of_both_apis() -> None:
     TypeAdapter(FunctionToolParam).validate_python(json.loads(json.dumps(others)))
 
 
-def test_the_loop_of_one_api_goes_from_its_reply_to_its_results(folder: Path) -> None:
+async def test_the_loop_of_one_api_goes_from_its_reply_to_its_results(folder: Path) -> None:
     runner = Runner(Toolset().register(ReadFileTool()))
     reply = message(
         ("toolu_1", "read_file", {"file_path": str(folder / "test.py"), "limit": 1}),
         ("toolu_2", "read_file", {"file_path": "relative"}),
     )
-    results = asyncio.run(runner.run_all(anthropic.calls(reply), context_in(folder)))
+    results = await runner.run_all(anthropic.calls(reply), context_in(folder))
     (answer,) = anthropic.results(results)
     assert [block["tool_use_id"] for block in answer["content"]] == ["toolu_1", "toolu_2"]
     assert "1\tone\n" in str(answer["content"][0]["content"][0]["text"])
     assert answer["content"][1]["is_error"] is True
 
 
-def test_the_loop_of_the_other_api_does_too(folder: Path) -> None:
+async def test_the_loop_of_the_other_api_does_too(folder: Path) -> None:
     runner = Runner(Toolset().register(ReadFileTool()))
     reply = response(
         ("call_1", "read_file", {"file_path": str(folder / "test.py"), "limit": 1}),
         ("call_2", "unknown_tool", {}),
     )
-    results = asyncio.run(runner.run_all(openai_responses.calls(reply), context_in(folder)))
+    results = await runner.run_all(openai_responses.calls(reply), context_in(folder))
     answers = openai_responses.results(results)
     assert [(item["type"], item["call_id"]) for item in answers] == [
         ("function_call_output", "call_1"),
@@ -316,7 +316,7 @@ def no_objection(payload: dict[str, Any], context: ToolContext) -> None:
     return None
 
 
-def test_a_definition_becomes_a_tool_with_what_it_says() -> None:
+async def test_a_definition_becomes_a_tool_with_what_it_says() -> None:
     tool = build_tool(
         definition(
             is_read_only=lambda: True, is_concurrency_safe=staticmethod(lambda: True), check_permissions=no_objection
@@ -324,7 +324,7 @@ def test_a_definition_becomes_a_tool_with_what_it_says() -> None:
     )
     assert isinstance(tool, Tool)
     assert tool.read_only is True and tool.parallel is True
-    result = asyncio.run(Runner([tool]).run("search_code", {"pattern": "x"}))
+    result = await Runner([tool]).run("search_code", {"pattern": "x"})
     assert (result.status, result.output) == ("ok", "x in *")
 
 
@@ -354,10 +354,10 @@ def test_a_tool_without_a_permission_check_asks_and_does_not_run() -> None:
     assert asyncio.run(Runner([tool], approve=lambda call, decision, context: True).run(call)).output == "ran"
 
 
-def test_no_guard_in_the_definition_takes_the_asking_away() -> None:
+async def test_no_guard_in_the_definition_takes_the_asking_away() -> None:
     tool = build_tool(definition(guards=[lambda call, context: None]))
     call = ToolCall("c1", "search_code", {"pattern": "x"})
-    assert asyncio.run(Runner([tool]).decide(call)).kind == "ask"
+    assert (await Runner([tool]).decide(call)).kind == "ask"
 
 
 @pytest.mark.parametrize(
@@ -384,10 +384,10 @@ def test_a_definition_without_its_essentials_is_refused(key: str) -> None:
         build_tool({k: v for k, v in definition().items() if k != key})
 
 
-def test_a_schema_with_properties_and_no_word_on_others_is_closed_and_says_so() -> None:
+async def test_a_schema_with_properties_and_no_word_on_others_is_closed_and_says_so() -> None:
     tool = build_tool(definition(check_permissions=no_objection))
     assert tool.input_schema["additionalProperties"] is False
-    result = asyncio.run(Runner([tool]).run("search_code", {"pattern": "x", "patern": "y"}))
+    result = await Runner([tool]).run("search_code", {"pattern": "x", "patern": "y"})
     assert result.status == "invalid" and "'patern'" in str(result.error)
 
 
@@ -399,10 +399,10 @@ def test_what_becomes_of_the_definition_afterwards_does_not_reach_the_tool() -> 
     assert "added" not in tool.input_schema["properties"]
 
 
-def test_a_guard_of_the_runner_still_counts() -> None:
+async def test_a_guard_of_the_runner_still_counts() -> None:
     tool = build_tool(definition(check_permissions=no_objection))
     runner = Runner([tool], guards=[lambda call, context: ask("sure?")])
-    assert asyncio.run(runner.run("search_code", {"pattern": "x"})).status == "denied"
+    assert (await runner.run("search_code", {"pattern": "x"})).status == "denied"
 
 
 # The pool

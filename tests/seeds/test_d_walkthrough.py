@@ -282,7 +282,7 @@ async def forever() -> str:
 
 
 @pytest.mark.parametrize("level", ["call", "tool", "runner"])
-def test_a_deadline_at_any_level_ends_the_call(level: str) -> None:
+async def test_a_deadline_at_any_level_ends_the_call(level: str) -> None:
     runner = Runner(
         [forever.replace(timeout=0.02) if level == "tool" else forever], timeout=0.02 if level == "runner" else None
     )
@@ -291,7 +291,7 @@ def test_a_deadline_at_any_level_ends_the_call(level: str) -> None:
         one = runner.run(ToolCall("c1", "forever"), timeout=0.02 if level == "call" else None)
         return await asyncio.wait_for(one, BOUND)
 
-    result = asyncio.run(bounded())
+    result = await bounded()
     assert (result.status, result.success) == ("timeout", False)
 
 
@@ -300,9 +300,9 @@ def test_the_nearer_deadline_wins_over_the_farther_one() -> None:
     assert run(runner, ToolCall("c1", "forever")).status == "timeout"
 
 
-def test_calling_a_tool_directly_raises_its_deadline() -> None:
+async def test_calling_a_tool_directly_raises_its_deadline() -> None:
     with pytest.raises(ToolTimeoutError):
-        asyncio.run(forever.replace(timeout=0.02)())
+        await forever.replace(timeout=0.02)()
 
 
 # Clean output
@@ -411,12 +411,12 @@ def test_the_model_sees_what_kind_of_failure_it_was_and_the_log_sees_the_excepti
     assert isinstance(result.exception, RuntimeError)
 
 
-def test_after_a_failure_the_other_calls_go_on() -> None:
+async def test_after_a_failure_the_other_calls_go_on() -> None:
     @tool
     async def fail() -> str:
         """Fail."""
         raise RuntimeError
 
     calls = [ToolCall("c1", "fail"), call(text="a").replace(id="c2")]
-    results = asyncio.run(Runner([fail, look]).run_all(calls))
+    results = await Runner([fail, look]).run_all(calls)
     assert [result.status for result in results] == ["failed", "ok"]

@@ -80,7 +80,7 @@ def test_it_never_takes_more_than_its_tokens_and_keeps_the_order_of_the_selector
         assert found == ["search_tools", *(name for name in order if name in found)]
 
 
-def test_each_tool_is_counted_once() -> None:
+async def test_each_tool_is_counted_once() -> None:
     counted: list[str] = []
 
     def counts(tool: Tool) -> int:
@@ -89,7 +89,7 @@ def test_each_tool_is_counted_once() -> None:
 
     selector = by_budget(100, Overlap(), count=counts)
     for _ in range(3):
-        asyncio.run(selector.select("the weather", ALL))
+        await selector.select("the weather", ALL)
     assert sorted(counted) == sorted(names(ALL))
 
 

@@ -108,7 +108,7 @@ def test_tools_of_one_text_are_embedded_as_one() -> None:
 
 
 @pytest.mark.parametrize("form", ["sync", "async"])
-def test_questions_at_once_embed_the_tools_once(form: str) -> None:
+async def test_questions_at_once_embed_the_tools_once(form: str) -> None:
     embedder = Embedder()
 
     async def slow(texts: list[str]) -> list[list[float]]:
@@ -120,7 +120,7 @@ def test_questions_at_once_embed_the_tools_once(form: str) -> None:
     async def at_once() -> None:
         await asyncio.gather(*(ranker.select(f"question {number}", SHOP) for number in range(5)))
 
-    asyncio.run(at_once())
+    await at_once()
     assert len(embedder.texts) == len(SHOP) + 5
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterable
 from itertools import permutations
@@ -70,14 +69,14 @@ def test_each_ranking_is_read_to_its_hundredth_place_whatever_the_limit() -> Non
     assert low.limits == [100, 120]
 
 
-def test_select_gives_as_many_as_the_limit_and_rank_as_many_as_it_is_asked_for() -> None:
+async def test_select_gives_as_many_as_the_limit_and_rank_as_many_as_it_is_asked_for() -> None:
     selector = hybrid(Overlap(), embedding(Embedder()), limit=2)
-    found = asyncio.run(selector.select("refund the order", SHOP))
+    found = await selector.select("refund the order", SHOP)
     assert names(found) == ["refund_order", "read_order"]
     assert names(match.tool for match in selector.rank(SHOP, "refund the order", limit=1)) == ["refund_order"]
 
 
-def test_select_awaits_what_ranks_asynchronously() -> None:
+async def test_select_awaits_what_ranks_asynchronously() -> None:
     threads: list[threading.Thread] = []
 
     async def embed(texts: list[str]) -> list[list[float]]:
@@ -85,7 +84,7 @@ def test_select_awaits_what_ranks_asynchronously() -> None:
         return list(map(vector, texts))
 
     selector = hybrid(Overlap(), hybrid(embedding(embed)))
-    assert names(asyncio.run(selector.select("weather", SHOP)))[0] == "weather"
+    assert names(await selector.select("weather", SHOP))[0] == "weather"
     assert threads == [threading.main_thread()] * 2
 
 

@@ -156,13 +156,13 @@ def test_a_built_in_name_is_nobody_else_s(plugged: Path) -> None:
     assert selected("pinned:weather") == ["weather"]
 
 
-def test_all_plug_ins_are_found_and_one_that_is_broken_is_told_of_and_stops_nothing(
+async def test_all_plug_ins_are_found_and_one_that_is_broken_is_told_of_and_stops_nothing(
     plugged: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = discover_selectors()
     assert [*found] == ["newest", "newest_made", "newest_itself"]
     for selector in found.values():
-        assert names(asyncio.run(selector.select("", SHOP))) == names(SHOP)[-1:]
+        assert names(await selector.select("", SHOP)) == names(SHOP)[-1:]
     assert "'broken' (plugged_broken:Newest) cannot be imported: OSError: no disk" in caplog.text
     assert "'number' is 7, and no selector" in caplog.text and "'absent'" in caplog.text
 

@@ -103,10 +103,10 @@ def test_where_nothing_fits_it_says_so(query: str) -> None:
     assert query.strip() in result.text
 
 
-def test_without_a_ranker_a_tool_that_has_little_of_the_query_does_not_fit() -> None:
+async def test_without_a_ranker_a_tool_that_has_little_of_the_query_does_not_fit() -> None:
     query = "paint the walls of every address in blue"
     assert keyword().rank(MAIL, query) != []
-    result = asyncio.run(Runner([search_tool(MAIL)]).run("search_tools", {"query": query}))
+    result = await Runner([search_tool(MAIL)]).run("search_tools", {"query": query})
     assert names(result) == [] and result.text.startswith("No tool fits")
 
 
@@ -175,15 +175,15 @@ def test_what_is_found_is_bounded() -> None:
     assert len(result.text) < 1000 and result.text.splitlines()[-1] == "- blank"
 
 
-def test_its_own_guards_judge_it_as_any_call() -> None:
+async def test_its_own_guards_judge_it_as_any_call() -> None:
     def refuse(call: Any, context: ToolContext) -> Any:
         return deny("no searching")
 
-    result = asyncio.run(Runner([search_tool(MAIL, Overlap())], guards=[refuse]).run("search_tools", {"query": "x"}))
+    result = await Runner([search_tool(MAIL, Overlap())], guards=[refuse]).run("search_tools", {"query": "x"})
     assert result.status == "denied" and "found" not in result.metadata
 
 
-def test_searches_at_the_same_time_rank_one_after_the_other() -> None:
+async def test_searches_at_the_same_time_rank_one_after_the_other() -> None:
     class Alone(Everything):
         inside = 0
         both = threading.Event()
@@ -201,7 +201,7 @@ def test_searches_at_the_same_time_rank_one_after_the_other() -> None:
         await asyncio.gather(*(runner.run("search_tools", {"query": "mail"}) for _ in range(2)))
 
     ranker = Alone()
-    asyncio.run(main())
+    await main()
     assert len(ranker.asked) == 2 and not ranker.both.is_set()
 
 

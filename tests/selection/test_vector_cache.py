@@ -31,13 +31,13 @@ def rows(file: Path) -> list[tuple[bytes, bytes]]:
         return database.execute("SELECT key, vector FROM vectors").fetchall()
 
 
-def test_another_ranker_finds_the_vectors_of_the_tools_on_disk(tmp_path: Path) -> None:
+async def test_another_ranker_finds_the_vectors_of_the_tools_on_disk(tmp_path: Path) -> None:
     file = tmp_path / "new folder" / "vectors.db"
     first, second = Embedder(), Embedder()
     expected = ranker(file, first).rank(SHOP, "the weather")
     assert ranker(file, second).rank(SHOP, "the weather") == expected
     assert second.asked == [["the weather"]]
-    assert names(asyncio.run(ranker(file, second.later).select("the weather", SHOP)))[0] == "weather"
+    assert names(await ranker(file, second.later).select("the weather", SHOP))[0] == "weather"
     assert second.asked == [["the weather"]] * 2
 
 
@@ -163,7 +163,7 @@ def test_a_cache_with_other_things_than_vectors_is_refused(tmp_path: Path, kept:
         ranker(file, Embedder()).rank(SHOP, "x")
 
 
-def test_a_cache_that_another_process_holds_keeps_nobody_else_waiting(
+async def test_a_cache_that_another_process_holds_keeps_nobody_else_waiting(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, embedder = tmp_path / "vectors.db", Embedder()
@@ -184,11 +184,11 @@ def test_a_cache_that_another_process_holds_keeps_nobody_else_waiting(
             assert names(await selecting)[0] == "weather"
 
     with caplog.at_level(logging.WARNING, "ferrule"):
-        asyncio.run(main())
+        await main()
     assert caplog.text == "" and len(rows(file)) == 1 + len(SHOP)
 
 
-def test_a_cache_that_nobody_else_may_read_keeps_nobody_else_waiting(
+async def test_a_cache_that_nobody_else_may_read_keeps_nobody_else_waiting(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "vectors.db"
@@ -204,5 +204,5 @@ def test_a_cache_that_nobody_else_may_read_keeps_nobody_else_waiting(
         assert names(await selecting)[0] == "weather" and embedder.asked == [["weather"]]
 
     with caplog.at_level(logging.WARNING, "ferrule"):
-        asyncio.run(main())
+        await main()
     assert caplog.text == ""

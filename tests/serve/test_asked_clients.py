@@ -297,8 +297,8 @@ def test_a_plain_approver_may_hand_a_question_on_to_the_client(era: str) -> None
     assert len(person.asked) == 1 and shelf.removed == ["old", "new"]
 
 
-def test_outside_a_served_call_the_approver_denies() -> None:
-    result = go(Shelf(approve=serve.ask_client).runner.run("remove", {"name": "vase"}))
+async def test_outside_a_served_call_the_approver_denies() -> None:
+    result = await Shelf(approve=serve.ask_client).runner.run("remove", {"name": "vase"})
     assert result.status == "denied" and "came from no client" in str(result.error)
 
 
@@ -416,7 +416,7 @@ def test_a_choice_of_several_texts_is_asked_for_as_one(era: str) -> None:
     assert person.asked[0].requested_schema["properties"] == {"kinds": kinds}
 
 
-def test_what_is_wanted_gives_its_title_to_the_question_of_a_result() -> None:
+async def test_what_is_wanted_gives_its_title_to_the_question_of_a_result() -> None:
     async def main() -> list[str]:
         found = []
         for schema in (FLAT, {**FLAT, "title": "when"}):
@@ -426,7 +426,7 @@ def test_what_is_wanted_gives_its_title_to_the_question_of_a_result() -> None:
                 found += asked.input_requests or {}
         return found
 
-    assert go(main()) == ["question", "when"]
+    assert (await main()) == ["question", "when"]
 
 
 @both_eras
@@ -515,7 +515,7 @@ def test_of_a_call_that_a_tool_makes_a_client_of_2025_alone_is_asked(era: str, s
     assert text(call(runner, era, "outer", {}, Person(YES))) == status
 
 
-def test_a_client_of_2025_that_does_not_answer_in_time_is_a_no() -> None:
+async def test_a_client_of_2025_that_does_not_answer_in_time_is_a_no() -> None:
     async def never(context: Any, params: Any) -> wire.ElicitResult:
         await asyncio.Event().wait()
         raise AssertionError
@@ -525,7 +525,7 @@ def test_a_client_of_2025_that_does_not_answer_in_time_is_a_no() -> None:
         async with Client(app.server, mode="legacy", elicitation_callback=never) as connected:
             return text(await connected.call_tool("remove", {"name": "vase"}))
 
-    assert "nobody answered within 0.05 s" in go(main())
+    assert "nobody answered within 0.05 s" in (await main())
 
 
 @pytest.mark.parametrize(
@@ -658,16 +658,16 @@ def test_a_state_that_is_sent_twice_at_once_runs_once() -> None:
     assert code == 0 and "resumed already" in said and removed == ["vase"]
 
 
-def test_the_client_cannot_read_what_it_carries() -> None:
+async def test_the_client_cannot_read_what_it_carries() -> None:
     async def main() -> str:
         async with client(Shelf().runner, MODERN, Person(YES)) as connected:
             return (await question_of(connected))[0]
 
-    assert "vase" not in go(main())
+    assert "vase" not in (await main())
 
 
 @pytest.mark.parametrize("answer", [None, {}, {"other": wire.ElicitResult(action="accept", content=YES)}])
-def test_without_an_answer_it_is_asked_again(answer: Any) -> None:
+async def test_without_an_answer_it_is_asked_again(answer: Any) -> None:
     async def main() -> tuple[str, list[str]]:
         shelf = Shelf()
         async with client(shelf.runner, MODERN, Person(YES)) as connected:
@@ -676,7 +676,7 @@ def test_without_an_answer_it_is_asked_again(answer: Any) -> None:
             assert isinstance(again, wire.InputRequiredResult) and shelf.removed == []
             return text(await retry(again.request_state)), shelf.removed
 
-    assert go(main()) == ("removed vase", ["vase"])
+    assert (await main()) == ("removed vase", ["vase"])
 
 
 def test_asking_again_gives_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -693,7 +693,7 @@ def test_asking_again_gives_no_more_time(monkeypatch: pytest.MonkeyPatch) -> Non
     assert refusals(Shelf(), attempt, answer_within=200) == (0, "removed vase", ["vase"])
 
 
-def test_an_answer_without_a_question_is_a_new_call_that_asks() -> None:
+async def test_an_answer_without_a_question_is_a_new_call_that_asks() -> None:
     async def main() -> tuple[Any, list[str]]:
         shelf = Shelf()
         async with client(shelf.runner, MODERN, Person(YES)) as connected:
@@ -702,10 +702,10 @@ def test_an_answer_without_a_question_is_a_new_call_that_asks() -> None:
             )
             return type(result), shelf.removed
 
-    assert go(main()) == (wire.InputRequiredResult, [])
+    assert (await main()) == (wire.InputRequiredResult, [])
 
 
-def test_what_a_tool_wants_to_know_may_be_told_with_the_call_once_and_has_to_fit() -> None:
+async def test_what_a_tool_wants_to_know_may_be_told_with_the_call_once_and_has_to_fit() -> None:
     @tool(read_only=True)
     async def book(context: ToolContext) -> Any:
         """Book, for two days."""
@@ -726,14 +726,14 @@ def test_what_a_tool_wants_to_know_may_be_told_with_the_call_once_and_has_to_fit
                 found.append((asked.is_error, text(asked)))
         return found
 
-    (_, booked), (refused, why) = go(main())
+    (_, booked), (refused, why) = await main()
     assert booked == "booked ['2026-12-24', '2026-12-24']" and refused and "^2026" in why
 
 
 @pytest.mark.parametrize(
     ("key", "name", "runs"), [(KEY, "shop", True), (b"o" * 32, "shop", False), (KEY, "bank", False)]
 )
-def test_another_process_of_the_same_server_goes_on_with_the_same_keys(key: bytes, name: str, runs: bool) -> None:
+async def test_another_process_of_the_same_server_goes_on_with_the_same_keys(key: bytes, name: str, runs: bool) -> None:
     async def main() -> list[str]:
         here, there = Shelf(resume_key=KEY), Shelf(resume_key=KEY)
         async with (
@@ -745,10 +745,10 @@ def test_another_process_of_the_same_server_goes_on_with_the_same_keys(key: byte
                 await retry(state, by=second)
             return there.removed
 
-    assert go(main()) == (["vase"] if runs else [])
+    assert (await main()) == (["vase"] if runs else [])
 
 
-def test_a_question_survives_that_the_server_gets_other_tools() -> None:
+async def test_a_question_survives_that_the_server_gets_other_tools() -> None:
     async def main() -> str:
         shelf = Shelf()
         app = serve.mcp(shelf.runner)
@@ -757,7 +757,7 @@ def test_a_question_survives_that_the_server_gets_other_tools() -> None:
             await app.use(app.runner.replace(tools=shelf.tools[:1]))
             return text(await retry(state))
 
-    assert go(main()) == "removed vase"
+    assert (await main()) == "removed vase"
 
 
 def test_a_call_that_is_too_large_to_be_carried_is_refused() -> None:

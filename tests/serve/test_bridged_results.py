@@ -179,7 +179,7 @@ def test_what_is_no_text_of_the_content_does_not_get_by_a_limit(beside: Any, era
     assert len(str(result.structured_content)) < 200 and "[cut" in text(result)
 
 
-def test_a_handler_of_ones_own_gives_both_as_well() -> None:
+async def test_a_handler_of_ones_own_gives_both_as_well() -> None:
     async def execute(payload: Any, context: ToolContext) -> ToolResult:
         return ToolResult(output={"degrees": 5}, content=[Text("five degrees")])
 
@@ -190,7 +190,7 @@ def test_a_handler_of_ones_own_gives_both_as_well() -> None:
         async with Client(serve.mcp(Runner([build_tool(made)])).server) as client:
             return await client.call_tool("one")
 
-    result = go(main())
+    result = await main()
     assert (result.is_error, result.structured_content, text(result)) == (False, {"degrees": 5}, "five degrees")
 
 
@@ -260,7 +260,7 @@ def test_what_is_said_of_a_block_stays_with_it_in_an_error() -> None:
 PROGRAM = Path(__file__).parent.parent / "sources" / "stdio_server.py"
 
 
-def test_the_client_whose_call_it_is_answers_what_a_server_of_2025_asks() -> None:
+async def test_the_client_whose_call_it_is_answers_what_a_server_of_2025_asks() -> None:
     person = Person({"day": 4})
 
     async def main() -> wire.CallToolResult:
@@ -270,5 +270,5 @@ def test_the_client_whose_call_it_is_answers_what_a_server_of_2025_asks() -> Non
             async with Client(served, mode="legacy", elicitation_callback=person) as client:
                 return await client.call_tool("calendar__ask", {})
 
-    assert text(go(main())) == "accept {'day': 4} None"
+    assert text(await main()) == "accept {'day': 4} None"
     assert "calendar asks: Which day?" in person.asked[0].message

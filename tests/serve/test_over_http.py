@@ -142,7 +142,7 @@ async def in_session(
 
 
 @both_eras
-def test_a_call_has_its_progress_and_its_result(era: str) -> None:
+async def test_a_call_has_its_progress_and_its_result(era: str) -> None:
     async def main() -> tuple[str, list[str | None]]:
         seen: list[str | None] = []
 
@@ -152,7 +152,7 @@ def test_a_call_has_its_progress_and_its_result(era: str) -> None:
         async with listening(serve.mcp(Runner([add]))) as url, connected(url, era) as client:
             return text(await client.call_tool("add", {"a": 1, "b": 2}, progress_callback=note)), seen
 
-    assert go(main()) == ("3", ["adding"])
+    assert (await main()) == ("3", ["adding"])
 
 
 @pytest.mark.parametrize("era", ["auto", "legacy"])
@@ -168,7 +168,7 @@ def test_a_server_says_who_it_is(given: dict[str, str], told: tuple[str, str], e
     assert go(main()) == told
 
 
-def test_each_result_says_which_server_gave_it() -> None:
+async def test_each_result_says_which_server_gave_it() -> None:
     async def main() -> list[Any]:
         async with listening(serve.mcp(Runner([add]))) as url:
             call = {"name": "add", "arguments": {"a": 1, "b": 2}}
@@ -176,11 +176,11 @@ def test_each_result_says_which_server_gave_it() -> None:
             answers = [await post(url, {}, method=method, params=params) for method, params in sent]
             return [answer.json()["result"]["_meta"]["io.modelcontextprotocol/serverInfo"] for answer in answers]
 
-    assert go(main()) == [{"name": "ferrule", "version": __version__}] * 3
+    assert (await main()) == [{"name": "ferrule", "version": __version__}] * 3
 
 
 @both_eras
-def test_a_question_goes_to_the_client_and_its_answer_back(era: str) -> None:
+async def test_a_question_goes_to_the_client_and_its_answer_back(era: str) -> None:
     @tool
     async def remove(name: str) -> str:
         """Remove it."""
@@ -191,10 +191,10 @@ def test_a_question_goes_to_the_client_and_its_answer_back(era: str) -> None:
         async with listening(app) as url, connected(url, era, person=Person(YES)) as client:
             return text(await client.call_tool("remove", {"name": "vase"}))
 
-    assert go(main()) == "removed vase"
+    assert (await main()) == "removed vase"
 
 
-def test_a_call_that_needs_what_the_client_has_not_declared_is_a_bad_request() -> None:
+async def test_a_call_that_needs_what_the_client_has_not_declared_is_a_bad_request() -> None:
     @tool
     async def remove(name: str) -> str:
         """Remove it."""
@@ -205,10 +205,10 @@ def test_a_call_that_needs_what_the_client_has_not_declared_is_a_bad_request() -
             answer = await post(url, {}, method="tools/call", params={"name": "remove", "arguments": {"name": "vase"}})
             return answer.status_code, answer.json()["error"]["code"]
 
-    assert go(main()) == (400, wire.MISSING_REQUIRED_CLIENT_CAPABILITY)
+    assert (await main()) == (400, wire.MISSING_REQUIRED_CLIENT_CAPABILITY)
 
 
-def test_a_client_of_2025_has_a_session_that_is_not_its_id_and_one_of_2026_has_none() -> None:
+async def test_a_client_of_2025_has_a_session_that_is_not_its_id_and_one_of_2026_has_none() -> None:
     async def main() -> list[Any]:
         async with listening(serve.mcp(Runner([who]))) as url:
             found = []
@@ -218,11 +218,11 @@ def test_a_client_of_2025_has_a_session_that_is_not_its_id_and_one_of_2026_has_n
                         found.append(json.loads(text(await client.call_tool("who")))[1])
             return found
 
-    none, _, one, same, other, _ = go(main())
+    none, _, one, same, other, _ = await main()
     assert none is None and one == same != other and one.startswith("mcp_")
 
 
-def test_no_client_says_which_session_it_has() -> None:
+async def test_no_client_says_which_session_it_has() -> None:
     async def main() -> tuple[list[int], list[str | None]]:
         seen: list[str | None] = []
 
@@ -241,22 +241,22 @@ def test_no_client_says_which_session_it_has() -> None:
             ]
             return [answer.status_code for answer in answers], seen
 
-    statuses, (its_own, *of_2026) = go(main())
+    statuses, (its_own, *of_2026) = await main()
     assert statuses == [200, 404, 200, 200]
     assert its_own is not None and of_2026 == [None, None]
 
 
 @both_eras
-def test_sixty_four_calls_at_once_each_get_their_own_result(era: str) -> None:
+async def test_sixty_four_calls_at_once_each_get_their_own_result(era: str) -> None:
     async def main() -> list[str]:
         async with listening(serve.mcp(Runner([add]))) as url, connected(url, era) as client:
             calls = [client.call_tool("add", {"a": number, "b": 0}) for number in range(64)]
             return [text(result) for result in await asyncio.gather(*calls)]
 
-    assert go(main()) == [str(number) for number in range(64)]
+    assert (await main()) == [str(number) for number in range(64)]
 
 
-def test_a_closed_stream_cancels_the_call() -> None:
+async def test_a_closed_stream_cancels_the_call() -> None:
     async def main() -> str:
         entered, ended = asyncio.Event(), asyncio.Event()
         statuses: list[str] = []
@@ -279,20 +279,20 @@ def test_a_closed_stream_cancels_the_call() -> None:
             await ended.wait()
         return statuses[0]
 
-    assert go(main()) == "cancelled"
+    assert (await main()) == "cancelled"
 
 
-def test_it_can_be_mounted_in_another_app() -> None:
+async def test_it_can_be_mounted_in_another_app() -> None:
     async def main() -> str:
         app = serve.mcp(Runner([add]))
         outer = Starlette(routes=[Mount("/tools", app)], lifespan=app.lifespan)
         async with listening(outer) as url, connected(url, MODERN, path="/tools/mcp") as client:
             return text(await client.call_tool("add", {"a": 1, "b": 2}))
 
-    assert go(main()) == "3"
+    assert (await main()) == "3"
 
 
-def test_a_mirrored_argument_that_is_not_the_argument_is_refused() -> None:
+async def test_a_mirrored_argument_that_is_not_the_argument_is_refused() -> None:
     schema = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
 
     async def main() -> tuple[int, int, int]:
@@ -305,14 +305,14 @@ def test_a_mirrored_argument_that_is_not_the_argument_is_refused() -> None:
             right = await post(url, {"Mcp-Param-Region": "eu"}, method="tools/call", params=call)
             return wrong.json()["error"]["code"], missing.json()["error"]["code"], right.status_code
 
-    assert go(main()) == (wire.HEADER_MISMATCH, wire.HEADER_MISMATCH, 200)
+    assert (await main()) == (wire.HEADER_MISMATCH, wire.HEADER_MISMATCH, 200)
 
 
 # -- who may call ------------------------------------------------------------------------------------------------------
 
 
 @both_eras
-def test_the_token_says_on_whose_behalf(era: str) -> None:
+async def test_the_token_says_on_whose_behalf(era: str) -> None:
     async def main() -> list[str]:
         async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url:
             found = []
@@ -321,7 +321,7 @@ def test_the_token_says_on_whose_behalf(era: str) -> None:
                     found.append(json.loads(text(await client.call_tool("who")))[0])
             return found
 
-    assert go(main()) == ["ann", "bob"]
+    assert (await main()) == ["ann", "bob"]
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_the_token_says_on_whose_behalf(era: str) -> None:
         {"Authorization": "Bearer " + "x" * 10_000},
     ],
 )
-def test_without_a_known_token_nothing_is_answered_but_401(
+async def test_without_a_known_token_nothing_is_answered_but_401(
     headers: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[Event] = []
@@ -344,7 +344,7 @@ def test_without_a_known_token_nothing_is_answered_but_401(
             answer = await post(url, headers)
             return answer.status_code, answer.headers["www-authenticate"]
 
-    status, challenge = go(main())
+    status, challenge = await main()
     assert status == 401 and challenge.startswith("Bearer ")
     reason = "its token is unknown" if headers else "it gave no token"
     [event] = seen
@@ -354,24 +354,24 @@ def test_without_a_known_token_nothing_is_answered_but_401(
 
 
 @pytest.mark.parametrize("known", ["", 1, True, object()])
-def test_what_a_function_of_tokens_says_but_a_principal_or_a_context_is_a_no(known: Any) -> None:
+async def test_what_a_function_of_tokens_says_but_a_principal_or_a_context_is_a_no(known: Any) -> None:
     async def main() -> int:
         async with listening(serve.mcp(Runner([who]), tokens=lambda token: known)) as url:
             return (await post(url, {"Authorization": "Bearer token"})).status_code
 
-    assert go(main()) == 401
+    assert (await main()) == 401
 
 
-def test_a_function_of_tokens_is_not_asked_about_a_token_of_more_than_8192_characters() -> None:
+async def test_a_function_of_tokens_is_not_asked_about_a_token_of_more_than_8192_characters() -> None:
     async def main() -> list[int]:
         async with listening(serve.mcp(Runner([who]), tokens=lambda token: "ann")) as url:
             sent = [{"Authorization": f"Bearer {'x' * length}"} for length in (8_192, 8_193)]
             return [(await post(url, headers)).status_code for headers in sent]
 
-    assert go(main()) == [200, 401]
+    assert (await main()) == [200, 401]
 
 
-def test_a_function_of_tokens_that_breaks_lets_nobody_in(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_function_of_tokens_that_breaks_lets_nobody_in(caplog: pytest.LogCaptureFixture) -> None:
     def broken(token: str) -> str:
         raise RuntimeError(f"the database is away: {token}\nCRITICAL forged")
 
@@ -379,12 +379,12 @@ def test_a_function_of_tokens_that_breaks_lets_nobody_in(caplog: pytest.LogCaptu
         async with listening(serve.mcp(Runner([who]), tokens=broken)) as url:
             return (await post(url, {"Authorization": "Bearer a-token-of-ann"})).status_code
 
-    assert go(main()) == 401
+    assert (await main()) == 401
     assert "the database is away" in caplog.text and "a-token-of-ann" not in caplog.text
     assert "\nCRITICAL" not in caplog.text
 
 
-def test_what_the_libraries_log_of_a_client_begins_no_line_and_has_no_session_id(
+async def test_what_the_libraries_log_of_a_client_begins_no_line_and_has_no_session_id(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -403,14 +403,14 @@ def test_what_the_libraries_log_of_a_client_begins_no_line_and_has_no_session_id
             await http.post(f"{url}/mcp", headers=headers, json={"jsonrpc": "2.0", "method": "ping", "id": 1})
             return session
 
-    session = go(main())
+    session = await main()
     written = "\n".join(map(caplog.handler.format, [one for one in caplog.records if one.name.startswith("mcp.")]))
     assert "Terminating session: ***" in written and "for session ***: cred" in written and session not in written
     assert "\\nCRITICAL forged" in written and "\nCRITICAL" not in written and "\x1b" not in written
 
 
 @both_eras
-def test_who_approved_is_whose_token_the_answer_came_with(era: str) -> None:
+async def test_who_approved_is_whose_token_the_answer_came_with(era: str) -> None:
     answered: list[str | None] = []
 
     def observe(event: Event) -> None:
@@ -427,12 +427,12 @@ def test_who_approved_is_whose_token_the_answer_came_with(era: str) -> None:
         async with listening(app) as url, connected(url, era, "token of ann", Person(YES)) as client:
             await client.call_tool("remove", {"name": "vase"})
 
-    go(main())
+    await main()
     assert answered == ["ann"]
 
 
 @both_eras
-def test_a_function_of_tokens_may_be_async_and_give_the_whole_context(era: str) -> None:
+async def test_a_function_of_tokens_may_be_async_and_give_the_whole_context(era: str) -> None:
     async def known(token: str) -> ToolContext | None:
         return ToolContext(principal="ann", session="chat 7") if token == "t" else None
 
@@ -440,7 +440,7 @@ def test_a_function_of_tokens_may_be_async_and_give_the_whole_context(era: str) 
         async with listening(serve.mcp(Runner([who]), tokens=known)) as url, connected(url, era, "t") as client:
             return text(await client.call_tool("who"))
 
-    assert go(main()) == '["ann", "chat 7"]'
+    assert (await main()) == '["ann", "chat 7"]'
 
 
 def test_a_fixed_token_is_the_only_one() -> None:
@@ -465,7 +465,9 @@ def test_a_fixed_token_is_the_only_one() -> None:
         ("http://localhost:3000", False),
     ],
 )
-def test_a_page_of_an_allowed_origin_is_told_so_by_the_browsers_question_and_no_other(origin: str, told: bool) -> None:
+async def test_a_page_of_an_allowed_origin_is_told_so_by_the_browsers_question_and_no_other(
+    origin: str, told: bool
+) -> None:
     async def main() -> list[str | None]:
         origins = ["https://app.example.com", "http://dev.example.com:*"]
         asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,mcp-method"}
@@ -477,25 +479,25 @@ def test_a_page_of_an_allowed_origin_is_told_so_by_the_browsers_question_and_no_
             after = await post(url, {"Origin": origin, "Authorization": "Bearer token of ann"})
             return [answer.headers.get("access-control-allow-origin") for answer in (before, after)]
 
-    assert go(main()) == ([origin] * 2 if told else [None] * 2)
+    assert (await main()) == ([origin] * 2 if told else [None] * 2)
 
 
-def test_without_origins_no_page_is_told_that_it_may_call() -> None:
+async def test_without_origins_no_page_is_told_that_it_may_call() -> None:
     async def main() -> str | None:
         async with listening(serve.mcp(Runner([who]))) as url:
             answer = await post(url, {"Origin": "http://localhost:3000"})
             return answer.headers.get("access-control-allow-origin")
 
-    assert go(main()) is None
+    assert (await main()) is None
 
 
-def test_a_session_of_one_principal_is_none_of_anothers() -> None:
+async def test_a_session_of_one_principal_is_none_of_anothers() -> None:
     async def main() -> list[int]:
         async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url, httpx2.AsyncClient(timeout=BOUND) as http:
             session = await begin(http, url, "token of ann")
             return [(await in_session(http, url, session, f"token of {name}")).status_code for name in ("ann", "bob")]
 
-    assert go(main()) == [200, 404]
+    assert (await main()) == [200, 404]
 
 
 Sessions = dict[str, str]
@@ -536,27 +538,27 @@ async def little_room(
         (3, 2, "a1 a2 b1 a3 b2", "b1 a3 b2"),
     ],
 )
-def test_the_longest_unused_session_of_a_principal_gives_way_then_that_of_all(
+async def test_the_longest_unused_session_of_a_principal_gives_way_then_that_of_all(
     most: int, each: int, names: str, left: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> str:
         async with little_room(monkeypatch, most, each) as (url, http, opened):
             return await alive(http, url, await opened(names))
 
-    assert go(main()) == left
+    assert (await main()) == left
 
 
-def test_a_session_that_was_used_since_is_not_the_longest_unused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_session_that_was_used_since_is_not_the_longest_unused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> str:
         async with little_room(monkeypatch, 9, 2) as (url, http, opened):
             sessions = await opened("a1 a2")
             await in_session(http, url, sessions["a1"], "token of ann")
             return await alive(http, url, {**sessions, **await opened("a3")})
 
-    assert go(main()) == "a1 a3"
+    assert (await main()) == "a1 a3"
 
 
-def test_a_session_that_its_client_has_ended_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_session_that_its_client_has_ended_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> str:
         async with little_room(monkeypatch, 9, 2) as (url, http, opened):
             sessions = await opened("a1 a2")
@@ -564,10 +566,10 @@ def test_a_session_that_its_client_has_ended_takes_no_room(monkeypatch: pytest.M
             assert (await http.delete(f"{url}/mcp", headers=headers)).status_code == 200
             return await alive(http, url, {**sessions, **await opened("a3")})
 
-    assert go(main()) == "a1 a3"
+    assert (await main()) == "a1 a3"
 
 
-def test_no_request_makes_a_session_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_request_makes_a_session_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> tuple[list[int], str]:
         async with little_room(monkeypatch, 9, 2) as (url, http, opened):
             sessions = await opened("a1 a2")
@@ -581,10 +583,10 @@ def test_no_request_makes_a_session_take_no_room(monkeypatch: pytest.MonkeyPatch
             left = await alive(http, url, {**sessions, **await opened("a3")})
             return [answer.status_code for answer in answers], left
 
-    assert go(main()) == ([404, 404, 421, 400], "a1 a3")
+    assert (await main()) == ([404, 404, 421, 400], "a1 a3")
 
 
-def test_a_session_that_is_not_opened_yet_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_session_that_is_not_opened_yet_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> str:
         async with little_room(monkeypatch, 3, 3) as (url, http, opened):
             sessions = await opened("a1 a2 b1")
@@ -597,10 +599,10 @@ def test_a_session_that_is_not_opened_yet_ends_none(monkeypatch: pytest.MonkeyPa
                 sessions |= await opened("a3")
                 return await alive(http, url, sessions)
 
-    assert go(main()) == "a2 b1 a3"
+    assert (await main()) == "a2 b1 a3"
 
 
-def test_what_opens_no_session_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_opens_no_session_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> tuple[set[int], str]:
         async with little_room(monkeypatch, 9, 2) as (url, http, opened):
             sessions = await opened("a1 a2")
@@ -615,10 +617,10 @@ def test_what_opens_no_session_ends_none(monkeypatch: pytest.MonkeyPatch) -> Non
             ]
             return {answer.status_code // 100 for answer in answers}, await alive(http, url, sessions)
 
-    assert go(main()) == ({4}, "a1 a2")
+    assert (await main()) == ({4}, "a1 a2")
 
 
-def test_a_session_in_use_is_not_ended_and_where_all_are_in_use_a_new_one_is_refused(
+async def test_a_session_in_use_is_not_ended_and_where_all_are_in_use_a_new_one_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> tuple[str, int, str]:
@@ -639,7 +641,7 @@ def test_a_session_in_use_is_not_ended_and_where_all_are_in_use_a_new_one_is_ref
             refused = await http.post(f"{url}/mcp", headers=headers, json=hello)
             return left, refused.status_code, await alive(http, url, await opened("b1"))
 
-    assert go(main()) == ("a1 a3", 503, "b1")
+    assert (await main()) == ("a1 a3", 503, "b1")
 
 
 TENANTS = {
@@ -719,7 +721,7 @@ def tenants(token: str) -> ToolContext | None:
 
 
 @pytest.mark.parametrize("other", TENANTS)
-def test_a_question_is_answered_with_the_context_that_it_was_asked_with(other: str) -> None:
+async def test_a_question_is_answered_with_the_context_that_it_was_asked_with(other: str) -> None:
     removed: list[Any] = []
 
     @tool
@@ -747,11 +749,11 @@ def test_a_question_is_answered_with_the_context_that_it_was_asked_with(other: s
             entitled = answering if other == "same" else asking
             assert text(await entitled.session.call_tool("remove", vase, **given)) == "removed"
 
-    go(main())
+    await main()
     assert removed == [("a", "of a")]
 
 
-def test_a_session_belongs_to_the_context_that_opened_it() -> None:
+async def test_a_session_belongs_to_the_context_that_opened_it() -> None:
     async def main() -> dict[str, int]:
         async with (
             listening(serve.mcp(Runner([who]), tokens=tenants)) as url,
@@ -760,11 +762,11 @@ def test_a_session_belongs_to_the_context_that_opened_it() -> None:
             session = await begin(http, url, "same")
             return {name: (await in_session(http, url, session, name)).status_code for name in TENANTS}
 
-    assert go(main()) == {name: 200 if name == "same" else 404 for name in TENANTS}
+    assert (await main()) == {name: 200 if name == "same" else 404 for name in TENANTS}
 
 
 @both_eras
-def test_a_job_is_found_with_the_context_that_began_it(era: str) -> None:
+async def test_a_job_is_found_with_the_context_that_began_it(era: str) -> None:
     @tool(background=True)
     async def report(context: ToolContext) -> str:
         """Make a report."""
@@ -781,11 +783,11 @@ def test_a_job_is_found_with_the_context_that_began_it(era: str) -> None:
                     found[other] = text(await asking.call_tool("check_call", {"ticket": ticket}))
         return found
 
-    found = go(main())
+    found = await main()
     assert "for a" in found.pop("same") and "for a" not in str(found)
 
 
-def test_a_job_of_a_token_without_a_principal_is_found_by_no_other_token() -> None:
+async def test_a_job_of_a_token_without_a_principal_is_found_by_no_other_token() -> None:
     @tool(background=True)
     async def report() -> str:
         """Make a report."""
@@ -802,7 +804,7 @@ def test_a_job_of_a_token_without_a_principal_is_found_by_no_other_token() -> No
             assert "for the first" in text(await one.call_tool("check_call", {"ticket": ticket, "wait_seconds": 15}))
             return text(await two.call_tool("check_call", {"ticket": ticket}))
 
-    assert "There is no call with the ticket" in go(main())
+    assert "There is no call with the ticket" in (await main())
 
 
 @pytest.mark.parametrize(
@@ -816,15 +818,15 @@ def test_a_job_of_a_token_without_a_principal_is_found_by_no_other_token() -> No
         ("Origin", "http://localhost:1.evil.example"),
     ],
 )
-def test_a_malformed_host_or_origin_is_refused(header: str, value: str) -> None:
+async def test_a_malformed_host_or_origin_is_refused(header: str, value: str) -> None:
     async def main() -> int:
         async with listening(serve.mcp(Runner([who]))) as url:
             return (await post(url, {header: value})).status_code
 
-    assert go(main()) in (403, 421)
+    assert (await main()) in (403, 421)
 
 
-def test_one_principal_does_not_take_the_room_of_all() -> None:
+async def test_one_principal_does_not_take_the_room_of_all() -> None:
     async def main() -> tuple[str, str]:
         entered, leave = asyncio.Event(), asyncio.Event()
 
@@ -848,7 +850,7 @@ def test_one_principal_does_not_take_the_room_of_all() -> None:
             leave.set()
         return busy, free
 
-    busy, free = go(main())
+    busy, free = await main()
     assert busy.startswith("Too many calls are under way") and free == '["bob", null]'
 
 
@@ -869,23 +871,23 @@ def test_one_principal_does_not_take_the_room_of_all() -> None:
         ({"Content-Type": "text/plain"}, 400),
     ],
 )
-def test_a_request_from_elsewhere_is_refused(headers: dict[str, str], status: int) -> None:
+async def test_a_request_from_elsewhere_is_refused(headers: dict[str, str], status: int) -> None:
     async def main() -> int:
         app = serve.mcp(Runner([add]), hosts=["tools.example.com"], origins=["https://app.example.com"])
         async with listening(app) as url:
             return (await post(url, headers)).status_code
 
-    assert go(main()) == status
+    assert (await main()) == status
 
 
-def test_one_name_alone_is_a_name_and_not_its_letters() -> None:
+async def test_one_name_alone_is_a_name_and_not_its_letters() -> None:
     async def main() -> list[int]:
         app = serve.mcp(Runner([add]), hosts="tools.example.com", origins="https://app.example.com")
         async with listening(app) as url:
             known = {"Host": "tools.example.com", "Origin": "https://app.example.com"}
             return [(await post(url, headers)).status_code for headers in (known, {"Host": "t"})]
 
-    assert go(main()) == [200, 421]
+    assert (await main()) == [200, 421]
 
 
 @pytest.mark.parametrize(
@@ -896,7 +898,7 @@ def test_one_name_alone_is_a_name_and_not_its_letters() -> None:
         ({"inputResponses": {str(number): {"action": "decline"} for number in range(101)}}, "at most 100"),
     ],
 )
-def test_what_the_sdk_would_break_on_or_take_long_over_is_refused(
+async def test_what_the_sdk_would_break_on_or_take_long_over_is_refused(
     more: dict[str, Any], wrong: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> tuple[int, dict[str, Any]]:
@@ -909,13 +911,13 @@ def test_what_the_sdk_would_break_on_or_take_long_over_is_refused(
             answer = await http.post(f"{url}/mcp", headers=headers, json=body)
             return answer.status_code, answer.json()["error"]
 
-    status, error = go(main())
+    status, error = await main()
     assert (status, error["code"]) == (400, wire.INVALID_PARAMS) and wrong in error["message"]
     assert [record for record in caplog.records if record.exc_info] == []
 
 
 @both_eras
-def test_a_body_that_is_too_large_is_refused(era: str) -> None:
+async def test_a_body_that_is_too_large_is_refused(era: str) -> None:
     async def main() -> int:
         headers, body = request("tools/call", {"name": "add", "arguments": {"a": "x" * 2_000}})
         if era != MODERN:
@@ -923,12 +925,12 @@ def test_a_body_that_is_too_large_is_refused(era: str) -> None:
         async with listening(serve.mcp(Runner([add]), max_body=1_000)) as url, httpx2.AsyncClient() as http:
             return (await http.post(f"{url}/mcp", headers=headers, json=body)).status_code
 
-    assert go(main()) == 413
+    assert (await main()) == 413
 
 
 @pytest.mark.parametrize("odd", [None, 2.5, 3.0, True, [], {}])
 @both_eras
-def test_a_request_has_a_text_or_an_integer_for_its_id(era: str, odd: object) -> None:
+async def test_a_request_has_a_text_or_an_integer_for_its_id(era: str, odd: object) -> None:
     async def main() -> list[tuple[int, Any]]:
         headers, body = request()
         found = []
@@ -949,4 +951,4 @@ def test_a_request_has_a_text_or_an_integer_for_its_id(era: str, odd: object) ->
             found.append((answer.status_code, "result" in answer.text))
         return found
 
-    assert go(main()) == [(400, (None, wire.INVALID_REQUEST)), (200, True)]
+    assert (await main()) == [(400, (None, wire.INVALID_REQUEST)), (200, True)]

@@ -91,7 +91,7 @@ def test_an_output_schema_that_is_no_object_is_for_clients_of_2026_alone() -> No
 
 
 @both_eras
-def test_a_tool_that_may_return_none_tells_no_output_schema_and_its_calls_succeed(era: str) -> None:
+async def test_a_tool_that_may_return_none_tells_no_output_schema_and_its_calls_succeed(era: str) -> None:
     @tool
     async def forget() -> None:
         """Forget."""
@@ -110,7 +110,7 @@ def test_a_tool_that_may_return_none_tells_no_output_schema_and_its_calls_succee
                 found.append((result.is_error, text(result), result.structured_content))
             return found
 
-    assert go(main()) == [None, None, (False, "null", None), (False, "null", None), (False, "key", None)]
+    assert (await main()) == [None, None, (False, "null", None), (False, "null", None), (False, "key", None)]
 
 
 def test_a_result_of_the_handlers_own_that_does_not_fit_is_told_so() -> None:
@@ -164,7 +164,7 @@ def test_a_name_that_mcp_does_not_take_is_written_otherwise_and_can_be_called(er
 
 
 @both_eras
-def test_many_tools_come_in_pages_and_a_cursor_of_another_list_is_refused(era: str) -> None:
+async def test_many_tools_come_in_pages_and_a_cursor_of_another_list_is_refused(era: str) -> None:
     many = [add.replace(name=f"add_{number}") for number in range(250)]
 
     async def main() -> tuple[list[str], list[int]]:
@@ -185,7 +185,7 @@ def test_many_tools_come_in_pages_and_a_cursor_of_another_list_is_refused(era: s
                 assert refused.value.code == wire.INVALID_PARAMS
         return names, sizes
 
-    names, sizes = go(main())
+    names, sizes = await main()
     assert names == [one.name for one in many] and sizes == [100, 100, 50]
 
 
@@ -199,14 +199,14 @@ def test_a_success_has_its_content_and_the_value_in_the_declared_form(era: str) 
 
 
 @both_eras
-def test_a_tool_that_there_is_not_is_an_error_of_the_protocol(era: str) -> None:
+async def test_a_tool_that_there_is_not_is_an_error_of_the_protocol(era: str) -> None:
     async def main() -> MCPError:
         async with client(Runner([add]), era) as connected:
             with pytest.raises(MCPError) as refused:
                 await connected.call_tool("subtract")
             return refused.value
 
-    error = go(main())
+    error = await main()
     assert error.code == wire.INVALID_PARAMS and "subtract" in error.message
 
 
@@ -273,7 +273,7 @@ def test_a_call_passes_the_runners_guards_and_observers(era: str) -> None:
 
 
 @both_eras
-def test_more_calls_than_there_may_be_at_once_are_told_to_come_later(era: str) -> None:
+async def test_more_calls_than_there_may_be_at_once_are_told_to_come_later(era: str) -> None:
     async def main() -> tuple[str, str]:
         entered, leave = asyncio.Event(), asyncio.Event()
 
@@ -293,7 +293,7 @@ def test_more_calls_than_there_may_be_at_once_are_told_to_come_later(era: str) -
             third = await connected.call_tool("add", {"a": 1, "b": 2})
         return text(second), text(first.result()) + text(third)
 
-    assert go(main()) == ("Too many calls are under way; try again later. Nothing was run.", "held3")
+    assert (await main()) == ("Too many calls are under way; try again later. Nothing was run.", "held3")
 
 
 # -- content -----------------------------------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ def test_a_handler_with_content_of_its_own_gives_the_value_where_its_text_is_tha
 
 
 @both_eras
-def test_progress_reaches_the_client_before_the_result_and_only_increases(era: str) -> None:
+async def test_progress_reaches_the_client_before_the_result_and_only_increases(era: str) -> None:
     seen: list[tuple[float, float | None, str | None]] = []
 
     @tool
@@ -394,11 +394,11 @@ def test_progress_reaches_the_client_before_the_result_and_only_increases(era: s
             assert text(await connected.call_tool("work", progress_callback=note)) == "done"
             return list(seen)
 
-    assert go(main()) == [(1, 4, "step 1"), (3, 4, "step 3"), (4, 4, "step 4")]
+    assert (await main()) == [(1, 4, "step 1"), (3, 4, "step 3"), (4, 4, "step 4")]
 
 
 @both_eras
-def test_progress_beyond_what_mcp_can_say_is_passed_over(era: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_progress_beyond_what_mcp_can_say_is_passed_over(era: str, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[float] = []
 
     @tool
@@ -415,12 +415,12 @@ def test_progress_beyond_what_mcp_can_say_is_passed_over(era: str, caplog: pytes
         async with client(Runner([work]), era) as connected:
             await connected.call_tool("work", progress_callback=note)
 
-    go(main())
+    await main()
     assert (seen, caplog.text) == ([1, 2], "")
 
 
 @both_eras
-def test_a_call_that_its_client_cancels_is_cancelled_and_has_its_grace(era: str) -> None:
+async def test_a_call_that_its_client_cancels_is_cancelled_and_has_its_grace(era: str) -> None:
     async def main() -> list[str]:
         order: list[str] = []
         entered = asyncio.Event()
@@ -447,11 +447,11 @@ def test_a_call_that_its_client_cancels_is_cancelled_and_has_its_grace(era: str)
                 group.cancel_scope.cancel()
         return order  # the connection ends after its calls
 
-    assert go(main()) == ["tidied up", "cancelled"]
+    assert (await main()) == ["tidied up", "cancelled"]
 
 
 @both_eras
-def test_a_client_that_goes_leaves_no_call_behind(era: str) -> None:
+async def test_a_client_that_goes_leaves_no_call_behind(era: str) -> None:
     async def main() -> int:
         entered, ended = asyncio.Event(), asyncio.Event()
 
@@ -474,13 +474,13 @@ def test_a_client_that_goes_leaves_no_call_behind(era: str) -> None:
         await ended.wait()
         return runner.left_running
 
-    assert go(main()) == 0
+    assert (await main()) == 0
 
 
 # -- other tools -------------------------------------------------------------------------------------------------------
 
 
-def test_a_listening_client_of_2026_is_told_of_other_tools_and_of_nothing_else() -> None:
+async def test_a_listening_client_of_2026_is_told_of_other_tools_and_of_nothing_else() -> None:
     async def main() -> tuple[int, list[str]]:
         app = serve.mcp(Runner([add]))
         async with Client(app.server, mode="2026-07-28") as connected:
@@ -494,10 +494,10 @@ def test_a_listening_client_of_2026_is_told_of_other_tools_and_of_nothing_else()
                     told += 1
             return told, names
 
-    assert go(main()) == (1, ["add", "remove"])
+    assert (await main()) == (1, ["add", "remove"])
 
 
-def test_a_client_of_2025_is_told_of_other_tools_and_a_call_under_way_goes_on() -> None:
+async def test_a_client_of_2025_is_told_of_other_tools_and_a_call_under_way_goes_on() -> None:
     async def main() -> tuple[list[str], str]:
         entered, leave, told = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -526,10 +526,10 @@ def test_a_client_of_2025_is_told_of_other_tools_and_a_call_under_way_goes_on() 
                 leave.set()
             return [one.name for one in (await connected.list_tools()).tools], text(held.result())
 
-    assert go(main()) == (["add"], "held")
+    assert (await main()) == (["add"], "held")
 
 
-def test_a_client_that_is_initialized_twice_is_told_once() -> None:
+async def test_a_client_that_is_initialized_twice_is_told_once() -> None:
     async def main() -> int:
         told: list[object] = []
 
@@ -546,10 +546,10 @@ def test_a_client_that_is_initialized_twice_is_told_once() -> None:
                 await connected.list_tools()
             return len(told)
 
-    assert go(main()) == 1
+    assert (await main()) == 1
 
 
-def test_a_client_that_initializes_itself_again_and_again_is_told_once() -> None:
+async def test_a_client_that_initializes_itself_again_and_again_is_told_once() -> None:
     async def main() -> int:
         told: list[object] = []
 
@@ -572,10 +572,10 @@ def test_a_client_that_initializes_itself_again_and_again_is_told_once() -> None
                 await connected.list_tools()
             return len(told)
 
-    assert go(main()) == 1
+    assert (await main()) == 1
 
 
-def test_two_connected_clients_of_2025_are_both_told() -> None:
+async def test_two_connected_clients_of_2025_are_both_told() -> None:
     async def main() -> list[int]:
         told = [asyncio.Event(), asyncio.Event()]
         app = serve.mcp(Runner([add]))
@@ -594,10 +594,10 @@ def test_two_connected_clients_of_2025_are_both_told() -> None:
             await app.use(app.runner.replace(tools=[remove]))
             return [await one.wait() for one in told]
 
-    assert go(main()) == [True, True]
+    assert (await main()) == [True, True]
 
 
-def test_clients_that_listen_take_no_place_of_a_call_and_are_bounded_too() -> None:
+async def test_clients_that_listen_take_no_place_of_a_call_and_are_bounded_too() -> None:
     async def main() -> str:
         app = serve.mcp(Runner([add]), in_flight_each=1)
         async with Client(app.server, mode=ERAS[0]) as connected, connected.listen(tools_list_changed=True):
@@ -606,7 +606,7 @@ def test_clients_that_listen_take_no_place_of_a_call_and_are_bounded_too() -> No
                     raise AssertionError
             return text(await connected.call_tool("add", {"a": 1, "b": 2}))
 
-    assert go(main()) == "3"
+    assert (await main()) == "3"
 
 
 # -- what cannot be served ---------------------------------------------------------------------------------------------
@@ -648,7 +648,7 @@ def test_a_person_is_not_asked_where_nothing_asks() -> None:
 
 
 @both_eras
-def test_a_request_that_is_sent_again_is_a_call_of_its_own(era: str) -> None:
+async def test_a_request_that_is_sent_again_is_a_call_of_its_own(era: str) -> None:
     keys: list[str] = []
 
     @tool
@@ -665,7 +665,7 @@ def test_a_request_that_is_sent_again_is_a_call_of_its_own(era: str) -> None:
             for _ in range(2):
                 assert not (await connected.call_tool("pay", {"euros": 5})).is_error
 
-    go(main())
+    await main()
     assert len({*keys}) == 2 and [event.kind for event in journal.events].count("tool:post") == 2
 
 
@@ -679,7 +679,7 @@ def test_what_nobody_knows_is_an_error_that_says_so(era: str) -> None:
 
 
 @both_eras
-def test_a_client_gets_the_ticket_of_a_call_in_the_background_and_looks_at_it_with_that(era: str) -> None:
+async def test_a_client_gets_the_ticket_of_a_call_in_the_background_and_looks_at_it_with_that(era: str) -> None:
     may_end = asyncio.Event()
 
     @tool(background=True)
@@ -688,15 +688,12 @@ def test_a_client_gets_the_ticket_of_a_call_in_the_background_and_looks_at_it_wi
         await may_end.wait()
         return number * number
 
-    async def main() -> None:
-        async with client(Runner([square, *background.tools]), era) as connected:
-            begun = (await connected.call_tool("square", {"number": 5})).structured_content
-            assert begun is not None and begun["status"] == "running"
-            look = {"ticket": begun["ticket"], "wait_seconds": 30}
-            assert "running" in text(await connected.call_tool("check_call", {"ticket": begun["ticket"]}))
-            may_end.set()
-            assert text(await connected.call_tool("check_call", look)) == "25"
-        async with client(Runner([square, *background.tools]), era) as other:
-            assert "There is no call with the ticket" in text(await other.call_tool("check_call", look))
-
-    go(main())
+    async with client(Runner([square, *background.tools]), era) as connected:
+        begun = (await connected.call_tool("square", {"number": 5})).structured_content
+        assert begun is not None and begun["status"] == "running"
+        look = {"ticket": begun["ticket"], "wait_seconds": 30}
+        assert "running" in text(await connected.call_tool("check_call", {"ticket": begun["ticket"]}))
+        may_end.set()
+        assert text(await connected.call_tool("check_call", look)) == "25"
+    async with client(Runner([square, *background.tools]), era) as other:
+        assert "There is no call with the ticket" in text(await other.call_tool("check_call", look))

@@ -149,7 +149,7 @@ def test_an_error_with_the_code_of_a_closed_connection_is_what_the_server_says(m
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_a_server_that_breaks_fails_the_call_and_nothing_else(mode: str) -> None:
+async def test_a_server_that_breaks_fails_the_call_and_nothing_else(mode: str) -> None:
     async def main() -> list[str]:
         async def broken(context: Any, arguments: Any) -> Any:
             raise ZeroDivisionError("inside")
@@ -158,7 +158,7 @@ def test_a_server_that_breaks_fails_the_call_and_nothing_else(mode: str) -> None
             runner = Runner(toolset)
             return [(await runner.run(name)).status for name in ("one", "two")]
 
-    assert go(main()) == ["failed", "ok"]
+    assert (await main()) == ["failed", "ok"]
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -175,7 +175,7 @@ def test_progress_arrives(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_many_calls_at_once_are_not_mixed_up(mode: str) -> None:
+async def test_many_calls_at_once_are_not_mixed_up(mode: str) -> None:
     async def slow(context: Any, arguments: Any) -> Any:
         for _ in range(arguments["turns"]):
             await asyncio.sleep(0)
@@ -187,4 +187,4 @@ def test_many_calls_at_once_are_not_mixed_up(mode: str) -> None:
             calls = [runner.run("one", {"number": number, "turns": number % 7}) for number in range(200)]
             return [result.output for result in await asyncio.gather(*calls)]
 
-    assert go(main()) == [str(number) for number in range(200)]
+    assert (await main()) == [str(number) for number in range(200)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from mcp.server.lowlevel import Server
-from mcp_servers import ERAS, PROGRAM, go, made
+from mcp_servers import ERAS, PROGRAM, made
 
 from ferrule import DefinitionError, Event, Runner, mcp
 from products import sampled
@@ -28,7 +28,7 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("mode", sampled(ERAS, one_in=2))
-def test_a_program_is_called_killed_started_again_and_gone(mode: mcp.Mode) -> None:
+async def test_a_program_is_called_killed_started_again_and_gone(mode: mcp.Mode) -> None:
     async def main() -> list[int]:
         servers = mcp.connect(mcp.Stdio(PROGRAM[0], PROGRAM[1:], mode=mode))
         async with servers as toolset:
@@ -46,12 +46,12 @@ def test_a_program_is_called_killed_started_again_and_gone(mode: mcp.Mode) -> No
             pids.append(int((await runner.run("pid")).output))
             return pids
 
-    pids = go(main())
+    pids = await main()
     assert pids[0] != pids[1] and not any(map(is_running, pids))
 
 
 @pytest.mark.parametrize("does", ["", "echo a line;"])
-def test_one_that_dies_fails_all_open_calls_although_a_child_holds_its_pipes(does: str, tmp_path: Path) -> None:
+async def test_one_that_dies_fails_all_open_calls_although_a_child_holds_its_pipes(does: str, tmp_path: Path) -> None:
     """Also a call that it has read a part of, and the one behind that."""
     alive = tmp_path / "alive"
     alive.touch()
@@ -75,30 +75,28 @@ def test_one_that_dies_fails_all_open_calls_although_a_child_holds_its_pipes(doe
             assert (await runner.run("p__hi")).output == "hi"
 
     try:
-        go(main())
+        await main()
     finally:
         alive.unlink()
 
 
-def test_one_that_dies_again_and_again_is_not_started_at_every_call() -> None:
-    async def main() -> None:
-        servers = mcp.connect(PROGRAM, name="p")
-        async with servers as toolset:
-            runner = Runner(toolset)
-            for _ in range(2):  # each time it writes to its standard error, which is not for a model
-                assert "told to die" not in (await runner.run("p__die")).text
-            assert "told to die" in servers.status["p"].reason
-            refused = await runner.run("p__echo", {"text": "x"})
-            assert (refused.status, refused.executed) == ("failed", False)
-            assert "p is down; Ferrule tries again in 0." in str(refused.error)
-            assert "Nothing was run" in str(refused.error)
-            assert 0 < refused.metadata["retry_after"] <= 0.5
-            assert servers.status["p"].state == "down" and servers.status["p"].retry_in > 0
+async def test_one_that_dies_again_and_again_is_not_started_at_every_call() -> None:
 
-    go(main())
+    servers = mcp.connect(PROGRAM, name="p")
+    async with servers as toolset:
+        runner = Runner(toolset)
+        for _ in range(2):  # each time it writes to its standard error, which is not for a model
+            assert "told to die" not in (await runner.run("p__die")).text
+        assert "told to die" in servers.status["p"].reason
+        refused = await runner.run("p__echo", {"text": "x"})
+        assert (refused.status, refused.executed) == ("failed", False)
+        assert "p is down; Ferrule tries again in 0." in str(refused.error)
+        assert "Nothing was run" in str(refused.error)
+        assert 0 < refused.metadata["retry_after"] <= 0.5
+        assert servers.status["p"].state == "down" and servers.status["p"].retry_in > 0
 
 
-def test_the_reason_has_the_end_of_what_a_program_wrote_before_it_ended() -> None:
+async def test_the_reason_has_the_end_of_what_a_program_wrote_before_it_ended() -> None:
     command = [sys.executable, "-c", "import sys; print('no key is set', file=sys.stderr); sys.exit(1)"]
 
     async def main() -> None:
@@ -106,19 +104,19 @@ def test_the_reason_has_the_end_of_what_a_program_wrote_before_it_ended() -> Non
             raise AssertionError("it did not start")
 
     with pytest.raises(mcp.ServersDownError, match="no key is set"):
-        go(main())
+        await main()
 
 
-def test_a_program_that_is_not_there_is_named() -> None:
+async def test_a_program_that_is_not_there_is_named() -> None:
     async def main() -> None:
         async with mcp.connect(["/nowhere/at-all"]):
             raise AssertionError("it did not start")
 
     with pytest.raises(mcp.ServersDownError, match="the program '/nowhere/at-all' does not exist"):
-        go(main())
+        await main()
 
 
-def test_one_that_says_nothing_is_given_up_and_its_process_is_gone(tmp_path: Path) -> None:
+async def test_one_that_says_nothing_is_given_up_and_its_process_is_gone(tmp_path: Path) -> None:
     told = tmp_path / "pid"
     code = f"import os, sys; open({str(told)!r}, 'w').write(str(os.getpid())); sys.stdin.read()"
 
@@ -127,116 +125,102 @@ def test_one_that_says_nothing_is_given_up_and_its_process_is_gone(tmp_path: Pat
             raise AssertionError("it did not start")
 
     with pytest.raises(mcp.ServersDownError, match="did not answer within 1 s"):
-        go(main())
+        await main()
     assert not is_running(int(told.read_text()))
 
 
-def test_one_that_cannot_start_does_not_stop_the_others() -> None:
+async def test_one_that_cannot_start_does_not_stop_the_others() -> None:
     there, missing = made().memory(name="there"), mcp.Stdio("/nowhere/at-all", name="missing")
 
-    async def main() -> None:
-        servers = mcp.connect(there, missing)
-        async with servers as toolset:
-            assert [tool.name for tool in toolset] == ["there__one"]
-            assert servers.status["missing"].state == "down"
-            assert "/nowhere/at-all" in servers.status["missing"].reason
+    servers = mcp.connect(there, missing)
+    async with servers as toolset:
+        assert [tool.name for tool in toolset] == ["there__one"]
+        assert servers.status["missing"].state == "down"
+        assert "/nowhere/at-all" in servers.status["missing"].reason
 
-        with pytest.raises(mcp.ServersDownError, match="missing is down"):
-            async with mcp.connect(made().memory(name="there"), missing, required=True):
-                raise AssertionError("one is missing")
-
-    go(main())
+    with pytest.raises(mcp.ServersDownError, match="missing is down"):
+        async with mcp.connect(made().memory(name="there"), missing, required=True):
+            raise AssertionError("one is missing")
 
 
-def test_after_it_is_left_nothing_is_sent() -> None:
-    async def main() -> None:
-        servers = mcp.connect(made().memory())
-        assert {status.state for status in servers.status.values()} == {"idle"}
-        async with servers as toolset:
-            assert {status.state for status in servers.status.values()} == {"ready"}
-        result = await Runner(toolset).run("one")
-        assert result.executed is False and "closed" in str(result.error)
-        assert {status.state for status in servers.status.values()} == {"closed"}
-        with pytest.raises(RuntimeError, match="entered once"):
-            async with servers:
-                raise AssertionError("it was entered twice")
+async def test_after_it_is_left_nothing_is_sent() -> None:
 
-    go(main())
+    servers = mcp.connect(made().memory())
+    assert {status.state for status in servers.status.values()} == {"idle"}
+    async with servers as toolset:
+        assert {status.state for status in servers.status.values()} == {"ready"}
+    result = await Runner(toolset).run("one")
+    assert result.executed is False and "closed" in str(result.error)
+    assert {status.state for status in servers.status.values()} == {"closed"}
+    with pytest.raises(RuntimeError, match="entered once"):
+        async with servers:
+            raise AssertionError("it was entered twice")
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_leaving_ends_the_calls_under_way(mode: mcp.Mode) -> None:
-    async def main() -> None:
-        entered = asyncio.Event()
+async def test_leaving_ends_the_calls_under_way(mode: mcp.Mode) -> None:
 
-        async def wait(context: Any, arguments: Any) -> Any:
-            entered.set()
-            await asyncio.Event().wait()
+    entered = asyncio.Event()
 
-        async with mcp.connect(made("wait", wait).memory(mode)) as toolset:
-            waiting = asyncio.ensure_future(Runner(toolset).run("wait"))
-            await entered.wait()
-        async with asyncio.timeout(BOUND):
-            result = await waiting
-        assert (result.status, result.executed) == ("failed", None) and "was left before" in str(result.error)
+    async def wait(context: Any, arguments: Any) -> Any:
+        entered.set()
+        await asyncio.Event().wait()
 
-    go(main())
+    async with mcp.connect(made("wait", wait).memory(mode)) as toolset:
+        waiting = asyncio.ensure_future(Runner(toolset).run("wait"))
+        await entered.wait()
+    async with asyncio.timeout(BOUND):
+        result = await waiting
+    assert (result.status, result.executed) == ("failed", None) and "was left before" in str(result.error)
 
 
-def test_a_server_in_memory_that_ended_is_started_again() -> None:
-    async def main() -> None:
-        async def end(context: Any, arguments: Any) -> Any:
-            raise asyncio.CancelledError
+async def test_a_server_in_memory_that_ended_is_started_again() -> None:
 
-        servers = mcp.connect(made("end", end).add("other").memory("legacy"))
-        async with servers as toolset:
-            runner = Runner(toolset)
-            assert (await runner.run("end")).executed is None
-            while servers.status["made"].state == "ready":
-                await asyncio.sleep(0)
-            assert (await runner.run("other")).success
+    async def end(context: Any, arguments: Any) -> Any:
+        raise asyncio.CancelledError
 
-    go(main())
+    servers = mcp.connect(made("end", end).add("other").memory("legacy"))
+    async with servers as toolset:
+        runner = Runner(toolset)
+        assert (await runner.run("end")).executed is None
+        while servers.status["made"].state == "ready":
+            await asyncio.sleep(0)
+        assert (await runner.run("other")).success
 
 
-def test_another_loop_is_told_so() -> None:
-    async def main() -> None:
-        async with mcp.connect(made().memory()) as toolset:
-            result = await asyncio.to_thread(lambda: asyncio.run(Runner(toolset).run("one")))
-            assert result.executed is False and "another event loop" in str(result.error)
+async def test_another_loop_is_told_so() -> None:
 
-    go(main())
+    async with mcp.connect(made().memory()) as toolset:
+        result = await asyncio.to_thread(lambda: asyncio.run(Runner(toolset).run("one")))
+        assert result.executed is False and "another event loop" in str(result.error)
 
 
 @pytest.mark.parametrize(
     ("mode", "how"),
     sampled([("auto", "deadline"), ("auto", "cancel"), ("legacy", "cancel"), ("legacy", "deadline")], one_in=2),
 )
-def test_a_deadline_and_a_cancellation_reach_the_program(mode: mcp.Mode, how: str, tmp_path: Path) -> None:
+async def test_a_deadline_and_a_cancellation_reach_the_program(mode: mcp.Mode, how: str, tmp_path: Path) -> None:
     told = tmp_path / "told"
 
-    async def main() -> None:
-        started = asyncio.Event()
+    started = asyncio.Event()
 
-        def observe(event: Event) -> None:
-            if event.kind == "tool:progress":
-                started.set()
+    def observe(event: Event) -> None:
+        if event.kind == "tool:progress":
+            started.set()
 
-        async with mcp.connect(mcp.Stdio(PROGRAM[0], [*PROGRAM[1:], str(told)], mode=mode)) as toolset:
-            runner = Runner(toolset, observers=[observe])
-            if how == "deadline":
-                result = await runner.run("wait", {"text": how}, timeout=0.5)
-                assert result.status == "timeout"
-            else:
-                waiting = asyncio.ensure_future(runner.run("wait", {"text": how}))
-                await started.wait()
-                waiting.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await waiting
-            assert (await runner.run("echo", {"text": "still there"})).output == "still there"
-            assert told.read_text() == f"cancelled {how}"
-
-    go(main())
+    async with mcp.connect(mcp.Stdio(PROGRAM[0], [*PROGRAM[1:], str(told)], mode=mode)) as toolset:
+        runner = Runner(toolset, observers=[observe])
+        if how == "deadline":
+            result = await runner.run("wait", {"text": how}, timeout=0.5)
+            assert result.status == "timeout"
+        else:
+            waiting = asyncio.ensure_future(runner.run("wait", {"text": how}))
+            await started.wait()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        assert (await runner.run("echo", {"text": "still there"})).output == "still there"
+        assert told.read_text() == f"cancelled {how}"
 
 
 @pytest.fixture
@@ -246,20 +230,22 @@ def within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("within_a_second")
-def test_what_a_program_writes_to_its_standard_error_is_logged_and_bounded(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_a_program_writes_to_its_standard_error_is_logged_and_bounded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main() -> None:
         async with mcp.connect(PROGRAM, name="p") as toolset:
             runner = Runner(toolset)
             assert (await runner.run("p__complain", {"text": "500"})).success
 
     with caplog.at_level(logging.INFO, "ferrule.mcp"):
-        go(main())
+        await main()
     lines = [record.getMessage() for record in caplog.records if "complaint" in record.getMessage()]
     assert lines[0].startswith("p: complaint 0 x") and max(map(len, lines)) < 1100
     assert len(lines) == 100
 
 
-def test_no_value_of_its_variables_is_shown_of_what_a_program_says(caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_value_of_its_variables_is_shown_of_what_a_program_says(caplog: pytest.LogCaptureFixture) -> None:
     code = "import os, sys; print('I have', os.environ['OPAQUE'], file=sys.stderr); sys.exit(1)"
 
     async def main() -> None:
@@ -267,13 +253,13 @@ def test_no_value_of_its_variables_is_shown_of_what_a_program_says(caplog: pytes
             raise AssertionError("it did not start")
 
     with caplog.at_level(logging.INFO, "ferrule.mcp"), pytest.raises(mcp.ServersDownError) as raised:
-        go(main())
+        await main()
     assert "I have ***" in str(raised.value)
     assert "I have ***" in caplog.text and "blue-horse" not in str(raised.value) + caplog.text
 
 
 @pytest.mark.usefixtures("within_a_second")
-def test_what_a_program_writes_to_its_standard_output_that_is_no_message_is_logged_and_bounded(
+async def test_what_a_program_writes_to_its_standard_output_that_is_no_message_is_logged_and_bounded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     code = f"""
@@ -290,14 +276,14 @@ runpy.run_path({PROGRAM[1]!r})
             assert (await Runner(toolset).run("p__echo", {"text": "there"})).output == "there"
 
     with caplog.at_level(logging.INFO):
-        go(main())
+        await main()
     lines = [record.getMessage() for record in caplog.records if "loading" in record.getMessage()]
     assert "loading *** 0 xxx" in lines[0] and max(map(len, lines)) < 1100 and len(lines) == 100
     assert {record.name for record in caplog.records if record.levelno >= logging.WARNING} == {"ferrule.mcp"}
     assert "blue-horse" not in caplog.text and "Traceback" not in caplog.text
 
 
-def test_a_program_gets_the_few_usual_variables_and_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_gets_the_few_usual_variables_and_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "of the parent")
 
     async def main() -> list[str]:
@@ -305,10 +291,10 @@ def test_a_program_gets_the_few_usual_variables_and_its_own(monkeypatch: pytest.
             runner = Runner(toolset)
             return [(await runner.run("environment", {"text": name})).output for name in ("A_SECRET", "ITS_OWN")]
 
-    assert go(main()) == ["(not there)", "value"]
+    assert (await main()) == ["(not there)", "value"]
 
 
-def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("ferrule.mcp._c")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mcp", None)
@@ -318,15 +304,15 @@ def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
             raise AssertionError("it is not there")
 
     with pytest.raises(DefinitionError, match=r"pip install \"ferrule\[mcp\]\""):
-        go(main())
+        await main()
 
 
-def test_what_a_server_calls_itself_is_one_short_line_without_what_nobody_sees() -> None:
+async def test_what_a_server_calls_itself_is_one_short_line_without_what_nobody_sees() -> None:
     async def main() -> str:
         name = "odd\n\x1b[31mroot is \u202eready" + "x" * 100_000
         servers = mcp.connect(Server(name, version="1"))
         async with servers:
             return next(iter(servers.status.values())).server
 
-    found = go(main())
+    found = await main()
     assert found.startswith("odd root is readyxxx") and len(found) <= 200

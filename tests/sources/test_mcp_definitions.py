@@ -72,7 +72,7 @@ def test_a_wrong_output_schema_leaves_its_tool_out() -> None:
 @pytest.mark.parametrize(
     "dialect", ["http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2020-12/schema"]
 )
-def test_arguments_are_held_to_the_schema_as_it_was_given(dialect: str) -> None:
+async def test_arguments_are_held_to_the_schema_as_it_was_given(dialect: str) -> None:
     schema = {
         "$schema": dialect,
         "type": "object",
@@ -93,7 +93,7 @@ def test_arguments_are_held_to_the_schema_as_it_was_given(dialect: str) -> None:
             ]
             return [(await runner.run("tree", arguments)).status for arguments in calls]
 
-    assert go(main()) == ["ok", "invalid", "invalid"]
+    assert (await main()) == ["ok", "invalid", "invalid"]
     assert [call.arguments for call in server.calls] == [{"kind": "a", "more": {"next": {"next": {}}}}]
 
 
@@ -186,25 +186,23 @@ def test_what_nobody_sees_in_a_text_is_removed_for_the_model_and_told(caplog: py
 HEAVY = "([^!]{1,250}a){1,30}!"
 
 
-def test_a_pattern_over_the_bounds_is_shown_not_enforced_and_noted() -> None:
-    async def main() -> None:
-        async def said(context: Any, arguments: dict[str, Any]) -> Any:
-            return text("x", structured_content={"a": "y", "b": arguments["b"]})
+async def test_a_pattern_over_the_bounds_is_shown_not_enforced_and_noted() -> None:
 
-        schema = {**of_property({"type": "string", "pattern": HEAVY}), "required": ["b"]}
-        schema["properties"]["b"] = {"pattern": "^[a-z]+$"}
-        server = made("one", said, schema, output_schema=schema)
-        async with mcp.connect(server.memory()) as toolset:
-            tool = toolset.get("one")
-            runner = Runner(toolset)
-            assert tool.input_schema["properties"]["a"]["pattern"] == HEAVY
-            notes = tool.metadata["mcp"]["not_enforced"]
-            assert [HEAVY in note and "too many states" in note for note in notes] == [True, True]
-            assert (await runner.run("one", {"a": "anything", "b": "q"})).success
-            assert (await runner.run("one", {"a": 1, "b": "q"})).status == "invalid"
-            assert (await runner.run("one", {"b": "1"})).status == "invalid"
+    async def said(context: Any, arguments: dict[str, Any]) -> Any:
+        return text("x", structured_content={"a": "y", "b": arguments["b"]})
 
-    go(main())
+    schema = {**of_property({"type": "string", "pattern": HEAVY}), "required": ["b"]}
+    schema["properties"]["b"] = {"pattern": "^[a-z]+$"}
+    server = made("one", said, schema, output_schema=schema)
+    async with mcp.connect(server.memory()) as toolset:
+        tool = toolset.get("one")
+        runner = Runner(toolset)
+        assert tool.input_schema["properties"]["a"]["pattern"] == HEAVY
+        notes = tool.metadata["mcp"]["not_enforced"]
+        assert [HEAVY in note and "too many states" in note for note in notes] == [True, True]
+        assert (await runner.run("one", {"a": "anything", "b": "q"})).success
+        assert (await runner.run("one", {"a": 1, "b": "q"})).status == "invalid"
+        assert (await runner.run("one", {"b": "1"})).status == "invalid"
 
 
 def test_a_list_takes_no_more_patterns_than_there_may_be_and_offers_its_tools_all_the_same() -> None:
@@ -231,7 +229,9 @@ def test_a_list_has_a_number_of_characters_and_what_does_not_fit_is_left_out(mon
     ]
 
 
-def test_what_there_was_no_time_for_is_left_out_and_tools_are_made_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_there_was_no_time_for_is_left_out_and_tools_are_made_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     threads: list[object] = []
 
     def schema(*given: Any) -> ForeignSchema:
@@ -253,7 +253,7 @@ def test_what_there_was_no_time_for_is_left_out_and_tools_are_made_in_a_thread(m
             assert await tools.take(listing, lambda: False)
             assert len(tools.tools) == 2 and not tools.left_out
 
-    go(main())
+    await main()
     assert threads and threading.main_thread() not in threads
 
 
@@ -351,7 +351,7 @@ def test_a_parameter_can_have_any_name(name: str) -> None:
     assert server.calls[0].arguments == {name: 1, "context": 2}
 
 
-def test_a_tool_that_the_sdk_leaves_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_tool_that_the_sdk_leaves_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
     wrong = {"type": "object", "properties": {"a": {"type": "array", "x-mcp-header": "Place"}}}
 
     async def main() -> tuple[list[str], tuple[mcp.LeftOut, ...]]:
@@ -359,29 +359,27 @@ def test_a_tool_that_the_sdk_leaves_out_is_told(caplog: pytest.LogCaptureFixture
         async with servers as toolset:
             return [tool.name for tool in toolset], servers.left_out
 
-    names, left_out = go(main())
+    names, left_out = await main()
     assert names == ["s__first", "s__last"]
     assert [(one.server, one.tool) for one in left_out] == [("s", "wrong")]
     assert "x-mcp-header" in left_out[0].reason and "'a'" in left_out[0].reason
     assert [record.name for record in caplog.records] == ["ferrule.mcp"]
 
 
-def test_a_tool_that_runs_as_a_task_alone_is_left_out() -> None:
-    async def main() -> None:
-        server = Made()
-        for support in ("required", "optional", "forbidden"):
-            server.add(support, execution=types.ToolExecution(task_support=support))
-        servers = mcp.connect(server.memory("legacy"))
-        async with servers as toolset:
-            assert [tool.name for tool in toolset] == ["optional", "forbidden"]
-            [one] = servers.left_out
-            assert one.tool == "required" and "runs only as a task" in one.reason
+async def test_a_tool_that_runs_as_a_task_alone_is_left_out() -> None:
 
-    go(main())
+    server = Made()
+    for support in ("required", "optional", "forbidden"):
+        server.add(support, execution=types.ToolExecution(task_support=support))
+    servers = mcp.connect(server.memory("legacy"))
+    async with servers as toolset:
+        assert [tool.name for tool in toolset] == ["optional", "forbidden"]
+        [one] = servers.left_out
+        assert one.tool == "required" and "runs only as a task" in one.reason
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_what_a_server_says_of_its_tools_is_kept_without_what_nobody_sees_and_bounded(mode: mcp.Mode) -> None:
+async def test_what_a_server_says_of_its_tools_is_kept_without_what_nobody_sees_and_bounded(mode: mcp.Mode) -> None:
     async def main() -> mcp.ServerStatus:
         server = Made().add("one")
         server.server.instructions = f"Read\u200b first.\n{'x' * 10_000}"
@@ -389,7 +387,7 @@ def test_what_a_server_says_of_its_tools_is_kept_without_what_nobody_sees_and_bo
         async with servers:
             return servers.status["s"]
 
-    status = go(main())
+    status = await main()
     assert status.instructions.startswith("Read first.\nxx") and len(status.instructions) == 8_000
     assert status.server == "made 1.2" and "xx" not in str(status) + repr(status)
 

@@ -21,7 +21,7 @@ from ferrule.security.http import HTTP_LOGS_ARE_OFF
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_calls_go_there_at_once_and_come_back_unmixed(mode: mcp.Mode) -> None:
+async def test_calls_go_there_at_once_and_come_back_unmixed(mode: mcp.Mode) -> None:
     async def double(context: Any, arguments: dict[str, Any]) -> Any:
         await asyncio.sleep(0)
         return text(str(2 * arguments["number"]))
@@ -32,7 +32,7 @@ def test_calls_go_there_at_once_and_come_back_unmixed(mode: mcp.Mode) -> None:
             results = await asyncio.gather(*(runner.run("double", {"number": number}) for number in range(40)))
             return [result.output for result in results]
 
-    assert go(main()) == [str(2 * number) for number in range(40)]
+    assert (await main()) == [str(2 * number) for number in range(40)]
 
 
 def test_as_many_calls_are_under_way_as_the_runner_lets() -> None:
@@ -51,29 +51,27 @@ def test_as_many_calls_are_under_way_as_the_runner_lets() -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_a_cancellation_reaches_the_server(mode: mcp.Mode) -> None:
-    async def main() -> None:
-        entered, stopped = asyncio.Event(), asyncio.Event()
+async def test_a_cancellation_reaches_the_server(mode: mcp.Mode) -> None:
 
-        async def wait(context: Any, arguments: dict[str, Any]) -> Any:
-            entered.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                stopped.set()
+    entered, stopped = asyncio.Event(), asyncio.Event()
 
-        async with http(made("wait", wait).server) as address, mcp.connect(mcp.Http(address, mode=mode)) as toolset:
-            waiting = asyncio.ensure_future(Runner(toolset).run("wait"))
-            await entered.wait()
-            waiting.cancel()
-            await asyncio.wait({waiting})
-            await stopped.wait()
+    async def wait(context: Any, arguments: dict[str, Any]) -> Any:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
 
-    go(main())
+    async with http(made("wait", wait).server) as address, mcp.connect(mcp.Http(address, mode=mode)) as toolset:
+        waiting = asyncio.ensure_future(Runner(toolset).run("wait"))
+        await entered.wait()
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        await stopped.wait()
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_a_server_that_went_away_and_came_back_is_called_again(mode: mcp.Mode) -> None:
+async def test_a_server_that_went_away_and_came_back_is_called_again(mode: mcp.Mode) -> None:
     async def main() -> list[ToolResult]:
         server = made("one")
         async with AsyncExitStack() as stack:
@@ -93,13 +91,13 @@ def test_a_server_that_went_away_and_came_back_is_called_again(mode: mcp.Mode) -
                 results.append(await runner.run("one"))
             return results
 
-    there, gone, down, back = go(main())
+    there, gone, down, back = await main()
     assert there.success and back.success
     assert (gone.status, gone.executed) == ("failed", False) and "could not be reached" in str(gone.error)
     assert (down.status, down.executed) == ("failed", False) and "is down; Ferrule tries again" in str(down.error)
 
 
-def test_headers_are_sent_and_the_arguments_that_the_schema_names() -> None:
+async def test_headers_are_sent_and_the_arguments_that_the_schema_names() -> None:
     seen: list[dict[str, str]] = []
 
     async def look(context: Any, arguments: dict[str, Any]) -> Any:
@@ -113,12 +111,12 @@ def test_headers_are_sent_and_the_arguments_that_the_schema_names() -> None:
             async with mcp.connect(mcp.Http(address, headers={"Authorization": "Bearer sk-1"})) as toolset:
                 assert (await Runner(toolset).run("look", {"region": "eu"})).success
 
-    go(main())
+    await main()
     assert seen[0]["authorization"] == "Bearer sk-1" and seen[0]["mcp-param-region"] == "eu"
     assert seen[0]["mcp-protocol-version"] == "2026-07-28"
 
 
-def test_an_elicitation_of_2025_goes_over_the_stream_of_its_call() -> None:
+async def test_an_elicitation_of_2025_goes_over_the_stream_of_its_call() -> None:
     async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
         schema = {"type": "object", "properties": {"day": {"type": "integer"}}}
         answer = await context.session.elicit_form("Which day?", schema, related_request_id=context.request_id)
@@ -129,45 +127,43 @@ def test_an_elicitation_of_2025_goes_over_the_stream_of_its_call() -> None:
         async with http(server.server) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
             return await Runner(toolset, approve=lambda call, decision, context: allow({"day": 2})).run("ask")
 
-    assert go(main()).output == "accept {'day': 2}"
+    assert (await main()).output == "accept {'day': 2}"
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_an_answer_that_breaks_off_may_have_run_and_ends_no_other_call(mode: mcp.Mode) -> None:
-    async def main() -> None:
-        entered, go_on = asyncio.Event(), asyncio.Event()
+async def test_an_answer_that_breaks_off_may_have_run_and_ends_no_other_call(mode: mcp.Mode) -> None:
 
-        async def wait(context: Any, arguments: dict[str, Any]) -> Any:
-            entered.set()
-            await go_on.wait()
-            return text("done")
+    entered, go_on = asyncio.Event(), asyncio.Event()
 
-        app = made("wait", wait).add("broken").server.streamable_http_app()
+    async def wait(context: Any, arguments: dict[str, Any]) -> Any:
+        entered.set()
+        await go_on.wait()
+        return text("done")
 
-        async def breaking(scope: Any, receive: Any, send: Any) -> None:
-            async def send_half(message: Any) -> None:
-                if b"broken {" in message.get("body", b""):
-                    raise ConnectionResetError
-                await send(message)
+    app = made("wait", wait).add("broken").server.streamable_http_app()
 
-            await app(scope, receive, send_half)
+    async def breaking(scope: Any, receive: Any, send: Any) -> None:
+        async def send_half(message: Any) -> None:
+            if b"broken {" in message.get("body", b""):
+                raise ConnectionResetError
+            await send(message)
 
-        async with serving(breaking) as address, mcp.connect(mcp.Http(address, mode=mode)) as toolset:
-            runner = Runner(toolset)
-            waiting = asyncio.ensure_future(runner.run("wait"))
-            await entered.wait()
-            broken = await runner.run("broken")
-            assert (broken.status, broken.executed) == ("failed", None)
-            assert "ended before its answer" in str(broken.error)
-            go_on.set()
-            assert (await waiting).output == "done"
+        await app(scope, receive, send_half)
 
-    go(main())
+    async with serving(breaking) as address, mcp.connect(mcp.Http(address, mode=mode)) as toolset:
+        runner = Runner(toolset)
+        waiting = asyncio.ensure_future(runner.run("wait"))
+        await entered.wait()
+        broken = await runner.run("broken")
+        assert (broken.status, broken.executed) == ("failed", None)
+        assert "ended before its answer" in str(broken.error)
+        go_on.set()
+        assert (await waiting).output == "done"
 
 
 @pytest.mark.parametrize("status", ["401 Unauthorized", "421 Misdirected Request", "503 Service Unavailable"])
 @pytest.mark.parametrize("kind", ["text/plain", "application/json"])
-def test_a_server_that_refuses_all_says_how(status: str, kind: str) -> None:
+async def test_a_server_that_refuses_all_says_how(status: str, kind: str) -> None:
     async def refuse(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             headers = [(b"content-type", kind.encode())]
@@ -179,10 +175,10 @@ def test_a_server_that_refuses_all_says_how(status: str, kind: str) -> None:
             raise AssertionError("it was refused")
 
     with pytest.raises(mcp.ServersDownError, match=f"HTTP {status}"):
-        go(main())
+        await main()
 
 
-def test_a_status_is_named_in_the_words_of_its_standard() -> None:
+async def test_a_status_is_named_in_the_words_of_its_standard() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 503 See http://x for more\r\nContent-Length: 0\r\n\r\n")
@@ -194,10 +190,10 @@ def test_a_status_is_named_in_the_words_of_its_standard() -> None:
                 raise AssertionError("it was refused")
 
     with pytest.raises(mcp.ServersDownError, match=r"HTTP 503 Service Unavailable$"):
-        go(main())
+        await main()
 
 
-def test_an_answer_whose_compression_is_broken_ends_its_call_alone() -> None:
+async def test_an_answer_whose_compression_is_broken_ends_its_call_alone() -> None:
     async def main() -> tuple[ToolResult, ToolResult]:
         app = made("one").server.streamable_http_app(json_response=True)
         broken = True
@@ -218,12 +214,12 @@ def test_an_answer_whose_compression_is_broken_ends_its_call_alone() -> None:
             broken = False
             return first, await runner.run("one")
 
-    first, second = go(main())
+    first, second = await main()
     assert (first.status, first.executed) == ("failed", None) and "could not be read" in str(first.error)
     assert second.success
 
 
-def test_a_server_that_hangs_at_its_list_is_given_up() -> None:
+async def test_a_server_that_hangs_at_its_list_is_given_up() -> None:
     app = made("one").server.streamable_http_app()
 
     async def without_list(scope: Any, receive: Any, send: Any) -> None:
@@ -238,19 +234,19 @@ def test_a_server_that_hangs_at_its_list_is_given_up() -> None:
             raise AssertionError("it did not start")
 
     with pytest.raises(mcp.ServersDownError, match="it did not answer within 1 s"):
-        go(main())
+        await main()
 
 
-def test_an_address_where_nobody_listens_is_down() -> None:
+async def test_an_address_where_nobody_listens_is_down() -> None:
     async def main() -> None:
         async with mcp.connect("http://127.0.0.1:9/mcp"):
             raise AssertionError("nobody is there")
 
     with pytest.raises(mcp.ServersDownError, match=r"127\.0\.0\.1:9 is down: ConnectError"):
-        go(main())
+        await main()
 
 
-def test_one_that_speaks_sse_alone_is_named_so() -> None:
+async def test_one_that_speaks_sse_alone_is_named_so() -> None:
     async def of_2024(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
@@ -266,37 +262,35 @@ def test_one_that_speaks_sse_alone_is_named_so() -> None:
             raise AssertionError("it speaks Streamable HTTP")
 
     with pytest.raises(mcp.ServersDownError, match="is down: it speaks only the HTTP\\+SSE transport of 2024"):
-        go(main())
+        await main()
 
 
-def test_a_null_in_the_arguments_arrives() -> None:
+async def test_a_null_in_the_arguments_arrives() -> None:
     server = made()
 
     async def main() -> None:
         async with http(server.server) as address, mcp.connect(address) as toolset:
             await Runner(toolset).run("one", {"nothing": None, "nested": {"nothing": None}})
 
-    go(main())
+    await main()
     assert server.calls[0].arguments == {"nothing": None, "nested": {"nothing": None}}
 
 
-def test_a_server_that_forgot_the_session_gets_each_call_once_more_in_a_new_one() -> None:
-    async def main() -> None:
-        first, second = made("one"), made("one")
-        async with AsyncExitStack() as stack:
-            before = await stack.enter_async_context(AsyncExitStack())
-            address = await before.enter_async_context(http(first.server))
-            port = int(address.rpartition(":")[2].partition("/")[0])
-            toolset = await stack.enter_async_context(mcp.connect(mcp.Http(address, mode="legacy")))
-            runner = Runner(toolset)
-            assert (await runner.run("one")).success
-            await before.aclose()
-            async with http(second.server, port):
-                results = await asyncio.gather(*(runner.run("one") for _ in range(16)))
-                assert [result.error for result in results] == [None] * 16
-                assert len(second.calls) == 16
+async def test_a_server_that_forgot_the_session_gets_each_call_once_more_in_a_new_one() -> None:
 
-    go(main())
+    first, second = made("one"), made("one")
+    async with AsyncExitStack() as stack:
+        before = await stack.enter_async_context(AsyncExitStack())
+        address = await before.enter_async_context(http(first.server))
+        port = int(address.rpartition(":")[2].partition("/")[0])
+        toolset = await stack.enter_async_context(mcp.connect(mcp.Http(address, mode="legacy")))
+        runner = Runner(toolset)
+        assert (await runner.run("one")).success
+        await before.aclose()
+        async with http(second.server, port):
+            results = await asyncio.gather(*(runner.run("one") for _ in range(16)))
+            assert [result.error for result in results] == [None] * 16
+            assert len(second.calls) == 16
 
 
 UNKNOWN = {
@@ -333,20 +327,18 @@ def restarted(server: Made, error: Any, **more: Any) -> tuple[Any, asyncio.Event
 
 
 @pytest.mark.parametrize("error", UNKNOWN.values(), ids=UNKNOWN)
-def test_a_server_that_refuses_a_session_of_before_its_restart_gets_each_call_once_in_a_new_one(
+async def test_a_server_that_refuses_a_session_of_before_its_restart_gets_each_call_once_in_a_new_one(
     error: Any,
 ) -> None:
-    async def main() -> None:
-        server = made("one")
-        app, gone = restarted(server, error)
-        async with serving(app) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
-            runner = Runner(toolset)
-            assert (await runner.run("one")).success
-            gone.set()
-            results = await asyncio.gather(*(runner.run("one") for _ in range(4)))
-            assert [result.error for result in results] == [None] * 4 and len(server.calls) == 5
 
-    go(main())
+    server = made("one")
+    app, gone = restarted(server, error)
+    async with serving(app) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
+        runner = Runner(toolset)
+        assert (await runner.run("one")).success
+        gone.set()
+        results = await asyncio.gather(*(runner.run("one") for _ in range(4)))
+        assert [result.error for result in results] == [None] * 4 and len(server.calls) == 5
 
 
 @pytest.mark.parametrize(
@@ -358,23 +350,21 @@ def test_a_server_that_refuses_a_session_of_before_its_restart_gets_each_call_on
         (401, b"Unauthorized: the session has expired"),
     ],
 )
-def test_a_call_that_was_refused_otherwise_is_not_sent_again(error: Any) -> None:
-    async def main() -> None:
-        server = made("one")
-        app, gone = restarted(server, error, id="its own")
-        async with serving(app) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
-            runner = Runner(toolset)
-            assert (await runner.run("one")).success
-            gone.set()
-            refused = await runner.run("one")
-            said = "HTTP 401 Unauthorized" if isinstance(error, tuple) else error["message"]
-            assert (refused.status, refused.executed) == ("failed", None) and said in str(refused.error)
-            assert len(server.calls) == 1
+async def test_a_call_that_was_refused_otherwise_is_not_sent_again(error: Any) -> None:
 
-    go(main())
+    server = made("one")
+    app, gone = restarted(server, error, id="its own")
+    async with serving(app) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
+        runner = Runner(toolset)
+        assert (await runner.run("one")).success
+        gone.set()
+        refused = await runner.run("one")
+        said = "HTTP 401 Unauthorized" if isinstance(error, tuple) else error["message"]
+        assert (refused.status, refused.executed) == ("failed", None) and said in str(refused.error)
+        assert len(server.calls) == 1
 
 
-def test_a_server_that_wants_to_be_asked_again_at_once_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_wants_to_be_asked_again_at_once_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     app = made("one").server.streamable_http_app()
     asked: list[bytes | None] = []
 
@@ -395,11 +385,13 @@ def test_a_server_that_wants_to_be_asked_again_at_once_is_not(monkeypatch: pytes
                 assert (await runner.run("one")).success
 
     monkeypatch.setattr(_http, "_BETWEEN_STREAMS", 1000.0)
-    go(main())
+    await main()
     assert len(asked) == 1
 
 
-def test_a_stream_of_the_server_that_breaks_again_and_again_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_of_the_server_that_breaks_again_and_again_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     app, left, listens = made("one").server.streamable_http_app(), 5, asyncio.Event()
 
     async def breaking(scope: Any, receive: Any, send: Any) -> None:
@@ -414,15 +406,12 @@ def test_a_stream_of_the_server_that_breaks_again_and_again_is_asked_for_again(m
             await send({"type": "http.response.start", "status": 200, "headers": events})
             await send({"type": "http.response.body", "body": b"retry: 0\n\n", "more_body": True})
 
-    async def main() -> None:
-        async with serving(breaking) as address, mcp.connect(mcp.Http(address, mode="legacy")):
-            await listens.wait()
-
     monkeypatch.setattr(_http, "_BETWEEN_STREAMS", 0.0)
-    go(main())
+    async with serving(breaking) as address, mcp.connect(mcp.Http(address, mode="legacy")):
+        await listens.wait()
 
 
-def test_a_server_that_takes_no_notification_and_no_reply_gets_the_calls_after_it_and_other_replies(
+async def test_a_server_that_takes_no_notification_and_no_reply_gets_the_calls_after_it_and_other_replies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_http, "_LONGEST_DELIVERY", 1000.0)
@@ -462,26 +451,23 @@ def test_a_server_that_takes_no_notification_and_no_reply_gets_the_calls_after_i
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    async def main() -> None:
-        async with serving(without_response) as address:
-            async with mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
-                runner = Runner(toolset, approve=lambda call, decision, context: allow({}))
-                await asyncio.gather(*(Runner(toolset, timeout=0.1).run("hold") for _ in range(20)))
-                for questions in (1, 120):
-                    asking = asyncio.ensure_future(runner.run("ask", {"questions": questions}))
-                    while silent.count("a reply") < min(questions, 10):
-                        await asyncio.sleep(0)
-                    assert (await runner.run("one")).success
-                    asking.cancel()
-                    await asyncio.wait({asking})
-                    assert (await runner.run("one")).success
-                assert silent.count("a reply") < 20
-        assert {"notifications/initialized", "a reply", "notifications/cancelled"} <= {*silent}
-
-    go(main())
+    async with serving(without_response) as address:
+        async with mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
+            runner = Runner(toolset, approve=lambda call, decision, context: allow({}))
+            await asyncio.gather(*(Runner(toolset, timeout=0.1).run("hold") for _ in range(20)))
+            for questions in (1, 120):
+                asking = asyncio.ensure_future(runner.run("ask", {"questions": questions}))
+                while silent.count("a reply") < min(questions, 10):
+                    await asyncio.sleep(0)
+                assert (await runner.run("one")).success
+                asking.cancel()
+                await asyncio.wait({asking})
+                assert (await runner.run("one")).success
+            assert silent.count("a reply") < 20
+    assert {"notifications/initialized", "a reply", "notifications/cancelled"} <= {*silent}
 
 
-def test_notifications_and_replies_follow_a_redirect_on_the_server() -> None:
+async def test_notifications_and_replies_follow_a_redirect_on_the_server() -> None:
     async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
         schema = {"type": "object", "properties": {}}
         answer = await context.session.elicit_form("Which?", schema, related_request_id=context.request_id)
@@ -500,10 +486,10 @@ def test_notifications_and_replies_follow_a_redirect_on_the_server() -> None:
         async with serving(elsewhere) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
             return await Runner(toolset, approve=lambda call, decision, context: allow({})).run("ask")
 
-    assert go(main()).output == "accept"
+    assert (await main()).output == "accept"
 
 
-def test_leaving_does_not_wait_for_a_server_that_keeps_a_session() -> None:
+async def test_leaving_does_not_wait_for_a_server_that_keeps_a_session() -> None:
     app = made("one").server.streamable_http_app()
 
     async def keeping(scope: Any, receive: Any, send: Any) -> None:
@@ -513,18 +499,17 @@ def test_leaving_does_not_wait_for_a_server_that_keeps_a_session() -> None:
             return
         await app(scope, receive, send)
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        async with serving(keeping) as address:
-            async with mcp.connect(mcp.Http(address, mode="legacy")):
-                begin = loop.time()
-            assert 1 < loop.time() - begin < 5
-
-    go(main())
+    loop = asyncio.get_running_loop()
+    async with serving(keeping) as address:
+        async with mcp.connect(mcp.Http(address, mode="legacy")):
+            begin = loop.time()
+        assert 1 < loop.time() - begin < 5
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_an_error_with_the_code_of_a_closed_connection_is_what_the_server_says_over_http_too(mode: mcp.Mode) -> None:
+async def test_an_error_with_the_code_of_a_closed_connection_is_what_the_server_says_over_http_too(
+    mode: mcp.Mode,
+) -> None:
     async def refuse(context: Any, arguments: dict[str, Any]) -> Any:
         raise MCPError(types.CONNECTION_CLOSED, "rate limit reached")
 
@@ -532,7 +517,7 @@ def test_an_error_with_the_code_of_a_closed_connection_is_what_the_server_says_o
         async with http(made("one", refuse).server) as address, mcp.connect(mcp.Http(address, mode=mode)) as toolset:
             return await Runner(toolset).run("one")
 
-    result = go(main())
+    result = await main()
     assert "refused the call: rate limit reached (error -32000)" in str(result.error)
     assert "ended" not in str(result.error) and result.executed is None
 
@@ -541,7 +526,7 @@ SECRET = "blue-horse-7-" + 700 * "x"
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_no_value_of_its_headers_is_shown_of_what_a_server_says(mode: mcp.Mode) -> None:
+async def test_no_value_of_its_headers_is_shown_of_what_a_server_says(mode: mcp.Mode) -> None:
     async def refuse(context: Any, arguments: dict[str, Any]) -> Any:
         raise MCPError(arguments["code"], f"I do not know {context.request.headers['authorization']}")
 
@@ -552,12 +537,12 @@ def test_no_value_of_its_headers_is_shown_of_what_a_server_says(mode: mcp.Mode) 
                 runner = Runner(toolset)
                 return [await runner.run("one", {"code": code}) for code in (-32603, types.CONNECTION_CLOSED)]
 
-    for result in go(main()):
+    for result in await main():
         assert "I do not know Bearer ***" in str(result.error) or "I do not know ***" in str(result.error)
         assert "blue-horse" not in str(result.error) + result.text
 
 
-def test_no_value_of_its_headers_is_shown_of_why_a_server_is_down(caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_value_of_its_headers_is_shown_of_why_a_server_is_down(caplog: pytest.LogCaptureFixture) -> None:
     async def refuse(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             said = f"who is {dict(scope['headers'])[b'x-key'].decode()}?"
@@ -575,13 +560,13 @@ def test_no_value_of_its_headers_is_shown_of_why_a_server_is_down(caplog: pytest
         caplog.at_level(logging.DEBUG, "ferrule.mcp"),
         pytest.raises(mcp.ServersDownError, match=r"who is \*\*\*\?") as raised,
     ):
-        go(main())
+        await main()
     assert "blue-horse" not in str(raised.value)
     assert "blue-horse" not in "".join(record.getMessage() for record in caplog.records if record.name == "ferrule.mcp")
 
 
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
-def test_what_breaks_the_body_of_an_answer_is_in_no_log_of_the_http_libraries(
+async def test_what_breaks_the_body_of_an_answer_is_in_no_log_of_the_http_libraries(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     body = f"{SECRET}\r\n"  # where the size of a chunk is expected
@@ -592,12 +577,12 @@ def test_what_breaks_the_body_of_an_answer_is_in_no_log_of_the_http_libraries(
             raise AssertionError("it cannot be read")
 
     with caplog.at_level(1), pytest.raises(mcp.ServersDownError):
-        go(main())
+        await main()
     assert "is down" in caplog.text and SECRET not in caplog.text
     assert not HTTP_LOGS_ARE_OFF.get()
 
 
-def test_what_the_sdk_logs_of_an_answer_that_is_no_message_is_bounded_and_without_its_headers(
+async def test_what_the_sdk_logs_of_an_answer_that_is_no_message_is_bounded_and_without_its_headers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = made("one").server.streamable_http_app()
@@ -619,7 +604,7 @@ def test_what_the_sdk_logs_of_an_answer_that_is_no_message_is_bounded_and_withou
                 return await Runner(toolset).run("s__one")
 
     with caplog.at_level(logging.INFO):
-        assert go(main()).success
+        assert (await main()).success
     lines = [record.getMessage() for record in caplog.records if "Unknown SSE event" in record.getMessage()]
     assert lines[0] == "s: Unknown SSE event: ***" and len(lines) < 400
     assert "blue-horse" not in caplog.text
@@ -646,7 +631,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain"])
-def test_a_call_is_sent_again_in_a_new_session_only_if_a_404_is_no_answer_to_it(kind: str) -> None:
+async def test_a_call_is_sent_again_in_a_new_session_only_if_a_404_is_no_answer_to_it(kind: str) -> None:
     results = {
         "initialize": {
             "protocolVersion": "2025-06-18",
@@ -680,18 +665,14 @@ def test_a_call_is_sent_again_in_a_new_session_only_if_a_404_is_no_answer_to_it(
         await send({"type": "http.response.start", "status": status, "headers": [*headers.items()]})
         await send({"type": "http.response.body", "body": body})
 
-    async def main() -> None:
-        nonlocal refusal, sessions
-        async with serving(app) as address:
-            for what, body in {**ANSWERS, **REFUSALS}.items():
-                refusal, sessions = body, 0
-                ran.clear()
-                async with mcp.connect(mcp.Http(address, name="s", mode="legacy")) as toolset:
-                    first, second = [await Runner(toolset).run("s__pay") for _ in range(2)]
-                    if what in ANSWERS:
-                        assert (first.status, first.executed) == ("failed", None), what
-                    else:
-                        assert first.output == "paid", what
-                    assert second.output == "paid" and ran == [b"1", b"2", b"2"][: 2 if what in ANSWERS else 3], what
-
-    go(main())
+    async with serving(app) as address:
+        for what, body in {**ANSWERS, **REFUSALS}.items():
+            refusal, sessions = body, 0
+            ran.clear()
+            async with mcp.connect(mcp.Http(address, name="s", mode="legacy")) as toolset:
+                first, second = [await Runner(toolset).run("s__pay") for _ in range(2)]
+                if what in ANSWERS:
+                    assert (first.status, first.executed) == ("failed", None), what
+                else:
+                    assert first.output == "paid", what
+                assert second.output == "paid" and ran == [b"1", b"2", b"2"][: 2 if what in ANSWERS else 3], what

@@ -112,7 +112,7 @@ class Person:
             assert (await browser.get(url)).text.startswith("You may close this window")
 
 
-def test_a_person_is_asked_once_and_the_token_is_kept_for_nobody_else(
+async def test_a_person_is_asked_once_and_the_token_is_kept_for_nobody_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, person, events = tmp_path / "tokens.json", Person(), list[Event]()
@@ -130,7 +130,7 @@ def test_a_person_is_asked_once_and_the_token_is_kept_for_nobody_else(
 
     with caplog.at_level(logging.DEBUG):
         logging.getLogger("httpcore2").setLevel(logging.INFO)
-        assert go(main()) == []
+        assert (await main()) == []
     assert len(person.opened) == 1
     assert stat.S_IMODE(store.stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["tokens.json"]
@@ -139,32 +139,29 @@ def test_a_person_is_asked_once_and_the_token_is_kept_for_nobody_else(
 
 
 @pytest.mark.parametrize("secret", [None, "sk-of-the-client"])
-def test_a_client_that_was_registered_by_hand_registers_no_more(secret: str | None, tmp_path: Path) -> None:
+async def test_a_client_that_was_registered_by_hand_registers_no_more(secret: str | None, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
 
-    async def main() -> None:
-        async with guarded() as (address, authority):
-            issuer = address.removesuffix("mcp")
-            authority.clients["by-hand"] = OAuthClientInformationFull(
-                client_id="by-hand",
-                client_secret=secret,
-                redirect_uris=[f"http://127.0.0.1:{port}/callback"],  # type: ignore[list-item]
-                token_endpoint_auth_method="none" if secret is None else "client_secret_basic",
-            )
-            by_hand: dict[str, Any] = {"client_id": "by-hand", "client_secret": secret, "redirect_port": port}
-            auth = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=Person(), issuer=issuer, **by_hand)
-            assert secret is None or secret not in repr(auth)
-            async with mcp.connect(mcp.Http(address, auth=auth)) as toolset:
-                assert (await Runner(toolset).run("one")).success
-            assert [*authority.clients] == ["by-hand"]
-            assert {token.client_id for token in authority.tokens.values()} == {"by-hand"}
-
-    go(main())
+    async with guarded() as (address, authority):
+        issuer = address.removesuffix("mcp")
+        authority.clients["by-hand"] = OAuthClientInformationFull(
+            client_id="by-hand",
+            client_secret=secret,
+            redirect_uris=[f"http://127.0.0.1:{port}/callback"],  # type: ignore[list-item]
+            token_endpoint_auth_method="none" if secret is None else "client_secret_basic",
+        )
+        by_hand: dict[str, Any] = {"client_id": "by-hand", "client_secret": secret, "redirect_port": port}
+        auth = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=Person(), issuer=issuer, **by_hand)
+        assert secret is None or secret not in repr(auth)
+        async with mcp.connect(mcp.Http(address, auth=auth)) as toolset:
+            assert (await Runner(toolset).run("one")).success
+        assert [*authority.clients] == ["by-hand"]
+        assert {token.client_id for token in authority.tokens.values()} == {"by-hand"}
 
 
-def test_a_secret_goes_to_no_authorization_server_but_its_own(tmp_path: Path) -> None:
+async def test_a_secret_goes_to_no_authorization_server_but_its_own(tmp_path: Path) -> None:
     async def main() -> None:
         async with guarded() as (address, _):
             auth = mcp.OAuth(
@@ -178,7 +175,7 @@ def test_a_secret_goes_to_no_authorization_server_but_its_own(tmp_path: Path) ->
                 raise AssertionError("another authorization server was taken")
 
     with pytest.raises(mcp.ServersDownError, match="'by-hand' belongs to another authorization server"):
-        go(main())
+        await main()
 
 
 class Hostile:
@@ -239,7 +236,7 @@ class Hostile:
 
 
 @pytest.mark.parametrize("way", ["its own server has no metadata", "the server wants more of a person"])
-def test_a_secret_is_sent_to_its_own_authorization_server_or_nowhere(way: str, tmp_path: Path) -> None:
+async def test_a_secret_is_sent_to_its_own_authorization_server_or_nowhere(way: str, tmp_path: Path) -> None:
     shown: list[str] = []
 
     async def open_it(url: str) -> None:
@@ -265,13 +262,13 @@ def test_a_secret_is_sent_to_its_own_authorization_server_or_nowhere(way: str, t
             return str(said)
 
     server = Hostile(401)
-    said = go(main(server))
+    said = await main(server)
     assert "authorization server" in said
     assert (server.forms, shown) == ([], [])
 
 
 @pytest.mark.parametrize(("scopes", "asked"), [(("read", "list"), "read list"), ((), "admin:all")])
-def test_no_server_has_a_person_asked_for_more_than_the_developer_has_named(
+async def test_no_server_has_a_person_asked_for_more_than_the_developer_has_named(
     scopes: Any, asked: str, tmp_path: Path
 ) -> None:
     shown: list[str] = []
@@ -290,11 +287,11 @@ def test_no_server_has_a_person_asked_for_more_than_the_developer_has_named(
                     server.answers["/mcp"] = status, {"www-authenticate": challenge}, {}
                     await client.post(address, json={})
 
-    go(main(Hostile()))
+    await main(Hostile())
     assert [parse_qs(urlsplit(url).query)["scope"] for url in shown] == [[asked]] * 2
 
 
-def test_a_refresh_token_goes_back_to_who_gave_it_alone(tmp_path: Path) -> None:
+async def test_a_refresh_token_goes_back_to_who_gave_it_alone(tmp_path: Path) -> None:
     """A server whose token has ended says that another one gives them; nobody says yes there."""
 
     async def main(server: Hostile, giver: Hostile) -> None:
@@ -318,7 +315,7 @@ def test_a_refresh_token_goes_back_to_who_gave_it_alone(tmp_path: Path) -> None:
                     await client.post(address, json={})
 
     server, giver = Hostile(401), Hostile()
-    go(main(server, giver))
+    await main(server, giver)
     assert "refresh_token=of-the-giver" in giver.forms[1]
     assert not any("of-the-giver" in form for form in server.forms)
 
@@ -339,23 +336,21 @@ def test_a_client_that_cannot_be_meant_is_told(given: Any, error: str) -> None:
         mcp.OAuth(store="tokens.json", **given)
 
 
-def test_a_person_may_take_longer_than_the_server_may_for_its_start(tmp_path: Path) -> None:
-    async def main() -> None:
-        async def slow(url: str) -> None:
-            async def later() -> None:
-                await asyncio.sleep(1.5)
-                await Person()(url)
+async def test_a_person_may_take_longer_than_the_server_may_for_its_start(tmp_path: Path) -> None:
 
-            tasks.append(asyncio.ensure_future(later()))
+    async def slow(url: str) -> None:
+        async def later() -> None:
+            await asyncio.sleep(1.5)
+            await Person()(url)
 
-        tasks: list[asyncio.Future[None]] = []
-        async with guarded() as (address, _):
-            server = mcp.Http(address, auth=mcp.OAuth(store=tmp_path / "tokens.json", open_browser=slow))
-            async with mcp.connect(server, start_timeout=1) as toolset:
-                assert (await Runner(toolset).run("one")).success
-        await asyncio.gather(*tasks)
+        tasks.append(asyncio.ensure_future(later()))
 
-    go(main())
+    tasks: list[asyncio.Future[None]] = []
+    async with guarded() as (address, _):
+        server = mcp.Http(address, auth=mcp.OAuth(store=tmp_path / "tokens.json", open_browser=slow))
+        async with mcp.connect(server, start_timeout=1) as toolset:
+            assert (await Runner(toolset).run("one")).success
+    await asyncio.gather(*tasks)
 
 
 def test_one_who_says_no_or_nothing_leaves_the_server_down(tmp_path: Path) -> None:
@@ -379,7 +374,7 @@ def test_one_who_says_no_or_nothing_leaves_the_server_down(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(os.name == "nt", reason="modes of files are Unix's")
-def test_a_store_that_others_may_read_or_that_is_none_is_refused(tmp_path: Path) -> None:
+async def test_a_store_that_others_may_read_or_that_is_none_is_refused(tmp_path: Path) -> None:
     store = tmp_path / "tokens.json"
     server = mcp.Http("http://127.0.0.1:9/mcp", auth=mcp.OAuth(store=store))
 
@@ -391,13 +386,13 @@ def test_a_store_that_others_may_read_or_that_is_none_is_refused(tmp_path: Path)
         store.write_text(text)
         store.chmod(mode)
         with pytest.raises(mcp.ServersDownError, match=error):
-            go(main())
+            await main()
 
 
 @pytest.mark.parametrize(
     "url", ["file:///etc/passwd", "http://example.org/authorize", "javascript:alert(1)", "http://localhost:8080/delete"]
 )
-def test_a_browser_is_shown_no_address_but_of_the_web(url: str, tmp_path: Path) -> None:
+async def test_a_browser_is_shown_no_address_but_of_the_web(url: str, tmp_path: Path) -> None:
     shown: list[str] = []
 
     async def main() -> None:
@@ -408,7 +403,7 @@ def test_a_browser_is_shown_no_address_but_of_the_web(url: str, tmp_path: Path) 
         await made.context.redirect_handler(url)
 
     with pytest.raises(Exception, match="not https"):
-        go(main())
+        await main()
     assert shown == []
 
 

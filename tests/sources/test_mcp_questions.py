@@ -58,7 +58,7 @@ async def book(server: Made, approve: Any, **options: Any) -> ToolResult:
         return await Runner(toolset, approve=approve, **options).run("book", {"city": "Rome"})
 
 
-def test_the_approver_is_asked_and_the_server_gets_the_answer_and_its_own_state() -> None:
+async def test_the_approver_is_asked_and_the_server_gets_the_answer_and_its_own_state() -> None:
     seen: list[Decision] = []
 
     def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
@@ -66,7 +66,7 @@ def test_the_approver_is_asked_and_the_server_gets_the_answer_and_its_own_state(
         return allow({"day": 5})
 
     server = booking(when=form())
-    result = go(book(server, approve))
+    result = await book(server, approve)
     told = {"when": {"action": "accept", "content": {"day": 5}}}
     assert json.loads(result.output) == [{"city": "Rome"}, told]
     assert seen[0].reason == "made asks: Which day?" and dict(seen[0].schema or {}) == DAY
@@ -86,7 +86,7 @@ def test_it_is_suspended_and_goes_on_over_another_connection() -> None:
     assert '"day": 7' in go(later()).output
 
 
-def test_a_record_belongs_to_the_server_and_to_the_tool_that_asked() -> None:
+async def test_a_record_belongs_to_the_server_and_to_the_tool_that_asked() -> None:
     server, other = booking(when=form()), booking(when=form())
     server.tools["cancel"] = server.tools["book"][0].model_copy(update={"name": "cancel"}), server.tools["book"][1]
 
@@ -104,7 +104,7 @@ def test_a_record_belongs_to_the_server_and_to_the_tool_that_asked() -> None:
             calls = (address, {}), (f"{elsewhere}?token=blue-horse-7", {}), (f"{address}?token=blue-horse-7", RENAMED)
             return tuple([await tried(at, first.record(), renamed) for at, renamed in calls])
 
-    for result in go(main()):
+    for result in await main():
         assert (result.status, result.executed) == ("invalid", False) and "its server" in str(result.error)
     assert len(server.calls) == 1 and other.calls == []
 
@@ -126,7 +126,7 @@ def test_what_makes_a_server_the_one_that_it_is() -> None:
     )
 
 
-def test_several_requests_are_one_question_with_a_property_for_each() -> None:
+async def test_several_requests_are_one_question_with_a_property_for_each() -> None:
     url = types.ElicitRequest(params=types.ElicitRequestURLParams(message="Sign in", url="https://example.com/in"))
     server = booking(when=form(), sign=url)
     seen: list[Decision] = []
@@ -135,31 +135,31 @@ def test_several_requests_are_one_question_with_a_property_for_each() -> None:
         seen.append(decision)
         return allow({"when": {"day": 3}})
 
-    result = go(book(server, approve))
+    result = await book(server, approve)
     told = {"when": {"action": "accept", "content": {"day": 3}}, "sign": {"action": "accept"}}
     assert json.loads(result.output)[1] == told
     assert "Which day?" in seen[0].reason and "https://example.com/in" in seen[0].reason
 
 
-def test_an_address_is_a_plain_yes() -> None:
+async def test_an_address_is_a_plain_yes() -> None:
     url = types.ElicitRequest(params=types.ElicitRequestURLParams(message="Sign in", url="https://example.com/in"))
-    assert json.loads(go(book(booking(sign=url), answering(True))).output)[1] == {"sign": {"action": "accept"}}
+    assert json.loads((await book(booking(sign=url), answering(True))).output)[1] == {"sign": {"action": "accept"}}
 
 
 @pytest.mark.parametrize("answer", [deny("no"), False, allow({"day": 0}), allow({"other": 1})])
-def test_what_is_refused_or_does_not_fit_ends_the_call_and_reaches_no_server(answer: object) -> None:
+async def test_what_is_refused_or_does_not_fit_ends_the_call_and_reaches_no_server(answer: object) -> None:
     server = booking(when=form())
-    assert go(book(server, answering(answer))).status == "denied"
+    assert (await book(server, answering(answer))).status == "denied"
     assert len(server.calls) == 1
 
 
-def test_a_schema_that_is_none_fails_the_call() -> None:
+async def test_a_schema_that_is_none_fails_the_call() -> None:
     hostile = {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}
-    result = go(book(booking(when=form(schema=hostile)), answering(allow({"a": "b"}))))
+    result = await book(booking(when=form(schema=hostile)), answering(allow({"a": "b"})))
     assert result.status in ("failed", "denied")
 
 
-def test_state_alone_is_asked_again_a_few_times() -> None:
+async def test_state_alone_is_asked_again_a_few_times() -> None:
     server = Made()
 
     async def slow(context: Any, arguments: dict[str, Any]) -> Any:
@@ -174,20 +174,20 @@ def test_state_alone_is_asked_again_a_few_times() -> None:
             runner = Runner(toolset)
             return [await runner.run("slow", {"steps": steps}) for steps in (3, 100)]
 
-    done, endless = go(main())
+    done, endless = await main()
     assert done.output == "done"
     assert endless.status == "failed" and "only asked to be called again" in str(endless.error)
     assert len(server.calls) == 4 + 10
 
 
-def test_what_was_not_offered_is_not_given() -> None:
+async def test_what_was_not_offered_is_not_given() -> None:
     sampling = types.CreateMessageRequest(params=types.CreateMessageRequestParams(messages=[], max_tokens=5))
-    result = go(book(booking(model=sampling), answering(True)))  # type: ignore[arg-type]
+    result = await book(booking(model=sampling), answering(True))  # type: ignore[arg-type]
     assert result.status == "failed" and "'sampling/createMessage', which Ferrule did not offer" in str(result.error)
 
 
 @pytest.mark.parametrize("offered", [True, False])
-def test_servers_are_told_whether_they_may_ask(offered: bool) -> None:
+async def test_servers_are_told_whether_they_may_ask(offered: bool) -> None:
     told: list[Any] = []
 
     async def look(context: Any, arguments: dict[str, Any]) -> Any:
@@ -198,7 +198,7 @@ def test_servers_are_told_whether_they_may_ask(offered: bool) -> None:
         async with mcp.connect(made("look", look).memory("legacy"), elicitation=offered) as toolset:
             await Runner(toolset).run("look")
 
-    go(main())
+    await main()
     assert (told[0] is not None) == offered
 
 
@@ -214,17 +214,17 @@ async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
     ("answer", "output"),
     [(allow({"day": 4}), "accept {'day': 4}"), (deny("no"), "decline None"), (allow({"day": 0}), "decline None")],
 )
-def test_a_server_of_2025_asks_while_its_tool_runs(answer: object, output: str) -> None:
+async def test_a_server_of_2025_asks_while_its_tool_runs(answer: object, output: str) -> None:
     async def main() -> ToolResult:
         async with mcp.connect(made("ask", elicit).memory("legacy")) as toolset:
             runner = Runner(toolset, approve=answering(answer))
             await runner.run("ask")
             return await runner.run("ask")
 
-    assert go(main()).output == output
+    assert (await main()).output == output
 
 
-def test_the_deadline_stands_still_while_a_server_of_2025_asks() -> None:
+async def test_the_deadline_stands_still_while_a_server_of_2025_asks() -> None:
     async def main() -> ToolResult:
         async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
             await asyncio.sleep(0.5)
@@ -233,10 +233,10 @@ def test_the_deadline_stands_still_while_a_server_of_2025_asks() -> None:
         async with mcp.connect(made("ask", elicit).memory("legacy")) as toolset:
             return await Runner(toolset, approve=approve, timeout=0.3).run("ask")
 
-    assert go(main()).success
+    assert (await main()).success
 
 
-def test_a_program_with_several_calls_under_way_asks_nobody_and_is_told_why(
+async def test_a_program_with_several_calls_under_way_asks_nobody_and_is_told_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> ToolResult:
@@ -257,13 +257,13 @@ def test_a_program_with_several_calls_under_way_asks_nobody_and_is_told_why(
             return asked
 
     with caplog.at_level(logging.WARNING, "ferrule.mcp"):
-        result = go(main())
+        result = await main()
     why = "asked nobody: 2 calls are running, and it does not name one of them"
     assert result.output == f"decline None Ferrule {why}" and why in caplog.text
 
 
 @pytest.mark.parametrize("over", ["memory", "http"])
-def test_with_several_calls_under_way_the_person_of_the_right_one_is_asked(over: str) -> None:
+async def test_with_several_calls_under_way_the_person_of_the_right_one_is_asked(over: str) -> None:
     """Where each call has a stream of its own, on which its questions come."""
 
     async def main() -> list[Any]:
@@ -290,7 +290,7 @@ def test_with_several_calls_under_way_the_person_of_the_right_one_is_asked(over:
             calls = [runner.run("ask", context=ToolContext(metadata={"day": day})) for day in range(1, 9)]
             return [result.output for result in await asyncio.gather(*calls)]
 
-    assert go(main()) == [f"accept {{'day': {day}}}" for day in range(1, 9)]
+    assert (await main()) == [f"accept {{'day': {day}}}" for day in range(1, 9)]
 
 
 @pytest.mark.parametrize("over", ["memory", "stdio", "http"])
@@ -322,7 +322,7 @@ def test_the_approver_has_the_context_variables_of_the_call(over: str) -> None:
     assert seen == ["Ann", "Bob"]
 
 
-def test_a_question_ends_with_its_call() -> None:
+async def test_a_question_ends_with_its_call() -> None:
     async def main() -> list[str]:
         seen: list[str] = []
         asked = asyncio.Event()
@@ -342,10 +342,10 @@ def test_a_question_ends_with_its_call() -> None:
             await asyncio.wait({waiting})
         return seen
 
-    assert go(main()) == ["the approver was let go"]
+    assert (await main()) == ["the approver was let go"]
 
 
-def test_a_question_ends_with_its_call_though_the_server_goes_on() -> None:
+async def test_a_question_ends_with_its_call_though_the_server_goes_on() -> None:
     async def main() -> list[str]:
         seen: list[str] = []
         asked, gone = asyncio.Event(), asyncio.Event()
@@ -368,10 +368,10 @@ def test_a_question_ends_with_its_call_though_the_server_goes_on() -> None:
             await gone.wait()
         return seen
 
-    assert go(main()) == ["cancel"]
+    assert (await main()) == ["cancel"]
 
 
-def test_an_address_that_a_server_of_2025_wants_visited_is_asked_for_and_the_call_goes_again() -> None:
+async def test_an_address_that_a_server_of_2025_wants_visited_is_asked_for_and_the_call_goes_again() -> None:
     visited: list[str] = []
 
     async def guarded(context: Any, arguments: dict[str, Any]) -> Any:
@@ -388,46 +388,44 @@ def test_an_address_that_a_server_of_2025_wants_visited_is_asked_for_and_the_cal
         async with mcp.connect(made("enter", guarded).memory("legacy")) as toolset:
             return await Runner(toolset, approve=approve).run("enter")
 
-    assert go(main()).output == "inside"
+    assert (await main()).output == "inside"
     assert "https://example.com/in" in visited[0]
 
 
-def test_a_late_question_of_a_call_that_was_given_up_reaches_nobody_else() -> None:
-    async def main() -> None:
-        begun, answered = asyncio.Event(), asyncio.Event()
-        answers: list[str] = []
-        asked: list[str] = []
+async def test_a_late_question_of_a_call_that_was_given_up_reaches_nobody_else() -> None:
 
-        async def stubborn(context: Any, arguments: Any) -> Any:
-            try:
-                await asyncio.Event().wait()
-            except BaseException:  # takes no notice of the cancellation
-                pass
-            with anyio.CancelScope(shield=True):
-                await begun.wait()
-                answers.append((await context.session.elicit_form("Your PIN?", DAY)).action)
-            answered.set()
-            return text("late")
+    begun, answered = asyncio.Event(), asyncio.Event()
+    answers: list[str] = []
+    asked: list[str] = []
 
-        async def slow(context: Any, arguments: Any) -> Any:
-            begun.set()
-            await answered.wait()
-            return text("slow")
+    async def stubborn(context: Any, arguments: Any) -> Any:
+        try:
+            await asyncio.Event().wait()
+        except BaseException:  # takes no notice of the cancellation
+            pass
+        with anyio.CancelScope(shield=True):
+            await begun.wait()
+            answers.append((await context.session.elicit_form("Your PIN?", DAY)).action)
+        answered.set()
+        return text("late")
 
-        def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-            if decision.schema is not None:
-                asked.append(str(context.principal))
-                return allow({"day": 1})
-            return allow()
+    async def slow(context: Any, arguments: Any) -> Any:
+        begun.set()
+        await answered.wait()
+        return text("slow")
 
-        server = Made().add("stubborn", stubborn).add("slow", slow)
-        async with mcp.connect(server.memory("legacy")) as toolset:
-            runner = Runner(toolset, approve=approve)
-            assert (await runner.run("stubborn", principal="alice", timeout=0.2)).status == "timeout"
-            assert (await runner.run("slow", principal="bob")).output == "slow"
-        assert (answers, asked) == (["decline"], [])
+    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        if decision.schema is not None:
+            asked.append(str(context.principal))
+            return allow({"day": 1})
+        return allow()
 
-    go(main())
+    server = Made().add("stubborn", stubborn).add("slow", slow)
+    async with mcp.connect(server.memory("legacy")) as toolset:
+        runner = Runner(toolset, approve=approve)
+        assert (await runner.run("stubborn", principal="alice", timeout=0.2)).status == "timeout"
+        assert (await runner.run("slow", principal="bob")).output == "slow"
+    assert (answers, asked) == (["decline"], [])
 
 
 HIDING = {
@@ -462,7 +460,7 @@ def test_what_nobody_sees_is_in_no_schema_that_a_person_gets(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_no_server_asks_a_person_more_than_sixteen_times_in_one_call(mode: mcp.Mode) -> None:
+async def test_no_server_asks_a_person_more_than_sixteen_times_in_one_call(mode: mcp.Mode) -> None:
     asked: list[str] = []
     answers: list[str] = []
 
@@ -481,7 +479,7 @@ def test_no_server_asks_a_person_more_than_sixteen_times_in_one_call(mode: mcp.M
         async with mcp.connect(made("pester", pester).memory(mode)) as toolset:
             return await Runner(toolset, approve=approve).run("pester")
 
-    result = go(main())
+    result = await main()
     assert len(asked) == 16
     assert answers == ([] if mode == "auto" else 16 * ["accept"] + 24 * ["decline"])
     assert result.success is (mode == "legacy")

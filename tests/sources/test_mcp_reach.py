@@ -72,22 +72,22 @@ async def sent(server: mcp.Http) -> str:
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1", "[::ffff:127.0.0.1]", "2130706433"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_no_server_sends_this_client_to_a_port_of_its_machine(method: str, host: str, scheme: str) -> None:
+async def test_no_server_sends_this_client_to_a_port_of_its_machine(method: str, host: str, scheme: str) -> None:
     with Listening() as other:
         url = f"{scheme}://{host}:{other.port}/delete?all=1"
-        why = go(sent(mcp.Http("https://mcp.example/mcp", auth=Named(method, url))))
+        why = await sent(mcp.Http("https://mcp.example/mcp", auth=Named(method, url)))
         assert other.heard() == []
     assert "authorization_servers=" in why and ("loopback" in why or "https" in why)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_name_is_held_to_what_it_resolves_to(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_is_held_to_what_it_resolves_to(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **by: resolve("127.0.0.1", *more, **by))
 
     with Listening() as other:
         url = f"{scheme}://login.example:{other.port}/"
-        why = go(sent(mcp.Http("https://mcp.example/mcp", auth=Named("GET", url))))
+        why = await sent(mcp.Http("https://mcp.example/mcp", auth=Named("GET", url)))
         assert other.heard() == []
     assert ("a loopback address" if scheme == "https" else "not https") in why
 
@@ -98,7 +98,7 @@ def test_a_server_on_this_machine_sends_nobody_into_the_network_round_it(address
     assert "authorization_servers=" in why and any(kind in why for kind in ("private", "link-local", "metadata"))
 
 
-def test_what_is_named_may_be_reached_wherever_it_is() -> None:
+async def test_what_is_named_may_be_reached_wherever_it_is() -> None:
     seen: list[str] = []
 
     async def token(scope: Any, receive: Any, send: Any) -> None:
@@ -113,7 +113,7 @@ def test_what_is_named_may_be_reached_wherever_it_is() -> None:
             auth = Named("POST", f"{own}/token")
             await sent(mcp.Http("http://127.0.0.1:9/mcp", auth=auth, authorization_servers=[own]))
 
-    go(main())
+    await main()
     assert seen == ["POST /token"]
 
 
@@ -229,7 +229,7 @@ def test_metadata_that_is_much_once_it_is_unpacked_is_not(tmp_path: Path) -> Non
     assert "more than 1,000,000 bytes" in down(app, tmp_path)
 
 
-def test_a_redirect_without_end_and_a_refusal_without_end_end_their_call_alone(
+async def test_a_redirect_without_end_and_a_refusal_without_end_end_their_call_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = made("one").server.streamable_http_app()
@@ -243,21 +243,18 @@ def test_a_redirect_without_end_and_a_refusal_without_end_end_their_call_alone(
         await send({"type": "http.response.start", "status": status[0], "headers": headers})
         await without_end(b" " * 65_536, receive, send)
 
-    async def main() -> None:
-        async with serving(endless) as address, mcp.connect(mcp.Http(address, auth=Twice())) as toolset:
-            runner = Runner(toolset)
-            for code in (307, 401):
-                status[:] = [code]
-                result = await runner.run("one")
-                assert result.status == "failed" and "could not be read" in str(result.error)
-                assert "more than 1,000,000 bytes" in caplog.messages[-1]
-            status.clear()
-            assert (await runner.run("one")).success
-
-    go(main())
+    async with serving(endless) as address, mcp.connect(mcp.Http(address, auth=Twice())) as toolset:
+        runner = Runner(toolset)
+        for code in (307, 401):
+            status[:] = [code]
+            result = await runner.run("one")
+            assert result.status == "failed" and "could not be read" in str(result.error)
+            assert "more than 1,000,000 bytes" in caplog.messages[-1]
+        status.clear()
+        assert (await runner.run("one")).success
 
 
-def test_events_that_were_packed_are_given_a_few_in_each_turn_of_the_loop() -> None:
+async def test_events_that_were_packed_are_given_a_few_in_each_turn_of_the_loop() -> None:
     """As many as fit in 23 KB, two million, took 12 seconds in one turn of the loop, past every deadline."""
     events = gzip.compress(b"id: 1\n\n" * 200_000)
 
@@ -285,7 +282,7 @@ def test_events_that_were_packed_are_given_a_few_in_each_turn_of_the_loop() -> N
                     await asyncio.gather(counting, return_exceptions=True)
         return turns
 
-    turns = go(main())
+    turns = await main()
     assert sum(turns) == 200_000 and max(turns) <= 5_000
 
 
@@ -299,7 +296,7 @@ def test_events_that_were_packed_are_given_a_few_in_each_turn_of_the_loop() -> N
     ],
     ids=["lists", "objects", "a table in a text", "a text without an end"],
 )
-def test_an_answer_has_no_more_values_than_can_be_read_in_one_turn_of_the_loop(value: bytes, status: int) -> None:
+async def test_an_answer_has_no_more_values_than_can_be_read_in_one_turn_of_the_loop(value: bytes, status: int) -> None:
     async def answers(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             headers = [(b"content-type", b"application/json")]
@@ -311,7 +308,7 @@ def test_an_answer_has_no_more_values_than_can_be_read_in_one_turn_of_the_loop(v
             async with HttpClient({}, None, Reach(address), ServerLog("s")) as client:
                 return await client.post(address, json={})
 
-    response = go(main())
+    response = await main()
     assert response.status_code == status
     assert ("more than 200,000 values" in response.text) == (status == 502)
 
@@ -326,7 +323,7 @@ class Twice(httpx2.Auth):
 
 
 @pytest.mark.parametrize("error", [ValueError("no token can be had"), TimeoutError("no token can be had")])
-def test_what_an_auth_raises_ends_its_call_alone_and_is_for_the_log(
+async def test_what_an_auth_raises_ends_its_call_alone_and_is_for_the_log(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(httpx2.Auth):
@@ -337,18 +334,15 @@ def test_what_an_auth_raises_ends_its_call_alone_and_is_for_the_log(
                 raise error
             yield request
 
-    async def main() -> None:
-        auth = Broken()
-        async with made_over_http() as address, mcp.connect(mcp.Http(address, auth=auth)) as toolset:
-            runner = Runner(toolset)
-            auth.broken = True
-            result = await runner.run("one")
-            assert result.status == "failed" and "no token can be had" in caplog.text
-            assert "no token" not in result.text and "refused" not in result.text
-            auth.broken = False
-            assert (await runner.run("one")).success
-
-    go(main())
+    auth = Broken()
+    async with made_over_http() as address, mcp.connect(mcp.Http(address, auth=auth)) as toolset:
+        runner = Runner(toolset)
+        auth.broken = True
+        result = await runner.run("one")
+        assert result.status == "failed" and "no token can be had" in caplog.text
+        assert "no token" not in result.text and "refused" not in result.text
+        auth.broken = False
+        assert (await runner.run("one")).success
 
 
 @asynccontextmanager

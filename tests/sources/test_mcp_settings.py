@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_servers import PROGRAM, go, made
+from mcp_servers import PROGRAM, made
 
 from ferrule import Decision, DefinitionError, Runner, ToolCall, ToolContext, ToolResult, mcp
 from ferrule.guards import ask_before_changes
@@ -18,7 +18,7 @@ def config(**servers: Any) -> dict[str, Any]:
     return {"mcpServers": servers}
 
 
-def test_an_mcp_json_of_several_servers_is_connected_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_mcp_json_of_several_servers_is_connected_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORD", "from outside")
     file = tmp_path / "mcp.json"
     entry = {"command": PROGRAM[0], "args": PROGRAM[1:], "env": {"A": "${WORD}", "B": "${NOT_THERE:-left}"}}
@@ -32,7 +32,7 @@ def test_an_mcp_json_of_several_servers_is_connected_to(tmp_path: Path, monkeypa
             found = [await runner.run("first__environment", {"text": name}) for name in "AB"]
             return [result.output for result in found]
 
-    assert go(main()) == ["from outside", "left"]
+    assert (await main()) == ["from outside", "left"]
 
 
 STDIO = {"command": "x"}
@@ -78,7 +78,7 @@ def test_what_says_nothing_or_cannot_be_meant_is_told(given: Any, error: str) ->
         mcp.connect(given)
 
 
-def test_the_files_of_the_usual_clients_are_read_as_what_they_are(
+async def test_the_files_of_the_usual_clients_are_read_as_what_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As VS Code, Claude Code and Cursor write them, in what they have in common and in what they have not."""
@@ -117,7 +117,7 @@ def test_the_files_of_the_usual_clients_are_read_as_what_they_are(
             found = [await runner.run(f"{server}__environment", {"text": name}) for server, name in asked]
             return [result.output for result in found]
 
-    found = go(main())
+    found = await main()
     home = f"{Path.home()}{os.sep}{tmp_path.name}"
     assert found == ["one", "two words", "the key", "here", "from outside", str(tmp_path), home]
 
@@ -127,7 +127,7 @@ def test_each_type_of_an_address_is_taken(kind: str) -> None:
     assert len(mcp.connect(config(web={"type": kind, "url": "http://127.0.0.1:9/mcp"})).status) == 1
 
 
-def test_a_file_lets_no_tool_run_without_asking() -> None:
+async def test_a_file_lets_no_tool_run_without_asking() -> None:
     asked: list[str] = []
 
     def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
@@ -140,7 +140,7 @@ def test_a_file_lets_no_tool_run_without_asking() -> None:
         async with mcp.connect(config(tools=program)) as toolset:
             return await Runner(toolset, guards=[ask_before_changes], approve=approve).run("tools__echo", {"text": "a"})
 
-    assert go(main()).success and asked == ["tools__echo"]
+    assert (await main()).success and asked == ["tools__echo"]
 
 
 def test_a_line_of_an_env_file_that_is_none_is_told_without_what_it_holds(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.shared.exceptions import MCPError
-from mcp_servers import go, made, serving
+from mcp_servers import made, serving
 
 from ferrule import Event, Runner, mcp
 from ferrule.mcp._log import ServerLog
@@ -98,7 +98,9 @@ def assert_clean(*seen: str) -> None:
 
 
 @pytest.mark.parametrize("craft", ANSWERS.values(), ids=list(ANSWERS))
-def test_nothing_that_a_server_got_is_in_what_its_call_comes_to(craft: Craft, caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_that_a_server_got_is_in_what_its_call_comes_to(
+    craft: Craft, caplog: pytest.LogCaptureFixture
+) -> None:
     events: list[Event] = []
 
     async def main() -> None:
@@ -112,23 +114,21 @@ def test_nothing_that_a_server_got_is_in_what_its_call_comes_to(craft: Craft, ca
                 assert_clean(*(str(dict(event.data)) for event in events))
 
     with caplog.at_level(logging.DEBUG, "ferrule"):
-        go(main())
+        await main()
     assert_clean(*(record.getMessage() for record in caplog.records if record.name.startswith("ferrule")))
 
 
 @pytest.mark.parametrize("said", ["Connection closed", "Connection closed. See http://x.", "SSE stream http://x"])
-def test_a_server_that_speaks_as_the_sdk_does_of_an_end_chooses_no_words_for_the_model(said: str) -> None:
-    async def main() -> None:
-        async with serving(crafting(lambda _: error(-32000, said))) as address:
-            servers = mcp.connect(mcp.Http(address, headers={"X-Key": SECRET}, name="s"))
-            async with servers as toolset:
-                assert (await Runner(toolset).run("s__one")).error == ENDED
-                assert servers.status["s"].state == "ready"
+async def test_a_server_that_speaks_as_the_sdk_does_of_an_end_chooses_no_words_for_the_model(said: str) -> None:
 
-    go(main())
+    async with serving(crafting(lambda _: error(-32000, said))) as address:
+        servers = mcp.connect(mcp.Http(address, headers={"X-Key": SECRET}, name="s"))
+        async with servers as toolset:
+            assert (await Runner(toolset).run("s__one")).error == ENDED
+            assert servers.status["s"].state == "ready"
 
 
-def test_nothing_that_a_server_got_is_in_what_it_is_called_in_its_progress_and_in_what_is_left_out(
+async def test_nothing_that_a_server_got_is_in_what_it_is_called_in_its_progress_and_in_what_is_left_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     events: list[Event] = []
@@ -155,7 +155,7 @@ def test_nothing_that_a_server_got_is_in_what_it_is_called_in_its_progress_and_i
                 assert "tool:progress" in {event.kind for event in events}
 
     with caplog.at_level(logging.DEBUG, "ferrule"):
-        go(main())
+        await main()
     assert_clean(*(record.getMessage() for record in caplog.records if record.name.startswith("ferrule")))
 
 
@@ -174,7 +174,7 @@ TOKEN = "7f3k-blue-horse-9x"
     "place",
     ["http://ann:{}@127.0.0.1/mcp", "http://127.0.0.1/mcp?api_key={}", "http://127.0.0.1/s/{}7c1d/mcp?mode=read-only"],
 )
-def test_what_is_secret_in_an_address_is_in_no_error(place: str) -> None:
+async def test_what_is_secret_in_an_address_is_in_no_error(place: str) -> None:
     address = mcp.Http(place.format(TOKEN))
 
     async def refuse(scope: Any, receive: Any, send: Any) -> None:
@@ -192,12 +192,12 @@ def test_what_is_secret_in_an_address_is_in_no_error(place: str) -> None:
                 raise AssertionError("it answers no request")
 
     with pytest.raises(mcp.ServersDownError, match="read-only, mcp") as raised:
-        go(main())
+        await main()
     assert_clean(str(raised.value))
 
 
 @pytest.mark.parametrize("head", ["503 {}", "200 OK\r\ncontent-type: {}", "307 Moved\r\nlocation: http://{}/"])
-def test_nothing_that_a_server_got_is_in_why_it_is_down(head: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_that_a_server_got_is_in_why_it_is_down(head: str, caplog: pytest.LogCaptureFixture) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.readline() not in (b"", b"\r\n"):
             pass
@@ -214,7 +214,7 @@ def test_nothing_that_a_server_got_is_in_why_it_is_down(head: str, caplog: pytes
                 raise AssertionError("it gave no answer")
 
     with caplog.at_level(logging.DEBUG, "ferrule"), pytest.raises(mcp.ServersDownError) as raised:
-        go(main())
+        await main()
     assert_clean(str(raised.value))
     assert_clean(*(record.getMessage() for record in caplog.records if record.name.startswith("ferrule")))
 
@@ -249,7 +249,7 @@ def test_a_secret_that_a_server_writes_otherwise_is_stars(said: str) -> None:
         assert said not in shown
 
 
-def test_what_signs_a_request_is_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_signs_a_request_is_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     class Signed(httpx2.Auth):
         def auth_flow(self, request: Any) -> Any:
             request.headers["X-Signature"] = "green-cow-9-very-long"
@@ -264,11 +264,11 @@ def test_what_signs_a_request_is_shown_nowhere(caplog: pytest.LogCaptureFixture)
                 found = await Runner(toolset).run("s__one")
                 assert "***" in str(found.error) and "green-cow" not in str(found.error)
 
-    go(main())
+    await main()
     assert "green-cow" not in "".join(record.getMessage() for record in caplog.records if "ferrule" in record.name)
 
 
-def test_a_bound_value_that_a_server_repeats_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bound_value_that_a_server_repeats_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def refuse(context: Any, arguments: dict[str, Any]) -> Any:
         raise MCPError(-32000, f"Connection closed: {arguments}")
 
@@ -280,6 +280,6 @@ def test_a_bound_value_that_a_server_repeats_is_not_in_the_log(caplog: pytest.Lo
             assert found.error == ENDED
 
     with caplog.at_level(logging.INFO, "ferrule"):
-        go(main())
+        await main()
     written = "".join(record.getMessage() for record in caplog.records if "ferrule" in record.name)
     assert "shown" in written and "***" in written and "green-cow" not in written

@@ -16,7 +16,7 @@ import mcp_types as types
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from mcp_servers import go, made, serving
+from mcp_servers import made, serving
 
 from ferrule import Runner, ToolResult, mcp
 from ferrule.mcp import _http, _stdio
@@ -124,112 +124,93 @@ async def call(runner: Runner, data: bytes, times: int = 1) -> ToolResult:
     return await runner.run("s__odd", {"data": base64.b64encode(data).decode(), "times": times})
 
 
-def test_an_answer_that_cannot_be_read_fails_its_call_and_no_other() -> None:
-    async def main() -> None:
-        servers = connect()
-        async with servers as toolset:
-            runner = Runner(toolset, timeout=BOUND)
-            pid = (await runner.run("s__pid")).output
-            for what, data in UNREADABLE.items():
-                result = await call(runner, data + b"\n")
-                assert (result.status, result.executed, result.error) == ("failed", None, LOST), what
-                assert servers.status["s"].state == "ready"
-            assert (await runner.run("s__pid")).output == pid
+async def test_an_answer_that_cannot_be_read_fails_its_call_and_no_other() -> None:
 
-    go(main())
+    servers = connect()
+    async with servers as toolset:
+        runner = Runner(toolset, timeout=BOUND)
+        pid = (await runner.run("s__pid")).output
+        for what, data in UNREADABLE.items():
+            result = await call(runner, data + b"\n")
+            assert (result.status, result.executed, result.error) == ("failed", None, LOST), what
+            assert servers.status["s"].state == "ready"
+        assert (await runner.run("s__pid")).output == pid
 
 
-def test_broken_characters_are_replaced_and_noise_is_passed_over() -> None:
-    async def main() -> None:
-        async with connect() as toolset:
-            runner = Runner(toolset, timeout=BOUND)
-            for what, (data, text) in READABLE.items():
-                assert (await call(runner, data + b"\n")).output == text, what
-            for noise in NOISE:
-                assert (await call(runner, noise + b"\n" + OK + b"\n")).output == "there", noise
+async def test_broken_characters_are_replaced_and_noise_is_passed_over() -> None:
 
-    go(main())
+    async with connect() as toolset:
+        runner = Runner(toolset, timeout=BOUND)
+        for what, (data, text) in READABLE.items():
+            assert (await call(runner, data + b"\n")).output == text, what
+        for noise in NOISE:
+            assert (await call(runner, noise + b"\n" + OK + b"\n")).output == "there", noise
 
 
-def test_a_server_that_could_not_read_the_request_refuses_the_only_open_call() -> None:
-    async def main() -> None:
-        async with connect() as toolset:
-            error = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}\n'
-            assert "refused the call: Parse error" in str((await call(Runner(toolset, timeout=BOUND), error)).error)
-            asked = b'{"jsonrpc":"2.0","id":null,"method":"ping"}\n'  # which nobody can answer
-            assert (await call(Runner(toolset, timeout=BOUND), asked + OK + b"\n")).output == "there"
+async def test_a_server_that_could_not_read_the_request_refuses_the_only_open_call() -> None:
 
-    go(main())
+    async with connect() as toolset:
+        error = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}\n'
+        assert "refused the call: Parse error" in str((await call(Runner(toolset, timeout=BOUND), error)).error)
+        asked = b'{"jsonrpc":"2.0","id":null,"method":"ping"}\n'  # which nobody can answer
+        assert (await call(Runner(toolset, timeout=BOUND), asked + OK + b"\n")).output == "there"
 
 
 @pytest.mark.parametrize("start", ['{"jsonrpc":"2.0","id":null,', '{"jsonrpc":"2.0",'])
 @pytest.mark.parametrize("code", ["-32601", "-32603"])
-def test_an_answer_to_a_notification_is_none_to_a_request(start: str, code: str) -> None:
+async def test_an_answer_to_a_notification_is_none_to_a_request(start: str, code: str) -> None:
     error = f'{start}"error":{{"code":{code},"message":"Method not found"}}}}'
 
-    async def main() -> None:
-        async with connect(error) as toolset:
-            runner = Runner(toolset, timeout=BOUND)
-            assert (await Runner(toolset, timeout=0.1).run("s__hold")).status == "timeout"
-            assert [(await runner.run("s__hi")).output for _ in range(3)] == ["hi"] * 3
-            lost = await call(runner, b'{"jsonrpc":"2.0","id":null,"result":null}\n')
-            assert lost.error == LOST
-
-    go(main())
+    async with connect(error) as toolset:
+        runner = Runner(toolset, timeout=BOUND)
+        assert (await Runner(toolset, timeout=0.1).run("s__hold")).status == "timeout"
+        assert [(await runner.run("s__hi")).output for _ in range(3)] == ["hi"] * 3
+        lost = await call(runner, b'{"jsonrpc":"2.0","id":null,"result":null}\n')
+        assert lost.error == LOST
 
 
-def test_a_cut_answer_fails_its_call_although_a_notification_was_sent_before() -> None:
-    async def main() -> None:
-        async with connect() as toolset:
-            assert (await Runner(toolset, timeout=0.1).run("s__hold")).status == "timeout"
-            lost = await call(Runner(toolset, timeout=BOUND), b'{"result":{"content":[{"te\n')
-            assert lost.error == LOST
+async def test_a_cut_answer_fails_its_call_although_a_notification_was_sent_before() -> None:
 
-    go(main())
+    async with connect() as toolset:
+        assert (await Runner(toolset, timeout=0.1).run("s__hold")).status == "timeout"
+        lost = await call(Runner(toolset, timeout=BOUND), b'{"result":{"content":[{"te\n')
+        assert lost.error == LOST
 
 
-def test_a_launcher_may_end_while_its_server_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_launcher_may_end_while_its_server_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ferrule.mcp._stdio._SILENT_SECONDS", 0.001)
 
-    async def main() -> None:
-        wait = "while kill -0 $$ 2>/dev/null; do sleep 0.01; done"  # until the launcher has ended
-        launcher = ["sh", "-c", f'exec 3<&0; ({wait}; exec "$0" "$1" <&3) & exit', *PROGRAM]
-        async with mcp.connect(mcp.Stdio(launcher[0], launcher[1:], name="s", mode="legacy")) as toolset:
-            runner = Runner(toolset, timeout=BOUND)
-            held = asyncio.ensure_future(runner.run("s__hold"))
-            for _ in range(20):
-                assert (await runner.run("s__pid")).success
-            assert (await held).success
-
-    go(main())
+    wait = "while kill -0 $$ 2>/dev/null; do sleep 0.01; done"  # until the launcher has ended
+    launcher = ["sh", "-c", f'exec 3<&0; ({wait}; exec "$0" "$1" <&3) & exit', *PROGRAM]
+    async with mcp.connect(mcp.Stdio(launcher[0], launcher[1:], name="s", mode="legacy")) as toolset:
+        runner = Runner(toolset, timeout=BOUND)
+        held = asyncio.ensure_future(runner.run("s__hold"))
+        for _ in range(20):
+            assert (await runner.run("s__pid")).success
+        assert (await held).success
 
 
-def test_an_answer_lost_without_its_id_fails_the_call_that_is_left() -> None:
-    async def main() -> None:
-        async with connect() as toolset:
-            runner = Runner(toolset, timeout=BOUND)
-            held = asyncio.ensure_future(runner.run("s__hold"))
-            lost = asyncio.ensure_future(call(runner, b'{"jsonrpc":"2.0",\n'))
-            await asyncio.sleep(0)
-            assert (await runner.run("s__hi")).output == "hi"  # whose server answers the held call as well
-            assert (await held).success and (await lost).error == LOST
+async def test_an_answer_lost_without_its_id_fails_the_call_that_is_left() -> None:
 
-    go(main())
+    async with connect() as toolset:
+        runner = Runner(toolset, timeout=BOUND)
+        held = asyncio.ensure_future(runner.run("s__hold"))
+        lost = asyncio.ensure_future(call(runner, b'{"jsonrpc":"2.0",\n'))
+        await asyncio.sleep(0)
+        assert (await runner.run("s__hi")).output == "hi"  # whose server answers the held call as well
+        assert (await held).success and (await lost).error == LOST
 
 
-def test_a_line_without_an_end_fails_its_call_and_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_line_without_an_end_fails_its_call_and_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_stdio, "_LONGEST_MESSAGE", 1_000_000)
 
-    async def main() -> None:
-        async with connect() as toolset:
-            runner = Runner(toolset, timeout=BOUND)
-            assert (await call(runner, OK[:-9] + b"x" * 1_000, times=2_000)).error == LOST
-            assert (await call(runner, b"the end of that line\n" + OK + b"\n")).output == "there"
-
-    go(main())
+    async with connect() as toolset:
+        runner = Runner(toolset, timeout=BOUND)
+        assert (await call(runner, OK[:-9] + b"x" * 1_000, times=2_000)).error == LOST
+        assert (await call(runner, b"the end of that line\n" + OK + b"\n")).output == "there"
 
 
-def test_a_reader_that_dies_fails_the_open_calls_and_the_next_call_starts_the_server_again(
+async def test_a_reader_that_dies_fails_the_open_calls_and_the_next_call_starts_the_server_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parse = OpenRequests.parse
@@ -241,47 +222,39 @@ def test_a_reader_that_dies_fails_the_open_calls_and_the_next_call_starts_the_se
 
     monkeypatch.setattr(OpenRequests, "parse", broken)
 
-    async def main() -> None:
-        servers = connect()
-        async with servers as toolset:
-            runner = Runner(toolset, timeout=BOUND)
-            pid = (await runner.run("s__pid")).output
-            held = asyncio.ensure_future(runner.run("s__hold"))
-            died = await call(runner, b"poison\n")
-            assert (died.status, died.executed) == ("failed", None) and "ended before its answer" in str(died.error)
-            assert servers.status["s"].state == "down" and (await held).executed is None
-            again = await runner.run("s__pid")
-            assert again.success and again.output != pid and servers.status["s"].state == "ready"
-
-    go(main())
+    servers = connect()
+    async with servers as toolset:
+        runner = Runner(toolset, timeout=BOUND)
+        pid = (await runner.run("s__pid")).output
+        held = asyncio.ensure_future(runner.run("s__hold"))
+        died = await call(runner, b"poison\n")
+        assert (died.status, died.executed) == ("failed", None) and "ended before its answer" in str(died.error)
+        assert servers.status["s"].state == "down" and (await held).executed is None
+        again = await runner.run("s__pid")
+        assert again.success and again.output != pid and servers.status["s"].state == "ready"
 
 
-def test_a_server_that_dies_while_its_list_is_taken_is_down_and_started_again(tmp_path: Path) -> None:
+async def test_a_server_that_dies_while_its_list_is_taken_is_down_and_started_again(tmp_path: Path) -> None:
     once = {"DIES_ONCE": str(tmp_path / "died")}
     dying = mcp.Stdio(PROGRAM[0], PROGRAM[1:], name="d", mode="legacy", env=once)
 
-    async def main() -> None:
-        servers = mcp.connect(dying, mcp.Stdio(PROGRAM[0], PROGRAM[1:], name="s", mode="legacy"))
-        async with servers as toolset:
-            runner = Runner(toolset)
-            while not (await runner.run("d__hi")).success:
-                assert servers.status["d"].state == "down"
-                await asyncio.sleep(servers.status["d"].retry_in)
-
-    go(main())
+    servers = mcp.connect(dying, mcp.Stdio(PROGRAM[0], PROGRAM[1:], name="s", mode="legacy"))
+    async with servers as toolset:
+        runner = Runner(toolset)
+        while not (await runner.run("d__hi")).success:
+            assert servers.status["d"].state == "down"
+            await asyncio.sleep(servers.status["d"].retry_in)
 
 
-def test_a_program_that_dies_of_the_question_for_its_revision_is_started_again_and_not_asked() -> None:
-    async def main() -> None:
-        servers = mcp.connect(mcp.Stdio(PROGRAM[0], PROGRAM[1:], name="s"))
-        async with servers as toolset:
-            assert (await Runner(toolset, timeout=BOUND).run("s__hi")).output == "hi"
-            assert servers.status["s"].protocol == "2025-06-18"
+async def test_a_program_that_dies_of_the_question_for_its_revision_is_started_again_and_not_asked() -> None:
 
-    go(main())
+    servers = mcp.connect(mcp.Stdio(PROGRAM[0], PROGRAM[1:], name="s"))
+    async with servers as toolset:
+        assert (await Runner(toolset, timeout=BOUND).run("s__hi")).output == "hi"
+        assert servers.status["s"].protocol == "2025-06-18"
 
 
-def test_a_start_whose_answer_cannot_be_read_fails_at_once() -> None:
+async def test_a_start_whose_answer_cannot_be_read_fails_at_once() -> None:
     code = 'import sys; sys.stdin.readline(); print(\'{"jsonrpc": "2.0", "id": 1}\', flush=True); sys.stdin.read()'
 
     async def main() -> None:
@@ -289,7 +262,7 @@ def test_a_start_whose_answer_cannot_be_read_fails_at_once() -> None:
             raise AssertionError("it did not start")
 
     with pytest.raises(mcp.ServersDownError, match="its answer could not be read"):
-        go(main())
+        await main()
 
 
 Answer = tuple[bytes, str, int]
@@ -364,43 +337,37 @@ def event(data: bytes) -> bytes:
     return b"event: message\ndata: " + data.replace(b"\n", b"\ndata: ") + b"\n\n"
 
 
-def test_over_http_an_answer_that_cannot_be_read_fails_its_call_at_once() -> None:
-    async def main() -> None:
-        async with odd_over_http() as call_for:
-            for what, data in {**UNREADABLE, **NO_ANSWERS}.items():
-                if what == "indented":  # a line alone cannot be
-                    continue
-                for answer in ((data, JSON, 203), (event(data) + OPEN, EVENTS, 200)):
-                    result = await call_for(answer)
-                    assert (result.status, result.executed, result.error) == ("failed", None, LOST), (what, answer[1])
-            assert (await call_for((OK, JSON, 200))).output == "there"
+async def test_over_http_an_answer_that_cannot_be_read_fails_its_call_at_once() -> None:
 
-    go(main())
+    async with odd_over_http() as call_for:
+        for what, data in {**UNREADABLE, **NO_ANSWERS}.items():
+            if what == "indented":  # a line alone cannot be
+                continue
+            for answer in ((data, JSON, 203), (event(data) + OPEN, EVENTS, 200)):
+                result = await call_for(answer)
+                assert (result.status, result.executed, result.error) == ("failed", None, LOST), (what, answer[1])
+        assert (await call_for((OK, JSON, 200))).output == "there"
 
 
-def test_an_error_page_in_json_is_no_refusal_of_the_server() -> None:
-    async def main() -> None:
-        async with odd_over_http() as call_for:
-            result = await call_for((b'{"error": {"code": 14, "message": "no upstream"}}', JSON, 503))
-            assert result.status == "failed" and result.executed is None
-            assert "HTTP 503" in str(result.error) and "refused" not in str(result.error)
+async def test_an_error_page_in_json_is_no_refusal_of_the_server() -> None:
 
-    go(main())
+    async with odd_over_http() as call_for:
+        result = await call_for((b'{"error": {"code": 14, "message": "no upstream"}}', JSON, 503))
+        assert result.status == "failed" and result.executed is None
+        assert "HTTP 503" in str(result.error) and "refused" not in str(result.error)
 
 
-def test_over_http_broken_characters_are_replaced_and_noise_in_a_stream_is_passed_over() -> None:
-    async def main() -> None:
-        async with odd_over_http() as call_for:
-            for what, (data, text) in READABLE.items():
-                line = data.partition(b"\n")[0]
-                assert (await call_for((line, JSON, 200))).output == text, what
-                assert (await call_for((event(line) + OPEN, EVENTS, 200))).output == text, what
-            for noise in [*NOISE, b"x" * 900_000]:
-                if b"9999" not in noise or b"method" in noise:  # an answer here can be for one request alone
-                    result = await call_for((event(noise) + event(OK) + OPEN, EVENTS, 200))
-                    assert result.output == "there", noise[:100]
+async def test_over_http_broken_characters_are_replaced_and_noise_in_a_stream_is_passed_over() -> None:
 
-    go(main())
+    async with odd_over_http() as call_for:
+        for what, (data, text) in READABLE.items():
+            line = data.partition(b"\n")[0]
+            assert (await call_for((line, JSON, 200))).output == text, what
+            assert (await call_for((event(line) + OPEN, EVENTS, 200))).output == text, what
+        for noise in [*NOISE, b"x" * 900_000]:
+            if b"9999" not in noise or b"method" in noise:  # an answer here can be for one request alone
+                result = await call_for((event(noise) + event(OK) + OPEN, EVENTS, 200))
+                assert result.output == "there", noise[:100]
 
 
 STREAMS = {
@@ -414,13 +381,11 @@ STREAMS = {
 }
 
 
-def test_an_answer_is_found_in_any_stream_of_events() -> None:
-    async def main() -> None:
-        async with odd_over_http() as call_for:
-            for what, body in STREAMS.items():
-                assert (await call_for((body + OPEN, EVENTS, 200))).output == "there", what
+async def test_an_answer_is_found_in_any_stream_of_events() -> None:
 
-    go(main())
+    async with odd_over_http() as call_for:
+        for what, body in STREAMS.items():
+            assert (await call_for((body + OPEN, EVENTS, 200))).output == "there", what
 
 
 BROKEN_OFF = [
@@ -431,37 +396,32 @@ NOT_READABLE = [(OK, "text/html", 200), (b"", JSON, 202), (b"", JSON, 204), (OK,
 NOT_READABLE += [(body, JSON, 308) for body in (b"", *NO_ANSWERS.values())]
 
 
-def test_an_event_may_be_large_and_one_that_is_too_large_is_a_lost_answer_or_noise(
+async def test_an_event_may_be_large_and_one_that_is_too_large_is_a_lost_answer_or_noise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     large = OK.replace(b"there", b"x" * 3_000_000)
     note = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"%b"}}' % (b"x" * 3_000)
 
-    async def main() -> None:
-        async with odd_over_http() as call_for:
-            assert (await call_for((event(large) + OPEN, EVENTS, 200))).output == "x" * 3_000_000
-            monkeypatch.setattr(_http, "_MOST_BODY", 2_000)
-            for too_large in (large, large.replace(b",", b",\n"), b"{" + large[17:-1] + b',"jsonrpc":"2.0"}'):
-                for end in (b"", b"\n\n"):
-                    result = await call_for((event(too_large).rstrip() + end + OPEN, EVENTS, 200))
-                    assert (result.status, result.executed, result.error) == ("failed", None, LOST)
-            assert (await call_for((event(note) + event(OK) + OPEN, EVENTS, 200))).output == "there"
-
-    go(main())
+    async with odd_over_http() as call_for:
+        assert (await call_for((event(large) + OPEN, EVENTS, 200))).output == "x" * 3_000_000
+        monkeypatch.setattr(_http, "_MOST_BODY", 2_000)
+        for too_large in (large, large.replace(b",", b",\n"), b"{" + large[17:-1] + b',"jsonrpc":"2.0"}'):
+            for end in (b"", b"\n\n"):
+                result = await call_for((event(too_large).rstrip() + end + OPEN, EVENTS, 200))
+                assert (result.status, result.executed, result.error) == ("failed", None, LOST)
+        assert (await call_for((event(note) + event(OK) + OPEN, EVENTS, 200))).output == "there"
 
 
-def test_a_stream_without_an_answer_and_an_answer_of_another_kind_fail_their_call() -> None:
-    async def main() -> None:
-        async with odd_over_http() as call_for:
-            for answers, error in ((BROKEN_OFF, "ended before its answer"), (NOT_READABLE, LOST)):
-                for answer in answers:
-                    result = await call_for(answer)
-                    assert (result.status, result.executed) == ("failed", None) and error in str(result.error), answer
+async def test_a_stream_without_an_answer_and_an_answer_of_another_kind_fail_their_call() -> None:
 
-    go(main())
+    async with odd_over_http() as call_for:
+        for answers, error in ((BROKEN_OFF, "ended before its answer"), (NOT_READABLE, LOST)):
+            for answer in answers:
+                result = await call_for(answer)
+                assert (result.status, result.executed) == ("failed", None) and error in str(result.error), answer
 
 
-def test_an_answer_without_a_body_fails_no_other_call() -> None:
+async def test_an_answer_without_a_body_fails_no_other_call() -> None:
     """Its connection was given to the next call while it was being closed, once in thirty times."""
     app = made("none").add("some").server.streamable_http_app()
     waiting = 0
@@ -477,49 +437,41 @@ def test_an_answer_without_a_body_fails_no_other_call() -> None:
         await send({"type": "http.response.start", "status": 204, "headers": [(b"content-type", JSON.encode())]})
         await send({"type": "http.response.body"})
 
-    async def main() -> None:
-        async with serving(without_body) as address, mcp.connect(mcp.Http(address)) as toolset:
-            runner = Runner(toolset, concurrency=40)
-            for _ in range(2):
-                results = await asyncio.gather(*(runner.run(name) for name in ("none", "some") * 40))
-                assert [result.success for result in results] == [False, True] * 40
-
-    go(main())
+    async with serving(without_body) as address, mcp.connect(mcp.Http(address)) as toolset:
+        runner = Runner(toolset, concurrency=40)
+        for _ in range(2):
+            results = await asyncio.gather(*(runner.run(name) for name in ("none", "some") * 40))
+            assert [result.success for result in results] == [False, True] * 40
 
 
-def test_an_answer_may_come_from_elsewhere_on_the_server() -> None:
-    async def main() -> None:
-        async with odd_over_http() as call_for:
-            for answer in ((OK, JSON, 200), (event(OK) + OPEN, EVENTS, 200)):
-                assert (await call_for((b"", "", 307), answer)).output == "there"
+async def test_an_answer_may_come_from_elsewhere_on_the_server() -> None:
 
-    go(main())
+    async with odd_over_http() as call_for:
+        for answer in ((OK, JSON, 200), (event(OK) + OPEN, EVENTS, 200)):
+            assert (await call_for((b"", "", 307), answer)).output == "there"
 
 
-def test_a_stream_that_breaks_off_is_asked_for_again_soon_and_for_the_same_answer(
+async def test_a_stream_that_breaks_off_is_asked_for_again_soon_and_for_the_same_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_http, "_BETWEEN_STREAMS", 0.0)
     monkeypatch.setattr(_http, "_LONGEST_RETRY", 1)
     priming = b"id: 1\nretry: " + b"9" * 4_000 + b"\ndata:\n\n"
 
-    async def main() -> None:
-        async with odd_over_http() as call_for:
-            other = event(OK.replace(b"@ID@", b"99"))
-            lost = await call_for((priming, EVENTS, 200), (other + OPEN, EVENTS, 200))
-            assert (lost.status, lost.error) == ("failed", LOST)
-            again = await call_for((priming, EVENTS, 200), (event(OK.replace(b"@ID@", b"4")) + OPEN, EVENTS, 200))
-            assert again.output == "there"
-            breaking = priming + BREAKS, EVENTS, 200  # as a proxy breaks a silent stream after a minute
-            long = await call_for(*[breaking] * 6, (event(OK.replace(b"@ID@", b"5")) + OPEN, EVENTS, 200))
-            assert long.output == "there"
-
-    go(main())
+    async with odd_over_http() as call_for:
+        other = event(OK.replace(b"@ID@", b"99"))
+        lost = await call_for((priming, EVENTS, 200), (other + OPEN, EVENTS, 200))
+        assert (lost.status, lost.error) == ("failed", LOST)
+        again = await call_for((priming, EVENTS, 200), (event(OK.replace(b"@ID@", b"4")) + OPEN, EVENTS, 200))
+        assert again.output == "there"
+        breaking = priming + BREAKS, EVENTS, 200  # as a proxy breaks a silent stream after a minute
+        long = await call_for(*[breaking] * 6, (event(OK.replace(b"@ID@", b"5")) + OPEN, EVENTS, 200))
+        assert long.output == "there"
 
 
 @pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
 @pytest.mark.parametrize("kind", [b"", b"Content-Type: application/json\r\n"])
-def test_a_body_that_must_not_be_there_is_not_the_next_answer(status: bytes, kind: bytes) -> None:
+async def test_a_body_that_must_not_be_there_is_not_the_next_answer(status: bytes, kind: bytes) -> None:
     request = b'{"jsonrpc":"2.0","id":7,"method":"tools/call"}'
     right = OK.replace(b"@ID@", b"7")
     answers = [
@@ -549,7 +501,7 @@ def test_a_body_that_must_not_be_there_is_not_the_next_answer(status: bytes, kin
             await asyncio.gather(*handlers)
             return found
 
-    assert go(main()) == [502, 200]
+    assert (await main()) == [502, 200]
 
 
 # -- properties --------------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def test_a_server_that_is_none_is_an_error_that_quotes_it(server: Any) -> None:
     assert repr(server) in str(raised.value)
 
 
-def test_the_one_public_server_of_a_document_is_called_at_public_addresses_alone(
+async def test_the_one_public_server_of_a_document_is_called_at_public_addresses_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = document({"/x": {"get": operation()}}, servers=[{"url": "https://api.example.com/v1"}])
@@ -90,7 +90,7 @@ def test_the_one_public_server_of_a_document_is_called_at_public_addresses_alone
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 443))]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
-    result = asyncio.run(Runner(openapi(given)).run("op", {}))
+    result = await Runner(openapi(given)).run("op", {})
     assert asked == ["api.example.com"]
     assert (result.status, result.executed) == ("failed", False) and "NotReachableError" in result.text
 
@@ -214,7 +214,7 @@ def test_a_document_names_no_secret() -> None:
     assert found == (True, f"Bearer {TOKEN}")
 
 
-def test_a_client_that_shows_somebody_else_does_not_where_a_call_shows_who_calls() -> None:
+async def test_a_client_that_shows_somebody_else_does_not_where_a_call_shows_who_calls() -> None:
     async def main() -> list[str | None]:
         async with Wire(tls=True) as wire, trusting() as client:
             client.auth = httpx2.BasicAuth("dev", "password")
@@ -226,7 +226,7 @@ def test_a_client_that_shows_somebody_else_does_not_where_a_call_shows_who_calls
             await runner.run("y", {})
             return [wire.header("authorization", one) for one in (0, 1)]
 
-    assert asyncio.run(main()) == [f"Bearer {TOKEN}", "Basic ZGV2OnBhc3N3b3Jk"]
+    assert (await main()) == [f"Bearer {TOKEN}", "Basic ZGV2OnBhc3N3b3Jk"]
     with pytest.raises(DefinitionError, match="client= needs server="):
         openapi(document({"/x": {"get": operation()}}, servers=[{"url": "https://evil.example"}]), client=trusting())
 
@@ -618,7 +618,7 @@ def test_nothing_is_sent_before_a_person_approves_and_then_once(tmp_path: Any) -
     assert (waiting.status, before, done.success, len(wire.heard)) == ("suspended", 0, True, 1)
 
 
-def test_a_client_of_ones_own_sends_its_headers_and_keeps_its_cookies_to_itself() -> None:
+async def test_a_client_of_ones_own_sends_its_headers_and_keeps_its_cookies_to_itself() -> None:
     async def main() -> tuple[Wire, int]:
         async with Wire(answer("200 OK", b"", set_cookie="sid=1"), tls=True) as wire, trusting() as client:
             client.headers["x-app"] = "mine"
@@ -629,7 +629,7 @@ def test_a_client_of_ones_own_sends_its_headers_and_keeps_its_cookies_to_itself(
             await runner.run("op", {})
             return wire, len(client.cookies)
 
-    wire, _ = asyncio.run(main())
+    wire, _ = await main()
     assert [wire.header("x-app", one) for one in (0, 1)] == ["mine", "mine"]
     assert [wire.header("cookie", one) for one in (0, 1)] == [None, None]
 
@@ -675,7 +675,7 @@ class SendsAgain(httpx2.Auth):
         yield httpx2.Request("GET", f"https://127.0.0.1:{self.port}/")
 
 
-def test_what_an_auth_sent_before_it_failed_is_not_told_as_nothing() -> None:
+async def test_what_an_auth_sent_before_it_failed_is_not_told_as_nothing() -> None:
     async def main() -> tuple[ToolResult, Wire]:
         with socket.create_server(("127.0.0.1", 0)) as gone:
             port = gone.getsockname()[1]
@@ -683,18 +683,18 @@ def test_what_an_auth_sent_before_it_failed_is_not_told_as_nothing() -> None:
             client.auth = SendsAgain(port)
             return await Runner(openapi(CHANGE, server=wire.url, client=client)).run("op", {}), wire
 
-    result, wire = asyncio.run(main())
+    result, wire = await main()
     assert len(wire.heard) == 1 and (result.status, result.executed) == ("failed", None)
     assert "may have been carried out" in result.text
 
 
-def test_a_client_that_was_closed_fails_the_call_and_nothing_else() -> None:
+async def test_a_client_that_was_closed_fails_the_call_and_nothing_else() -> None:
     async def main() -> ToolResult:
         async with trusting() as client:
             runner = Runner(openapi(CHANGE, server="https://127.0.0.1:9", client=client))
         return await runner.run("op", {})
 
-    result = asyncio.run(main())
+    result = await main()
     assert (result.status, result.executed) == ("failed", None) and "RuntimeError" in result.text
 
 
@@ -736,7 +736,7 @@ def test_no_part_of_a_credential_that_comes_back_is_shown(given: bytes) -> None:
     assert TOKEN[:5] not in result.text + str(result.output) + str(result.content)
 
 
-def test_a_header_that_the_client_adds_is_no_argument() -> None:
+async def test_a_header_that_the_client_adds_is_no_argument() -> None:
     async def main() -> tuple[Any, Wire]:
         parameters = [{"in": "header", "name": name, "schema": {"type": "string"}} for name in ("X_Key", "X-Other")]
         async with Wire(tls=True) as wire, trusting() as client:
@@ -745,6 +745,6 @@ def test_a_header_that_the_client_adds_is_no_argument() -> None:
             await Runner(tools).run("op", {"X-Other": "1"})
             return tools, wire
 
-    tools, wire = asyncio.run(main())
+    tools, wire = await main()
     [tool] = tools
     assert [*tool.input_schema["properties"]] == ["X-Other"] and wire.header("x-key") == TOKEN

@@ -179,7 +179,7 @@ def test_the_next_page_of_what_is_no_json_or_no_get_is_told_and_not_followed(met
         "http://[x/",
     ],
 )
-def test_no_page_is_read_elsewhere_than_below_the_server_that_is_named(target: str) -> None:
+async def test_no_page_is_read_elsewhere_than_below_the_server_that_is_named(target: str) -> None:
     async def main() -> tuple[ToolResult, Wire, Wire]:
         async with Wire() as other, Wire() as wire:
             where = target.format(other=other.url, url=f"{wire.url}/api", port=wire.port)
@@ -187,7 +187,7 @@ def test_no_page_is_read_elsewhere_than_below_the_server_that_is_named(target: s
             runner = Runner(openapi(listing("at", INTEGER, headers=LINK), server=f"{wire.url}/api", pages=5))
             return await runner.run("op", {}), wire, other
 
-    result, wire, other = asyncio.run(asyncio.wait_for(main(), 60))
+    result, wire, other = await asyncio.wait_for(main(), 60)
     assert (len(wire.heard), other.heard, result.output) == (1, [], [1])
     assert result.text.endswith("There is a next page on another server, and it is not read.")
 
@@ -231,7 +231,7 @@ def test_a_page_that_fails_leaves_what_there_is_and_says_so(second: bytes, why: 
     assert result.metadata.get("next_page") == (None if goes_round else {"at": 2})
 
 
-def test_a_deadline_ends_the_pages_and_not_the_call() -> None:
+async def test_a_deadline_ends_the_pages_and_not_the_call() -> None:
     async def main() -> tuple[ToolResult, Wire]:
         gone = asyncio.Event()
 
@@ -253,7 +253,7 @@ def test_a_deadline_ends_the_pages_and_not_the_call() -> None:
             finally:
                 gone.set()
 
-    result, wire = asyncio.run(asyncio.wait_for(main(), 60))
+    result, wire = await asyncio.wait_for(main(), 60)
     assert (result.status, result.output, len(wire.heard)) == ("ok", [1], 2)
     assert "The list is not complete" in result.text
 

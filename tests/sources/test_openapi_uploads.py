@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import os
 import uuid
@@ -178,7 +177,7 @@ def test_the_model_cannot_give_an_idempotency_key() -> None:
     assert (result.status, wire.heard) == ("invalid", [])
 
 
-def test_one_toolset_reads_files_in_the_runner_alone_that_has_the_guard(folder: Path) -> None:
+async def test_one_toolset_reads_files_in_the_runner_alone_that_has_the_guard(folder: Path) -> None:
     async def main() -> list[str]:
         async with Wire() as wire:
             tools = openapi(upload(), server=wire.url)
@@ -186,4 +185,4 @@ def test_one_toolset_reads_files_in_the_runner_alone_that_has_the_guard(folder: 
             runners = [Runner(tools, guards=[within("out")]), Runner(tools)]
             return [(await one.run("op", {"file": {"path": path}})).status for one in runners]
 
-    assert asyncio.run(main()) == ["ok", "failed"]
+    assert (await main()) == ["ok", "failed"]

@@ -41,12 +41,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_folder_gives_the_tools_of_its_files_and_nothing_is_put_on_the_path(folder: Path) -> None:
+async def test_a_folder_gives_the_tools_of_its_files_and_nothing_is_put_on_the_path(folder: Path) -> None:
     before = [*sys.path]
     tools = python(folder)
     assert [tool.name for tool in tools] == ["send", "price"] and tools.get("price").read_only is True
     assert [tool.source for tool in tools.report.tools] == [str(folder / "mail.py"), str(folder / "orders.py")]
-    assert asyncio.run(Runner(tools).run("price", {"item": "tea"})).output == 4
+    assert (await Runner(tools).run("price", {"item": "tea"})).output == 4
     assert sys.path == before and "orders" not in sys.modules
 
 
@@ -115,7 +115,7 @@ def test_a_file_that_has_changed_is_loaded_anew_and_the_tools_of_before_stay(fol
 
 
 @pytest.mark.slow
-def test_a_tool_of_a_file_runs_in_a_process_of_its_own(folder: Path) -> None:
+async def test_a_tool_of_a_file_runs_in_a_process_of_its_own(folder: Path) -> None:
     (folder / "apart.py").write_text(
         'import os\nfrom ferrule import tool\n\n@tool(isolation="process")\ndef number() -> int:\n'
         '    """Which process."""\n    return os.getpid()\n'
@@ -126,4 +126,4 @@ def test_a_tool_of_a_file_runs_in_a_process_of_its_own(folder: Path) -> None:
         async with Runner(python(folder / "apart.py")) as runner:
             return (await runner.run("number")).output
 
-    assert asyncio.run(main()) not in (None, os.getpid())
+    assert (await main()) not in (None, os.getpid())

@@ -78,7 +78,7 @@ def test_a_function_of_any_keywords_gets_all_by_name(mock: Any) -> None:
     assert answered(convert, CALL, lambda amount, **others: f"{sorted(others)}") == "['currency', 'on']"
 
 
-def test_a_function_may_take_the_context() -> None:
+async def test_a_function_may_take_the_context() -> None:
     def seen(amount: float, caller: ToolContext) -> str:
         return f"{amount} by {caller.principal}"
 
@@ -93,7 +93,7 @@ def test_a_function_may_take_the_context() -> None:
             for one in answers
         ]
 
-    assert asyncio.run(principals()) == ["1 by ada"] * 3
+    assert (await principals()) == ["1 by ada"] * 3
 
 
 def test_a_tool_may_answer_for_another() -> None:

@@ -284,7 +284,7 @@ def test_a_secret_that_is_a_word_of_the_file_changes_nothing_of_its_form(tmp_pat
     assert "to output" not in path.read_text(errors="surrogatepass")
 
 
-def test_what_a_recorded_call_has_begun_and_left_is_recorded_by_itself(tmp_path: Path) -> None:
+async def test_what_a_recorded_call_has_begun_and_left_is_recorded_by_itself(tmp_path: Path) -> None:
     path, shop = tmp_path / "calls.json", Shop()
 
     async def main(tape: Any) -> None:
@@ -306,7 +306,7 @@ def test_what_a_recorded_call_has_begun_and_left_is_recorded_by_itself(tmp_path:
         await left[0]
 
     with cassette(path, "record") as tape:
-        go(main(tape))
+        await main(tape)
     assert [one["tool"] for one in json.loads(path.read_text())["tools"]] == ["find_order", "starts"]
 
 
@@ -423,7 +423,7 @@ Runner([look], inside=[cassette({str(path)!r}, "record")]).run_sync("look")
     assert json.loads(path.read_text())["tools"][0]["calls"] == [{"arguments": {}, "result": {"output": 7}}]
 
 
-def test_what_was_cancelled_or_waits_for_somebody_is_not_recorded(tmp_path: Path) -> None:
+async def test_what_was_cancelled_or_waits_for_somebody_is_not_recorded(tmp_path: Path) -> None:
     path, begun = tmp_path / "calls.json", asyncio.Event()
 
     @tool
@@ -444,7 +444,7 @@ def test_what_was_cancelled_or_waits_for_somebody_is_not_recorded(tmp_path: Path
         assert (await runner.run("hands_over")).status == "suspended"
 
     with cassette(path, "record") as tape:
-        go(main(tape))
+        await main(tape)
     assert [one["calls"] for one in json.loads(path.read_text())["tools"]] == [[], []]
 
 

@@ -555,7 +555,7 @@ def test_a_handler_class_is_faked_and_a_guard_of_its_form_still_sees_its_instanc
     assert asyncio.run(Runner(made).run("write", {"path": "a"})).output.startswith("write: ")
 
 
-def test_a_copy_of_a_fake_is_a_fake() -> None:
+async def test_a_copy_of_a_fake_is_a_fake() -> None:
     made = fake([add])
     for copied in (
         made.prefixed("my_"),
@@ -565,19 +565,19 @@ def test_a_copy_of_a_fake_is_a_fake() -> None:
         Toolset(Runner(made).as_tools()),
     ):
         (one,) = copied
-        assert isinstance(asyncio.run(Runner(copied).run(one.name, {"a": 1})).output, int)
+        assert isinstance((await Runner(copied).run(one.name, {"a": 1})).output, int)
 
 
 async def never_int(a: int, b: int = 2) -> int:
     return int(never())
 
 
-def test_a_fake_that_is_called_directly_gives_its_answer() -> None:
+async def test_a_fake_that_is_called_directly_gives_its_answer() -> None:
     async def directly() -> Any:
         (one,) = fake(add, answers={"add": 5})
         return await one(a=1)
 
-    assert asyncio.run(directly()) == 5
+    assert (await directly()) == 5
 
 
 def test_the_fake_of_a_blocking_tool_runs_in_no_thread() -> None:

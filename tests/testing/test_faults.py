@@ -271,7 +271,7 @@ def test_a_hang_without_a_deadline_fails_and_says_so() -> None:
     assert result.status == "failed" and "it has no deadline" in str(result.error)
 
 
-def test_a_hang_ends_by_a_cancellation() -> None:
+async def test_a_hang_ends_by_a_cancellation() -> None:
     events: list[Event] = []
 
     async def cancelled() -> None:
@@ -283,7 +283,7 @@ def test_a_hang_ends_by_a_cancellation() -> None:
             await call
 
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(cancelled())
+        await cancelled()
     assert [event.kind for event in events] == ["tool:pre", "tool:started", "tool:progress", "tool:error"]
     assert events[2].data["fault"]["kind"] == "timeout"
 
@@ -291,18 +291,16 @@ def test_a_hang_ends_by_a_cancellation() -> None:
 # -- latency ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_waits_for_its_latency_by_the_clock() -> None:
-    async def run() -> None:
-        clock = ManualClock()
-        runner = Runner(faults(look, latency=(2, 3), clock=clock))
-        call = asyncio.ensure_future(runner.run("look", {"key": "slow"}))
-        await clock.advance(1.9)
-        (due,) = clock.sleeping
-        assert 2 <= due <= 3 and not RAN["slow"]
-        await clock.advance(1.1)
-        assert call.done() and call.result().metadata["fault"] == {"kind": "latency", "seconds": due}
+async def test_a_call_waits_for_its_latency_by_the_clock() -> None:
 
-    asyncio.run(run())
+    clock = ManualClock()
+    runner = Runner(faults(look, latency=(2, 3), clock=clock))
+    call = asyncio.ensure_future(runner.run("look", {"key": "slow"}))
+    await clock.advance(1.9)
+    (due,) = clock.sleeping
+    assert 2 <= due <= 3 and not RAN["slow"]
+    await clock.advance(1.1)
+    assert call.done() and call.result().metadata["fault"] == {"kind": "latency", "seconds": due}
 
 
 def test_latencies_are_spread_over_their_range() -> None:

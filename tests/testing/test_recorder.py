@@ -232,7 +232,7 @@ def test_a_call_that_was_put_off_calls_the_tool_when_it_is_taken_up() -> None:
     assert len(refusal(recorder.assert_called, delete_note, times=2).splitlines()) == 2
 
 
-def test_a_call_that_has_not_ended_is_neither_called_nor_not_called() -> None:
+async def test_a_call_that_has_not_ended_is_neither_called_nor_not_called() -> None:
     recorder = Recorder()
 
     @tool
@@ -241,7 +241,7 @@ def test_a_call_that_has_not_ended_is_neither_called_nor_not_called() -> None:
         assert "look(n=1) → not ended yet" in refusal(recorder.assert_not_called, "look")
         recorder.assert_not_called("look", n=2)
 
-    asyncio.run(Runner([look], observers=[recorder]).run("look", {"n": 1}))
+    await Runner([look], observers=[recorder]).run("look", {"n": 1})
     recorder.assert_called(look, times=1, n=1)
 
 
@@ -417,9 +417,9 @@ def test_what_can_never_be_so_is_an_error_that_says_what_is_right(given: Any, na
             assertion(*given, **named)
 
 
-def test_a_name_that_no_tool_has_is_an_error_where_the_recorder_knows_the_tools() -> None:
+async def test_a_name_that_no_tool_has_is_an_error_where_the_recorder_knows_the_tools() -> None:
     recorder = Recorder([delete_note, read_note])
-    asyncio.run(Runner([delete_note, read_note], observers=[recorder]).run("delete_note", {"path": "a"}))
+    await Runner([delete_note, read_note], observers=[recorder]).run("delete_note", {"path": "a"})
     for assertion in (recorder.assert_called, recorder.assert_not_called):
         with pytest.raises(DefinitionError, match=r"no tool 'delete_not'; did you mean 'delete_note'\?"):
             assertion("delete_not")

@@ -150,10 +150,10 @@ def test_with_one_turn_the_first_calls_are_looked_at_and_not_run() -> None:
     assert (bad.counts["invalid"], bad.scores.arguments) == (1, 0)
 
 
-def test_a_model_that_raises_fails_its_case_and_no_other() -> None:
+async def test_a_model_that_raises_fails_its_case_and_no_other() -> None:
     scripts: dict[str, list[Step]] = {"broken": [[PAY]], "right": [[PAY], "Done."]}
     cases = [Case(name, "Pay.", ["refund"], in_order=False) for name in scripts]
-    found = asyncio.run(evaluate(cases, lambda case: Scripted(scripts[case.id]), RUNNER))
+    found = await evaluate(cases, lambda case: Scripted(scripts[case.id]), RUNNER)
     broken, right = found.outcomes
     assert broken.error is not None and "asked once more" in broken.error
     assert [call.name for call in broken.called] == ["refund"]
@@ -163,10 +163,10 @@ def test_a_model_that_raises_fails_its_case_and_no_other() -> None:
     assert "the model failed in 1" in found.table()
 
 
-def test_the_scores_over_all_are_means_over_the_cases_that_have_them() -> None:
+async def test_the_scores_over_all_are_means_over_the_cases_that_have_them() -> None:
     scripts: dict[str, list[Step]] = {"pay": [[PAY, FIND], "Done."], "none": ["No."], "wrong": [[FIND], "Done."]}
     cases = [Case("pay", "Pay.", ["refund"]), Case("none", "Hi.", refuses=True), Case("wrong", "Hi.", refuses=True)]
-    scores = asyncio.run(evaluate(cases, lambda case: Scripted(scripts[case.id]), RUNNER)).scores
+    scores = (await evaluate(cases, lambda case: Scripted(scripts[case.id]), RUNNER)).scores
     assert (scores.chosen, scores.refusals, scores.order) == (pytest.approx(2 / 3), 0.5, None)
     assert scores.exact == pytest.approx(1 / 3)
 
@@ -192,14 +192,14 @@ def refusing(count: int) -> list[Case]:
     return [Case(f"c{number}", "Hello.", refuses=True) for number in range(count)]
 
 
-def test_as_many_cases_as_at_once_says_run_side_by_side() -> None:
+async def test_as_many_cases_as_at_once_says_run_side_by_side() -> None:
     async def two_at_once() -> ToolUse:
         return await evaluate(refusing(4), Meeting(2), RUNNER, at_once=2)
 
-    assert asyncio.run(two_at_once()).scores.exact == 1
+    assert (await two_at_once()).scores.exact == 1
 
 
-def test_one_case_at_a_time_where_nothing_else_is_said() -> None:
+async def test_one_case_at_a_time_where_nothing_else_is_said() -> None:
     most: list[int] = []
 
     class Counting(Meeting):
@@ -213,24 +213,22 @@ def test_one_case_at_a_time_where_nothing_else_is_said() -> None:
     async def ask() -> None:
         await evaluate(refusing(3), Counting(1), RUNNER)
 
-    asyncio.run(ask())
+    await ask()
     assert most == [1, 1, 1]
 
 
-def test_messages_are_sent_as_they_are() -> None:
+async def test_messages_are_sent_as_they_are() -> None:
     messages = [{"role": "user", "content": "Pay 1."}]
     model = Scripted(["Done."])
-    asyncio.run(evaluate([Case("one", messages, refuses=True)], model, RUNNER))
+    await evaluate([Case("one", messages, refuses=True)], model, RUNNER)
     assert model.requests[0].messages == messages
 
 
-def test_each_case_may_have_a_runner_of_its_own() -> None:
+async def test_each_case_may_have_a_runner_of_its_own() -> None:
     only = {"a": [find_order], "b": [refund]}
     scripts: dict[str, list[Step]] = {"a": [[FIND], "Done."], "b": [[FIND], "Done."]}
     cases = [Case("a", "Find.", ["find_order"]), Case("b", "Find.", ["refund"])]
-    found = asyncio.run(
-        evaluate(cases, lambda case: Scripted(scripts[case.id]), lambda case: Runner(fake(only[case.id])))
-    )
+    found = await evaluate(cases, lambda case: Scripted(scripts[case.id]), lambda case: Runner(fake(only[case.id])))
     assert [one.called[0].status for one in found.outcomes] == ["ok", "not_found"]
 
 
@@ -252,9 +250,9 @@ def _events(runner: Runner, cases: Iterable[Case]) -> list[Any]:
 # What is shown
 
 
-def test_the_table_fits_80_columns_whatever_the_cases_are_called() -> None:
+async def test_the_table_fits_80_columns_whatever_the_cases_are_called() -> None:
     cases = [Case("x\n" * 100, "Hello.", refuses=True), Case("short", "Pay.", ["refund"])]
-    found = asyncio.run(evaluate(cases, lambda case: Scripted(["No."]), RUNNER))
+    found = await evaluate(cases, lambda case: Scripted(["No."]), RUNNER)
     lines = found.table().splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["case", "chosen", "arguments", "order", "refusals", "exact"]
@@ -273,14 +271,14 @@ def test_the_json_has_what_was_expected_and_called_whatever_the_values() -> None
     ]
 
 
-def test_what_is_missed_lists_the_worst_cases_with_what_is_nearest() -> None:
+async def test_what_is_missed_lists_the_worst_cases_with_what_is_nearest() -> None:
     scripts: dict[str, list[Step]] = {"near": [[FIND, PAY], "Done."], "right": ["No."], "bad": [[FIND], "Done."]}
     cases = [
         Case("near", "Pay 8.", ["find_order", ("refund", {"euros": 8})]),
         Case("right", "Hi.", refuses=True),
         Case("bad", "Hi.", refuses=True),
     ]
-    found = asyncio.run(evaluate(cases, lambda case: Scripted(scripts[case.id]), RUNNER))
+    found = await evaluate(cases, lambda case: Scripted(scripts[case.id]), RUNNER)
     found.assert_at_least(chosen=1, arguments=0.5, refusals=0.5)
     with pytest.raises(AssertionError) as caught:
         found.assert_at_least(chosen=1, arguments=0.6, refusals=0.9)
@@ -346,20 +344,20 @@ def test_a_name_that_is_misspelt_is_refused(wrong: Case, said: str) -> None:
         used(wrong)
 
 
-def test_no_case_and_two_of_one_id_are_refused() -> None:
+async def test_no_case_and_two_of_one_id_are_refused() -> None:
     for cases, said in (([], "there are no cases"), ([case("refund")] * 2, "two cases have the id 'one'")):
         with pytest.raises(DefinitionError, match=said):
-            asyncio.run(evaluate(cases, Scripted([]), RUNNER))
+            await evaluate(cases, Scripted([]), RUNNER)
 
 
-def test_what_is_no_runner_no_model_and_no_number_is_refused() -> None:
+async def test_what_is_no_runner_no_model_and_no_number_is_refused() -> None:
     for model, runner, more, said in (
         (Scripted([]), [refund], {}, "needs a Runner"),
         (Scripted([]), RUNNER, {"at_once": 0}, "at_once is a whole number"),
         (None, RUNNER, {}, "has no user"),
     ):
         with pytest.raises(DefinitionError, match=said):
-            asyncio.run(evaluate([case("refund")], model, runner, **more))  # type: ignore[arg-type]
+            await evaluate([case("refund")], model, runner, **more)  # type: ignore[arg-type]
 
 
 # Files

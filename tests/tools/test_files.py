@@ -551,7 +551,7 @@ def test_two_spellings_of_a_path_share_a_key(root: Path) -> None:
     assert list(keys({})) == []
 
 
-def test_they_work_in_a_runner_behind_within(tree: Path) -> None:
+async def test_they_work_in_a_runner_behind_within(tree: Path) -> None:
     runner_module = pytest.importorskip("ferrule.runner")
     from ferrule.definition.toolset import Toolset
     from ferrule.guards import within
@@ -573,7 +573,7 @@ def test_they_work_in_a_runner_behind_within(tree: Path) -> None:
         results = [await runner.run(name, arguments, context) for name, arguments in sent]
         return [(result.status, result.text) for result in results]
 
-    statuses, shown = zip(*asyncio.run(calls()), strict=True)
+    statuses, shown = zip(*(await calls()), strict=True)
     assert statuses == ("ok", "denied", "ok", "ok", "ok", "ok", "denied", "failed")
     assert shown[0] == "1\tneedle in src/b.py"
     assert shown[4].split("\n") == ["b.py", "deep/", "new", "x.txt"]
@@ -757,7 +757,7 @@ def test_files_with_several_hard_links_are_refused_where_that_is_asked_for(root:
     assert result(strict, "read_file", path="hard").output == "1\tmine"
 
 
-def test_guards_are_told_where_the_paths_of_every_file_tool_are() -> None:
+async def test_guards_are_told_where_the_paths_of_every_file_tool_are() -> None:
     told: dict[str, tuple[str, ...]] = {}
 
     def sees(call: ToolCall, context: ToolContext) -> Decision:
@@ -770,5 +770,5 @@ def test_guards_are_told_where_the_paths_of_every_file_tool_are() -> None:
             required = one.input_schema.get("required", ())
             await runner.run(one.name, dict.fromkeys(required, "x") | {"path": "a/b"})
 
-    asyncio.run(main())
+    await main()
     assert told == {one.name: ("a/b",) for one in files.tools}

@@ -415,7 +415,7 @@ def test_a_large_integer_is_written_beside_a_secret() -> None:
 
 
 @pytest.mark.parametrize("error", ["no {}", None])
-def test_a_secret_in_a_failed_result_is_in_no_journal_record_or_event(error: str | None) -> None:
+async def test_a_secret_in_a_failed_result_is_in_no_journal_record_or_event(error: str | None) -> None:
     def failed(secret: str) -> ToolResult:
         data = Media("file", secret.encode(), "text/plain")
         said = error and error.format(secret)
@@ -447,4 +447,4 @@ def test_a_secret_in_a_failed_result_is_in_no_journal_record_or_event(error: str
         return [event.kind, None if result is None else [result.record(), outcome_from_result(result)]]
 
     for secret in SECRET, "plain-secret-0123":
-        asyncio.run(main(secret))
+        await main(secret)

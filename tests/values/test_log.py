@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import logging
 import re
@@ -133,7 +132,7 @@ def test_a_broken_observer_does_not_log_the_exception_that_a_handler_is_handling
     )
 
 
-def test_a_background_job_does_not_log_the_exception_that_its_starter_is_handling() -> None:
+async def test_a_background_job_does_not_log_the_exception_that_its_starter_is_handling() -> None:
     secret = "a-secret-of-the-program"
 
     @tool(background=True)
@@ -154,7 +153,7 @@ def test_a_background_job_does_not_log_the_exception_that_its_starter_is_handlin
             assert (await runner.run("act")).success
 
     with log_of("ferrule", "%(message)s") as written:
-        asyncio.run(main())
+        await main()
     assert "KeyError: 'an error of its own'" in written.getvalue() and secret not in written.getvalue()
 
 

@@ -3,7 +3,6 @@ has the time that it takes)."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -179,7 +178,7 @@ def test_only_so_much_of_a_text_is_read_and_no_half_of_a_credential_is_shown() -
     assert mask_credentials("a" * 20_000) == "a" * 500
 
 
-def test_what_a_model_sent_to_a_validator_inside_is_not_in_the_text() -> None:
+async def test_what_a_model_sent_to_a_validator_inside_is_not_in_the_text() -> None:
     class Login(BaseModel):
         pin: int
 
@@ -198,12 +197,12 @@ def test_what_a_model_sent_to_a_validator_inside_is_not_in_the_text() -> None:
 
     runner = Runner([sign_in, wraps])
     for made in ("sign_in", "wraps"):
-        error = asyncio.run(runner.run(made, {"name": "ada"})).error or ""
+        error = (await runner.run(made, {"name": "ada"})).error or ""
         assert "pin" in error and "valid integer" in error
         assert "geheim" not in error
 
 
-def test_what_a_validator_says_has_no_credentials() -> None:
+async def test_what_a_validator_says_has_no_credentials() -> None:
     class Place(BaseModel):
         name: str
 
@@ -216,7 +215,7 @@ def test_what_a_validator_says_has_no_credentials() -> None:
     async def go(place: Place) -> str:
         return ""
 
-    result = asyncio.run(Runner([go]).run("go", json.dumps({"place": {"name": "x"}})))
+    result = await Runner([go]).run("go", json.dumps({"place": {"name": "x"}}))
     assert result.status == "invalid" and "cannot ask" in (result.error or "")
     assert "geheim" not in (result.error or "")
 
@@ -230,17 +229,17 @@ async def late_permission_error(call: Any, context: Any) -> Any:
 
 
 @pytest.mark.parametrize("guard", [permission_error, late_permission_error])
-def test_a_guard_that_raises_a_permission_error_denies_with_its_text(guard: Any) -> None:
+async def test_a_guard_that_raises_a_permission_error_denies_with_its_text(guard: Any) -> None:
     @tool
     async def act() -> str:
         return ""
 
-    result = asyncio.run(Runner([act], guards=[guard]).run("act"))
+    result = await Runner([act], guards=[guard]).run("act")
     assert result.status == "denied" and "not with" in (result.error or "")
     assert "geheim" not in (result.error or "") and len(result.error or "") < 600
 
 
-def test_a_guard_that_may_not_open_a_file_is_a_guard_that_broke() -> None:
+async def test_a_guard_that_may_not_open_a_file_is_a_guard_that_broke() -> None:
     def no_such_right(call: Any, context: Any) -> Any:
         raise PermissionError(13, "Permission denied", "/etc/geheim")
 
@@ -248,7 +247,7 @@ def test_a_guard_that_may_not_open_a_file_is_a_guard_that_broke() -> None:
     async def act() -> str:
         return ""
 
-    result = asyncio.run(Runner([act], guards=[no_such_right, lambda call, context: deny("later")]).run("act"))
+    result = await Runner([act], guards=[no_such_right, lambda call, context: deny("later")]).run("act")
     assert result.error == "Denied: a guard broke, so the call may not run. Nothing was run."
 
 

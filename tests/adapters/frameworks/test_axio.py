@@ -77,7 +77,7 @@ async def pay(to: str, euros: int = 1) -> str:
 # A runner behind an agent
 
 
-def test_the_tools_of_an_agent_run_beside_those_of_a_runner() -> None:
+async def test_the_tools_of_an_agent_run_beside_those_of_a_runner() -> None:
     async def shout(word: str) -> str:
         """Shout."""
         return word.upper()
@@ -85,11 +85,11 @@ def test_the_tools_of_an_agent_run_beside_those_of_a_runner() -> None:
     runner = Runner([pay])
     mixed = [*axio.tools(runner), AxioTool("shout", shout)]
     calls = ScriptedCall("c1", "shout", {"word": "x"}), ScriptedCall("c2", "pay", {"to": "ada"})
-    driven = asyncio.run(drive(agent_of(runner, *calls, tools=mixed)))
+    driven = await drive(agent_of(runner, *calls, tools=mixed))
     assert driven.results == {"c1": ModelView("X"), "c2": ModelView("paid 1 EUR to ada")}
 
 
-def test_the_context_may_be_made_for_each_turn() -> None:
+async def test_the_context_may_be_made_for_each_turn() -> None:
     @tool(read_only=True)
     async def who(context: ToolContext) -> str:
         """Who asks?"""
@@ -98,21 +98,21 @@ def test_the_context_may_be_made_for_each_turn() -> None:
     runner, people = Runner([who]), iter(("ada", "bob"))
     hook = axio.before_tools(runner, lambda: ToolContext(principal=next(people)))
     for name in ("ada", "bob"):
-        driven = asyncio.run(drive(agent_of(runner, ScriptedCall("c1", "who"), before_tools=hook)))
+        driven = await drive(agent_of(runner, ScriptedCall("c1", "who"), before_tools=hook))
         assert driven.results["c1"] == ModelView(name)
 
 
-def test_a_context_that_cannot_be_made_runs_nothing_and_its_text_is_told_to_no_model() -> None:
+async def test_a_context_that_cannot_be_made_runs_nothing_and_its_text_is_told_to_no_model() -> None:
     def unmade() -> ToolContext:
         raise RuntimeError("the secret inside")
 
     runner = Runner([pay])
     agent = agent_of(runner, ScriptedCall("c1", "pay", {"to": "ada"}), before_tools=axio.before_tools(runner, unmade))
-    seen = asyncio.run(drive(agent)).results["c1"]
+    seen = (await drive(agent)).results["c1"]
     assert seen.failed and seen.text.startswith("pay failed") and "secret" not in seen.text
 
 
-def test_one_id_that_two_calls_have_runs_once_and_has_one_result() -> None:
+async def test_one_id_that_two_calls_have_runs_once_and_has_one_result() -> None:
     ran: list[str] = []
 
     @tool
@@ -122,19 +122,19 @@ def test_one_id_that_two_calls_have_runs_once_and_has_one_result() -> None:
         return word
 
     blocks = [ToolUseBlock("c1", "note", {"word": "a"}), ToolUseBlock("c1", "note", {"word": "b"})]
-    [result] = asyncio.run(axio.before_tools(Runner([note]))(blocks, 1))
+    [result] = await axio.before_tools(Runner([note]))(blocks, 1)
     assert (result.tool_use_id, result.content, ran) == ("c1", "a", ["a"])
 
 
-def test_tools_that_are_listed_without_before_tools_run_nothing_and_say_what_is_missing() -> None:
-    driven = asyncio.run(drive(agent_of(Runner([pay]), ScriptedCall("c1", "pay", {"to": "ada"}), before_tools=None)))
+async def test_tools_that_are_listed_without_before_tools_run_nothing_and_say_what_is_missing() -> None:
+    driven = await drive(agent_of(Runner([pay]), ScriptedCall("c1", "pay", {"to": "ada"}), before_tools=None))
     assert driven.results["c1"].failed and "before_tools" in driven.results["c1"].text
 
 
-def test_guards_of_the_agent_that_nobody_would_ask_are_refused() -> None:
+async def test_guards_of_the_agent_that_nobody_would_ask_are_refused() -> None:
     agent = agent_of(Runner([pay]), ScriptedCall("c1", "pay", {"to": "ada"}), tool_guards=(AtMost(),))
     with pytest.raises(StreamError, match=r"guards=\[axio.guard"):
-        asyncio.run(drive(agent))
+        await drive(agent)
 
 
 # axio's guards
@@ -156,12 +156,12 @@ def test_the_reason_of_a_guard_is_the_reason_of_the_deny_and_what_it_changes_run
     assert asyncio.run(runner.run("pay", {"to": "ADA"})).text == "paid 1 EUR to ada"
 
 
-def test_a_guard_that_gives_nothing_back_denies() -> None:
+async def test_a_guard_that_gives_nothing_back_denies() -> None:
     class Forgets(PermissionGuard):
         async def check(self, tool: Any, **arguments: Any) -> Any:
             return None
 
-    assert asyncio.run(Runner([pay], guards=[axio.guard(Forgets())]).run("pay", {"to": "ada"})).status == "denied"
+    assert (await Runner([pay], guards=[axio.guard(Forgets())]).run("pay", {"to": "ada"})).status == "denied"
 
 
 @pytest.mark.parametrize("taken", [axio.guard, lambda guard: guard])
@@ -253,22 +253,22 @@ def test_a_failure_is_told_as_a_failure_with_the_text_that_was_meant_for_the_mod
         (file_access("read", "other"), False),
     ],
 )
-def test_a_tool_reads_only_where_its_access_says_so(access: Any, reads: bool) -> None:
+async def test_a_tool_reads_only_where_its_access_says_so(access: Any, reads: bool) -> None:
     async def look(path: str) -> str:
         """Look."""
         return path
 
     runner = Runner(axio.from_tools([AxioTool("look", look, access=access)]), guards=[ask_before_changes])
-    decision = asyncio.run(runner.decide(ToolCall("c1", "look", {"path": "a"})))
+    decision = await runner.decide(ToolCall("c1", "look", {"path": "a"}))
     assert (decision.kind == "allow") is reads
 
 
-def test_blocks_of_a_tool_arrive_as_blocks() -> None:
+async def test_blocks_of_a_tool_arrive_as_blocks() -> None:
     async def picture() -> list[ContentBlock]:
         """A picture."""
         return [TextBlock("a dot"), ImageBlock("image/png", b"PNG")]
 
-    result = asyncio.run(Runner(axio.from_tools([AxioTool("picture", picture)])).run("picture", {}))
+    result = await Runner(axio.from_tools([AxioTool("picture", picture)])).run("picture", {})
     assert result.content == (Text("a dot"), Media("image", b"PNG", "image/png"))
 
 

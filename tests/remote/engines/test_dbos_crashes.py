@@ -124,7 +124,7 @@ def test_what_may_be_repeated_is_run_by_another_worker(
     assert len(lines(effect)) == (2 if point in ("effect", "told") else 1)  # with the step recorded, nothing runs
 
 
-def test_who_waits_knows_where_no_worker_is_left(workers: Workers, tmp_path: Path) -> None:
+async def test_who_waits_knows_where_no_worker_is_left(workers: Workers, tmp_path: Path) -> None:
     effect = tmp_path / "effect"
     made = tool(far_tools.die, isolation=dbos.queue("far", url=workers.url))
     workers.complete()
@@ -134,5 +134,5 @@ def test_who_waits_knows_where_no_worker_is_left(workers: Workers, tmp_path: Pat
         async with asyncio.timeout(BOUND):
             return await Runner([made]).run("die", {"file": str(effect)})
 
-    result = asyncio.run(bounded())
+    result = await bounded()
     assert (result.status, result.executed, lines(effect)) == ("unknown", None, ["died"])

@@ -78,12 +78,12 @@ def most_at_once(lines: list[list[str]], counted: Callable[[list[str]], str]) ->
     return dict(most)
 
 
-def test_two_workers_together_keep_to_the_limits_of_500_calls(url: str, tmp_path: Path) -> None:
+async def test_two_workers_together_keep_to_the_limits_of_500_calls(url: str, tmp_path: Path) -> None:
     file, limits = tmp_path / "noted", {"concurrency": 10, "per_worker": 6, "rate": [120, 1.0]}
     made = tool(far_tools.occupy, read_only=True, isolation=dbos.queue("far", url=url))
     calls = [ToolCall(str(n), "occupy", {"file": str(file), "line": str(n), "seconds": 0.02}) for n in range(500)]
     with worker(url, **limits), worker(url, **limits):
-        results = go(Runner([made], concurrency=500, waits=Waits(slot=BOUND)).run_all(calls))
+        results = await Runner([made], concurrency=500, waits=Waits(slot=BOUND)).run_all(calls)
     assert Counter(result.status for result in results) == {"ok": 500}
     lines = noted(file)
     assert Counter(line[1] for line in lines if line[0] == "+") == {str(n): 1 for n in range(500)}
@@ -97,7 +97,7 @@ def test_two_workers_together_keep_to_the_limits_of_500_calls(url: str, tmp_path
     assert all(later - first >= 1000 for first, later in zip(begun, begun[120:], strict=False))
 
 
-def test_principals_take_turns(url: str, tmp_path: Path) -> None:
+async def test_principals_take_turns(url: str, tmp_path: Path) -> None:
     file, limits = tmp_path / "noted", {"concurrency": 4, "per_worker": 4, "per_principal": 2}
     made = tool(far_tools.occupy, read_only=True, isolation=dbos.queue("far", url=url, concurrency=4, per_principal=2))
 
@@ -113,7 +113,7 @@ def test_principals_take_turns(url: str, tmp_path: Path) -> None:
         return await asyncio.gather(*[call("bob", n) for n in range(10)], *first)
 
     with worker(url, **limits):
-        results = go(both())
+        results = await both()
     assert Counter(result.status for result in results) == {"ok": 110}
     lines = noted(file)
     assert max(most_at_once(lines, lambda line: line[1]).values()) <= 2
@@ -154,7 +154,7 @@ def test_another_attempt_is_another_run(drained: str, tmp_path: Path) -> None:
     assert result.status == "ok" and noted(file) == [["x"], ["x"]]
 
 
-def test_what_runs_when_a_worker_is_told_to_stop_comes_to_its_end(url: str, tmp_path: Path) -> None:
+async def test_what_runs_when_a_worker_is_told_to_stop_comes_to_its_end(url: str, tmp_path: Path) -> None:
     file = tmp_path / "noted"
     made = queued(far_tools.occupy, url)
 
@@ -166,7 +166,7 @@ def test_what_runs_when_a_worker_is_told_to_stop_comes_to_its_end(url: str, tmp_
         return await task
 
     with worker(url) as running:
-        assert go(stopped(running)).output == "x"
+        assert (await stopped(running)).output == "x"
 
 
 def test_results_are_told_and_not_looked_for(drained: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ def test_a_call_that_no_worker_had_runs_when_it_comes_again(url: str, tmp_path: 
     assert noted(file) == [["x"]]
 
 
-def test_what_is_cancelled_in_the_queue_never_runs(url: str, tmp_path: Path) -> None:
+async def test_what_is_cancelled_in_the_queue_never_runs(url: str, tmp_path: Path) -> None:
     file = tmp_path / "noted"
     made = queued(far_tools.note, url)
     seen: list[Event] = []
@@ -225,7 +225,7 @@ def test_what_is_cancelled_in_the_queue_never_runs(url: str, tmp_path: Path) -> 
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    go(cancelled())
+    await cancelled()
     assert (seen[-1].data["result"].status, seen[-1].data["result"].executed) == ("cancelled", False)
     with worker(url):
         assert send(made, {"file": str(file), "line": "y"}, "c2").status == "ok"
@@ -281,11 +281,11 @@ def add_or_fail(made: Tool) -> None:
     os._exit(0 if result.output == 5 else 1)
 
 
-def test_without_a_cluster_ray_is_not_started_behind_its_application() -> None:
+async def test_without_a_cluster_ray_is_not_started_behind_its_application() -> None:
     import ray as engine
 
     assert not engine.is_initialized()
-    result = go(Runner([tool(far_tools.add, isolation=ray.actors(1))]).run("add", {"a": 1}))
+    result = await Runner([tool(far_tools.add, isolation=ray.actors(1))]).run("add", {"a": 1})
     assert (result.status, result.executed) == ("failed", False) and "ray.init" in (result.error or "")
     assert not engine.is_initialized()
 
@@ -367,7 +367,7 @@ def test_a_worker_reads_no_pickled_order(drained: str, tmp_path: Path) -> None:
     assert not touched.exists()
 
 
-def test_a_program_reads_no_pickled_answer(url: str, tmp_path: Path) -> None:
+async def test_a_program_reads_no_pickled_answer(url: str, tmp_path: Path) -> None:
     touched = tmp_path / "touched"
     made = queued(far_tools.add, url)
 
@@ -384,7 +384,7 @@ def test_a_program_reads_no_pickled_answer(url: str, tmp_path: Path) -> None:
             connection.execute("NOTIFY dbos_streams_channel")
         return await running
 
-    result = go(answered())
+    result = await answered()
     assert (result.status, result.executed, result.success) == ("unknown", None, False)
     assert not touched.exists()
 

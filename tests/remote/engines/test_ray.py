@@ -46,7 +46,7 @@ def go(work: Any) -> Any:
     return asyncio.run(bounded())
 
 
-def test_a_dead_actor_fails_its_call_once_and_is_made_again(tmp_path: Path) -> None:
+async def test_a_dead_actor_fails_its_call_once_and_is_made_again(tmp_path: Path) -> None:
     file = tmp_path / "noted"
     place = ray.actors(1, options={"*": {"max_task_retries": 3}})
     runner = Runner([tool(far_tools.die, idempotent=True, isolation=place), tool(far_tools.add, isolation=place)])
@@ -54,20 +54,20 @@ def test_a_dead_actor_fails_its_call_once_and_is_made_again(tmp_path: Path) -> N
     async def calls() -> list[ToolResult]:
         return [await runner.run("die", {"file": str(file)}), await runner.run("add", {"a": 1})]
 
-    died, added = go(calls())
+    died, added = await calls()
     assert (died.status, died.executed) == ("failed", None) and "may have happened" in (died.error or "")
     assert (added.status, added.output) == ("ok", 3)
     assert noted(file) == [["died"]]
 
 
-def test_a_tool_has_actors_with_the_options_of_its_own() -> None:
+async def test_a_tool_has_actors_with_the_options_of_its_own() -> None:
     place = ray.actors(1, options={"who": {"resources": {"special": 1}}, "add": {"resources": {"missing": 1}}})
     runner = Runner([tool(handler, isolation=place) for handler in (far_tools.who, far_tools.add)], waits=Waits(slot=2))
 
     async def calls() -> list[ToolResult]:
         return [await runner.run("who"), await runner.run("add", {"a": 1})]
 
-    has, lacks = go(calls())
+    has, lacks = await calls()
     assert has.status == "ok"
     assert (lacks.status, lacks.executed) == ("limited", False)
 
@@ -80,24 +80,24 @@ def broken_once(file: str) -> str:
     return "made"
 
 
-def test_an_actor_that_cannot_be_made_runs_nothing_and_another_is_tried(tmp_path: Path) -> None:
+async def test_an_actor_that_cannot_be_made_runs_nothing_and_another_is_tried(tmp_path: Path) -> None:
     place = ray.actors(1, deps=partial(broken_once, str(tmp_path / "there")))
     runner = Runner([tool(far_tools.held, isolation=place)])
 
     async def calls() -> list[ToolResult]:
         return [await runner.run("held"), await runner.run("held")]
 
-    refused, had = go(calls())
+    refused, had = await calls()
     assert (refused.status, refused.executed) == ("limited", False)
     assert "no actor can be made" in (refused.error or "") and "no database" not in (refused.error or "")
     assert had.output == ["made", {}]
 
 
-def test_no_more_calls_run_than_the_actors_take(tmp_path: Path) -> None:
+async def test_no_more_calls_run_than_the_actors_take(tmp_path: Path) -> None:
     file = tmp_path / "noted"
     runner = Runner([tool(far_tools.occupy, read_only=True, isolation=ray.actors(2, concurrency=3))], concurrency=50)
     arguments = {"file": str(file), "line": "x", "seconds": 0.05}
-    results = go(runner.run_all([ToolCall(str(n), "occupy", arguments) for n in range(40)]))
+    results = await runner.run_all([ToolCall(str(n), "occupy", arguments) for n in range(40)])
     assert Counter(result.status for result in results) == {"ok": 40}
     lines = noted(file)
     assert most_at_once(lines, lambda line: "all")["all"] <= 6

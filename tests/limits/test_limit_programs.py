@@ -73,7 +73,7 @@ def test_three_programs_together_get_as_many_calls_through_as_the_limit_and_not_
     assert sum(through) == sharing.MOST * 10 == counted(tmp_path)[2]
 
 
-def test_what_a_killed_program_had_is_anothers_once_its_lease_has_ended(written: str) -> None:
+async def test_what_a_killed_program_had_is_anothers_once_its_lease_has_ended(written: str) -> None:
     @tool(concurrency=1)
     async def work() -> str:
         return "had it"
@@ -88,7 +88,7 @@ def test_what_a_killed_program_had_is_anothers_once_its_lease_has_ended(written:
             holder.kill()
             return await asyncio.wait_for(waits, 60)
 
-    assert asyncio.run(main()).output == "had it"
+    assert (await main()).output == "had it"
 
 
 def test_what_a_program_gave_back_as_it_ended_is_free_at_once(written: str, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_what_a_program_gave_back_as_it_ended_is_free_at_once(written: str, tmp_
     assert limits.store.items() == {}
 
 
-def test_a_lease_is_renewed_while_the_loop_stands_still(written: str) -> None:
+async def test_a_lease_is_renewed_while_the_loop_stands_still(written: str) -> None:
     """The holder's program renews it, whatever its event loop does; so another one waits for longer than a lease."""
 
     @tool(concurrency=1)
@@ -111,4 +111,4 @@ def test_a_lease_is_renewed_while_the_loop_stands_still(written: str) -> None:
             limits = share_limits(sharing.place(written), lease=3)
             return await Runner([work], limits=limits, waits=Waits(slot=5)).run("work")
 
-    assert asyncio.run(main()).status == "limited"
+    assert (await main()).status == "limited"

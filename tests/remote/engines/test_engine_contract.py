@@ -173,21 +173,18 @@ def test_a_deadline_reaches_the_handler(place: Any, handler: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("handler", [far_tools.linger, far_tools.linger_in_thread])
-def test_a_cancellation_reaches_the_handler(place: Any, handler: Any, tmp_path: Path) -> None:
+async def test_a_cancellation_reaches_the_handler(place: Any, handler: Any, tmp_path: Path) -> None:
     began, ended = tmp_path / "began", tmp_path / "ended"
     runner = Runner([tool(handler, isolation=place)])
 
-    async def cancelled() -> None:
-        call = ToolCall("c1", handler.__name__, {"began": str(began), "ended": str(ended)})
-        task = asyncio.ensure_future(runner.run(call))
-        await appears(began)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        if place != "process":
-            await appears(ended)
-
-    asyncio.run(cancelled())
+    call = ToolCall("c1", handler.__name__, {"began": str(began), "ended": str(ended)})
+    task = asyncio.ensure_future(runner.run(call))
+    await appears(began)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    if place != "process":
+        await appears(ended)
 
 
 async def appears(file: Path) -> None:
@@ -259,8 +256,8 @@ def test_another_tool_is_run_where_its_runner_is_or_refused(place: Any, elsewher
         assert result.output == "3"
 
 
-def test_many_calls_at_once_each_get_their_own_result(place: Any) -> None:
+async def test_many_calls_at_once_each_get_their_own_result(place: Any) -> None:
     runner = Runner([tool(far_tools.add, read_only=True, isolation=place)])
     calls = [ToolCall(str(n), "add", {"a": n}) for n in range(40)]
-    results = asyncio.run(bounded(runner.run_all(calls)))
+    results = await bounded(runner.run_all(calls))
     assert [result.output for result in results] == [n + 2 for n in range(40)]
