@@ -1,12 +1,16 @@
-"""Runs the Python snippets of README.md and docs/*.md as tests (those of docs/providers ask a server, and are run by
-tests/models/test_provider_programs.py; those of docs/testing.md and docs/contracts.md are tests themselves, which
-tests/testing/test_testing_page.py runs; those of docs/beyond-one-machine.md want DBOS and Ray, and those of docs/telemetry.md
-exporters, and are run by tests/remote/engines/test_engines_page.py and tests/telemetry/test_telemetry_page.py); says how many examples a
-property is tried with: `FERRULE_TESTS=all`, as in `make test-all`, is four times as many; and names what a run left out
-by its markers.
+"""Set up every run of pytest.
 
-This file is at the root because pytest asks a conftest.py only about files below it. A snippet is a program that can be
-copied into a file and run.
+It runs the Python snippets of README.md and docs/*.md as tests. A snippet is a program that you can copy into a file
+and run. The snippets of four kinds of pages run elsewhere:
+
+- docs/providers/*.md ask a server: tests/models/test_provider_programs.py.
+- docs/testing.md and docs/contracts.md are tests themselves: tests/testing/test_testing_page.py.
+- docs/beyond-one-machine.md needs DBOS and Ray: tests/remote/engines/test_engines_page.py.
+- docs/telemetry.md needs exporters: tests/telemetry/test_telemetry_page.py.
+
+It also sets how many examples a property is tried with (`FERRULE_TESTS=all`, as in `make test-all`, is four times as
+many), and names what a run left out by its markers. This file is at the root because pytest asks a conftest.py only
+about files below it.
 """
 
 from __future__ import annotations

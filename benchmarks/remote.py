@@ -201,7 +201,7 @@ PARTS = {"step": step, "queue": queue, "workers": workers, "ray": actors}
 
 def main() -> None:
     if os.environ.get("FERRULE_FRAMEWORK"):
-        sys.path[:0] = [str(ENGINES), str(ROOT / "tests"), str(ROOT / "scripts")]
+        sys.path[:0] = [str(ENGINES), str(ROOT / "tests" / "support"), str(ROOT / "scripts")]
         import postgres
 
         postgres.UNSAFE = ()

@@ -33,7 +33,7 @@ FOLDERS = (FRAMEWORKS, ROOT / "tests" / "remote" / "engines", ROOT / "tests" / "
 TRACED = ("fastmcp", "google_adk", "pydantic_ai", "strands")
 """The frameworks that open spans of OpenTelemetry."""
 BUILT = ROOT / "build" / "frameworks"
-PYTHONPATH = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+PYTHONPATH = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests" / "support"), str(ROOT / "tests")])
 _VERSION = "import sys; print('.'.join(map(str, sys.version_info[:2])))"
 
 

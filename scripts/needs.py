@@ -134,7 +134,7 @@ NEEDS = {
         remedy="install strace on the PATH (Debian: apt-get install strace), on a Linux that lets it trace",
     ),
     "postgres": Need(
-        tests="what programs share in a database (tests/postgres.py)",
+        tests="what programs share in a database (tests/support/postgres.py)",
         find=find_postgres,
         install=lambda: install_debian("postgresql"),
         remedy="install PostgreSQL, with initdb and postgres on the PATH (Debian: apt-get install postgresql)",

@@ -3,8 +3,8 @@
 
     python scripts/rerun_failed.py FOLDER
 
-`tests/failed_tests.py` wrote the ids into FOLDER. Prints `FLAKY: <test>` for a test that passes three times, and
-`FAILED: <test>` for the first that does not. Exits with 1 if a test failed again, or if so many failed that chance
+`tests/support/failed_tests.py` wrote the ids into FOLDER. Prints `FLAKY: <test>` for a test that passes three times,
+and `FAILED: <test>` for the first that does not. Exits with 1 if a test failed again, or if so many failed that chance
 cannot be the cause.
 """
 

@@ -41,7 +41,7 @@ def run_pytest(folder: Path, source: str, **environment: str) -> subprocess.Comp
     file = folder / "test_it.py"
     file.write_text(source, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "failed_tests", "-p", "time_limit", "-p", "no:cacheprovider"]
-    plugins = {"PYTHONPATH": os.fspath(ROOT / "tests"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    plugins = {"PYTHONPATH": os.fspath(ROOT / "tests" / "support"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
         [*command, os.fspath(file)],
         cwd=folder,

@@ -8,7 +8,6 @@ import threading
 from typing import Any
 
 import pytest
-from watched import BOUND, Watch, go, plain, run
 
 import probe
 from ferrule import (
@@ -25,6 +24,7 @@ from ferrule import (
     deny,
     tool,
 )
+from watched import BOUND, Watch, go, plain, run
 
 
 def asks(call: ToolCall, context: ToolContext) -> Decision:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from journals import WatchedJournal, forever
-from watched import BOUND, Watch, go
 
 import probe
 from ferrule import Runner, Tool, ToolCall, ToolResult, ask, deny, tool
+from watched import BOUND, Watch, go
 
 
 def calls(*names: str) -> list[ToolCall]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from watched import go
-
 from ferrule import Runner, ToolCall, ToolContext, allow, tool
+from watched import go
 
 
 @tool(parallel=lambda arguments: not arguments["write"])

@@ -8,9 +8,9 @@ import threading
 from typing import Any
 
 import pytest
-from watched import Watch, go
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolResult, tool
+from watched import Watch, go
 
 
 class Gates:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from watched import Watch
 
 from ferrule import Event, Runner, Tool, ToolCall, ToolContext, tool
+from watched import Watch
 
 TURNS = 5
 

@@ -32,10 +32,10 @@ from pydantic import (
     model_serializer,
 )
 from typing_extensions import TypedDict
-from watched import run
 
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, allow, ask, deny, tool
 from ferrule.values.frozen import thaw
+from watched import run
 
 
 def written(data: bytes) -> str:

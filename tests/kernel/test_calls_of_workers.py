@@ -10,12 +10,12 @@ from typing import Any
 
 import isolated_tools as tools
 import pytest
-from watched import Watch
 
 import probe
 from ferrule import Runner, Sizes, Tool, ToolCall, ToolContext, Waits, ask, deny, tool
 from ferrule.executors.process.pool import DEFAULT_WORKERS
 from ferrule.executors.workers import Workers
+from watched import Watch
 
 
 def isolated(handler: Any, **options: Any) -> Tool:

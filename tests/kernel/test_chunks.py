@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import pytest
-from watched import Watch, go, run
 
 from ferrule import (
     DefinitionError,
@@ -24,6 +23,7 @@ from ferrule import (
 )
 from ferrule.middleware import after, untrusted
 from waits import BOUND
+from watched import Watch, go, run
 
 
 async def words(count: int = 3) -> AsyncIterator[str]:

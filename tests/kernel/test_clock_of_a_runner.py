@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from journals import WatchedJournal, forever
-from watched import Watch
 
 import ferrule
 import probe
@@ -18,6 +17,7 @@ from ferrule import Clock, DefinitionError, Runner, ToolCall, ToolContext, ToolR
 from ferrule.middleware import breaker, budget, cache, rate, retry
 from ferrule.scheduling.clock import MONOTONIC
 from ferrule.testing import ManualClock
+from watched import Watch
 
 
 async def soon(call: Awaitable[ToolResult], clock: ManualClock) -> asyncio.Task[ToolResult]:

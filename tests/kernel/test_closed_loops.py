@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from watched import BOUND, Watch, go
 
 import probe
 from ferrule import Runner, ToolTimeoutError, Waits, tool
 from ferrule.executors.threads import THREAD_SLOTS
 from ferrule.scheduling.limiter import Limiter
 from waits import wait_until
+from watched import BOUND, Watch, go
 
 SOON = 0.02
 pytestmark = [

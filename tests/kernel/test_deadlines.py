@@ -16,7 +16,6 @@ import isolated_tools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from watched import BOUND, Watch, go, plain, run
 
 import probe
 from ferrule import Clock, InputRequired, Runner, ToolCall, ToolContext, ToolResult, Waits, allow, tool
@@ -26,6 +25,7 @@ from ferrule.middleware import breaker
 from ferrule.scheduling.limiter import Limiter
 from ferrule.testing import ManualClock
 from waits import until
+from watched import BOUND, Watch, go, plain, run
 
 T = TypeVar("T")
 SOON = 0.02

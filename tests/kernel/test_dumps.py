@@ -29,10 +29,10 @@ from pydantic import (
     TypeAdapter,
 )
 from pydantic_core import to_json
-from watched import run
 
 import probe
 from ferrule import tool
+from watched import run
 
 
 class Ignores(BaseModel):

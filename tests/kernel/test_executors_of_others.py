@@ -8,7 +8,6 @@ from typing import Any
 
 import isolated_tools as tools
 import pytest
-from watched import Watch
 
 from ferrule import DefinitionError, Media, Runner, Text, Tool, ToolCall, ToolContext, Waits, deny, tool
 from ferrule.errors import NotStartedError
@@ -16,6 +15,7 @@ from ferrule.executors import Executor, StartedCall
 from ferrule.executors.process import Recipe, describe_error, judged_text, make_tool, pack, rebuild_error, unpack
 from ferrule.testing import ManualClock
 from waits import BOUND
+from watched import Watch
 
 
 async def far_side(order: str) -> bytes:

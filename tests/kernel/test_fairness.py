@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from watched import BOUND, go
 
 import probe
 from ferrule import ToolCall, ToolContext, Waits, tool
 from ferrule.scheduling.limiter import Limiter
 from ferrule.testing import ManualClock
 from places import Runner, out_of_patience, where  # noqa: F401  # the fixture is for all tests here
+from watched import BOUND, go
 
 
 class Steps:

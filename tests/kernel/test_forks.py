@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from watched import BOUND, Watch
 
 from ferrule import Runner, Waits, tool
+from watched import BOUND, Watch
 
 pytestmark = [
     pytest.mark.slow,

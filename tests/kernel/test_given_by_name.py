@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from watched import go
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, Toolset, ask, deny, tool
 from ferrule.journal import MemoryJournal
+from watched import go
 
 
 @tool(read_only=True)

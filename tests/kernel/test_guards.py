@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
-from watched import Watch, go, run
 
 from ferrule import (
     Decision,
@@ -33,6 +32,7 @@ from ferrule import (
 from ferrule.kernel import tasks
 from ferrule.scheduling.clock import Cancellable, Clock
 from waits import BOUND
+from watched import Watch, go, run
 
 
 class Ran:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import pytest
 from journals import WatchedJournal
 from pydantic import AfterValidator, BaseModel, Field, model_validator
-from watched import Watch, go
 
 from ferrule import (
     Decision,
@@ -27,6 +26,7 @@ from ferrule import (
     tool,
 )
 from ferrule.guards import ask_before_changes, within
+from watched import Watch, go
 
 KEY, PIN = "sk-live-4711", "pin-0815"
 STARS = "**********"

@@ -7,12 +7,12 @@ import threading
 from typing import Any
 
 import pytest
-from watched import run
 
 import probe
 from ferrule import Runner, Sizes, Text, ToolCall, ToolContext, ToolResult, tool
 from ferrule.middleware import after, before
 from waits import BOUND
+from watched import run
 
 
 @tool(read_only=True)

@@ -11,13 +11,13 @@ from typing import Any
 
 import isolated_tools as tools
 import pytest
-from watched import go
 
 import probe
 from ferrule import DefinitionError, Runner, Tool, ToolCall, Waits, tool
 from ferrule.executors.process.pool import shared_pool
 from ferrule.executors.workers import Workers
 from waits import BOUND, until
+from watched import go
 
 SLOTS = shared_pool().slots
 ADD: Tool = tool(tools.add, isolation="process", parallel=True)

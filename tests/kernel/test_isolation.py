@@ -15,13 +15,13 @@ from typing import Any
 
 import isolated_tools as tools
 import pytest
-from watched import BOUND, Watch
 
 import probe
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, allow, ask, deny, tool
 from ferrule.errors import NotStartedError
 from ferrule.executors.workers import Workers
 from waits import wait_until
+from watched import BOUND, Watch
 
 
 def isolated(handler: Any, **options: Any) -> Tool:

@@ -55,7 +55,6 @@ from pydantic.dataclasses import dataclass as validated_dataclass
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import core_schema, to_json
 from typing_extensions import TypedDict
-from watched import run
 
 from ferrule import (
     Decision,
@@ -73,6 +72,7 @@ from ferrule import (
     tool,
 )
 from ferrule.middleware import before, retry
+from watched import run
 
 Lowered = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)]
 Scaled = Annotated[int, AfterValidator(lambda value: value * 100)]

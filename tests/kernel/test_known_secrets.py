@@ -13,7 +13,6 @@ import pytest
 from isolated_tools import tells_its_secret
 from journals import WatchedJournal
 from pydantic import PostgresDsn, SecretStr, model_validator
-from watched import Watch, go
 
 from ferrule import (
     Decision,
@@ -32,6 +31,7 @@ from ferrule import (
     deny,
     tool,
 )
+from watched import Watch, go
 
 TOKEN, KEY, PIN = "tok/en 4711-0815", "sk=live'99\n", "kqzx"
 STARS = "**********"

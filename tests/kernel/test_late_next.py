@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from watched import Watch
 
 from ferrule import DefinitionError, Runner, ToolResult, Waits, tool
 from waits import BOUND
+from watched import Watch
 
 
 @pytest.mark.parametrize("timeout", [None, 0.05])

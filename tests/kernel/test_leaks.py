@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watched import BOUND
 
 import probe
 from ferrule import Event, Runner, Tool, ToolCall, ToolContext, Waits, tool
 from ferrule.executors import threads as pool
 from waits import wait_until
+from watched import BOUND
 
 SECONDS = 120
 CALLS, ISOLATED, CHUNK = 10_000, 300, 100

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from journals import WatchedJournal, forever
-from watched import BOUND, go
 
 import probe
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, Waits, ask, tool
 from ferrule.kernel import tasks
+from watched import BOUND, go
 
 LONG = 10 * BOUND
 """For a `drain`: who waits for the whole of it is late."""

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from watched import BOUND, Watch, go
 
 import ferrule
 import probe
@@ -20,6 +19,7 @@ from ferrule.scheduling.locks import KeyLocks
 from ferrule.testing import ManualClock
 from places import Runner, out_of_patience, where  # noqa: F401  # the fixture is for all tests here
 from steps import lines
+from watched import BOUND, Watch, go
 
 
 class Counted:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from isolated_tools import crashes, raises
-from watched import go
 
 from ferrule import DefinitionError, Runner, Sizes, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
 from ferrule.errors import GuardError
 from ferrule.types import Next
 from waits import BOUND
+from watched import go
 
 needs_processes = pytest.mark.skipif(sys.platform == "win32", reason="isolation needs process groups")
 

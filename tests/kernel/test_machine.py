@@ -29,7 +29,6 @@ import isolated_tools
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from watched import BOUND, TERMINAL, Watch
 
 import probe
 from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, allow, ask, deny, tool
@@ -37,6 +36,7 @@ from ferrule.executors.process import pool as processes
 from ferrule.kernel.batch import Batch
 from ferrule.kernel.state import RELIABLE_CANCELLING
 from waits import wait_until
+from watched import BOUND, TERMINAL, Watch
 
 pytestmark = pytest.mark.slow
 

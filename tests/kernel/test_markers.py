@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from journals import WatchedJournal, forever
-from watched import run
 
 from ferrule import Runner, ask, deny, tool
 from ferrule.errors import NotStartedError
@@ -20,6 +19,7 @@ from ferrule.kernel import tasks
 from ferrule.kernel.results import Rejected
 from ferrule.middleware import retry
 from waits import BOUND
+from watched import run
 
 
 @pytest.mark.parametrize("error", [NotStartedError("no", limited=True), Rejected("limited", "Nothing was run.")])

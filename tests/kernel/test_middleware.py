@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from watched import Watch, plain, run
 
 from ferrule import Decision, Runner, Sizes, Text, Tool, ToolCall, ToolContext, ToolResult, deny, tool
 from ferrule.middleware import after, before
 from waits import BOUND
+from watched import Watch, plain, run
 
 
 @tool

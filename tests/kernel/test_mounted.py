@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from watched import Watch, go
 
 from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult, Toolset, ask, deny, tool
 from ferrule.middleware import after, before
+from watched import Watch, go
 
 KEY = b"k" * 32
 

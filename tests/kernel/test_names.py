@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from watched import Watch, run
 
 from ferrule import DefinitionError, Runner, ToolCall, Toolset, tool
+from watched import Watch, run
 
 
 def named(*names: str) -> list[Any]:

@@ -8,9 +8,9 @@ from contextvars import copy_context
 from typing import Any
 
 import pytest
-from watched import BOUND, Watch, go
 
 from ferrule import Runner, ToolCall, ToolContext, ToolError, ToolResult, Waits, tool
+from watched import BOUND, Watch, go
 
 
 def test_a_tool_that_calls_itself_ends_at_the_deadline_of_the_first_call() -> None:

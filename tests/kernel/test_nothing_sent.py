@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from watched import go
 
 from ferrule import Runner, ToolError, ToolResult, tool
 from ferrule.middleware import retry
+from watched import go
 
 
 def run(executed: bool | None, **options: object) -> ToolResult:

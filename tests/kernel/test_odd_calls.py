@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from watched import run
 
 from ferrule import Runner, ToolCall, ToolContext, ToolResult, allow, ask, tool
 from ferrule.errors import NotStartedError
+from watched import run
 
 
 @tool(read_only=True)

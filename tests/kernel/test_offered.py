@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from watched import Watch, go
 
 from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult, Toolset, ask, tool
 from ferrule.middleware import before
 from waits import BOUND
+from watched import Watch, go
 
 KEY = b"k" * 32
 

@@ -20,7 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Base64UrlBytes, BaseModel, ConfigDict, Field, field_serializer
 from typing_extensions import TypedDict
-from watched import Watch, go, plain, run
 
 from ferrule import Decision, Event, Runner, Text, Tool, ToolCall, ToolContext, ToolError, ToolResult, ask, deny, tool
 from ferrule.executors.process.transfer import pack, unpack
@@ -30,6 +29,7 @@ from ferrule.values.frozen import thaw
 from ferrule.values.result import Status
 from steps import lines
 from waits import BOUND
+from watched import Watch, go, plain, run
 
 ENDS: list[type[BaseException]] = [SystemExit, GeneratorExit, asyncio.CancelledError, RecursionError, ValueError]
 

@@ -22,11 +22,11 @@ from pydantic import (
     create_model,
 )
 from typing_extensions import TypedDict
-from watched import go
 
 from ferrule import Runner, Tool, ToolCall, ToolContext, ToolHandler, allow, ask, build_tool, tool
 from ferrule.values.arguments import FoundPath
 from steps import lines
+from watched import go
 
 Named = Annotated[str, Field(json_schema_extra={"format": "path"})]
 

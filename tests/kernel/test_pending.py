@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AfterValidator, PlainSerializer, StringConstraints, TypeAdapter
 from test_judged_form import BOTH, EXACT, LEAVES, REWRITTEN, plain, taking, wrapped
-from watched import BOUND, Watch, go
 
 from ferrule import (
     Clock,
@@ -38,6 +37,7 @@ from ferrule import (
 from ferrule.journal import MemoryJournal
 from ferrule.kernel import tasks
 from ferrule.scheduling.clock import MONOTONIC
+from watched import BOUND, Watch, go
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 40
 Ran = list[dict[str, Any]]

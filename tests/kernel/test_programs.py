@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from journals import WatchedJournal, breaks
-from watched import BOUND, Watch, go, run
 
 import probe
 from ferrule import (
@@ -32,6 +31,7 @@ from ferrule import (
     tool,
 )
 from ferrule.executors import background_loop
+from watched import BOUND, Watch, go, run
 
 
 @tool(read_only=True)

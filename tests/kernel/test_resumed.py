@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from watched import Watch, go
 
 from ferrule import (
     Decision,
@@ -24,6 +23,7 @@ from ferrule import (
 )
 from ferrule.kernel.results import Suspended
 from waits import BOUND
+from watched import Watch, go
 
 SEEN = list[tuple[str, dict[str, Any], dict[str, Any]]]
 

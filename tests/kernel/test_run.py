@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from typing_extensions import TypedDict
-from watched import Watch, go, plain, run
 
 from ferrule import (
     GuardError,
@@ -34,6 +33,7 @@ from ferrule import (
     tool,
 )
 from waits import BOUND
+from watched import Watch, go, plain, run
 
 
 @tool(read_only=True)

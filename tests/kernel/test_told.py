@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from journals import WatchedJournal
-from watched import go
 
 from ferrule import (
     Decision,
@@ -25,6 +24,7 @@ from ferrule import (
     tool,
 )
 from ferrule.middleware import after, before
+from watched import go
 
 WHO = {"session": "s1", "principal": "ann"}
 

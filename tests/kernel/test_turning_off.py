@@ -7,11 +7,11 @@ import threading
 from typing import Any
 
 import pytest
-from watched import Watch
 
 import probe
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, Waits, ask, tool
 from waits import until
+from watched import Watch
 
 
 @tool(read_only=True)

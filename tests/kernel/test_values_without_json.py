@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, FiniteFloat, PlainSerializer, computed_field, field_serializer
-from watched import plain, run
 
 from ferrule import Media, Text, Tool, ToolResult, tool
 from ferrule.executors.process.transfer import pack, unpack
 from ferrule.values.frozen import thaw
+from watched import plain, run
 
 
 class Level(enum.IntEnum):

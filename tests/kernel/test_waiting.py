@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from watched import go
 
 import probe
 from ferrule import Runner, Tool, ToolContext, ToolResult, Waits, tool
 from ferrule.kernel import deadline
 from waits import BOUND
+from watched import go
 
 Want: TypeAlias = tuple[str, Sequence[Any]]
 """What a call is to have, a key or the one slot of a tool, and what it calls once it has that."""

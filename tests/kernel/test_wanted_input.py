@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from watched import go
 
 from ferrule import (
     Decision,
@@ -30,6 +29,7 @@ from ferrule import (
     tool,
 )
 from waits import BOUND
+from watched import go
 
 KEY = b"k" * 32
 DAY = {"type": "object", "properties": {"day": {"type": "integer", "minimum": 1}}, "required": ["day"]}

@@ -23,7 +23,6 @@ from pydantic import (
     model_validator,
 )
 from typing_extensions import TypedDict
-from watched import go, run
 
 from ferrule import (
     Decision,
@@ -39,6 +38,7 @@ from ferrule import (
     tool,
 )
 from ferrule.guards import ask_before_changes, within
+from watched import go, run
 
 
 def taking(annotation: Any, got: list[Any]) -> Tool:

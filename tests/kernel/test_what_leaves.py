@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from isolated_tools import calls_one_that_raises
 from pydantic import BaseModel, ConfigDict
-from watched import go
 
 from ferrule import Runner, Tool, ToolCall, ToolError, ToolResult, tool
 from ferrule.runner import EXPOSED
 from waits import BOUND
+from watched import go
 
 SECRET = "geheim"
 

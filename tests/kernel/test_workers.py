@@ -25,7 +25,6 @@ import isolated_tools as tools
 import pytest
 import uvloop
 from pydantic import SecretStr
-from watched import BOUND, go
 
 import probe
 from ferrule import (
@@ -48,6 +47,7 @@ from ferrule.executors.process.pool import Job, WorkerPool, shared_pool
 from ferrule.executors.process.transfer import Transfer
 from ferrule.executors.threads import Raised
 from waits import wait_until
+from watched import BOUND, go
 
 HERE = str(Path(__file__).parent)
 BUFFERED = {"PYTHONUNBUFFERED": ""}

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kernel.watched import go, plain
 
 from ferrule import DefinitionError, Journal, Runner, ToolCall, ToolContext, Waits, tool
 from ferrule.middleware import budget, rate
@@ -21,6 +20,7 @@ from ferrule.stores.store import JsonValue, Memory, Postgres, Store, StoreError
 from ferrule.testing import ManualClock
 from places import SHARED, out_of_patience, store_of
 from waits import BOUND
+from watched import go, plain
 
 
 @pytest.fixture(params=SHARED)

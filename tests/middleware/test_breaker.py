@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.kernel.watched import BOUND, go, plain
 from two_threads import in_two_threads
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, Waits, tool
 from ferrule.middleware import breaker, cache, retry
 from ferrule.middleware._limits import make_limited_result
 from ferrule.testing import ManualClock
+from watched import BOUND, go, plain
 
 
 class Service:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kernel.watched import BOUND, go, plain
 from two_threads import let_through
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, middleware, tool
@@ -17,6 +16,7 @@ from ferrule.middleware import cache, retry
 from ferrule.middleware._limits import make_limited_result
 from ferrule.testing import ManualClock
 from places import now, where  # noqa: F401  # the fixture is for all tests here
+from watched import BOUND, go, plain
 
 S = ToolContext(session="s")
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AfterValidator, SecretStr
-from tests.kernel.watched import BOUND, Watch, go
 
 import probe
 from ferrule import (
@@ -30,6 +29,7 @@ from ferrule import (
 )
 from ferrule.middleware import cache
 from ferrule.testing import ManualClock
+from watched import BOUND, Watch, go
 
 
 class Source:

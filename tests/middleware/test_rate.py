@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernel.watched import go, plain
 from two_threads import let_through
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, middleware, tool
@@ -20,6 +19,7 @@ from ferrule.stores.limits import SharedLimits
 from ferrule.testing import ManualClock
 from ferrule.values.result import ToolResult
 from places import now, where  # noqa: F401  # the fixture is for all tests here
+from watched import go, plain
 
 
 def rate(*arguments: Any, **options: Any) -> Any:

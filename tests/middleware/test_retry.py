@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernel import isolated_tools
-from tests.kernel.watched import Watch, go, plain
 
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
 from ferrule.middleware import rate, retry
 from ferrule.middleware._limits import make_limited_result
 from ferrule.testing import ManualClock
+from watched import Watch, go, plain
 
 
 class Flaky:

@@ -20,7 +20,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
-from tests.kernel.watched import go
 
 from ferrule import (
     Decision,
@@ -40,6 +39,7 @@ from ferrule import (
 from ferrule.journal import memory
 from ferrule.middleware import limit_output, retry, trace
 from waits import BOUND
+from watched import go
 
 
 class Told:

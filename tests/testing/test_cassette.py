@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kernel.watched import go
 
 from ferrule import (
     Deferred,
@@ -32,6 +31,7 @@ from ferrule import (
     tool,
 )
 from ferrule.testing import CassetteError, Recorder, cassette
+from watched import go
 
 ORDERS = {"4711": 80, "4712": 5}
 

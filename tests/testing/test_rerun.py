@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kernel.watched import go
 
 from ferrule import DefinitionError, Journal, Runner, ToolCall, ToolContext, ask, deny, tool
 from ferrule.approval import later
@@ -16,6 +15,7 @@ from ferrule.journal.reading import Filter, Reader
 from ferrule.loop import LoopResult, resume, run
 from ferrule.models import Reply, Scripted
 from ferrule.testing import rerun
+from watched import go
 
 PRICES = {"tea": 4, "milk": 1}
 

@@ -1,6 +1,6 @@
 """Random shell lines that `read_line` takes, run by real shells with stubs in `PATH`, against what it says of them.
 
-`python tests/shell_fuzz.py 100000` runs as many lines by hand, another 2,000 for each seed after it.
+`python tests/support/shell_fuzz.py 100000` runs as many lines by hand, another 2,000 for each seed after it.
 """
 
 from __future__ import annotations
