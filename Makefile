@@ -25,7 +25,7 @@ ADAPTERS := $(addprefix adapter-,$(basename $(notdir $(PINNED))))
 FAST := tests-kernel tests-providers tests-core tests-rest
 PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: demo test test-all rest core test-next soak needs quick check lint types types-users tests $(PARTS) adapters $(ADAPTERS) bench docs format clean
+.PHONY: demo test test-all rest core test-next soak flaky needs quick check lint types types-users tests $(PARTS) adapters $(ADAPTERS) bench docs format clean
 
 TASK := "Explore this repository and note down what the library is for."
 REAL := anthropic:claude-sonnet-5-5
@@ -70,6 +70,11 @@ KILLS ?= 100
 soak: $(VENV)/.dev
 	$(BIN)/python tests/journal/soak.py $(ROUNDS)
 	FERRULE_KILLS=$(KILLS) $(BIN)/python scripts/frameworks.py remote -k crashes
+
+# The tests that a change touches, ten times on a busy machine: FLAKY="--since HEAD~3", "--all", "tests/journal".
+FLAKY ?=
+flaky: $(VENV)/.dev
+	@$(BIN)/python scripts/flaky.py $(FLAKY)
 
 # What tests need and pip does not install, such as a browser: found, installed, or said.
 needs: $(VENV)/.dev
