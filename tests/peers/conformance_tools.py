@@ -36,35 +36,26 @@ def media(kind: str, data: str, mime_type: str) -> Media:
     return Media(kind, base64.b64decode(data), mime_type)  # type: ignore[arg-type]
 
 
-@tool(read_only=True)
-async def test_simple_text() -> str:
-    """Say a text."""
-    return "This is a simple text response for testing."
+def giving(name: str, description: str, value: Any) -> Tool:
+    @tool(name=name, description=description, read_only=True)
+    async def give() -> Any:
+        return value
+
+    return give
 
 
-@tool(read_only=True)
-async def test_image_content() -> Media:
-    """Show an image."""
-    return media("image", PNG, "image/png")
-
-
-@tool(read_only=True)
-async def test_audio_content() -> Media:
-    """Play a sound."""
-    return media("audio", WAV, "audio/wav")
-
-
-@tool(read_only=True)
-async def test_embedded_resource() -> Media:
-    """Give a resource."""
-    return Media("file", b"This is an embedded resource content.", "text/plain", uri="test://embedded-resource")
-
-
-@tool(read_only=True)
-async def test_multiple_content_types() -> ToolResult:
-    """Give all three."""
-    inner = Media("file", b'{"test":"data","value":123}', "application/json", uri="test://mixed-content-resource")
-    return ToolResult(content=[Text("Multiple content types test:"), media("image", PNG, "image/png"), inner])
+MIXED = Media("file", b'{"test":"data","value":123}', "application/json", uri="test://mixed-content-resource")
+EMBEDDED = Media("file", b"This is an embedded resource content.", "text/plain", uri="test://embedded-resource")
+IMAGE = media("image", PNG, "image/png")
+ALL = ToolResult(content=[Text("Multiple content types test:"), IMAGE, MIXED])
+GIVING = [
+    giving("test_simple_text", "Say a text.", "This is a simple text response for testing."),
+    giving("test_image_content", "Show an image.", IMAGE),
+    giving("test_audio_content", "Play a sound.", media("audio", WAV, "audio/wav")),
+    giving("test_embedded_resource", "Give a resource.", EMBEDDED),
+    giving("test_multiple_content_types", "Give all three.", ALL),
+    giving("test_logging_tool", "Log nothing: a server of tools has no log messages.", "done"),
+]
 
 
 @tool(read_only=True)
@@ -79,12 +70,6 @@ async def test_tool_with_progress(context: ToolContext) -> str:
     for done in (0, 50, 100):
         context.progress(done, 100)
         await asyncio.sleep(0.05)
-    return "done"
-
-
-@tool(read_only=True)
-async def test_logging_tool() -> str:
-    """Log nothing: a server of tools has no log messages."""
     return "done"
 
 
@@ -203,14 +188,9 @@ def defined(name: str, schema: dict[str, Any]) -> Tool:
 
 runner = Runner(
     [
-        test_simple_text,
-        test_image_content,
-        test_audio_content,
-        test_embedded_resource,
-        test_multiple_content_types,
+        *GIVING,
         test_error_handling,
         test_tool_with_progress,
-        test_logging_tool,
         test_elicitation,
         asking("test_elicitation_sep1034_defaults", "Please check", DEFAULTS),
         asking("test_elicitation_sep1330_enums", "Please choose", ENUMS),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peer_programs import TOOLS, environment, serving
 
 from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, allow, mcp
 from ferrule.guards import ask_before_changes
@@ -20,8 +18,6 @@ from ferrule.providers.lint import findings
 from needed import needed
 from products import sampled
 
-ROOT = Path(__file__).parent.parent.parent
-TOOLS = Path(__file__).parent / "conformance_tools.py"
 SECONDS = 60.0
 
 pytestmark = pytest.mark.slow
@@ -36,17 +32,12 @@ def tools_of(name: str, *arguments: str, **options: Any) -> mcp.Servers:
     return mcp.connect(program(name, *arguments, **options), trusted=True, required=True)
 
 
-def go(main: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(main, SECONDS))
-
-
 def fill_in(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
     assert decision.schema is not None
     return allow({"name": "Ann"})
 
 
-async def test_server_everything_is_used_with_all_that_its_tools_give() -> None:
-
+async def test_every_kind_of_result_of_server_everything_arrives() -> None:
     events: list[Event] = []
     servers = tools_of("server-everything")
     async with servers as tools:
@@ -75,7 +66,7 @@ async def test_server_everything_is_used_with_all_that_its_tools_give() -> None:
         assert [event.data["done"] for event in events if event.kind == "tool:progress"] == [1, 2]
 
 
-async def test_server_filesystem_keeps_to_its_folder_and_is_asked_about_changes(tmp_path: Path) -> None:
+async def test_changes_by_server_filesystem_are_asked_about(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
@@ -95,7 +86,6 @@ async def test_server_filesystem_keeps_to_its_folder_and_is_asked_about_changes(
 
 
 async def test_server_memory_keeps_its_graph_over_a_restart(tmp_path: Path) -> None:
-
     where = {"MEMORY_FILE_PATH": str(tmp_path / "memory.json")}
     entity = {"name": "Ann", "entityType": "person", "observations": ["likes tea"]}
     async with tools_of("server-memory", env=where) as tools:
@@ -111,26 +101,14 @@ async def test_server_memory_keeps_its_graph_over_a_restart(tmp_path: Path) -> N
 SERVE = [sys.executable, "-m", "ferrule", "serve", str(TOOLS)]
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
-
-
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with subprocess.Popen([*SERVE, "--http", "0"], stderr=subprocess.PIPE, text=True, env=environment()) as server:
-        assert server.stderr is not None
-        try:
-            line = ""
-            while not (found := re.search(r"http://\S+/mcp", line)):
-                line = server.stderr.readline()
-                assert line, "the server ended"
-            yield found[0]
-        finally:
-            server.terminate()
-            server.communicate(timeout=SECONDS)
+    with serving(*SERVE[1:], "--http", "0") as address:
+        yield address
 
 
 def inspect(*arguments: str) -> dict[str, Any]:
+    """Run the Inspector, and return what it prints."""
     peers = needed("peers")
     command = [peers["node"], f"{peers['modules']}/inspector/clients/launcher/build/index.js", "--cli", *arguments]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=SECONDS)
@@ -152,43 +130,9 @@ def test_the_inspector_lists_and_calls_what_is_served(over: str, url: str) -> No
     assert called["content"] == [{"type": "text", "text": "This is a simple text response for testing."}]
 
 
-def test_the_inspector_sends_arguments_and_sees_what_is_wrong_with_them(url: str) -> None:
-    call = [*at(url), "--method", "tools/call", "--tool-name", "test_custom_headers"]
-    assert "eu" in inspect(*call, "--tool-arg", "region=eu", "limit=3")["content"][0]["text"]
-    peers = needed("peers")
-    command = [peers["node"], f"{peers['modules']}/inspector/clients/launcher/build/index.js", "--cli", *call]
-    wrong = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=SECONDS)
-    assert "'region' is required and was not given" in wrong.stdout + wrong.stderr
-
-
-@pytest.mark.large
-def test_the_inspector_drives_an_example_whose_changes_nobody_there_can_allow(tmp_path: Path) -> None:
-    (tmp_path / "today.md").write_text("buy milk", encoding="utf-8")
-    example = str(ROOT / "examples" / "notes_server.py")
-    variables = [f"PYTHONPATH={environment()['PYTHONPATH']}", f"NOTES={tmp_path}"]
-    serving = [part for variable in variables for part in ("-e", variable)]
-    server = [*serving, sys.executable, "-m", "ferrule", "serve", example]
-    listed = inspect(*server, "--method", "tools/list")["tools"]
-    assert {tool["name"]: tool["annotations"]["readOnlyHint"] for tool in listed} == {
-        "list_notes": True,
-        "read_note": True,
-        "write_note": False,
-    }
-    read = inspect(*server, "--method", "tools/call", "--tool-name", "read_note", "--tool-arg", "name=today")
-    assert read["content"] == [{"type": "text", "text": "buy milk"}]
-    peers = needed("peers")
-    write = ["--method", "tools/call", "--tool-name", "write_note", "--tool-arg", "name=today", "text=nothing"]
-    command = [peers["node"], f"{peers['modules']}/inspector/clients/launcher/build/index.js", "--cli"]
-    done = subprocess.run(
-        [*command, *server, *write], capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
-    )
-    assert "enied" in done.stdout and (tmp_path / "today.md").read_text(encoding="utf-8") == "buy milk", done.stdout
-
-
-async def test_nothing_in_what_the_reference_servers_say_of_their_tools_is_hidden_or_instructs_the_model(
+async def test_the_texts_of_the_reference_servers_hide_and_instruct_nothing(
     tmp_path: Path,
 ) -> None:
-
     names = ("server-everything", "server-memory")
     programs = [*map(program, names), program("server-filesystem", str(tmp_path))]
     async with mcp.connect(*programs, required=True) as tools:

@@ -5,22 +5,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from peer_programs import environment, start_serving
 
 from ferrule import Runner, ToolResult, Toolset, mcp
 
-ROOT = Path(__file__).parent.parent.parent
 SERVER = Path(__file__).parent / "soak_server.py"
 CALLS = 10_000 if os.environ.get("FERRULE_TESTS") == "all" else 1_000
 AT_ONCE = 64
@@ -34,12 +32,9 @@ def serve(*options: str) -> list[str]:
     return [sys.executable, "-m", "ferrule", "serve", str(SERVER), *options]
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
-
-
 async def soak(tools: Toolset, kill: Any) -> tuple[Counter[str], set[int]]:
-    """Make all calls, killing the server that answered last now and then; how they ended, and which processes did."""
+    """Make all calls, and kill the server that answered last now and then. Return how the calls ended, and the ids of
+    the processes."""
     ends: Counter[str] = Counter()
     pids: dict[int, None] = {}
     numbers = iter(range(CALLS))
@@ -66,75 +61,51 @@ async def soak(tools: Toolset, kill: Any) -> tuple[Counter[str], set[int]]:
     return ends, set(pids)
 
 
-def is_there(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     with suppress(ProcessLookupError):
         os.kill(pid, 0)
         return True
     return False
 
 
-async def ended(pids: set[int]) -> None:
-    while any(map(is_there, pids)):
+async def wait_for_end(pids: set[int]) -> None:
+    while any(map(is_running, pids)):
         await asyncio.sleep(0.05)
 
 
-async def test_over_one_stdio_connection() -> None:
-    async def main() -> None:
-        before = asyncio.all_tasks()
-        target = mcp.Stdio(serve()[0], serve()[1:], env=environment(), name="soak")
-        async with mcp.connect(target) as tools:
-            ends, pids = await soak(tools, lambda pid: os.kill(pid, signal.SIGKILL))
-        assert ends["ok True"] == CALLS and len(pids) == KILLS + 1
-        await ended(pids)
-        assert asyncio.all_tasks() == before
-
-    await asyncio.wait_for(main(), SECONDS)
+async def test_many_calls_over_one_stdio_connection() -> None:
+    before = asyncio.all_tasks()
+    target = mcp.Stdio(serve()[0], serve()[1:], env=environment(), name="soak")
+    async with mcp.connect(target) as tools:
+        ends, pids = await soak(tools, lambda pid: os.kill(pid, signal.SIGKILL))
+    assert ends["ok True"] == CALLS and len(pids) == KILLS + 1
+    await wait_for_end(pids)
+    assert asyncio.all_tasks() == before
 
 
-@asynccontextmanager
-async def http_server(port: int) -> AsyncIterator[list[subprocess.Popen[str]]]:
-    """A server at that port, which is started again by hand where it was killed: the list holds all that there were."""
-    started: list[subprocess.Popen[str]] = []
-    try:
-        yield started
-    finally:
-        for server in started:
-            end(server)
-
-
-def end(server: subprocess.Popen[str]) -> None:
+def kill_if_running(server: subprocess.Popen[str]) -> None:
     if server.poll() is None:
         server.kill()
         server.communicate()
 
 
-def start(port: int) -> subprocess.Popen[str]:
-    server = subprocess.Popen(serve("--http", str(port)), stderr=subprocess.PIPE, text=True, env=environment())
-    assert server.stderr is not None
-    said = ""
-    while not re.search(r"http://\S+/mcp", said):
-        line = server.stderr.readline()
-        assert line, said
-        said += line
-    return server
+async def test_many_calls_over_http() -> None:
+    before = asyncio.all_tasks()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [*serve("--http", port)][1:]
+    started = [start_serving(*command)[0]]
 
+    def restart(pid: int) -> None:
+        kill_if_running(started[-1])
+        started.append(start_serving(*command)[0])
 
-async def test_over_http_with_many_at_once() -> None:
-    async def main() -> None:
-        before = asyncio.all_tasks()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        async with http_server(port) as started:
-            started.append(start(port))
-
-            def kill(pid: int) -> None:
-                end(started[-1])
-                started.append(start(port))
-
-            async with mcp.connect(mcp.Http(f"http://127.0.0.1:{port}/mcp", name="soak")) as tools:
-                ends, pids = await soak(tools, kill)
-            assert ends["ok True"] == CALLS and len(pids) == KILLS + 1
-        assert asyncio.all_tasks() == before
-
-    await asyncio.wait_for(main(), SECONDS)
+    try:
+        async with mcp.connect(mcp.Http(f"http://127.0.0.1:{port}/mcp", name="soak")) as tools:
+            ends, pids = await soak(tools, restart)
+    finally:
+        for server in started:
+            kill_if_running(server)
+    assert ends["ok True"] == CALLS and len(pids) == KILLS + 1
+    assert asyncio.all_tasks() == before

@@ -1,34 +1,28 @@
-"""What the tests of a served runner share: both eras, a bound on waits, and clients that answer."""
+"""What the tests of a served runner share: both eras, and clients that answer."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 import mcp_types as wire
+import pytest
 from mcp.client import Client
 
 from ferrule import Runner, serve
-from waits import BOUND
 
-T = TypeVar("T")
 ERAS = ("2026-07-28", "legacy")
 """What a client is told to speak: the revision in force, and the handshake of the 2025 revisions."""
-
-
-def go(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` on a loop of its own, at most `BOUND` seconds."""
-
-    async def bounded() -> T:
-        async with asyncio.timeout(BOUND):
-            return await work
-
-    return asyncio.run(bounded())
+MODERN, LEGACY = ERAS
+YES = {"approve": True}
+both_eras = pytest.mark.parametrize("era", ERAS)
+ENVELOPE = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
 
 
 class Person:
-    """Who is asked by a client, and gives these answers in turn, the last of them again and again."""
+    """A person at a client, who gives these answers in turn, the last of them again and again."""
 
     def __init__(self, *answers: dict[str, Any] | str) -> None:
         self.answers = list(answers)
@@ -47,16 +41,12 @@ def client(runner: Runner, era: str, person: Person | None = None, **options: An
     return Client(serve.mcp(runner, **options).server, mode=era, elicitation_callback=person)
 
 
-def call(
+async def call(
     runner: Runner, era: str, name: str, arguments: Any = None, person: Person | None = None, **options: Any
 ) -> wire.CallToolResult:
     """One call of one client."""
-
-    async def main() -> wire.CallToolResult:
-        async with client(runner, era, person, **options) as connected:
-            return await connected.call_tool(name, arguments)
-
-    return go(main())
+    async with client(runner, era, person, **options) as connected:
+        return await connected.call_tool(name, arguments)
 
 
 def text(result: wire.CallToolResult) -> str:

@@ -1,4 +1,4 @@
-"""What a tool of an MCP server gives reaches the client of a runner that is served again as it came."""
+"""The result of an MCP server's tool reaches the client of a runner that serves it unchanged."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any
 
 import mcp_types as wire
 import pytest
-from connected import ERAS, Person, go, text
+from connected import LEGACY, MODERN, Person, both_eras, text
 from mcp.client import Client
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 
-from ferrule import Runner, Text, ToolCall, ToolContext, ToolResult, build_tool, mcp, serve
+from ferrule import Runner, Text, ToolCall, ToolContext, ToolResult, mcp, serve
 from ferrule.middleware import cache, limit_output, untrusted
 
-both_eras = pytest.mark.parametrize("era", ERAS)
 MODES: tuple[mcp.Mode, ...] = ("auto", "legacy")
 OBJECT = {"type": "object"}
 LONG = "a long text " * 20
@@ -63,7 +62,7 @@ def server_of(result: wire.CallToolResult, output_schema: Any = None) -> Server[
     return Server("made", on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-def bridged(
+async def bridged(
     server: Server[Any],
     era: str,
     name: str = "one",
@@ -75,96 +74,73 @@ def bridged(
 ) -> wire.CallToolResult:
     """The last of so many calls of a client that knows the list, which the SDK compares each result with."""
 
-    async def main() -> wire.CallToolResult:
-        async with mcp.connect(mcp.Memory(server, mode=mode), trusted=True) as toolset:
-            async with Client(serve.mcp(Runner(toolset, **options)).server, mode=era) as client:
-                await client.list_tools()
-                for _ in range(times - 1):
-                    await client.call_tool(name, arguments or {})
-                return await client.call_tool(name, arguments or {})
-
-    return go(main())
-
-
-PYTHON_CALLS: list[tuple[str, dict[str, Any], Any]] = [
-    ("greet", {"name": "Ann"}, {"result": "hello Ann"}),
-    ("names", {"count": 2}, {"result": ["name 0", "name 1"]}),
-    ("names", {"count": 0}, {"result": []}),
-    ("total", {}, {"result": 5}),
-    ("prices", {}, {"tea": 2.5}),
-]
+    async with mcp.connect(mcp.Memory(server, mode=mode), trusted=True) as toolset:
+        async with Client(serve.mcp(Runner(toolset, **options)).server, mode=era) as client:
+            await client.list_tools()
+            for _ in range(times - 1):
+                await client.call_tool(name, arguments or {})
+            return await client.call_tool(name, arguments or {})
 
 
 @both_eras
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("name", "arguments", "structured"), PYTHON_CALLS)
-def test_what_a_python_server_gives_arrives_as_it_came(
-    name: str, arguments: Any, structured: Any, mode: mcp.Mode, era: str
-) -> None:
-    result = bridged(python_server(), era, name, arguments, mode=mode)
-    assert (result.is_error, result.structured_content) == (False, structured)
+async def test_the_result_of_a_python_server_arrives_unchanged(mode: mcp.Mode, era: str) -> None:
+    for name, arguments, structured in (
+        ("greet", {"name": "Ann"}, {"result": "hello Ann"}),
+        ("names", {"count": 2}, {"result": ["name 0", "name 1"]}),
+        ("names", {"count": 0}, {"result": []}),
+        ("total", {}, {"result": 5}),
+        ("prices", {}, {"tea": 2.5}),
+    ):
+        result = await bridged(python_server(), era, name, arguments, mode=mode)
+        assert (result.is_error, result.structured_content) == (False, structured)
 
 
-STRUCTURED: list[tuple[str, wire.CallToolResult]] = [
-    ("of a text", wire.CallToolResult(content=[wire.TextContent(text=LONG)], structured_content={"content": LONG})),
-    ("in other words", wire.CallToolResult(content=[wire.TextContent(text="warm")], structured_content={"c": 5})),
-    ("alone", wire.CallToolResult(content=[], structured_content={"c": [1, None]})),
-    (
-        "beside an image",
-        wire.CallToolResult(
-            content=[wire.ImageContent(data="cG5n", mime_type="image/png")], structured_content={"c": True}
-        ),
-    ),
-]
-
-
-@both_eras
-@pytest.mark.parametrize("schema", [OBJECT, None], ids=["told", "not told"])
-@pytest.mark.parametrize("given", [pytest.param(given, id=name) for name, given in STRUCTURED])
-def test_structured_content_goes_through_as_it_came_whatever_the_content_says(
-    given: wire.CallToolResult, schema: Any, era: str
-) -> None:
-    result = bridged(server_of(given, schema), era)
-    assert (result.is_error, result.structured_content) == (False, given.structured_content)
-    assert not given.content or result.content == given.content
-
-
-def test_of_a_kept_result_too() -> None:
-    given = STRUCTURED[1][1]
-    result = bridged(server_of(given, OBJECT), ERAS[0], times=2, inside=[cache(60)])
-    assert (result.is_error, result.structured_content) == (False, {"c": 5})
-
-
-@both_eras
-@pytest.mark.parametrize(
-    ("name", "arguments"), [("greet", {"name": LONG}), ("names", {"count": 30}), ("rows", {"count": 300})]
-)
-@pytest.mark.parametrize("around", [[limit_output(100)], [untrusted], [untrusted, limit_output(100)]])
-def test_a_success_that_was_cut_or_wrapped_on_its_way_is_one_still(
-    name: str, arguments: Any, around: Any, era: str
-) -> None:
-    result = bridged(python_server(), era, name, arguments, around=around)
-    assert not result.is_error and len(str(result.structured_content)) < 200
-
-
-def test_what_middleware_has_masked_in_a_text_is_masked_in_the_structured_content() -> None:
-    async def mask(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        result: ToolResult = await next(call, context)
-        return result.replace(content=[Text(result.text.replace("Ann", "***"))])
-
-    result = bridged(python_server(), ERAS[0], "greet", {"name": "Ann"}, around=[mask])
-    assert (result.is_error, result.structured_content) == (False, {"result": "hello ***"})
-
-
-def test_what_middleware_has_masked_is_not_told_by_the_side_of_other_structured_content() -> None:
-    async def mask(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        result: ToolResult = await next(call, context)
-        return result.replace(content=[Text("***")])
-
-    given = wire.CallToolResult(
-        content=[wire.TextContent(text="Ann")], structured_content={"name": "Ann", "also": "Ann B"}
+def given(text: str | None, structured: Any) -> wire.CallToolResult:
+    """A result with this text, if any, and structured content."""
+    return wire.CallToolResult(
+        content=[] if text is None else [wire.TextContent(text=text)], structured_content=structured
     )
-    result = bridged(server_of(given, OBJECT), ERAS[0], around=[mask])
+
+
+IMAGE = wire.ImageContent(data="cG5n", mime_type="image/png")
+STRUCTURED = {
+    "of a text": given(LONG, {"content": LONG}),
+    "in other words": given("warm", {"c": 5}),
+    "alone": given(None, {"c": [1, None]}),
+    "beside an image": wire.CallToolResult(content=[IMAGE], structured_content={"c": True}),
+}
+
+
+@both_eras
+@pytest.mark.parametrize("schema", [OBJECT, None], ids=["declared", "not declared"])
+async def test_structured_content_arrives_unchanged_whatever_the_content_says(schema: Any, era: str) -> None:
+    for what, result in STRUCTURED.items():
+        found = await bridged(server_of(result, schema), era)
+        assert (found.is_error, found.structured_content) == (False, result.structured_content), what
+        assert not result.content or found.content == result.content, what
+    cached = await bridged(server_of(STRUCTURED["in other words"], OBJECT), era, times=2, inside=[cache(60)])
+    assert (cached.is_error, cached.structured_content) == (False, {"c": 5})
+
+
+@both_eras
+@pytest.mark.parametrize("around", [[limit_output(100)], [untrusted], [untrusted, limit_output(100)]])
+async def test_a_success_that_middleware_cut_or_wrapped_stays_a_success(around: Any, era: str) -> None:
+    for name, arguments in (("greet", {"name": LONG}), ("names", {"count": 30}), ("rows", {"count": 300})):
+        result = await bridged(python_server(), era, name, arguments, around=around)
+        assert not result.is_error and len(str(result.structured_content)) < 200
+
+
+async def mask(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+    result: ToolResult = await next(call, context)
+    return result.replace(content=[Text(result.text.replace("Ann", "***"))])
+
+
+async def test_text_that_middleware_masked_is_masked_in_the_structured_content() -> None:
+    result = await bridged(python_server(), MODERN, "greet", {"name": "Ann"}, around=[mask])
+    assert (result.is_error, result.structured_content) == (False, {"result": "hello ***"})
+    other = given("Ann", {"name": "Ann", "also": "Ann B"})
+    result = await bridged(server_of(other, OBJECT), MODERN, around=[mask])
     assert "Ann" not in str(result.structured_content) + text(result)
 
 
@@ -172,26 +148,10 @@ def test_what_middleware_has_masked_is_not_told_by_the_side_of_other_structured_
 @pytest.mark.parametrize(
     "beside", [{LONG * 20: LONG}, {"content": LONG, "more": [[]] * 900}, {"content": {"k" * 900: {}}}]
 )
-def test_what_is_no_text_of_the_content_does_not_get_by_a_limit(beside: Any, era: str) -> None:
-    given = wire.CallToolResult(content=[wire.TextContent(text=LONG)], structured_content=beside)
+async def test_structured_content_beside_the_text_does_not_evade_a_limit(beside: Any, era: str) -> None:
     schema = {"type": "object", "properties": {"content": {}}}
-    result = bridged(server_of(given, schema), era, around=[limit_output(100)])
+    result = await bridged(server_of(given(LONG, beside), schema), era, around=[limit_output(100)])
     assert len(str(result.structured_content)) < 200 and "[cut" in text(result)
-
-
-async def test_a_handler_of_ones_own_gives_both_as_well() -> None:
-    async def execute(payload: Any, context: ToolContext) -> ToolResult:
-        return ToolResult(output={"degrees": 5}, content=[Text("five degrees")])
-
-    made = {"name": "one", "description": "Give it.", "input_schema": OBJECT, "execute": execute}
-    made |= {"output_schema": OBJECT, "check_permissions": lambda *_: None}
-
-    async def main() -> wire.CallToolResult:
-        async with Client(serve.mcp(Runner([build_tool(made)])).server) as client:
-            return await client.call_tool("one")
-
-    result = await main()
-    assert (result.is_error, result.structured_content, text(result)) == (False, {"degrees": 5}, "five degrees")
 
 
 # -- content -----------------------------------------------------------------------------------------------------------
@@ -216,43 +176,36 @@ BLOCKS = [
 
 
 @both_eras
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.type)
-def test_each_block_arrives_as_it_came(block: Any, era: str) -> None:
-    assert bridged(server_of(wire.CallToolResult(content=[block])), era).content == [block]
+async def test_each_block_arrives_unchanged(era: str) -> None:
+    assert (await bridged(server_of(wire.CallToolResult(content=BLOCKS)), era)).content == BLOCKS
+    failed = wire.CallToolResult(content=[BLOCKS[-1], BLOCKS[0]], is_error=True)
+    result = await bridged(server_of(failed), era)
+    assert result.is_error and result.content[1:] == failed.content
 
 
-def test_a_text_of_whatever_type_stays_text() -> None:
+async def test_a_text_of_any_type_stays_text() -> None:
     held = wire.TextResourceContents(uri="file:///a.yaml", text="a: 1", mime_type="application/yaml")
-    given = wire.CallToolResult(content=[wire.EmbeddedResource(resource=held)])
-    [block] = bridged(server_of(given), ERAS[0]).content
+    result = wire.CallToolResult(content=[wire.EmbeddedResource(resource=held)])
+    [block] = (await bridged(server_of(result), MODERN)).content
     assert block.resource.text == "a: 1"  # type: ignore[union-attr]
 
 
-def test_what_is_said_of_a_block_that_middleware_has_changed_goes_with_it() -> None:
-    given = wire.CallToolResult(content=[BLOCKS[0]])
-    [block] = bridged(server_of(given), ERAS[0], around=[untrusted]).content
+async def test_the_annotations_of_a_block_that_middleware_changed_are_dropped() -> None:
+    result = wire.CallToolResult(content=[BLOCKS[0]])
+    [block] = (await bridged(server_of(result), MODERN, around=[untrusted])).content
     assert block.annotations is None
 
 
 @pytest.mark.parametrize("around", [untrusted, limit_output(1000)])
-def test_what_is_said_of_a_block_gets_by_no_middleware(around: Any) -> None:
+async def test_the_description_of_a_block_does_not_evade_middleware(around: Any) -> None:
     """The link is as it came, and the texts round it are not."""
     link = BLOCKS[-1].model_copy(update={"description": "Follow me."})
-    given = wire.CallToolResult(content=[wire.TextContent(text="a" * 2000), link, wire.TextContent(text="b")])
-    result = bridged(server_of(given), ERAS[0], around=[around])
-    assert "resource_link" in [block.type for block in result.content]
-    assert "Follow me" not in str(result)
-
-
-def test_what_is_said_of_a_block_is_little_or_nothing() -> None:
-    given = wire.CallToolResult(content=[BLOCKS[-1].model_copy(update={"description": "D" * 20_000})])
-    assert len(str(bridged(server_of(given), ERAS[0], around=[limit_output(1000)]))) < 1000
-
-
-def test_what_is_said_of_a_block_stays_with_it_in_an_error() -> None:
-    given = wire.CallToolResult(content=[BLOCKS[-1], BLOCKS[0]], is_error=True)
-    result = bridged(server_of(given), ERAS[0])
-    assert result.is_error and result.content[1:] == given.content
+    texts = [wire.TextContent(text="a" * 2000), wire.TextContent(text="b")]
+    result = wire.CallToolResult(content=[texts[0], link, texts[1]])
+    found = await bridged(server_of(result), MODERN, around=[around])
+    assert "resource_link" in [block.type for block in found.content] and "Follow me" not in str(found)
+    long = wire.CallToolResult(content=[link.model_copy(update={"description": "D" * 20_000})])
+    assert len(str(await bridged(server_of(long), MODERN, around=[limit_output(1000)]))) < 1000
 
 
 # -- a server of 2025 that asks while its tool runs --------------------------------------------------------------------
@@ -260,15 +213,11 @@ def test_what_is_said_of_a_block_stays_with_it_in_an_error() -> None:
 PROGRAM = Path(__file__).parent.parent / "sources" / "stdio_server.py"
 
 
-async def test_the_client_whose_call_it_is_answers_what_a_server_of_2025_asks() -> None:
+async def test_the_client_answers_the_question_of_a_server_of_2025() -> None:
     person = Person({"day": 4})
-
-    async def main() -> wire.CallToolResult:
-        program = mcp.Stdio(sys.executable, [str(PROGRAM)], name="calendar", mode="legacy")
-        async with mcp.connect(program) as toolset:
-            served = serve.mcp(Runner(toolset)).server
-            async with Client(served, mode="legacy", elicitation_callback=person) as client:
-                return await client.call_tool("calendar__ask", {})
-
-    assert text(await main()) == "accept {'day': 4} None"
+    program = mcp.Stdio(sys.executable, [str(PROGRAM)], name="calendar", mode="legacy")
+    async with mcp.connect(program) as toolset:
+        served = serve.mcp(Runner(toolset)).server
+        async with Client(served, mode=LEGACY, elicitation_callback=person) as client:
+            assert text(await client.call_tool("calendar__ask", {})) == "accept {'day': 4} None"
     assert "calendar asks: Which day?" in person.asked[0].message

@@ -18,7 +18,7 @@ import httpx2
 import mcp_types as wire
 import pytest
 import uvicorn
-from connected import ERAS, Person, go, text
+from connected import ENVELOPE, ERAS, LEGACY, MODERN, YES, Person, both_eras, text
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
@@ -32,10 +32,6 @@ from ferrule.mcp.serve._caller import make_identity
 from ferrule.tools.background import check_call
 from waits import BOUND
 
-both_eras = pytest.mark.parametrize("era", ERAS)
-MODERN = ERAS[0]
-YES = {"approve": True}
-
 
 @tool(read_only=True)
 async def who(context: ToolContext) -> str:
@@ -48,6 +44,15 @@ async def add(a: int, b: int, context: ToolContext) -> int:
     """Add two integers."""
     context.progress(1, 1, "adding")
     return a + b
+
+
+@tool
+async def remove(name: str) -> str:
+    """Remove it."""
+    return f"removed {name}"
+
+
+ASKING = {"guards": [ask_before_changes]}
 
 
 @asynccontextmanager
@@ -84,12 +89,6 @@ def tokens(token: str) -> str | None:
     return {"token of ann": "ann", "token of bob": "bob"}.get(token)
 
 
-ENVELOPE = {
-    "io.modelcontextprotocol/protocolVersion": MODERN,
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
-
-
 def request(method: str = "tools/list", params: Any = None) -> tuple[dict[str, str], dict[str, Any]]:
     """The headers and the body of one request of 2026."""
     headers = {
@@ -109,6 +108,7 @@ async def post(url: str, headers: dict[str, str], **more: Any) -> httpx2.Respons
         return await http.post(f"{url}/mcp", headers={**standard, **headers}, json=body)
 
 
+ADD = {"name": "add", "arguments": {"a": 1, "b": 2}}
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
 STANDARD = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 
@@ -142,186 +142,116 @@ async def in_session(
 
 
 @both_eras
-async def test_a_call_has_its_progress_and_its_result(era: str) -> None:
-    async def main() -> tuple[str, list[str | None]]:
-        seen: list[str | None] = []
+async def test_a_call_has_its_progress_and_its_result_also_in_a_mounted_app(era: str) -> None:
+    seen: list[str | None] = []
 
-        async def note(done: float, total: float | None, message: str | None) -> None:
-            seen.append(message)
+    async def note(done: float, total: float | None, message: str | None) -> None:
+        seen.append(message)
 
-        async with listening(serve.mcp(Runner([add]))) as url, connected(url, era) as client:
-            return text(await client.call_tool("add", {"a": 1, "b": 2}, progress_callback=note)), seen
+    app = serve.mcp(Runner([add]))
+    outer = Starlette(routes=[Mount("/tools", app)], lifespan=app.lifespan)
+    async with listening(outer) as url, connected(url, era, path="/tools/mcp") as client:
+        assert text(await client.call_tool("add", {"a": 1, "b": 2}, progress_callback=note)) == "3"
+    assert seen == ["adding"]
 
-    assert (await main()) == ("3", ["adding"])
 
-
-@pytest.mark.parametrize("era", ["auto", "legacy"])
 @pytest.mark.parametrize(
     ("given", "told"), [({}, ("ferrule", __version__)), ({"name": "shop", "version": "2.0"}, ("shop", "2.0"))]
 )
-def test_a_server_says_who_it_is(given: dict[str, str], told: tuple[str, str], era: str) -> None:
-    async def main() -> tuple[str, str]:
-        async with listening(serve.mcp(Runner([add]), **given)) as url, connected(url, era) as client:
+async def test_a_server_says_who_it_is(given: dict[str, str], told: tuple[str, str]) -> None:
+    async with listening(serve.mcp(Runner([add]), **given)) as url:
+        async with connected(url, LEGACY) as client:
             assert client.server_info is not None
-            return client.server_info.name, client.server_info.version
-
-    assert go(main()) == told
-
-
-async def test_each_result_says_which_server_gave_it() -> None:
-    async def main() -> list[Any]:
-        async with listening(serve.mcp(Runner([add]))) as url:
-            call = {"name": "add", "arguments": {"a": 1, "b": 2}}
-            sent = [("tools/list", None), ("tools/call", call), ("server/discover", None)]
-            answers = [await post(url, {}, method=method, params=params) for method, params in sent]
-            return [answer.json()["result"]["_meta"]["io.modelcontextprotocol/serverInfo"] for answer in answers]
-
-    assert (await main()) == [{"name": "ferrule", "version": __version__}] * 3
+            assert (client.server_info.name, client.server_info.version) == told
+        sent = {"tools/list": None, "tools/call": ADD, "server/discover": None}
+        answers = [await post(url, {}, method=method, params=params) for method, params in sent.items()]
+    found = [answer.json()["result"]["_meta"]["io.modelcontextprotocol/serverInfo"] for answer in answers]
+    assert found == [dict(zip(("name", "version"), told, strict=True))] * 3
 
 
-@both_eras
-async def test_a_question_goes_to_the_client_and_its_answer_back(era: str) -> None:
-    @tool
-    async def remove(name: str) -> str:
-        """Remove it."""
-        return f"removed {name}"
-
-    async def main() -> str:
-        app = serve.mcp(Runner([remove], guards=[ask_before_changes]))
-        async with listening(app) as url, connected(url, era, person=Person(YES)) as client:
-            return text(await client.call_tool("remove", {"name": "vase"}))
-
-    assert (await main()) == "removed vase"
+async def test_a_call_that_the_client_cannot_be_asked_about_is_a_bad_request() -> None:
+    async with listening(serve.mcp(Runner([remove], **ASKING))) as url:
+        answer = await post(url, {}, method="tools/call", params={"name": "remove", "arguments": {"name": "vase"}})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, wire.MISSING_REQUIRED_CLIENT_CAPABILITY)
 
 
-async def test_a_call_that_needs_what_the_client_has_not_declared_is_a_bad_request() -> None:
-    @tool
-    async def remove(name: str) -> str:
-        """Remove it."""
-        return f"removed {name}"
-
-    async def main() -> tuple[int, int]:
-        async with listening(serve.mcp(Runner([remove], guards=[ask_before_changes]))) as url:
-            answer = await post(url, {}, method="tools/call", params={"name": "remove", "arguments": {"name": "vase"}})
-            return answer.status_code, answer.json()["error"]["code"]
-
-    assert (await main()) == (400, wire.MISSING_REQUIRED_CLIENT_CAPABILITY)
-
-
-async def test_a_client_of_2025_has_a_session_that_is_not_its_id_and_one_of_2026_has_none() -> None:
-    async def main() -> list[Any]:
-        async with listening(serve.mcp(Runner([who]))) as url:
-            found = []
-            for era in (*ERAS, "legacy"):
-                async with connected(url, era) as client:
-                    for _ in range(2):
-                        found.append(json.loads(text(await client.call_tool("who")))[1])
-            return found
-
-    none, _, one, same, other, _ = await main()
+async def test_only_a_client_of_2025_has_a_session_and_not_by_its_id() -> None:
+    async with listening(serve.mcp(Runner([who]))) as url:
+        found = []
+        for era in (*ERAS, "legacy"):
+            async with connected(url, era) as client:
+                for _ in range(2):
+                    found.append(json.loads(text(await client.call_tool("who")))[1])
+        none, _, one, same, other, _ = found
     assert none is None and one == same != other and one.startswith("mcp_")
 
 
-async def test_no_client_says_which_session_it_has() -> None:
-    async def main() -> tuple[list[int], list[str | None]]:
-        seen: list[str | None] = []
+async def test_no_client_chooses_its_session() -> None:
+    seen: list[str | None] = []
 
-        @tool(read_only=True)
-        async def look(context: ToolContext) -> None:
-            """Note the session."""
-            seen.append(context.session)
+    @tool(read_only=True)
+    async def look(context: ToolContext) -> None:
+        """Note the session."""
+        seen.append(context.session)
 
-        async with listening(serve.mcp(Runner([look]))) as url, httpx2.AsyncClient(timeout=BOUND) as http:
-            session, call = await begin(http, url), {"name": "look"}
-            answers = [
-                await in_session(http, url, session, method="tools/call", params=call),
-                await in_session(http, url, "made-up", method="tools/call", params=call),
-                await post(url, {"Mcp-Session-Id": session}, method="tools/call", params=call),
-                await post(url, {"Mcp-Session-Id": "made-up"}, method="tools/call", params=call),
-            ]
-            return [answer.status_code for answer in answers], seen
-
-    statuses, (its_own, *of_2026) = await main()
+    async with listening(serve.mcp(Runner([look]))) as url, httpx2.AsyncClient(timeout=BOUND) as http:
+        session, call = await begin(http, url), {"name": "look"}
+        answers = [
+            await in_session(http, url, session, method="tools/call", params=call),
+            await in_session(http, url, "made-up", method="tools/call", params=call),
+            await post(url, {"Mcp-Session-Id": session}, method="tools/call", params=call),
+            await post(url, {"Mcp-Session-Id": "made-up"}, method="tools/call", params=call),
+        ]
+        statuses, (its_own, *of_2026) = [answer.status_code for answer in answers], seen
     assert statuses == [200, 404, 200, 200]
     assert its_own is not None and of_2026 == [None, None]
 
 
 @both_eras
 async def test_sixty_four_calls_at_once_each_get_their_own_result(era: str) -> None:
-    async def main() -> list[str]:
-        async with listening(serve.mcp(Runner([add]))) as url, connected(url, era) as client:
-            calls = [client.call_tool("add", {"a": number, "b": 0}) for number in range(64)]
-            return [text(result) for result in await asyncio.gather(*calls)]
-
-    assert (await main()) == [str(number) for number in range(64)]
+    async with listening(serve.mcp(Runner([add]))) as url, connected(url, era) as client:
+        calls = [client.call_tool("add", {"a": number, "b": 0}) for number in range(64)]
+        assert [text(result) for result in await asyncio.gather(*calls)] == [str(number) for number in range(64)]
 
 
 async def test_a_closed_stream_cancels_the_call() -> None:
-    async def main() -> str:
-        entered, ended = asyncio.Event(), asyncio.Event()
-        statuses: list[str] = []
+    entered, ended = asyncio.Event(), asyncio.Event()
+    statuses: list[str] = []
 
-        @tool
-        async def hold() -> None:
-            """Hold."""
-            entered.set()
-            await asyncio.Event().wait()
+    @tool
+    async def hold() -> None:
+        """Hold."""
+        entered.set()
+        await asyncio.Event().wait()
 
-        def observe(event: Event) -> None:
-            if event.kind == "tool:error":
-                statuses.append(event.data["result"].status)
-                ended.set()
+    def observe(event: Event) -> None:
+        if event.kind == "tool:error":
+            statuses.append(event.data["result"].status)
+            ended.set()
 
-        async with listening(serve.mcp(Runner([hold], observers=[observe]))) as url:
-            posting = asyncio.ensure_future(post(url, {}, method="tools/call", params={"name": "hold"}))
-            await entered.wait()
-            posting.cancel()
-            await ended.wait()
-        return statuses[0]
-
-    assert (await main()) == "cancelled"
+    async with listening(serve.mcp(Runner([hold], observers=[observe]))) as url:
+        posting = asyncio.ensure_future(post(url, {}, method="tools/call", params={"name": "hold"}))
+        await entered.wait()
+        posting.cancel()
+        await ended.wait()
+    assert statuses[0] == "cancelled"
 
 
-async def test_it_can_be_mounted_in_another_app() -> None:
-    async def main() -> str:
-        app = serve.mcp(Runner([add]))
-        outer = Starlette(routes=[Mount("/tools", app)], lifespan=app.lifespan)
-        async with listening(outer) as url, connected(url, MODERN, path="/tools/mcp") as client:
-            return text(await client.call_tool("add", {"a": 1, "b": 2}))
-
-    assert (await main()) == "3"
-
-
-async def test_a_mirrored_argument_that_is_not_the_argument_is_refused() -> None:
+async def test_a_mirrored_argument_that_differs_is_refused() -> None:
     schema = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
 
-    async def main() -> tuple[int, int, int]:
-        made = {"name": "where", "description": "Say where.", "input_schema": schema}
-        where = build_tool({**made, "execute": lambda payload, context: "there", "check_permissions": lambda *_: None})
-        call = {"name": "where", "arguments": {"region": "eu"}}
-        async with listening(serve.mcp(Runner([where]))) as url:
-            wrong = await post(url, {"Mcp-Param-Region": "us"}, method="tools/call", params=call)
-            missing = await post(url, {}, method="tools/call", params=call)
-            right = await post(url, {"Mcp-Param-Region": "eu"}, method="tools/call", params=call)
-            return wrong.json()["error"]["code"], missing.json()["error"]["code"], right.status_code
-
-    assert (await main()) == (wire.HEADER_MISMATCH, wire.HEADER_MISMATCH, 200)
+    made = {"name": "where", "description": "Say where.", "input_schema": schema}
+    where = build_tool({**made, "execute": lambda payload, context: "there", "check_permissions": lambda *_: None})
+    call = {"name": "where", "arguments": {"region": "eu"}}
+    async with listening(serve.mcp(Runner([where]))) as url:
+        wrong = await post(url, {"Mcp-Param-Region": "us"}, method="tools/call", params=call)
+        missing = await post(url, {}, method="tools/call", params=call)
+        right = await post(url, {"Mcp-Param-Region": "eu"}, method="tools/call", params=call)
+        found = wrong.json()["error"]["code"], missing.json()["error"]["code"], right.status_code
+    assert found == (wire.HEADER_MISMATCH, wire.HEADER_MISMATCH, 200)
 
 
 # -- who may call ------------------------------------------------------------------------------------------------------
-
-
-@both_eras
-async def test_the_token_says_on_whose_behalf(era: str) -> None:
-    async def main() -> list[str]:
-        async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url:
-            found = []
-            for name in ("ann", "bob"):
-                async with connected(url, era, f"token of {name}") as client:
-                    found.append(json.loads(text(await client.call_tool("who")))[0])
-            return found
-
-    assert (await main()) == ["ann", "bob"]
 
 
 @pytest.mark.parametrize(
@@ -338,13 +268,9 @@ async def test_without_a_known_token_nothing_is_answered_but_401(
     headers: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[Event] = []
-
-    async def main() -> tuple[int, str]:
-        async with listening(serve.mcp(Runner([who], observers=[seen.append]), tokens=tokens)) as url:
-            answer = await post(url, headers)
-            return answer.status_code, answer.headers["www-authenticate"]
-
-    status, challenge = await main()
+    async with listening(serve.mcp(Runner([who], observers=[seen.append]), tokens=tokens)) as url:
+        answer = await post(url, headers)
+        status, challenge = answer.status_code, answer.headers["www-authenticate"]
     assert status == 401 and challenge.startswith("Bearer ")
     reason = "its token is unknown" if headers else "it gave no token"
     [event] = seen
@@ -353,94 +279,70 @@ async def test_without_a_known_token_nothing_is_answered_but_401(
     assert not any(token in caplog.text for token in ("wrong", "dG9rZW4gb2YgYW5u", "token of ann", "xxx"))
 
 
-@pytest.mark.parametrize("known", ["", 1, True, object()])
-async def test_what_a_function_of_tokens_says_but_a_principal_or_a_context_is_a_no(known: Any) -> None:
-    async def main() -> int:
-        async with listening(serve.mcp(Runner([who]), tokens=lambda token: known)) as url:
-            return (await post(url, {"Authorization": "Bearer token"})).status_code
+async def test_a_function_of_tokens_lets_in_only_by_a_principal_or_a_context() -> None:
+    said = {"empty": "", "number": 1, "true": True, "object": object(), "known": "ann"}
 
-    assert (await main()) == 401
+    async def statuses(find: Any, tokens: Any) -> list[int]:
+        async with listening(serve.mcp(Runner([who]), tokens=find)) as url:
+            return [(await post(url, {"Authorization": f"Bearer {token}"})).status_code for token in tokens]
 
-
-async def test_a_function_of_tokens_is_not_asked_about_a_token_of_more_than_8192_characters() -> None:
-    async def main() -> list[int]:
-        async with listening(serve.mcp(Runner([who]), tokens=lambda token: "ann")) as url:
-            sent = [{"Authorization": f"Bearer {'x' * length}"} for length in (8_192, 8_193)]
-            return [(await post(url, headers)).status_code for headers in sent]
-
-    assert (await main()) == [200, 401]
+    assert await statuses(said.get, said) == [401, 401, 401, 401, 200]
+    # It is not asked about a token of more than 8,192 characters.
+    assert await statuses(lambda token: "ann", ["x" * 8_192, "x" * 8_193]) == [200, 401]
 
 
 async def test_a_function_of_tokens_that_breaks_lets_nobody_in(caplog: pytest.LogCaptureFixture) -> None:
     def broken(token: str) -> str:
         raise RuntimeError(f"the database is away: {token}\nCRITICAL forged")
 
-    async def main() -> int:
-        async with listening(serve.mcp(Runner([who]), tokens=broken)) as url:
-            return (await post(url, {"Authorization": "Bearer a-token-of-ann"})).status_code
-
-    assert (await main()) == 401
+    async with listening(serve.mcp(Runner([who]), tokens=broken)) as url:
+        assert (await post(url, {"Authorization": "Bearer a-token-of-ann"})).status_code == 401
     assert "the database is away" in caplog.text and "a-token-of-ann" not in caplog.text
     assert "\nCRITICAL" not in caplog.text
 
 
-async def test_what_the_libraries_log_of_a_client_begins_no_line_and_has_no_session_id(
+async def test_the_logs_of_the_libraries_forge_no_line_and_show_no_session_id(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     forged = "x\nCRITICAL forged\x1b[2J"
 
-    async def main() -> str:
-        app = serve.mcp(Runner([who]), tokens=tokens)
-        async with listening(app) as url, httpx2.AsyncClient(timeout=BOUND) as http:
-            session = await begin(http, url, "token of ann")
-            headers = {**STANDARD, "Mcp-Session-Id": session, "Authorization": "Bearer token of bob"}
-            await http.delete(f"{url}/mcp", headers=headers)
-            headers["Authorization"] = "Bearer token of ann"
-            for method in forged, f"notifications/{forged}":
-                await http.post(f"{url}/mcp", headers=headers, json={"jsonrpc": "2.0", "method": method})
-            await http.delete(f"{url}/mcp", headers=headers)
-            await http.post(f"{url}/mcp", headers=headers, json={"jsonrpc": "2.0", "method": "ping", "id": 1})
-            return session
-
-    session = await main()
+    app = serve.mcp(Runner([who]), tokens=tokens)
+    async with listening(app) as url, httpx2.AsyncClient(timeout=BOUND) as http:
+        session = await begin(http, url, "token of ann")
+        headers = {**STANDARD, "Mcp-Session-Id": session, "Authorization": "Bearer token of bob"}
+        await http.delete(f"{url}/mcp", headers=headers)
+        headers["Authorization"] = "Bearer token of ann"
+        for method in forged, f"notifications/{forged}":
+            await http.post(f"{url}/mcp", headers=headers, json={"jsonrpc": "2.0", "method": method})
+        await http.delete(f"{url}/mcp", headers=headers)
+        await http.post(f"{url}/mcp", headers=headers, json={"jsonrpc": "2.0", "method": "ping", "id": 1})
     written = "\n".join(map(caplog.handler.format, [one for one in caplog.records if one.name.startswith("mcp.")]))
     assert "Terminating session: ***" in written and "for session ***: cred" in written and session not in written
     assert "\\nCRITICAL forged" in written and "\nCRITICAL" not in written and "\x1b" not in written
 
 
 @both_eras
-async def test_who_approved_is_whose_token_the_answer_came_with(era: str) -> None:
+async def test_the_approver_is_the_principal_whose_token_the_answer_had(era: str) -> None:
     answered: list[str | None] = []
 
     def observe(event: Event) -> None:
         if event.kind == "tool:post":
             answered.append(event.data["result"].approved_by)
 
-    @tool
-    async def remove(name: str) -> str:
-        """Remove it."""
-        return f"removed {name}"
-
-    async def main() -> None:
-        app = serve.mcp(Runner([remove], guards=[ask_before_changes], observers=[observe]), tokens=tokens)
-        async with listening(app) as url, connected(url, era, "token of ann", Person(YES)) as client:
-            await client.call_tool("remove", {"name": "vase"})
-
-    await main()
+    app = serve.mcp(Runner([remove], **ASKING, observers=[observe]), tokens=tokens)
+    async with listening(app) as url, connected(url, era, "token of ann", Person(YES)) as client:
+        await client.call_tool("remove", {"name": "vase"})
     assert answered == ["ann"]
 
 
 @both_eras
-async def test_a_function_of_tokens_may_be_async_and_give_the_whole_context(era: str) -> None:
+async def test_a_function_of_tokens_may_be_async_and_give_a_context(era: str) -> None:
     async def known(token: str) -> ToolContext | None:
         return ToolContext(principal="ann", session="chat 7") if token == "t" else None
 
-    async def main() -> str:
-        async with listening(serve.mcp(Runner([who]), tokens=known)) as url, connected(url, era, "t") as client:
-            return text(await client.call_tool("who"))
-
-    assert (await main()) == '["ann", "chat 7"]'
+    async with listening(serve.mcp(Runner([who]), tokens=known)) as url, connected(url, era, "t") as client:
+        assert text(await client.call_tool("who")) == '["ann", "chat 7"]'
 
 
 def test_a_fixed_token_is_the_only_one() -> None:
@@ -455,49 +357,35 @@ def test_a_fixed_token_is_the_only_one() -> None:
         serve.fixed_token("short")
 
 
+ALLOWED = ["https://app.example.com", "http://dev.example.com:*"]
+
+
 @pytest.mark.parametrize(
-    ("origin", "told"),
+    ("origins", "origin", "allowed"),
     [
-        ("https://app.example.com", True),
-        ("http://dev.example.com:3000", True),
-        ("https://app.example.com.evil.com", False),
-        ("http://dev.example.com:evil", False),
-        ("http://localhost:3000", False),
+        (ALLOWED, "https://app.example.com", True),
+        (ALLOWED, "http://dev.example.com:3000", True),
+        (ALLOWED, "https://app.example.com.evil.com", False),
+        (ALLOWED, "http://dev.example.com:evil", False),
+        (ALLOWED, "http://localhost:3000", False),
+        ([], "http://localhost:3000", False),
     ],
 )
-async def test_a_page_of_an_allowed_origin_is_told_so_by_the_browsers_question_and_no_other(
-    origin: str, told: bool
-) -> None:
-    async def main() -> list[str | None]:
-        origins = ["https://app.example.com", "http://dev.example.com:*"]
-        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,mcp-method"}
-        async with (
-            listening(serve.mcp(Runner([who]), tokens=tokens, origins=origins)) as url,
-            httpx2.AsyncClient(timeout=BOUND) as http,
-        ):
-            before = await http.options(f"{url}/mcp", headers={"Origin": origin, **asked})
-            after = await post(url, {"Origin": origin, "Authorization": "Bearer token of ann"})
-            return [answer.headers.get("access-control-allow-origin") for answer in (before, after)]
-
-    assert (await main()) == ([origin] * 2 if told else [None] * 2)
+async def test_a_browser_is_told_of_allowed_origins_alone(origins: list[str], origin: str, allowed: bool) -> None:
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,mcp-method"}
+    app = serve.mcp(Runner([who]), tokens=tokens, origins=origins)
+    async with listening(app) as url, httpx2.AsyncClient(timeout=BOUND) as http:
+        before = await http.options(f"{url}/mcp", headers={"Origin": origin, **asked})
+        after = await post(url, {"Origin": origin, "Authorization": "Bearer token of ann"})
+    found = [answer.headers.get("access-control-allow-origin") for answer in (before, after)]
+    assert found == ([origin] * 2 if allowed else [None] * 2)
 
 
-async def test_without_origins_no_page_is_told_that_it_may_call() -> None:
-    async def main() -> str | None:
-        async with listening(serve.mcp(Runner([who]))) as url:
-            answer = await post(url, {"Origin": "http://localhost:3000"})
-            return answer.headers.get("access-control-allow-origin")
-
-    assert (await main()) is None
-
-
-async def test_a_session_of_one_principal_is_none_of_anothers() -> None:
-    async def main() -> list[int]:
-        async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url, httpx2.AsyncClient(timeout=BOUND) as http:
-            session = await begin(http, url, "token of ann")
-            return [(await in_session(http, url, session, f"token of {name}")).status_code for name in ("ann", "bob")]
-
-    assert (await main()) == [200, 404]
+async def test_a_session_of_one_principal_is_unknown_to_another() -> None:
+    async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url, httpx2.AsyncClient(timeout=BOUND) as http:
+        session = await begin(http, url, "token of ann")
+        found = [(await in_session(http, url, session, f"token of {name}")).status_code for name in ("ann", "bob")]
+    assert found == [200, 404]
 
 
 Sessions = dict[str, str]
@@ -532,116 +420,82 @@ async def little_room(
 
 @pytest.mark.parametrize(
     ("most", "each", "names", "left"),
-    [
-        (9, 2, "b1 a1 a2 a3 a4", "b1 a3 a4"),
-        (3, 3, "b1 a1 a2 a3", "a1 a2 a3"),
-        (3, 2, "a1 a2 b1 a3 b2", "b1 a3 b2"),
-    ],
+    [(9, 2, "b1 a1 a2 a3 a4", "b1 a3 a4"), (3, 3, "b1 a1 a2 a3", "a1 a2 a3"), (3, 2, "a1 a2 b1 a3 b2", "b1 a3 b2")],
 )
-async def test_the_longest_unused_session_of_a_principal_gives_way_then_that_of_all(
+async def test_the_longest_unused_session_gives_way(
     most: int, each: int, names: str, left: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> str:
-        async with little_room(monkeypatch, most, each) as (url, http, opened):
-            return await alive(http, url, await opened(names))
-
-    assert (await main()) == left
+    async with little_room(monkeypatch, most, each) as (url, http, opened):
+        assert await alive(http, url, await opened(names)) == left
 
 
-async def test_a_session_that_was_used_since_is_not_the_longest_unused(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> str:
-        async with little_room(monkeypatch, 9, 2) as (url, http, opened):
-            sessions = await opened("a1 a2")
-            await in_session(http, url, sessions["a1"], "token of ann")
-            return await alive(http, url, {**sessions, **await opened("a3")})
-
-    assert (await main()) == "a1 a3"
-
-
-async def test_a_session_that_its_client_has_ended_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> str:
-        async with little_room(monkeypatch, 9, 2) as (url, http, opened):
-            sessions = await opened("a1 a2")
-            headers = {"Authorization": "Bearer token of ann", "Mcp-Session-Id": sessions["a2"]}
-            assert (await http.delete(f"{url}/mcp", headers=headers)).status_code == 200
-            return await alive(http, url, {**sessions, **await opened("a3")})
-
-    assert (await main()) == "a1 a3"
+async def test_a_session_that_is_not_open_yet_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with little_room(monkeypatch, 3, 3) as (url, http, opened):
+        sessions = await opened("a1 a2 b1")
+        host, port = url.removeprefix("http://").split(":")
+        head = ["POST /mcp HTTP/1.1", f"Host: {host}", "Content-Type: application/json", "Content-Length: 9"]
+        head += ["Accept: application/json, text/event-stream", "Authorization: Bearer token of bob", "", "{"]
+        with socket.create_connection((host, int(port))) as slow:
+            slow.sendall("\r\n".join(head).encode())
+            await in_session(http, url, sessions["b1"], "token of bob")  # by now the other request has come
+            sessions |= await opened("a3")
+            assert await alive(http, url, sessions) == "a2 b1 a3"
 
 
-async def test_no_request_makes_a_session_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> tuple[list[int], str]:
-        async with little_room(monkeypatch, 9, 2) as (url, http, opened):
-            sessions = await opened("a1 a2")
-            headers = {**STANDARD, "Authorization": "Bearer token of ann", "Mcp-Session-Id": sessions["a1"]}
-            answers = [
-                await http.post(f"{url}/elsewhere", headers=headers, json={}),
-                await http.delete(f"{url}/elsewhere", headers=headers),
-                await http.delete(f"{url}/mcp", headers={**headers, "Host": "evil.example.com"}),
-                await http.post(f"{url}/mcp", headers=headers, json={}),
-            ]
-            left = await alive(http, url, {**sessions, **await opened("a3")})
-            return [answer.status_code for answer in answers], left
+async def test_only_use_and_its_own_end_change_the_room_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with little_room(monkeypatch, 9, 2) as (url, http, opened):
+        by_ann = {**STANDARD, "Authorization": "Bearer token of ann"}
+        sessions = await opened("a1 a2")
+        await in_session(http, url, sessions["a1"], "token of ann")  # so a2 is the longest unused one
+        sessions |= await opened("a3")
+        assert await alive(http, url, sessions) == "a1 a3"
 
-    assert (await main()) == ([404, 404, 421, 400], "a1 a3")
+        ended = await http.delete(f"{url}/mcp", headers={**by_ann, "Mcp-Session-Id": sessions["a3"]})
+        assert ended.status_code == 200
+        sessions = {"a1": sessions["a1"], **await opened("a4")}
+        assert await alive(http, url, sessions) == "a1 a4"
 
+        of_a1 = {**by_ann, "Mcp-Session-Id": sessions["a1"]}
+        answers = [
+            await http.post(f"{url}/elsewhere", headers=of_a1, json={}),
+            await http.delete(f"{url}/elsewhere", headers=of_a1),
+            await http.delete(f"{url}/mcp", headers={**of_a1, "Host": "evil.example.com"}),
+            await http.post(f"{url}/mcp", headers=of_a1, json={}),
+        ]
+        assert [answer.status_code for answer in answers] == [404, 404, 421, 400]
+        sessions = {"a1": sessions["a1"], "a4": sessions["a4"], **await opened("a5")}
+        assert await alive(http, url, sessions) == "a1 a5"
 
-async def test_a_session_that_is_not_opened_yet_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> str:
-        async with little_room(monkeypatch, 3, 3) as (url, http, opened):
-            sessions = await opened("a1 a2 b1")
-            host, port = url.removeprefix("http://").split(":")
-            head = ["POST /mcp HTTP/1.1", f"Host: {host}", "Content-Type: application/json", "Content-Length: 9"]
-            head += ["Accept: application/json, text/event-stream", "Authorization: Bearer token of bob", "", "{"]
-            with socket.create_connection((host, int(port))) as slow:
-                slow.sendall("\r\n".join(head).encode())
-                await in_session(http, url, sessions["b1"], "token of bob")  # by now the other request has come
-                sessions |= await opened("a3")
-                return await alive(http, url, sessions)
-
-    assert (await main()) == "a2 b1 a3"
-
-
-async def test_what_opens_no_session_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> tuple[set[int], str]:
-        async with little_room(monkeypatch, 9, 2) as (url, http, opened):
-            sessions = await opened("a1 a2")
-            headers = {**STANDARD, "Authorization": "Bearer token of ann"}
-            hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
-            listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-            answers = [
-                await http.post(f"{url}/mcp", headers=headers, json=listing),
-                await http.post(f"{url}/mcp", headers={**headers, "Host": "evil.example.com"}, json=hello),
-                await http.post(f"{url}/mcp", headers={**headers, "Authorization": "Bearer x"}, json=hello),
-                await http.get(f"{url}/mcp", headers=headers),
-            ]
-            return {answer.status_code // 100 for answer in answers}, await alive(http, url, sessions)
-
-    assert (await main()) == ({4}, "a1 a2")
+        hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+        answers = [
+            await http.post(f"{url}/mcp", headers=by_ann, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
+            await http.post(f"{url}/mcp", headers={**by_ann, "Host": "evil.example.com"}, json=hello),
+            await http.post(f"{url}/mcp", headers={**by_ann, "Authorization": "Bearer x"}, json=hello),
+            await http.get(f"{url}/mcp", headers=by_ann),
+        ]
+        assert {answer.status_code // 100 for answer in answers} == {4}
+        assert await alive(http, url, sessions) == "a1 a5"
 
 
-async def test_a_session_in_use_is_not_ended_and_where_all_are_in_use_a_new_one_is_refused(
+async def test_a_session_in_use_is_not_ended_for_a_new_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def main() -> tuple[str, int, str]:
-        async with little_room(monkeypatch, 9, 2) as (url, http, opened), AsyncExitStack() as streams:
+    async with little_room(monkeypatch, 9, 2) as (url, http, opened), AsyncExitStack() as streams:
 
-            async def listen(session: str) -> None:
-                headers = {"Accept": "text/event-stream", "Authorization": "Bearer token of ann"}
-                headers["Mcp-Session-Id"] = session
-                await streams.enter_async_context(http.stream("GET", f"{url}/mcp", headers=headers))
+        async def listen(session: str) -> None:
+            headers = {"Accept": "text/event-stream", "Authorization": "Bearer token of ann"}
+            headers["Mcp-Session-Id"] = session
+            await streams.enter_async_context(http.stream("GET", f"{url}/mcp", headers=headers))
 
-            sessions = await opened("a1 a2")
-            await listen(sessions["a1"])
-            sessions |= await opened("a3")
-            left = await alive(http, url, sessions)
-            await listen(sessions["a3"])
-            headers = {**STANDARD, "Authorization": "Bearer token of ann"}
-            hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
-            refused = await http.post(f"{url}/mcp", headers=headers, json=hello)
-            return left, refused.status_code, await alive(http, url, await opened("b1"))
-
-    assert (await main()) == ("a1 a3", 503, "b1")
+        sessions = await opened("a1 a2")
+        await listen(sessions["a1"])
+        sessions |= await opened("a3")
+        left = await alive(http, url, sessions)
+        await listen(sessions["a3"])
+        headers = {**STANDARD, "Authorization": "Bearer token of ann"}
+        hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+        refused = await http.post(f"{url}/mcp", headers=headers, json=hello)
+        assert (left, refused.status_code, await alive(http, url, await opened("b1"))) == ("a1 a3", 503, "b1")
 
 
 TENANTS = {
@@ -698,17 +552,17 @@ ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("one", "other"), ALIKE, ids=str)
-def test_contexts_that_look_alike_are_told_apart(one: dict[str, Any], other: dict[str, Any]) -> None:
+def test_similar_contexts_are_different_callers(one: dict[str, Any], other: dict[str, Any]) -> None:
     first, again, second = (make_identity("ann", ToolContext(principal="ann", **given)) for given in (one, one, other))
     assert first == again != second
 
 
-def test_no_name_of_a_principal_is_the_identity_of_another() -> None:
+def test_no_principal_can_take_the_identity_of_another_by_its_name() -> None:
     ann = make_identity("ann", ToolContext(principal="ann", metadata={"plan": "free"}))
     assert make_identity(ann, ToolContext(principal=ann)) != ann
 
 
-def test_the_order_of_keys_and_what_may_change_in_deps_makes_no_other_caller() -> None:
+def test_the_order_of_keys_and_mutable_deps_make_no_other_caller() -> None:
     given: list[tuple[Any, Any]] = [({"a": 1, "b": [2]}, KeyClass("a")), ({"b": [2], "a": 1}, KeyClass("b"))]
     one, other = (ToolContext(metadata=metadata, deps=[deps, deps.__init__]) for metadata, deps in given)
     assert make_identity("ann", one) == make_identity("ann", other)
@@ -721,7 +575,7 @@ def tenants(token: str) -> ToolContext | None:
 
 
 @pytest.mark.parametrize("other", TENANTS)
-async def test_a_question_is_answered_with_the_context_that_it_was_asked_with(other: str) -> None:
+async def test_a_question_is_answered_only_with_its_own_context(other: str) -> None:
     removed: list[Any] = []
 
     @tool
@@ -730,60 +584,48 @@ async def test_a_question_is_answered_with_the_context_that_it_was_asked_with(ot
         removed.append((context.metadata["tenant"], context.secrets["key"]))
         return "removed"
 
-    async def main() -> None:
-        app = serve.mcp(Runner([remove], guards=[ask_before_changes]), tokens=tenants)
-        answer = {"question": wire.ElicitResult(action="accept", content=YES)}
-        vase: dict[str, Any] = {"name": "vase"}
-        async with (
-            listening(app) as url,
-            connected(url, MODERN, "same", Person(YES)) as asking,
-            connected(url, MODERN, other, Person(YES)) as answering,
-        ):
-            asked = await asking.session.call_tool("remove", vase, allow_input_required=True)
-            assert isinstance(asked, wire.InputRequiredResult)
-            given: dict[str, Any] = {"input_responses": answer, "request_state": asked.request_state}
-            if other != "same":
-                with pytest.raises(MCPError) as refused:
-                    await answering.session.call_tool("remove", vase, **given)
-                assert refused.value.code == wire.INVALID_PARAMS and not removed
-            entitled = answering if other == "same" else asking
-            assert text(await entitled.session.call_tool("remove", vase, **given)) == "removed"
-
-    await main()
+    app = serve.mcp(Runner([remove], **ASKING), tokens=tenants)
+    answer = {"question": wire.ElicitResult(action="accept", content=YES)}
+    vase: dict[str, Any] = {"name": "vase"}
+    async with (
+        listening(app) as url,
+        connected(url, MODERN, "same", Person(YES)) as asking,
+        connected(url, MODERN, other, Person(YES)) as answering,
+    ):
+        asked = await asking.session.call_tool("remove", vase, allow_input_required=True)
+        assert isinstance(asked, wire.InputRequiredResult)
+        given: dict[str, Any] = {"input_responses": answer, "request_state": asked.request_state}
+        if other != "same":
+            with pytest.raises(MCPError) as refused:
+                await answering.session.call_tool("remove", vase, **given)
+            assert refused.value.code == wire.INVALID_PARAMS and not removed
+        entitled = answering if other == "same" else asking
+        assert text(await entitled.session.call_tool("remove", vase, **given)) == "removed"
     assert removed == [("a", "of a")]
 
 
 async def test_a_session_belongs_to_the_context_that_opened_it() -> None:
-    async def main() -> dict[str, int]:
-        async with (
-            listening(serve.mcp(Runner([who]), tokens=tenants)) as url,
-            httpx2.AsyncClient(timeout=BOUND) as http,
-        ):
-            session = await begin(http, url, "same")
-            return {name: (await in_session(http, url, session, name)).status_code for name in TENANTS}
-
-    assert (await main()) == {name: 200 if name == "same" else 404 for name in TENANTS}
+    async with listening(serve.mcp(Runner([who]), tokens=tenants)) as url, httpx2.AsyncClient(timeout=BOUND) as http:
+        session = await begin(http, url, "same")
+        found = {name: (await in_session(http, url, session, name)).status_code for name in TENANTS}
+    assert found == {name: 200 if name == "same" else 404 for name in TENANTS}
 
 
 @both_eras
-async def test_a_job_is_found_with_the_context_that_began_it(era: str) -> None:
+async def test_a_job_is_found_only_with_its_own_context(era: str) -> None:
     @tool(background=True)
     async def report(context: ToolContext) -> str:
         """Make a report."""
         return f"for {context.metadata['tenant']}"
 
-    async def main() -> dict[str, str]:
-        runner = Runner([report, check_call])
-        found = {}
-        async with listening(serve.mcp(runner, tokens=tenants)) as url, connected(url, era, "same") as began:
-            ticket = json.loads(text(await began.call_tool("report")))["ticket"]
-            found["same"] = text(await began.call_tool("check_call", {"ticket": ticket, "wait_seconds": 15}))
-            for other in TENANTS.keys() - {"same"}:
-                async with connected(url, era, other) as asking:
-                    found[other] = text(await asking.call_tool("check_call", {"ticket": ticket}))
-        return found
-
-    found = await main()
+    runner = Runner([report, check_call])
+    found = {}
+    async with listening(serve.mcp(runner, tokens=tenants)) as url, connected(url, era, "same") as began:
+        ticket = json.loads(text(await began.call_tool("report")))["ticket"]
+        found["same"] = text(await began.call_tool("check_call", {"ticket": ticket, "wait_seconds": 15}))
+        for other in TENANTS.keys() - {"same"}:
+            async with connected(url, era, other) as asking:
+                found[other] = text(await asking.call_tool("check_call", {"ticket": ticket}))
     assert "for a" in found.pop("same") and "for a" not in str(found)
 
 
@@ -793,64 +635,36 @@ async def test_a_job_of_a_token_without_a_principal_is_found_by_no_other_token()
         """Make a report."""
         return "for the first"
 
-    async def main() -> str:
-        app = serve.mcp(Runner([report, check_call]), tokens=lambda token: ToolContext())
-        async with (
-            listening(app) as url,
-            connected(url, MODERN, "first") as one,
-            connected(url, MODERN, "second") as two,
-        ):
-            ticket = json.loads(text(await one.call_tool("report")))["ticket"]
-            assert "for the first" in text(await one.call_tool("check_call", {"ticket": ticket, "wait_seconds": 15}))
-            return text(await two.call_tool("check_call", {"ticket": ticket}))
-
-    assert "There is no call with the ticket" in (await main())
+    app = serve.mcp(Runner([report, check_call]), tokens=lambda token: ToolContext())
+    async with listening(app) as url, connected(url, MODERN, "first") as one, connected(url, MODERN, "second") as two:
+        ticket = json.loads(text(await one.call_tool("report")))["ticket"]
+        assert "for the first" in text(await one.call_tool("check_call", {"ticket": ticket, "wait_seconds": 15}))
+        found = text(await two.call_tool("check_call", {"ticket": ticket}))
+    assert "There is no call with the ticket" in (found)
 
 
-@pytest.mark.parametrize(
-    ("header", "value"),
-    [
-        ("Host", "localhost:1@evil"),
-        ("Host", "localhost:1/evil"),
-        ("Host", "127.0.0.1:80:80"),
-        ("Host", "evil"),
-        ("Origin", "http://localhost:1@evil"),
-        ("Origin", "http://localhost:1.evil.example"),
-    ],
-)
-async def test_a_malformed_host_or_origin_is_refused(header: str, value: str) -> None:
-    async def main() -> int:
-        async with listening(serve.mcp(Runner([who]))) as url:
-            return (await post(url, {header: value})).status_code
+async def test_one_principal_does_not_take_the_room_of_the_others() -> None:
+    entered, leave = asyncio.Event(), asyncio.Event()
 
-    assert (await main()) in (403, 421)
+    @tool(read_only=True)
+    async def hold() -> str:
+        """Hold."""
+        entered.set()
+        await leave.wait()
+        return "held"
 
-
-async def test_one_principal_does_not_take_the_room_of_all() -> None:
-    async def main() -> tuple[str, str]:
-        entered, leave = asyncio.Event(), asyncio.Event()
-
-        @tool(read_only=True)
-        async def hold() -> str:
-            """Hold."""
-            entered.set()
-            await leave.wait()
-            return "held"
-
-        app = serve.mcp(Runner([hold, who]), tokens=tokens, in_flight_each=1)
-        async with (
-            listening(app) as url,
-            connected(url, MODERN, "token of ann") as ann,
-            connected(url, MODERN, "token of bob") as bob,
-            asyncio.TaskGroup() as group,
-        ):
-            group.create_task(ann.call_tool("hold"))
-            await entered.wait()
-            busy, free = text(await ann.call_tool("who")), text(await bob.call_tool("who"))
-            leave.set()
-        return busy, free
-
-    busy, free = await main()
+    app = serve.mcp(Runner([hold, who]), tokens=tokens, in_flight_each=1)
+    async with (
+        listening(app) as url,
+        connected(url, MODERN, "token of ann") as ann,
+        connected(url, MODERN, "token of bob") as bob,
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(ann.call_tool("hold"))
+        await entered.wait()
+        busy, free = text(await ann.call_tool("who")), text(await bob.call_tool("who"))
+        leave.set()
+    busy, free = busy, free
     assert busy.startswith("Too many calls are under way") and free == '["bob", null]'
 
 
@@ -865,29 +679,22 @@ async def test_one_principal_does_not_take_the_room_of_all() -> None:
         ({"Origin": "https://app.example.com"}, 200),
         ({"Origin": "https://evil.example.com"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:1@evil"}, 403),
+        ({"Origin": "http://localhost:1.evil.example"}, 403),
         ({"Host": "tools.example.com"}, 200),
+        ({"Host": "t"}, 421),
         ({"Host": "evil.example.com"}, 421),
         ({"Host": "evil.example.com:8000"}, 421),
+        ({"Host": "localhost:1@evil"}, 421),
+        ({"Host": "localhost:1/evil"}, 421),
+        ({"Host": "127.0.0.1:80:80"}, 421),
         ({"Content-Type": "text/plain"}, 400),
     ],
 )
 async def test_a_request_from_elsewhere_is_refused(headers: dict[str, str], status: int) -> None:
-    async def main() -> int:
-        app = serve.mcp(Runner([add]), hosts=["tools.example.com"], origins=["https://app.example.com"])
-        async with listening(app) as url:
-            return (await post(url, headers)).status_code
-
-    assert (await main()) == status
-
-
-async def test_one_name_alone_is_a_name_and_not_its_letters() -> None:
-    async def main() -> list[int]:
-        app = serve.mcp(Runner([add]), hosts="tools.example.com", origins="https://app.example.com")
-        async with listening(app) as url:
-            known = {"Host": "tools.example.com", "Origin": "https://app.example.com"}
-            return [(await post(url, headers)).status_code for headers in (known, {"Host": "t"})]
-
-    assert (await main()) == [200, 421]
+    for hosts, origins in (("tools.example.com", "https://app.example.com"), (["tools.example.com"], [*ALLOWED])):
+        async with listening(serve.mcp(Runner([add]), hosts=hosts, origins=origins)) as url:
+            assert (await post(url, headers)).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -898,34 +705,28 @@ async def test_one_name_alone_is_a_name_and_not_its_letters() -> None:
         ({"inputResponses": {str(number): {"action": "decline"} for number in range(101)}}, "at most 100"),
     ],
 )
-async def test_what_the_sdk_would_break_on_or_take_long_over_is_refused(
+async def test_a_request_that_the_sdk_would_break_on_is_refused(
     more: dict[str, Any], wrong: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> tuple[int, dict[str, Any]]:
-        headers, body = request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
-        body["params"] |= more
-        async with listening(serve.mcp(Runner([add]))) as url, httpx2.AsyncClient() as http:
-            note = {"jsonrpc": "2.0", "method": "notifications/initialized", "params": more}
-            session = {"Mcp-Session-Id": await begin(http, url), "MCP-Protocol-Version": "2025-11-25"}
-            assert (await http.post(f"{url}/mcp", headers={**STANDARD, **session}, json=note)).status_code == 202
-            answer = await http.post(f"{url}/mcp", headers=headers, json=body)
-            return answer.status_code, answer.json()["error"]
-
-    status, error = await main()
+    headers, body = request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
+    body["params"] |= more
+    async with listening(serve.mcp(Runner([add]))) as url, httpx2.AsyncClient() as http:
+        note = {"jsonrpc": "2.0", "method": "notifications/initialized", "params": more}
+        session = {"Mcp-Session-Id": await begin(http, url), "MCP-Protocol-Version": "2025-11-25"}
+        assert (await http.post(f"{url}/mcp", headers={**STANDARD, **session}, json=note)).status_code == 202
+        answer = await http.post(f"{url}/mcp", headers=headers, json=body)
+        status, error = answer.status_code, answer.json()["error"]
     assert (status, error["code"]) == (400, wire.INVALID_PARAMS) and wrong in error["message"]
     assert [record for record in caplog.records if record.exc_info] == []
 
 
 @both_eras
 async def test_a_body_that_is_too_large_is_refused(era: str) -> None:
-    async def main() -> int:
-        headers, body = request("tools/call", {"name": "add", "arguments": {"a": "x" * 2_000}})
-        if era != MODERN:
-            del headers["MCP-Protocol-Version"]
-        async with listening(serve.mcp(Runner([add]), max_body=1_000)) as url, httpx2.AsyncClient() as http:
-            return (await http.post(f"{url}/mcp", headers=headers, json=body)).status_code
-
-    assert (await main()) == 413
+    headers, body = request("tools/call", {"name": "add", "arguments": {"a": "x" * 2_000}})
+    if era != MODERN:
+        del headers["MCP-Protocol-Version"]
+    async with listening(serve.mcp(Runner([add]), max_body=1_000)) as url, httpx2.AsyncClient() as http:
+        assert (await http.post(f"{url}/mcp", headers=headers, json=body)).status_code == 413
 
 
 @pytest.mark.parametrize("odd", [None, 2.5, 3.0, True, [], {}])

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from connected import ERAS, Person, go, text
+from connected import ENVELOPE, ERAS, LEGACY, MODERN, Person, text
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
@@ -72,10 +72,6 @@ async def hold() -> str:
         await asyncio.sleep(0.01)
     return "held"
 '''
-ENVELOPE = {
-    "io.modelcontextprotocol/protocolVersion": ERAS[0],
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
 
 
 @pytest.fixture
@@ -126,53 +122,35 @@ async def address_of(process: asyncio.subprocess.Process) -> str:
 
 
 @pytest.mark.parametrize("era", sampled(ERAS, one_in=2))
-def test_a_client_starts_it_and_calls(folder: Path, era: str) -> None:
-    async def run() -> list[str]:
-        person = Person({"approve": True})
-        async with Client(parameters(folder), mode=era, elicitation_callback=person) as client:
-            names = [tool.name for tool in (await client.list_tools()).tools]
-            results = [await client.call_tool("add", {"a": 1, "b": 2}), await client.call_tool("ask_input")]
-            results.append(await client.call_tool("remove", {"name": "vase"}))
-            assert len(person.asked) == 1
-            return names[:2] + [text(result) for result in results]
-
-    assert go(run()) == ["add", "remove", "3", "''", "removed vase"]
+async def test_a_client_starts_the_program_and_calls(folder: Path, era: str) -> None:
+    person = Person({"approve": True})
+    async with Client(parameters(folder), mode=era, elicitation_callback=person) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        results = [await client.call_tool("add", {"a": 1, "b": 2}), await client.call_tool("ask_input")]
+        results.append(await client.call_tool("remove", {"name": "vase"}))
+        assert len(person.asked) == 1
+        assert (names[:2] + [text(result) for result in results]) == ["add", "remove", "3", "''", "removed vase"]
 
 
-def test_without_asking_where_the_command_line_says_so(folder: Path) -> None:
-    async def run() -> str:
-        async with Client(parameters(folder, "--yes", "remove"), mode=ERAS[0]) as client:
-            return text(await client.call_tool("remove", {"name": "vase"}))
-
-    assert go(run()) == "removed vase"
-
-
-def test_nothing_but_the_protocol_goes_to_standard_output_and_the_end_of_input_ends_it(folder: Path) -> None:
-    async def run() -> tuple[list[Any], str, int | None]:
-        async with started(folder) as process:
-            assert process.stdin and process.stdout
-            process.stdin.write(line("add", {"a": 1, "b": 2}))
-            first = await process.stdout.readline()
-            process.stdin.close()
-            out, err = await process.communicate()
-            return [json.loads(one) for one in [first, *out.splitlines()]], err.decode(), process.returncode
-
-    messages, errors, code = go(run())
-    assert [message["result"]["content"][0]["text"] for message in messages] == ["3"] and code == 0
-    for said in ("printed when it was imported", "printed by a tool", "printed by a program"):
+async def test_only_the_protocol_goes_to_standard_output_and_the_end_of_input_ends_it(folder: Path) -> None:
+    async with started(folder) as process:
+        assert process.stdin and process.stdout
+        process.stdin.write(line("add", {"a": 1, "b": 2}))
+        first = await process.stdout.readline()
+        process.stdin.close()
+        out, errors = await process.communicate()
+    messages = [json.loads(one) for one in [first, *out.splitlines()]]
+    assert [message["result"]["content"][0]["text"] for message in messages] == ["3"] and process.returncode == 0
+    for said in (b"printed when it was imported", b"printed by a tool", b"printed by a program"):
         assert said in errors
 
 
 @pytest.mark.parametrize("closed", sampled(["both", "its output"], one_in=2))
-def test_a_client_that_reads_no_more_is_the_end_and_no_error(folder: Path, closed: str) -> None:
+def test_a_client_that_reads_no_more_ends_the_program_without_an_error(folder: Path, closed: str) -> None:
     reading, writing = os.pipe()
-    with subprocess.Popen(
-        [sys.executable, "-m", "ferrule", "serve", "shop.py"],
-        cwd=folder,
-        stdin=subprocess.PIPE,
-        stdout=writing,
-        stderr=subprocess.PIPE,
-    ) as process:
+    command = [sys.executable, "-m", "ferrule", "serve", "shop.py"]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": writing, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=folder, **pipes) as process:
         os.close(writing)
         os.close(reading)
         assert process.stdin and process.stderr
@@ -203,64 +181,54 @@ asyncio.run(twice())
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_a_signal_lets_what_runs_end_and_answers_it(folder: Path, number: int, code: int) -> None:
-    async def run() -> tuple[Any, int | None]:
-        async with started(folder) as process:
-            assert process.stdin and process.stdout
-            process.stdin.write(line("hold"))
-            await until((folder / "entered").exists)
-            process.send_signal(number)
-            process.stdin.write(line("add", {"a": 1, "b": 2}, 2))
-            refused = json.loads(await process.stdout.readline())
-            (folder / "leave").touch()
-            held = json.loads(await process.stdout.readline())
-            assert refused["id"] == 2 and refused["result"]["isError"]
-            return held["result"]["content"][0]["text"], await process.wait()
-
-    assert go(run()) == ("held", code)
+async def test_a_signal_lets_running_calls_end_and_answers_them(folder: Path, number: int, code: int) -> None:
+    async with started(folder) as process:
+        assert process.stdin and process.stdout
+        process.stdin.write(line("hold"))
+        await until((folder / "entered").exists)
+        process.send_signal(number)
+        process.stdin.write(line("add", {"a": 1, "b": 2}, 2))
+        refused = json.loads(await process.stdout.readline())
+        assert refused["id"] == 2 and refused["result"]["isError"]
+        (folder / "leave").touch()
+        held = json.loads(await process.stdout.readline())
+        assert (held["result"]["content"][0]["text"], await process.wait()) == ("held", code)
 
 
-def test_an_answer_that_is_not_written_yet_is_not_given_yet() -> None:
-    async def run() -> list[bool]:
-        reading, writing = os.pipe()
-        answers = _Answers(writing, lambda: None)
-        request: Any = SimpleNamespace(request_id=1)
+async def test_waiting_for_the_answers_ends_when_they_are_written() -> None:
+    reading, writing = os.pipe()
+    answers = _Answers(writing, lambda: None)
+    request: Any = SimpleNamespace(request_id=1)
 
-        async def answer(context: Any) -> None:
-            return None
+    async def answer(context: Any) -> None:
+        return None
 
-        await answers.track_request(request, answer)
-        given = asyncio.ensure_future(answers.wait_for_all())
-        much = JSONRPCResponse(jsonrpc="2.0", id=1, result={"text": "x" * 1_000_000})
-        sending = asyncio.ensure_future(answers.send(SessionMessage(much)))
-        await asyncio.to_thread(os.read, reading, 1)  # it has begun, and a pipe has no room for all of it
-        found = [given.done()]
-        with open(reading, "rb") as file:
-            await asyncio.to_thread(file.readline)
-        await asyncio.gather(sending, given)
-        os.close(writing)
-        return [*found, given.done()]
-
-    assert go(run()) == [False, True]
+    await answers.track_request(request, answer)
+    waiting = asyncio.ensure_future(answers.wait_for_all())
+    large = JSONRPCResponse(jsonrpc="2.0", id=1, result={"text": "x" * 1_000_000})
+    sending = asyncio.ensure_future(answers.send(SessionMessage(large)))
+    await asyncio.to_thread(os.read, reading, 1)  # it has begun, and a pipe has no room for all of it
+    assert not waiting.done()
+    with open(reading, "rb") as file:
+        await asyncio.to_thread(file.readline)
+    await asyncio.gather(sending, waiting)
+    os.close(writing)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
-def test_a_second_ctrl_c_stops_what_runs(folder: Path) -> None:
-    async def run() -> int | None:
-        async with started(folder) as process:
-            assert process.stdin and process.stderr
-            process.stdin.write(line("hold"))
-            await until((folder / "entered").exists)
-            process.send_signal(signal.SIGINT)
-            while b"press ctrl-C again" not in await process.stderr.readline():
-                pass
-            process.send_signal(signal.SIGINT)
-            return await process.wait()
-
-    assert go(run()) == 130
+async def test_a_second_ctrl_c_stops_running_calls(folder: Path) -> None:
+    async with started(folder) as process:
+        assert process.stdin and process.stderr
+        process.stdin.write(line("hold"))
+        await until((folder / "entered").exists)
+        process.send_signal(signal.SIGINT)
+        while b"press ctrl-C again" not in await process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 130
 
 
-def test_a_line_that_cannot_be_read_is_answered_with_an_error(folder: Path) -> None:
+async def test_an_unreadable_line_is_answered_with_an_error(folder: Path) -> None:
     call = line("add", {"a": 1, "b": 2}, 7)
     lines = [
         (line("add", {"c": "x" * (5 * 1024 * 1024)}, 7), -32700, 7),
@@ -278,26 +246,21 @@ def test_a_line_that_cannot_be_read_is_answered_with_an_error(folder: Path) -> N
         (b'{"jsonrpc":"2.0","id":null,"method":"tools/list"}\n', -32600, None),
     ]
 
-    async def run() -> list[tuple[bytes, int, Any]]:
-        found = []
-        async with started(folder) as process:
-            assert process.stdin and process.stdout
-            process.stdin.write(b'\n{"jsonrpc":"2.0","id":1,"result":null}\n')  # nobody answers an answer
-            process.stdin.write(
-                b'{"jsonrpc":"2.0","id":null,"method":"notifications/initialized"}\n'
-            )  # or a notification
-            for sent, _, _ in lines:
-                process.stdin.write(sent)
-                answer = json.loads(await process.stdout.readline())
-                found.append((sent, answer["error"]["code"], answer["id"]))
-            process.stdin.write(call)
-            assert json.loads(await process.stdout.readline())["result"]["content"][0]["text"] == "3"
-            process.stdin.write(b"a last line without an end")
-            process.stdin.close()
-            assert json.loads(await process.stdout.readline())["error"]["code"] == -32700
-        return found
-
-    assert go(run()) == lines
+    found = []
+    async with started(folder) as process:
+        assert process.stdin and process.stdout
+        process.stdin.write(b'\n{"jsonrpc":"2.0","id":1,"result":null}\n')  # nobody answers an answer
+        process.stdin.write(b'{"jsonrpc":"2.0","id":null,"method":"notifications/initialized"}\n')  # or a notification
+        for sent, _, _ in lines:
+            process.stdin.write(sent)
+            answer = json.loads(await process.stdout.readline())
+            found.append((sent, answer["error"]["code"], answer["id"]))
+        process.stdin.write(call)
+        assert json.loads(await process.stdout.readline())["result"]["content"][0]["text"] == "3"
+        process.stdin.write(b"a last line without an end")
+        process.stdin.close()
+        assert json.loads(await process.stdout.readline())["error"]["code"] == -32700
+    assert found == lines
 
 
 @pytest.mark.parametrize(
@@ -311,28 +274,24 @@ def test_a_line_that_cannot_be_read_is_answered_with_an_error(folder: Path) -> N
         one_in=3,
     ),
 )
-def test_an_answer_that_cannot_be_read_fails_the_question_it_answers(folder: Path, answer: str) -> None:
+async def test_an_unreadable_answer_fails_the_question_that_it_answers(folder: Path, answer: str) -> None:
     """A client of 2025 is asked while its call runs."""
     hello = {"protocolVersion": "2025-06-18", "capabilities": {"elicitation": {}}, "clientInfo": {}}
     hello["clientInfo"] = {"name": "c", "version": "1"}
+    async with started(folder) as process:
+        assert process.stdin and process.stdout
 
-    async def run() -> Any:
-        async with started(folder) as process:
-            assert process.stdin and process.stdout
+        async def exchange(method: str, number: int, **params: Any) -> Any:
+            message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+            process.stdin.write(json.dumps(message).encode() + b"\n")  # type: ignore[union-attr]
+            return json.loads(await process.stdout.readline())  # type: ignore[union-attr]
 
-            async def exchange(method: str, number: int, **params: Any) -> Any:
-                message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-                process.stdin.write(json.dumps(message).encode() + b"\n")  # type: ignore[union-attr]
-                return json.loads(await process.stdout.readline())  # type: ignore[union-attr]
-
-            await exchange("initialize", 1, **hello)
-            process.stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
-            question = await exchange("tools/call", 2, name="remove", arguments={"name": "vase"})
-            assert question["method"] == "elicitation/create"
-            process.stdin.write(answer.replace("@ID@", str(question["id"])).encode() + b"\n")
-            return json.loads(await process.stdout.readline())
-
-    denied = go(run())
+        await exchange("initialize", 1, **hello)
+        process.stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        question = await exchange("tools/call", 2, name="remove", arguments={"name": "vase"})
+        assert question["method"] == "elicitation/create"
+        process.stdin.write(answer.replace("@ID@", str(question["id"])).encode() + b"\n")
+        denied = json.loads(await process.stdout.readline())
     assert denied["id"] == 2 and denied["result"]["isError"]
     assert "could not ask" in denied["result"]["content"][0]["text"]
 
@@ -341,43 +300,31 @@ def test_an_answer_that_cannot_be_read_fails_the_question_it_answers(folder: Pat
 
 
 @pytest.mark.parametrize("era", sampled(ERAS, one_in=2))
-def test_over_http_a_token_is_needed_where_one_is_named(folder: Path, era: str) -> None:
-    async def run() -> tuple[str, int]:
-        token = "0123456789abcdef"
-        async with started(folder, "--http", "127.0.0.1:0", "--token-env", "SHOP_TOKEN", SHOP_TOKEN=token) as process:
-            url = await address_of(process)
-            async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http:
-                async with Client(streamable_http_client(url, http_client=http), mode=era) as client:
-                    found = text(await client.call_tool("add", {"a": 1, "b": 2}))
-            async with httpx2.AsyncClient() as http:
-                return found, (await http.post(url, json={})).status_code
-
-    assert go(run()) == ("3", 401)
+async def test_over_http_a_call_needs_the_token_that_the_command_names(folder: Path, era: str) -> None:
+    token = "0123456789abcdef"
+    async with started(folder, "--http", "127.0.0.1:0", "--token-env", "SHOP_TOKEN", SHOP_TOKEN=token) as process:
+        url = await address_of(process)
+        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http:
+            async with Client(streamable_http_client(url, http_client=http), mode=era) as client:
+                assert text(await client.call_tool("add", {"a": 1, "b": 2})) == "3"
+        async with httpx2.AsyncClient() as http:
+            assert (await http.post(url, json={})).status_code == 401
 
 
-def test_a_refused_client_and_a_broken_file_of_tokens_are_a_line_each_on_standard_error(folder: Path) -> None:
+async def test_a_refused_client_and_a_broken_token_file_are_logged_on_standard_error(folder: Path) -> None:
     file = folder.parent / "gateway" / "tokens.toml"
     assert main(["token", "new", "ann", "--tokens", str(file)]) == 0
-
-    async def run() -> list[str]:
-        async with started(folder, "--http", "127.0.0.1:0", "--tokens", str(file)) as process:
-            url = await address_of(process)
-            assert process.stderr is not None
-            said = []
-            async with httpx2.AsyncClient() as http:
-                for broken in (False, True):
-                    if broken:
-                        file.write_text("[ann", encoding="utf-8")
-                    assert (await http.post(url, headers={"Authorization": "Bearer wrong"}, json={})).status_code == 401
-                    said += [(await process.stderr.readline()).decode() for _ in range(1 + broken)]
-            return said
-
-    known, file_is_broken, _ = go(run())
-    assert known == "ferrule: refused a client at 127.0.0.1: its token is unknown\n"
-    assert (
-        file_is_broken.startswith("ferrule: a token cannot be looked up: the tokens in ")
-        and "not TOML" in file_is_broken
-    )
+    async with started(folder, "--http", "127.0.0.1:0", "--tokens", str(file)) as process:
+        url = await address_of(process)
+        assert process.stderr is not None
+        async with httpx2.AsyncClient(headers={"Authorization": "Bearer wrong"}) as http:
+            assert (await http.post(url, json={})).status_code == 401
+            line = (await process.stderr.readline()).decode()
+            assert line == "ferrule: refused a client at 127.0.0.1: its token is unknown\n"
+            file.write_text("[ann", encoding="utf-8")
+            assert (await http.post(url, json={})).status_code == 401
+            line = (await process.stderr.readline()).decode()
+    assert line.startswith("ferrule: a token cannot be looked up: the tokens in ") and "not TOML" in line
 
 
 async def refused(url: str, era: str) -> None:
@@ -392,29 +339,25 @@ async def refused(url: str, era: str) -> None:
 @pytest.mark.parametrize(
     ("number", "code", "era"),
     [
-        (signal.SIGTERM, 0, ERAS[0]),
-        (signal.SIGINT, 130, ERAS[1]),
-        pytest.param(signal.SIGTERM, 0, ERAS[1], marks=pytest.mark.large),
-        pytest.param(signal.SIGINT, 130, ERAS[0], marks=pytest.mark.large),
+        (signal.SIGTERM, 0, MODERN),
+        (signal.SIGINT, 130, LEGACY),
+        pytest.param(signal.SIGTERM, 0, LEGACY, marks=pytest.mark.large),
+        pytest.param(signal.SIGINT, 130, MODERN, marks=pytest.mark.large),
     ],
 )
-def test_over_http_a_signal_lets_what_runs_end(folder: Path, number: int, code: int, era: str) -> None:
-    async def run() -> tuple[str, int | None, str]:
-        async with started(folder, "--http", "0") as process:
-            assert process.stderr
-            url = await address_of(process)
-            async with Client(streamable_http_client(url), mode=era) as client:
-                await client.list_tools()  # else it asks for them after the call, when no connection is taken any more
-                held = asyncio.ensure_future(client.call_tool("hold"))
-                await until((folder / "entered").exists)
-                process.send_signal(number)
-                await refused(url, era)
-                (folder / "leave").touch()
-                found = text(await held)
-            return found, await process.wait(), (await process.stderr.read()).decode()
-
-    found, ended, errors = go(run())
-    assert (found, ended) == ("held", code) and "Traceback" not in errors
+async def test_over_http_a_signal_lets_running_calls_end(folder: Path, number: int, code: int, era: str) -> None:
+    async with started(folder, "--http", "0") as process:
+        assert process.stderr
+        url = await address_of(process)
+        async with Client(streamable_http_client(url), mode=era) as client:
+            await client.list_tools()  # else it asks for them after the call, when no connection is taken any more
+            held = asyncio.ensure_future(client.call_tool("hold"))
+            await until((folder / "entered").exists)
+            process.send_signal(number)
+            await refused(url, era)
+            (folder / "leave").touch()
+            assert text(await held) == "held"
+        assert await process.wait() == code and b"Traceback" not in await process.stderr.read()
 
 
 UPSTREAM = """
@@ -451,33 +394,22 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("over", ["stdio", "http"])
-def test_a_changed_list_of_an_upstream_server_is_followed(folder: Path, over: str) -> None:
+async def test_a_changed_list_of_an_upstream_server_is_followed(folder: Path, over: str) -> None:
     (folder / "upstream.py").write_text(UPSTREAM, encoding="utf-8")
     servers = {"mcpServers": {"up": {"command": sys.executable, "args": ["upstream.py"]}}}
     (folder / "mcp.json").write_text(json.dumps(servers), encoding="utf-8")
     words = ["--mcp", "mcp.json", "--yes", "up__grow"]
-
-    async def changed(client: Client) -> list[str]:
-        async with client, client.listen(tools_list_changed=True) as told:
-            assert text(await client.call_tool("up__grow")) == "grown"
-            await anext(aiter(told))
-            return [tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools]
-
-    async def run() -> list[str]:
-        if over == "stdio":
-            return await changed(Client(parameters(folder, *words), mode=ERAS[0]))
-        token = subprocess.run(
-            [sys.executable, "-m", "ferrule", "token", "new", "ann", "--tokens", folder.parent / "tokens.toml"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        async with started(folder, *words, "--http", "0", "--tokens", str(folder.parent / "tokens.toml")) as process:
-            url = await address_of(process)
-            async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=BOUND) as http:
-                return await changed(Client(streamable_http_client(url, http_client=http), mode=ERAS[0]))
-
-    assert set(go(run())) == {"add", "remove", "ask_input", "hold", "up__grow", "up__second"}
+    async with contextlib.AsyncExitStack() as stack:
+        where: Any = parameters(folder, *words)
+        if over == "http":
+            process = await stack.enter_async_context(started(folder, *words, "--http", "0"))
+            where = streamable_http_client(await address_of(process))
+        client = await stack.enter_async_context(Client(where, mode=MODERN))
+        changes = await stack.enter_async_context(client.listen(tools_list_changed=True))
+        assert text(await client.call_tool("up__grow")) == "grown"
+        await anext(aiter(changes))
+        names = {tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools}
+    assert names == {"add", "remove", "ask_input", "hold", "up__grow", "up__second"}
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
@@ -506,7 +438,7 @@ def test_a_changed_list_of_an_upstream_server_is_followed(folder: Path, over: st
         (["--yes", "sell"], "there is no tool 'sell'"),
     ],
 )
-def test_what_cannot_be_meant_is_told_and_nothing_is_served(
+def test_an_invalid_command_is_an_error_and_serves_nothing(
     words: list[str], error: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
@@ -516,7 +448,7 @@ def test_what_cannot_be_meant_is_told_and_nothing_is_served(
     assert error in capsys.readouterr().err
 
 
-def test_what_clients_are_to_start_is_printed_as_json_for_each(
+def test_the_start_of_the_server_is_printed_as_json_for_each_client(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
@@ -525,59 +457,32 @@ def test_what_clients_are_to_start_is_printed_as_json_for_each(
     assert [part.partition(":")[0] for part in parts] == ["Claude Desktop", "Claude Code", "Cursor", "VS Code"]
     for part in parts:
         [servers] = json.loads(part.partition("\n")[2]).values()
-        started = servers["shop"]
-        assert Path(started["command"]).is_file() and Path(started["command"]).is_absolute()
-        assert started["args"][-3:] == ["--yes=remove", "--directory", str(folder)]
+        command = servers["shop"]
+        assert Path(command["command"]).is_file() and Path(command["command"]).is_absolute()
+        assert command["args"][-3:] == ["--yes=remove", "--directory", str(folder)]
 
 
-def test_what_is_installed_starts_a_server(
+async def test_the_installed_command_starts_a_server_with_the_tools_of_its_mcp_servers(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    (folder / "upstream.py").write_text(UPSTREAM, encoding="utf-8")
+    servers = {"mcpServers": {"up": {"command": sys.executable, "args": [str(folder / "upstream.py")]}}}
+    (folder / "mcp.json").write_text(json.dumps(servers), encoding="utf-8")
     monkeypatch.chdir(folder)
-    assert main(["serve", "shop.py", "--install"]) == 0
+    words = ["serve", "shop.py", "--mcp", "mcp.json", "--yes", "up__grow", "--install"]
+    assert await asyncio.to_thread(main, words) == 0
     part = capsys.readouterr().out.split("\n\n")[0]
-    installed = json.loads(part.partition("\n")[2])["mcpServers"]["shop"]
+    [command] = json.loads(part.partition("\n")[2])["mcpServers"].values()
+    assert f"--mcp={folder / 'mcp.json'}" in command["args"]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-
-    async def run() -> str:
-        server = StdioServerParameters(
-            command=installed["command"], args=installed["args"], cwd=elsewhere, env={**os.environ}
-        )
-        async with Client(server) as client:
-            return text(await client.call_tool("add", {"a": 1, "b": 2}))
-
-    assert go(run()) == "3"
+    server = StdioServerParameters(command=command["command"], args=command["args"], cwd=elsewhere, env={**os.environ})
+    async with Client(server) as client:
+        assert text(await client.call_tool("add", {"a": 1, "b": 2})) == "3"
+        assert text(await client.call_tool("up__grow")) == "grown"
 
 
-@pytest.mark.large  # three programs that serve; tests/serve/test_bridged_results.py has what they hand on
-def test_the_tools_of_mcp_servers_are_served_and_what_names_them_is_installed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    shop = {"command": sys.executable, "args": ["-m", "ferrule", "serve", str(folder / "shop.py")]}
-    shop["env"] = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}  # type: ignore[assignment]
-    (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"shop": shop}}), encoding="utf-8")
-    monkeypatch.chdir(folder)
-    assert main(["serve", "--mcp", "mcp.json", "--yes", "shop__add", "--install"]) == 0
-    part = capsys.readouterr().out.split("\n\n")[0]
-    installed = json.loads(part.partition("\n")[2])["mcpServers"]["ferrule"]
-    assert f"--mcp={folder / 'mcp.json'}" in installed["args"]
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-
-    async def run() -> tuple[list[str], str]:
-        server = StdioServerParameters(
-            command=installed["command"], args=installed["args"], cwd=elsewhere, env={**os.environ}
-        )
-        async with Client(server) as client:
-            names = [tool.name for tool in (await client.list_tools()).tools]
-            return names, text(await client.call_tool("shop__add", {"a": 1, "b": 2}))
-
-    names, said = go(run())
-    assert names == ["shop__add", "shop__remove", "shop__ask_input", "shop__hold"] and "3" in said
-
-
-def test_an_address_of_an_mcp_server_is_installed_as_it_is() -> None:
+def test_the_address_of_an_mcp_server_is_installed_as_it_is() -> None:
     written = format_configurations("a", [], ["https://tools.example.com/mcp", "b/mcp.json"], [], Path("/srv"))
     assert (
         '"--mcp=https://tools.example.com/mcp"' in written and json.dumps(f"--mcp={Path('/srv/b/mcp.json')}") in written
@@ -598,7 +503,7 @@ def test_an_address_is_a_port_or_a_host_and_a_port(written: str, address: Addres
 
 
 @pytest.mark.parametrize("written", ["", ":", "host:", ":8000", "http://localhost:8000", "::1:8000", "-1", "65536"])
-def test_what_is_no_address_is_refused(written: str) -> None:
+def test_an_invalid_address_is_an_error(written: str) -> None:
     with pytest.raises(UsageError):
         read_address(written)
 
@@ -616,7 +521,7 @@ def test_what_is_no_address_is_refused(written: str) -> None:
         ("localhost.example.com", False),
     ],
 )
-def test_only_the_loopback_is_reached_by_this_machine_alone(host: str, local: bool) -> None:
+def test_only_the_loopback_is_local(host: str, local: bool) -> None:
     assert is_loopback(host) is local
 
 

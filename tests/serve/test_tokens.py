@@ -18,7 +18,7 @@ from typing import Any
 import httpx2
 import mcp_types as wire
 import pytest
-from connected import ERAS, go, text
+from connected import MODERN, text
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.client import Client
@@ -36,7 +36,6 @@ from ferrule.testing import ManualClock
 from ferrule.tools import background
 from waits import BOUND
 
-MODERN = ERAS[0]
 SECRETS = {"ann": "the token of ann", "bob": "the token of bob"}
 
 
@@ -104,42 +103,35 @@ async def status(url: str, token: str) -> int:
 # -- who ---------------------------------------------------------------------------------------------------------------
 
 
-def test_each_token_is_a_principal_and_a_change_of_the_file_counts_at_once(file: Path) -> None:
+async def test_each_token_is_a_principal_and_a_changed_file_counts_at_once(file: Path) -> None:
     events: list[Event] = []
-
-    async def run() -> None:
-        async with gateway(Runner([who], observers=[events.append]), tokens=file) as url:
-            assert [await call(url, "ann"), await call(url, "bob")] == ["ann", "bob"]
-            assert await status(url, "another token") == 401
-            write(file, entry("bob", principal='"team"'))
-            assert await status(url, SECRETS["ann"]) == 401
-            assert await call(url, "bob") == "team"
-            write(file, entry("bob", expires=f"{datetime.now(UTC) - timedelta(seconds=1):%Y-%m-%dT%H:%M:%SZ}"))
-            assert await status(url, SECRETS["bob"]) == 401
-            write(file, entry("bob", expires=f"{datetime.now(UTC) + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"))
-            assert await call(url, "bob") == "bob"
-
-    go(run())
+    async with gateway(Runner([who], observers=[events.append]), tokens=file) as url:
+        assert [await call(url, "ann"), await call(url, "bob")] == ["ann", "bob"]
+        assert await status(url, "another token") == 401
+        write(file, entry("bob", principal='"team"'))
+        assert await status(url, SECRETS["ann"]) == 401
+        assert await call(url, "bob") == "team"
+        write(file, entry("bob", expires=f"{datetime.now(UTC) - timedelta(seconds=1):%Y-%m-%dT%H:%M:%SZ}"))
+        assert await status(url, SECRETS["bob"]) == 401
+        write(file, entry("bob", expires=f"{datetime.now(UTC) + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"))
+        assert await call(url, "bob") == "bob"
     refused = [event.data for event in events if event.kind == "client:refused"]
     assert len(refused) == 3 and not any(secret in str(refused) for secret in SECRETS.values())
 
 
 @pytest.mark.parametrize("broken", ["gone", "no TOML", "writable", "a link to a device"])
-def test_a_file_that_cannot_be_used_any_more_lets_nobody_in(file: Path, broken: str) -> None:
-    async def run() -> tuple[str, int]:
-        async with gateway(Runner([who]), tokens=str(file)) as url:
-            found = await call(url, "bob")
-            if broken == "writable":
-                file.chmod(0o620)
-            elif broken == "no TOML":
-                write(file, entry("bob") + "[")
-            else:
-                file.unlink()
-                if broken == "a link to a device":
-                    file.symlink_to("/dev/zero")
-            return found, await status(url, SECRETS["bob"])
-
-    assert go(run()) == ("bob", 401)
+async def test_a_file_that_becomes_unusable_lets_nobody_in(file: Path, broken: str) -> None:
+    async with gateway(Runner([who]), tokens=str(file)) as url:
+        found = await call(url, "bob")
+        if broken == "writable":
+            file.chmod(0o620)
+        elif broken == "no TOML":
+            write(file, entry("bob") + "[")
+        else:
+            file.unlink()
+            if broken == "a link to a device":
+                file.symlink_to("/dev/zero")
+        assert (found, await status(url, SECRETS["bob"])) == ("bob", 401)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +148,7 @@ def test_a_file_that_cannot_be_used_any_more_lets_nobody_in(file: Path, broken: 
         ('["a b"]', "'a b' is not a valid name of a token"),
     ],
 )
-def test_a_file_that_cannot_be_meant_is_told_when_serving_begins(file: Path, content: str, said: str) -> None:
+def test_an_invalid_file_is_an_error_when_serving_begins(file: Path, content: str, said: str) -> None:
     write(file, content)
     with pytest.raises(DefinitionError, match=f"{file}.*{said}"):
         serve.mcp(Runner([who]), tokens=file)
@@ -181,15 +173,15 @@ def test_a_file_that_tools_may_reach_is_refused(file: Path) -> None:
 # -- how much ----------------------------------------------------------------------------------------------------------
 
 
-def test_limits_hold_for_each_principal_and_outlast_a_restart(file: Path, tmp_path: Path) -> None:
+async def test_limits_hold_for_each_principal_and_outlast_a_restart(file: Path, tmp_path: Path) -> None:
     async def run(times: int) -> list[str]:
         with closing(Journal.open(tmp_path / "calls.db")) as journal:
             async with gateway(Runner([who, twice], journal=journal), tokens=file) as url:
                 return [await call(url, "ann", "twice") for _ in range(times)] + [await call(url, "bob")]
 
     once = "['ann', 'ann']"  # what a tool calls counts with its call
-    assert go(run(1)) == [once, "bob"]
-    found = go(run(2))
+    assert await run(1) == [once, "bob"]
+    found = await run(2)
     assert found[0] == once and found[2] == "bob"
     assert "The budget of 2 calls for this principal is used up. Nothing was run." in found[1]
 
@@ -205,19 +197,19 @@ async def limited(runner: Runner, path: Path, clock: ManualClock, steps: list[fl
     return found
 
 
-def test_a_minute_slides_a_day_ends_at_midnight_and_a_total_never(file: Path) -> None:
+async def test_a_minute_slides_a_day_ends_at_midnight_and_a_total_never(file: Path) -> None:
     clock = ManualClock()
     runner = Runner([who], clock=clock)
     write(file, entry("ann", calls_per_minute=2))
-    assert go(limited(runner, file, clock, [0, 30, 0, 30, 0])) == ["ok", "ok", "limited", "ok", "limited"]
+    assert await limited(runner, file, clock, [0, 30, 0, 30, 0]) == ["ok", "ok", "limited", "ok", "limited"]
     write(file, entry("ann", calls_per_day=2))
-    assert go(limited(runner, file, clock, [0, 0, 0, 86_400, 0, 0])) == ["ok", "ok", "limited"] * 2
+    assert await limited(runner, file, clock, [0, 0, 0, 86_400, 0, 0]) == ["ok", "ok", "limited"] * 2
     write(file, entry("ann", calls=2))
-    assert go(limited(runner, file, clock, [0, 0, 0, 86_400])) == ["ok", "ok", "limited", "limited"]
+    assert await limited(runner, file, clock, [0, 0, 0, 86_400]) == ["ok", "ok", "limited", "limited"]
 
 
 @given(limits=st.lists(st.none() | st.integers(1, 9), min_size=1, max_size=4))
-def test_of_several_tokens_of_a_principal_the_smallest_limit_counts(
+def test_the_smallest_limit_of_the_tokens_of_a_principal_counts(
     limits: list[int | None], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("tokens") / "tokens.toml"
@@ -227,7 +219,7 @@ def test_of_several_tokens_of_a_principal_the_smallest_limit_counts(
     assert TokenFile(path).find_limits("ann").calls == expected
 
 
-def test_a_call_waits_while_as_many_of_its_principal_run_as_may(file: Path) -> None:
+async def test_a_call_waits_while_as_many_of_its_principal_run_as_may(file: Path) -> None:
     started, entered, go_on = asyncio.Semaphore(0), 0, asyncio.Event()
 
     @tool(read_only=True)
@@ -242,21 +234,17 @@ def test_a_call_waits_while_as_many_of_its_principal_run_as_may(file: Path) -> N
             started.release()
 
     write(file, entry("ann", concurrency=1) + entry("bob"))
-
-    async def run() -> list[str]:
-        async with gateway(Runner([hold, who], observers=[observe]), tokens=file) as url:
-            held = [asyncio.ensure_future(call(url, "ann", "hold")) for _ in range(2)]
-            for _ in held:
-                await started.acquire()
-            assert await call(url, "bob") == "bob"
-            assert entered == 1
-            go_on.set()
-            return await asyncio.gather(*held)
-
-    assert go(run()) == ["held"] * 2 and entered == 2
+    async with gateway(Runner([hold, who], observers=[observe]), tokens=file) as url:
+        held = [asyncio.ensure_future(call(url, "ann", "hold")) for _ in range(2)]
+        for _ in held:
+            await started.acquire()
+        assert await call(url, "bob") == "bob"
+        assert entered == 1
+        go_on.set()
+        assert await asyncio.gather(*held) == ["held"] * 2 and entered == 2
 
 
-def test_a_job_in_the_background_counts_as_its_call(file: Path) -> None:
+async def test_a_job_in_the_background_counts_as_its_call(file: Path) -> None:
     @tool(background=True)
     async def bake() -> str:
         """Bake bread."""
@@ -264,27 +252,24 @@ def test_a_job_in_the_background_counts_as_its_call(file: Path) -> None:
 
     write(file, entry("ann", calls=1))
 
-    async def run() -> list[str]:
-        served = Runner([bake, *background.tools]).replace(inside=[TokenLimits(TokenFile(file), None)])
-        async with served:
-            for _ in range(2):
-                await served.run("bake", {}, principal="ann")
-        return sorted(work.result.status for work in served.jobs if work.result is not None)
-
-    assert go(run()) == ["limited", "ok"]
+    served = Runner([bake, *background.tools]).replace(inside=[TokenLimits(TokenFile(file), None)])
+    async with served:
+        for _ in range(2):
+            await served.run("bake", {}, principal="ann")
+    assert sorted(work.result.status for work in served.jobs if work.result is not None) == ["limited", "ok"]
 
 
 # -- one call ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_address_beyond_the_loopback_needs_tokens_and_a_name(file: Path) -> None:
+async def test_an_address_beyond_the_loopback_needs_tokens_and_a_name(file: Path) -> None:
     with pytest.raises(DefinitionError, match=r"everybody who reaches 0\.0\.0\.0 could call the tools: give tokens="):
-        go(serve.http(Runner([who]), host="0.0.0.0", port=0))
+        await serve.http(Runner([who]), host="0.0.0.0", port=0)
     with pytest.raises(DefinitionError, match=r"give the name that clients use, hosts="):
-        go(serve.http(Runner([who]), host="0.0.0.0", port=0, tokens=file))
+        await serve.http(Runner([who]), host="0.0.0.0", port=0, tokens=file)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(DefinitionError, match=r"cannot serve at 127\.0\.0\.1:\d+: Address already in use"):
-            go(serve.http(Runner([who]), port=taken.getsockname()[1]))
+            await serve.http(Runner([who]), port=taken.getsockname()[1])
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -312,54 +297,31 @@ print("over", flush=True)
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
-def test_a_second_signal_stops_the_calls_of_a_program_which_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM.replace("to_thread(input)", "Event().wait()"), encoding="utf-8")
-
-    async def run(process: subprocess.Popen[str]) -> None:
-        assert process.stdout
-        url = (await asyncio.to_thread(process.stdout.readline)).strip()
-        async with Client(url, mode=MODERN) as client:
-            held = asyncio.ensure_future(client.call_tool("hold"))
-            assert await asyncio.to_thread(process.stdout.readline) == "entered\n"
-            process.send_signal(signal.SIGTERM)
-            process.send_signal(signal.SIGINT)
-            await asyncio.wait([held])
-            assert held.exception() is not None
-
-    command = [sys.executable, "program.py"]
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
-        try:
-            go(run(process))
-            assert process.stdout is not None and process.stdout.read() == "over\n" and process.wait(BOUND) == 0
-        finally:
-            process.kill()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_the_calls_of_a_program_end(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGTERM, signal.SIGINT]])
+async def test_a_signal_lets_the_calls_of_a_program_end_and_a_second_one_stops_them(
+    tmp_path: Path, signals: list[int]
+) -> None:
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
-
-    async def run(process: subprocess.Popen[str]) -> str:
-        assert process.stdout and process.stdin
-        url = (await asyncio.to_thread(process.stdout.readline)).strip()
-        async with Client(url, mode=MODERN) as client:
-            await client.list_tools()
-            held = asyncio.ensure_future(client.call_tool("hold"))
-            assert await asyncio.to_thread(process.stdout.readline) == "entered\n"
-            process.send_signal(number)
-            process.stdin.write("\n")
-            process.stdin.flush()
-            return text(await held)
-
-    command = [sys.executable, "program.py"]
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen([sys.executable, "program.py"], cwd=tmp_path, **pipes) as process:
         try:
-            assert go(run(process)) == "held"
-            assert process.stdout is not None and process.stdout.read() == "over\n" and process.wait(BOUND) == 0
+            assert process.stdout and process.stdin
+            url = (await asyncio.to_thread(process.stdout.readline)).strip()
+            async with Client(url, mode=MODERN) as client:
+                await client.list_tools()
+                held = asyncio.ensure_future(client.call_tool("hold"))
+                assert await asyncio.to_thread(process.stdout.readline) == "entered\n"
+                for number in signals:
+                    process.send_signal(number)
+                if len(signals) == 2:
+                    await asyncio.wait([held])
+                    assert held.exception() is not None
+                    process.stdin.close()
+                else:
+                    process.stdin.write("\n")
+                    process.stdin.flush()
+                    assert text(await held) == "held"
+            assert await asyncio.to_thread(process.stdout.read) == "over\n" and process.wait(BOUND) == 0
         finally:
             process.kill()
 
@@ -367,26 +329,23 @@ def test_a_signal_lets_the_calls_of_a_program_end(tmp_path: Path, number: int) -
 # -- upstream servers --------------------------------------------------------------------------------------------------
 
 
-def test_a_changed_list_of_an_upstream_server_is_the_list_of_the_gateway() -> None:
+async def test_a_gateway_follows_the_changed_list_of_an_upstream_server() -> None:
     names, bus = ["first"], InMemorySubscriptionBus()
 
     async def list_tools(context: Any, params: Any) -> wire.ListToolsResult:
         return wire.ListToolsResult(tools=[wire.Tool(name=name, input_schema={"type": "object"}) for name in names])
 
-    async def run() -> list[str]:
-        upstream = Server("growing", on_list_tools=list_tools, on_subscriptions_listen=ListenHandler(bus))
-        servers = mcp.connect(upstream)
-        async with servers as tools, gateway(Runner(tools), changes=servers.changes()) as url:
-            async with Client(url, mode=MODERN) as client, client.listen(tools_list_changed=True) as told:
-                names.append("second")
-                await bus.publish(ToolsListChanged())
-                await anext(aiter(told))
-                return [one.name for one in (await client.list_tools(cache_mode="refresh")).tools]
-
-    assert go(run()) == ["first", "second"]
+    upstream = Server("growing", on_list_tools=list_tools, on_subscriptions_listen=ListenHandler(bus))
+    servers = mcp.connect(upstream)
+    async with servers as tools, gateway(Runner(tools), changes=servers.changes()) as url:
+        async with Client(url, mode=MODERN) as client, client.listen(tools_list_changed=True) as told:
+            names.append("second")
+            await bus.publish(ToolsListChanged())
+            await anext(aiter(told))
+            assert [one.name for one in (await client.list_tools(cache_mode="refresh")).tools] == ["first", "second"]
 
 
-def test_a_changed_list_that_cannot_be_served_leaves_the_one_before(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_changed_list_that_cannot_be_served_leaves_the_earlier_one(caplog: pytest.LogCaptureFixture) -> None:
     @tool(name="who")
     async def other() -> str:
         return "another"
@@ -397,14 +356,10 @@ def test_a_changed_list_that_cannot_be_served_leaves_the_one_before(caplog: pyte
         taken.set()
 
     taken = asyncio.Event()
-
-    async def run() -> list[str]:
-        async with gateway(Runner([who]), changes=changes()) as url:
-            await taken.wait()
-            async with Client(url, mode=MODERN) as client:
-                return [one.name for one in (await client.list_tools()).tools]
-
-    assert go(run()) == ["who", "twice"]
+    async with gateway(Runner([who]), changes=changes()) as url:
+        await taken.wait()
+        async with Client(url, mode=MODERN) as client:
+            assert [one.name for one in (await client.list_tools()).tools] == ["who", "twice"]
     assert "a changed list of tools cannot be served, so the earlier one stays" in caplog.text
 
 
@@ -418,7 +373,7 @@ NAMES = st.from_regex(r"[abcXYZ019_][abcXYZ019_-]{0,11}", fullmatch=True)
     entries=st.dictionaries(NAMES, st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), max_size=4),
     data=st.data(),
 )
-def test_what_the_command_writes_is_what_the_server_reads(
+def test_the_server_reads_what_the_command_writes(
     entries: dict[str, str], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("tokens") / "tokens.toml"
@@ -442,7 +397,7 @@ def run_command(words: list[str]) -> str:
     return out.getvalue()
 
 
-def test_the_file_is_its_owners_alone_and_holds_no_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_file_is_private_and_holds_no_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "folder" / "tokens.toml"
     words = ["token", "new", "ann", "--tokens", str(path), "--days", "3", "--calls-per-minute", "60"]
     assert main(words) == 0
@@ -466,7 +421,7 @@ def test_the_file_is_its_owners_alone_and_holds_no_token(tmp_path: Path, capsys:
         (["new", "a b"], "'a b' is not a valid name of a token"),
     ],
 )
-def test_a_command_that_cannot_be_meant_is_told(
+def test_an_invalid_command_is_an_error_and_changes_nothing(
     file: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = file.read_bytes()

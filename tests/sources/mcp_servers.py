@@ -6,39 +6,23 @@ import asyncio
 import contextlib
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import mcp_types as types
+import pytest
 import uvicorn
 from mcp.server.lowlevel import Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 
 from ferrule import mcp
-from waits import BOUND
 
-T = TypeVar("T")
 PROGRAM = [sys.executable, str(Path(__file__).parent / "stdio_server.py")]
 ERAS = ("auto", "legacy")
 """With the SDK's own server: 2026-07-28, and 2025-11-25."""
 Handler = Callable[[Any, dict[str, Any]], Awaitable[Any]]
 ANYTHING = {"type": "object"}
-
-
-def go(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` on a loop of its own, at most `BOUND` seconds, and see that no task is left."""
-
-    async def bounded() -> T:
-        async with asyncio.timeout(BOUND):
-            found = await work
-        # sse_starlette's own, of which each loop of a server has one
-        left = {task for task in asyncio.all_tasks() if "_shutdown_watcher" not in str(task.get_coro())}
-        left.discard(asyncio.current_task())  # type: ignore[arg-type]
-        assert not left, left
-        return found
-
-    return asyncio.run(bounded())
 
 
 def text(said: str, **more: Any) -> types.CallToolResult:
@@ -49,8 +33,9 @@ class Made:
     """A server whose tools may change.
 
     Attributes:
-        tools: Each with its handler, by name.
+        tools: Each tool with its handler, by name.
         calls: The parameters of each call.
+        lists: How often its list was read.
         ttl: Milliseconds for which its list may be kept.
     """
 
@@ -63,7 +48,7 @@ class Made:
         self.server: Server[Any] = Server(
             "made",
             version="1.2",
-            on_list_tools=self._list,
+            on_list_tools=self.list_tools,
             on_call_tool=self._call,
             on_subscriptions_listen=ListenHandler(self.bus),
         )
@@ -76,7 +61,7 @@ class Made:
         self.tools[name] = definition, handler or nothing
         return self
 
-    async def _list(self, context: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+    async def list_tools(self, context: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         self.lists += 1
         begin = int(params.cursor) if params is not None and params.cursor else 0
         found = [definition for definition, _ in self.tools.values()]
@@ -90,24 +75,24 @@ class Made:
     def memory(self, mode: Any = "auto", name: str | None = None) -> mcp.Memory:
         return mcp.Memory(self.server, mode=mode, name=name)
 
+    def app(self, **options: Any) -> Any:
+        """The server as an ASGI application."""
+        return self.server.streamable_http_app(**options)
+
 
 def made(name: str = "one", handler: Handler | None = None, schema: Any = None, **more: Any) -> Made:
     """A server with one tool."""
     return Made().add(name, handler, schema, **more)
 
 
-def http(server: Server[Any], port: int = 0) -> contextlib.AbstractAsyncContextManager[str]:
+def http(server: Made, port: int = 0) -> contextlib.AbstractAsyncContextManager[str]:
     """The address of the server, over HTTP on loopback, while it is served."""
-    return serving(server.streamable_http_app(), port)
+    return serving(server.app(), port)
 
 
 @contextlib.asynccontextmanager
 async def serving(app: Any, port: int = 0, before: Callable[[int], object] | None = None) -> AsyncIterator[str]:
-    """The address of an ASGI application while it is served.
-
-    Args:
-        before: Is told the port before anything is served there.
-    """
+    """The address of an ASGI application while it is served; `before` is called with the port before that."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", port))
@@ -122,3 +107,24 @@ async def serving(app: Any, port: int = 0, before: Callable[[int], object] | Non
         served.should_exit = True
         await task
         listening.close()
+
+
+async def respond(send: Any, status: int, body: bytes = b"", **headers: str) -> None:
+    """Send a whole HTTP response."""
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def until_disconnected(receive: Any) -> None:
+    """Wait until the client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def start_error(*servers: Any, **options: Any) -> str:
+    """Connect to servers that cannot start, and return the error."""
+    with pytest.raises(mcp.ServersDownError) as raised:
+        async with mcp.connect(*servers, **options):
+            pass
+    return str(raised.value)

@@ -1,4 +1,4 @@
-"""A server that keeps every byte that it hears, and answers with the bytes that it was given."""
+"""A server that records every byte that it hears, and answers with the bytes that it was given."""
 
 from __future__ import annotations
 
@@ -52,6 +52,10 @@ def answer(status: str, body: bytes = b"", **headers: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
+def json_answer(body: bytes, status: str = "200 OK", **headers: str) -> bytes:
+    return answer(status, body, content_type="application/json", **headers)
+
+
 class Wire:
     """The server; `port` is where it listens.
 
@@ -103,7 +107,7 @@ class Wire:
     @property
     def lines(self) -> list[str]:
         """The first line of each request."""
-        return [one.partition(b"\r\n")[0].decode() for one in self.heard]
+        return [request.partition(b"\r\n")[0].decode() for request in self.heard]
 
     def header(self, name: str, request: int = -1) -> str | None:
         """What a request says in a header."""
@@ -139,6 +143,27 @@ def operation(*parameters: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     return {"operationId": "op", "parameters": [*parameters], "responses": {"200": {"description": "ok"}}, **more}
 
 
+def one(method: str, *parameters: Mapping[str, Any], path: str = "/x", **more: Any) -> dict[str, Any]:
+    """A document of OpenAPI 3.2 with one operation."""
+    return document({path: {method: operation(*parameters, **more)}}, "3.2.0")
+
+
+def with_body(media: str, schema: Any, *, required: bool = True, **more: Any) -> dict[str, Any]:
+    """A document with one operation that has this body."""
+    body = {"required": required, "content": {media: {"schema": schema, **more}}}
+    return document({"/x": {"post": operation(requestBody=body)}})
+
+
+def text_parameter(name: str, place: str = "query", **more: Any) -> dict[str, Any]:
+    required = {"required": True} if place == "path" else {}
+    return {"in": place, "name": name, "schema": {"type": "string"}, **required, **more}
+
+
+def properties(**schemas: Any) -> dict[str, Any]:
+    """The schema of an object with these properties."""
+    return {"type": "object", "properties": schemas}
+
+
 def run(
     given: Any,
     calls: Callable[[Runner, Wire], Awaitable[Any]],
@@ -147,10 +172,9 @@ def run(
     runner: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> tuple[Any, Wire]:
-    """What `calls` gives, made by a runner with the tools of the document, and what the server heard."""
-
+    """What `calls` gives, made by a runner with the tools of the document, and the server."""
     named = given.get("components", {}).get("securitySchemes", {}) if isinstance(given, dict) else {}
-    options.setdefault("credentials", {name: name for name, one in named.items() if "$ref" not in one})
+    options.setdefault("credentials", {name: name for name, scheme in named.items() if "$ref" not in scheme})
 
     async def main() -> tuple[Any, Wire]:
         async with Wire(*answers, tls=tls) as wire:
@@ -164,7 +188,7 @@ def run(
 
 
 def called(given: Any, arguments: Mapping[str, Any], *answers: Reply, **options: Any) -> tuple[ToolResult, Wire]:
-    """The result of one call of the document's first tool, and what the server heard."""
+    """The result of one call of the document's first tool, and the server."""
 
     async def calls(runner: Runner, wire: Wire) -> ToolResult:
         [tool, *_] = runner.tools

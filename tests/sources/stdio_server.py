@@ -13,7 +13,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
-NAMES = ("echo", "pid", "die", "wait", "complain", "environment", "ask")
+NAMES = ("echo", "pid", "die", "wait", "environment", "ask")
 DAY = {"type": "object", "properties": {"day": {"type": "integer"}}, "required": ["day"]}
 
 
@@ -34,9 +34,6 @@ async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.
             await anyio.sleep_forever()
         finally:
             Path(sys.argv[1]).write_text(f"cancelled {said}")
-    elif params.name == "complain":
-        for number in range(int(said)):
-            print(f"complaint {number} {'x' * 5000}", file=sys.stderr)
     elif params.name == "environment":
         said = os.environ.get(said, "(not there)")
     elif params.name == "ask":

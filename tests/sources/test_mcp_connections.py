@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from mcp.server.lowlevel import Server
-from mcp_servers import ERAS, PROGRAM, made
+from mcp_servers import ERAS, PROGRAM, made, start_error
 
 from ferrule import DefinitionError, Event, Runner, mcp
 from products import sampled
-from waits import BOUND
+from waits import BOUND, until
 
 
 def is_running(pid: int) -> bool:
@@ -28,30 +28,27 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("mode", sampled(ERAS, one_in=2))
-async def test_a_program_is_called_killed_started_again_and_gone(mode: mcp.Mode) -> None:
-    async def main() -> list[int]:
-        servers = mcp.connect(mcp.Stdio(PROGRAM[0], PROGRAM[1:], mode=mode))
-        async with servers as toolset:
-            runner = Runner(toolset)
-            assert (await runner.run("echo", {"text": "héllo"})).output == "héllo"
-            assert [status.protocol for status in servers.status.values()] == [
-                {"auto": "2026-07-28", "legacy": "2025-11-25"}[mode]
-            ]
-            pids = [int((await runner.run("pid")).output)]
-            beside = asyncio.ensure_future(runner.run("die", {"text": "beside"}))
-            died = await runner.run("die")
-            assert [died.status, died.executed] == ["failed", None]
-            assert "connection to" in str(died.error) and "effect may have happened" in str(died.error)
-            assert (await beside).executed is None
-            pids.append(int((await runner.run("pid")).output))
-            return pids
-
-    pids = await main()
-    assert pids[0] != pids[1] and not any(map(is_running, pids))
+async def test_a_program_that_dies_is_started_again_and_gone_at_the_end(mode: mcp.Mode) -> None:
+    servers = mcp.connect(mcp.Stdio(PROGRAM[0], PROGRAM[1:], mode=mode))
+    async with servers as toolset:
+        runner = Runner(toolset)
+        assert (await runner.run("echo", {"text": "héllo"})).output == "héllo"
+        [status] = servers.status.values()
+        assert status.protocol == {"auto": "2026-07-28", "legacy": "2025-11-25"}[mode]
+        first = int((await runner.run("pid")).output)
+        beside = asyncio.ensure_future(runner.run("die", {"text": "beside"}))
+        died = await runner.run("die")
+        assert [died.status, died.executed] == ["failed", None]
+        assert "connection to" in str(died.error) and "effect may have happened" in str(died.error)
+        assert (await beside).executed is None
+        second = int((await runner.run("pid")).output)
+    assert first != second and not is_running(first) and not is_running(second)
 
 
 @pytest.mark.parametrize("does", ["", "echo a line;"])
-async def test_one_that_dies_fails_all_open_calls_although_a_child_holds_its_pipes(does: str, tmp_path: Path) -> None:
+async def test_a_program_that_dies_fails_its_open_calls_although_a_child_holds_its_pipes(
+    does: str, tmp_path: Path
+) -> None:
     """Also a call that it has read a part of, and the one behind that."""
     alive = tmp_path / "alive"
     alive.touch()
@@ -59,8 +56,7 @@ async def test_one_that_dies_fails_all_open_calls_although_a_child_holds_its_pip
     setsid = 'import os, sys; os.setsid(); os.execvp("sh", ["sh", "-c", sys.argv[1]])'  # so that it outlives its group
     program = ["sh", "-c", 'exec 3<&0; "$0" -c "$1" "$2" <&3 & exec "$0" "$3"', sys.executable, setsid, child]
     program.append(str(Path(__file__).parent / "raw_server.py"))
-
-    async def main() -> None:
+    try:
         async with mcp.connect(mcp.Stdio(program[0], program[1:], name="p", mode="legacy")) as toolset:
             runner = Runner(toolset, timeout=BOUND)
             for size in (0, 900_000):
@@ -73,15 +69,11 @@ async def test_one_that_dies_fails_all_open_calls_although_a_child_holds_its_pip
                 results = await asyncio.gather(*calls)
                 assert [(one.status, one.executed) for one in results] == [("failed", None)] * 2
             assert (await runner.run("p__hi")).output == "hi"
-
-    try:
-        await main()
     finally:
         alive.unlink()
 
 
-async def test_one_that_dies_again_and_again_is_not_started_at_every_call() -> None:
-
+async def test_a_program_that_dies_again_and_again_is_not_started_at_every_call() -> None:
     servers = mcp.connect(PROGRAM, name="p")
     async with servers as toolset:
         runner = Runner(toolset)
@@ -96,55 +88,30 @@ async def test_one_that_dies_again_and_again_is_not_started_at_every_call() -> N
         assert servers.status["p"].state == "down" and servers.status["p"].retry_in > 0
 
 
-async def test_the_reason_has_the_end_of_what_a_program_wrote_before_it_ended() -> None:
-    command = [sys.executable, "-c", "import sys; print('no key is set', file=sys.stderr); sys.exit(1)"]
-
-    async def main() -> None:
-        async with mcp.connect(command):
-            raise AssertionError("it did not start")
-
-    with pytest.raises(mcp.ServersDownError, match="no key is set"):
-        await main()
+async def test_a_program_that_cannot_start_is_named_with_the_end_of_what_it_wrote() -> None:
+    assert "the program '/nowhere/at-all' does not exist" in await start_error(["/nowhere/at-all"])
+    code = "import sys; print('no key is set', file=sys.stderr); sys.exit(1)"
+    assert "no key is set" in await start_error([sys.executable, "-c", code])
 
 
-async def test_a_program_that_is_not_there_is_named() -> None:
-    async def main() -> None:
-        async with mcp.connect(["/nowhere/at-all"]):
-            raise AssertionError("it did not start")
-
-    with pytest.raises(mcp.ServersDownError, match="the program '/nowhere/at-all' does not exist"):
-        await main()
+async def test_a_silent_program_is_given_up_and_its_process_is_gone(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    code = f"import os, sys; open({str(file)!r}, 'w').write(str(os.getpid())); sys.stdin.read()"
+    assert "did not answer within 1 s" in await start_error([sys.executable, "-c", code], start_timeout=1)
+    assert not is_running(int(file.read_text()))
 
 
-async def test_one_that_says_nothing_is_given_up_and_its_process_is_gone(tmp_path: Path) -> None:
-    told = tmp_path / "pid"
-    code = f"import os, sys; open({str(told)!r}, 'w').write(str(os.getpid())); sys.stdin.read()"
-
-    async def main() -> None:
-        async with mcp.connect([sys.executable, "-c", code], start_timeout=1):
-            raise AssertionError("it did not start")
-
-    with pytest.raises(mcp.ServersDownError, match="did not answer within 1 s"):
-        await main()
-    assert not is_running(int(told.read_text()))
-
-
-async def test_one_that_cannot_start_does_not_stop_the_others() -> None:
+async def test_a_server_that_cannot_start_does_not_stop_the_others() -> None:
     there, missing = made().memory(name="there"), mcp.Stdio("/nowhere/at-all", name="missing")
-
     servers = mcp.connect(there, missing)
     async with servers as toolset:
         assert [tool.name for tool in toolset] == ["there__one"]
         assert servers.status["missing"].state == "down"
         assert "/nowhere/at-all" in servers.status["missing"].reason
-
-    with pytest.raises(mcp.ServersDownError, match="missing is down"):
-        async with mcp.connect(made().memory(name="there"), missing, required=True):
-            raise AssertionError("one is missing")
+    assert "missing is down" in await start_error(made().memory(name="there"), missing, required=True)
 
 
-async def test_after_it_is_left_nothing_is_sent() -> None:
-
+async def test_nothing_is_sent_after_the_servers_are_left() -> None:
     servers = mcp.connect(made().memory())
     assert {status.state for status in servers.status.values()} == {"idle"}
     async with servers as toolset:
@@ -154,12 +121,11 @@ async def test_after_it_is_left_nothing_is_sent() -> None:
     assert {status.state for status in servers.status.values()} == {"closed"}
     with pytest.raises(RuntimeError, match="entered once"):
         async with servers:
-            raise AssertionError("it was entered twice")
+            pass
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_leaving_ends_the_calls_under_way(mode: mcp.Mode) -> None:
-
+async def test_leaving_the_servers_ends_running_calls(mode: mcp.Mode) -> None:
     entered = asyncio.Event()
 
     async def wait(context: Any, arguments: Any) -> Any:
@@ -169,13 +135,11 @@ async def test_leaving_ends_the_calls_under_way(mode: mcp.Mode) -> None:
     async with mcp.connect(made("wait", wait).memory(mode)) as toolset:
         waiting = asyncio.ensure_future(Runner(toolset).run("wait"))
         await entered.wait()
-    async with asyncio.timeout(BOUND):
-        result = await waiting
+    result = await waiting
     assert (result.status, result.executed) == ("failed", None) and "was left before" in str(result.error)
 
 
 async def test_a_server_in_memory_that_ended_is_started_again() -> None:
-
     async def end(context: Any, arguments: Any) -> Any:
         raise asyncio.CancelledError
 
@@ -183,13 +147,11 @@ async def test_a_server_in_memory_that_ended_is_started_again() -> None:
     async with servers as toolset:
         runner = Runner(toolset)
         assert (await runner.run("end")).executed is None
-        while servers.status["made"].state == "ready":
-            await asyncio.sleep(0)
+        await until(lambda: servers.status["made"].state != "ready")
         assert (await runner.run("other")).success
 
 
-async def test_another_loop_is_told_so() -> None:
-
+async def test_a_call_on_another_event_loop_is_refused() -> None:
     async with mcp.connect(made().memory()) as toolset:
         result = await asyncio.to_thread(lambda: asyncio.run(Runner(toolset).run("one")))
         assert result.executed is False and "another event loop" in str(result.error)
@@ -200,15 +162,13 @@ async def test_another_loop_is_told_so() -> None:
     sampled([("auto", "deadline"), ("auto", "cancel"), ("legacy", "cancel"), ("legacy", "deadline")], one_in=2),
 )
 async def test_a_deadline_and_a_cancellation_reach_the_program(mode: mcp.Mode, how: str, tmp_path: Path) -> None:
-    told = tmp_path / "told"
-
-    started = asyncio.Event()
+    file, started = tmp_path / "cancelled", asyncio.Event()
 
     def observe(event: Event) -> None:
         if event.kind == "tool:progress":
             started.set()
 
-    async with mcp.connect(mcp.Stdio(PROGRAM[0], [*PROGRAM[1:], str(told)], mode=mode)) as toolset:
+    async with mcp.connect(mcp.Stdio(PROGRAM[0], [*PROGRAM[1:], str(file)], mode=mode)) as toolset:
         runner = Runner(toolset, observers=[observe])
         if how == "deadline":
             result = await runner.run("wait", {"text": how}, timeout=0.5)
@@ -220,99 +180,59 @@ async def test_a_deadline_and_a_cancellation_reach_the_program(mode: mcp.Mode, h
             with pytest.raises(asyncio.CancelledError):
                 await waiting
         assert (await runner.run("echo", {"text": "still there"})).output == "still there"
-        assert told.read_text() == f"cancelled {how}"
+        assert file.read_text() == f"cancelled {how}"
 
 
-@pytest.fixture
-def within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop the clock of the log, so that all lines are written within one second."""
-    monkeypatch.setattr("ferrule.mcp._log.monotonic", lambda: 7.0)
-
-
-@pytest.mark.usefixtures("within_a_second")
-async def test_what_a_program_writes_to_its_standard_error_is_logged_and_bounded(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+async def test_noise_of_a_program_is_logged_bounded_and_without_its_secrets(
+    stream: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        async with mcp.connect(PROGRAM, name="p") as toolset:
-            runner = Runner(toolset)
-            assert (await runner.run("p__complain", {"text": "500"})).success
-
-    with caplog.at_level(logging.INFO, "ferrule.mcp"):
-        await main()
-    lines = [record.getMessage() for record in caplog.records if "complaint" in record.getMessage()]
-    assert lines[0].startswith("p: complaint 0 x") and max(map(len, lines)) < 1100
-    assert len(lines) == 100
+    monkeypatch.setattr("ferrule.mcp._log.monotonic", lambda: 7.0)  # all lines are written within one second
+    code = f"""
+import os, runpy, sys
+for number in range(2_000):
+    print("loading", os.environ["OPAQUE"], number, "x" * 5_000, file=sys.{stream})
+sys.{stream}.flush()
+runpy.run_path({PROGRAM[1]!r})
+"""
+    server = mcp.Stdio(sys.executable, ["-c", code], env={"OPAQUE": "blue-horse-7"}, name="p")
+    with caplog.at_level(logging.INFO):
+        async with mcp.connect(server) as toolset:
+            assert (await Runner(toolset).run("p__echo", {"text": "there"})).output == "there"
+    lines = [record.getMessage() for record in caplog.records if "loading" in record.getMessage()]
+    assert "loading *** 0 xxx" in lines[0] and max(map(len, lines)) < 1100 and len(lines) == 100
+    assert {record.name for record in caplog.records if record.levelno >= logging.WARNING} <= {"ferrule.mcp"}
+    assert "blue-horse" not in caplog.text and "Traceback" not in caplog.text
 
 
 async def test_no_value_of_its_variables_is_shown_of_what_a_program_says(caplog: pytest.LogCaptureFixture) -> None:
     code = "import os, sys; print('I have', os.environ['OPAQUE'], file=sys.stderr); sys.exit(1)"
-
-    async def main() -> None:
-        async with mcp.connect(mcp.Stdio(sys.executable, ["-c", code], env={"OPAQUE": "blue-horse-7"})):
-            raise AssertionError("it did not start")
-
-    with caplog.at_level(logging.INFO, "ferrule.mcp"), pytest.raises(mcp.ServersDownError) as raised:
-        await main()
-    assert "I have ***" in str(raised.value)
-    assert "I have ***" in caplog.text and "blue-horse" not in str(raised.value) + caplog.text
-
-
-@pytest.mark.usefixtures("within_a_second")
-async def test_what_a_program_writes_to_its_standard_output_that_is_no_message_is_logged_and_bounded(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    code = f"""
-import os, runpy, sys
-for number in range(2_000):
-    print("loading", os.environ["OPAQUE"], number, "x" * 5_000)
-sys.stdout.flush()
-runpy.run_path({PROGRAM[1]!r})
-"""
-
-    async def main() -> None:
-        server = mcp.Stdio(sys.executable, ["-c", code], env={"OPAQUE": "blue-horse-7"}, name="p")
-        async with mcp.connect(server) as toolset:
-            assert (await Runner(toolset).run("p__echo", {"text": "there"})).output == "there"
-
-    with caplog.at_level(logging.INFO):
-        await main()
-    lines = [record.getMessage() for record in caplog.records if "loading" in record.getMessage()]
-    assert "loading *** 0 xxx" in lines[0] and max(map(len, lines)) < 1100 and len(lines) == 100
-    assert {record.name for record in caplog.records if record.levelno >= logging.WARNING} == {"ferrule.mcp"}
-    assert "blue-horse" not in caplog.text and "Traceback" not in caplog.text
+    with caplog.at_level(logging.INFO, "ferrule.mcp"):
+        error = await start_error(mcp.Stdio(sys.executable, ["-c", code], env={"OPAQUE": "blue-horse-7"}))
+    assert "I have ***" in error and "I have ***" in caplog.text
+    assert "blue-horse" not in error + caplog.text
 
 
 async def test_a_program_gets_the_few_usual_variables_and_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "of the parent")
-
-    async def main() -> list[str]:
-        async with mcp.connect(mcp.Stdio(PROGRAM[0], PROGRAM[1:], env={"ITS_OWN": "value"})) as toolset:
-            runner = Runner(toolset)
-            return [(await runner.run("environment", {"text": name})).output for name in ("A_SECRET", "ITS_OWN")]
-
-    assert (await main()) == ["(not there)", "value"]
+    async with mcp.connect(mcp.Stdio(PROGRAM[0], PROGRAM[1:], env={"ITS_OWN": "value"})) as toolset:
+        runner = Runner(toolset)
+        found = [(await runner.run("environment", {"text": name})).output for name in ("A_SECRET", "ITS_OWN")]
+    assert found == ["(not there)", "value"]
 
 
-async def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_package_mcp_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("ferrule.mcp._c")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mcp", None)
-
-    async def main() -> None:
-        async with mcp.connect(PROGRAM):
-            raise AssertionError("it is not there")
-
     with pytest.raises(DefinitionError, match=r"pip install \"ferrule\[mcp\]\""):
-        await main()
+        async with mcp.connect(PROGRAM):
+            pass
 
 
-async def test_what_a_server_calls_itself_is_one_short_line_without_what_nobody_sees() -> None:
-    async def main() -> str:
-        name = "odd\n\x1b[31mroot is \u202eready" + "x" * 100_000
-        servers = mcp.connect(Server(name, version="1"))
-        async with servers:
-            return next(iter(servers.status.values())).server
-
-    found = await main()
-    assert found.startswith("odd root is readyxxx") and len(found) <= 200
+async def test_the_name_of_a_server_is_one_short_line_without_hidden_characters() -> None:
+    name = "odd\n\x1b[31mroot is \u202eready" + "x" * 100_000
+    servers = mcp.connect(Server(name, version="1"))
+    async with servers:
+        [status] = servers.status.values()
+        assert status.server.startswith("odd root is readyxxx") and len(status.server) <= 200

@@ -12,47 +12,37 @@ from typing import Any
 import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
-from mcp_servers import ERAS, Made, go, http, made, serving, text
-from openapi_wire import Wire
+from mcp_servers import ERAS, Made, http, made, respond, serving, start_error, text, until_disconnected
+from openapi_wire import Wire, answer
 
-from ferrule import Runner, ToolResult, allow, mcp
+from ferrule import Runner, allow, mcp
 from ferrule.mcp import _http
 from ferrule.security.http import HTTP_LOGS_ARE_OFF
+from waits import until
+
+SECRET = "blue-horse-7-" + 700 * "x"
 
 
-@pytest.mark.parametrize("mode", ERAS)
-async def test_calls_go_there_at_once_and_come_back_unmixed(mode: mcp.Mode) -> None:
+def is_method(scope: Any, method: bytes) -> bool:
+    """Whether a request of 2026 calls this method."""
+    return dict(scope.get("headers", ())).get(b"mcp-method") == method
+
+
+async def test_as_many_calls_run_at_once_as_the_runner_lets_and_each_gets_its_answer() -> None:
+    together = asyncio.Barrier(120)
+
     async def double(context: Any, arguments: dict[str, Any]) -> Any:
-        await asyncio.sleep(0)
+        await together.wait()
         return text(str(2 * arguments["number"]))
 
-    async def main() -> list[Any]:
-        async with http(made("double", double).server) as address, mcp.connect(mcp.Http(address, mode=mode)) as toolset:
-            runner = Runner(toolset, concurrency=16)
-            results = await asyncio.gather(*(runner.run("double", {"number": number}) for number in range(40)))
-            return [result.output for result in results]
-
-    assert (await main()) == [str(2 * number) for number in range(40)]
-
-
-def test_as_many_calls_are_under_way_as_the_runner_lets() -> None:
-    async def main() -> list[ToolResult]:
-        together = asyncio.Barrier(120)
-
-        async def meet(context: Any, arguments: dict[str, Any]) -> Any:
-            await together.wait()
-            return text("all are here")
-
-        async with http(made("meet", meet).server) as address, mcp.connect(address) as toolset:
-            runner = Runner(toolset, concurrency=120)
-            return await asyncio.gather(*(runner.run("meet") for _ in range(120)))
-
-    assert all(result.success for result in go(main()))
+    async with http(made("double", double)) as address, mcp.connect(address) as toolset:
+        runner = Runner(toolset, concurrency=120)
+        results = await asyncio.gather(*(runner.run("double", {"number": number}) for number in range(120)))
+    assert [result.output for result in results] == [str(2 * number) for number in range(120)]
 
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_cancellation_reaches_the_server(mode: mcp.Mode) -> None:
-
     entered, stopped = asyncio.Event(), asyncio.Event()
 
     async def wait(context: Any, arguments: dict[str, Any]) -> Any:
@@ -62,7 +52,7 @@ async def test_a_cancellation_reaches_the_server(mode: mcp.Mode) -> None:
         finally:
             stopped.set()
 
-    async with http(made("wait", wait).server) as address, mcp.connect(mcp.Http(address, mode=mode)) as toolset:
+    async with http(made("wait", wait)) as address, mcp.connect(mcp.Http(address, mode=mode)) as toolset:
         waiting = asyncio.ensure_future(Runner(toolset).run("wait"))
         await entered.wait()
         waiting.cancel()
@@ -72,29 +62,20 @@ async def test_a_cancellation_reaches_the_server(mode: mcp.Mode) -> None:
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_server_that_went_away_and_came_back_is_called_again(mode: mcp.Mode) -> None:
-    async def main() -> list[ToolResult]:
-        server = made("one")
-        async with AsyncExitStack() as stack:
-            first = await stack.enter_async_context(AsyncExitStack())
-            address = await first.enter_async_context(http(server.server))
-            port = int(address.rpartition(":")[2].partition("/")[0])
-            servers = mcp.connect(mcp.Http(address, mode=mode))
-            toolset = await stack.enter_async_context(servers)
-            runner = Runner(toolset)
-            results = [await runner.run("one")]
-            await first.aclose()
-            results.append(await runner.run("one"))
-            results.append(await runner.run("one"))
-            async with http(made("one").server, port):
-                while next(iter(servers.status.values())).retry_in:
-                    await asyncio.sleep(0.05)
-                results.append(await runner.run("one"))
-            return results
-
-    there, gone, down, back = await main()
-    assert there.success and back.success
-    assert (gone.status, gone.executed) == ("failed", False) and "could not be reached" in str(gone.error)
-    assert (down.status, down.executed) == ("failed", False) and "is down; Ferrule tries again" in str(down.error)
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(AsyncExitStack())
+        address = await first.enter_async_context(http(made("one")))
+        port = int(address.rpartition(":")[2].partition("/")[0])
+        servers = mcp.connect(mcp.Http(address, mode=mode))
+        runner = Runner(await stack.enter_async_context(servers))
+        assert (await runner.run("one")).success
+        await first.aclose()
+        gone, down = await runner.run("one"), await runner.run("one")
+        assert (gone.status, gone.executed) == ("failed", False) and "could not be reached" in str(gone.error)
+        assert (down.status, down.executed) == ("failed", False) and "is down; Ferrule tries again" in str(down.error)
+        async with http(made("one"), port):
+            await until(lambda: not next(iter(servers.status.values())).retry_in)
+            assert (await runner.run("one")).success
 
 
 async def test_headers_are_sent_and_the_arguments_that_the_schema_names() -> None:
@@ -105,34 +86,22 @@ async def test_headers_are_sent_and_the_arguments_that_the_schema_names() -> Non
         return text("")
 
     schema = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
-
-    async def main() -> None:
-        async with http(made("look", look, schema).server) as address:
-            async with mcp.connect(mcp.Http(address, headers={"Authorization": "Bearer sk-1"})) as toolset:
-                assert (await Runner(toolset).run("look", {"region": "eu"})).success
-
-    await main()
+    async with http(made("look", look, schema)) as address:
+        async with mcp.connect(mcp.Http(address, headers={"Authorization": "Bearer sk-1"})) as toolset:
+            assert (await Runner(toolset).run("look", {"region": "eu"})).success
     assert seen[0]["authorization"] == "Bearer sk-1" and seen[0]["mcp-param-region"] == "eu"
     assert seen[0]["mcp-protocol-version"] == "2026-07-28"
 
 
-async def test_an_elicitation_of_2025_goes_over_the_stream_of_its_call() -> None:
-    async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
-        schema = {"type": "object", "properties": {"day": {"type": "integer"}}}
-        answer = await context.session.elicit_form("Which day?", schema, related_request_id=context.request_id)
-        return text(f"{answer.action} {answer.content}")
-
-    async def main() -> ToolResult:
-        server = Made().add("ask", elicit)
-        async with http(server.server) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
-            return await Runner(toolset, approve=lambda call, decision, context: allow({"day": 2})).run("ask")
-
-    assert (await main()).output == "accept {'day': 2}"
+async def test_a_null_in_the_arguments_arrives() -> None:
+    server, arguments = made(), {"nothing": None, "nested": {"nothing": None}}
+    async with http(server) as address, mcp.connect(address) as toolset:
+        await Runner(toolset).run("one", arguments)
+    assert server.calls[0].arguments == arguments
 
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_an_answer_that_breaks_off_may_have_run_and_ends_no_other_call(mode: mcp.Mode) -> None:
-
     entered, go_on = asyncio.Event(), asyncio.Event()
 
     async def wait(context: Any, arguments: dict[str, Any]) -> Any:
@@ -140,7 +109,7 @@ async def test_an_answer_that_breaks_off_may_have_run_and_ends_no_other_call(mod
         await go_on.wait()
         return text("done")
 
-    app = made("wait", wait).add("broken").server.streamable_http_app()
+    app = made("wait", wait).add("broken").app()
 
     async def breaking(scope: Any, receive: Any, send: Any) -> None:
         async def send_half(message: Any) -> None:
@@ -161,136 +130,60 @@ async def test_an_answer_that_breaks_off_may_have_run_and_ends_no_other_call(mod
         assert (await waiting).output == "done"
 
 
-@pytest.mark.parametrize("status", ["401 Unauthorized", "421 Misdirected Request", "503 Service Unavailable"])
-@pytest.mark.parametrize("kind", ["text/plain", "application/json"])
-async def test_a_server_that_refuses_all_says_how(status: str, kind: str) -> None:
-    async def refuse(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            headers = [(b"content-type", kind.encode())]
-            await send({"type": "http.response.start", "status": int(status[:3]), "headers": headers})
-            await send({"type": "http.response.body", "body": b'{"detail": "who are you?"}'})
-
-    async def main() -> None:
-        async with serving(refuse) as address, mcp.connect(address):
-            raise AssertionError("it was refused")
-
-    with pytest.raises(mcp.ServersDownError, match=f"HTTP {status}"):
-        await main()
-
-
-async def test_a_status_is_named_in_the_words_of_its_standard() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 503 See http://x for more\r\nContent-Length: 0\r\n\r\n")
-        writer.close()
-
-    async def main() -> None:
-        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-            async with mcp.connect(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"):
-                raise AssertionError("it was refused")
-
-    with pytest.raises(mcp.ServersDownError, match=r"HTTP 503 Service Unavailable$"):
-        await main()
-
-
 async def test_an_answer_whose_compression_is_broken_ends_its_call_alone() -> None:
-    async def main() -> tuple[ToolResult, ToolResult]:
-        app = made("one").server.streamable_http_app(json_response=True)
-        broken = True
+    app = made("one").app(json_response=True)
+    broken = True
 
-        async def packed(scope: Any, receive: Any, send: Any) -> None:
-            calls = dict(scope.get("headers", ())).get(b"mcp-method") == b"tools/call"
+    async def packed(scope: Any, receive: Any, send: Any) -> None:
+        async def send_packed(message: Any) -> None:
+            if broken and is_method(scope, b"tools/call") and message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"content-encoding", b"gzip")]
+            await send(message)
 
-            async def send_packed(message: Any) -> None:
-                if broken and calls and message["type"] == "http.response.start":
-                    message["headers"] = [*message["headers"], (b"content-encoding", b"gzip")]
-                await send(message)
+        await app(scope, receive, send_packed)
 
-            await app(scope, receive, send_packed)
-
-        async with serving(packed) as address, mcp.connect(address) as toolset:
-            runner = Runner(toolset)
-            first = await runner.run("one")
-            broken = False
-            return first, await runner.run("one")
-
-    first, second = await main()
-    assert (first.status, first.executed) == ("failed", None) and "could not be read" in str(first.error)
-    assert second.success
+    async with serving(packed) as address, mcp.connect(address) as toolset:
+        runner = Runner(toolset)
+        first = await runner.run("one")
+        assert (first.status, first.executed) == ("failed", None) and "could not be read" in str(first.error)
+        broken = False
+        assert (await runner.run("one")).success
 
 
-async def test_a_server_that_hangs_at_its_list_is_given_up() -> None:
-    app = made("one").server.streamable_http_app()
-
-    async def without_list(scope: Any, receive: Any, send: Any) -> None:
-        if dict(scope.get("headers", ())).get(b"mcp-method") != b"tools/list":
-            await app(scope, receive, send)
-        else:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-
-    async def main() -> None:
-        async with serving(without_list) as address, mcp.connect(address, start_timeout=1):
-            raise AssertionError("it did not start")
-
-    with pytest.raises(mcp.ServersDownError, match="it did not answer within 1 s"):
-        await main()
+# -- servers that do not start -----------------------------------------------------------------------------------------
 
 
-async def test_an_address_where_nobody_listens_is_down() -> None:
-    async def main() -> None:
-        async with mcp.connect("http://127.0.0.1:9/mcp"):
-            raise AssertionError("nobody is there")
+@pytest.mark.parametrize(
+    ("status", "kind", "said"),
+    [
+        ("401 Unauthorized", "text/plain", "HTTP 401 Unauthorized"),
+        ("421 Misdirected Request", "application/json", "HTTP 421 Misdirected Request"),
+        ("503 See http://x for more", "text/plain", "HTTP 503 Service Unavailable"),
+    ],
+)
+async def test_a_refusal_is_named_in_the_words_of_the_standard(status: str, kind: str, said: str) -> None:
+    async with Wire(answer(status, b'{"detail": "who are you?"}', content_type=kind)) as wire:
+        assert (await start_error(wire.url)).endswith(said)
 
-    with pytest.raises(mcp.ServersDownError, match=r"127\.0\.0\.1:9 is down: ConnectError"):
-        await main()
 
-
-async def test_one_that_speaks_sse_alone_is_named_so() -> None:
+async def test_a_server_that_speaks_only_sse_is_named_so() -> None:
     async def of_2024(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        kind, status = (b"text/event-stream", 200) if scope["method"] == "GET" else (b"text/plain", 405)
-        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind)]})
-        event = b"event: endpoint\ndata: /messages?session=1\n\n" if status == 200 else b""
-        await send({"type": "http.response.body", "body": event, "more_body": status == 200})
-        while status == 200 and (await receive())["type"] != "http.disconnect":
-            pass
+        if scope["method"] != "GET":
+            await respond(send, 405)
+            return
+        events = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": events})
+        event = b"event: endpoint\ndata: /messages?session=1\n\n"
+        await send({"type": "http.response.body", "body": event, "more_body": True})
+        await until_disconnected(receive)
 
-    async def main() -> None:
-        async with serving(of_2024) as address, mcp.connect(address):
-            raise AssertionError("it speaks Streamable HTTP")
-
-    with pytest.raises(mcp.ServersDownError, match="is down: it speaks only the HTTP\\+SSE transport of 2024"):
-        await main()
+    async with serving(of_2024) as address:
+        assert "is down: it speaks only the HTTP+SSE transport of 2024" in await start_error(address)
 
 
-async def test_a_null_in_the_arguments_arrives() -> None:
-    server = made()
-
-    async def main() -> None:
-        async with http(server.server) as address, mcp.connect(address) as toolset:
-            await Runner(toolset).run("one", {"nothing": None, "nested": {"nothing": None}})
-
-    await main()
-    assert server.calls[0].arguments == {"nothing": None, "nested": {"nothing": None}}
-
-
-async def test_a_server_that_forgot_the_session_gets_each_call_once_more_in_a_new_one() -> None:
-
-    first, second = made("one"), made("one")
-    async with AsyncExitStack() as stack:
-        before = await stack.enter_async_context(AsyncExitStack())
-        address = await before.enter_async_context(http(first.server))
-        port = int(address.rpartition(":")[2].partition("/")[0])
-        toolset = await stack.enter_async_context(mcp.connect(mcp.Http(address, mode="legacy")))
-        runner = Runner(toolset)
-        assert (await runner.run("one")).success
-        await before.aclose()
-        async with http(second.server, port):
-            results = await asyncio.gather(*(runner.run("one") for _ in range(16)))
-            assert [result.error for result in results] == [None] * 16
-            assert len(second.calls) == 16
+# -- sessions of 2025 --------------------------------------------------------------------------------------------------
 
 
 UNKNOWN = {
@@ -304,33 +197,27 @@ UNKNOWN = {
 
 
 def restarted(server: Made, error: Any, **more: Any) -> tuple[Any, asyncio.Event]:
-    """An application that refuses every session of before the event was set, with a JSON-RPC error at 400 or, given a
-    tuple, with this status and text."""
-    app, gone, forgotten = server.server.streamable_http_app(), asyncio.Event(), set[bytes]()
+    """Return an application and an event. Once that is set, the application refuses each earlier session with a
+    JSON-RPC error at 400 or, given a tuple, with this status and text."""
+    app, gone, forgotten = server.app(), asyncio.Event(), set[bytes]()
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         session = dict(scope.get("headers", ())).get(b"mcp-session-id")
         if session is not None and not gone.is_set():
             forgotten.add(session)
-        if session in forgotten and gone.is_set():
-            if isinstance(error, tuple):
-                (status, body), kind = error, b"text/plain"
-            else:
-                body = json.dumps({"jsonrpc": "2.0", "error": error, "id": None, **more}).encode()
-                status, kind = 400, b"application/json"
-            await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind)]})
-            await send({"type": "http.response.body", "body": body})
-            return
-        await app(scope, receive, send)
+        if session not in forgotten or not gone.is_set():
+            await app(scope, receive, send)
+        elif isinstance(error, tuple):
+            await respond(send, *error, content_type="text/plain")
+        else:
+            body = json.dumps({"jsonrpc": "2.0", "error": error, "id": None, **more}).encode()
+            await respond(send, 400, body, content_type="application/json")
 
     return application, gone
 
 
 @pytest.mark.parametrize("error", UNKNOWN.values(), ids=UNKNOWN)
-async def test_a_server_that_refuses_a_session_of_before_its_restart_gets_each_call_once_in_a_new_one(
-    error: Any,
-) -> None:
-
+async def test_a_server_that_refuses_old_sessions_gets_each_call_once_in_a_new_one(error: Any) -> None:
     server = made("one")
     app, gone = restarted(server, error)
     async with serving(app) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
@@ -351,7 +238,6 @@ async def test_a_server_that_refuses_a_session_of_before_its_restart_gets_each_c
     ],
 )
 async def test_a_call_that_was_refused_otherwise_is_not_sent_again(error: Any) -> None:
-
     server = made("one")
     app, gone = restarted(server, error, id="its own")
     async with serving(app) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
@@ -364,8 +250,9 @@ async def test_a_call_that_was_refused_otherwise_is_not_sent_again(error: Any) -
         assert len(server.calls) == 1
 
 
-async def test_a_server_that_wants_to_be_asked_again_at_once_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    app = made("one").server.streamable_http_app()
+async def test_a_server_cannot_have_its_stream_asked_for_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_http, "_BETWEEN_STREAMS", 1000.0)
+    app = made("one").app()
     asked: list[bytes | None] = []
 
     async def retrying(scope: Any, receive: Any, send: Any) -> None:
@@ -373,26 +260,19 @@ async def test_a_server_that_wants_to_be_asked_again_at_once_is_not(monkeypatch:
             await app(scope, receive, send)
             return
         asked.append(dict(scope["headers"]).get(b"last-event-id"))
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
-        await send({"type": "http.response.body", "body": b"id: %d\nretry: 0\ndata:\n\n" % len(asked)})
+        await respond(send, 200, b"id: %d\nretry: 0\ndata:\n\n" % len(asked), content_type="text/event-stream")
 
-    async def main() -> None:
-        async with serving(retrying) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
-            runner = Runner(toolset)
-            while not asked:
-                await asyncio.sleep(0)
-            for _ in range(20):
-                assert (await runner.run("one")).success
-
-    monkeypatch.setattr(_http, "_BETWEEN_STREAMS", 1000.0)
-    await main()
+    async with serving(retrying) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
+        runner = Runner(toolset)
+        await until(lambda: asked)
+        for _ in range(20):
+            assert (await runner.run("one")).success
     assert len(asked) == 1
 
 
-async def test_a_stream_of_the_server_that_breaks_again_and_again_is_asked_for_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    app, left, listens = made("one").server.streamable_http_app(), 5, asyncio.Event()
+async def test_a_stream_of_the_server_that_breaks_off_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_http, "_BETWEEN_STREAMS", 0.0)
+    app, left, listens = made("one").app(), 5, asyncio.Event()
 
     async def breaking(scope: Any, receive: Any, send: Any) -> None:
         nonlocal left
@@ -406,26 +286,27 @@ async def test_a_stream_of_the_server_that_breaks_again_and_again_is_asked_for_a
             await send({"type": "http.response.start", "status": 200, "headers": events})
             await send({"type": "http.response.body", "body": b"retry: 0\n\n", "more_body": True})
 
-    monkeypatch.setattr(_http, "_BETWEEN_STREAMS", 0.0)
     async with serving(breaking) as address, mcp.connect(mcp.Http(address, mode="legacy")):
         await listens.wait()
 
 
-async def test_a_server_that_takes_no_notification_and_no_reply_gets_the_calls_after_it_and_other_replies(
+async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
+    """Ask as many questions as the arguments say."""
+    schema = {"type": "object", "properties": {}}
+    ask = partial(context.session.elicit_form, "Which?", schema, related_request_id=context.request_id)
+    answers = await asyncio.gather(*(ask() for _ in range(arguments.get("questions", 1))))
+    return text(answers[0].action)
+
+
+async def test_a_server_that_reads_no_notification_and_no_reply_still_gets_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_http, "_LONGEST_DELIVERY", 1000.0)
 
-    async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
-        schema = {"type": "object", "properties": {}}
-        ask = partial(context.session.elicit_form, "Which?", schema, related_request_id=context.request_id)
-        await asyncio.gather(*(ask() for _ in range(arguments["questions"])))
-        return text("never")
-
     async def hold(context: Any, arguments: dict[str, Any]) -> Any:
         await asyncio.Event().wait()
 
-    app = Made().add("ask", elicit).add("one").add("hold", hold).server.streamable_http_app()
+    app = made("ask", elicit).add("one").add("hold", hold).app()
     silent: list[Any] = []
 
     async def without_response(scope: Any, receive: Any, send: Any) -> None:
@@ -448,8 +329,7 @@ async def test_a_server_that_takes_no_notification_and_no_reply_gets_the_calls_a
         silent.append(message.get("method", "a reply"))
         if "method" in message:
             await app(scope, receive_again, send_nothing)
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await until_disconnected(receive)
 
     async with serving(without_response) as address:
         async with mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
@@ -468,124 +348,66 @@ async def test_a_server_that_takes_no_notification_and_no_reply_gets_the_calls_a
 
 
 async def test_notifications_and_replies_follow_a_redirect_on_the_server() -> None:
-    async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
-        schema = {"type": "object", "properties": {}}
-        answer = await context.session.elicit_form("Which?", schema, related_request_id=context.request_id)
-        return text(answer.action)
-
-    app = made("ask", elicit).server.streamable_http_app()
+    app = made("ask", elicit).app()
 
     async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or scope["query_string"]:
             await app(scope, receive, send)  # which refuses all that comes before `notifications/initialized`
-            return
-        await send({"type": "http.response.start", "status": 307, "headers": [(b"location", b"?here")]})
-        await send({"type": "http.response.body"})
+        else:
+            await respond(send, 307, location="?here")
 
-    async def main() -> ToolResult:
-        async with serving(elsewhere) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
-            return await Runner(toolset, approve=lambda call, decision, context: allow({})).run("ask")
-
-    assert (await main()).output == "accept"
+    async with serving(elsewhere) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
+        result = await Runner(toolset, approve=lambda call, decision, context: allow({})).run("ask")
+    assert result.output == "accept"
 
 
 async def test_leaving_does_not_wait_for_a_server_that_keeps_a_session() -> None:
-    app = made("one").server.streamable_http_app()
+    app = made("one").app()
 
     async def keeping(scope: Any, receive: Any, send: Any) -> None:
         if scope.get("method") == "DELETE":
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            return
-        await app(scope, receive, send)
+            await until_disconnected(receive)
+        else:
+            await app(scope, receive, send)
 
-    loop = asyncio.get_running_loop()
-    async with serving(keeping) as address:
-        async with mcp.connect(mcp.Http(address, mode="legacy")):
-            begin = loop.time()
-        assert 1 < loop.time() - begin < 5
+    async with serving(keeping) as address, mcp.connect(mcp.Http(address, mode="legacy")):
+        pass
 
 
-@pytest.mark.parametrize("mode", ERAS)
-async def test_an_error_with_the_code_of_a_closed_connection_is_what_the_server_says_over_http_too(
-    mode: mcp.Mode,
-) -> None:
-    async def refuse(context: Any, arguments: dict[str, Any]) -> Any:
-        raise MCPError(types.CONNECTION_CLOSED, "rate limit reached")
-
-    async def main() -> ToolResult:
-        async with http(made("one", refuse).server) as address, mcp.connect(mcp.Http(address, mode=mode)) as toolset:
-            return await Runner(toolset).run("one")
-
-    result = await main()
-    assert "refused the call: rate limit reached (error -32000)" in str(result.error)
-    assert "ended" not in str(result.error) and result.executed is None
-
-
-SECRET = "blue-horse-7-" + 700 * "x"
+# -- what is shown of it -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_no_value_of_its_headers_is_shown_of_what_a_server_says(mode: mcp.Mode) -> None:
+async def test_an_error_of_the_server_is_shown_without_the_values_of_the_headers(mode: mcp.Mode) -> None:
     async def refuse(context: Any, arguments: dict[str, Any]) -> Any:
-        raise MCPError(arguments["code"], f"I do not know {context.request.headers['authorization']}")
+        raise MCPError(arguments["code"], f"rate limit reached by {context.request.headers['authorization']}")
 
-    async def main() -> list[ToolResult]:
-        async with http(made("one", refuse).server) as address:
-            server = mcp.Http(address, headers={"Authorization": f"Bearer {SECRET}"}, mode=mode)
-            async with mcp.connect(server) as toolset:
-                runner = Runner(toolset)
-                return [await runner.run("one", {"code": code}) for code in (-32603, types.CONNECTION_CLOSED)]
-
-    for result in await main():
-        assert "I do not know Bearer ***" in str(result.error) or "I do not know ***" in str(result.error)
-        assert "blue-horse" not in str(result.error) + result.text
-
-
-async def test_no_value_of_its_headers_is_shown_of_why_a_server_is_down(caplog: pytest.LogCaptureFixture) -> None:
-    async def refuse(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            said = f"who is {dict(scope['headers'])[b'x-key'].decode()}?"
-            error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": said}}
-            await send(
-                {"type": "http.response.start", "status": 400, "headers": [(b"content-type", b"application/json")]}
-            )
-            await send({"type": "http.response.body", "body": json.dumps(error).encode()})
-
-    async def main() -> None:
-        async with serving(refuse) as address, mcp.connect(mcp.Http(address, headers={"X-Key": SECRET})):
-            raise AssertionError("it was refused")
-
-    with (
-        caplog.at_level(logging.DEBUG, "ferrule.mcp"),
-        pytest.raises(mcp.ServersDownError, match=r"who is \*\*\*\?") as raised,
-    ):
-        await main()
-    assert "blue-horse" not in str(raised.value)
-    assert "blue-horse" not in "".join(record.getMessage() for record in caplog.records if record.name == "ferrule.mcp")
+    async with http(made("one", refuse)) as address:
+        server = mcp.Http(address, headers={"Authorization": f"Bearer {SECRET}"}, mode=mode)
+        async with mcp.connect(server) as toolset:
+            for code in (-32603, types.CONNECTION_CLOSED):
+                result = await Runner(toolset).run("one", {"code": code})
+                assert "refused the call: rate limit reached by " in str(result.error) and "***" in str(result.error)
+                assert f"(error {code})" in str(result.error) and result.executed is None
+                assert "blue-horse" not in str(result.error) + result.text and "ended" not in str(result.error)
 
 
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
-async def test_what_breaks_the_body_of_an_answer_is_in_no_log_of_the_http_libraries(
-    kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_log_of_the_http_libraries_shows_a_broken_body(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     body = f"{SECRET}\r\n"  # where the size of a chunk is expected
     head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n"
-
-    async def main() -> None:
-        async with Wire(f"{head}{body}".encode()) as wire, mcp.connect(mcp.Http(wire.url, headers={"X-Key": SECRET})):
-            raise AssertionError("it cannot be read")
-
-    with caplog.at_level(1), pytest.raises(mcp.ServersDownError):
-        await main()
+    with caplog.at_level(1):
+        async with Wire(f"{head}{body}".encode()) as wire:
+            await start_error(mcp.Http(wire.url, headers={"X-Key": SECRET}))
     assert "is down" in caplog.text and SECRET not in caplog.text
     assert not HTTP_LOGS_ARE_OFF.get()
 
 
-async def test_what_the_sdk_logs_of_an_answer_that_is_no_message_is_bounded_and_without_its_headers(
-    caplog: pytest.LogCaptureFixture,
+async def test_the_logs_of_the_sdk_are_bounded_and_without_the_values_of_the_headers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = made("one").server.streamable_http_app()
+    monkeypatch.setattr("ferrule.mcp._log.monotonic", lambda: 7.0)  # all lines are written within one second
+    app = made("one").app()
 
     async def garbled(scope: Any, receive: Any, send: Any) -> None:
         async def send_garbage(message: Any) -> None:
@@ -596,17 +418,13 @@ async def test_what_the_sdk_logs_of_an_answer_that_is_no_message_is_bounded_and_
 
         await app(scope, receive, send_garbage)
 
-    async def main() -> ToolResult:
-        async with serving(garbled) as address:
-            async with mcp.connect(
-                mcp.Http(address, headers={"X-Key": "blue-horse-7"}, name="s", mode="legacy")
-            ) as toolset:
-                return await Runner(toolset).run("s__one")
-
     with caplog.at_level(logging.INFO):
-        assert (await main()).success
+        async with serving(garbled) as address:
+            server = mcp.Http(address, headers={"X-Key": "blue-horse-7"}, name="s", mode="legacy")
+            async with mcp.connect(server) as toolset:
+                assert (await Runner(toolset).run("s__one")).success
     lines = [record.getMessage() for record in caplog.records if "Unknown SSE event" in record.getMessage()]
-    assert lines[0] == "s: Unknown SSE event: ***" and len(lines) < 400
+    assert lines[0] == "s: Unknown SSE event: ***" and len(lines) == 100
     assert "blue-horse" not in caplog.text
 
 
@@ -631,13 +449,10 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain"])
-async def test_a_call_is_sent_again_in_a_new_session_only_if_a_404_is_no_answer_to_it(kind: str) -> None:
+async def test_a_call_goes_again_in_a_new_session_only_if_a_404_does_not_answer_it(kind: str) -> None:
+    info = {"name": "s", "version": "1"}
     results = {
-        "initialize": {
-            "protocolVersion": "2025-06-18",
-            "capabilities": {"tools": {}},
-            "serverInfo": {"name": "s", "version": "1"},
-        },
+        "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info},
         "tools/list": {"tools": [{"name": "pay", "inputSchema": {"type": "object"}}]},
         "tools/call": {"content": [{"type": "text", "text": "paid"}]},
     }
@@ -649,21 +464,21 @@ async def test_a_call_is_sent_again_in_a_new_session_only_if_a_404_is_no_answer_
             return
         asked = (await receive()).get("body", b"")
         message = json.loads(asked) if asked else {}
-        method, status, body, headers = message.get("method"), 202 if message else 405, b"", {b"content-type": b""}
+        method, headers = message.get("method"), {"content_type": "application/json"}
         session = dict(scope["headers"]).get(b"mcp-session-id")
         if method == "initialize":
             sessions += 1
-            headers[b"mcp-session-id"] = b"%d" % sessions
+            headers["mcp_session_id"] = str(sessions)
         if method == "tools/call":
             ran.append(session or b"")
         if method == "tools/call" and session == b"1":
-            status, body = 404, refusal.replace(b"@ID@", json.dumps(message["id"]).encode())
-            headers[b"content-type"] = kind.encode()
+            body = refusal.replace(b"@ID@", json.dumps(message["id"]).encode())
+            await respond(send, 404, body, content_type=kind)
         elif method in results:
-            status, body = 200, json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": results[method]}).encode()
-            headers[b"content-type"] = b"application/json"
-        await send({"type": "http.response.start", "status": status, "headers": [*headers.items()]})
-        await send({"type": "http.response.body", "body": body})
+            answer = {"jsonrpc": "2.0", "id": message["id"], "result": results[method]}
+            await respond(send, 200, json.dumps(answer).encode(), **headers)
+        else:
+            await respond(send, 202 if message else 405)
 
     async with serving(app) as address:
         for what, body in {**ANSWERS, **REFUSALS}.items():
@@ -671,8 +486,8 @@ async def test_a_call_is_sent_again_in_a_new_session_only_if_a_404_is_no_answer_
             ran.clear()
             async with mcp.connect(mcp.Http(address, name="s", mode="legacy")) as toolset:
                 first, second = [await Runner(toolset).run("s__pay") for _ in range(2)]
+                assert second.output == "paid"
                 if what in ANSWERS:
-                    assert (first.status, first.executed) == ("failed", None), what
+                    assert (first.status, first.executed, ran) == ("failed", None, [b"1", b"2"]), what
                 else:
-                    assert first.output == "paid", what
-                assert second.output == "paid" and ran == [b"1", b"2", b"2"][: 2 if what in ANSWERS else 3], what
+                    assert (first.output, ran) == ("paid", [b"1", b"2", b"2"]), what

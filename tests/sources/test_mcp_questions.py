@@ -1,12 +1,12 @@
-"""What an MCP server wants to know of a person is the runner's question, and the answer goes back to it."""
+"""A question of an MCP server is the runner's question, and the answer goes back to that server."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,15 @@ import anyio
 import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
-from mcp_servers import ERAS, PROGRAM, Made, go, http, made, text
+from mcp_servers import ERAS, PROGRAM, Made, http, made, text
 
-from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, allow, ask, deny, mcp
+from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, Toolset, allow, ask, deny, mcp
+from ferrule.testing import ManualClock
 
 DAY = {"type": "object", "properties": {"day": {"type": "integer", "minimum": 1}}, "required": ["day"]}
 KEY = b"k" * 32
 STATE = "opaque \u00e9\u2028 {not: json"
+SIGN_IN = types.ElicitRequest(params=types.ElicitRequestURLParams(message="Sign in", url="https://example.com/in"))
 
 
 def form(message: str = "Which day?", schema: Any = None) -> types.ElicitRequest:
@@ -31,7 +33,7 @@ def form(message: str = "Which day?", schema: Any = None) -> types.ElicitRequest
 
 
 def booking(**requests: types.ElicitRequest) -> Made:
-    """A server of 2026-07-28, whose tool wants these before it answers with what it was told."""
+    """A server of 2026-07-28, whose tool wants these answered, and then returns the answers."""
     server = Made()
 
     async def book(context: Any, arguments: dict[str, Any]) -> Any:
@@ -39,14 +41,13 @@ def booking(**requests: types.ElicitRequest) -> Made:
         if params.input_responses is None:
             return types.InputRequiredResult(input_requests=requests, request_state=STATE)
         assert params.request_state == STATE
-        told = {
+        answers = {
             key: one.model_dump(exclude_none=True, exclude={"result_type"})
             for key, one in params.input_responses.items()
         }
-        return text(json.dumps([arguments, told], sort_keys=True))
+        return text(json.dumps([arguments, answers], sort_keys=True))
 
-    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
-    return server.add("book", book, schema)
+    return server.add("book", book, {"type": "object", "properties": {"city": {"type": "string"}}})
 
 
 def answering(answer: object) -> Callable[..., Any]:
@@ -58,7 +59,7 @@ async def book(server: Made, approve: Any, **options: Any) -> ToolResult:
         return await Runner(toolset, approve=approve, **options).run("book", {"city": "Rome"})
 
 
-async def test_the_approver_is_asked_and_the_server_gets_the_answer_and_its_own_state() -> None:
+async def test_the_server_gets_the_answer_of_the_approver_and_its_own_state() -> None:
     seen: list[Decision] = []
 
     def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
@@ -67,99 +68,82 @@ async def test_the_approver_is_asked_and_the_server_gets_the_answer_and_its_own_
 
     server = booking(when=form())
     result = await book(server, approve)
-    told = {"when": {"action": "accept", "content": {"day": 5}}}
-    assert json.loads(result.output) == [{"city": "Rome"}, told]
+    assert json.loads(result.output) == [{"city": "Rome"}, {"when": {"action": "accept", "content": {"day": 5}}}]
     assert seen[0].reason == "made asks: Which day?" and dict(seen[0].schema or {}) == DAY
     assert len(server.calls) == 2
 
 
-def test_it_is_suspended_and_goes_on_over_another_connection() -> None:
+async def test_a_suspended_call_goes_on_over_another_connection() -> None:
     server = booking(when=form())
-    first = go(book(server, lambda call, decision, context: decision, resume_key=KEY))
+    first = await book(server, lambda call, decision, context: decision, resume_key=KEY)
     assert first.status == "suspended" and first.pending is not None and first.pending["kind"] == "input"
     record = json.loads(json.dumps(first.record()))
-
-    async def later() -> ToolResult:
-        async with mcp.connect(server.memory()) as toolset:
-            return await Runner(toolset, resume_key=KEY).resume(record, allow({"day": 7}))
-
-    assert '"day": 7' in go(later()).output
+    async with mcp.connect(server.memory()) as toolset:
+        assert '"day": 7' in (await Runner(toolset, resume_key=KEY).resume(record, allow({"day": 7}))).output
 
 
 async def test_a_record_belongs_to_the_server_and_to_the_tool_that_asked() -> None:
     server, other = booking(when=form()), booking(when=form())
     server.tools["cancel"] = server.tools["book"][0].model_copy(update={"name": "cancel"}), server.tools["book"][1]
 
-    async def tried(address: str, record: Any, renamed: dict[str, str]) -> ToolResult:
+    async def resume(address: str, record: Any, rename: bool) -> ToolResult:
         async with mcp.connect(address) as toolset:
-            tools = toolset.only("cancel").renamed(renamed) if renamed else toolset
+            tools = toolset.only("cancel").renamed({"cancel": "book"}) if rename else toolset
             return await Runner(tools, resume_key=KEY).resume(record, allow({"day": 7}))
 
-    async def main() -> tuple[ToolResult, ...]:
-        async with http(server.server) as address, http(other.server) as elsewhere:
-            async with mcp.connect(f"{address}?token=blue-horse-7") as toolset:
-                runner = Runner(toolset, resume_key=KEY, approve=lambda call, decision, context: decision)
-                first = await runner.run("book", {"city": "Rome"})
-                assert "blue-horse" not in f"{first.record()} {toolset.get('book').server}"
-            calls = (address, {}), (f"{elsewhere}?token=blue-horse-7", {}), (f"{address}?token=blue-horse-7", RENAMED)
-            return tuple([await tried(at, first.record(), renamed) for at, renamed in calls])
-
-    for result in await main():
-        assert (result.status, result.executed) == ("invalid", False) and "its server" in str(result.error)
+    async with http(server) as address, http(other) as elsewhere:
+        async with mcp.connect(f"{address}?token=blue-horse-7") as toolset:
+            runner = Runner(toolset, resume_key=KEY, approve=lambda call, decision, context: decision)
+            record = (await runner.run("book", {"city": "Rome"})).record()
+            assert "blue-horse" not in f"{record} {toolset.get('book').server}"
+        for at, rename in (
+            (address, False),
+            (f"{elsewhere}?token=blue-horse-7", False),
+            (f"{address}?token=blue-horse-7", True),
+        ):
+            result = await resume(at, record, rename)
+            assert (result.status, result.executed) == ("invalid", False) and "its server" in str(result.error)
     assert len(server.calls) == 1 and other.calls == []
 
 
-RENAMED = {"cancel": "book"}
-
-
-def test_what_makes_a_server_the_one_that_it_is() -> None:
-    def identities(*servers: Any) -> int:
+def test_the_identity_of_a_server_is_its_command_or_address_without_secrets() -> None:
+    def count(*servers: Any) -> int:
         return len({tuple(server.identity) for server in servers})
 
     one, url = mcp.Stdio("python", ["a.py"]), "https://example.com/mcp"
-    assert identities(one, mcp.Stdio("python", ["a.py"], env={"KEY": "new"}, name="own")) == 1
-    assert identities(one, mcp.Stdio("python", ["b.py"]), mcp.Stdio("python3", ["a.py"]), mcp.Stdio("python")) == 4
-    assert identities(one, mcp.Stdio("python", ["a.py"], cwd="/tmp")) == 2
-    assert identities(mcp.Http(url), mcp.Http("https://me:secret@EXAMPLE.com/mcp#x", headers={"X-Key": "new"})) == 1
-    assert (
-        identities(*map(mcp.Http, (url, f"{url}2", f"{url}?a=1", "http://example.com/mcp", f"{url[:-4]}:1/mcp"))) == 5
-    )
+    assert count(one, mcp.Stdio("python", ["a.py"], env={"KEY": "new"}, name="own")) == 1
+    assert count(one, mcp.Stdio("python", ["b.py"]), mcp.Stdio("python3", ["a.py"]), mcp.Stdio("python")) == 4
+    assert count(one, mcp.Stdio("python", ["a.py"], cwd="/tmp")) == 2
+    assert count(mcp.Http(url), mcp.Http("https://me:secret@EXAMPLE.com/mcp#x", headers={"X-Key": "new"})) == 1
+    assert count(*map(mcp.Http, (url, f"{url}2", f"{url}?a=1", "http://example.com/mcp", f"{url[:-4]}:1/mcp"))) == 5
 
 
-async def test_several_requests_are_one_question_with_a_property_for_each() -> None:
-    url = types.ElicitRequest(params=types.ElicitRequestURLParams(message="Sign in", url="https://example.com/in"))
-    server = booking(when=form(), sign=url)
+async def test_several_requests_are_one_question() -> None:
     seen: list[Decision] = []
 
     def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
         seen.append(decision)
         return allow({"when": {"day": 3}})
 
-    result = await book(server, approve)
-    told = {"when": {"action": "accept", "content": {"day": 3}}, "sign": {"action": "accept"}}
-    assert json.loads(result.output)[1] == told
+    result = await book(booking(when=form(), sign=SIGN_IN), approve)
+    answers = {"when": {"action": "accept", "content": {"day": 3}}, "sign": {"action": "accept"}}
+    assert json.loads(result.output)[1] == answers
     assert "Which day?" in seen[0].reason and "https://example.com/in" in seen[0].reason
 
 
-async def test_an_address_is_a_plain_yes() -> None:
-    url = types.ElicitRequest(params=types.ElicitRequestURLParams(message="Sign in", url="https://example.com/in"))
-    assert json.loads((await book(booking(sign=url), answering(True))).output)[1] == {"sign": {"action": "accept"}}
+async def test_an_address_to_visit_needs_only_a_yes() -> None:
+    result = await book(booking(sign=SIGN_IN), answering(True))
+    assert json.loads(result.output)[1] == {"sign": {"action": "accept"}}
 
 
 @pytest.mark.parametrize("answer", [deny("no"), False, allow({"day": 0}), allow({"other": 1})])
-async def test_what_is_refused_or_does_not_fit_ends_the_call_and_reaches_no_server(answer: object) -> None:
+async def test_a_refused_or_invalid_answer_ends_the_call_and_reaches_no_server(answer: object) -> None:
     server = booking(when=form())
     assert (await book(server, answering(answer))).status == "denied"
     assert len(server.calls) == 1
 
 
-async def test_a_schema_that_is_none_fails_the_call() -> None:
-    hostile = {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}
-    result = await book(booking(when=form(schema=hostile)), answering(allow({"a": "b"})))
-    assert result.status in ("failed", "denied")
-
-
-async def test_state_alone_is_asked_again_a_few_times() -> None:
+async def test_a_server_that_gives_only_its_state_is_called_again_a_few_times() -> None:
     server = Made()
 
     async def slow(context: Any, arguments: dict[str, Any]) -> Any:
@@ -167,39 +151,30 @@ async def test_state_alone_is_asked_again_a_few_times() -> None:
         step = 0 if state is None else int(state)
         return types.InputRequiredResult(request_state=str(step + 1)) if step < arguments["steps"] else text("done")
 
-    server.add("slow", slow)
-
-    async def main() -> list[ToolResult]:
-        async with mcp.connect(server.memory()) as toolset:
-            runner = Runner(toolset)
-            return [await runner.run("slow", {"steps": steps}) for steps in (3, 100)]
-
-    done, endless = await main()
+    async with mcp.connect(server.add("slow", slow).memory()) as toolset:
+        done, endless = [await Runner(toolset).run("slow", {"steps": steps}) for steps in (3, 100)]
     assert done.output == "done"
     assert endless.status == "failed" and "only asked to be called again" in str(endless.error)
     assert len(server.calls) == 4 + 10
 
 
-async def test_what_was_not_offered_is_not_given() -> None:
+async def test_a_request_that_ferrule_does_not_offer_fails_the_call() -> None:
     sampling = types.CreateMessageRequest(params=types.CreateMessageRequestParams(messages=[], max_tokens=5))
     result = await book(booking(model=sampling), answering(True))  # type: ignore[arg-type]
     assert result.status == "failed" and "'sampling/createMessage', which Ferrule did not offer" in str(result.error)
 
 
 @pytest.mark.parametrize("offered", [True, False])
-async def test_servers_are_told_whether_they_may_ask(offered: bool) -> None:
-    told: list[Any] = []
+async def test_a_server_knows_whether_it_may_ask(offered: bool) -> None:
+    seen: list[Any] = []
 
     async def look(context: Any, arguments: dict[str, Any]) -> Any:
-        told.append(context.session.client_params.capabilities.elicitation)
+        seen.append(context.session.client_params.capabilities.elicitation)
         return text("")
 
-    async def main() -> None:
-        async with mcp.connect(made("look", look).memory("legacy"), elicitation=offered) as toolset:
-            await Runner(toolset).run("look")
-
-    await main()
-    assert (told[0] is not None) == offered
+    async with mcp.connect(made("look", look).memory("legacy"), elicitation=offered) as toolset:
+        await Runner(toolset).run("look")
+    assert (seen[0] is not None) == offered
 
 
 # -- the 2025 revisions ------------------------------------------------------------------------------------------------
@@ -210,91 +185,82 @@ async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
     return text(f"{answer.action} {answer.content}")
 
 
+@asynccontextmanager
+async def connected(server: Made, over: str) -> AsyncIterator[Toolset]:
+    """The tools of a server of 2025, over one of the transports."""
+    if over == "http":
+        async with http(server) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
+            yield toolset
+    else:
+        program = mcp.Stdio(PROGRAM[0], PROGRAM[1:], mode="legacy")
+        async with mcp.connect(program if over == "stdio" else server.memory("legacy")) as toolset:
+            yield toolset
+
+
 @pytest.mark.parametrize(
     ("answer", "output"),
     [(allow({"day": 4}), "accept {'day': 4}"), (deny("no"), "decline None"), (allow({"day": 0}), "decline None")],
 )
 async def test_a_server_of_2025_asks_while_its_tool_runs(answer: object, output: str) -> None:
-    async def main() -> ToolResult:
-        async with mcp.connect(made("ask", elicit).memory("legacy")) as toolset:
-            runner = Runner(toolset, approve=answering(answer))
-            await runner.run("ask")
-            return await runner.run("ask")
-
-    assert (await main()).output == output
+    async with mcp.connect(made("ask", elicit).memory("legacy")) as toolset:
+        runner = Runner(toolset, approve=answering(answer))
+        assert [(await runner.run("ask")).output for _ in range(2)] == [output] * 2
 
 
-async def test_the_deadline_stands_still_while_a_server_of_2025_asks() -> None:
-    async def main() -> ToolResult:
-        async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-            await asyncio.sleep(0.5)
-            return allow({"day": 1})
+async def test_the_deadline_is_paused_while_a_server_of_2025_asks() -> None:
+    clock = ManualClock()
 
-        async with mcp.connect(made("ask", elicit).memory("legacy")) as toolset:
-            return await Runner(toolset, approve=approve, timeout=0.3).run("ask")
+    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        await clock.advance(500)
+        return allow({"day": 1})
 
-    assert (await main()).success
+    async with mcp.connect(made("ask", elicit).memory("legacy")) as toolset:
+        assert (await Runner(toolset, approve=approve, timeout=300, clock=clock).run("ask")).success
 
 
-async def test_a_program_with_several_calls_under_way_asks_nobody_and_is_told_why(
+async def test_a_program_with_several_running_calls_asks_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> ToolResult:
-        begun = asyncio.Event()
+    begun = asyncio.Event()
 
-        def observe(event: Event) -> None:
-            if event.kind == "tool:progress":
-                begun.set()
+    def observe(event: Event) -> None:
+        if event.kind == "tool:progress":
+            begun.set()
 
-        program = mcp.Stdio(PROGRAM[0], [*PROGRAM[1:], str(tmp_path / "cancelled")], mode="legacy")
+    program = mcp.Stdio(PROGRAM[0], [*PROGRAM[1:], str(tmp_path / "cancelled")], mode="legacy")
+    with caplog.at_level(logging.WARNING, "ferrule.mcp"):
         async with mcp.connect(program) as toolset:
             runner = Runner(toolset, approve=answering(allow({"day": 1})), observers=[observe])
             waiting = asyncio.ensure_future(runner.run("wait"))
             await begun.wait()
-            asked = await runner.run("ask")
+            result = await runner.run("ask")
             waiting.cancel()
             await asyncio.wait({waiting})
-            return asked
-
-    with caplog.at_level(logging.WARNING, "ferrule.mcp"):
-        result = await main()
     why = "asked nobody: 2 calls are running, and it does not name one of them"
     assert result.output == f"decline None Ferrule {why}" and why in caplog.text
 
 
 @pytest.mark.parametrize("over", ["memory", "http"])
-async def test_with_several_calls_under_way_the_person_of_the_right_one_is_asked(over: str) -> None:
-    """Where each call has a stream of its own, on which its questions come."""
+async def test_of_several_running_calls_the_person_of_the_right_one_is_asked(over: str) -> None:
+    """Each call has a stream of its own there, on which its questions come."""
+    together = asyncio.Barrier(8)
 
-    async def main() -> list[Any]:
-        everybody, count = asyncio.Event(), 0
+    async def elicit_together(context: Any, arguments: dict[str, Any]) -> Any:
+        await together.wait()
+        return await elicit(context, arguments)
 
-        async def elicit_together(context: Any, arguments: dict[str, Any]) -> Any:
-            nonlocal count
-            count += 1
-            if count == 8:
-                everybody.set()
-            await everybody.wait()
-            return await elicit(context, arguments)
+    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        return allow({"day": context.metadata["day"]})
 
-        async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-            return allow({"day": context.metadata["day"]})
-
-        server = made("ask", elicit_together)
-        async with AsyncExitStack() as stack:
-            where = server.memory("legacy")
-            if over == "http":
-                where = mcp.Http(await stack.enter_async_context(http(server.server)), mode="legacy")
-            toolset = await stack.enter_async_context(mcp.connect(where))
-            runner = Runner(toolset, approve=approve)
-            calls = [runner.run("ask", context=ToolContext(metadata={"day": day})) for day in range(1, 9)]
-            return [result.output for result in await asyncio.gather(*calls)]
-
-    assert (await main()) == [f"accept {{'day': {day}}}" for day in range(1, 9)]
+    async with connected(made("ask", elicit_together), over) as toolset:
+        runner = Runner(toolset, approve=approve)
+        calls = [runner.run("ask", context=ToolContext(metadata={"day": day})) for day in range(1, 9)]
+        results = await asyncio.gather(*calls)
+    assert [result.output for result in results] == [f"accept {{'day': {day}}}" for day in range(1, 9)]
 
 
 @pytest.mark.parametrize("over", ["memory", "stdio", "http"])
-def test_the_approver_has_the_context_variables_of_the_call(over: str) -> None:
+async def test_the_approver_has_the_context_variables_of_the_call(over: str) -> None:
     who: ContextVar[str] = ContextVar("who", default="the connection")
     seen: list[str] = []
 
@@ -302,76 +268,43 @@ def test_the_approver_has_the_context_variables_of_the_call(over: str) -> None:
         seen.append(who.get())
         return allow({"day": 1})
 
-    async def run(runner: Runner, name: str) -> ToolResult:
+    async def run_as(runner: Runner, name: str) -> ToolResult:
         who.set(name)
         return await runner.run("ask")
 
-    async def main() -> None:
-        server = made("ask", elicit)
-        async with AsyncExitStack() as stack:
-            where: Any = server.memory("legacy")
-            if over == "stdio":
-                where = mcp.Stdio(PROGRAM[0], PROGRAM[1:], mode="legacy")
-            elif over == "http":
-                where = mcp.Http(await stack.enter_async_context(http(server.server)), mode="legacy")
-            runner = Runner(await stack.enter_async_context(mcp.connect(where)), approve=approve)
-            for name in ("Ann", "Bob"):
-                assert (await asyncio.create_task(run(runner, name))).success
-
-    go(main())
+    async with connected(made("ask", elicit), over) as toolset:
+        for name in ("Ann", "Bob"):
+            assert (await asyncio.create_task(run_as(Runner(toolset, approve=approve), name))).success
     assert seen == ["Ann", "Bob"]
 
 
-async def test_a_question_ends_with_its_call() -> None:
-    async def main() -> list[str]:
-        seen: list[str] = []
-        asked = asyncio.Event()
+async def test_a_question_ends_with_its_call_although_the_server_goes_on() -> None:
+    asked, gone = asyncio.Event(), asyncio.Event()
+    seen: list[str] = []
 
-        async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-            asked.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                seen.append("the approver was let go")
-            return ask("later")
+    async def stubborn(context: Any, arguments: dict[str, Any]) -> Any:
+        with anyio.CancelScope(shield=True):
+            seen.append((await context.session.elicit_form("Which day?", DAY)).action)
+            gone.set()
 
-        async with mcp.connect(made("ask", elicit).memory("legacy")) as toolset:
-            waiting = asyncio.ensure_future(Runner(toolset, approve=approve).run("ask"))
-            await asked.wait()
-            waiting.cancel()
-            await asyncio.wait({waiting})
-        return seen
-
-    assert (await main()) == ["the approver was let go"]
-
-
-async def test_a_question_ends_with_its_call_though_the_server_goes_on() -> None:
-    async def main() -> list[str]:
-        seen: list[str] = []
-        asked, gone = asyncio.Event(), asyncio.Event()
-
-        async def stubborn(context: Any, arguments: dict[str, Any]) -> Any:
-            with anyio.CancelScope(shield=True):
-                seen.append((await context.session.elicit_form("Which day?", DAY)).action)
-                gone.set()
-
-        async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-            asked.set()
+    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        asked.set()
+        try:
             await asyncio.Event().wait()
-            raise AssertionError("nobody answers")
+        finally:
+            seen.append("the approver was cancelled")
+        return ask("later")
 
-        async with mcp.connect(made("ask", stubborn).memory("legacy")) as toolset:
-            waiting = asyncio.ensure_future(Runner(toolset, approve=approve).run("ask"))
-            await asked.wait()
-            waiting.cancel()
-            await asyncio.wait({waiting})
-            await gone.wait()
-        return seen
-
-    assert (await main()) == ["cancel"]
+    async with mcp.connect(made("ask", stubborn).memory("legacy")) as toolset:
+        waiting = asyncio.ensure_future(Runner(toolset, approve=approve).run("ask"))
+        await asked.wait()
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        await gone.wait()
+    assert sorted(seen) == ["cancel", "the approver was cancelled"]
 
 
-async def test_an_address_that_a_server_of_2025_wants_visited_is_asked_for_and_the_call_goes_again() -> None:
+async def test_a_call_goes_again_after_a_person_has_visited_the_address() -> None:
     visited: list[str] = []
 
     async def guarded(context: Any, arguments: dict[str, Any]) -> Any:
@@ -384,16 +317,12 @@ async def test_an_address_that_a_server_of_2025_wants_visited_is_asked_for_and_t
         visited.append(decision.reason)
         return allow()
 
-    async def main() -> ToolResult:
-        async with mcp.connect(made("enter", guarded).memory("legacy")) as toolset:
-            return await Runner(toolset, approve=approve).run("enter")
-
-    assert (await main()).output == "inside"
+    async with mcp.connect(made("enter", guarded).memory("legacy")) as toolset:
+        assert (await Runner(toolset, approve=approve).run("enter")).output == "inside"
     assert "https://example.com/in" in visited[0]
 
 
-async def test_a_late_question_of_a_call_that_was_given_up_reaches_nobody_else() -> None:
-
+async def test_a_late_question_of_an_abandoned_call_reaches_nobody_else() -> None:
     begun, answered = asyncio.Event(), asyncio.Event()
     answers: list[str] = []
     asked: list[str] = []
@@ -435,8 +364,8 @@ HIDING = {
 HIDDEN_NAME = {"type": "object", "properties": {"da\u200by": {"type": "integer"}}}
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_what_nobody_sees_is_in_no_schema_that_a_person_gets(mode: str) -> None:
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_person_sees_no_schema_with_hidden_characters(mode: mcp.Mode) -> None:
     seen: list[Any] = []
 
     def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
@@ -444,7 +373,7 @@ def test_what_nobody_sees_is_in_no_schema_that_a_person_gets(mode: str) -> None:
             seen.append(decision.schema["properties"])
         return allow(None if decision.schema is None else {"day": 1})
 
-    async def main(schema: Any) -> ToolResult:
+    async def ask_for(schema: Any) -> ToolResult:
         async def elicit(context: Any, arguments: Any) -> Any:
             return text((await context.session.elicit_form("Which day?", schema)).action)
 
@@ -452,15 +381,15 @@ def test_what_nobody_sees_is_in_no_schema_that_a_person_gets(mode: str) -> None:
         async with mcp.connect(server.memory(mode)) as toolset:
             return await Runner(toolset, approve=approve).run("book")
 
-    assert go(main(HIDING)).success
+    assert (await ask_for(HIDING)).success
     assert seen == [{"day": {"type": "integer", "title": "day", "description": "pay all"}}]
-    refused = go(main(HIDDEN_NAME))
+    refused = await ask_for(HIDDEN_NAME)
     assert len(seen) == 1
     assert refused.output == "decline" if mode == "legacy" else "hidden characters" in str(refused.error)
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_no_server_asks_a_person_more_than_sixteen_times_in_one_call(mode: mcp.Mode) -> None:
+async def test_a_server_asks_a_person_at_most_sixteen_times_in_one_call(mode: mcp.Mode) -> None:
     asked: list[str] = []
     answers: list[str] = []
 
@@ -475,11 +404,8 @@ async def test_no_server_asks_a_person_more_than_sixteen_times_in_one_call(mode:
         asked.append(decision.reason)
         return allow({"day": 1})
 
-    async def main() -> ToolResult:
-        async with mcp.connect(made("pester", pester).memory(mode)) as toolset:
-            return await Runner(toolset, approve=approve).run("pester")
-
-    result = await main()
+    async with mcp.connect(made("pester", pester).memory(mode)) as toolset:
+        result = await Runner(toolset, approve=approve).run("pester")
     assert len(asked) == 16
     assert answers == ([] if mode == "auto" else 16 * ["accept"] + 24 * ["decline"])
     assert result.success is (mode == "legacy")

@@ -1,4 +1,4 @@
-"""The forms in which servers are named, and mcp.json: what says nothing is told, and secrets are not shown."""
+"""The forms in which servers are named, and mcp.json: invalid entries are errors, and no secret is shown."""
 
 from __future__ import annotations
 
@@ -10,32 +10,60 @@ from typing import Any
 import pytest
 from mcp_servers import PROGRAM, made
 
-from ferrule import Decision, DefinitionError, Runner, ToolCall, ToolContext, ToolResult, mcp
+from cast import Person
+from ferrule import DefinitionError, Runner, mcp
 from ferrule.guards import ask_before_changes
+
+STDIO = {"command": "x"}
+LAUNCH = {"command": PROGRAM[0], "args": PROGRAM[1:]}
 
 
 def config(**servers: Any) -> dict[str, Any]:
     return {"mcpServers": servers}
 
 
-async def test_an_mcp_json_of_several_servers_is_connected_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_files_of_the_usual_clients_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As VS Code, Claude Code and Cursor write them."""
     monkeypatch.setenv("WORD", "from outside")
-    file = tmp_path / "mcp.json"
-    entry = {"command": PROGRAM[0], "args": PROGRAM[1:], "env": {"A": "${WORD}", "B": "${NOT_THERE:-left}"}}
-    file.write_text(json.dumps(config(first=entry, off={**entry, "disabled": True}, second={**entry, "type": "stdio"})))
+    (tmp_path / ".env").write_text("# of the server\nexport A=one\nB = 'two words'\n\nC=three\n")
+    variables = {"C": "${input:key}", "D": "${input:place}", "E": "${env:WORD}", "F": "${workspaceFolder}"}
+    vscode = {
+        "inputs": [
+            {"type": "promptString", "id": "key", "description": "The key", "password": True},
+            {"type": "promptString", "id": "place", "default": "here"},
+        ],
+        "servers": {
+            "code": {
+                "type": "stdio",
+                **LAUNCH,
+                "envFile": "${workspaceFolder}/.env",
+                "env": variables | {"G": "${WORD}", "H": "${NOT_THERE:-left}"},
+                "gallery": True,
+                "dev": {"watch": "src/**/*.py"},
+            },
+            "off": {**LAUNCH, "disabled": True},
+        },
+    }
+    own = {"A": "${userHome}${/}${workspaceFolderBasename}"}
+    cursor = config(cursor={**LAUNCH, "env": own, "timeout": 60, "alwaysLoad": True})
+    others = config(tools={**LAUNCH, "autoApprove": ["*"], "alwaysAllow": ["echo", "gone"]})
+    files = [tmp_path / ".vscode" / "mcp.json", tmp_path / ".cursor" / "mcp.json"]
+    for file, content in zip(files, (vscode, cursor), strict=True):
+        file.parent.mkdir()
+        file.write_text(json.dumps(content))
 
-    async def main() -> list[str]:
-        servers = mcp.connect(file)
-        async with servers as toolset:
-            assert sorted(servers.status) == ["first", "second"]
-            runner = Runner(toolset)
-            found = [await runner.run("first__environment", {"text": name}) for name in "AB"]
-            return [result.output for result in found]
-
-    assert (await main()) == ["from outside", "left"]
-
-
-STDIO = {"command": "x"}
+    servers, person = mcp.connect(*files, others, inputs={"key": "the key"}), Person()
+    async with servers as toolset:
+        assert sorted(servers.status) == ["code", "cursor", "tools"]
+        runner = Runner(toolset)
+        asked = [("code", name) for name in "ABCDEFGH"] + [("cursor", "A")]
+        results = [await runner.run(f"{server}__environment", {"text": name}) for server, name in asked]
+        # No file lets a tool run without asking.
+        guarded = Runner(toolset, guards=[ask_before_changes], approve=person)
+        assert (await guarded.run("tools__echo", {"text": "a"})).success
+    code = ["one", "two words", "the key", "here", "from outside", str(tmp_path), "from outside", "left"]
+    assert [result.output for result in results] == [*code, f"{Path.home()}{os.sep}{tmp_path.name}"]
+    assert [call.name for call in person.questions] == ["tools__echo"]
 
 
 @pytest.mark.parametrize(
@@ -50,76 +78,45 @@ STDIO = {"command": "x"}
         (config(a="x"), "an object with 'command' or 'url'"),
         (config(a={}), "either 'command' or 'url'"),
         (config(a={"command": "x", "url": "http://x"}), "either 'command' or 'url'"),
-        (config(a={**STDIO, "headers": {}}), "'headers' is unknown"),
         (config(a={**STDIO, "disabledTools": ["x"]}), "'disabledTools' is unknown"),
         (config(a={**STDIO, "envFile": "/nowhere/.env"}), "the envFile '/nowhere/.env' cannot be read"),
         (config(a={"url": "http://x", "envFile": "x"}), "'envFile' is unknown"),
         (config(a={**STDIO, "args": ["${env:NOT_THERE}"]}), "the environment has no NOT_THERE"),
         (config(a={**STDIO, "args": ["${workspaceFolder}"]}), "is the folder of a file, but this is a mapping"),
         (config(a={**STDIO, "args": ["${command:pick}"]}), r"\$\{command:pick\} is unknown"),
-        (config(a={**STDIO, "env": {"A": "a ${1}"}}), r"\$\{1\} is unknown"),
         (config(a={**STDIO, "env": {"A": "${input:key}"}}), r"inputs=\{'key': …\}"),
         (config(a={**STDIO, "disabled": "yes"}), "true or false"),
         (config(a={**STDIO, "type": "sse"}), "'type' is 'sse'"),
+        (config(a={"url": "http://x", "type": None}), "'type' is None"),
         (config(a={**STDIO, "args": "x y"}), "list of texts"),
         (config(a={**STDIO, "args": [1]}), "list of texts"),
         (config(a={**STDIO, "env": {"A": 1}}), "mapping of texts"),
-        (config(a={**STDIO, "args": ["${NOT_THERE}"]}), "the environment has no NOT_THERE"),
         (config(a={"url": "ftp://x"}), "begin with http"),
         (config(a__b=STDIO), "no two underscores"),
         (config(a_=STDIO), "none at its end"),
         (config(a=STDIO, A=STDIO), "look the same"),
-        (config(a={**STDIO, "type": []}), r"'type' is \[\]"),
-        (config(a={"url": "http://x", "type": None}), "'type' is None"),
+        ([], "empty"),
+        (5, "not an MCP server"),
+        ("/nowhere/mcp.json", "cannot be read"),
+        ("", "cannot be read"),
     ],
 )
-def test_what_says_nothing_or_cannot_be_meant_is_told(given: Any, error: str) -> None:
+def test_a_server_that_cannot_be_meant_is_an_error(given: Any, error: str) -> None:
     with pytest.raises(DefinitionError, match=error):
         mcp.connect(given)
 
 
-async def test_the_files_of_the_usual_clients_are_read_as_what_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As VS Code, Claude Code and Cursor write them, in what they have in common and in what they have not."""
-    monkeypatch.setenv("WORD", "from outside")
-    (tmp_path / ".env").write_text("# of the server\nexport A=one\nB = 'two words'\n\nC=three\n")
-    program = {"command": PROGRAM[0], "args": PROGRAM[1:]}
-    of_vscode = {
-        "inputs": [
-            {"type": "promptString", "id": "key", "description": "The key", "password": True},
-            {"type": "promptString", "id": "place", "default": "here"},
-        ],
-        "servers": {
-            "code": {
-                "type": "stdio",
-                **program,
-                "envFile": "${workspaceFolder}/.env",
-                "env": {"C": "${input:key}", "D": "${input:place}", "E": "${env:WORD}", "F": "${workspaceFolder}"},
-                "gallery": True,
-                "dev": {"watch": "src/**/*.py"},
-            }
-        },
-    }
-    of_cursor = config(
-        cursor={**program, "env": {"A": "${userHome}${/}${workspaceFolderBasename}"}, "timeout": 60, "alwaysLoad": True}
-    )
-    of_others = config(tools={**program, "autoApprove": ["echo"], "alwaysAllow": ["pid", "gone"]})
-    files = [tmp_path / ".vscode" / "mcp.json", tmp_path / ".cursor" / "mcp.json"]
-    for file, content in zip(files, (of_vscode, of_cursor), strict=True):
-        file.parent.mkdir()
-        file.write_text(json.dumps(content))
-
-    async def main() -> list[str]:
-        async with mcp.connect(*files, of_others, inputs={"key": "the key"}) as toolset:
-            runner = Runner(toolset)
-            asked = [("code", name) for name in "ABCDEF"] + [("cursor", "A")]
-            found = [await runner.run(f"{server}__environment", {"text": name}) for server, name in asked]
-            return [result.output for result in found]
-
-    found = await main()
-    home = f"{Path.home()}{os.sep}{tmp_path.name}"
-    assert found == ["one", "two words", "the key", "here", "from outside", str(tmp_path), home]
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ([], "at least one server"),
+        ([["a"], ["b"]], "'a' has none"),
+        ([mcp.Stdio("a", name="x"), mcp.Stdio("b", name="x")], "have the name 'x'"),
+    ],
+)
+def test_servers_need_names_of_their_own(given: Any, error: str) -> None:
+    with pytest.raises(DefinitionError, match=error):
+        mcp.connect(*given)
 
 
 @pytest.mark.parametrize("kind", ["http", "streamable-http", "streamableHttp", "sse"])
@@ -127,23 +124,12 @@ def test_each_type_of_an_address_is_taken(kind: str) -> None:
     assert len(mcp.connect(config(web={"type": kind, "url": "http://127.0.0.1:9/mcp"})).status) == 1
 
 
-async def test_a_file_lets_no_tool_run_without_asking() -> None:
-    asked: list[str] = []
-
-    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
-        asked.append(call.name)
-        return True
-
-    program = {"command": PROGRAM[0], "args": PROGRAM[1:], "autoApprove": ["*"], "alwaysAllow": ["echo"]}
-
-    async def main() -> ToolResult:
-        async with mcp.connect(config(tools=program)) as toolset:
-            return await Runner(toolset, guards=[ask_before_changes], approve=approve).run("tools__echo", {"text": "a"})
-
-    assert (await main()).success and asked == ["tools__echo"]
+@pytest.mark.parametrize("server", [made().server, made().memory(), PROGRAM, tuple(PROGRAM), "http://127.0.0.1:9/mcp"])
+def test_one_server_has_many_forms(server: Any) -> None:
+    assert len(mcp.connect(server, name="a").status) == 1
 
 
-def test_a_line_of_an_env_file_that_is_none_is_told_without_what_it_holds(tmp_path: Path) -> None:
+def test_an_invalid_line_of_an_env_file_is_an_error_that_does_not_show_it(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("A=1\nsk-secret\n")
     with pytest.raises(DefinitionError, match="line 2 of the envFile") as raised:
         mcp.connect(config(a={**STDIO, "envFile": str(tmp_path / ".env")}))
@@ -151,55 +137,26 @@ def test_a_line_of_an_env_file_that_is_none_is_told_without_what_it_holds(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("given", "error"),
+    ("text", "error"),
     [
-        ([], "at least one server"),
-        ([[]], "empty"),
-        ([5], "not an MCP server"),
-        (["/nowhere/mcp.json"], "cannot be read"),
-        ([["a"], ["b"]], "'a' has none"),
-        ([mcp.Stdio("a", name="x"), mcp.Stdio("b", name="x")], "have the name 'x'"),
-        ([""], "cannot be read"),
+        ("{", "is not JSON"),
+        (" " * 1_100_000, "more than 1,000,000 bytes"),
+        ('{"mcpServers": {"a": {"command": "x"}, "a": {"command": "z"}}}', "'a' appears twice"),
+        ('{"mcpServers": {"a": {"command": "x", "disabled": true}, "a": {"command": "z"}}}', "'a' appears twice"),
+        ('{"mcpServers": {"a": {"command": "x"}}, "mcpServers": {}}', "'mcpServers' appears twice"),
+        ('{"mcpServers": {"a": {"command": "x", "env": {"KEY": "1", "KEY": "2"}}}}', "'KEY' appears twice"),
     ],
 )
-def test_servers_that_cannot_be_meant_are_told(given: Any, error: str) -> None:
-    with pytest.raises(DefinitionError, match=error):
-        mcp.connect(*given)
-
-
-def test_a_file_that_is_no_json_or_too_large_is_told(tmp_path: Path) -> None:
-    file = tmp_path / "mcp.json"
-    for text, error in [("{", "is not JSON"), (" " * 1_100_000, "more than 1,000,000 bytes")]:
-        file.write_text(text)
-        with pytest.raises(DefinitionError, match=error):
-            mcp.connect(file)
-
-
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ('{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}, "a": {"command": "z"}}}', "a"),
-        ('{"mcpServers": {"a": {"command": "x", "disabled": true}, "a": {"command": "z"}}}', "a"),
-        ('{"mcpServers": {"a": {"command": "x"}}, "mcpServers": {"b": {"command": "y"}}}', "mcpServers"),
-        ('{"mcpServers": {"a": {"command": "x", "env": {"KEY": "1", "KEY": "2"}}}}', "KEY"),
-    ],
-)
-def test_what_stands_twice_in_a_file_is_told_and_none_of_the_two_wins(text: str, key: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_or_names_something_twice_is_an_error(text: str, error: str, tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text(text)
-    with pytest.raises(DefinitionError, match=f"mcp.json': '{key}' appears twice"):
+    with pytest.raises(DefinitionError, match=error):
         mcp.connect(file)
 
 
-def test_no_repr_shows_what_may_be_a_secret() -> None:
-    servers = [
+def test_no_repr_shows_a_possible_secret() -> None:
+    for server in (
         mcp.Stdio("run", ["--key", "sk-1"], env={"KEY": "sk-1"}),
         mcp.Http("https://me:sk-1@example.com/mcp?key=sk-1", headers={"Authorization": "Bearer sk-1"}),
-    ]
-    for server in servers:
+    ):
         assert "sk-1" not in repr(server) and "sk-1" not in repr(mcp.connect(server).status)
-
-
-def test_the_forms_of_one_server() -> None:
-    for server in [made().server, made().memory(), PROGRAM, tuple(PROGRAM), "http://127.0.0.1:9/mcp"]:
-        assert len(mcp.connect(server, name="a").status) == 1

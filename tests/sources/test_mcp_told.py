@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import logging
@@ -15,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.shared.exceptions import MCPError
-from mcp_servers import made, serving
+from mcp_servers import http, made, respond, serving, start_error
+from openapi_wire import Wire, answer
 
 from ferrule import Event, Runner, mcp
 from ferrule.mcp._log import ServerLog
@@ -72,9 +72,9 @@ ANSWERS: dict[str, Craft] = {
 LIST = {"type": "object", "properties": {"list": {"type": "array", "items": {"type": "object", "maxProperties": 0}}}}
 
 
-def crafting(craft: Craft) -> Any:
-    """A server whose answers to calls are made by `craft`, of a header that it got."""
-    app = made("one", output_schema=LIST).server.streamable_http_app(json_response=True)
+def crafting(crafts: list[Craft]) -> Any:
+    """A server that makes the answer to each call by the first of `crafts`, from a header of the request."""
+    app = made("one", output_schema=LIST).app(json_response=True)
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         headers = dict(scope.get("headers", ()))
@@ -83,10 +83,8 @@ def crafting(craft: Craft) -> Any:
             return
         assert headers[b"x-key"].decode() == SECRET
         body = json.loads((await receive())["body"])
-        answer = {"jsonrpc": "2.0", "id": body["id"], **craft(SAID)}
-        kind = [(b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": 200, "headers": kind})
-        await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+        answer = {"jsonrpc": "2.0", "id": body["id"], **crafts[0](SAID)}
+        await respond(send, 200, json.dumps(answer).encode(), content_type="application/json")
 
     return answer
 
@@ -97,38 +95,39 @@ def assert_clean(*seen: str) -> None:
         assert not set(text) & set("\u202e\u200b\ufe0f\x1b"), ascii(text)
 
 
-@pytest.mark.parametrize("craft", ANSWERS.values(), ids=list(ANSWERS))
-async def test_nothing_that_a_server_got_is_in_what_its_call_comes_to(
-    craft: Craft, caplog: pytest.LogCaptureFixture
+def own_logs(caplog: pytest.LogCaptureFixture) -> str:
+    """What Ferrule has logged."""
+    return "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("ferrule"))
+
+
+async def test_no_secret_that_a_server_got_is_in_a_result_an_event_or_the_log(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     events: list[Event] = []
-
-    async def main() -> None:
-        async with serving(crafting(craft)) as address:
-            server = mcp.Http(address, headers={"X-Key": SECRET}, name="s")
-            servers = mcp.connect(server)
-            async with servers as toolset:
-                found = await Runner(toolset, observers=[events.append]).run("s__one")
-                assert found.error, found.output
-                assert_clean(str(found.error), found.text, str(found.record()), str(servers.status))
-                assert_clean(*(str(dict(event.data)) for event in events))
-
+    current: list[Craft] = []
     with caplog.at_level(logging.DEBUG, "ferrule"):
-        await main()
-    assert_clean(*(record.getMessage() for record in caplog.records if record.name.startswith("ferrule")))
+        async with serving(crafting(current)) as address:
+            servers = mcp.connect(mcp.Http(address, headers={"X-Key": SECRET}, name="s"))
+            async with servers as toolset:
+                runner = Runner(toolset, observers=[events.append])
+                for what, craft in ANSWERS.items():
+                    current[:] = [craft]
+                    result = await runner.run("s__one")
+                    assert result.error, what
+                    assert_clean(str(result.error), result.text, str(result.record()), str(servers.status))
+    assert_clean(own_logs(caplog), *(str(dict(event.data)) for event in events))
 
 
 @pytest.mark.parametrize("said", ["Connection closed", "Connection closed. See http://x.", "SSE stream http://x"])
-async def test_a_server_that_speaks_as_the_sdk_does_of_an_end_chooses_no_words_for_the_model(said: str) -> None:
-
-    async with serving(crafting(lambda _: error(-32000, said))) as address:
+async def test_a_server_that_speaks_like_the_sdk_chooses_no_words_for_the_model(said: str) -> None:
+    async with serving(crafting([lambda _: error(-32000, said)])) as address:
         servers = mcp.connect(mcp.Http(address, headers={"X-Key": SECRET}, name="s"))
         async with servers as toolset:
             assert (await Runner(toolset).run("s__one")).error == ENDED
             assert servers.status["s"].state == "ready"
 
 
-async def test_nothing_that_a_server_got_is_in_what_it_is_called_in_its_progress_and_in_what_is_left_out(
+async def test_no_secret_is_in_the_status_the_progress_or_the_left_out_tools(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     events: list[Event] = []
@@ -137,13 +136,12 @@ async def test_nothing_that_a_server_got_is_in_what_it_is_called_in_its_progress
         await context.session.report_progress(1, 2, message=SAID)
         return []
 
-    made_of = made("one", work).add(SAID, title=SAID)
-    made_of.add("two", schema={"type": "object", "properties": {SAID: {"$ref": f"http://x/{SECRET}"}}})
-    made_of.add("three", schema={"type": "object", "$schema": f"http://{SECRET}"})
-    made_of.server.name, made_of.server.version, made_of.server.instructions = "s", SAID, SAID
-
-    async def main() -> None:
-        async with serving(made_of.server.streamable_http_app()) as address:
+    server = made("one", work).add(SAID, title=SAID)
+    server.add("two", schema={"type": "object", "properties": {SAID: {"$ref": f"http://x/{SECRET}"}}})
+    server.add("three", schema={"type": "object", "$schema": f"http://{SECRET}"})
+    server.server.name, server.server.version, server.server.instructions = "s", SAID, SAID
+    with caplog.at_level(logging.DEBUG, "ferrule"):
+        async with serving(server.app()) as address:
             servers = mcp.connect(mcp.Http(address, headers={"X-Key": SECRET}, name="s"))
             async with servers as toolset:
                 assert [tool.name for tool in toolset] == ["s__one"]
@@ -151,12 +149,8 @@ async def test_nothing_that_a_server_got_is_in_what_it_is_called_in_its_progress
                 assert len(servers.left_out) == 3
                 assert_clean(str(servers.status), servers.status["s"].instructions)
                 assert_clean(*(f"{one} {one.tool} {one.reason}" for one in servers.left_out))
-                assert_clean(*(str(dict(event.data)) for event in events))
-                assert "tool:progress" in {event.kind for event in events}
-
-    with caplog.at_level(logging.DEBUG, "ferrule"):
-        await main()
-    assert_clean(*(record.getMessage() for record in caplog.records if record.name.startswith("ferrule")))
+    assert "tool:progress" in {event.kind for event in events}
+    assert_clean(own_logs(caplog), *(str(dict(event.data)) for event in events))
 
 
 def test_the_token_of_a_user_who_calls_again_and_again_stays_hidden() -> None:
@@ -170,63 +164,54 @@ def test_the_token_of_a_user_who_calls_again_and_again_stays_hidden() -> None:
 TOKEN = "7f3k-blue-horse-9x"
 
 
+@pytest.mark.parametrize("place", ["ann:{}@127.0.0.1/mcp", "127.0.0.1/mcp?api_key={}", "127.0.0.1/s/{}7c1d/mcp?mode=a"])
+async def test_no_secret_of_an_address_is_in_an_error(place: str) -> None:
+    body = {"jsonrpc": "2.0", "id": None, **error(-32603, f"{TOKEN}7c1d may not; read-only, mcp")}
+    refusal = answer("401 Unauthorized", json.dumps(body).encode(), content_type="application/json")
+    async with Wire(refusal) as wire:
+        own = place.format(TOKEN).replace("127.0.0.1", f"127.0.0.1:{wire.port}")
+        why = await start_error(mcp.Http(f"http://{own}"))
+    assert "read-only, mcp" in why
+    assert_clean(why)
+
+
+BODY = json.dumps({"jsonrpc": "2.0", "id": None, **error(-32001, f"who is {SECRET}?")}).encode()
+
+
 @pytest.mark.parametrize(
-    "place",
-    ["http://ann:{}@127.0.0.1/mcp", "http://127.0.0.1/mcp?api_key={}", "http://127.0.0.1/s/{}7c1d/mcp?mode=read-only"],
+    ("refusal", "said"),
+    [
+        (answer(f"503 {SECRET}"), ""),
+        (answer("200 OK", content_type=SECRET), ""),
+        (answer("307 Moved", location=f"http://{SECRET}/"), ""),
+        (answer("400 Bad Request", BODY, content_type="application/json"), "who is ***?"),
+    ],
+    ids=["status", "type", "location", "error"],
 )
-async def test_what_is_secret_in_an_address_is_in_no_error(place: str) -> None:
-    address = mcp.Http(place.format(TOKEN))
-
-    async def refuse(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            return
-        body = json.dumps({"jsonrpc": "2.0", "id": None, **error(-32603, f"{TOKEN}7c1d may not; read-only, mcp")})
-        headers = [(b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": 401, "headers": headers})
-        await send({"type": "http.response.body", "body": body.encode()})
-
-    async def main() -> None:
-        async with serving(refuse) as at:
-            own = address.url.replace("127.0.0.1", at.split("/")[2])
-            async with mcp.connect(mcp.Http(own)):
-                raise AssertionError("it answers no request")
-
-    with pytest.raises(mcp.ServersDownError, match="read-only, mcp") as raised:
-        await main()
-    assert_clean(str(raised.value))
-
-
-@pytest.mark.parametrize("head", ["503 {}", "200 OK\r\ncontent-type: {}", "307 Moved\r\nlocation: http://{}/"])
-async def test_nothing_that_a_server_got_is_in_why_it_is_down(head: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while await reader.readline() not in (b"", b"\r\n"):
-            pass
-        writer.write(f"HTTP/1.1 {head.format(SECRET)}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".encode())
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-
-    async def main() -> None:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
-            async with mcp.connect(mcp.Http(f"http://127.0.0.1:{port}/mcp", headers={"X-Key": SECRET})):
-                raise AssertionError("it gave no answer")
-
-    with caplog.at_level(logging.DEBUG, "ferrule"), pytest.raises(mcp.ServersDownError) as raised:
-        await main()
-    assert_clean(str(raised.value))
-    assert_clean(*(record.getMessage() for record in caplog.records if record.name.startswith("ferrule")))
+async def test_no_secret_that_a_server_got_is_in_why_it_is_down(
+    refusal: bytes, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, "ferrule"):
+        async with Wire(refusal) as wire:
+            why = await start_error(mcp.Http(wire.url, headers={"X-Key": SECRET}))
+    assert said in why
+    assert_clean(why, own_logs(caplog))
 
 
 @given(st.text(min_size=16, max_size=60), st.text(max_size=40), st.text(max_size=40), st.integers(1, 200))
-def test_a_secret_is_found_wherever_it_stands_and_whatever_was_cut_off(
+def test_a_secret_is_hidden_wherever_it_is_and_wherever_it_is_cut(
     secret: str, before: str, after: str, most: int
 ) -> None:
     said = ServerLog("s", [secret])
     for text in (before + secret + after, before + repr(secret) + after, (before + secret)[: len(before) + most]):
         shown = said.clean(text, 1000)
         assert secret not in shown
+
+
+def test_a_secret_with_a_quote_is_hidden_to_its_end() -> None:
+    secret = 'blue-horse-7-and-"more"-after-the-quotes'
+    for said in (secret, json.dumps(secret)[1:-1]):
+        assert ServerLog("s", [secret]).clean(f"I know {said}!") == "I know ***!"
 
 
 KEY = "9x/Blue+Horse=7"
@@ -242,14 +227,14 @@ KEY = "9x/Blue+Horse=7"
     ],
     ids=["base64", "URL", "hex", "JSON of PHP"],
 )
-def test_a_secret_that_a_server_writes_otherwise_is_stars(said: str) -> None:
+def test_a_secret_in_another_spelling_is_hidden(said: str) -> None:
     for secret in (KEY, f"Bearer {KEY}"):
         shown = ServerLog("s", [secret]).clean(f"before {said} after")
         assert "**********" in shown and shown.startswith("before ") and shown.endswith(" after")
         assert said not in shown
 
 
-async def test_what_signs_a_request_is_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_signature_of_a_request_is_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     class Signed(httpx2.Auth):
         def auth_flow(self, request: Any) -> Any:
             request.headers["X-Signature"] = "green-cow-9-very-long"
@@ -258,14 +243,11 @@ async def test_what_signs_a_request_is_shown_nowhere(caplog: pytest.LogCaptureFi
     async def refuse(context: Any, arguments: dict[str, Any]) -> Any:
         raise MCPError(-32603, context.request.headers["x-signature"])
 
-    async def main() -> None:
-        async with serving(made("one", refuse).server.streamable_http_app()) as address:
-            async with mcp.connect(mcp.Http(address, auth=Signed(), name="s")) as toolset:
-                found = await Runner(toolset).run("s__one")
-                assert "***" in str(found.error) and "green-cow" not in str(found.error)
-
-    await main()
-    assert "green-cow" not in "".join(record.getMessage() for record in caplog.records if "ferrule" in record.name)
+    async with http(made("one", refuse)) as address:
+        async with mcp.connect(mcp.Http(address, auth=Signed(), name="s")) as toolset:
+            found = await Runner(toolset).run("s__one")
+            assert "***" in str(found.error) and "green-cow" not in str(found.error)
+    assert "green-cow" not in own_logs(caplog)
 
 
 async def test_a_bound_value_that_a_server_repeats_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -273,13 +255,8 @@ async def test_a_bound_value_that_a_server_repeats_is_not_in_the_log(caplog: pyt
         raise MCPError(-32000, f"Connection closed: {arguments}")
 
     schema = {"type": "object", "properties": {"account": {"type": "string"}, "text": {"type": "string"}}}
-
-    async def main() -> None:
+    with caplog.at_level(logging.INFO, "ferrule"):
         async with mcp.connect(made("one", refuse, schema).memory(name="s")) as toolset:
             found = await Runner(toolset.bind(account="green-cow-9-very-long")).run("s__one", {"text": "shown"})
             assert found.error == ENDED
-
-    with caplog.at_level(logging.INFO, "ferrule"):
-        await main()
-    written = "".join(record.getMessage() for record in caplog.records if "ferrule" in record.name)
-    assert "shown" in written and "***" in written and "green-cow" not in written
+    assert "shown" in own_logs(caplog) and "***" in own_logs(caplog) and "green-cow" not in own_logs(caplog)

@@ -1,4 +1,4 @@
-"""Answers that no parser takes: each fails its call at once, and the server goes on answering."""
+"""Answers that cannot be parsed: each fails its call at once, and the server goes on answering."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import mcp_types as types
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from mcp_servers import made, serving
+from mcp_servers import made, respond, serving, start_error
 
 from ferrule import Runner, ToolResult, mcp
 from ferrule.mcp import _http, _stdio
@@ -124,8 +124,7 @@ async def call(runner: Runner, data: bytes, times: int = 1) -> ToolResult:
     return await runner.run("s__odd", {"data": base64.b64encode(data).decode(), "times": times})
 
 
-async def test_an_answer_that_cannot_be_read_fails_its_call_and_no_other() -> None:
-
+async def test_an_unreadable_answer_fails_its_call_and_no_other() -> None:
     servers = connect()
     async with servers as toolset:
         runner = Runner(toolset, timeout=BOUND)
@@ -137,8 +136,7 @@ async def test_an_answer_that_cannot_be_read_fails_its_call_and_no_other() -> No
         assert (await runner.run("s__pid")).output == pid
 
 
-async def test_broken_characters_are_replaced_and_noise_is_passed_over() -> None:
-
+async def test_broken_characters_are_replaced_and_noise_is_skipped() -> None:
     async with connect() as toolset:
         runner = Runner(toolset, timeout=BOUND)
         for what, (data, text) in READABLE.items():
@@ -147,8 +145,7 @@ async def test_broken_characters_are_replaced_and_noise_is_passed_over() -> None
             assert (await call(runner, noise + b"\n" + OK + b"\n")).output == "there", noise
 
 
-async def test_a_server_that_could_not_read_the_request_refuses_the_only_open_call() -> None:
-
+async def test_a_parse_error_without_an_id_refuses_the_only_open_call() -> None:
     async with connect() as toolset:
         error = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}\n'
         assert "refused the call: Parse error" in str((await call(Runner(toolset, timeout=BOUND), error)).error)
@@ -156,11 +153,14 @@ async def test_a_server_that_could_not_read_the_request_refuses_the_only_open_ca
         assert (await call(Runner(toolset, timeout=BOUND), asked + OK + b"\n")).output == "there"
 
 
-@pytest.mark.parametrize("start", ['{"jsonrpc":"2.0","id":null,', '{"jsonrpc":"2.0",'])
-@pytest.mark.parametrize("code", ["-32601", "-32603"])
-async def test_an_answer_to_a_notification_is_none_to_a_request(start: str, code: str) -> None:
-    error = f'{start}"error":{{"code":{code},"message":"Method not found"}}}}'
-
+@pytest.mark.parametrize(
+    "error",
+    [
+        '{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"Method not found"}}',
+        '{"jsonrpc":"2.0","error":{"code":-32603,"message":"Method not found"}}',
+    ],
+)
+async def test_an_error_for_a_notification_fails_no_request(error: str) -> None:
     async with connect(error) as toolset:
         runner = Runner(toolset, timeout=BOUND)
         assert (await Runner(toolset, timeout=0.1).run("s__hold")).status == "timeout"
@@ -169,8 +169,7 @@ async def test_an_answer_to_a_notification_is_none_to_a_request(start: str, code
         assert lost.error == LOST
 
 
-async def test_a_cut_answer_fails_its_call_although_a_notification_was_sent_before() -> None:
-
+async def test_a_cut_answer_fails_its_call_after_a_notification_was_sent() -> None:
     async with connect() as toolset:
         assert (await Runner(toolset, timeout=0.1).run("s__hold")).status == "timeout"
         lost = await call(Runner(toolset, timeout=BOUND), b'{"result":{"content":[{"te\n')
@@ -179,7 +178,6 @@ async def test_a_cut_answer_fails_its_call_although_a_notification_was_sent_befo
 
 async def test_a_launcher_may_end_while_its_server_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ferrule.mcp._stdio._SILENT_SECONDS", 0.001)
-
     wait = "while kill -0 $$ 2>/dev/null; do sleep 0.01; done"  # until the launcher has ended
     launcher = ["sh", "-c", f'exec 3<&0; ({wait}; exec "$0" "$1" <&3) & exit', *PROGRAM]
     async with mcp.connect(mcp.Stdio(launcher[0], launcher[1:], name="s", mode="legacy")) as toolset:
@@ -191,7 +189,6 @@ async def test_a_launcher_may_end_while_its_server_is_silent(monkeypatch: pytest
 
 
 async def test_an_answer_lost_without_its_id_fails_the_call_that_is_left() -> None:
-
     async with connect() as toolset:
         runner = Runner(toolset, timeout=BOUND)
         held = asyncio.ensure_future(runner.run("s__hold"))
@@ -201,16 +198,15 @@ async def test_an_answer_lost_without_its_id_fails_the_call_that_is_left() -> No
         assert (await held).success and (await lost).error == LOST
 
 
-async def test_a_line_without_an_end_fails_its_call_and_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_line_fails_its_call_and_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_stdio, "_LONGEST_MESSAGE", 1_000_000)
-
     async with connect() as toolset:
         runner = Runner(toolset, timeout=BOUND)
         assert (await call(runner, OK[:-9] + b"x" * 1_000, times=2_000)).error == LOST
         assert (await call(runner, b"the end of that line\n" + OK + b"\n")).output == "there"
 
 
-async def test_a_reader_that_dies_fails_the_open_calls_and_the_next_call_starts_the_server_again(
+async def test_a_reader_that_dies_fails_open_calls_and_the_server_is_started_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parse = OpenRequests.parse
@@ -221,7 +217,6 @@ async def test_a_reader_that_dies_fails_the_open_calls_and_the_next_call_starts_
         return parse(requests, line)
 
     monkeypatch.setattr(OpenRequests, "parse", broken)
-
     servers = connect()
     async with servers as toolset:
         runner = Runner(toolset, timeout=BOUND)
@@ -234,7 +229,7 @@ async def test_a_reader_that_dies_fails_the_open_calls_and_the_next_call_starts_
         assert again.success and again.output != pid and servers.status["s"].state == "ready"
 
 
-async def test_a_server_that_dies_while_its_list_is_taken_is_down_and_started_again(tmp_path: Path) -> None:
+async def test_a_server_that_dies_after_its_list_is_started_again(tmp_path: Path) -> None:
     once = {"DIES_ONCE": str(tmp_path / "died")}
     dying = mcp.Stdio(PROGRAM[0], PROGRAM[1:], name="d", mode="legacy", env=once)
 
@@ -246,23 +241,17 @@ async def test_a_server_that_dies_while_its_list_is_taken_is_down_and_started_ag
             await asyncio.sleep(servers.status["d"].retry_in)
 
 
-async def test_a_program_that_dies_of_the_question_for_its_revision_is_started_again_and_not_asked() -> None:
-
+async def test_a_program_that_dies_of_server_discover_is_started_without_it() -> None:
     servers = mcp.connect(mcp.Stdio(PROGRAM[0], PROGRAM[1:], name="s"))
     async with servers as toolset:
         assert (await Runner(toolset, timeout=BOUND).run("s__hi")).output == "hi"
         assert servers.status["s"].protocol == "2025-06-18"
 
 
-async def test_a_start_whose_answer_cannot_be_read_fails_at_once() -> None:
+async def test_a_start_with_an_unreadable_answer_fails_at_once() -> None:
     code = 'import sys; sys.stdin.readline(); print(\'{"jsonrpc": "2.0", "id": 1}\', flush=True); sys.stdin.read()'
-
-    async def main() -> None:
-        async with mcp.connect(mcp.Stdio(sys.executable, ["-c", code], mode="legacy"), start_timeout=1_000):
-            raise AssertionError("it did not start")
-
-    with pytest.raises(mcp.ServersDownError, match="its answer could not be read"):
-        await main()
+    server = mcp.Stdio(sys.executable, ["-c", code], mode="legacy")
+    assert "its answer could not be read" in await start_error(server, start_timeout=1_000)
 
 
 Answer = tuple[bytes, str, int]
@@ -270,8 +259,8 @@ Answer = tuple[bytes, str, int]
 
 
 @asynccontextmanager
-async def odd_over_http() -> AsyncIterator[Callable[..., Awaitable[ToolResult]]]:
-    """A server over HTTP, and what calls its tool to get the next of these answers for each request."""
+async def server_over_http() -> AsyncIterator[Callable[..., Awaitable[ToolResult]]]:
+    """A function that calls the tool of a server, which gives these answers, one to each request of the call."""
     answers: list[Answer] = []
     closed = asyncio.Event()
 
@@ -312,12 +301,12 @@ async def odd_over_http() -> AsyncIterator[Callable[..., Awaitable[ToolResult]]]
     async with serving(app) as address, mcp.connect(mcp.Http(address, name="s", mode="legacy")) as toolset:
         runner = Runner(toolset, timeout=BOUND)
 
-        async def call_for(*given: Answer) -> ToolResult:
+        async def answer_with(*given: Answer) -> ToolResult:
             answers[:] = given
             return await runner.run("s__odd")
 
         try:
-            yield call_for
+            yield answer_with
         finally:
             closed.set()
 
@@ -337,36 +326,33 @@ def event(data: bytes) -> bytes:
     return b"event: message\ndata: " + data.replace(b"\n", b"\ndata: ") + b"\n\n"
 
 
-async def test_over_http_an_answer_that_cannot_be_read_fails_its_call_at_once() -> None:
-
-    async with odd_over_http() as call_for:
+async def test_an_unreadable_answer_over_http_fails_its_call_at_once() -> None:
+    async with server_over_http() as answer_with:
         for what, data in {**UNREADABLE, **NO_ANSWERS}.items():
             if what == "indented":  # a line alone cannot be
                 continue
             for answer in ((data, JSON, 203), (event(data) + OPEN, EVENTS, 200)):
-                result = await call_for(answer)
+                result = await answer_with(answer)
                 assert (result.status, result.executed, result.error) == ("failed", None, LOST), (what, answer[1])
-        assert (await call_for((OK, JSON, 200))).output == "there"
+        assert (await answer_with((OK, JSON, 200))).output == "there"
 
 
-async def test_an_error_page_in_json_is_no_refusal_of_the_server() -> None:
-
-    async with odd_over_http() as call_for:
-        result = await call_for((b'{"error": {"code": 14, "message": "no upstream"}}', JSON, 503))
+async def test_a_json_error_page_is_not_a_refusal_of_the_server() -> None:
+    async with server_over_http() as answer_with:
+        result = await answer_with((b'{"error": {"code": 14, "message": "no upstream"}}', JSON, 503))
         assert result.status == "failed" and result.executed is None
         assert "HTTP 503" in str(result.error) and "refused" not in str(result.error)
 
 
-async def test_over_http_broken_characters_are_replaced_and_noise_in_a_stream_is_passed_over() -> None:
-
-    async with odd_over_http() as call_for:
+async def test_over_http_broken_characters_are_replaced_and_noise_is_skipped() -> None:
+    async with server_over_http() as answer_with:
         for what, (data, text) in READABLE.items():
             line = data.partition(b"\n")[0]
-            assert (await call_for((line, JSON, 200))).output == text, what
-            assert (await call_for((event(line) + OPEN, EVENTS, 200))).output == text, what
+            assert (await answer_with((line, JSON, 200))).output == text, what
+            assert (await answer_with((event(line) + OPEN, EVENTS, 200))).output == text, what
         for noise in [*NOISE, b"x" * 900_000]:
             if b"9999" not in noise or b"method" in noise:  # an answer here can be for one request alone
-                result = await call_for((event(noise) + event(OK) + OPEN, EVENTS, 200))
+                result = await answer_with((event(noise) + event(OK) + OPEN, EVENTS, 200))
                 assert result.output == "there", noise[:100]
 
 
@@ -382,48 +368,42 @@ STREAMS = {
 
 
 async def test_an_answer_is_found_in_any_stream_of_events() -> None:
-
-    async with odd_over_http() as call_for:
+    async with server_over_http() as answer_with:
         for what, body in STREAMS.items():
-            assert (await call_for((body + OPEN, EVENTS, 200))).output == "there", what
+            assert (await answer_with((body + OPEN, EVENTS, 200))).output == "there", what
 
 
-BROKEN_OFF = [
-    (b"", EVENTS, 200),
-    (event(OK)[:-1], EVENTS, 200),
-]
+BROKEN_OFF = [(b"", EVENTS, 200), (event(OK)[:-1], EVENTS, 200)]
 NOT_READABLE = [(OK, "text/html", 200), (b"", JSON, 202), (b"", JSON, 204), (OK, "", 200), (b"", JSON, 302)]
 NOT_READABLE += [(body, JSON, 308) for body in (b"", *NO_ANSWERS.values())]
 
 
-async def test_an_event_may_be_large_and_one_that_is_too_large_is_a_lost_answer_or_noise(
+async def test_a_large_event_is_read_and_one_over_the_bound_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     large = OK.replace(b"there", b"x" * 3_000_000)
     note = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"%b"}}' % (b"x" * 3_000)
-
-    async with odd_over_http() as call_for:
-        assert (await call_for((event(large) + OPEN, EVENTS, 200))).output == "x" * 3_000_000
+    async with server_over_http() as answer_with:
+        assert (await answer_with((event(large) + OPEN, EVENTS, 200))).output == "x" * 3_000_000
         monkeypatch.setattr(_http, "_MOST_BODY", 2_000)
         for too_large in (large, large.replace(b",", b",\n"), b"{" + large[17:-1] + b',"jsonrpc":"2.0"}'):
             for end in (b"", b"\n\n"):
-                result = await call_for((event(too_large).rstrip() + end + OPEN, EVENTS, 200))
+                result = await answer_with((event(too_large).rstrip() + end + OPEN, EVENTS, 200))
                 assert (result.status, result.executed, result.error) == ("failed", None, LOST)
-        assert (await call_for((event(note) + event(OK) + OPEN, EVENTS, 200))).output == "there"
+        assert (await answer_with((event(note) + event(OK) + OPEN, EVENTS, 200))).output == "there"
 
 
-async def test_a_stream_without_an_answer_and_an_answer_of_another_kind_fail_their_call() -> None:
-
-    async with odd_over_http() as call_for:
+async def test_a_stream_without_an_answer_fails_its_call() -> None:
+    async with server_over_http() as answer_with:
         for answers, error in ((BROKEN_OFF, "ended before its answer"), (NOT_READABLE, LOST)):
             for answer in answers:
-                result = await call_for(answer)
+                result = await answer_with(answer)
                 assert (result.status, result.executed) == ("failed", None) and error in str(result.error), answer
 
 
 async def test_an_answer_without_a_body_fails_no_other_call() -> None:
-    """Its connection was given to the next call while it was being closed, once in thirty times."""
-    app = made("none").add("some").server.streamable_http_app()
+    """Once in thirty times its connection was given to the next call while it was being closed."""
+    app = made("none").add("some").app()
     waiting = 0
 
     async def without_body(scope: Any, receive: Any, send: Any) -> None:
@@ -434,8 +414,7 @@ async def test_an_answer_without_a_body_fails_no_other_call() -> None:
         waiting += 1
         for _ in range(waiting % 7):
             await asyncio.sleep(0)
-        await send({"type": "http.response.start", "status": 204, "headers": [(b"content-type", JSON.encode())]})
-        await send({"type": "http.response.body"})
+        await respond(send, 204, content_type=JSON)
 
     async with serving(without_body) as address, mcp.connect(mcp.Http(address)) as toolset:
         runner = Runner(toolset, concurrency=40)
@@ -445,33 +424,31 @@ async def test_an_answer_without_a_body_fails_no_other_call() -> None:
 
 
 async def test_an_answer_may_come_from_elsewhere_on_the_server() -> None:
-
-    async with odd_over_http() as call_for:
+    async with server_over_http() as answer_with:
         for answer in ((OK, JSON, 200), (event(OK) + OPEN, EVENTS, 200)):
-            assert (await call_for((b"", "", 307), answer)).output == "there"
+            assert (await answer_with((b"", "", 307), answer)).output == "there"
 
 
-async def test_a_stream_that_breaks_off_is_asked_for_again_soon_and_for_the_same_answer(
+async def test_a_broken_stream_is_asked_for_again_for_the_same_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_http, "_BETWEEN_STREAMS", 0.0)
     monkeypatch.setattr(_http, "_LONGEST_RETRY", 1)
     priming = b"id: 1\nretry: " + b"9" * 4_000 + b"\ndata:\n\n"
-
-    async with odd_over_http() as call_for:
+    async with server_over_http() as answer_with:
         other = event(OK.replace(b"@ID@", b"99"))
-        lost = await call_for((priming, EVENTS, 200), (other + OPEN, EVENTS, 200))
+        lost = await answer_with((priming, EVENTS, 200), (other + OPEN, EVENTS, 200))
         assert (lost.status, lost.error) == ("failed", LOST)
-        again = await call_for((priming, EVENTS, 200), (event(OK.replace(b"@ID@", b"4")) + OPEN, EVENTS, 200))
+        again = await answer_with((priming, EVENTS, 200), (event(OK.replace(b"@ID@", b"4")) + OPEN, EVENTS, 200))
         assert again.output == "there"
         breaking = priming + BREAKS, EVENTS, 200  # as a proxy breaks a silent stream after a minute
-        long = await call_for(*[breaking] * 6, (event(OK.replace(b"@ID@", b"5")) + OPEN, EVENTS, 200))
+        long = await answer_with(*[breaking] * 6, (event(OK.replace(b"@ID@", b"5")) + OPEN, EVENTS, 200))
         assert long.output == "there"
 
 
 @pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
 @pytest.mark.parametrize("kind", [b"", b"Content-Type: application/json\r\n"])
-async def test_a_body_that_must_not_be_there_is_not_the_next_answer(status: bytes, kind: bytes) -> None:
+async def test_a_body_of_a_204_or_304_is_not_the_next_answer(status: bytes, kind: bytes) -> None:
     request = b'{"jsonrpc":"2.0","id":7,"method":"tools/call"}'
     right = OK.replace(b"@ID@", b"7")
     answers = [
@@ -490,18 +467,15 @@ async def test_a_body_that_must_not_be_there_is_not_the_next_answer(status: byte
                 writer.write(answers.pop(0))
         writer.close()
 
-    async def main() -> list[int]:
-        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-            address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
-            async with _http.HttpClient({}, None, Reach(address), ServerLog("s")) as client:
-                found = []
-                for _ in range(2):
-                    async with client.stream("POST", address, content=request) as response:
-                        found.append(response.status_code)
-            await asyncio.gather(*handlers)
-            return found
-
-    assert (await main()) == [502, 200]
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+        async with _http.HttpClient({}, None, Reach(address), ServerLog("s")) as client:
+            found = []
+            for _ in range(2):
+                async with client.stream("POST", address, content=request) as response:
+                    found.append(response.status_code)
+        await asyncio.gather(*handlers)
+        assert found == [502, 200]
 
 
 # -- properties --------------------------------------------------------------------------------------------------------
@@ -601,7 +575,7 @@ def test_no_bytes_end_the_reading(parts: list[bytes]) -> None:
 
 
 @given(st.lists(st.binary(max_size=20) | st.just(b"\n")), st.integers(1, 12))
-def test_lines_do_not_depend_on_how_their_bytes_arrive_and_are_bounded(parts: list[bytes], longest: int) -> None:
+def test_lines_do_not_depend_on_how_their_bytes_arrive(parts: list[bytes], longest: int) -> None:
     def split(*given: bytes) -> list[bytes]:
         buffer = LineBuffer(longest)
         return [line for part in given for line in buffer.feed(part)]
@@ -611,7 +585,7 @@ def test_lines_do_not_depend_on_how_their_bytes_arrive_and_are_bounded(parts: li
 
 
 @given(st.data())
-def test_every_lost_answer_fails_its_call_and_no_other_once_the_others_are_answered(data: st.DataObject) -> None:
+def test_every_lost_answer_fails_its_call_and_no_other(data: st.DataObject) -> None:
     requests, lost_calls = OpenRequests(), set[Any]()
     ids = [str(number) for number in range(data.draw(st.integers(1, 6)))]
     lost = data.draw(st.sets(st.sampled_from(ids)))
@@ -625,7 +599,7 @@ def test_every_lost_answer_fails_its_call_and_no_other_once_the_others_are_answe
     assert lost_calls == {int(request_id) for request_id in lost}
 
 
-def test_a_request_that_was_given_up_is_no_reason_to_fail_another() -> None:
+def test_an_abandoned_request_fails_no_other() -> None:
     requests = OpenRequests()
     requests.on_sent(request("1"))
     requests.on_sent(request("2"))

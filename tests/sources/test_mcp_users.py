@@ -1,4 +1,4 @@
-"""One token for each user: a call has that of its context, and nothing else has."""
+"""One token for each user: a call has the token of its context, and no other request has one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from mcp.shared.exceptions import MCPError
-from mcp_servers import Made, go, made, serving, text
+from mcp_servers import Made, made, serving, text
 
 from ferrule import DefinitionError, Runner, ToolContext, ToolResult, mcp
 
@@ -16,17 +16,17 @@ USERS = [f"user-{number}" for number in range(20)]
 Seen = list[tuple[str, str | None]]
 
 
-def application(server: Made, seen: Seen) -> Any:
-    """The server, which notes of each request its method and who sent it."""
-    app = server.server.streamable_http_app()
+def recording(server: Made, seen: Seen) -> Any:
+    """The server, which records the method and the token of each request."""
+    app = server.app()
 
-    async def noting(scope: Any, receive: Any, send: Any) -> None:
+    async def record_requests(scope: Any, receive: Any, send: Any) -> None:
         headers = {key.decode(): value.decode() for key, value in scope.get("headers", ())}
         if scope["type"] == "http":
             seen.append((headers.get("mcp-method", scope["method"]), headers.get("authorization")))
         await app(scope, receive, send)
 
-    return noting
+    return record_requests
 
 
 def who() -> Made:
@@ -37,7 +37,7 @@ def who() -> Made:
     return made("who", answer)
 
 
-def of(user: str) -> ToolContext:
+def context_of(user: str) -> ToolContext:
     return ToolContext(principal=user, secrets={"tickets": f"token-of-{user}"})
 
 
@@ -46,57 +46,53 @@ async def by_secret(context: ToolContext) -> str:
     return str(context.secrets["tickets"])
 
 
-def calls(server: Made, *users: str, token: Any = by_secret, **options: Any) -> tuple[list[ToolResult], Seen]:
+async def call_as(server: Made, *users: str, token: Any = by_secret, **options: Any) -> tuple[list[ToolResult], Seen]:
     seen: Seen = []
-
-    async def main() -> list[ToolResult]:
-        async with serving(application(server, seen)) as address:
-            async with mcp.connect(mcp.Http(address, auth=mcp.Bearer(token), **options)) as toolset:
-                runner = Runner(toolset)
-                return await asyncio.gather(*(runner.run("who", context=of(user)) for user in users))
-
-    return go(main()), seen
+    async with serving(recording(server, seen)) as address:
+        async with mcp.connect(mcp.Http(address, auth=mcp.Bearer(token), **options)) as toolset:
+            runner = Runner(toolset)
+            return await asyncio.gather(*(runner.run("who", context=context_of(user)) for user in users)), seen
 
 
 @pytest.mark.parametrize("token", [by_secret, lambda context: context.secrets["tickets"]], ids=["async", "plain"])
-def test_each_call_has_the_token_of_its_own_user_and_nothing_else_has_one(token: Any) -> None:
-    results, seen = calls(who(), *USERS, token=token)
+async def test_each_call_has_the_token_of_its_own_user_and_nothing_else_does(token: Any) -> None:
+    results, seen = await call_as(who(), *USERS, token=token)
     assert [result.output for result in results] == [f"Bearer token-of-{user}" for user in USERS]
-    assert {told for method, told in seen if method != "tools/call"} == {None}
+    assert {token for method, token in seen if method != "tools/call"} == {None}
 
 
-def test_the_connection_itself_has_its_own_headers() -> None:
-    results, seen = calls(who(), "ann", headers={"Authorization": "Bearer of-the-program"})
+async def test_requests_of_the_connection_have_its_own_headers() -> None:
+    results, seen = await call_as(who(), "ann", headers={"Authorization": "Bearer of-the-program"})
     assert results[0].output == "Bearer token-of-ann"
-    assert {told for method, told in seen if method != "tools/call"} == {"Bearer of-the-program"}
+    assert {token for method, token in seen if method != "tools/call"} == {"Bearer of-the-program"}
 
 
-def _breaks(context: ToolContext) -> str:
+def break_down(context: ToolContext) -> str:
     raise KeyError("token-of-somebody")
 
 
 @pytest.mark.parametrize(
-    "token", [_breaks, lambda context: None, lambda context: "", lambda context: "a\r\nX: y", lambda context: 5]
+    "token", [break_down, lambda context: None, lambda context: "", lambda context: "a\r\nX: y", lambda context: 5]
 )
-def test_without_a_token_nothing_is_sent(token: Any) -> None:
-    [result], seen = calls(who(), "ann", token=token, headers={"Authorization": "Bearer of-the-program"})
+async def test_without_a_token_nothing_is_sent(token: Any) -> None:
+    [result], seen = await call_as(who(), "ann", token=token, headers={"Authorization": "Bearer of-the-program"})
     assert (result.status, result.executed) == ("failed", False) and "no token for this call" in str(result.error)
     assert "token-of-somebody" not in str(result.error) and "tools/call" not in [method for method, _ in seen]
 
 
-def test_no_two_users_share_a_session() -> None:
+async def test_no_two_users_share_a_session() -> None:
     server = who()
-    results, _ = calls(server, "ann", "bob", mode="legacy")
+    results, _ = await call_as(server, "ann", "bob", mode="legacy")
     assert [(result.status, result.executed) for result in results] == [("failed", False)] * 2
     assert "one session for the whole connection" in str(results[0].error) and server.calls == []
 
 
-def test_a_token_is_in_no_error_and_no_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_token_is_in_no_error_and_no_log(caplog: pytest.LogCaptureFixture) -> None:
     async def refuse(context: Any, arguments: dict[str, Any]) -> Any:
         raise MCPError(-32603, f"I do not know {context.request.headers['authorization']}")
 
     with caplog.at_level(logging.DEBUG, "ferrule.mcp"):
-        [result], _ = calls(made("who", refuse), "ann", token=lambda context: "sk-of-ann-12345")
+        [result], _ = await call_as(made("who", refuse), "ann", token=lambda context: "sk-of-ann-12345")
     assert "I do not know" in str(result.error) and "sk-of-ann" not in str(result.error) + result.text + caplog.text
 
 

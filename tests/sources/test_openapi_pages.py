@@ -1,4 +1,4 @@
-"""Lists in pages: which are followed, how far, and what the model reads of the next one."""
+"""Lists in pages: which are followed, how far, and what the model reads of the next page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openapi_wire import Reply, Wire, answer, called, document, operation, run
+from openapi_wire import Reply, Wire, answer, called, document, json_answer, operation, run
 
 from ferrule import DefinitionError, Runner, Sizes, ToolResult
 from ferrule.sources import openapi
@@ -24,12 +24,7 @@ LINK = {"Link": {"schema": TEXT}}
 
 
 def listing(
-    parameter: str | None = None,
-    schema: Any = TEXT,
-    *,
-    body: Any = ITEMS,
-    headers: Any = None,
-    **more: Any,
+    parameter: str | None = None, schema: Any = TEXT, *, body: Any = ITEMS, headers: Any = None, **more: Any
 ) -> dict[str, Any]:
     """A document with one list, which takes this parameter and answers with this body."""
     answered = {"description": "", "headers": headers or {}, "content": {"application/json": {"schema": body}}}
@@ -43,7 +38,7 @@ def fields(**schemas: Any) -> dict[str, Any]:
 
 
 def page(body: Any, **headers: str) -> bytes:
-    return answer("200 OK", json.dumps(body).encode(), content_type="application/json", **headers)
+    return json_answer(json.dumps(body).encode(), **headers)
 
 
 def by_header(at: int, after: int | None, part: list[int], total: int) -> bytes:
@@ -106,7 +101,7 @@ def serve(scheme: str, items: list[int], size: int) -> Reply:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(items=st.lists(st.integers(0, 9), max_size=12), size=st.integers(1, 4), pages=st.integers(1, 4))
-def test_the_pages_of_a_list_are_read_and_the_rest_is_reached_by_the_arguments_told(
+def test_pages_are_read_and_the_next_ones_are_reached_by_the_told_arguments(
     scheme: str, items: list[int], size: int, pages: int
 ) -> None:
     async def calls(runner: Runner, wire: Wire) -> list[ToolResult]:
@@ -139,12 +134,12 @@ def test_the_pages_of_a_list_are_read_and_the_rest_is_reached_by_the_arguments_t
         (document({"/x": {"post": listing("cursor", body=fields(next_cursor=TEXT))["paths"]["/x"]["get"]}}), {}),
     ],
 )
-def test_what_the_document_leaves_open_is_not_followed(given: Any, first: Any) -> None:
+def test_a_page_that_the_document_does_not_declare_is_not_followed(given: Any, first: Any) -> None:
     result, wire = called(given, {}, page(first, link='</x?page=2>; rel="next"'), pages=5)
     assert len(wire.heard) == 1 and result.output == first and "next page" not in result.text
 
 
-def test_the_model_reads_of_a_next_page_to_which_no_argument_leads() -> None:
+def test_the_model_reads_of_a_next_page_that_no_argument_leads_to() -> None:
     result, wire = called(listing(headers=LINK), {}, page([1], link='</y?after=b>; rel="next"'))
     assert len(wire.heard) == 1 and result.metadata["next_page"] is None
     assert result.text.endswith("There is a next page, to which no argument of op leads.")
@@ -154,7 +149,7 @@ def test_the_model_reads_of_a_next_page_to_which_no_argument_leads() -> None:
 
 
 @pytest.mark.parametrize("method", ["get", "post"])
-def test_the_next_page_of_what_is_no_json_or_no_get_is_told_and_not_followed(method: str) -> None:
+def test_the_next_page_of_a_post_or_of_no_json_is_told_and_not_followed(method: str) -> None:
     one = listing("at", INTEGER, headers=LINK)["paths"]["/x"]["get"]
     kind = {"get": "text/csv", "post": "application/json"}[method]
     first = answer("200 OK", b"[1]", content_type=kind, link='</x?at=2>; rel="next last"')
@@ -179,15 +174,12 @@ def test_the_next_page_of_what_is_no_json_or_no_get_is_told_and_not_followed(met
         "http://[x/",
     ],
 )
-async def test_no_page_is_read_elsewhere_than_below_the_server_that_is_named(target: str) -> None:
-    async def main() -> tuple[ToolResult, Wire, Wire]:
-        async with Wire() as other, Wire() as wire:
-            where = target.format(other=other.url, url=f"{wire.url}/api", port=wire.port)
-            wire.answers = [page([1], link=f'<{where}>; rel="next"'), page([2])]
-            runner = Runner(openapi(listing("at", INTEGER, headers=LINK), server=f"{wire.url}/api", pages=5))
-            return await runner.run("op", {}), wire, other
-
-    result, wire, other = await asyncio.wait_for(main(), 60)
+async def test_no_page_is_read_except_below_the_named_server(target: str) -> None:
+    async with Wire() as other, Wire() as wire:
+        where = target.format(other=other.url, url=f"{wire.url}/api", port=wire.port)
+        wire.answers = [page([1], link=f'<{where}>; rel="next"'), page([2])]
+        runner = Runner(openapi(listing("at", INTEGER, headers=LINK), server=f"{wire.url}/api", pages=5))
+        result = await runner.run("op", {})
     assert (len(wire.heard), other.heard, result.output) == (1, [], [1])
     assert result.text.endswith("There is a next page on another server, and it is not read.")
 
@@ -213,7 +205,7 @@ def test_credentials_and_other_arguments_stay_on_all_pages(place: str, link: str
         (answer("503 Service Unavailable", b"later"), "HTTP 503"),
         (answer("404 Not Found"), "HTTP 404"),
         (b"", "gave no answer"),
-        (answer("200 OK", b"[2", content_type="application/json"), ""),
+        (json_answer(b"[2"), ""),
         (page({"problem": 7}), "no list"),
         (page(["x" * 1_000_000]), "over 1,000,000 bytes"),
         (page([2], link='</x?at=2>; rel="next"'), "read before"),
@@ -221,7 +213,7 @@ def test_credentials_and_other_arguments_stay_on_all_pages(place: str, link: str
     ],
     ids=["5xx", "4xx", "silence", "no JSON", "no list", "large", "round", "redirect"],
 )
-def test_a_page_that_fails_leaves_what_there_is_and_says_so(second: bytes, why: str) -> None:
+def test_a_page_that_fails_leaves_the_earlier_ones_and_says_so(second: bytes, why: str) -> None:
     given = listing("at", INTEGER, headers=LINK)
     result, wire = called(given, {}, page([1], link='</x?at=2>; rel="next"'), second, pages=5)
     goes_round = why == "read before"
@@ -232,28 +224,25 @@ def test_a_page_that_fails_leaves_what_there_is_and_says_so(second: bytes, why: 
 
 
 async def test_a_deadline_ends_the_pages_and_not_the_call() -> None:
-    async def main() -> tuple[ToolResult, Wire]:
-        gone = asyncio.Event()
+    gone = asyncio.Event()
 
-        async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            wire.heard.append(b"")
-            if len(wire.heard) == 1:
-                writer.write(page([1], link='</x?at=2>; rel="next"'))
-            else:
-                await gone.wait()
-            writer.close()
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        wire.heard.append(b"")
+        if len(wire.heard) == 1:
+            writer.write(page([1], link='</x?at=2>; rel="next"'))
+        else:
+            await gone.wait()
+        writer.close()
 
-        wire = Wire()
-        async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
-            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            tools = openapi(listing("at", INTEGER, headers=LINK), server=url, pages=5)
-            try:
-                return await Runner(tools, timeout=0.3, clock=ManualClock()).run("op", {}), wire
-            finally:
-                gone.set()
-
-    result, wire = await asyncio.wait_for(main(), 60)
+    wire = Wire()
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        tools = openapi(listing("at", INTEGER, headers=LINK), server=url, pages=5)
+        try:
+            result, wire = await Runner(tools, timeout=0.3, clock=ManualClock()).run("op", {}), wire
+        finally:
+            gone.set()
     assert (result.status, result.output, len(wire.heard)) == ("ok", [1], 2)
     assert "The list is not complete" in result.text
 
@@ -267,6 +256,6 @@ def test_the_bound_of_the_output_holds_over_all_pages() -> None:
 
 
 @pytest.mark.parametrize("pages", [0, -1, True, 1.5, "3", None])
-def test_a_number_of_pages_that_is_none_is_an_error(pages: Any) -> None:
+def test_an_invalid_number_of_pages_is_an_error(pages: Any) -> None:
     with pytest.raises(DefinitionError, match="pages must be a whole number"):
         openapi(listing(), server="https://api.example.com", pages=pages)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openapi_wire import Wire, answer, run
+from openapi_wire import Wire, answer, json_answer, run
 
 from ferrule import DefinitionError, Runner, ToolResult
 from ferrule.sources import openapi
@@ -44,62 +44,37 @@ def test_the_uspto_searches_by_a_form() -> None:
         openapi(DATA / "uspto.yaml")
     arguments = {"dataset": "oa_citations", "version": "v1", "criteria": "a:[1 TO 2]", "rows": 5}
     body = b'[{"a":{}},{"b":1}]'
-    result, wire = called(
-        "uspto.yaml", "perform-search", arguments, answer("200 OK", body, content_type="application/json")
-    )
+    result, wire = called("uspto.yaml", "perform-search", arguments, json_answer(body))
     assert result.output == json.loads(body)
     assert wire.lines == ["POST /oa_citations/v1/records HTTP/1.1"]
     assert wire.body() == b"criteria=a%3A%5B1%20TO%202%5D&rows=5"
 
 
+TWILIO: dict[str, Any] = {"runner": {"secrets": {"accountSid_authToken": (ACCOUNT, "auth-token")}}}
+
+
 def test_twilio_lists_by_dates_that_differ_in_a_sign() -> None:
     tools = openapi(DATA / "twilio.json", server="https://api.twilio.com", credentials={"accountSid_authToken": "t"})
-    before, after = (
-        name for name in tools.get("ListMessage").input_schema["properties"] if name.startswith("DateSent_")
-    )
-    secrets = {"accountSid_authToken": (ACCOUNT, "auth-token")}
+    names = tools.get("ListMessage").input_schema["properties"]
+    before, after = (name for name in names if name.startswith("DateSent_"))
     arguments = {"AccountSid": ACCOUNT, "To": "+1555", before: "2026-01-02T00:00:00Z"}
-    result, wire = called("twilio.json", "ListMessage", arguments, runner={"secrets": secrets})
+    result, wire = called("twilio.json", "ListMessage", arguments, **TWILIO)
     assert result.success, result.text
-    assert wire.lines == [
-        f"GET /2010-04-01/Accounts/{ACCOUNT}/Messages.json?To=%2B1555&DateSent%3C=2026-01-02T00%3A00%3A00Z HTTP/1.1"
-    ]
+    query = "To=%2B1555&DateSent%3C=2026-01-02T00%3A00%3A00Z"
+    assert wire.lines == [f"GET /2010-04-01/Accounts/{ACCOUNT}/Messages.json?{query} HTTP/1.1"]
     assert wire.header("authorization") == f"Basic {base64.b64encode(f'{ACCOUNT}:auth-token'.encode()).decode()}"
-    result, wire = called("twilio.json", "ListMessage", {"AccountSid": "AC1"}, runner={"secrets": secrets})
+    result, wire = called("twilio.json", "ListMessage", {"AccountSid": "AC1"}, **TWILIO)
     assert (result.status, wire.heard) == ("invalid", []) and before != after
 
 
-def test_twilio_sends_a_message_by_a_form_with_lists() -> None:
-    arguments = {
-        "AccountSid": ACCOUNT,
-        "To": "+1555",
-        "Body": "Hi & bye",
-        "MediaUrl": ["https://a.example/1", "https://a.example/2"],
-    }
-    secrets = {"accountSid_authToken": f"{ACCOUNT}:auth-token"}
-    result, wire = called(
-        "twilio.json",
-        "CreateMessage",
-        arguments,
-        answer("201 Created", b"{}", content_type="application/json"),
-        runner={"secrets": secrets},
-    )
-    assert result.success, result.text
-    assert (
-        wire.body().decode()
-        == "To=%2B1555&Body=Hi%20%26%20bye&MediaUrl=https%3A%2F%2Fa.example%2F1&MediaUrl=https%3A%2F%2Fa.example%2F2"
-    )
-
-
-def test_digitalocean_s_document_is_in_several_files() -> None:
+def test_the_document_of_digitalocean_is_in_several_files() -> None:
     folder = DATA / "digitalocean"
-    tools = openapi(
-        folder / "api.yaml", server="https://api.digitalocean.com", roots=folder, credentials={"bearer_auth": "t"}
-    )
+    credentials = {"bearer_auth": "t"}
+    tools = openapi(folder / "api.yaml", server="https://api.digitalocean.com", roots=folder, credentials=credentials)
     assert [tool.name for tool in tools] == ["droplets_list", "droplets_create", "droplets_destroy"]
     [left_out] = tools.report.left_out
     assert left_out.item == "GET /v1/models" and "another server, ['https://inference.do-ai.run']" in left_out.reason
-    secrets = {"bearer_auth": "token-0123456789"}
+    file, options = "digitalocean/api.yaml", {"runner": {"secrets": {"bearer_auth": "token-0123456789"}}}
     for body, status in (
         ({"name": "web.example.com", "size": "s-1", "ssh_keys": None}, "ok"),
         ({"names": ["a", "b"], "size": "s-1", "ssh_keys": [7, "k"]}, "ok"),
@@ -107,43 +82,26 @@ def test_digitalocean_s_document_is_in_several_files() -> None:
         ({"name": "-", "size": "s-1"}, "invalid"),
         ({"size": "s-1"}, "invalid"),
     ):
-        result, wire = called(
-            "digitalocean/api.yaml", "droplets_create", {"body": body}, runner={"secrets": secrets}, roots=folder
-        )
+        result, wire = called(file, "droplets_create", {"body": body}, roots=folder, **options)
         assert result.status == status, result.text
-        assert [json.loads(wire.body(one)) for one in range(len(wire.heard))] == ([body] if status == "ok" else [])
-    result, wire = called(
-        "digitalocean/api.yaml",
-        "droplets_destroy",
-        {"droplet_id": 7},
-        answer("204 No Content"),
-        runner={"secrets": secrets},
-        roots=folder,
-    )
+        assert [json.loads(wire.body(at)) for at in range(len(wire.heard))] == ([body] if status == "ok" else [])
+    gone = answer("204 No Content")
+    result, wire = called(file, "droplets_destroy", {"droplet_id": 7}, gone, roots=folder, **options)
     assert (wire.lines, result.text) == (["DELETE /v2/droplets/7 HTTP/1.1"], "HTTP 204 No Content")
+
+
+OPENAI: dict[str, Any] = {"runner": {"secrets": {"ApiKeyAuth": "sk-0123456789"}}}
 
 
 def test_openai_takes_a_file_in_parts() -> None:
     tools = openapi(DATA / "openai.yaml", server="https://api.openai.com/v1", credentials={"ApiKeyAuth": "t"})
-    assert [one.item for one in tools.report.left_out] == ["/responses?beta=true"]
-    arguments = {
-        "file": {"name": "a.jsonl", "text": "{}\n"},
-        "purpose": "batch",
-        "filter": {"type": "and", "filters": ["a", {"type": "or"}]},
-    }
+    assert [left_out.item for left_out in tools.report.left_out] == ["/responses?beta=true"]
+    filters = {"type": "and", "filters": ["a", {"type": "or"}]}
+    arguments = {"file": {"name": "a.jsonl", "text": "{}\n"}, "purpose": "batch", "filter": filters}
     body = b'{"id":"file-1","bytes":3,"object":"file"}'
-    done = answer("200 OK", body, content_type="application/json")
-    result, wire = called(
-        "openai.yaml", "createFile", arguments, done, runner={"secrets": {"ApiKeyAuth": "sk-0123456789"}}
-    )
+    result, wire = called("openai.yaml", "createFile", arguments, json_answer(body), **OPENAI)
     assert result.output == json.loads(body)
     assert b'name="file"; filename="a.jsonl"\r\nContent-Type: text/plain\r\n\r\n{}\n\r\n' in wire.body()
     assert b'name="purpose"\r\n\r\nbatch\r\n' in wire.body()
-    result, wire = called("openai.yaml", "createFile", {**arguments, "purpose": "fun"}, done)
+    result, wire = called("openai.yaml", "createFile", {**arguments, "purpose": "fun"}, **OPENAI)
     assert (result.status, wire.heard) == ("invalid", [])
-
-
-def test_openai_s_lists_in_a_query_keep_their_brackets() -> None:
-    arguments = {"project_ids": ["p1", "p2"], "effective_at": {"gt": 5}}
-    _, wire = called("openai.yaml", "list-audit-logs", arguments, runner={"secrets": {"ApiKeyAuth": "sk-0123456789"}})
-    assert wire.lines == ["GET /organization/audit_logs?gt=5&project_ids%5B%5D=p1&project_ids%5B%5D=p2 HTTP/1.1"]

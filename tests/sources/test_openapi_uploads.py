@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openapi_wire import Wire, answer, called, document, imported, operation, run
+from openapi_wire import Wire, answer, called, imported, one, properties, run, text_parameter, with_body
 
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult
 from ferrule.approval import Asked, later
@@ -22,9 +22,7 @@ FILE = {"type": "string", "format": "binary"}
 
 def upload(media: str = "multipart/form-data", schema: Any = None, **more: Any) -> dict[str, Any]:
     """A document with one operation that takes a file."""
-    schema = schema or {"type": "object", "properties": {"file": FILE, "title": {"type": "string"}}}
-    body = {"required": True, "content": {media: {"schema": schema, **more}}}
-    return document({"/x": {"post": operation(requestBody=body)}})
+    return with_body(media, schema or properties(file=FILE, title={"type": "string"}), **more)
 
 
 @pytest.fixture
@@ -47,7 +45,7 @@ def test_a_file_is_uploaded_by_its_path(folder: Path) -> None:
     named = {"path": "out/report.pdf", "name": "q3.bin", "mime_type": "application/x-q3"}
     _, wire = called(upload(), {"file": named}, runner=options)
     assert b'filename="q3.bin"\r\nContent-Type: application/x-q3\r\n\r\n%PDF' in wire.body()
-    several = {"type": "object", "properties": {"files": {"type": "array", "items": FILE}}}
+    several = properties(files={"type": "array", "items": FILE})
     given = {"files": [{"path": "out/report.pdf"}, {"text": "/not a path/"}]}
     _, wire = called(upload(schema=several), given, runner=options)
     assert b"%PDF" in wire.body() and b"/not a path/" in wire.body()
@@ -72,7 +70,7 @@ def rather_not(call: ToolCall, context: ToolContext) -> Decision | None:
 
 
 @pytest.mark.parametrize("guards", [[], [rather_not], [ask_before_changes]])
-def test_without_a_within_guard_that_judged_the_call_no_path_is_read(guards: Any, folder: Path) -> None:
+def test_no_path_is_read_unless_a_within_guard_judged_the_call(guards: Any, folder: Path) -> None:
     path = os.path.realpath("out/report.pdf")
     options = {"guards": guards, "approve": lambda call, decision, context: True}
     result, wire = called(upload(), {"file": {"path": path}}, runner=options)
@@ -80,7 +78,7 @@ def test_without_a_within_guard_that_judged_the_call_no_path_is_read(guards: Any
     assert "lets no upload read files; give its text or data" in result.text
 
 
-def test_a_path_that_another_guard_puts_in_later_is_judged_too(folder: Path) -> None:
+def test_a_path_that_another_guard_puts_in_is_judged_too(folder: Path) -> None:
     def swap(call: ToolCall, context: ToolContext) -> dict[str, Any]:
         return {**call.arguments, "file": {"path": str(folder / "secret.txt")}}
 
@@ -89,7 +87,7 @@ def test_a_path_that_another_guard_puts_in_later_is_judged_too(folder: Path) -> 
         assert (result.status, wire.heard) == ("denied", [])
 
 
-def test_what_became_a_link_after_it_was_judged_is_not_read(folder: Path) -> None:
+def test_a_file_that_became_a_link_after_it_was_judged_is_not_read(folder: Path) -> None:
     def swap(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
         (folder / "out" / "report.pdf").unlink()
         (folder / "out" / "report.pdf").symlink_to(folder / "secret.txt")
@@ -110,7 +108,7 @@ def test_a_file_that_cannot_be_read_is_named(name: str, folder: Path) -> None:
     assert (result.status, result.executed, wire.heard) == ("failed", False, []) and repr(name) in result.text
 
 
-def test_a_call_that_waits_for_a_person_uploads_what_is_judged_again(folder: Path) -> None:
+def test_a_resumed_call_uploads_its_file_after_it_is_judged_again(folder: Path) -> None:
     async def calls(runner: Runner, wire: Wire) -> ToolResult:
         waiting = await runner.run("op", {"file": {"path": "out/report.pdf"}})
         assert waiting.status == "suspended" and not wire.heard
@@ -130,7 +128,7 @@ def test_a_call_that_waits_for_a_person_uploads_what_is_judged_again(folder: Pat
         ({"data": "", "name": "a\nfile: 'b'"}, r'"a\nfile: \'b\'", \'image/png\', 0 bytes'),
     ],
 )
-def test_who_approves_sees_name_type_and_size(file: Any, shown: str, folder: Path) -> None:
+def test_the_approver_sees_name_type_and_size(file: Any, shown: str, folder: Path) -> None:
     seen: list[str] = []
 
     def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
@@ -154,7 +152,7 @@ def test_who_approves_sees_name_type_and_size(file: Any, shown: str, folder: Pat
 @pytest.mark.parametrize(("name", "schema"), [("Idempotency-Key", {}), ("idempotency-key", {"format": "uuid"})])
 def test_every_attempt_of_a_call_sends_its_idempotency_key(name: str, schema: Any) -> None:
     header = {"in": "header", "name": name, "required": True, "schema": {"type": "string", **schema}}
-    given = document({"/x": {"post": operation(header)}})
+    given = one("post", header)
     tools = imported(given)
     assert next(iter(tools)).input_schema["properties"] == {} and "not an argument" in tools.report.tools[0].notes[0]
 
@@ -162,7 +160,7 @@ def test_every_attempt_of_a_call_sends_its_idempotency_key(name: str, schema: An
         for id in ("a", "b"):
             result = await runner.run(ToolCall(id, "op", {}), ToolContext(session="s"))
             assert result.success, result.text
-        return [wire.header("idempotency-key", one) or "" for one in range(4)]
+        return [wire.header("idempotency-key", at) or "" for at in range(4)]
 
     busy, done = answer("503 Busy"), answer("200 OK")
     options = {"inside": [retry(2, wait=0, safe=["op"])]}
@@ -172,17 +170,14 @@ def test_every_attempt_of_a_call_sends_its_idempotency_key(name: str, schema: An
 
 
 def test_the_model_cannot_give_an_idempotency_key() -> None:
-    header = {"in": "header", "name": "Idempotency-Key", "schema": {"type": "string"}}
-    result, wire = called(document({"/x": {"post": operation(header)}}), {"Idempotency-Key": "mine"})
+    given = one("post", text_parameter("Idempotency-Key", "header"))
+    result, wire = called(given, {"Idempotency-Key": "mine"})
     assert (result.status, wire.heard) == ("invalid", [])
 
 
-async def test_one_toolset_reads_files_in_the_runner_alone_that_has_the_guard(folder: Path) -> None:
-    async def main() -> list[str]:
-        async with Wire() as wire:
-            tools = openapi(upload(), server=wire.url)
-            path = os.path.realpath("out/report.pdf")
-            runners = [Runner(tools, guards=[within("out")]), Runner(tools)]
-            return [(await one.run("op", {"file": {"path": path}})).status for one in runners]
-
-    assert (await main()) == ["ok", "failed"]
+async def test_a_toolset_reads_files_only_in_the_runner_with_the_guard(folder: Path) -> None:
+    async with Wire() as wire:
+        tools = openapi(upload(), server=wire.url)
+        path = os.path.realpath("out/report.pdf")
+        runners = [Runner(tools, guards=[within("out")]), Runner(tools)]
+        assert [(await one.run("op", {"file": {"path": path}})).status for one in runners] == ["ok", "failed"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_folder_gives_the_tools_of_its_files_and_nothing_is_put_on_the_path(folder: Path) -> None:
+async def test_a_folder_gives_the_tools_of_its_files_and_the_path_stays(folder: Path) -> None:
     before = [*sys.path]
     tools = python(folder)
     assert [tool.name for tool in tools] == ["send", "price"] and tools.get("price").read_only is True
@@ -50,7 +51,7 @@ async def test_a_folder_gives_the_tools_of_its_files_and_nothing_is_put_on_the_p
     assert sys.path == before and "orders" not in sys.modules
 
 
-def test_a_path_is_text_with_a_slash_or_py_at_its_end_and_other_text_is_a_module(
+def test_a_text_is_a_path_if_it_ends_in_a_slash_or_py_and_else_a_module(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [tool.name for tool in python(f"{folder}/")] == ["send", "price"]
@@ -59,8 +60,6 @@ def test_a_path_is_text_with_a_slash_or_py_at_its_end_and_other_text_is_a_module
     assert [tool.name for tool in python("orders.py")] == ["price"]
     with pytest.raises(DefinitionError, match=r"No module named 'orders'; a folder or a file is written 'orders/'"):
         python("orders")
-    import textwrap
-
     assert "dedent" in python("textwrap") and "dedent" in python(textwrap)
 
 
@@ -78,9 +77,7 @@ def test_a_path_is_text_with_a_slash_or_py_at_its_end_and_other_text_is_a_module
         ("import sys\ndel sys.modules[__name__]\nraise ValueError('gone')", "ValueError: gone"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_left_out_of_a_folder_and_is_an_error_by_itself(
-    folder: Path, code: str, why: str
-) -> None:
+def test_a_broken_file_is_left_out_of_a_folder_and_an_error_by_itself(folder: Path, code: str, why: str) -> None:
     (folder / "broken.py").write_text(code)
     tools = python(folder)
     assert [tool.name for tool in tools] == ["send", "price"]
@@ -93,7 +90,7 @@ def test_a_file_that_cannot_be_used_is_left_out_of_a_folder_and_is_an_error_by_i
 
 
 @pytest.mark.parametrize("place", ["nowhere/", "nowhere.py", 7, None])
-def test_a_place_that_is_none_is_an_error_that_quotes_it(place: Any) -> None:
+def test_an_invalid_place_is_an_error_that_quotes_it(place: Any) -> None:
     with pytest.raises(DefinitionError) as raised:
         python(place)
     assert repr(place) in str(raised.value)
@@ -107,23 +104,16 @@ def test_two_tools_of_one_name_are_an_error_that_names_both(folder: Path) -> Non
         python(folder)
 
 
-def test_a_file_that_has_changed_is_loaded_anew_and_the_tools_of_before_stay(folder: Path) -> None:
+async def test_a_changed_file_is_loaded_anew_and_earlier_tools_stay(folder: Path) -> None:
     before = python(folder).get("send")
     (folder / "mail.py").write_text('def send(to: str) -> str:\n    """Send."""\n    return "changed"\n')
     after = python(folder).get("send")
-    assert (asyncio.run(before(to="ada")), asyncio.run(after(to="ada"))) == ("ada", "changed")
+    assert (await before(to="ada"), await after(to="ada")) == ("ada", "changed")
 
 
 @pytest.mark.slow
 async def test_a_tool_of_a_file_runs_in_a_process_of_its_own(folder: Path) -> None:
-    (folder / "apart.py").write_text(
-        'import os\nfrom ferrule import tool\n\n@tool(isolation="process")\ndef number() -> int:\n'
-        '    """Which process."""\n    return os.getpid()\n'
-    )
-    import os
-
-    async def main() -> Any:
-        async with Runner(python(folder / "apart.py")) as runner:
-            return (await runner.run("number")).output
-
-    assert (await main()) not in (None, os.getpid())
+    code = '@tool(isolation="process")\ndef number() -> int:\n    """Which process."""\n    return os.getpid()\n'
+    (folder / "apart.py").write_text(f"import os\nfrom ferrule import tool\n\n{code}")
+    async with Runner(python(folder / "apart.py")) as runner:
+        assert (await runner.run("number")).output not in (None, os.getpid())

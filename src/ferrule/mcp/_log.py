@@ -114,13 +114,18 @@ class ServerLog:
         return self._redact_encoded(self._mask_secrets(shown) if starred == bare and bare != shown else starred)
 
     def _mask_secrets(self, text: str) -> str:
-        """Return the text with stars for secrets, and for beginnings of secrets, because the text may have been cut."""
-        for secret in (*self._given, *self._found):
-            begin, at = secret[:_PREFIX_LENGTH], 0
-            while (at := text.find(begin, at)) >= 0:
-                alike = zip(text[at : at + len(secret)], secret, strict=False)
-                end = next((at + i for i, (one, other) in enumerate(alike) if one != other), at + len(secret))
-                text, at = text[:at] + MASK + text[end:], at + len(MASK)
+        """Return the text with stars for secrets, and for beginnings of secrets, because the text may have been cut.
+        Spellings of one secret begin alike, so the one that goes on longest counts."""
+        secrets = (*self._given, *self._found)
+        for secret in secrets:
+            begin = secret[:_PREFIX_LENGTH]
+            if (at := text.find(begin)) < 0:
+                continue
+            alike = [one for one in secrets if one.startswith(begin)]
+            while at >= 0:
+                end = at + max(_shared_length(text[at : at + len(one)], one) for one in alike)
+                text = text[:at] + MASK + text[end:]
+                at = text.find(begin, at + len(MASK))
         return text
 
     def add_line(self, text: str, level: int = logging.INFO) -> None:
@@ -175,6 +180,12 @@ class ServerLog:
             take()
             self.feed(b"\n")
             os.close(read)
+
+
+def _shared_length(one: str, other: str) -> int:
+    """Return how many characters two texts begin with in common."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((number for number, (mine, its) in pairs if mine != its), min(len(one), len(other)))
 
 
 def _split_secrets(secrets: Iterable[str]) -> set[str]:

@@ -1,0 +1,45 @@
+"""What the tests with programs of others share: the environment, and a served runner."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from waits import BOUND
+
+ROOT = Path(__file__).parent.parent.parent
+TOOLS = Path(__file__).parent / "conformance_tools.py"
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
+
+
+def start_serving(*command: str) -> tuple[subprocess.Popen[str], str]:
+    """Start a program that serves over HTTP; return it, and the address that it prints."""
+    server = subprocess.Popen(
+        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    )
+    assert server.stdout is not None
+    said = ""
+    while not (found := re.search(r"http://\S+/mcp", said)):
+        line = server.stdout.readline()
+        assert line, f"the server ended: {said}"
+        said += line
+    return server, found[0]
+
+
+@contextlib.contextmanager
+def serving(*command: str) -> Iterator[str]:
+    """The address at which a program serves the tools, while it runs."""
+    server, address = start_serving(*command)
+    try:
+        yield address
+    finally:
+        server.terminate()
+        server.communicate(timeout=BOUND)
