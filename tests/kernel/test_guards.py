@@ -1,9 +1,8 @@
-"""Guards: the stricter wins, whatever breaks denies, and what was judged is what runs."""
+"""Guards: the strictest answer wins, a guard that breaks denies, and the handler gets the judged arguments."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from ferrule import (
     Decision,
@@ -34,41 +33,53 @@ from ferrule.scheduling.clock import Cancellable, Clock
 from waits import BOUND
 from watched import Watch, go, run
 
-
-class Ran:
-    """A tool that remembers what it was run with."""
-
-    def __init__(self, **options: Any) -> None:
-        self.with_: list[int] = []
-
-        async def double(n: int, pin: str = "") -> int:
-            self.with_.append(n)
-            return n * 2
-
-        self.tool = tool(double, **options)
+CALL = ToolCall("c1", "double", {"n": 1})
 
 
-def judged(guards: Any, arguments: Any = None, **options: Any) -> tuple[Any, list[int], Watch]:
-    ran = Ran()
-    result, watch = run(ran.tool, "double", {"n": 1} if arguments is None else arguments, guards=guards, **options)
+def make_double(**options: Any) -> tuple[Tool, list[int]]:
+    ran: list[int] = []
+
+    async def double(n: int, pin: str = "") -> int:
+        ran.append(n)
+        return n * 2
+
+    return tool(double, **options), ran
+
+
+def judge(guards: Any, arguments: Any = None, **options: Any) -> tuple[Any, list[int], Watch]:
+    """Run one call: its result, the numbers that the handler got, and what an observer saw."""
+    double, ran = make_double()
+    result, watch = run(double, "double", {"n": 1} if arguments is None else arguments, guards=guards, **options)
     assert len(watch.ends()) == 1
-    assert bool(ran.with_) is result.success
-    return result, ran.with_, watch
+    assert bool(ran) is result.success
+    return result, ran, watch
 
 
 def saying(answer: Any) -> Any:
-    return lambda call, context: answer
+    """Return a guard with this answer; an exception is raised."""
 
-
-def later(answer: Any) -> Any:
-    async def guard(call: ToolCall, context: ToolContext) -> Any:
-        await asyncio.sleep(0)
+    def guard(call: ToolCall, context: ToolContext) -> Any:
+        if isinstance(answer, BaseException):
+            raise answer
         return answer
 
     return guard
 
 
-# -- the forms -------------------------------------------------------------------------------------------------------
+def later(answer: Any) -> Any:
+    """Return a guard that answers after a turn of the loop."""
+
+    async def guard(call: ToolCall, context: ToolContext) -> Any:
+        await asyncio.sleep(0)
+        return saying(answer)(call, context)
+
+    return guard
+
+
+BOTH = pytest.mark.parametrize("form", [saying, later])
+
+
+# -- the forms of a guard ----------------------------------------------------------------------------------------------
 
 
 class Checks:
@@ -87,12 +98,8 @@ class ChecksLater(Checks):
         return super().check(call, context)
 
 
-class ChecksArguments:
-    def __init__(self, answer: Any) -> None:
-        self.answer = answer
-        self.seen: list[Any] = []
-
-    def check(self, tool: Tool, **arguments: Any) -> Any:
+class ChecksArguments(Checks):
+    def check(self, tool: Tool, **arguments: Any) -> Any:  # type: ignore[override]
         self.seen.append((tool.name, arguments["n"]))
         return self.answer
 
@@ -103,62 +110,38 @@ class ChecksArgumentsLater(ChecksArguments):
 
 
 @pytest.mark.parametrize("form", [Checks, ChecksLater, ChecksArguments, ChecksArgumentsLater])
-def test_a_guard_with_check_is_asked_by_its_signature_and_may_answer_by_a_bool(form: Any) -> None:
+def test_check_is_called_by_its_signature_and_may_return_a_bool(form: Any) -> None:
     for answer, status in ((None, "ok"), (True, "ok"), (allow(), "ok"), (deny("no"), "denied"), (False, "denied")):
         guard = form(answer)
-        result, _, _ = judged([guard])
-        assert result.status == status
+        assert judge([guard])[0].status == status
         assert guard.seen == [("double", 1)]
     for odd in (1, "yes", []):
-        said = "a check must return True, None or allow() to permit a call"
-        result, _, _ = judged([form(odd)])
-        assert (result.status, said in str(result.error)) == ("denied", True)
+        result = judge([form(odd)])[0]
+        assert result.status == "denied"
+        assert "a check must return True, None or allow() to permit a call" in str(result.error)
 
 
-class Shout(ToolHandler):
-    """Say it."""
-
-    text: str
-    at: list[int] = Field(default_factory=lambda: [next(_numbers)])
-
-    async def __call__(self) -> str:
-        return f"{self.text} {self.at}"
-
-
-_numbers = itertools.count()
-
-
-def test_a_check_of_call_and_context_may_have_options_of_its_own() -> None:
+def test_a_check_may_have_options_and_must_be_a_function() -> None:
     class Lenient:
         def check(self, call: ToolCall, context: ToolContext, *, strict: bool = False) -> Decision:
             return deny(f"{call.name} {strict}")
 
-    result, _, _ = judged([Lenient()])
-    assert (result.status, "double False" in str(result.error)) == ("denied", True)
-
-
-def test_a_check_that_is_no_function_is_no_form_of_a_guard() -> None:
-    class Says:
+    class Called:
         check = True
 
         def __call__(self, call: ToolCall, context: ToolContext) -> Decision:
-            return deny("says no")
+            return deny("it was called")
 
-    result, _, _ = judged([Says()])
-    assert (result.status, "says no" in str(result.error)) == ("denied", True)
-
-
-def test_a_class_in_the_place_of_a_guard_is_refused_by_the_runner() -> None:
-    class Called:
-        def __call__(self, call: ToolCall, context: ToolContext) -> None: ...
-
+    for guard, reason in ((Lenient(), "double False"), (Called(), "it was called")):
+        result = judge([guard])[0]
+        assert result.status == "denied" and reason in str(result.error)
     for guard in (Called, Checks):
         with pytest.raises(DefinitionError, match=rf"is a class; give an instance of it: {guard.__name__}"):
-            judged([guard])
+            judge([guard])
 
 
-class Open(ToolHandler):
-    """Take anything."""
+class Shout(ToolHandler):
+    """Say it."""
 
     model_config = ConfigDict(extra="allow")
     text: str
@@ -167,60 +150,30 @@ class Open(ToolHandler):
         return f"{self.text} {self.model_extra}"
 
 
-def test_a_guard_of_an_instance_may_take_away_what_was_not_declared() -> None:
-    class Cleans:
-        def check(self, handler: Open) -> None:
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_guard_of_an_instance_may_change_fields_and_remove_keys(slow: bool) -> None:
+    class Fixes:
+        def check(self, handler: Shout) -> Any:
+            handler.text = handler.text.strip()
             assert handler.model_extra is not None
             handler.model_extra.pop("force", None)
 
-    result, _ = run(tool(Open, name="open"), "open", {"text": "a", "force": True, "x": 1}, guards=[Cleans()])
-    assert result.output == "a {'x': 1}"
-
-
-@pytest.mark.parametrize("slow", [False, True])
-def test_a_guard_of_an_instance_may_change_its_fields(slow: bool) -> None:
-    class Fixes:
-        def check(self, handler: Shout) -> None:
-            handler.text = handler.text.strip()
-
     class FixesLater:
         async def check(self, handler: Shout) -> Shout:
-            handler.text = handler.text.strip()
+            Fixes().check(handler)
             return handler
 
     class Refuses:
         def check(self, handler: Shout) -> None:
             raise GuardError(f"not {handler.text!r}")
 
-    fix = FixesLater() if slow else Fixes()
-    result, _ = run(tool(Shout, name="shout"), "shout", {"text": " hi ", "at": [0]}, guards=[fix])
-    assert result.output == "hi [0]"
-    result, _ = run(tool(Shout, name="shout"), "shout", {"text": " hi ", "at": [0]}, guards=[fix, Refuses()])
-    assert (result.status, "not 'hi'" in str(result.error)) == ("denied", True)
+    shout, fix, sent = tool(Shout, name="shout"), FixesLater() if slow else Fixes(), {"text": " hi ", "x": 1}
+    assert run(shout, "shout", {**sent, "force": True}, guards=[fix])[0].output == "hi {'x': 1}"
+    result, _ = run(shout, "shout", sent, guards=[fix, Refuses()])
+    assert result.status == "denied" and "not 'hi'" in str(result.error)
 
 
-def test_a_default_that_is_made_is_made_once_and_everybody_sees_the_same() -> None:
-    seen: list[Any] = []
-
-    class Looks:
-        def check(self, handler: Shout) -> None:
-            seen.append(list(handler.at))
-
-    def guard(call: ToolCall, context: ToolContext) -> None:
-        seen.append(list(call.arguments["at"]))
-
-    tries: list[Any] = []
-
-    async def twice(call: ToolCall, context: ToolContext, next: Any) -> Any:
-        tries.append((await next(call, context)).output)
-        return await next(call, context)
-
-    result, _ = run(tool(Shout, name="shout"), "shout", {"text": "a"}, guards=[guard, Looks()], inside=[twice])
-    assert {str(at) for at in seen} == {result.output.removeprefix("a ")}
-    assert tries == [result.output]
-
-
-# -- what answers mean -----------------------------------------------------------------------------------------------
+# -- what answers mean -------------------------------------------------------------------------------------------------
 
 STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
 
@@ -228,46 +181,37 @@ STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
 @given(st.lists(st.sampled_from(["none", "allow", "ask", "deny"]), max_size=5), st.booleans())
 def test_the_strictest_guard_wins_whatever_the_order(answers: list[str], slow: bool) -> None:
     values = {"none": None, "allow": allow(), "ask": ask("really?"), "deny": deny("no")}
-    form = later if slow else saying
-    guards = [form(values[answer]) for answer in answers]
+    guards = [(later if slow else saying)(values[answer]) for answer in answers]
     strictest = max((STRICTNESS.get(answer, 0) for answer in answers), default=0)
-    result, _, _ = judged(guards)
-    assert result.status == ("ok" if strictest == 0 else "denied")
+    assert judge(guards)[0].status == ("ok" if strictest == 0 else "denied")
     asked: list[str] = []
-
-    def approver(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
-        asked.append(decision.reason)
-        return True
-
-    result, _, _ = judged(guards, approve=approver)
-    assert result.status == ("denied" if strictest == 2 else "ok")
+    approve = lambda call, decision, context: not asked.append(decision.reason)  # noqa: E731
+    assert judge(guards, approve=approve)[0].status == ("denied" if strictest == 2 else "ok")
     assert asked == (["really?"] if strictest == 1 else [])
 
 
-@pytest.mark.parametrize("form", [saying, later])
-@pytest.mark.parametrize("answer", [0, 1, "", "allow", True, False, object(), [], Decision, ["n"], float("nan")])
-def test_an_answer_that_is_none_of_the_forms_denies_and_says_which_there_are(answer: Any, form: Any) -> None:
-    result, _, _ = judged([form(answer)])
+@BOTH
+@pytest.mark.parametrize("answer", [0, "allow", True, False, [], Decision])
+def test_any_other_answer_of_a_guard_denies_and_lists_the_forms(answer: Any, form: Any) -> None:
+    result = judge([form(answer)])[0]
     said = f"a guard answered with {type(answer).__name__}, and has to answer None, allow(), ask(reason), deny(reason)"
-    assert (result.status, said in str(result.error)) == ("denied", True)
+    assert result.status == "denied" and said in str(result.error)
 
 
-BREAKING = [ValueError("x"), SystemExit(1), asyncio.CancelledError(), StopIteration(), BaseException(), TimeoutError()]
-
-
-@pytest.mark.parametrize("slow", [False, True])
-@pytest.mark.parametrize("error", BREAKING)
-def test_a_guard_that_breaks_denies_and_tells_the_model_nothing(error: BaseException, slow: bool) -> None:
-    def breaks(call: ToolCall, context: ToolContext) -> None:
-        raise type(error)("secret")
-
-    async def breaks_later(call: ToolCall, context: ToolContext) -> None:
-        await asyncio.sleep(0)
-        raise type(error)("secret")
-
-    result, _, _ = judged([breaks_later if slow else breaks])
+@BOTH
+@pytest.mark.parametrize(
+    "kind", [ValueError, SystemExit, asyncio.CancelledError, StopIteration, BaseException, TimeoutError]
+)
+def test_a_guard_that_raises_denies_and_tells_the_model_nothing(kind: type[BaseException], form: Any) -> None:
+    result = judge([form(kind("secret"))])[0]
     assert (result.status, result.executed) == ("denied", False)
     assert "secret" not in str(result.error)
+
+
+@BOTH
+def test_the_text_of_a_guard_error_is_the_reason(form: Any) -> None:
+    result = judge([form(GuardError("only on weekdays"))])[0]
+    assert result.status == "denied" and "only on weekdays" in str(result.error)
 
 
 class Broken(Mapping[str, Any]):
@@ -286,25 +230,30 @@ class Broken(Mapping[str, Any]):
         return 1
 
 
-async def cancels_itself(call: ToolCall, context: ToolContext) -> None:
+async def cancel_itself(call: ToolCall, context: ToolContext) -> None:
     task = asyncio.current_task()
     assert task is not None
     task.cancel()
 
 
+LOOPED: dict[str, Any] = {"n": 1}
+LOOPED["pin"] = LOOPED
+
+
 @pytest.mark.parametrize(
-    "guard", [cancels_itself, *(saying(Broken(error)) for error in (asyncio.CancelledError(), SystemExit(3)))]
+    "answer", [None, LOOPED, *(Broken(error) for error in (RuntimeError(), asyncio.CancelledError(), SystemExit(3)))]
 )
-def test_a_guard_that_cancels_itself_or_answers_what_cannot_be_read_denies(guard: Any) -> None:
-    result, _, watch = judged([guard])
-    assert (result.status, result.executed) == ("denied", False)
+async def test_a_guard_that_cancels_itself_or_answers_unreadable_data_denies(answer: Any) -> None:
+    (double, ran), watch = make_double(), Watch()
+    runner = Runner([double], guards=[saying(answer) if answer else cancel_itself], observers=[watch])
+    result = await runner.run(CALL)
+    assert (result.status, result.executed, ran) == ("denied", False, [])
     assert watch.kinds() == ["tool:pre", "tool:decided", "tool:error"]
-    runner = Runner([Ran().tool], guards=[guard])
-    assert go(runner.decide(ToolCall("c1", "double", {"n": 1}))).kind == "deny"
+    assert (await runner.decide(CALL)).kind == "deny"
 
 
 class OverLimit(Exception):
-    """What somebody else's policy raises."""
+    """An error of a foreign policy."""
 
 
 class OfTool:
@@ -312,24 +261,9 @@ class OfTool:
         raise OverLimit(f"token=abc over the limit of hunter22 {'x' * 1000}")
 
 
-class OfInstance:
-    async def check(self, handler: Any) -> None:
-        OfTool().check(handler)
-
-
-class Double(ToolHandler):
-    n: int
-
-    async def __call__(self) -> int:
-        return self.n * 2
-
-
-@pytest.mark.parametrize("guard", [OfTool(), OfInstance()])
-async def test_what_a_guard_of_others_raises_is_the_reason_bounded_and_without_secrets(
-    guard: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    runner = Runner([tool(Double)], guards=[guard], secrets={"password": "hunter22"})
-    result = await runner.run("double", {"n": 1})
+async def test_the_error_of_a_foreign_guard_is_a_bounded_reason_without_secrets(caplog: Any) -> None:
+    runner = Runner([make_double()[0]], guards=[OfTool()], secrets={"password": "hunter22"})
+    result = await runner.run(CALL)
     said = str(result.error)
     assert (result.status, result.executed) == ("denied", False)
     assert said.startswith("Denied: token=*** over the limit of ********** xxx") and len(said) < 550
@@ -338,40 +272,26 @@ async def test_what_a_guard_of_others_raises_is_the_reason_bounded_and_without_s
     assert "hunter22" not in record.getMessage()
 
 
-@pytest.mark.parametrize("slow", [False, True])
-def test_the_text_of_a_guard_error_is_the_reason(slow: bool) -> None:
-    def breaks(call: ToolCall, context: ToolContext) -> None:
-        raise GuardError("only on weekdays")
-
-    async def breaks_later(call: ToolCall, context: ToolContext) -> None:
-        raise GuardError("only on weekdays")
-
-    result, _, _ = judged([breaks_later if slow else breaks])
-    assert result.status == "denied" and "only on weekdays" in str(result.error)
-
-
 @pytest.mark.parametrize("stubborn", [False, True])
-async def test_a_guard_that_is_late_denies_and_is_not_waited_for(monkeypatch: Any, stubborn: bool) -> None:
+async def test_a_late_guard_denies_and_is_abandoned(monkeypatch: Any, stubborn: bool) -> None:
     monkeypatch.setattr(tasks, "ANSWER_SECONDS", 0.02)
-    let_go: list[asyncio.Event] = []
+    released = asyncio.Event()
 
     async def slow(call: ToolCall, context: ToolContext) -> None:
-        let_go.append(asyncio.Event())
-        while True:
+        while not released.is_set():
             try:
-                await let_go[0].wait()
-                return
+                await released.wait()
             except asyncio.CancelledError:
                 if not stubborn:
                     raise
 
-    ran = Ran()
-    result = await Runner([ran.tool], guards=[slow]).run("double", {"n": 1})
-    assert (result.status, ran.with_) == ("denied", [])
-    let_go[0].set()
+    double, ran = make_double()
+    result = await Runner([double], guards=[slow]).run(CALL)
+    assert (result.status, ran) == ("denied", [])
+    released.set()
 
 
-async def test_a_guard_that_is_woken_at_its_very_deadline_is_late_and_not_broken() -> None:
+async def test_a_guard_that_answers_exactly_at_its_deadline_is_late() -> None:
     class Alarm(Clock):
         time = staticmethod(lambda: 0.0)
 
@@ -391,127 +311,69 @@ async def test_a_guard_that_is_woken_at_its_very_deadline_is_late_and_not_broken
         asyncio.get_running_loop().call_soon(wake_at_deadline)
         await woken.wait()
 
-    ran = Ran()
-    result = await Runner([ran.tool], guards=[slow], clock=clock).run("double", {"n": 1})
-    assert (result.status, ran.with_) == ("denied", []) and "in time" in str(result.error)
+    double, ran = make_double()
+    result = await Runner([double], guards=[slow], clock=clock).run(CALL)
+    assert (result.status, ran) == ("denied", []) and "in time" in str(result.error)
 
 
-async def test_a_cancellation_from_outside_reaches_through_a_guard() -> None:
-    started = asyncio.Event()
-    watch = Watch()
+async def test_a_cancellation_reaches_through_a_guard() -> None:
+    started, watch, (double, ran) = asyncio.Event(), Watch(), make_double()
 
     async def waits(call: ToolCall, context: ToolContext) -> None:
         started.set()
         await asyncio.Event().wait()
 
-    async def main() -> None:
-        ran = Ran()
-        task = asyncio.create_task(Runner([ran.tool], guards=[waits], observers=[watch]).run("double", {"n": 1}))
-        await started.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert task.cancelled()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await Runner([ran.tool], guards=[waits]).run("double", {"n": 1})
-        assert ran.with_ == []
-
-    await main()
-    assert watch.ends() == ["tool:error"]
+    task = asyncio.create_task(Runner([double], guards=[waits], observers=[watch]).run(CALL))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled() and watch.ends() == ["tool:error"]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await Runner([double], guards=[waits]).run(CALL)
+    assert ran == []
 
 
-# -- changed arguments -----------------------------------------------------------------------------------------------
+# -- changed arguments -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", [allow, dict])
-def test_a_guard_may_change_arguments_and_every_guard_judges_them_again(form: Any) -> None:
+def test_every_guard_judges_changed_arguments_again(form: Any) -> None:
     seen: list[tuple[str, int]] = []
 
-    def first(call: ToolCall, context: ToolContext) -> None:
-        seen.append(("first", call.arguments["n"]))
+    def note(name: str, answer: Any = None) -> Any:
+        return lambda call, context: seen.append((name, call.arguments["n"])) or answer
 
-    def changes(call: ToolCall, context: ToolContext) -> Any:
-        seen.append(("changes", call.arguments["n"]))
-        return form({"n": 21})
-
-    def last(call: ToolCall, context: ToolContext) -> None:
-        seen.append(("last", call.arguments["n"]))
-
-    result, ran, _ = judged([first, changes, last])
-    assert ran == [21]
-    assert result.output == 42
+    result, ran, _ = judge([note("first"), note("changes", form({"n": 21})), note("last")])
+    assert (result.output, ran) == (42, [21])
     assert seen == [("first", 1), ("changes", 1), ("first", 21), ("changes", 21), ("last", 21)]
 
 
-def test_changed_arguments_do_not_go_round_a_guard_that_said_yes_before() -> None:
-    def small_only(call: ToolCall, context: ToolContext) -> Decision | None:
-        return deny("too large") if call.arguments["n"] > 10 else None
-
-    assert judged([small_only, saying({"n": 11})])[0].status == "denied"
-    assert judged([small_only, later({"n": 11})])[0].status == "denied"
-
-
+@pytest.mark.parametrize("form", [allow, dict])
 @pytest.mark.parametrize(
     "arguments",
-    [
-        {"n": "many"},
-        {},
-        {"n": 1, "x": 1},
-        {"n": object()},
-        {"n": {1, 2}},
-        {"n": float("nan")},
-        {1: 2},
-        {"n": True},
-        {"n": b"\xff"},
-        {"n": 1, "pin": "\ud800"},
-    ],
+    [{"n": "x"}, {}, {"n": 1, "x": 1}, {"n": object()}, {"n": float("nan")}, {1: 2}, {"n": 1, "pin": "\ud800"}],
 )
-@pytest.mark.parametrize("form", [allow, dict])
 def test_a_change_that_does_not_validate_denies(arguments: Any, form: Any) -> None:
-    result, _, _ = judged([saying(form(arguments))])
+    result = judge([saying(form(arguments))])[0]
     assert (result.status, result.executed) == ("denied", False)
 
 
-def test_a_change_that_cannot_even_be_read_denies() -> None:
-    looped: dict[str, Any] = {"n": 1}
-    looped["pin"] = looped
-
-    class Breaks(Mapping[str, Any]):
-        def __getitem__(self, name: str) -> Any:
-            raise RuntimeError
-
-        def __iter__(self) -> Any:
-            raise RuntimeError
-
-        def __len__(self) -> int:
-            return 1
-
-    for arguments in (looped, Breaks()):
-        for form in (allow, lambda value: value):
-            assert judged([saying(form(arguments))])[0].status == "denied"
-
-
-def counting_up(call: ToolCall, context: ToolContext) -> dict[str, Any]:
-    return {"n": call.arguments["n"] + 1}
-
-
-def counting_down(call: ToolCall, context: ToolContext) -> dict[str, Any]:
-    return {"n": call.arguments["n"] - 1}
-
-
-def test_guards_that_keep_changing_the_arguments_deny_after_eight_rounds() -> None:
+def test_guards_that_keep_changing_the_arguments_deny() -> None:
     asked: list[int] = []
 
-    def counts(call: ToolCall, context: ToolContext) -> None:
+    def counts_up(call: ToolCall, context: ToolContext) -> dict[str, Any]:
         asked.append(call.arguments["n"])
+        return {"n": call.arguments["n"] + 1}
 
-    assert judged([counts, counting_up, counting_down])[0].status == "denied"
+    result = judge([counts_up, lambda call, context: {"n": call.arguments["n"] - 1}])[0]
+    assert result.status == "denied" and "counts_up" in str(result.error)
     assert len(asked) <= 8
 
 
-def test_a_guard_that_changes_nothing_is_no_change() -> None:
-    result, ran, _ = judged([lambda call, context: dict(call.arguments), saying({"n": 1, "pin": ""})])
+def test_arguments_that_a_guard_returns_unchanged_are_no_change() -> None:
+    result, ran, _ = judge([lambda call, context: dict(call.arguments), saying({"n": 1, "pin": ""})])
     assert ran == [1] and result.success
 
 
@@ -537,49 +399,32 @@ def test_guards_cannot_change_the_arguments_in_place() -> None:
             with pytest.raises((TypeError, AttributeError)):
                 change()
 
-    sent = {"order": {"items": [{"a": 1}]}, "tags": ["t"]}
-    for arguments in (sent, '{"order": {"items": [{"a": 1}]}, "tags": ["t"]}'):
-        result, _ = run(send, "send", arguments, guards=[meddles])
+    for sent in ({"order": {"items": [{"a": 1}]}, "tags": ["t"]}, '{"order": {"items": [{"a": 1}]}, "tags": ["t"]}'):
+        result, _ = run(send, "send", sent, guards=[meddles])
         assert result.success, result.error
     assert got == [([{"a": 1}], ["t"])] * 2
 
 
-def test_a_handler_that_changes_its_objects_does_not_change_what_others_saw() -> None:
-    @tool
-    async def grow(items: list[int], more: dict[str, list[int]]) -> int:
-        items.append(99)
-        more["x"].append(99)
-        return len(items)
+def grow(items: list[int]) -> None:
+    """Add an item."""
+    items.append(99)
 
+
+GROWS = {
+    "name": "grow",
+    "input_schema": {"properties": {"items": {"type": "array"}}},
+    "execute": lambda payload: grow(payload["items"]),
+    "check_permissions": lambda *_: None,
+}
+
+
+@pytest.mark.parametrize("made", [tool(grow), build_tool(GROWS)], ids=["function", "dict"])
+def test_a_handler_cannot_change_what_guards_and_observers_saw(made: Tool) -> None:
     calls: list[ToolCall] = []
-    payload = build_tool(
-        {
-            "name": "payload",
-            "description": "",
-            "input_schema": {"properties": {"items": {"type": "array"}, "more": {"type": "object"}}},
-            "execute": lambda payload: payload["items"].append(99) or payload["more"]["x"].append(99),
-            "check_permissions": lambda *rest: None,
-        }
-    )
-    for one in (grow, payload):
-        sent = {"items": [1], "more": {"x": [1]}}
-        _, watch = run(one, one.name, sent, guards=[lambda call, context: calls.append(call)])
-        assert calls[-1].arguments == {"items": [1], "more": {"x": [1]}}
-        assert watch.events[-1].data["input"] == {"items": [1], "more": {"x": [1]}}
-        assert sent == {"items": [1], "more": {"x": [1]}}
-
-
-def test_a_second_try_gets_fresh_values() -> None:
-    async def retry(call: ToolCall, context: ToolContext, next: Any) -> Any:
-        await next(call, context)
-        return await next(call, context)
-
-    @tool
-    async def grow(items: list[int]) -> int:
-        items.append(1)
-        return len(items)
-
-    assert run(grow, "grow", {"items": []}, inside=[retry])[0].output == 1
+    sent = {"items": [1]}
+    result, watch = run(made, "grow", sent, guards=[lambda call, context: calls.append(call)])
+    assert result.success, result.error
+    assert calls[-1].arguments == watch.events[-1].data["input"] == sent == {"items": [1]}
 
 
 @pytest.mark.parametrize(
@@ -593,61 +438,54 @@ def test_a_second_try_gets_fresh_values() -> None:
     ],
 )
 @pytest.mark.parametrize("timeout", [None, BOUND])
-def test_inside_nothing_else_than_what_was_judged_can_run(change: Any, timeout: float | None) -> None:
+def test_middleware_inside_cannot_swap_the_judged_call(change: Any, timeout: float | None) -> None:
     async def swaps(call: ToolCall, context: ToolContext, next: Any) -> Any:
         return await next(change(call), context)
 
-    result, ran, _ = judged([], inside=[swaps], timeout=timeout)
+    result, ran, _ = judge([], inside=[swaps], timeout=timeout)
     assert (result.status, result.executed, ran) == ("failed", False, [])
 
 
 def test_guards_see_defaults_and_repairs() -> None:
     seen: list[Any] = []
-    result, _, _ = judged([lambda call, context: seen.append(dict(call.arguments))], '{"n": "1"}')
-    assert seen == [{"n": 1, "pin": ""}] and result.repairs
-    result, _, _ = judged([lambda call, context: seen.append(dict(call.arguments))], '{"n": 1}')
-    assert seen[-1] == {"n": 1, "pin": ""}
+    for sent in ('{"n": "1"}', '{"n": 1}'):
+        result = judge([lambda call, context: seen.append(dict(call.arguments))], sent)[0]
+        assert seen[-1] == {"n": 1, "pin": ""} and bool(result.repairs) is (sent == '{"n": "1"}')
 
 
-def test_the_tools_guards_and_the_runners_judge_together() -> None:
-    ran = Ran(guards=[saying(deny("the tool says no"))])
-    assert run(ran.tool, "double", {"n": 1}, guards=[saying(allow())])[0].status == "denied"
-    assert (
-        run(Ran(guards=[saying(allow())]).tool, "double", {"n": 1}, guards=[saying(deny("no"))])[0].status == "denied"
-    )
+@pytest.mark.parametrize(("own", "runners"), [(deny("the tool says no"), allow()), (allow(), deny("no"))])
+def test_guards_of_the_tool_and_of_the_runner_judge_together(own: Decision, runners: Decision) -> None:
+    double, _ = make_double(guards=[saying(own)])
+    assert run(double, "double", {"n": 1}, guards=[saying(runners)])[0].status == "denied"
 
 
-# -- private parameters ----------------------------------------------------------------------------------------------
+# -- private parameters ------------------------------------------------------------------------------------------------
 
 
-def pinned(**options: Any) -> tuple[Tool, list[str]]:
+def make_pay() -> tuple[Tool, list[str]]:
     got: list[str] = []
 
-    @tool(private=("pin",), **options)
+    @tool(private=("pin",))
     async def pay(amount: int, pin: str) -> None:
         got.append(pin)
 
     return pay, got
 
 
-def test_a_private_parameter_is_never_shown_and_never_filled_by_the_model() -> None:
-    pay, got = pinned()
-    assert "pin" not in str(pay.input_schema)
-    result, _ = run(pay, "pay", {"amount": 1, "pin": "0000"})
-    assert (result.status, got) == ("invalid", [])
-
-
-def test_a_middleware_around_may_not_fill_it_either() -> None:
+def test_the_model_neither_sees_nor_fills_a_private_or_bound_parameter() -> None:
     async def fills(call: ToolCall, context: ToolContext, next: Any) -> Any:
         return await next(call.replace(arguments={**call.arguments, "pin": "0000"}), context)
 
-    pay, got = pinned()
-    assert run(pay, "pay", {"amount": 1}, around=[fills])[0].status == "invalid"
+    pay, got = make_pay()
+    assert "pin" not in str(pay.input_schema)
+    for tools in ([pay], [Toolset([pay]).bind(pin="bound")]):
+        assert run(tools, "pay", {"amount": 1, "pin": "0000"})[0].status == "invalid"
+        assert run(tools, "pay", {"amount": 1}, around=[fills])[0].status == "invalid"
     assert got == []
 
 
-def test_a_private_parameter_comes_from_bind_a_guard_or_a_person_and_else_the_call_is_denied() -> None:
-    pay, got = pinned()
+def test_only_bind_a_guard_or_a_person_fills_a_private_parameter() -> None:
+    pay, got = make_pay()
     assert run(pay, "pay", {"amount": 1})[0].status == "denied"
     assert run(pay.bind(pin="bound"), "pay", {"amount": 1})[0].success
     guard = lambda call, context: {**call.arguments, "pin": "guard"}  # noqa: E731
@@ -659,117 +497,80 @@ def test_a_private_parameter_comes_from_bind_a_guard_or_a_person_and_else_the_ca
     assert got == ["bound", "guard", "person"]
 
 
-def test_a_bound_value_cannot_be_changed_by_the_model() -> None:
-    pay, got = pinned()
-    bound = Toolset([pay]).bind(pin="bound")
-    assert run([bound], "pay", {"amount": 1, "pin": "x"})[0].status == "invalid"
-    assert got == []
+# -- decide and events -------------------------------------------------------------------------------------------------
 
 
-# -- decide ----------------------------------------------------------------------------------------------------------
+def test_decide_and_explain_work_on_another_loop_than_the_calls() -> None:
+    runner = Runner([make_double()[0]], guards=[later(ask("q"))], approve=lambda *_: True)
+    assert go(runner.run(CALL)).success
+    assert go(runner.decide(CALL)) == ask("q")
+    assert go(runner.explain(CALL)) == [ask("q")]
 
 
-async def _awaits(call: ToolCall, context: ToolContext) -> Decision:
-    await asyncio.sleep(0)
-    return ask("q")
+async def test_decide_returns_what_the_guards_would_say_and_runs_nothing() -> None:
+    (double, ran), watch = make_double(), Watch()
 
+    async def decide(*guards: Any, call: ToolCall = CALL) -> Decision:
+        return await Runner([double], guards=guards, observers=[watch], approve=lambda *rest: True).decide(call)
 
-def test_decide_and_explain_await_guards_on_another_loop_than_the_calls_before() -> None:
-    runner = Runner([Ran().tool], guards=[_awaits], approve=lambda *_: True)
-    assert go(runner.run("double", {"n": 1})).success
-    call = ToolCall("c1", "double", {"n": 1})
-    assert go(runner.decide(call)) == ask("q")
-    assert go(runner.explain(call)) == [ask("q")]
-
-
-async def test_decide_says_what_the_guards_would_and_runs_nothing() -> None:
-
-    ran, watch = Ran(), Watch()
-    call = ToolCall("c1", "double", {"n": 1})
-
-    def runner(*guards: Any) -> Runner:
-        return Runner([ran.tool], guards=guards, observers=[watch], approve=lambda *rest: True)
-
-    assert (await runner().decide(call)).kind == "allow"
-    assert await runner(later(ask("q")), saying(None)).decide(call) == ask("q")
-    assert await runner(saying(ask("q")), saying(deny("d"))).decide(call) == deny("d")
-    assert (await runner(saying(7)).decide(call)).kind == "deny"
-    changed = await runner(saying({"n": 3})).decide(call)
+    assert (await decide()).kind == "allow"
+    assert await decide(later(ask("q")), saying(None)) == ask("q")
+    assert await decide(saying(ask("q")), saying(deny("d"))) == deny("d")
+    assert (await decide(saying(7))).kind == "deny"
+    changed = await decide(saying({"n": 3}))
     assert changed.kind == "allow" and changed.arguments is not None and changed.arguments["n"] == 3
-    assert (await runner().decide(ToolCall("c1", "nothing"))).kind == "deny"
-    assert (await runner().decide(ToolCall("c1", "double", "{"))).kind == "deny"
-    assert (await runner().decide(ToolCall("c1", "double", {"n": "x"}))).kind == "deny"
-    assert (await runner().decide(ToolCall("c1", "double", {"n": 1}, problem="cut off"))).kind == "deny"
-    assert ran.with_ == [] and watch.events == []
-
-
-async def test_decide_and_run_agree_where_a_private_value_is_missing() -> None:
-    pay, _ = pinned()
-    assert (await Runner([pay]).decide(ToolCall("c1", "pay", {"amount": 1}))).kind == "deny"
-
-
-def test_the_decision_is_an_event_where_there_are_guards_and_only_there() -> None:
-    assert judged([])[2].kinds() == ["tool:pre", "tool:post"]
-    assert judged([saying(None)])[2].kinds() == ["tool:pre", "tool:decided", "tool:post"]
-    watch = judged([saying(deny("no"))])[2]
-    assert watch.kinds() == ["tool:pre", "tool:decided", "tool:error"]
-    assert watch.events[1].data["decision"] == deny("no")
+    wrong = [ToolCall("c1", "nothing"), CALL.replace(arguments="{"), CALL.replace(arguments={"n": "x"})]
+    for call in (*wrong, CALL.replace(problem="cut off")):
+        assert (await decide(call=call)).kind == "deny"
+    assert ran == [] and watch.events == []
+    assert (await Runner([make_pay()[0]]).decide(ToolCall("c1", "pay", {"amount": 1}))).kind == "deny"
 
 
 def by_rule(decision: Decision, rule: str) -> Any:
-    """A guard that answers by a rule of its own."""
+    """Return a guard that answers by a rule."""
     return saying(Decision(decision.kind, decision.reason, rule=rule))
 
 
-def said_by(*guards: Any, **options: Any) -> list[tuple[str, str | None, str | None]]:
-    """The decisions that were told of one call: what, by which rule and by whom."""
-    watch = judged(list(guards), **options)[2]
-    told = [event.data["decision"] for event in watch.events if event.kind == "tool:decided"]
-    return [(one.kind, one.rule, one.by) for one in told]
+def decisions(watch: Watch) -> list[tuple[str, str | None, str | None]]:
+    """Return the decisions of the events: kind, rule and person."""
+    found = [event.data["decision"] for event in watch.events if event.kind == "tool:decided"]
+    return [(one.kind, one.rule, one.by) for one in found]
 
 
-def test_the_rules_by_which_guards_allow_are_told_and_silence_has_none() -> None:
-    assert said_by(saying(None), by_rule(allow(), "a:1"), later(None), by_rule(allow(), "b:2")) == [
-        ("allow", "a:1; b:2", None)
-    ]
-    assert said_by(by_rule(allow(), "a:1"), by_rule(ask("q"), "b:2")) == [("ask", "b:2", None), ("deny", "b:2", None)]
+def test_a_decision_is_an_event_if_there_are_guards() -> None:
+    assert judge([])[2].kinds() == ["tool:pre", "tool:post"]
+    assert judge([saying(None)])[2].kinds() == ["tool:pre", "tool:decided", "tool:post"]
+    assert judge([saying(deny("no"))])[2].kinds() == ["tool:pre", "tool:decided", "tool:error"]
 
 
-def test_after_an_answer_it_is_told_which_rule_asked_and_who_answered() -> None:
-    asks = by_rule(ask("q"), "a:1")
-    assert said_by(asks, approve=lambda *rest: allow(by="ada"))[1:] == [("allow", "a:1", "ada")]
-    assert said_by(asks, approve=lambda *rest: deny("no"))[1:] == [("deny", "a:1", None)]
+def test_events_name_the_rules_by_which_guards_allow() -> None:
+    allowed = judge([saying(None), by_rule(allow(), "a:1"), later(None), by_rule(allow(), "b:2")])[2]
+    assert decisions(allowed) == [("allow", "a:1; b:2", None)]
+    asked = judge([by_rule(allow(), "a:1"), by_rule(ask("q"), "b:2")])[2]
+    assert decisions(asked) == [("ask", "b:2", None), ("deny", "b:2", None)]
 
 
-async def test_a_call_that_was_resumed_still_has_the_rule_that_asked() -> None:
-
-    ran, watch = Ran(), Watch()
-    guards = [by_rule(ask("q"), "a:1")]
-    runner = Runner([ran.tool], guards=guards, observers=[watch], approve=lambda *rest: ask("later"))
-    suspended = await runner.run(ToolCall("c1", "double", {"n": 1}))
+async def test_events_after_an_answer_name_the_rule_and_the_person() -> None:
+    watch, answers = Watch(), [allow(by="ada"), deny("no"), ask("later")]
+    options: Any = {"observers": [watch], "approve": lambda *rest: answers.pop(0)}
+    runner = Runner([make_double()[0]], guards=[by_rule(ask("q"), "a:1")], **options)
+    for _ in range(3):
+        suspended = await runner.run("double", {"n": 1})
     assert (await runner.resume(suspended.record(), True, by="ada")).success
-    last = [event.data["decision"] for event in watch.events if event.kind == "tool:decided"][-1]
-    assert (last.kind, last.rule, last.by) == ("allow", "a:1", "ada")
+    answered = [one for one in decisions(watch) if one[0] != "ask"]
+    assert answered == [("allow", "a:1", "ada"), ("deny", "a:1", None), ("allow", "a:1", "ada")]
 
 
-def test_what_a_person_refuses_says_why_it_was_asked() -> None:
-    result = judged([saying(ask("offer a voucher instead"))], approve=lambda *rest: False)[0]
+def test_a_refusal_of_a_person_says_why_it_was_asked() -> None:
+    result = judge([saying(ask("offer a voucher instead"))], approve=lambda *rest: False)[0]
     assert result.error == "Denied: refused by the person who was asked (offer a voucher instead). Nothing was run."
 
 
-async def test_a_runner_with_other_guards_judges_by_these_and_shares_what_is_turned_off() -> None:
-    @tool
-    async def ping() -> str:
-        """Ping."""
-        return "pong"
-
-    async def main() -> list[str]:
-        free = Runner([ping])
-        closed = free.replace(guards=[lambda call, context: deny("closed")])
-        opened = closed.replace(approve=lambda call, decision, context: True)  # which keeps the guards
-        said = [(await runner.run("ping", {})).status for runner in (free, closed, opened, opened.replace(guards=[]))]
-        free.disable("ping", "it is late")
-        decided = await opened.replace(guards=[]).decide(ToolCall("", "ping", {}))
-        return [*said, decided.reason]
-
-    assert (await main()) == ["ok", "denied", "denied", "ok", "it is late"]
+async def test_a_replacement_has_its_own_guards_and_shares_what_is_turned_off() -> None:
+    free = Runner([make_double()[0]])
+    closed = free.replace(guards=[saying(deny("closed"))])
+    opened = closed.replace(approve=lambda call, decision, context: True)  # which keeps the guards
+    runners = (free, closed, opened, opened.replace(guards=[]))
+    assert [(await runner.run(CALL)).status for runner in runners] == ["ok", "denied", "denied", "ok"]
+    free.disable("double", "it is late")
+    assert (await opened.replace(guards=[]).decide(CALL)).reason == "it is late"

@@ -9,6 +9,7 @@ import pytest
 from journals import WatchedJournal
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
+from cast import ask_always
 from ferrule import (
     Decision,
     DefinitionError,
@@ -25,8 +26,8 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.guards import ask_before_changes, within
-from watched import Watch, go
+from ferrule.guards import within
+from watched import Watch
 
 KEY, PIN = "sk-live-4711", "pin-0815"
 STARS = "**********"
@@ -60,9 +61,7 @@ ANSWERS: list[Any] = [True, False, None, deny("no"), ask("later"), allow({"text"
 
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("text", ["hi", 5])
-async def test_nothing_that_leaves_shows_what_is_bound_or_private(
-    answer: Any, text: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_hidden_values_never_leave_the_kernel(answer: Any, text: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     watch, journal, asked = Watch(), WatchedJournal(), []
 
@@ -70,12 +69,9 @@ async def test_nothing_that_leaves_shows_what_is_bound_or_private(
         asked.append(f"{call} {call.raw} {dict(call.arguments)} {vars_of(call)} {decision} {context}")
         return answer
 
-    async def main() -> ToolResult:
-        guards = [gives_the_pin, ask_before_changes]
-        runner = Runner(bound, guards=guards, approve=person, observers=[watch], journal=journal)
-        return await runner.run("send", {"text": text})
-
-    result = await main()
+    guards = [gives_the_pin, ask_always]
+    runner = Runner(bound, guards=guards, approve=person, observers=[watch], journal=journal)
+    result = await runner.run("send", {"text": text})
     seen = [
         *map(shown, watch.events),
         *map(shown, journal.events),
@@ -92,7 +88,7 @@ async def test_nothing_that_leaves_shows_what_is_bound_or_private(
     assert asked == [] or all(STARS in part for part in asked)
 
 
-async def test_guards_middleware_inside_and_the_handler_see_what_is_bound_and_private() -> None:
+async def test_guards_inner_middleware_and_the_handler_see_hidden_values() -> None:
     seen: list[Any] = []
 
     def guard(call: ToolCall, context: ToolContext) -> None:
@@ -107,22 +103,21 @@ async def test_guards_middleware_inside_and_the_handler_see_what_is_bound_and_pr
     assert seen == [(KEY, PIN), (KEY, PIN)]
 
 
-async def test_what_a_person_leaves_as_stars_stays_as_it_is() -> None:
-    def person(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        return allow({**call.arguments, "text": "edited"})
+@pytest.mark.parametrize(
+    ("edit", "output"),
+    [
+        ({"text": "edited"}, f"edited {len(KEY)} {len(PIN)}"),
+        ({"api_key": KEY}, f"hi {len(KEY)} {len(PIN)}"),
+        ({"api_key": "another"}, None),
+    ],
+)
+async def test_a_person_keeps_hidden_values_and_cannot_change_bound_ones(edit: Any, output: str | None) -> None:
+    approve = lambda call, decision, context: allow({**call.arguments, **edit})  # noqa: E731
+    result = await Runner(bound, guards=[gives_the_pin, ask_always], approve=approve).run("send", {"text": "hi"})
+    assert (result.status, result.output) == ("denied" if output is None else "ok", output)
 
-    runner = Runner(bound, guards=[gives_the_pin, ask_before_changes], approve=person)
-    assert (await runner.run("send", {"text": "hi"})).output == f"edited {len(KEY)} {len(PIN)}"
 
-
-def test_a_person_does_not_change_what_is_bound() -> None:
-    answers = iter([allow({"text": "hi", "api_key": "another"}), allow({"text": "hi", "api_key": KEY})])
-    runner = Runner(bound, guards=[ask_before_changes], approve=lambda *rest: next(answers))
-    assert go(runner.run("send", {"text": "hi"})).status == "denied"
-    assert go(runner.run("send", {"text": "hi"})).output == f"hi {len(KEY)} 0"
-
-
-async def test_who_is_asked_for_a_private_value_is_shown_that_one_and_no_other() -> None:
+async def test_a_person_sees_only_the_private_value_that_is_asked_for() -> None:
     asked: list[Any] = []
 
     def person(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
@@ -132,19 +127,13 @@ async def test_who_is_asked_for_a_private_value_is_shown_that_one_and_no_other()
     def guard(call: ToolCall, context: ToolContext) -> Decision:
         return ask("keep it?", into="pin")
 
-    async def main() -> ToolResult:
-        return await Runner(bound, guards=[guard], approve=person).run("send", {"text": "hi"})
-
-    assert (await main()).output == f"hi {len(KEY)} 3"
+    assert (
+        await Runner(bound, guards=[guard], approve=person).run("send", {"text": "hi"})
+    ).output == f"hi {len(KEY)} 3"
     assert asked == [{"text": "hi", "api_key": STARS, "pin": ""}]
 
 
-async def test_what_the_guards_would_say_tells_nothing_of_it() -> None:
-    decision = await Runner(bound, guards=[gives_the_pin]).decide(ToolCall("1", "send", {"text": "hi"}))
-    assert decision == allow({"text": "hi", "api_key": STARS, "pin": STARS})
-
-
-async def test_a_path_that_is_bound_is_not_in_the_refusal() -> None:
+async def test_a_refusal_shows_no_bound_path() -> None:
     @tool
     async def read(path: str, root_dir: str) -> str:
         return path
@@ -181,13 +170,13 @@ def of_a_schema() -> Tool:
 
 
 @pytest.mark.parametrize("made", [of_a_model, of_a_schema])
-async def test_what_is_wrong_with_all_arguments_together_does_not_show_what_is_bound(made: Any) -> None:
+async def test_an_error_of_all_arguments_together_shows_no_bound_value(made: Any) -> None:
     result = await Runner(Toolset([made()]).bind(api_key=KEY)).run("send", {"text": "bad"})
     assert result.status == "invalid"
     assert '"bad"' in str(result.error) and KEY not in str(result.error)
 
 
-def test_a_bound_value_that_does_not_fit_is_not_shown() -> None:
+def test_the_error_of_a_bound_value_that_does_not_fit_does_not_show_it() -> None:
     @tool
     async def short(api_key: Annotated[str, Field(max_length=3)]) -> None: ...
 
@@ -196,10 +185,16 @@ def test_a_bound_value_that_does_not_fit_is_not_shown() -> None:
     assert KEY not in str(caught.value)
 
 
-async def test_a_hidden_value_that_validation_would_change_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_shows_no_hidden_value_that_validation_changes(caplog: pytest.LogCaptureFixture) -> None:
     @tool(private=("when",))
     async def at(amount: int, when: Annotated[str, AfterValidator(str.upper)] = "") -> None: ...
 
-    result = await Runner([at], guards=[lambda c, x: {**c.arguments, "when": "hush"}]).run("at", {"amount": 1})
-    assert result.status == "denied"
-    assert "when" in caplog.text and "hush" not in caplog.text
+    @tool
+    async def encodes(text: str, api_key: Annotated[str, AfterValidator(str.encode)]) -> None: ...
+
+    guards = [lambda call, context: {**call.arguments, "when": "hush"}]
+    assert (await Runner([at], guards=guards).run("at", {"amount": 1})).status == "denied"
+    runner = Runner(Toolset([encodes]).bind(api_key=KEY), guards=[lambda call, context: None])
+    assert (await runner.run("encodes", {"text": "a"})).status == "failed"
+    assert "when" in caplog.text and "cannot be judged" in caplog.text
+    assert "hush" not in caplog.text and KEY not in caplog.text

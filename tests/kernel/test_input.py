@@ -1,21 +1,19 @@
-"""What is read of a call has a bound: `max_input`."""
+"""`Sizes(input=…)` bounds the arguments of a call."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
 
+from cast import ask_always
 from ferrule import (
-    Decision,
     DefinitionError,
     Runner,
     Sizes,
     Tool,
     ToolCall,
-    ToolContext,
     ToolResult,
     ValidationError,
     allow,
@@ -34,87 +32,81 @@ def note(text: str) -> int:
 
 
 KEY = b"a key of thirty-two bytes or more"
+FIFTY = Sizes(input=50)
 
 
-def run(one: ToolInput, arguments: Any, **options: Any) -> ToolResult:
-    runner = Runner([one], **options)
-    return asyncio.run(runner.run(next(iter(runner.tools)).name, arguments))
+async def run(made: ToolInput, arguments: Any, **options: Any) -> ToolResult:
+    runner = Runner([made], **options)
+    return await runner.run(next(iter(runner.tools)).name, arguments)
 
 
-def of(characters: int) -> str:
-    """Arguments that are so long."""
+def arguments_of(characters: int) -> str:
+    """Return arguments of this length."""
     return json.dumps({"text": "x" * (characters - len('{"text": ""}'))})
 
 
-def refused(result: ToolResult, came: str, read: str) -> None:
+def assert_refused(result: ToolResult, came: str, read: str) -> None:
     assert (result.status, result.executed) == ("invalid", False)
     assert f"have {came} characters, and at most {read} are read" in str(result.error)
     assert len(str(result.error)) < 200
 
 
-def test_arguments_are_read_up_to_a_million_characters() -> None:
-    assert run(note, of(1_000_000)).success
-    refused(run(note, of(1_000_001)), "1,000,001", "1,000,000")
-    refused(run(Tool("given", len, description="Take.", input_schema=SCHEMA), of(2_000_000)), "2,000,000", "1,000,000")
+async def test_arguments_are_read_up_to_a_million_characters() -> None:
+    assert (await run(note, arguments_of(1_000_000))).success
+    assert_refused(await run(note, arguments_of(1_000_001)), "1,000,001", "1,000,000")
+    by_schema = Tool("given", len, description="Take.", input_schema=SCHEMA)
+    assert_refused(await run(by_schema, arguments_of(2_000_000)), "2,000,000", "1,000,000")
 
 
-def test_a_runner_reads_at_most_its_max_input() -> None:
-    assert run(note, of(50), sizes=Sizes(input=50)).success
-    refused(run(note, of(51), sizes=Sizes(input=50)), "51", "50")
-    assert run(note, of(1_500_000), sizes=Sizes(input=None)).success
+async def test_a_runner_reads_at_most_its_max_input() -> None:
+    assert (await run(note, arguments_of(50), sizes=FIFTY)).success
+    assert_refused(await run(note, arguments_of(51), sizes=FIFTY), "51", "50")
+    assert (await run(note, arguments_of(1_500_000), sizes=Sizes(input=None))).success
 
 
-def test_of_the_runners_that_a_tool_is_mounted_in_the_smallest_bound_holds() -> None:
-    for inner, outer in ((50, 100), (100, 50), (50, None), (None, 50)):
-        mounted = Runner([note], sizes=Sizes(input=inner)).as_tools()
-        refused(run(mounted[0], of(60), sizes=Sizes(input=outer)), "60", "50")
+@pytest.mark.parametrize(("inner", "outer"), [(50, 100), (100, 50), (50, None), (None, 50)])
+async def test_a_mounted_tool_has_the_smallest_bound_of_its_runners(inner: Any, outer: Any) -> None:
+    [mounted] = Runner([note], sizes=Sizes(input=inner)).as_tools()
+    assert_refused(await run(mounted, arguments_of(60), sizes=Sizes(input=outer)), "60", "50")
 
 
-def test_it_is_no_text_that_counts_but_the_json() -> None:
-    assert run(note, {"text": "x" * 39}, sizes=Sizes(input=50)).success
-    refused(run(note, {"text": "x" * 40}, sizes=Sizes(input=50)), "51", "50")
-    refused(run(note, {"text": "\n" * 30}, sizes=Sizes(input=50)), "71", "50")
+async def test_the_bound_counts_the_json_of_a_mapping() -> None:
+    assert (await run(note, {"text": "x" * 39}, sizes=FIFTY)).success
+    assert_refused(await run(note, {"text": "x" * 40}, sizes=FIFTY), "51", "50")
+    assert_refused(await run(note, {"text": "\n" * 30}, sizes=FIFTY), "71", "50")
 
 
-def test_nothing_is_decoded_of_what_is_too_long() -> None:
-    refused(run(note, "{" * 60, sizes=Sizes(input=50)), "60", "50")
-    refused(run(note, " " * 60, sizes=Sizes(input=50)), "60", "50")
+async def test_arguments_that_are_too_long_are_not_decoded() -> None:
+    assert_refused(await run(note, "{" * 60, sizes=FIFTY), "60", "50")
+    assert_refused(await run(note, " " * 60, sizes=FIFTY), "60", "50")
     seen: list[Any] = []
     beside = note.replace(parallel=lambda arguments: seen.append(arguments) or True)
-    calls = [ToolCall(str(number), "note", of(60 - 20 * number)) for number in range(2)]
-    results = asyncio.run(Runner([beside], sizes=Sizes(input=50)).run_all(calls))
+    calls = [ToolCall(str(number), "note", arguments_of(60 - 20 * number)) for number in range(2)]
+    results = await Runner([beside], sizes=FIFTY).run_all(calls)
     assert [result.status for result in results] == ["invalid", "ok"]
     assert {len(arguments["text"]) for arguments in seen} == {28}
 
 
 async def test_a_direct_call_has_the_bound_too() -> None:
-
     assert await note("x" * 900_000) == 900_000
     with pytest.raises(ValidationError, match="at most 1,000,000 are read"):
         await note("x" * 1_000_001)
 
 
-def test_what_a_guard_or_a_person_gives_has_it_as_well() -> None:
-    def longer(call: ToolCall, context: ToolContext) -> Decision | None:
-        return allow({"text": "x" * 60}) if len(call.arguments["text"]) < 60 else None
-
-    def asks(call: ToolCall, context: ToolContext) -> Decision:
-        return ask("really?")
-
-    for options in ({"guards": [longer]}, {"guards": [asks], "approve": lambda *_: allow({"text": "x" * 60})}):
-        assert run(note, of(40), **options).success
-        result = run(note, of(40), sizes=Sizes(input=50), **options)
+async def test_changed_arguments_have_the_bound_too() -> None:
+    longer = allow({"text": "x" * 60})
+    by_guard = {"guards": [lambda call, context: longer if len(call.arguments["text"]) < 60 else None]}
+    for options in (by_guard, {"guards": [ask_always], "approve": lambda *_: longer}):
+        assert (await run(note, arguments_of(40), **options)).success
+        result = await run(note, arguments_of(40), sizes=FIFTY, **options)
         assert (result.status, result.executed) == ("denied", False)
         assert "have 71 characters, and at most 50 are read" in str(result.error)
 
 
-async def test_what_is_resumed_has_it_as_well() -> None:
-    def later(call: ToolCall, context: ToolContext) -> Decision:
-        return ask("later")
-
-    runner = Runner([note], guards=[later], approve=lambda *_: ask("later"), resume_key=KEY)
-    record = (await runner.run("note", of(60))).record()
-    again = Runner([note], guards=[later], sizes=Sizes(input=50), resume_key=KEY)
+async def test_a_resumed_call_has_the_bound_too() -> None:
+    runner = Runner([note], guards=[ask_always], approve=lambda *_: ask("later"), resume_key=KEY)
+    record = (await runner.run("note", arguments_of(60))).record()
+    again = Runner([note], guards=[ask_always], sizes=FIFTY, resume_key=KEY)
     result = await again.resume(record, True)
     assert (result.status, result.executed) == ("invalid", False)
     assert "at most 50 are read" in str(result.error)
@@ -124,6 +116,6 @@ async def test_what_is_resumed_has_it_as_well() -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "many"])
-def test_it_is_a_whole_number_or_none(wrong: Any) -> None:
+def test_the_bound_is_a_whole_number_or_none(wrong: Any) -> None:
     with pytest.raises(DefinitionError, match=r"input=…\) must be a whole number"):
         Runner([note], sizes=Sizes(input=wrong))

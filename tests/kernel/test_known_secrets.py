@@ -31,7 +31,7 @@ from ferrule import (
     deny,
     tool,
 )
-from watched import Watch, go
+from watched import Watch
 
 TOKEN, KEY, PIN = "tok/en 4711-0815", "sk=live'99\n", "kqzx"
 STARS = "**********"
@@ -119,23 +119,18 @@ def leaked(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_what_is_known_to_be_secret_is_stars_in_every_text_that_leaves(
-    way: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_known_secret_is_stars_in_every_text_that_leaves(way: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "ferrule")
     kind, options = WAYS[way]
     watch, journal = Watch(), WatchedJournal()
     options = {"guards": [pin], "observers": [watch], "journal": journal, "secrets": SECRETS, **options}
-
     result = await Runner(tools, **options).run("raising", {"kind": kind})
     assert not result.success
-    noted = [*watch.events, *journal.events]
-    events = [str({**event.data, "exception": None, "result": None}) for event in noted]
-    kept = [str(journal.intents), str(journal.outcomes)]
-    left = [str(result.error), result.text, str(result.record()), caplog.text, *events, *kept]
-    begun_and_ended = [what for what, *_ in journal.log]
-    assert begun_and_ended == ([] if "guard" in way else ["begin", "end"])
-    assert [leaked(text) for text in left] == [[]] * len(left)
+    events = [str({**event.data, "exception": None, "result": None}) for event in (*watch.events, *journal.events)]
+    entries = [str(journal.intents), str(journal.outcomes)]
+    texts = [str(result.error), result.text, str(result.record()), caplog.text, *events, *entries]
+    assert [what for what, *_ in journal.log] == ([] if "guard" in way else ["begin", "end"])
+    assert [leaked(text) for text in texts] == [[]] * len(texts)
     if way in {"exposed", "tool error", "result", "a guard that raises", "a middleware that raises"}:
         assert str(result.error).count(STARS) == 3
     assert "more" in result.text or kind != "result"
@@ -162,32 +157,23 @@ ANSWERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", ANSWERS)
-async def test_what_is_known_to_be_secret_is_stars_in_all_that_who_decides_says(
-    way: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_known_secret_is_stars_in_all_that_deciders_say(way: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "ferrule")
     watch, journal = Watch(), WatchedJournal()
     options = {"guards": [pin, says("ask")], **ANSWERS[way], "observers": [watch], "journal": journal}
-
-    async def main() -> list[ToolResult]:
-        runner = Runner(tools, secrets=SECRETS, **options)
-        result = await runner.run("raising", {"kind": ""})
-        if result.status != "suspended":
-            return [result]
-        by = said("who resumes")
-        return [result, await runner.resume(result.record(), way != "an approver says deny", by=by)]
-
-    results = await main()
+    runner = Runner(tools, secrets=SECRETS, **options)
+    results = [await runner.run("raising", {"kind": ""})]
+    if results[0].status == "suspended":
+        results.append(await runner.resume(results[0], way != "an approver says deny", by=said("who resumes")))
     decided = [event.data["decision"] for event in watch.events if event.kind == "tool:decided"]
     assert STARS in str(decided), "nobody has said anything"
-    noted = [*watch.events, *journal.events]
-    left = [str(event.data) for event in noted] + [str(result.record()) for result in results]
-    left += [caplog.text, str(journal.intents), str(journal.outcomes)]
-    assert [leaked(text) for text in left] == [[]] * len(left)
+    texts = [str(event.data) for event in (*watch.events, *journal.events)]
+    texts += [str(result.record()) for result in results] + [caplog.text, str(journal.intents), str(journal.outcomes)]
+    assert [leaked(text) for text in texts] == [[]] * len(texts)
     assert STARS in str(results[-1].record()["approved_by"]) or way.startswith("a guard")
 
 
-async def test_the_log_of_a_guard_that_breaks_shows_no_secret_that_it_holds(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_shows_no_secret_in_the_repr_of_a_guard(caplog: pytest.LogCaptureFixture) -> None:
     class Checks:
         def __repr__(self) -> str:
             return f"Checks({TOKEN!r})"
@@ -199,7 +185,7 @@ async def test_the_log_of_a_guard_that_breaks_shows_no_secret_that_it_holds(capl
     assert "Checks(" in caplog.text and leaked(caplog.text) == []
 
 
-async def test_a_call_that_a_tool_makes_hides_what_the_one_above_knows() -> None:
+async def test_a_nested_call_hides_the_secrets_of_its_parent() -> None:
     @tool
     async def below(text: str) -> None:
         raise Lookup(text)
@@ -208,31 +194,41 @@ async def test_a_call_that_a_tool_makes_hides_what_the_one_above_knows() -> None
     async def above(context: ToolContext, api_key: str) -> str:
         return str((await context.run("below", {"text": api_key})).error)
 
-    assert (await Runner(Toolset([above]).bind(api_key=KEY) + Toolset([below])).run("above", {})).output.count(
-        STARS
-    ) == 1
+    runner = Runner(Toolset([above]).bind(api_key=KEY) + Toolset([below]))
+    assert (await runner.run("above", {})).output.count(STARS) == 1
 
 
-def test_short_values_are_stars_as_whole_words_and_shorter_ones_never() -> None:
+async def shown_error(text: str, secret: Any = TOKEN) -> str:
+    """Return the error of a call that raises this text while the secret is known."""
+
     @tool
-    async def fails(text: str) -> None:
+    async def fails() -> None:
         raise Lookup(text)
 
-    def told(secret: Any, text: str) -> str:
-        return str(go(Runner([fails], secrets={"one": secret}).run("fails", {"text": text})).error)
-
-    assert "ready to ********** it, 'read'" not in told("read", "ready to read it, 'read'")
-    assert f"ready to {STARS} it, {STARS}!" in told("read", "ready to read it, read!")
-    assert f"a {STARS}s" in told("12345678", "a 12345678s")
-    assert f"a {STARS}." in told(4711, "a 4711.")
-    for before in "\\n", "%22", "\\x00", "\\u003c":  # an escape, and no letters of the word
-        assert f"is{before}{STARS}" in told("k4711x", f"is{before}k4711x")
-    assert "the pin 471" in told("471", "the pin 471")
-    assert "a True one" in told(True, "a True one")
-    assert f"the {STARS}." in told(Veiled("12345678"), "the 12345678.")
+    return str((await Runner([fails], secrets={"one": secret}).run("fails")).error)
 
 
-async def test_secrets_that_cannot_be_read_hide_the_whole_text() -> None:
+@pytest.mark.parametrize(
+    ("secret", "text", "shown"),
+    [
+        ("read", "ready to read it, read! 'read'", f"ready to {STARS} it, {STARS}! '{STARS}'"),
+        ("12345678", "a 12345678s", f"a {STARS}s"),
+        (4711, "a 4711.", f"a {STARS}."),
+        # an escape, and no letters of the word
+        *[("k4711x", f"is{before}k4711x", f"is{before}{STARS}") for before in ("\\n", "%22", "\\x00", "\\u003c")],
+        ("471", "the pin 471", "the pin 471"),
+        (True, "a True one", "a True one"),
+        (Veiled("12345678"), "the 12345678.", f"the {STARS}."),
+        (PostgresDsn("postgresql://app:hushhush@db.example/main"), "postgresql://app:hushhush@db.example/main", STARS),
+    ],
+)
+async def test_short_secrets_are_stars_as_whole_words_and_shorter_ones_never(
+    secret: Any, text: str, shown: str
+) -> None:
+    assert f"Lookup: {shown}" in await shown_error(text, secret)
+
+
+async def test_unreadable_secrets_hide_the_whole_text() -> None:
     class Vault(dict[str, str]):
         def values(self) -> Any:
             raise OSError("the vault is closed")
@@ -245,14 +241,14 @@ async def test_secrets_that_cannot_be_read_hide_the_whole_text() -> None:
     assert TOKEN not in str(result.error)
 
 
-async def test_what_an_isolated_tool_raises_hides_what_it_was_given(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_error_of_an_isolated_tool_shows_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     isolated = Tool(name="tells", description="x", handler=tells_its_secret, isolation="process")
     result = await Runner([isolated], secrets={"token": TOKEN}).run("tells", {})
     assert f"LookupError: refused {STARS}" in str(result.error)
     assert "LookupError" in caplog.text and leaked(caplog.text) == []
 
 
-async def test_each_line_of_a_secret_is_one(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_line_of_a_secret_is_secret(caplog: pytest.LogCaptureFixture) -> None:
     lines = ["-----BEGIN KEY-----", "MIIEvQIBADANBg", "kqhkiG9w0BAQ"]
 
     @tool
@@ -264,37 +260,24 @@ async def test_each_line_of_a_secret_is_one(caplog: pytest.LogCaptureFixture) ->
     assert [line for line in lines if line in caplog.text] == []
 
 
-async def test_what_a_handler_asks_is_told_and_recorded_without_what_is_known_to_be_secret() -> None:
-    @tool
-    async def asking(context: ToolContext) -> Any:
-        return InputRequired(f"the code for {TOKEN}", {"type": "object"})
-
-    events: list[Any] = []
-    runner = Runner([asking], secrets=SECRETS, approve=lambda call, asked, context: ask(""), observers=[events.append])
-    result = await runner.run("asking", {})
-    told = [str(event.data) for event in events] + [str(result.record()), str(result.pending)]
-    assert result.status == "suspended" and STARS in str(result.pending)
-    assert not any(TOKEN in text for text in told)
-
-
-@pytest.mark.parametrize("kind", ["asks", "middleware"])
-async def test_no_half_of_what_is_known_to_be_secret_is_left_where_a_text_is_cut(kind: str) -> None:
-    long = "x" * 400 + TOKEN * 8
+@pytest.mark.parametrize("kind", ["question", "error", "progress"])
+async def test_a_cut_text_holds_no_part_of_a_secret(kind: str) -> None:
+    long = "x" * 490 + TOKEN * 8
 
     @tool
-    async def asking(context: ToolContext) -> Any:
+    async def speaks(context: ToolContext) -> Any:
+        context.progress(1, 2, long if kind == "progress" else "")
+        if kind == "error":
+            raise ToolError(long)
         return InputRequired(long, {"type": "object"})
 
-    async def breaks(call: ToolCall, context: ToolContext, following: Any) -> ToolResult:
-        raise ToolError(long)
-
-    around = [breaks] if kind == "middleware" else []
-    runner = Runner([asking], secrets=SECRETS, approve=lambda call, asked, context: ask(""), around=around)
-    error = str((await runner.run("asking", {})).error)
-    assert "xxx" in error and TOKEN[:3] not in error
+    watch = Watch()
+    result = await Runner([speaks], secrets=SECRETS, approve=lambda *_: ask(""), observers=[watch]).run("speaks", {})
+    said = str(result.error) + str([event.data["message"] for event in watch.events if event.kind == "tool:progress"])
+    assert "xxx" in said and TOKEN[:3] not in said
 
 
-def test_what_a_handler_asks_by_a_schema_is_shown_told_and_kept_without_what_is_known_to_be_secret() -> None:
+async def test_the_question_and_schema_of_a_handler_show_no_known_secret() -> None:
     schema = {"type": "object", "description": TOKEN, "properties": {"code": {"type": "string", "title": TOKEN}}}
     shown: list[Any] = []
 
@@ -307,40 +290,34 @@ def test_what_a_handler_asks_by_a_schema_is_shown_told_and_kept_without_what_is_
         shown.append((asked.reason, asked.schema))
         return ask("")
 
-    events: list[Any] = []
-    runner = Runner([asking], secrets=SECRETS, approve=approve, observers=[lambda event: events.append(event.data)])
-    results = [asyncio.run(runner.run("asking", {"kind": kind})) for kind in ("returned", "asked")]
+    watch = Watch()
+    runner = Runner([asking], secrets=SECRETS, approve=approve, observers=[watch])
+    results = [await runner.run("asking", {"kind": kind}) for kind in ("returned", "asked")]
+    events = [event.data for event in watch.events]
     told = str((shown, events, results[0].record(), results[0].pending))
-    assert len(shown) == 2 and STARS in told and TOKEN not in told
+    assert len(shown) == 2 and STARS in str(results[0].pending) and TOKEN not in told
 
 
-def test_no_secret_changes_what_is_enforced_of_an_answer() -> None:
-    schema = {"type": "object", "properties": {"account": {"type": "string", "pattern": "^acme-[0-9]+$"}}}
+ACME = {"type": "string", "pattern": "^acme-[0-9]+$"}
 
+
+@pytest.mark.parametrize(
+    ("schema", "answer", "status"),
+    [
+        (ACME, "; drop table", "denied"),
+        (ACME, "acme-7", "ok"),
+        ({"enum": ["project-47110815"]}, "project-47110815", "ok"),
+    ],
+)
+async def test_no_secret_changes_what_is_enforced_of_an_answer(schema: Any, answer: str, status: str) -> None:
     @tool
     async def asking(context: ToolContext) -> Any:
-        return InputRequired("which?", schema) if context.answer is None else dict(context.answer.value)
+        wanted = InputRequired("which?", {"type": "object", "properties": {"account": schema}})
+        return wanted if context.answer is None else context.answer.value["account"]
 
-    def asked(given: str) -> ToolResult:
-        approve = lambda call, asked, context: allow({"account": given})  # noqa: E731
-        secrets = {"a": "pattern", "b": "string", "c": "acme"}
-        return asyncio.run(Runner([asking], secrets=secrets, approve=approve).run("asking", {}))
-
-    assert asked("; drop table").status == "denied"
-    assert asked("acme-7").output == {"account": "acme-7"}
-
-
-async def test_no_secret_changes_what_may_be_chosen() -> None:
-    choice = {"title": "project-47110815", "id": 1}
-
-    @tool
-    async def asking(context: ToolContext) -> Any:
-        schema = {"type": "object", "properties": {"pick": {"enum": [choice]}}, "required": ["pick"]}
-        return InputRequired("which?", schema) if context.answer is None else context.answer.value["pick"]["title"]
-
-    approve = lambda call, asked, context: allow({"pick": choice})  # noqa: E731
-    runner = Runner([asking], secrets={"k": "47110815"}, approve=approve)
-    assert (await runner.run("asking", {})).output == "project-47110815"
+    secrets = {"a": "pattern", "b": "string", "c": "acme", "d": "47110815"}
+    result = await Runner([asking], secrets=secrets, approve=lambda *_: allow({"account": answer})).run("asking", {})
+    assert (result.status, result.output) == (status, answer if status == "ok" else None)
 
 
 @pytest.mark.parametrize("kind", ["ask", "deny"])
@@ -366,28 +343,26 @@ class Refusing(ToolHandler):
         return "ran"
 
 
-async def test_what_decide_and_explain_give_holds_nothing_that_is_bound_or_private() -> None:
+async def test_decide_and_explain_show_nothing_bound_or_private() -> None:
     refusing = Toolset([Tool("act", Refusing)]).bind(api=TOKEN)
     runner = Runner(refusing, guards=[lambda call, context: allow({**call.arguments, "amount": 2})])
-    calls = [ToolCall("", "act", {"amount": amount}) for amount in (1, 9)]
-
-    async def main() -> list[Any]:
-        return [[await runner.decide(call), *await runner.explain(call)] for call in calls]
-
-    allowed, denied = await main()
+    allowed, denied = [
+        [await runner.decide(call), *await runner.explain(call)]
+        for call in (ToolCall("", "act", {"amount": amount}) for amount in (1, 9))
+    ]
     assert [one.arguments["api"] for one in allowed] == [STARS, STARS]
     assert [one.kind for one in denied] == ["deny", "deny"] and STARS in denied[0].reason
     assert TOKEN not in str((allowed, denied))
 
 
-async def test_what_a_guard_gives_for_a_private_parameter_is_not_in_the_log_where_it_is_refused(caplog: Any) -> None:
+async def test_the_log_shows_no_refused_private_value_of_a_guard(caplog: Any) -> None:
     private = Tool("act", Refusing, private=("api",))
     guards = [lambda call, context: allow({"api": TOKEN, "amount": 9})]
     result = await Runner([private], guards=guards).run("act", {})
     assert result.status == "denied" and STARS in caplog.text and TOKEN not in caplog.text + str(result.error)
 
 
-async def test_the_log_of_a_tool_holds_nothing_that_is_bound_in_one_that_it_called(caplog: Any) -> None:
+async def test_the_log_shows_no_bound_value_of_a_called_tool(caplog: Any) -> None:
     @tool
     async def inner(q: str, key: str) -> str:
         raise RuntimeError(f"no answer for {key}")
@@ -403,29 +378,6 @@ async def test_the_log_of_a_tool_holds_nothing_that_is_bound_in_one_that_it_call
 
     assert (await Runner([outer]).run("outer", {"q": "a"})).status == "failed"
     assert "LookupError: outer" in caplog.text and STARS in caplog.text and TOKEN not in caplog.text
-
-
-async def test_an_address_with_a_password_is_known_to_be_secret() -> None:
-    address = PostgresDsn("postgresql://app:hushhush@db.example/main")
-
-    @tool
-    async def fails() -> None:
-        raise ToolError(f"cannot reach {address}")
-
-    error = str((await Runner([fails], secrets={"db": address}).run("fails", {})).error)
-    assert STARS in error and "hushhush" not in error
-
-
-async def test_no_half_of_a_secret_is_left_of_what_a_handler_says_of_its_progress() -> None:
-    @tool
-    async def works(context: ToolContext) -> None:
-        context.progress(1, 2, "-" * 490 + TOKEN * 3)
-
-    events: list[Any] = []
-    runner = Runner([works], secrets=SECRETS, observers=[lambda event: events.append(event.data)])
-    assert (await runner.run("works", {})).success
-    said = [data["message"] for data in events if "message" in data]
-    assert [len(text) for text in said] == [500] and TOKEN[:3] not in str(said)
 
 
 @pytest.mark.parametrize(
@@ -445,27 +397,14 @@ async def test_no_half_of_a_secret_is_left_of_what_a_handler_says_of_its_progres
         repr,
     ],
 )
-async def test_a_secret_is_stars_as_urls_and_json_write_it(secret: str, write: Any) -> None:
-    @tool
-    async def fails() -> None:
-        raise ToolError(f"no answer from {write(secret)}")
-
-    error = str((await Runner([fails], secrets={"password": secret}).run("fails", {})).error)
+async def test_a_secret_is_stars_in_url_and_json_encodings(secret: str, write: Any) -> None:
+    error = await shown_error(f"no answer from {write(secret)}", secret)
     assert STARS in error and secret.split()[0][-4:] not in error and secret.split()[-1] not in error
 
 
-async def test_what_a_handler_returns_is_its_own() -> None:
+async def test_a_handler_may_return_a_secret() -> None:
     @tool
     async def echo(context: ToolContext) -> str:
         return str(context.secrets["token"])
 
     assert (await Runner([echo], secrets={"token": TOKEN}).run("echo", {})).text == TOKEN
-
-
-async def test_the_log_keeps_the_exception_where_nothing_is_secret(caplog: pytest.LogCaptureFixture) -> None:
-    @tool
-    async def fails() -> None:
-        raise ZeroDivisionError("by zero")
-
-    await Runner([fails]).run("fails", {})
-    assert [record.exc_info is not None for record in caplog.records] == [True]

@@ -1,10 +1,8 @@
-"""Whatever happens to the calls of a runner, in any order: one result for each, run once on what was judged, and
-nothing is left of it.
+"""A state machine does everything to one runner, in any order: each call has one result and leaves nothing behind.
 
-A machine does it all to one runner: it sends calls, lets handlers end, answers, puts off, resumes, cancels, lets time
-pass, turns tools off, leaves the runner, and kills workers. What it knows is only what it did; what has come of it is
-seen where the handlers, the guards, the approver and an observer have looked. Time is the loop's own, which stands
-still until the machine moves it on, so no deadline depends on how fast the tests run.
+It sends calls, lets handlers end, answers, suspends, resumes, cancels, lets time pass, turns tools off, leaves the
+runner, and kills workers. It knows only what it did; handlers, guards, the approver and an observer record what came of
+it. The loop's time stands still until the machine moves it, so no deadline depends on the speed of the tests.
 
 `FERRULE_TESTS=all` runs four times as many machines, and `FERRULE_MACHINES=40` forty times as many.
 """
@@ -43,20 +41,20 @@ pytestmark = pytest.mark.slow
 MACHINES = int(os.environ.get("FERRULE_MACHINES", "4" if os.environ.get("FERRULE_TESTS") == "all" else "1"))
 CHANGED, EDITED, FORBIDDEN = 100, 7, 13
 TIMEOUT, PAST_DEADLINE, PAST_ALL = 10.0, 11.0, 70.0
-"""Past all: the wait for a slot, and the time that leaving the runner waits."""
+"""Longer than the wait for a slot and the wait when the runner is left."""
 
 EXCLUSIVE = ("write", "nest")
 KEYED = (*EXCLUSIVE, "block")
 KINDS = ("think", "write", "few", "block", "stubborn", "say", "redo")
 CHILDREN = ("think", "few", "block", "write", "say")
 PATIENCE = [BOUND]
-"""For what happens outside of the loop; less once a machine has failed, or looking for a small one would take hours."""
+"""Seconds for what happens outside the loop. Fewer once a machine has failed, or shrinking it would take hours."""
 NOT_RUN = ("denied", "invalid", "suspended", "limited", "not_found")
 ANSWERS = ("yes", "later", "no", "edit", "forbidden", "unfit", "breaks", "later", "later")
 
 
 class Clock(asyncio.SelectorEventLoop):
-    """A loop whose time passes when somebody says so."""
+    """A loop whose time passes only when a test moves it."""
 
     _ready: Any
     _scheduled: Any
@@ -67,7 +65,7 @@ class Clock(asyncio.SelectorEventLoop):
 
 
 class Hand:
-    """What the machine holds of one call: how it is to end, what is answered, and what its handler has seen."""
+    """What the machine decides about one call, and what its handler has recorded."""
 
     def __init__(self, n: int, tool: str, mode: str = "", key: str = "a", principal: str | None = None) -> None:
         self.n, self.tool, self.mode, self.key, self.principal = n, tool, mode, key, principal
@@ -90,7 +88,7 @@ class Hand:
 
     @property
     def runs(self) -> list[int]:
-        """The `m` of each run."""
+        """Return the `m` of each run."""
         return self.seen
 
     @property
@@ -99,11 +97,11 @@ class Hand:
 
     @property
     def outside(self) -> bool:
-        """Whether it runs outside of the loop."""
+        """Return whether it runs outside the loop."""
         return self.tool == "block"
 
     def tell(self, how: str) -> None:
-        """Let the handler end, or let it end at once when it comes."""
+        """Let the handler end, at once if it has not begun."""
         self.told = how
         self.ending.set()
         self.let_go.set()
@@ -122,7 +120,7 @@ class Hand:
 
 
 class Isolated(Hand):
-    """One whose handler runs in a process, which is told by a pipe."""
+    """A call whose handler runs in a process and waits for a pipe."""
 
     def __init__(self, n: int, place: Path, runner: Runner, mode: str = "", principal: str | None = None) -> None:
         super().__init__(n, "apart", mode, "a", principal)
@@ -133,7 +131,7 @@ class Isolated(Hand):
 
     @property
     def notes(self) -> list[tuple[int, int]]:
-        """The process and the `m` of each run."""
+        """Return the process and the `m` of each run."""
         path = self.place / f"{self.n}.runs"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         found = [line.split() for line in lines if line.endswith("\n")]
@@ -162,7 +160,7 @@ class Isolated(Hand):
 
 
 class Try:
-    """A call on its way, for the first time or resumed: what may come of it, and what did."""
+    """A call that was sent or resumed: the results that are possible, and the one it had."""
 
     def __init__(self, hand: Hand, sent: Sent, answer: str = "", *, again: bool = False) -> None:
         self.hand = hand
@@ -178,7 +176,7 @@ class Try:
         return "?" if self.result is None else self.result.status
 
     def outcome(self, guarded: bool) -> tuple[str, int | None]:
-        """What comes of it where nothing disturbs it, and what the handler is to see; `None` where it must not run."""
+        """Return the status if nothing disturbs it, and the `m` for the handler, or None if it must not run."""
         hand, mode, m = self.hand, self.hand.mode if guarded else "", 0
         answer = self.answer or hand.answer
         if hand.malformed or self.again:
@@ -196,7 +194,7 @@ class Try:
         return ("failed" if hand.told in ("raise", "killed") else "ok"), m
 
     def allowed(self, guarded: bool, timed: bool) -> set[str]:
-        """The statuses that what the machine did may have led to."""
+        """Return the statuses that are possible after what the machine did."""
         found = {self.outcome(guarded)[0]}
         if self.disturbed & {"cancel", "closing"} or (self.hand.parent is not None and self.disturbed):
             found.add("cancelled")
@@ -210,7 +208,7 @@ class Try:
 
 
 class Sent:
-    """A call, a batch of them, or a resumed one, with the task that awaits it."""
+    """A call, a batch or a resumed call, with the task that awaits it."""
 
     def __init__(self, ids: list[str], batch: Batch | None = None) -> None:
         self.ids = ids
@@ -223,7 +221,7 @@ class Sent:
 
     @property
     def was_cut_off(self) -> bool:
-        """Whether its task was cancelled from outside: then it raises what the handler made of that."""
+        """Return whether its task was cancelled, and so raises what the handler made of that."""
         task = self.task
         if not task.done() or task.cancelled() or task.exception() is None:
             return task.done() and task.cancelled()
@@ -231,7 +229,7 @@ class Sent:
         return self.cancelled and isinstance(task.exception(), ValueError) and made_of_it == ["stubborn"]
 
     def disturb(self, what: str, tool: str | None = None, *, inside: bool = True) -> None:
-        """Remember what happened to all that is still under way, perhaps but for those whose handler runs."""
+        """Record what happened to its unfinished calls, or only to those whose handler does not run."""
         if not self.task.done():
             for one in (*self.tries, *self.children):
                 spared = not inside and (one.hand.inside or (one.hand.parent is not None and one.hand.parent.inside))
@@ -239,7 +237,7 @@ class Sent:
                     one.disturbed.add(what)
 
     def overtaken(self, hand: Hand) -> list[ToolResult]:
-        """What has not ended, though `hand` works on the same thing and comes after it in its batch."""
+        """Return the unfinished results of earlier calls in the batch that share the key of `hand`."""
         before = [] if self.batch is None else self.tries[: [one.hand for one in self.tries].index(hand)]
         results = [] if self.batch is None else self.batch.results
         return [
@@ -251,18 +249,18 @@ class Sent:
 
 
 async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-    """Try once more what may be tried again."""
+    """Retry a failed call once."""
     result: ToolResult = await next(call, context)
     assert context.tool.idempotent
     return result if result.success else await next(call, context)
 
 
 class Calls(RuleBasedStateMachine):
-    """All that can happen in one process."""
+    """All that can happen within one process."""
 
     isolated = False
 
-    # -- what there is -------------------------------------------------------------------------------------------------
+    # -- the runner ---------------------------------------------------------------------------------------------------
 
     def __init__(self) -> None:
         super().__init__()
@@ -304,7 +302,7 @@ class Calls(RuleBasedStateMachine):
         )
 
     def tools(self) -> list[Tool]:
-        """Each takes the number of its hand, and waits for it."""
+        """Return the tools. Each takes the number of its hand, and waits until that lets it end."""
 
         async def think(n: int, m: int = 0, mode: str = "", key: str = "") -> int:
             return await self.waits(n, m)
@@ -354,7 +352,7 @@ class Calls(RuleBasedStateMachine):
 
     @contextmanager
     def entered(self, n: int, m: int) -> Iterator[None]:
-        """A handler's stay: what must not be at its beginning is a fault."""
+        """Record that a handler runs, and what must not be true when it begins."""
         hand = self.hands[n]
         if hand.tool in self.off and n not in self.off[hand.tool] and not hand.seen:
             self.faults.append(f"{hand} ran while it was turned off")
@@ -374,7 +372,7 @@ class Calls(RuleBasedStateMachine):
         return self.hands[n].said(m)
 
     def crowded(self) -> None:
-        """Whether more are inside than may be, or two on one thing."""
+        """Record if too many handlers run, or two on one key."""
         inside = [hand for hand in list(self.hands.values()) if hand.inside]
         roots = [hand for hand in inside if hand.parent is None]
         if len(roots) > self.concurrency:
@@ -470,7 +468,7 @@ class Calls(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(CHILDREN), mode=mode, key=key, pace=pace)
     def submit_nested(self, kind: str, mode: str, key: str, pace: int | None) -> None:
-        """Send a call that makes another; on the same key, or two of these would wait for each other."""
+        """Send a call that makes another on the same key. On other keys two of these could deadlock."""
         self.one(self.with_child(self.hand("nest", "", key), kind, mode), None, pace)
 
     def with_child(self, hand: Hand, kind: str, mode: str) -> Hand:
@@ -489,7 +487,7 @@ class Calls(RuleBasedStateMachine):
 
     @rule(parts=st.lists(part, min_size=2, max_size=4), twice=st.sampled_from(["", "", "same", "other"]), pace=pace)
     def submit_batch(self, parts: list[tuple[str, str, str]], twice: str, pace: int | None) -> None:
-        """Send several calls of one turn, perhaps the first once more, or another under its id."""
+        """Send several calls of one turn, perhaps with the first id a second time."""
         hands = [self.hand(kind, mode, key) for kind, mode, key in parts]
         for hand in list(hands):
             if hand.tool == "nest":
@@ -549,7 +547,7 @@ class Calls(RuleBasedStateMachine):
     @precondition(lambda self: self.put_off())
     @rule(who=who, answer=st.sampled_from(("yes", "yes", *ANSWERS)), pace=pace)
     def resume(self, who: int, answer: str, pace: int | None) -> None:
-        """Resume what was put off, or what was resumed already, from its record as another process would read it."""
+        """Resume a suspended call from its record, perhaps a second time."""
         self.pump(None)
         found = [hand for hand in self.put_off() if any(one.status == "suspended" for one in hand.tries)]
         if not found or self.leaving is not None or (hand := _picked(found, who)).tool in self.off:
@@ -596,7 +594,7 @@ class Calls(RuleBasedStateMachine):
         assert not [hand for hand in late if hand.tool != "block" and hand.inside], late
 
     def is_late(self, hand: Hand, seconds: float) -> bool:
-        """Whether its handler has run into its deadline by then, and makes nothing of it."""
+        """Return whether its handler will be past its deadline and ends with it."""
         timed = self.timeout is not None or hand.tries[-1].sent.timed
         live = any(state.call.arguments["n"] == hand.n for state in probe.live_calls(self.runner))
         return live and timed and seconds > TIMEOUT and hand.inside and hand.tool != "stubborn" and not hand.parent
@@ -644,7 +642,7 @@ class Calls(RuleBasedStateMachine):
     # -- turns of the loop ---------------------------------------------------------------------------------------------
 
     def pump(self, turns: int | None) -> None:
-        """So many turns of the loop, or until nothing moves any more, here and in threads and processes."""
+        """Run this many turns of the loop, or until nothing moves here, in threads or in processes."""
         self.settled = turns is None
         self.loop.run_until_complete(_turns(turns) if turns is not None else self.rest())
         self.gather()
@@ -660,7 +658,7 @@ class Calls(RuleBasedStateMachine):
             await asyncio.sleep(0)
 
     def moves(self) -> bool:
-        """Whether something moves outside of the loop."""
+        """Return whether something moves outside the loop."""
         blocked = sum(hand.inside and not hand.told for hand in self.hands.values() if hand.tool == "block")
         if probe.threads_busy() > blocked:
             return True
@@ -673,7 +671,7 @@ class Calls(RuleBasedStateMachine):
         return False
 
     def gather(self) -> None:
-        """The results that there are by now."""
+        """Collect the results so far."""
         for sent in self.sent:
             if not sent.task.done() or sent.was_cut_off:
                 continue
@@ -729,7 +727,7 @@ class Calls(RuleBasedStateMachine):
             assert len(hand.runs) == (2 if hand.tool == "redo" and status == "failed" else 1) or one.disturbed, hand
 
     def check_runs(self, hand: Hand) -> None:
-        """At most once, unless it may be repeated, and on what was judged."""
+        """A handler runs at most once unless it is retried, and on the judged arguments."""
         may_see = {one.outcome(self.guarded)[1] for one in hand.tries} - {None}
         assert len(hand.runs) <= (2 if hand.tool == "redo" else 1), hand
         assert not set(hand.runs) - may_see, hand
@@ -752,7 +750,7 @@ class Calls(RuleBasedStateMachine):
                 self.folder.cleanup()
 
     def end(self) -> None:
-        """Let everything end, without any time passing but where calls wait in a ring, and look at what is left."""
+        """Let everything end and check what is left. Time passes only if calls wait for each other."""
         for hand in self.hands.values():
             hand.thought.set()
             hand.answer = hand.answer or "yes"
@@ -775,7 +773,7 @@ class Calls(RuleBasedStateMachine):
         self.nothing_is_left()
 
     def let_rings_end(self) -> None:
-        """Let the wait of calls be over that wait for what others have, which wait for a slot beneath another call."""
+        """End the waits of calls that wait for each other's keys and slots."""
         for _ in self.hands:
             live = probe.live_calls(self.runner)
             if not any(state.parent is not None and state.attempt.executed is False for state in live):
@@ -787,7 +785,7 @@ class Calls(RuleBasedStateMachine):
             self.pump(None)
 
     def check_cancelled_batches(self) -> None:
-        """One that was cut off has all its results nevertheless."""
+        """A cancelled batch has all its results."""
         for sent in self.sent:
             if sent.batch is not None:
                 known = {one.hand.n: one for one in sent.tries}
@@ -796,7 +794,7 @@ class Calls(RuleBasedStateMachine):
                     self.check(known[call.arguments["n"]], result)
 
     def check_events(self) -> None:
-        """One beginning, and one end for each way that a call went."""
+        """A call has one first event, and one terminal event for each time that it was sent or resumed."""
         for hand in self.hands.values():
             events = [event for event in self.watch.events if event.call.arguments["n"] == hand.n]
             kinds = [event.kind for event in events]
@@ -820,7 +818,7 @@ class Calls(RuleBasedStateMachine):
 
 
 class CallsInProcesses(Calls):
-    """The same, with handlers in processes that die."""
+    """The same with handlers in processes, which are killed."""
 
     isolated = True
     modes = st.sampled_from(["", "", "", "change", "ask"])
@@ -843,7 +841,7 @@ class CallsInProcesses(Calls):
     @precondition(lambda self: self.apart())
     @rule(who=Calls.who, pace=Calls.pace)
     def kill(self, who: int, pace: int | None) -> None:
-        """End the process that runs a handler, as the system would."""
+        """Kill the process that runs a handler."""
         self.pump(None)
         hand = _picked(self.apart(), who)
         if hand.inside:
@@ -855,7 +853,7 @@ class CallsInProcesses(Calls):
 
     @rule(pace=Calls.pace)
     def kill_the_idle(self, pace: int | None) -> None:
-        """End the processes that wait for a call, of which no call is to notice anything."""
+        """Kill the idle processes. No call may notice."""
         self.pump(None)
         for worker in probe.workers_idle(processes.shared_pool()):
             if worker.pid is not None:
@@ -884,7 +882,7 @@ def _related(one: Hand, other: Hand) -> bool:
 
 
 def _picked(found: list[Any], who: int) -> Any:
-    """One of them, the latest first."""
+    """Return one of them, counted from the latest."""
     return found[-1 - who % len(found)]
 
 

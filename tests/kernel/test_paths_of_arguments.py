@@ -2,7 +2,9 @@
 
 import os
 from collections import deque
-from pathlib import Path, PurePath
+from functools import reduce
+from operator import getitem
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import isolated_tools
@@ -16,7 +18,6 @@ from pydantic import (
     ConfigDict,
     Field,
     FilePath,
-    NewPath,
     PlainSerializer,
     PlainValidator,
     create_model,
@@ -93,19 +94,11 @@ class Held(BaseModel):
 FOUND: dict[str, tuple[Any, Any, list[tuple[Any, ...]]]] = {
     "a path": (Path, "a", [()]),
     "a file": (FilePath, "/etc/passwd", [()]),
-    "a new path": (NewPath, "/etc/none-such", [()]),
-    "a pure path": (set[PurePath], ["b", "a"], [(0,), (1,)]),
     "os.PathLike": (os.PathLike[str], "a", [()]),
     "text": (str, "a", []),
-    "text whose schema says so": (Named, "a", [()]),
-    "a union": (Path | int, "a", [()]),
-    "a list": (list[Path], ["a", "b"], [(0,), (1,)]),
-    "a tuple": (tuple[int, Path], [1, "a"], [(1,)]),
     "a deque": (deque[Path], ["a"], [(0,)]),
-    "a set": (set[Path | int], ["b", 1, "a"], [(0,), (1,)]),
     "a set of models": (set[Copy], [{"from": "b"}, {"from": "a", "note": "n"}], [(0, "from"), (1, "from")]),
     "a named tuple": (Pair, ["a", 1], [(0,)]),
-    "values of a dict": (dict[str, Path], {"k": "a"}, [("k",)]),
     "keys of a dict": (dict[Path, str], {"a/../b": "text"}, [("a/../b", "key")]),
     "both": (dict[Path, list[Path]], {"a": ["b"]}, [("a", "key"), ("a", 0)]),
     "an alias": (list[Copy], [{"from": "a", "note": "b"}], [(0, "from")]),
@@ -119,25 +112,30 @@ FOUND: dict[str, tuple[Any, Any, list[tuple[Any, ...]]]] = {
 }
 
 
-def seen_in(made: Tool, arguments: Any) -> list[tuple[FoundPath, ...]]:
+async def find_paths(made: Tool, arguments: Any) -> list[tuple[FoundPath, ...]]:
+    """Return the paths that each question to a guard finds."""
     seen: list[tuple[FoundPath, ...]] = []
 
     def guard(call: ToolCall, context: ToolContext) -> None:
         seen.append(context.paths)
 
-    decision = go(Runner([made], guards=[guard]).decide(ToolCall("1", made.name, arguments)))
+    decision = await Runner([made], guards=[guard]).decide(ToolCall("1", made.name, arguments))
     assert decision.kind == "allow", decision.reason
     return seen
 
 
-def at(arguments: Any, place: tuple[Any, ...]) -> Any:
-    for part in place:
-        arguments = arguments[part]
-    return arguments
+async def find_places(made: Tool, value: Any) -> set[tuple[Any, ...]]:
+    """Return where a value holds paths, below `value`; a key ends with `key`."""
+    [found] = await find_paths(made, {"value": value})
+    return {(*one.place[1:], "key") if one.is_key else one.place[1:] for one in found}
+
+
+async def decide_kind(made: Tool, value: Any, guard: Any) -> str:
+    return (await Runner([made], guards=[guard]).decide(ToolCall("1", made.name, {"value": value}))).kind
 
 
 @pytest.mark.parametrize("case", FOUND)
-def test_paths_are_found_wherever_they_are(case: str) -> None:
+async def test_paths_are_found_wherever_they_are(case: str) -> None:
     kind, value, places = FOUND[case]
 
     @tool
@@ -150,10 +148,8 @@ def test_paths_are_found_wherever_they_are(case: str) -> None:
         async def __call__(self) -> str:
             return "done"
 
-    wanted = {(("value", *(part for part in place if part != "key")), place[-1:] == ("key",)) for place in places}
     for made in (use, Tool(name="use", handler=Use, description="Use it.")):
-        [found] = seen_in(made, {"value": value})
-        assert {(one.place, one.is_key) for one in found} == wanted
+        assert await find_places(made, value) == set(places)
 
 
 async def test_a_path_has_the_text_that_the_guard_sees_there() -> None:
@@ -161,16 +157,13 @@ async def test_a_path_has_the_text_that_the_guard_sees_there() -> None:
     def use(value: set[tuple[Path, int]], many: dict[Path, Path]) -> str:
         return "done"
 
-    shown: list[Any] = []
-
     def guard(call: ToolCall, context: ToolContext) -> None:
-        shown.append((call.arguments, context.paths))
+        assert {one.text for one in context.paths} == {"a", "b", "c/d", "e/f"}
+        for one in context.paths:
+            assert one.text == (one.place[-1] if one.is_key else reduce(getitem, one.place, call.arguments))
 
-    call = ToolCall("1", "use", {"value": [["b", 1], ["a", 2]], "many": {"c/./d": "e/./f"}})
-    await Runner([use], guards=[guard]).decide(call)
-    [(arguments, paths)] = shown
-    assert {one.text for one in paths} == {"a", "b", "c/d", "e/f"}
-    assert all(one.text == (one.place[-1] if one.is_key else at(arguments, one.place)) for one in paths)
+    sent = {"value": [["b", 1], ["a", 2]], "many": {"c/./d": "e/./f"}}
+    assert (await Runner([use], guards=[guard]).decide(ToolCall("1", "use", sent))).kind == "allow"
 
 
 PATH = {"type": "string", "format": "path"}
@@ -181,16 +174,13 @@ REQUIRING = {"anyOf": [{"properties": {"w": PATH}, "required": ["a"]}, {"propert
 TAGGED = {"oneOf": [{"properties": {"t": {"const": 1}, "w": PATH}}, {"properties": {"t": {"const": 2}}}]}
 SCHEMAS: dict[str, tuple[dict[str, Any], Any, list[tuple[Any, ...]]]] = {
     "a reference": ({"$ref": "#/$defs/p"}, "a", [()]),
-    "a reference to a reference": ({"$ref": "#/$defs/q"}, "a", [()]),
     "additionalProperties": ({"additionalProperties": PATH, "properties": {"t": TEXT}}, {"t": "a", "k": "b"}, [("k",)]),
     "patternProperties": ({"patternProperties": {"_at$": PATH}}, {"x_at": "a"}, [("x_at",)]),
     "propertyNames": ({"propertyNames": PATH}, {"k": "b"}, [("k", "key")]),
     "unevaluatedProperties": ({"unevaluatedProperties": PATH}, {"k": "b"}, [("k",)]),
-    "items": ({"items": PATH}, ["a"], [(0,)]),
     "prefixItems": ({"prefixItems": [TEXT, PATH], "items": TEXT}, ["a", "b", "c"], [(1,)]),
     "items after prefixItems": ({"prefixItems": [TEXT], "items": PATH}, ["a", "b"], [(1,)]),
     "allOf": ({"allOf": [TEXT, {"allOf": [PATH]}]}, "a", [()]),
-    "anyOf": ({"anyOf": [{"type": "integer"}, PATH]}, "a", [()]),
     "oneOf": (TAGGED, {"t": 1, "w": "a"}, [("w",)]),
     "not that branch": (TAGGED, {"t": 2, "w": "a"}, []),
     "not a branch that refuses a key": (UNTAGGED, {"b": 1, "w": "a"}, []),
@@ -201,11 +191,15 @@ SCHEMAS: dict[str, tuple[dict[str, Any], Any, list[tuple[Any, ...]]]] = {
     "then": ({"if": {"type": "string"}, "then": PATH}, "a", [()]),
     "dependentSchemas": ({"dependentSchemas": {"a": {"properties": {"b": PATH}}}}, {"a": 1, "b": "x"}, [("b",)]),
     "a path that is an object": ({"format": "path"}, {"k": ["v"]}, [("k", "key"), ("k", 0)]),
+    "an anchor": (
+        {"$anchor": "here", "properties": {"in": {"$ref": "#here"}, "at": PATH}},
+        {"in": {"at": "a"}},
+        [("in", "at")],
+    ),
     "recursion": ({"$ref": "#/$defs/tree"}, {"at": "a", "in": [{"at": "b"}]}, [("at",), ("in", 0, "at")]),
 }
 DEFINITIONS = {
     "p": PATH,
-    "q": {"$ref": "#/$defs/p"},
     "tree": {"properties": {"at": PATH, "in": {"items": {"$ref": "#/$defs/tree"}}}},
 }
 
@@ -216,33 +210,20 @@ def of_schema(inner: dict[str, Any]) -> Tool:
 
 
 @pytest.mark.parametrize("case", SCHEMAS)
-def test_the_schema_says_where_paths_are(case: str) -> None:
+async def test_the_schema_says_where_paths_are(case: str) -> None:
     inner, value, places = SCHEMAS[case]
-    [found] = seen_in(of_schema(inner), {"value": value})
-    wanted = {(("value", *(part for part in place if part != "key")), place[-1:] == ("key",)) for place in places}
-    assert {(one.place, one.is_key) for one in found} == wanted
+    assert await find_places(of_schema(inner), value) == set(places)
 
 
-def test_a_reference_by_an_anchor_is_followed() -> None:
-    inner = {"$anchor": "here", "properties": {"in": {"$ref": "#here"}, "at": PATH}}
-    [found] = seen_in(of_schema(inner), {"value": {"in": {"at": "a"}}})
-    assert [one.place for one in found] == [("value", "in", "at")]
-
-
-class Elsewhere:
+class Elsewhere(Place):
     """A path of somebody's own that is not what its JSON says."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
 
     def __fspath__(self) -> str:
         return f"/elsewhere/{self.text}"
 
 
-Written_otherwise = Annotated[
-    Elsewhere,
-    PlainValidator(Elsewhere, json_schema_input_type=str),
-    PlainSerializer(lambda path: path.text),
+WrittenOtherwise = Annotated[
+    Elsewhere, PlainValidator(Elsewhere, json_schema_input_type=str), PlainSerializer(lambda path: path.text)
 ]
 
 
@@ -256,29 +237,24 @@ Written_otherwise = Annotated[
     ],
     ids=["of somebody's own", "in a tuple", "made by a validator", "a set made by a validator"],
 )
-async def test_a_path_that_no_schema_says_denies_where_somebody_asks_for_paths(kind: Any, value: Any) -> None:
+async def test_a_path_that_no_schema_names_denies_if_a_guard_asks_for_paths(kind: Any, value: Any) -> None:
     @tool
     def use(value: kind) -> str:
         return "done"
 
-    looking = Runner([use], guards=[lambda call, context: context.paths and None])
-    assert (await looking.decide(ToolCall("1", "use", {"value": value}))).kind == "deny"
+    assert await decide_kind(use, value, lambda call, context: context.paths and None) == "deny"
 
 
-def test_a_path_that_is_written_otherwise_denies_where_somebody_asks_for_paths() -> None:
+async def test_a_path_with_another_json_denies_if_a_guard_asks_for_paths() -> None:
     @tool
-    def use(value: Written_otherwise) -> str:
+    def use(value: WrittenOtherwise) -> str:
         return "done"
 
-    looking = Runner([use], guards=[lambda call, context: context.paths and None])
-    assert go(looking.decide(ToolCall("1", "use", {"value": "a"}))).kind == "deny"
-    assert (
-        go(Runner([use], guards=[lambda call, context: None]).decide(ToolCall("1", "use", {"value": "a"}))).kind
-        == "allow"
-    )
+    assert await decide_kind(use, "a", lambda call, context: context.paths and None) == "deny"
+    assert await decide_kind(use, "a", lambda call, context: None) == "allow"
 
 
-async def test_it_is_about_the_arguments_that_a_guard_or_a_person_changed() -> None:
+async def test_paths_are_those_of_the_changed_arguments() -> None:
     seen: list[list[str]] = []
 
     def to_b(call: ToolCall, context: ToolContext) -> Any:
@@ -297,21 +273,15 @@ async def test_it_is_about_the_arguments_that_a_guard_or_a_person_changed() -> N
     assert seen == [["b"], ["c"]]
 
 
-def test_mounted_isolated_and_dict_tools_have_them_too() -> None:
-    made = build_tool(
-        {
-            "name": "use",
-            "description": "Use it.",
-            "input_schema": {"type": "object", "properties": {"at": PATH}},
-            "execute": lambda payload, context: "done",
-            "check_permissions": lambda payload, context: None,
-        }
-    )
+async def test_mounted_isolated_and_dict_tools_have_paths_too() -> None:
+    schema = {"type": "object", "properties": {"at": PATH}}
+    execute, check = lambda payload, context: "done", lambda payload, context: None
+    made = build_tool({"name": "use", "input_schema": schema, "execute": execute, "check_permissions": check})
     for one in (made, *Runner([made]).as_tools(), tool(isolated_tools.takes_path, isolation="process")):
-        assert [[path.place for path in found] for found in seen_in(one, {"at": "a"})] == [[("at",)]]
+        assert [[path.place for path in found] for found in await find_paths(one, {"at": "a"})] == [[("at",)]]
 
 
-async def test_it_says_when_it_cannot_know() -> None:
+async def test_paths_raise_outside_a_validated_call() -> None:
     with pytest.raises(RuntimeError, match="inside a call"):
         ToolContext().paths
     told: list[str] = []
@@ -331,79 +301,80 @@ async def test_it_says_when_it_cannot_know() -> None:
     assert told == ["a"]
 
 
+# A kind is an annotation, and a function that draws a value of it and adds to `wanted` where its paths are.
+
+
+def leaf(annotation: Any, values: st.SearchStrategy[Any], is_path: bool) -> Any:
+    def draw(data: st.DataObject, place: tuple[Any, ...], wanted: set[Any]) -> Any:
+        wanted.update({(place, False)} if is_path else ())
+        return data.draw(values)
+
+    return annotation, draw
+
+
+def list_of(one: Any) -> Any:
+    sizes = st.integers(0, 2)
+    return list[one[0]], lambda data, at, wanted: [one[1](data, (*at, n), wanted) for n in range(data.draw(sizes))]
+
+
+def dict_of(one: Any, key: Any, names: list[str]) -> Any:
+    def draw(data: st.DataObject, place: tuple[Any, ...], wanted: set[Any]) -> Any:
+        keys = data.draw(st.lists(st.sampled_from(names), unique=True, max_size=2))
+        wanted.update(((*place, name), True) for name in keys if key is Path)
+        return {name: one[1](data, (*place, name), wanted) for name in keys}
+
+    return dict[key, one[0]], draw
+
+
+def tuple_of(*kinds: Any) -> Any:
+    annotation = tuple[tuple(one[0] for one in kinds)]  # type: ignore[misc]
+    return annotation, lambda data, at, wanted: [one[1](data, (*at, n), wanted) for n, one in enumerate(kinds)]
+
+
+def model_of(*kinds: Any) -> Any:
+    names = {f"f{n}": one for n, one in enumerate(kinds)}
+    made = create_model("Made", **{name: (one[0], ...) for name, one in names.items()})
+    return made, lambda data, at, wanted: {name: one[1](data, (*at, name), wanted) for name, one in names.items()}
+
+
+def optional(one: Any) -> Any:
+    draw = lambda data, at, wanted: None if data.draw(st.booleans()) else one[1](data, at, wanted)  # noqa: E731
+    return one[0] | None, draw
+
+
+paths = st.sampled_from(["a", "/b", "../c"])
 texts = st.text("ab./", min_size=1, max_size=5).filter(lambda text: text.strip("/."))
 kinds = st.recursive(
-    st.sampled_from([(Path, "path"), (Named, "named"), (str, "text"), (int, "number")]),
+    st.sampled_from(
+        [
+            leaf(Path, paths, True),
+            leaf(Named, paths, True),
+            leaf(str, texts, False),
+            leaf(int, st.integers(0, 9), False),
+        ]
+    ),
     lambda inner: st.one_of(
-        st.tuples(st.just("list"), inner),
-        st.tuples(st.just("dict"), inner),
-        st.tuples(st.just("keys"), inner),
-        st.tuples(st.just("tuple"), inner, inner),
-        st.tuples(st.just("optional"), inner),
-        st.tuples(st.just("model"), inner, inner),
+        inner.map(list_of),
+        inner.map(lambda one: dict_of(one, str, ["a", "b", "c"])),
+        inner.map(lambda one: dict_of(one, Path, ["a", "b/c", "../d"])),
+        inner.map(optional),
+        st.builds(tuple_of, inner, inner),
+        st.builds(model_of, inner, inner),
     ),
     max_leaves=5,
 )
 
 
-def type_of(kind: Any) -> Any:
-    match kind:
-        case ("list", inner):
-            return list[type_of(inner)]  # type: ignore[misc]
-        case ("dict", inner):
-            return dict[str, type_of(inner)]  # type: ignore[misc]
-        case ("keys", inner):
-            return dict[Path, type_of(inner)]  # type: ignore[misc]
-        case ("tuple", one, other):
-            return tuple[type_of(one), type_of(other)]  # type: ignore[misc]
-        case ("optional", inner):
-            return type_of(inner) | None
-        case ("model", one, other):
-            return create_model("Made", one=(type_of(one), ...), other=(type_of(other), ...))
-    return kind[0]
-
-
-def value_of(kind: Any, data: st.DataObject, place: tuple[Any, ...], wanted: set[Any]) -> Any:
-    """A value of that kind, and in `wanted` where its paths are."""
-    match kind:
-        case ("list", inner):
-            count = data.draw(st.integers(0, 2))
-            return [value_of(inner, data, (*place, index), wanted) for index in range(count)]
-        case ("dict", inner):
-            keys = data.draw(st.lists(st.sampled_from("abc"), unique=True, max_size=2))
-            return {key: value_of(inner, data, (*place, key), wanted) for key in keys}
-        case ("keys", inner):
-            keys = data.draw(st.lists(st.sampled_from(["a", "b/c", "../d"]), unique=True, max_size=2))
-            wanted |= {((*place, key), True) for key in keys}
-            return {key: value_of(inner, data, (*place, key), wanted) for key in keys}
-        case ("tuple", one, other):
-            return [value_of(one, data, (*place, 0), wanted), value_of(other, data, (*place, 1), wanted)]
-        case ("optional", inner):
-            return None if data.draw(st.booleans()) else value_of(inner, data, place, wanted)
-        case ("model", one, other):
-            return {
-                key: value_of(inner, data, (*place, key), wanted)
-                for key, inner in zip(("one", "other"), (one, other), strict=True)
-            }
-        case (_, "number"):
-            return data.draw(st.integers(0, 9))
-        case (_, "text"):
-            return data.draw(texts)
-    wanted.add((place, False))
-    return data.draw(st.sampled_from(["a", "/b", "../c"]))
-
-
 @given(kinds, st.data())
-def test_for_any_types_the_paths_are_those_that_were_put_there(kind: Any, data: st.DataObject) -> None:
-    made_type = type_of(kind)
+def test_the_paths_of_any_type_are_found(kind: Any, data: st.DataObject) -> None:
+    annotation, draw = kind
 
     @tool
-    def use(value: made_type) -> str:
+    def use(value: annotation) -> str:
         return "done"
 
     wanted: set[Any] = set()
-    value = value_of(kind, data, ("value",), wanted)
-    [found] = seen_in(use, {"value": value})
+    [found] = go(find_paths(use, {"value": draw(data, ("value",), wanted)}))
     assert {(one.place, one.is_key) for one in found} == wanted
 
 

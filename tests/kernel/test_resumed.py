@@ -1,4 +1,4 @@
-"""A suspended call that is resumed: everybody sees the call that was judged, and no other."""
+"""A suspended call that is resumed: it goes on as the call that was judged, and as no other."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cast import ask_always
 from ferrule import (
     Decision,
     DefinitionError,
@@ -19,24 +20,111 @@ from ferrule import (
     allow,
     approval,
     ask,
+    deny,
     tool,
 )
 from ferrule.kernel.results import Suspended
 from waits import BOUND
-from watched import Watch, go
+from watched import Watch
 
-SEEN = list[tuple[str, dict[str, Any], dict[str, Any]]]
-
-
-def later(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-    return ask("later")
+KEY = b"k" * 32
+STARS = "**********"
+RECORDED = {"path": "here", "times": 2, "mode": "change"}
 
 
-def asks(call: ToolCall, context: ToolContext) -> Decision:
-    return ask("sure?")
+def not_now(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+    return ask("not now")
 
 
-def writing(seen: SEEN) -> Tool:
+def make_write() -> tuple[Tool, list[int]]:
+    ran: list[int] = []
+
+    @tool
+    async def write(n: int) -> int:
+        ran.append(n)
+        return n
+
+    return write, ran
+
+
+async def suspend(write: Tool, **options: Any) -> tuple[dict[str, Any], Watch]:
+    """Return the record of a suspended call as another process reads it, and what an observer saw."""
+    watch = Watch()
+    options = {"guards": [ask_always], **options}
+    runner = Runner([write], approve=not_now, resume_key=KEY, observers=[watch], **options)
+    result = await runner.run(ToolCall("c1", "write", {"n": 1}, data={"k": [1]}))
+    assert (result.status, result.executed) == ("suspended", False)
+    return json.loads(json.dumps(result.record(), allow_nan=False)), watch
+
+
+async def resume(write: Tool, record: dict[str, Any], answer: Any, **options: Any) -> tuple[ToolResult, Watch]:
+    """Resume the call in another runner."""
+    watch = Watch()
+    options = {"guards": [ask_always], **options}
+    runner = Runner([write], observers=[watch], resume_key=KEY, **options)
+    return await runner.resume(record, answer), watch
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "expected"),
+    [
+        (True, "ok", [1]),
+        (allow({"n": 7}), "ok", [7]),
+        (allow({"n": "x"}), "denied", []),
+        (False, "denied", []),
+        (None, "denied", []),
+        (deny("no"), "denied", []),
+        ("yes", "denied", []),
+    ],
+)
+@pytest.mark.parametrize("guards", [[ask_always], []])
+async def test_a_suspended_call_goes_on_in_another_process(
+    answer: Any, status: str, expected: list[int], guards: Any
+) -> None:
+    write, ran = make_write()
+    record, before = await suspend(write)
+    assert before.kinds()[-1] == "tool:suspended" and before.ends() == [] and ran == []
+    result, after = await resume(write, record, answer, guards=guards)
+    assert (result.status, ran) == (status, expected)
+    assert result.call_id == "c1" and result.call is not None and result.call.data == {"k": [1]}
+    assert after.ends() == ["tool:post" if status == "ok" else "tool:error"]
+    assert "tool:pre" not in after.kinds()
+
+
+async def test_guards_judge_a_resumed_call_once_more() -> None:
+    write, ran = make_write()
+    record, _ = await suspend(write)
+    result, _ = await resume(write, record, True, guards=[lambda call, context: deny("the rules have changed")])
+    assert (result.status, ran) == ("denied", [])
+
+
+async def test_a_resumed_call_whose_tool_is_gone_has_one_terminal_event() -> None:
+    record, _ = await suspend(make_write()[0])
+    watch = Watch()
+    result = await Runner([], observers=[watch], resume_key=KEY).resume(record, True)
+    assert (result.status, watch.kinds()) == ("not_found", ["tool:error"])
+
+
+async def test_a_resumed_call_has_its_recorded_context_and_new_deps_and_secrets() -> None:
+    seen: list[Any] = []
+
+    @tool
+    async def write(n: int, context: ToolContext) -> None:
+        seen.append((context.session, context.principal, dict(context.metadata), context.deps, dict(context.secrets)))
+
+    given = ToolContext(session="s", principal="p", deps=object(), metadata={"m": 1}, secrets={"key": "hidden-key"})
+    first = Runner([write], guards=[ask_always], approve=not_now, resume_key=KEY)
+    record = json.dumps((await first.run("write", {"n": 1}, given)).record())
+    assert "hidden-key" not in record and "object at" not in record
+    second = Runner([write], guards=[ask_always], resume_key=KEY)
+    await second.resume(json.loads(record), True, ToolContext(deps="new", secrets={"key": "new"}))
+    assert seen == [("s", "p", {"m": 1}, "new", {"key": "new"})]
+
+
+@pytest.mark.parametrize("timeout", [None, BOUND])
+async def test_everybody_sees_the_recorded_arguments_and_nobody_changes_them(timeout: float | None) -> None:
+    seen: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
+
     @tool(read_only=lambda arguments: arguments["mode"] == "look")
     async def write(path: str, mode: str, context: ToolContext, times: int = 2) -> str:
         assert context.call is not None
@@ -44,67 +132,34 @@ def writing(seen: SEEN) -> Tool:
         context.progress(1)
         return path
 
-    return write.bind(mode="change")
-
-
-def noting(seen: SEEN) -> Any:
     def guard(call: ToolCall, context: ToolContext) -> Decision:
         assert context.call is not None
         seen.append(("guard", dict(context.call.arguments), dict(call.arguments)))
-        return Decision("deny", "it changes nothing") if context.tool.read_only else ask("sure?")
+        return deny("it changes nothing") if context.tool.read_only else ask("sure?")
 
-    return guard
+    async def changes(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        assert dict(call.arguments) == {"path": "here", "times": 2}
+        return await next(call.replace(arguments={"path": "elsewhere", "times": 99}), context)  # type: ignore[no-any-return]
 
+    async def inside(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        assert dict(call.arguments) == RECORDED
+        return await next(call, context)  # type: ignore[no-any-return]
 
-async def other(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-    return await next(call.replace(arguments={"path": "elsewhere", "times": 99}), context)  # type: ignore[no-any-return]
-
-
-KEY = b"k" * 32
-RECORDED = {"path": "here", "times": 2, "mode": "change"}
-
-
-@pytest.mark.parametrize("timeout", [None, BOUND])
-@pytest.mark.parametrize("around", [[], [other]])
-async def test_guards_observers_and_the_handler_see_the_recorded_arguments(
-    around: list[Any], timeout: float | None
-) -> None:
-    seen: SEEN = []
-    write, watch = writing(seen), Watch()
-
-    async def main() -> ToolResult:
-        runner = Runner([write], guards=[asks], approve=later, resume_key=KEY)
-        first = await runner.run("write", {"path": "here"})
-        record = json.loads(json.dumps(first.record()))
-        options: Any = {"guards": [noting(seen)], "observers": [watch], "resume_key": KEY}
-        second = Runner([write], around=around, timeout=timeout, **options)
-        return await second.resume(record, True)
-
-    result = await main()
-    assert result.success, result.error
-    assert result.output == "here"
-    assert [who for who, *_ in seen] == ["guard", "handler"]
-    for who, of_context, given in seen:
-        assert of_context == RECORDED, who
-        assert given == RECORDED, who
+    bound, watch = write.bind(mode="change"), Watch()
+    first = Runner([bound], guards=[ask_always], approve=not_now, resume_key=KEY)
+    record = json.loads(json.dumps((await first.run("write", {"path": "here"})).record()))
+    options: Any = {
+        "guards": [guard],
+        "around": [changes],
+        "inside": [inside],
+        "observers": [watch],
+        "timeout": timeout,
+    }
+    result = await Runner([bound], resume_key=KEY, **options).resume(record, True)
+    assert result.output == "here", result.error
+    assert seen == [("guard", RECORDED, RECORDED), ("handler", RECORDED, RECORDED)]
     told = {event.kind: dict(event.call.arguments) for event in watch.events}
-    assert told["tool:decided"] == told["tool:progress"] == RECORDED | {"mode": "**********"}
-
-
-async def test_a_resumed_call_that_is_suspended_again_keeps_the_recorded_arguments() -> None:
-    seen: SEEN = []
-    write = writing(seen)
-
-    async def main() -> ToolResult:
-        runner = Runner([write], guards=[asks], approve=later, resume_key=KEY)
-        record = (await runner.run("write", {"path": "here"})).record()
-        second = Runner([write], guards=[asks], around=[other], resume_key=KEY)
-        again = await second.resume(record, ask("not yet"))
-        assert again.status == "suspended"
-        return await second.resume(again.record(), True)
-
-    assert (await main()).output == "here"
-    assert [given for *_, given in seen] == [RECORDED]
+    assert told["tool:decided"] == told["tool:progress"] == RECORDED | {"mode": STARS}
 
 
 async def test_a_call_that_a_resumed_handler_makes_is_its_child() -> None:
@@ -119,26 +174,22 @@ async def test_a_call_that_a_resumed_handler_makes_is_its_child() -> None:
         assert context.call is not None
         parents.append(context.call.parent)
 
-    def first(call: ToolCall, context: ToolContext) -> Decision | None:
+    def ask_first(call: ToolCall, context: ToolContext) -> Decision | None:
         return ask("sure?") if call.name == "outer" else None
 
-    async def main() -> ToolResult:
-        runner = Runner([outer, inner], guards=[first], approve=later)
-        record = (await runner.run(ToolCall("o1", "outer"))).record()
-        return await runner.resume(record, True)
-
-    result = await main()
-    assert result.success, result.error
+    runner = Runner([outer, inner], guards=[ask_first], approve=not_now)
+    record = (await runner.run(ToolCall("o1", "outer"))).record()
+    assert (await runner.resume(record, True)).success
     assert parents == ["o1"]
 
 
 @pytest.mark.parametrize("again", [True, False])
-async def test_what_a_person_gave_for_a_private_parameter_is_given_again_or_nothing_runs(again: bool) -> None:
+async def test_a_private_value_of_a_person_is_supplied_again_or_nothing_runs(again: bool) -> None:
     ran: list[int] = []
+    resumed = False
 
     @tool(private=["limit"])
     async def order(item: str, context: ToolContext, limit: int = 1000) -> Any:
-        """Order."""
         if context.answer is None:
             return InputRequired("which colour?", {"type": "object"})
         ran.append(limit)
@@ -149,26 +200,20 @@ async def test_what_a_person_gave_for_a_private_parameter_is_given_again_or_noth
             return {**call.arguments, "limit": 10} if resumed and again else ask("up to which sum?", into="limit")
         return None
 
-    async def main() -> ToolResult:
-        nonlocal resumed
-        answers = [allow({"limit": 10}), ask("later")]
-        runner = Runner([order], guards=[limits], approve=lambda *given: answers.pop(0), resume_key=KEY)
-        waiting = await runner.run("order", {"item": "a"})
-        assert waiting.status == "suspended" and "10" not in str(waiting.pending["arguments"])  # type: ignore[index]
-        resumed = True
-        return await runner.resume(json.loads(json.dumps(waiting.record())), allow({}))
-
-    resumed = False
-    result = await main()
+    answers = [allow({"limit": 10}), ask("later")]
+    runner = Runner([order], guards=[limits], approve=lambda *given: answers.pop(0), resume_key=KEY)
+    waiting = await runner.run("order", {"item": "a"})
+    assert waiting.status == "suspended" and "10" not in str(waiting.pending["arguments"])  # type: ignore[index]
+    resumed = True
+    result = await runner.resume(json.loads(json.dumps(waiting.record())), allow({}))
     assert (result.status, ran) == (("ok", [10]) if again else ("denied", [])), result.error
 
 
-async def test_a_step_after_the_guards_may_find_that_it_has_to_wait_for_somebody() -> None:
+async def test_a_step_after_the_guards_may_suspend_the_call() -> None:
     ran: list[str] = []
 
     @tool
     async def write(path: str) -> str:
-        """Write."""
         ran.append(path)
         return "written"
 
@@ -177,38 +222,31 @@ async def test_a_step_after_the_guards_may_find_that_it_has_to_wait_for_somebody
             raise Suspended(context.running_call.plan, ask("is it done elsewhere?"), {"job": 7})  # type: ignore[union-attr]
         return await next(call, context)  # type: ignore[no-any-return]
 
-    async def main() -> tuple[ToolResult, ToolResult]:
-        runner = Runner([write], inside=[elsewhere], resume_key=KEY, concurrency=1)
-        waiting = await runner.run("write", {"path": "here"})
-        return waiting, await runner.resume(json.loads(json.dumps(waiting.record())), allow(by="ann"))
-
-    waiting, done = await main()
+    runner = Runner([write], inside=[elsewhere], resume_key=KEY, concurrency=1)
+    waiting = await runner.run("write", {"path": "here"})
     assert (waiting.status, waiting.executed) == ("suspended", False)
     assert waiting.pending is not None and waiting.pending["state"] == {"job": 7}
+    done = await runner.resume(json.loads(json.dumps(waiting.record())), allow(by="ann"))
     assert (done.output, ran) == ("written", ["here"])
 
 
-GIVEN: dict[str, Any] = {
+FORMS: dict[str, Any] = {
     "result": lambda result: result,
     "pending": lambda result: result.pending,
     "record": lambda result: json.loads(json.dumps(result.record())),
 }
 
 
-@pytest.mark.parametrize("form", GIVEN)
-async def test_a_suspended_call_is_resumed_and_queued_by_its_result_its_pending_or_its_record(form: str) -> None:
-    async def main() -> tuple[ToolResult, str]:
-        runner = Runner([writing([])], guards=[asks], approve=later)
-        suspended = await runner.run("write", {"path": "here"})
-        queue = approval.web()
-        id = await queue.put(GIVEN[form](suspended))
-        [waiting] = await queue.waiting()
-        taken = await queue.answer(id, waiting.digest, True, by="eve")
-        assert runner.is_sealed(GIVEN[form](suspended))
-        return await runner.resume(GIVEN[form](suspended), True), taken.by
-
-    result, by = await main()
-    assert (result.output, by) == ("here", "eve")
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_result_its_pending_or_its_record_can_be_queued_and_resumed(form: str) -> None:
+    runner = Runner([make_write()[0]], guards=[ask_always], approve=not_now)
+    given = FORMS[form](await runner.run("write", {"n": 1}))
+    queue = approval.web()
+    id = await queue.put(given)
+    [waiting] = await queue.waiting()
+    taken = await queue.answer(id, waiting.digest, True, by="eve")
+    assert taken.by == "eve" and runner.is_sealed(given)
+    assert (await runner.resume(given, True)).output == 1
 
 
 @pytest.mark.parametrize(
@@ -217,14 +255,12 @@ async def test_a_suspended_call_is_resumed_and_queued_by_its_result_its_pending_
         (ToolResult("done"), "with status 'ok'"),
         (ToolResult("done").record(), "with status 'ok'"),
         ("c1", "of type str"),
-        ({}, "of type dict"),
+        ({"metadata": {"resume": {"key": "k"}}}, "of type dict"),
+        ({"pending": "text"}, "of type dict"),
         (None, "of type NoneType"),
     ],
 )
-def test_what_is_no_suspended_call_is_refused_and_the_error_says_what_it_is(given: Any, what: str) -> None:
-    async def main() -> None:
-        for use in (approval.web().put(given), Runner([]).resume(given, True)):
-            with pytest.raises(DefinitionError, match=rf"takes a suspended result, its \.pending or .* one {what}"):
-                await use
-
-    go(main())
+async def test_only_a_suspended_call_can_be_queued_or_resumed(given: Any, what: str) -> None:
+    for use in (approval.web().put(given), Runner([]).resume(given, True)):
+        with pytest.raises(DefinitionError, match=rf"takes a suspended result, its \.pending or .* one {what}"):
+            await use

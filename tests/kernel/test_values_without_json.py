@@ -109,7 +109,7 @@ KINDS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
 }  # fmt: skip
 
 
-def giving(value: Any, returns: Any, **options: Any) -> Tool:
+def make_tool(value: Any, returns: Any, **options: Any) -> Tool:
     def give() -> Any:
         return value
 
@@ -119,9 +119,9 @@ def giving(value: Any, returns: Any, **options: Any) -> Tool:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.data())
-def test_what_a_tool_returns_of_its_type_fits_the_schema_that_it_declares(kind: str, data: st.DataObject) -> None:
+def test_an_output_of_its_type_fits_its_declared_schema(kind: str, data: st.DataObject) -> None:
     returns, values = KINDS[kind]
-    made = giving(data.draw(values), returns)
+    made = make_tool(data.draw(values), returns)
     result, _ = run(made, "give")
     assert result.success, result.error
     if not isinstance(result.output, str):
@@ -140,34 +140,33 @@ EITHER = {"anyOf": [{"type": "number"}, {"type": "string"}]}
     [
         (FiniteFloat, None, lambda number: number),
         (str, None, lambda number: number),
-        (int, None, lambda number: number),
         (Annotated[float, Field(gt=0, lt=9)], None, lambda number: number),
         (dict[str, list[FiniteFloat]], None, lambda number: {"a": [1.5, number]}),
         (Any, {"type": "number"}, lambda number: number),
         (Any, {"properties": {"a": EITHER}}, lambda number: {"a": number, "b": None}),
     ],
 )
-def test_a_number_without_a_json_form_fails_the_call_if_null_does_not_fit(
+def test_a_number_without_json_fails_the_call_if_null_does_not_fit(
     number: Any, returns: Any, schema: Any, holding: Any
 ) -> None:
-    result, _ = run(giving(holding(number), returns, output_schema=schema), "give")
+    result, _ = run(make_tool(holding(number), returns, output_schema=schema), "give")
     assert (result.status, result.executed) == ("failed", True)
     assert result.error == f"give was run, but {float(number)} has no JSON form; return None or a string"
 
 
-def test_another_value_that_does_not_fit_is_named_by_its_place() -> None:
-    result, _ = run(giving({"mean": math.nan, "max": "high"}, dict[str, float]), "give")
+def test_an_error_names_the_place_of_a_value_that_does_not_fit() -> None:
+    result, _ = run(make_tool({"mean": math.nan, "max": "high"}, dict[str, float]), "give")
     assert str(result.error).endswith("its output schema: max must be a number")
-    result, _ = run(giving({"mean": None}, dict[str, FiniteFloat]), "give")
+    result, _ = run(make_tool({"mean": None}, dict[str, FiniteFloat]), "give")
     assert str(result.error).endswith("its output schema: mean must be a number")
 
 
-def test_keys_without_a_json_form_stay_apart() -> None:
-    result, _ = run(giving({math.nan: 1, None: 2, Decimal("Infinity"): 3, numpy.int64(4): 5}, dict), "give")
+def test_keys_without_json_stay_distinct() -> None:
+    result, _ = run(make_tool({math.nan: 1, None: 2, Decimal("Infinity"): 3, numpy.int64(4): 5}, dict), "give")
     assert result.output == {"nan": 1, "null": 2, "Infinity": 3, "4": 5}
 
 
-def test_scalars_and_arrays_of_numpy_are_python_values() -> None:
+def test_numpy_scalars_and_arrays_become_python_values() -> None:
     value = {
         "matrix": numpy.arange(4, dtype="uint8").reshape(2, 2),
         "text": numpy.str_("a"),
@@ -177,7 +176,7 @@ def test_scalars_and_arrays_of_numpy_are_python_values() -> None:
         "alone": numpy.array(5),
         "wide": numpy.longdouble(1.5),
     }
-    result, _ = run(giving(value, dict), "give")
+    result, _ = run(make_tool(value, dict), "give")
     assert result.output == {
         "matrix": [[0, 1], [2, 3]],
         "text": "a",
@@ -190,25 +189,25 @@ def test_scalars_and_arrays_of_numpy_are_python_values() -> None:
 
 
 @pytest.mark.parametrize("name", ["NAType", "NaTType"])
-def test_what_is_missing_to_pandas_is_null(name: str) -> None:
+def test_missing_values_of_pandas_are_null(name: str) -> None:
     missing = type(name, (), {"__module__": "pandas.api.typing", "__str__": lambda self: "<NA>"})()
-    result, _ = run(giving([missing], list), "give")
+    result, _ = run(make_tool([missing], list), "give")
     assert result.output == [None]
 
 
 @pytest.mark.parametrize("returns", [bytes, bytes | None, list[Text], list[Text | Media], tuple[Text, Media]])
 def test_bytes_and_blocks_have_no_output_schema(returns: Any) -> None:
-    assert giving(None, returns).output_schema is None
+    assert make_tool(None, returns).output_schema is None
 
 
 @given(st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text() | floats, inner)))
-def test_a_process_of_its_own_changes_nothing_of_that(value: Any) -> None:
+def test_a_worker_process_writes_the_same_values(value: Any) -> None:
     for returns in (Any, FiniteFloat):
-        here, _ = run(giving(value, returns), "give")
-        there, _ = run(giving(unpack(pack(value, "json"), "json"), returns), "give")
+        here, _ = run(make_tool(value, returns), "give")
+        there, _ = run(make_tool(unpack(pack(value, "json"), "json"), returns), "give")
         assert (here.status, here.error, here.output) == (there.status, there.error, there.output)
 
 
-def test_a_result_of_the_handlers_own_is_not_compared() -> None:
-    result, _ = run(giving(ToolResult({"a": math.nan}), Any, output_schema={"required": ["b"]}), "give")
+def test_a_result_of_the_handler_is_not_checked() -> None:
+    result, _ = run(make_tool(ToolResult({"a": math.nan}), Any, output_schema={"required": ["b"]}), "give")
     assert result.success and result.output == {"a": None}

@@ -28,10 +28,12 @@ class _Generator(GenerateJsonSchema):
     Attributes:
         closed: Whether the schema is a tool's input, with each field under its one name.
         encoded: For each bytes node of the input, whether it is read from base64.
+        described: The names of the fields of each closed object, and its JSON Schema, which a class may change.
     """
 
     closed = False
     encoded: list[bool] = []  # noqa: RUF012
+    described: list[tuple[AbstractSet[str], JsonSchemaValue]] = []  # noqa: RUF012
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
@@ -62,9 +64,9 @@ class _Generator(GenerateJsonSchema):
         return _drop_title(self._describe_fields(super().typed_dict_schema(schema), schema), schema)
 
     def _describe_fields(self, exported: JsonSchemaValue, schema: Any) -> JsonSchemaValue:
-        """Check that type and JSON Schema have the same fields, and refuse other keys if the type does."""
+        """Refuse other keys if the type does."""
         if self.closed and "extra_behavior" in schema:
-            check_same_fields(wire_names(schema), exported)
+            self.described.append((wire_names(schema), exported))
         if schema.get("extra_behavior") == "forbid":
             exported["additionalProperties"] = False
         return exported
@@ -125,7 +127,7 @@ def _drop_title(exported: JsonSchemaValue, schema: Mapping[str, object]) -> Json
     return exported
 
 
-def check_same_fields(names: AbstractSet[str], exported: JsonObject) -> None:
+def _check_same_fields(names: AbstractSet[str], exported: JsonObject) -> None:
     """Raise a `DefinitionError` if the properties of a JSON Schema are not the names of the type's fields."""
     if unlike := names ^ exported.get("properties", {}).keys():
         raise DefinitionError(f"the field {min(unlike)!r} is only in the type or only in the JSON Schema of it")
@@ -144,8 +146,10 @@ def export_schema(schema: CoreSchema) -> dict[str, Any]:
         DefinitionError: A field is not exported under its wire name.
     """
     generator = _Generator(by_alias=True)
-    generator.closed, generator.encoded = True, find_base64_bytes(collect_nodes(schema))
+    generator.closed, generator.encoded, generator.described = True, find_base64_bytes(collect_nodes(schema)), []
     exported = generator.generate(schema, mode="validation")
+    for names, described in generator.described:
+        _check_same_fields(names, described)
     _require_tags(exported, exported.get("$defs", {}))
     if "$ref" in exported:  # it refers to itself
         definitions = exported["$defs"]

@@ -35,7 +35,6 @@ from ferrule.arguments.dumping import (
     normalize_json,
     runs_code,
 )
-from ferrule.arguments.exporting import check_same_fields
 from ferrule.arguments.parameters import Parameters
 from ferrule.errors import DefinitionError
 from ferrule.security.validation_cost import MAX_ERROR_WORK, ValidationCost, measure_value
@@ -105,12 +104,7 @@ class TypedParameters(Parameters):
             self.validate_strictly = self._make_strict_validation(renamed)
 
     def _has_all_defaults(self, fields: Mapping[str, CoreSchema]) -> bool:
-        """Return whether the JSON Schema has all defaults of a model's fields. If not, the dump shows them.
-
-        Raises:
-            DefinitionError: The JSON Schema lacks a field, or has one more.
-        """
-        check_same_fields(fields.keys(), self.schema)
+        """Return whether the JSON Schema has all defaults of a model's fields. If not, the dump shows them."""
         defaults = {wire: field["default"] for wire, field in fields.items() if "default" in field}
         return defaults.keys() <= self.defaults.keys() and all(
             is_same_json(default, self.defaults[wire])
