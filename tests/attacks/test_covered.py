@@ -38,7 +38,7 @@ COVERED: dict[str, list[str]] = {
     "atk007": TABLES["urls"],
     "atk010": ["test_http.py::test_no_proxy_of_the_environment_hears_of_a_request"],
     "atk013": [f"{HERE}rules.py::test_a_text_that_begins_with_a_dash_is_no_address_of_a_program"],
-    "atk016": ["kernel/test_workers.py::test_what_is_typed_is_the_programs_and_not_the_handlers"],
+    "atk016": ["kernel/test_workers.py::test_a_handler_does_not_read_the_programs_input"],
     "atk019": [
         f"{HERE}arguments.py::test_what_a_guard_returns_that_is_no_answer_denies",
         f"{HERE}arguments.py::test_a_guard_that_says_nothing_lifts_no_question",
@@ -74,7 +74,7 @@ COVERED: dict[str, list[str]] = {
     "atk055": [f"{HERE}execution.py::test_a_thread_that_goes_on_after_its_deadline_is_told_of_and_keeps_its_slot"],
     "atk058": [
         "kernel/test_workers.py::test_a_kill_ends_the_whole_group",
-        "kernel/test_workers.py::test_what_went_to_a_group_or_session_of_its_own_ends_too",
+        "kernel/test_workers.py::test_children_in_groups_and_sessions_of_their_own_end_too",
     ],
     "atk061": [f"{HERE}execution.py::test_a_time_out_of_its_own_is_told_from_that_of_the_runner"],
     "atk064": [
@@ -102,7 +102,7 @@ COVERED: dict[str, list[str]] = {
         f"{HERE}execution.py::test_a_call_that_is_delivered_twice_runs_once",
         "kernel/test_pending.py::test_a_journal_that_takes_makes_it_once_for_all_who_share_it",
     ],
-    "atk100": ["kernel/test_workers.py::test_what_went_to_a_group_or_session_of_its_own_ends_too"],
+    "atk100": ["kernel/test_workers.py::test_children_in_groups_and_sessions_of_their_own_end_too"],
     "atk103": [f"{HERE}rules.py::test_a_rule_that_says_nothing_is_an_error_or_a_finding_with_its_line"],
     "atk106": [
         f"{HERE}rules.py::test_an_allow_of_a_project_counts_for_nothing_until_somebody_trusts_it",

@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -138,17 +137,14 @@ def late_progress() -> int:
 
 
 def context(context: ToolContext) -> dict[str, Any]:
-    call, traits = context.call, context.tool
+    call, fields = context.call, ("session", "principal", "working_directory", "deps")
     assert call is not None
     return {
-        "session": context.session,
-        "principal": context.principal,
-        "directory": context.working_directory,
-        "deps": context.deps,
+        **{name: getattr(context, name) for name in fields},
         "metadata": dict(context.metadata),
         "secret": context.secrets.get("token"),
         "call": [call.id, call.name, dict(call.arguments), call.parent],
-        "traits": [traits.name, traits.read_only],
+        "tool": [context.tool.name, context.tool.read_only],
         "remaining": context.remaining(),
         "own": dict(CONTEXT.get()),
         "running": find_running_call() is not None,
@@ -157,10 +153,6 @@ def context(context: ToolContext) -> dict[str, Any]:
 
 def metadata(context: ToolContext, key: str) -> Any:
     return context.metadata[key]
-
-
-def calls_another(context: ToolContext) -> Any:
-    return context.run("add", {"a": 1})
 
 
 def takes_path(at: Path) -> str:
@@ -194,38 +186,27 @@ def echo(text: str) -> str:
 
 
 def raises(kind: str) -> None:
-    if kind == "value":
-        raise ValueError("no such value")
-    if kind == "stock":
-        raise OutOfStock("none left")
-    if kind == "unsent":
-        raise OutOfStock("the bank could not be reached", executed=False, retryable=False)
-    if kind == "unsent and plain":
-        raise ToolError("the bank could not be reached", executed=False, retryable=False)
-    if kind == "ferrule":
-        raise ToolError("come back later", retry_after=7)
-    if kind == "busy":
-        raise OutOfStock("none until tomorrow", retry_after=9)
+    local = type("Local", (LookupError,), {"__module__": "nowhere"})
+    made: dict[str, Callable[[], BaseException]] = {
+        "value": lambda: ValueError("no such value"),
+        "key": lambda: KeyError("k"),
+        "stock": lambda: OutOfStock("none left"),
+        "busy": lambda: OutOfStock("none until tomorrow", retry_after=9),
+        "unsent": lambda: OutOfStock("the bank could not be reached", executed=False, retryable=False),
+        "unsent and plain": lambda: ToolError("the bank could not be reached", executed=False, retryable=False),
+        "ferrule": lambda: ToolError("come back later", retry_after=7),
+        "coded": lambda: Coded(7, because="so"),
+        "unpicklable": lambda: Unpicklable(1, 2),
+        "exit": lambda: SystemExit(3),
+        "interrupt": KeyboardInterrupt,
+        "group": lambda: ExceptionGroup("several", [ValueError("one")]),
+        "local": lambda: local("of no module"),
+    }
     if kind == "nested":
         asyncio.run(runs_isolated(raises, {"kind": "coded"}))
-    if kind == "coded":
-        raise Coded(7, because="so")
-    if kind == "unpicklable":
-        raise Unpicklable(1, 2)
-    if kind == "key":
-        raise KeyError("k")
-    if kind == "exit":
-        sys.exit(3)
-    if kind == "interrupt":
-        raise KeyboardInterrupt
     if kind == "file":
         os.stat("/no/such/file")
-    if kind == "unicode":
-        b"\xff".decode()
-    if kind == "group":
-        raise ExceptionGroup("several", [ValueError("one")])
-    local = type("Local", (LookupError,), {"__module__": "nowhere"})
-    raise local("of no module")
+    raise made[kind]()
 
 
 async def exits_async() -> None:
@@ -234,7 +215,6 @@ async def exits_async() -> None:
 
 def gives(what: str) -> Any:
     return {
-        "object": object(),
         "set": {1},
         "bytes": b"\xff\x00",
         "surrogate": "\ud800",
@@ -242,13 +222,8 @@ def gives(what: str) -> Any:
         "media": [Text("a"), Media("image", b"\xff", "image/png", "s3://b/n", "n", fetch=True)],
         "result": ToolResult([1, b"\xfe".hex()], metadata={"m": 1}, content=[Media("file", b"\x00", "a/b")]),
         "error": ToolResult(None, "went wrong", status="failed"),
-        "complex": 1j,
         "item": Item(name="i", count=1),
     }[what]
-
-
-def takes_any(value: Any) -> str:
-    return repr(value)
 
 
 def leaves(code: int) -> None:
@@ -318,22 +293,6 @@ def goes_elsewhere(path: str, then: str = "waits") -> None:
     signal.pause()
 
 
-def kills_its_supervisor(context: ToolContext) -> str:
-    """A moment after it has returned."""
-    threading.Timer(0.2, os.kill, (os.getppid(), signal.SIGKILL)).start()
-    context.progress(os.getppid())
-    return "done"
-
-
-def dies_beside_its_child(path: str) -> None:
-    child = subprocess.Popen(["sleep", "600"])
-    forked = os.fork()
-    if forked == 0:
-        signal.pause()
-    note(path, child.pid, forked)
-    os._exit(1)
-
-
 def counts_its_children() -> int:
     try:
         os.waitpid(-1, os.WNOHANG)
@@ -362,11 +321,6 @@ async def left_tasks() -> list[bool]:
     return [task.cancelled() for task in LEFT]
 
 
-async def waits_async(path: str) -> None:
-    note(path, os.getpid())
-    await asyncio.Event().wait()
-
-
 def own_workers() -> int:
     import probe  # not on the import path of every script that imports this module
 
@@ -384,11 +338,6 @@ async def runs_isolated(handler: Any, arguments: dict[str, Any]) -> Any:
 
 async def has_an_isolated_call(path: str) -> None:
     await runs_isolated(waits, {"path": path})
-
-
-def naps(seconds: float) -> int:
-    time.sleep(seconds)
-    return os.getpid()
 
 
 async def speaks(count: int, path: str = "") -> AsyncIterator[str]:
@@ -422,17 +371,8 @@ async def depends(name: Elsewhere) -> str:
     return name
 
 
-@tool
-async def divides() -> float:
-    raise ZeroDivisionError("geheim")
-
-
 async def tells_its_secret(context: ToolContext) -> None:
     raise LookupError(f"refused {context.secrets['token']}")
-
-
-async def calls_one_that_raises() -> float:
-    return await divides()
 
 
 async def asks_for(context: ToolContext, name: str, count: int = 1, seconds: float = 10.0) -> list[Any]:
@@ -471,7 +411,7 @@ def asks_plainly(context: ToolContext, name: str) -> Any:
 async def leaves_a_call(context: ToolContext, name: str) -> str:
     """Return while a call that it has made still runs."""
     KEPT.append(context)
-    LEFT.append(asyncio.ensure_future(context.run(name)))  # type: ignore[arg-type]
+    LEFT.append(asyncio.ensure_future(context.run(name)))
     await asyncio.sleep(0)
     return "done"
 
@@ -482,22 +422,8 @@ async def asks_late(name: str) -> list[Any]:
     return [result.status, result.executed, result.error]
 
 
-async def sends_objects(context: ToolContext, name: str) -> str:
-    try:
-        await context.run(name, {"n": object()})
-    except ToolError as error:
-        return str(error)
-    return "sent"
-
-
 class Scratch(BaseModel):
     folder: str = f"/tmp/run-{os.getpid()}"
-
-
-@tool(isolation="process")
-def clean_own(folder: str = f"/tmp/run-{os.getpid()}") -> str:
-    """Clean a folder, by default one of this process."""
-    return folder
 
 
 @tool(isolation="process")

@@ -1,9 +1,10 @@
-"""Batches: one result for every call, in call order; what may overlap does, and what may not does not."""
+"""Batches: one result for each call, in call order; calls overlap if they may, and a batch can be cancelled."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from typing import Any
 
@@ -13,45 +14,19 @@ from hypothesis import strategies as st
 from journals import WatchedJournal, forever
 
 import probe
-from ferrule import Runner, Tool, ToolCall, ToolResult, ask, deny, tool
-from watched import BOUND, Watch, go
-
-
-def calls(*names: str) -> list[ToolCall]:
-    return [ToolCall(f"c{n}", name) for n, name in enumerate(names)]
-
-
-class Meeting:
-    """Tools that end only when `size` of them run at the same time; else they give up and say so."""
-
-    def __init__(self, size: int, **options: Any) -> None:
-        self.here = 0
-        self.most = 0
-        everybody = asyncio.Event()
-
-        async def meet(key: str = "", n: int = 0) -> bool:
-            self.here += 1
-            self.most = max(self.most, self.here)
-            if self.here >= size:
-                everybody.set()
-            try:
-                await asyncio.wait_for(everybody.wait(), BOUND / 2)
-                return True
-            except TimeoutError:
-                return False
-            finally:
-                self.here -= 1
-
-        self.tool = tool(meet, **options)
+from cast import ask_always
+from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
+from waits import BOUND
+from watched import Watch, go
 
 
 class Order:
-    """Remembers when handlers begin and end; every handler gives others many turns to get in its way."""
+    """A tool that logs when each call begins and ends, and lets others run in between."""
 
     def __init__(self, **options: Any) -> None:
         self.log: list[str] = []
 
-        async def work(name: str, key: str = "") -> str:
+        async def work(name: str, key: str = "", write: bool = False) -> str:
             self.log.append(f"+{name}")
             for _ in range(5):
                 await asyncio.sleep(0)
@@ -60,9 +35,31 @@ class Order:
 
         self.tool = tool(work, **options)
 
+    async def run(self, *names: str, **options: Any) -> list[ToolResult]:
+        """Run a call of each `name` or `name:key`; an upper-case name is a writer."""
+        calls = []
+        for name, _, key in (one.partition(":") for one in names):
+            calls.append(ToolCall(name, "work", {"name": name, "key": key, "write": name.isupper()}))
+        return await Runner([self.tool], **options).run_all(calls)
+
     def overlap(self, one: str, other: str) -> bool:
         at = self.log.index
         return at(f"+{one}") < at(f"-{other}") and at(f"+{other}") < at(f"-{one}")
+
+
+def calls(*names: str) -> list[ToolCall]:
+    return [ToolCall(f"c{n}", name) for n, name in enumerate(names)]
+
+
+def reads(arguments: Any) -> bool:
+    return not arguments["write"]
+
+
+def by_key(arguments: Any) -> list[str]:
+    return arguments["key"].split("+")
+
+
+# -- one result for each call ------------------------------------------------------------------------------------------
 
 
 async def test_every_call_has_its_result_in_call_order() -> None:
@@ -90,58 +87,76 @@ async def test_every_call_has_its_result_in_call_order() -> None:
         ToolCall("g", "late", {"n": 3}, problem="cut off"),
         ToolCall("", "late", {"n": 4}),
     ]
-    results = await Runner([late, breaks, refused], observers=[watch]).run_all(sent)
-    assert [result.status for result in results] == [
-        "ok", "ok", "not_found", "failed", "invalid", "denied", "invalid", "ok",
-    ]  # fmt: skip
+    batch = Runner([late, breaks, refused], observers=[watch]).batch(sent)
+    results = await batch
+    statuses = ["ok", "ok", "not_found", "failed", "invalid", "denied", "invalid", "ok"]
+    assert [result.status for result in results] == statuses
+    assert sorted([result.status async for result in batch]) == sorted(statuses)
     assert [result.call_id for result in results][:7] == list("abcdefg") and results[7].call_id
     for result in results:
         assert len(watch.ends(result.call_id)) == 1
+    assert await Runner([]).run_all([]) == []
 
 
-async def test_an_empty_batch_has_no_results() -> None:
-    assert (await Runner([]).run_all([])) == []
+@pytest.mark.parametrize("wrong", [ToolCall("1", "act"), [("act", {})], ["act"], None])
+async def test_a_batch_takes_a_list_of_calls(wrong: Any) -> None:
+    with pytest.raises(DefinitionError, match="a batch takes a list of calls"):
+        Runner([]).batch(wrong)
+    with pytest.raises(DefinitionError, match="a batch takes a list of calls"):
+        await Runner([]).run_all(wrong)
 
 
-async def test_calls_that_may_run_in_parallel_do() -> None:
+@pytest.mark.parametrize("given", [{"n": 1}, '{ "n" : 1 }'])
+async def test_a_call_that_came_twice_runs_once_and_both_get_its_result(given: Any) -> None:
+    ran: list[int] = []
 
-    meeting = Meeting(5, read_only=True)
-    results = await Runner([meeting.tool]).run_all(calls(*["meet"] * 5))
-    assert [result.output for result in results] == [True] * 5
+    @tool
+    async def work(n: int) -> int:
+        ran.append(n)
+        return n
 
-
-async def test_an_unmarked_call_runs_alone_and_in_its_place() -> None:
-    reading, writing = Order(read_only=True), Order()
-    writing.log = reading.log
-    runner = Runner([reading.tool.replace(name="read"), writing.tool.replace(name="write")])
-    sent = [
-        ToolCall(name, "write" if name in "wx" else "read", {"name": name})
-        for name in ("a", "b", "w", "c", "d", "x", "e")
-    ]
-    await runner.run_all(sent)
-    log = reading.log
-    assert reading.overlap("a", "b") and reading.overlap("c", "d")
-    for alone in "wx":
-        assert log.index(f"-{alone}") == log.index(f"+{alone}") + 1
-    assert max(map(log.index, ("-a", "-b"))) < log.index("+w") < min(map(log.index, ("+c", "+d")))
-    assert max(map(log.index, ("-c", "-d"))) < log.index("+x") < log.index("+e")
+    watch = Watch()
+    again = given if isinstance(given, str) else dict(given)
+    sent = [ToolCall("a", "work", given), ToolCall("b", "work", {"n": 2}), ToolCall("a", "work", again)]
+    results = await Runner([work], observers=[watch]).run_all(sent)
+    assert [result.output for result in results] == [1, 2, 1]
+    assert ran == [1, 2] and len(watch.ends("a")) == 1
 
 
-async def test_parallel_may_depend_on_the_arguments() -> None:
-    order = Order(parallel=lambda arguments: arguments["key"] == "")
-    sent = [ToolCall(name, "work", {"name": name, "key": key}) for name, key in (("a", ""), ("b", ""), ("c", "x"))]
-    await Runner([order.tool]).run_all(sent)
-    assert order.overlap("a", "b") and not order.overlap("b", "c") and not order.overlap("a", "c")
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [('{"n": 1}', '{"n": 2}'), ('{"n": 1}', '{ "n": 1}'), ('{"n": 1}', {"n": 1}), ({"n": 1}, {"n": True})],
+)
+async def test_another_call_with_a_used_id_is_invalid_and_never_runs(first: Any, second: Any) -> None:
+    ran: list[Any] = []
+
+    @tool
+    async def work(n: Any = None) -> None:
+        ran.append(n)
+
+    first_call = ToolCall("a", "work", first)
+    again = [ToolCall("a", "work", second), ToolCall("a", "work", first, problem="cut off")]
+    results = await Runner([work]).run_all([first_call, *again])
+    assert [(result.status, result.executed) for result in results[1:]] == [("invalid", False)] * 2
+    assert results[0].success and len(ran) == 1
 
 
-@pytest.mark.parametrize("concurrency", [32, None])
-async def test_resources_narrow_a_barrier_to_the_calls_that_share_a_key(concurrency: int | None) -> None:
-    order = Order(resources=lambda arguments: [arguments["key"]])
-    sent = [
-        ToolCall(name, "work", {"name": name, "key": key})
-        for name, key in (("a", "x"), ("b", "y"), ("c", "x"), ("d", "y"))
-    ]
-    await Runner([order.tool], concurrency=concurrency).run_all(sent)
+# -- which calls overlap -----------------------------------------------------------------------------------------------
+
+
+async def test_a_call_that_is_not_parallel_runs_alone_and_in_its_place() -> None:
+    order = Order(parallel=reads)
+    await order.run("a", "b", "W", "c", "d", "X", "e")
+    assert order.overlap("a", "b") and order.overlap("c", "d")
+    at = order.log.index
+    assert (at("-W"), at("-X")) == (at("+W") + 1, at("+X") + 1)
+    assert max(at("-a"), at("-b")) < at("+W") < min(at("+c"), at("+d"))
+    assert max(at("-c"), at("-d")) < at("+X") < at("+e")
+
+
+async def test_resources_narrow_a_barrier_to_the_calls_that_share_a_key() -> None:
+    order = Order(resources=by_key)
+    await order.run("a:x", "b:y", "c:x", "d:y")
     assert order.overlap("a", "b") and order.overlap("c", "d")
     assert not order.overlap("a", "c") and not order.overlap("b", "d")
     assert order.log.index("-a") < order.log.index("+c")
@@ -149,116 +164,167 @@ async def test_resources_narrow_a_barrier_to_the_calls_that_share_a_key(concurre
 
 @pytest.mark.parametrize("concurrency", [32, None])
 async def test_keys_hold_between_runs_of_one_runner_too(concurrency: int | None) -> None:
-    order = Order(resources=lambda arguments: arguments["key"].split())
-
-    async def main() -> None:
-        runner = Runner([order.tool], concurrency=concurrency)
-        await asyncio.gather(
-            *(runner.run("work", {"name": n, "key": key}) for n, key in (("a", "x"), ("b", "x y"), ("c", "z")))
-        )
-
-    await main()
+    order = Order(resources=by_key)
+    runner = Runner([order.tool], concurrency=concurrency)
+    sent = [("a", "x"), ("b", "x+y"), ("c", "z")]
+    await asyncio.gather(*(runner.run("work", {"name": name, "key": key}) for name, key in sent))
     assert not order.overlap("a", "b") and order.overlap("a", "c")
 
 
 async def test_parallel_calls_share_their_keys() -> None:
-    order = Order(resources=lambda arguments: ["x"], parallel=lambda arguments: arguments["key"] == "read")
-    sent = [
-        ToolCall(name, "work", {"name": name, "key": key})
-        for name, key in (("a", "read"), ("b", "read"), ("w", "write"), ("c", "read"), ("d", "read"))
-    ]
-    await Runner([order.tool]).run_all(sent)
+    order = Order(resources=by_key, parallel=reads)
+    watch = Watch()
+    await order.run("a", "b", "W", "c", "d", observers=[watch, lambda e: order.log.append(f"{e.kind} {e.call.id}")])
     assert order.overlap("a", "b") and order.overlap("c", "d")
-    assert not any(order.overlap("w", other) for other in "abcd")
-    assert order.log.index("-b") < order.log.index("+w") < order.log.index("+c")
+    at = order.log.index
+    assert max(at("-a"), at("-b")) < at("tool:pre W") and at("-W") < at("tool:pre c")
+    order.log.clear()
+    await order.run("a", "W:other")
+    assert order.overlap("a", "W")
 
 
-@pytest.mark.parametrize("error", [ValueError(), SystemExit(1), asyncio.CancelledError()])
-async def test_resources_that_break_fail_their_call_alone(error: BaseException) -> None:
+@pytest.mark.parametrize("error", [ValueError(), SystemExit(1)])
+async def test_resources_that_raise_fail_their_call_alone(error: BaseException) -> None:
     def broken(arguments: Any) -> list[str]:
         if arguments["name"] == "a":
             raise error
         return ["x"]
 
-    order = Order(resources=broken)
     watch = Watch()
-    sent = [ToolCall(name, "work", {"name": name}) for name in "ab"]
-    results = await Runner([order.tool], observers=[watch]).run_all(sent)
+    results = await Order(resources=broken).run("a", "b", observers=[watch])
     assert [result.status for result in results] == ["failed", "ok"]
     assert results[0].executed is False and len(watch.ends("a")) == 1
 
 
-@pytest.mark.parametrize(
-    "error", [SystemExit(1), asyncio.CancelledError(), BaseException(), ExceptionGroup("g", [OSError()])]
-)
-@pytest.mark.parametrize("parallel", [True, False])
-async def test_what_one_raises_does_not_take_down_the_others(error: BaseException, parallel: bool) -> None:
-    @tool(parallel=parallel)
-    async def work(n: int) -> int:
+async def test_a_writer_whose_key_a_guard_changes_still_waits_for_the_readers() -> None:
+    def elsewhere(call: ToolCall, context: ToolContext) -> dict[str, Any] | None:
+        return None if call.arguments["key"] else {**call.arguments, "key": call.arguments["name"]}
+
+    order = Order(resources=by_key, parallel=reads)
+    await order.run("a", "W", "b", guards=[elsewhere])
+    assert order.log == ["+a", "-a", "+W", "-W", "+b", "-b"]
+
+
+async def test_a_guard_that_makes_a_parallel_call_one_to_run_alone_stops_it() -> None:
+    def writes_b(call: ToolCall, context: ToolContext) -> Any:
+        return allow({**call.arguments, "write": True}) if call.arguments["name"] == "b" else None
+
+    order = Order(parallel=reads)
+    results = await order.run("a", "b", "c", guards=[writes_b])
+    assert [result.status for result in results] == ["ok", "limited", "ok"]
+    assert results[1].executed is False and "Send it alone" in str(results[1].error)
+    assert (await Runner([order.tool], guards=[writes_b]).run("work", {"name": "b"})).success
+
+    def only_reads(call: ToolCall, context: ToolContext) -> Any:
+        return allow({**call.arguments, "write": False})
+
+    assert [result.status for result in await order.run("A", "B", guards=[only_reads])] == ["ok", "ok"]
+
+
+async def test_a_default_decides_whether_a_call_is_parallel() -> None:
+    order = Order(parallel=reads)
+    sent = [ToolCall(name, "work", {"name": name}) for name in "ab"]
+    await Runner([order.tool]).run_all(sent)
+    assert order.overlap("a", "b")
+
+
+# -- the handle of a running batch -------------------------------------------------------------------------------------
+
+
+class Gates:
+    """A tool whose calls each end when their gate is opened."""
+
+    def __init__(self, *names: str) -> None:
+        self.gates = {name: asyncio.Event() for name in names}
+        self.calls = [ToolCall(f"call_{name}", "wait_for", {"name": name}) for name in names]
+        self.begun: list[str] = []
+        self.tool = tool(self.wait_for, read_only=True)
+
+    async def wait_for(self, name: str) -> str:
+        self.begun.append(name)
+        await self.gates[name].wait()
+        return name
+
+    def batch(self, **options: Any) -> Any:
+        return Runner([self.tool], **options).batch(self.calls)
+
+
+async def test_a_batch_whose_handle_is_dropped_comes_to_its_end() -> None:
+    gates, watch = Gates("a"), Watch()
+    gates.batch(observers=[watch])
+    while not gates.begun:
         await asyncio.sleep(0)
-        if n == 1:
-            raise error
-        return n
-
-    results = await Runner([work]).run_all([ToolCall(str(n), "work", {"n": n}) for n in range(3)])
-    assert [result.status for result in results] == ["ok", "failed", "ok"]
-
-
-# -- the same id twice -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("read_only", [True, False])
-@pytest.mark.parametrize("given", [{"n": 1}, '{"n": 1}', '{ "n" : 1 }'])
-def test_a_call_that_came_twice_runs_once_and_both_get_its_result(given: Any, read_only: bool) -> None:
-    ran: list[int] = []
-
-    @tool(read_only=read_only)
-    async def work(n: int) -> int:
-        ran.append(n)
+    gc.collect()
+    gates.gates["a"].set()
+    while not watch.ends():
         await asyncio.sleep(0)
-        return n
-
-    watch = Watch()
-    again = given if isinstance(given, str) else dict(given)
-    sent = [ToolCall("a", "work", given), ToolCall("b", "work", {"n": 2}), ToolCall("a", "work", again)]
-    results = go(Runner([work], observers=[watch]).run_all(sent))
-    assert [result.output for result in results] == [1, 2, 1]
-    assert ran == [1, 2] and len(watch.ends("a")) == 1
+    assert watch.kinds() == ["tool:pre", "tool:post"]
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ('{"n": 1}', '{"n": 2}'),
-        ("{}", '{"n": '),
-        ('{"n": 1}', '{"n": true}'),
-        ('{"n": 1}', '{"n": 1.5}'),
-        ('{"n": 1}', '{ "n": 1}'),
-        ('{"n": 1}', {"n": 1}),
-        ({"n": 1}, {"n": True}),
-    ],
-)
-async def test_another_call_under_a_used_id_is_invalid_and_never_run(first: Any, second: Any) -> None:
-    ran: list[Any] = []
-
-    @tool
-    async def work(n: Any = None) -> None:
-        ran.append(n)
-
-    results = await Runner([work]).run_all([ToolCall("a", "work", first), ToolCall("a", "work", second)])
-    assert [result.status for result in results] == ["ok", "invalid"]
-    assert results[1].executed is False and len(ran) == 1
+def test_a_batch_without_a_loop_says_what_is_missing_and_runs_nothing() -> None:
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        Runner([Order().tool]).batch([ToolCall("1", "work")])
 
 
-def test_a_call_with_a_problem_is_not_the_same_as_one_without() -> None:
-    @tool
-    async def work() -> None: ...
+async def test_iterating_gives_the_results_in_the_order_in_which_the_calls_end() -> None:
+    gates = Gates("a", "b", "c")
+    batch = gates.batch()
+    came = []
+    gates.gates["b"].set()
+    async for result in batch:
+        came.append(result.output)
+        gates.gates["c" if len(came) == 1 else "a"].set()
+    assert [result.output for result in await batch] == ["a", "b", "c"]
+    assert came == ["b", "c", "a"]
 
-    sent = [ToolCall("a", "work"), ToolCall("a", "work", problem="cut off")]
-    assert [result.status for result in go(Runner([work]).run_all(sent))] == ["ok", "invalid"]
+
+async def test_leaving_the_iteration_early_leaves_the_calls_to_run() -> None:
+    gates = Gates("a", "b")
+    batch = gates.batch()
+    gates.gates["a"].set()
+    async for _ in batch:
+        break
+    gates.gates["b"].set()
+    assert [result.output for result in await batch] == ["a", "b"]
 
 
-# -- cancelled half-way ----------------------------------------------------------------------------------------------
+async def test_cancelling_an_iteration_cancels_the_calls_and_waits_for_them() -> None:
+    gates = Gates("a", "b")
+    batch = gates.batch()
+    came: list[ToolResult] = []
+
+    async def iterate() -> None:
+        async for result in batch:
+            came.append(result)
+
+    task = asyncio.ensure_future(iterate())
+    gates.gates["a"].set()
+    while not came:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [result.status for result in batch.results] == ["ok", "cancelled"]
+
+
+async def test_a_batch_that_has_not_begun_keeps_its_runner_on_its_loop() -> None:
+    order = Order()
+    runner = Runner([order.tool])
+
+    def elsewhere() -> None:
+        with pytest.raises(RuntimeError, match="busy on another event loop"):
+            asyncio.run(runner.run("work", {"name": "b"}))
+        order.log.append("elsewhere")
+
+    batch = runner.batch([ToolCall("1", "work", {"name": "a"})])  # its task has not had its turn
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    await batch
+    assert order.log == ["elsewhere", "+a", "-a"]
+
+
+# -- a batch that is cancelled -----------------------------------------------------------------------------------------
 
 
 def half_way() -> tuple[list[Tool], asyncio.Event, list[int]]:
@@ -278,122 +344,82 @@ def half_way() -> tuple[list[Tool], asyncio.Event, list[int]]:
 
 
 SENT = [
-    ToolCall("a", "quick", {"n": 1}),
-    ToolCall("b", "stuck"),
-    ToolCall("c", "quick", {"n": 2}),
-    ToolCall("b", "stuck"),
+    ToolCall("c0", "quick", {"n": 0}),
+    ToolCall("c1", "stuck"),
+    ToolCall("c2", "quick", {"n": 2}),
+    ToolCall("c1", "stuck"),
     ToolCall("d", "nothing"),
-    ToolCall("b", "quick", {"n": 3}),
+    ToolCall("c1", "quick", {"n": 3}),
 ]
 ENDED = ["ok", "cancelled", "cancelled", "cancelled", "cancelled", "cancelled"]
 
 
 @pytest.mark.parametrize("timeout", [None, BOUND])
 async def test_a_batch_that_is_cancelled_has_all_its_results(timeout: float | None) -> None:
-
     tools, reached, ended = half_way()
     watch = Watch()
     batch = Runner(tools, observers=[watch], timeout=timeout).batch(SENT)
-    going = asyncio.ensure_future(_awaited(batch))
     await reached.wait()
     assert [result.status for result in batch.results][:3] == ["ok", "unknown", "cancelled"]
     batch.cancel(now=True)
-    results = await going
+    results = await batch
     assert [result.status for result in results] == ENDED
     assert [result.status for result in batch.results] == ENDED
     assert [result.executed for result in results[:3]] == [True, None, False]
-    assert ended == [1]
-    assert {id: len(watch.ends(id)) for id in "ac"} == {"a": 1, "c": 1}
-
-
-async def _awaited(batch: Any) -> list[ToolResult]:
-    results: list[ToolResult] = await batch
-    return results
-
-
-@pytest.mark.parametrize("timeout", [None, BOUND])
-async def test_a_cancellation_from_outside_cancels_and_still_every_call_has_its_result(timeout: float | None) -> None:
-
-    tools, reached, _ = half_way()
-    watch = Watch()
-    batch = Runner(tools, observers=[watch], timeout=timeout).batch(SENT[:3])
-    going = asyncio.ensure_future(_awaited(batch))
-    await reached.wait()
-    going.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await going
-    assert [result.status for result in batch.results] == ENDED[:3]
-    assert [len(watch.ends(id)) for id in "abc"] == [1, 1, 1]
-    assert [watch.kinds(id).count("tool:pre") for id in "abc"] == [1, 1, 1]
-
-
-async def test_a_batch_that_never_began_is_cancelled_without_running_anything() -> None:
-
-    tools, _, ended = half_way()
-    batch = Runner(tools).batch(SENT)
-    assert {result.status for result in batch.results} == {"cancelled"}
-    batch.cancel()
-    assert {result.status for result in await batch} == {"cancelled"}
-    assert ended == []
+    assert ended == [0]
+    assert [len(watch.ends(id)) for id in ("c0", "c2")] == [1, 1]
 
 
 async def test_a_batch_may_be_awaited_twice_and_runs_once() -> None:
-
     tools, _, ended = half_way()
     batch = Runner(tools).batch(SENT[:1])
-    first, second = await asyncio.gather(_awaited(batch), _awaited(batch))
-    assert [r.output for r in first] == [r.output for r in second] == [1] == [r.output for r in await batch]
-    assert ended == [1]
+    first, second = await asyncio.gather(batch, batch)
+    assert first == second == await batch and first[0].output == 0
+    assert ended == [0]
 
 
-async def test_a_handler_may_cancel_its_own_batch() -> None:
-
+@pytest.mark.parametrize("by", ["handler", "resources", "parallel"])
+async def test_a_call_that_cancels_its_own_batch_as_it_begins_is_cancelled(by: str) -> None:
     batches: list[Any] = []
-    seen: list[str] = []
 
-    @tool
+    def cancel(where: str, value: Any) -> Any:
+        if where == by:
+            batches[0].cancel(now=True)
+        return value
+
     async def stop() -> None:
-        seen.append(batches[0].results[0].status)
-        batches[0].cancel(now=True)
+        cancel("handler", None)
         await asyncio.Event().wait()
 
     watch = Watch()
-    batches.append(Runner([stop], observers=[watch]).batch(calls("stop", "stop")))
+    options: dict[str, Any] = {"parallel": lambda arguments: cancel("parallel", True)}
+    if by == "resources":
+        options["resources"] = lambda arguments: cancel("resources", ["k"])
+    batches.append(Runner([tool(stop, **options)], observers=[watch]).batch(calls("stop", "stop", "stop")))
     results = await batches[0]
-    assert [result.status for result in results] == ["cancelled", "cancelled"]
-    assert [result.executed for result in results] == [None, False]
-    assert seen == ["unknown"]
-    assert [len(watch.ends(call)) for call in ("c0", "c1")] == [1, 1]
+    assert [result.status for result in results] == ["cancelled"] * 3
+    assert [result.executed for result in results[1:]] == [False, False] or by == "handler"
+    assert [len(watch.ends(f"c{n}")) for n in range(3)] == [1, 1, 1]
 
 
 async def test_a_cancellation_while_the_journal_writes_makes_no_second_end() -> None:
-    @tool
-    async def work() -> int:
-        return 1
-
     reached, watch = asyncio.Event(), Watch()
 
     async def slow() -> None:
         reached.set()
         await forever()
 
-    journal = WatchedJournal(ends=slow)
-    batch = Runner([work], observers=[watch], journal=journal).batch(calls("work"))
-    going = asyncio.ensure_future(_awaited(batch))
+    runner = Runner([Order().tool], observers=[watch], journal=WatchedJournal(ends=slow))
+    batch = runner.batch([ToolCall("1", "work", {"name": "a"})])
     await reached.wait()
     batch.cancel(now=True)
-    results = await going
+    assert [result.status for result in await batch] == ["ok"]
     assert watch.kinds() == ["tool:pre", "tool:post"]
-    assert [result.status for result in results] == ["ok"]
 
 
-async def test_an_outcome_that_cannot_be_written_is_told_though_its_caller_was_cut_off(
+async def test_an_unwritten_outcome_of_a_cancelled_call_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @tool
-    async def work() -> int:
-        return 1
-
     reached, goes_on = asyncio.Event(), asyncio.Event()
 
     async def breaks_late() -> None:
@@ -401,8 +427,8 @@ async def test_an_outcome_that_cannot_be_written_is_told_though_its_caller_was_c
         await goes_on.wait()
         raise OSError("disk full")
 
-    async with Runner([work], journal=WatchedJournal(ends=breaks_late)) as runner:
-        going = asyncio.ensure_future(runner.run("work"))
+    async with Runner([Order().tool], journal=WatchedJournal(ends=breaks_late)) as runner:
+        going = asyncio.ensure_future(runner.run("work", {"name": "a"}))
         await reached.wait()
         going.cancel()
         await asyncio.wait({going})
@@ -410,7 +436,38 @@ async def test_an_outcome_that_cannot_be_written_is_told_though_its_caller_was_c
     assert "outcome of a cancelled call could not be written" in caplog.text and "disk full" in caplog.text
 
 
-# -- laws ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("timeout", [None, 30.0])
+@pytest.mark.parametrize("where", ["approve", "around", "inside", "journal"])
+async def test_swallowing_a_cancellation_before_the_handler_does_not_let_it_run(where: str, timeout: Any) -> None:
+    here, order = asyncio.Event(), Order()
+
+    async def swallows(*given: Any) -> bool:
+        here.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+        return True
+
+    async def middleware(call: ToolCall, context: Any, next: Any) -> ToolResult:
+        await swallows()
+        return await next(call, context)
+
+    options: dict[str, Any] = {
+        "approve": {"guards": [ask_always], "approve": swallows},
+        "around": {"around": [middleware]},
+        "inside": {"inside": [middleware]},
+        "journal": {"journal": WatchedJournal(begins=swallows)},
+    }[where]
+    batch = Runner([order.tool], timeout=timeout, **options).batch([ToolCall("1", "work", {"name": "a"})])
+    await here.wait()
+    batch.cancel()
+    (result,) = await batch
+    assert (result.status, result.executed, order.log) == ("cancelled", False, [])
+
+
+# -- laws --------------------------------------------------------------------------------------------------------------
+
 
 KINDS = ["read", "write", "keyed", "fails", "exits", "denied", "asked", "missing", "malformed", "slow", "blocks"]
 
@@ -457,7 +514,7 @@ STATUS = {
 
 
 @given(st.lists(st.sampled_from(KINDS), max_size=12), st.integers(1, 4))
-def test_any_mix_of_calls_gives_one_result_and_one_end_for_each(names: list[str], concurrency: int) -> None:
+def test_any_mix_of_calls_gives_each_one_result_and_one_end(names: list[str], concurrency: int) -> None:
     watch = Watch()
     runner = Runner(zoo(), observers=[watch], concurrency=concurrency)
     sent = [
@@ -484,7 +541,7 @@ def test_a_batch_cancelled_at_any_moment_is_complete_and_leaves_nothing(
 
     async def main() -> None:
         batch = runner.batch(sent)
-        going = asyncio.ensure_future(_awaited(batch))
+        going = asyncio.ensure_future(batch)
         for _ in range(turns):
             await asyncio.sleep(0)
         going.cancel() if from_outside else batch.cancel(now=True)
@@ -503,71 +560,3 @@ def test_a_batch_cancelled_at_any_moment_is_complete_and_leaves_nothing(
         time.sleep(0)
     assert probe.slots_taken(runner) == 0
     assert not probe.keys_held(runner)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("timeout", [None, 30.0])
-async def test_a_batch_leaves_nothing_for_the_garbage_collector(timeout: float | None) -> None:
-    @tool(read_only=True)
-    async def nap() -> str:
-        """Wait for the loop once."""
-        await asyncio.sleep(0)
-        return "done"
-
-    async def story() -> int:
-        runner = Runner([nap], concurrency=None, timeout=timeout)
-        await runner.run_all([ToolCall("first", "nap")])
-        gc.collect()
-        gc.disable()
-        try:
-            results = await runner.run_all([ToolCall(f"call_{n}", "nap") for n in range(100)])
-            return gc.collect() if all(result.success for result in results) else -1
-        finally:
-            gc.enable()
-
-    assert (await story()) < 100
-
-
-@pytest.mark.parametrize("timeout", [None, 30.0])
-@pytest.mark.parametrize("where", ["approve", "around", "inside", "journal"])
-async def test_what_makes_nothing_of_a_cancellation_before_the_handler_does_not_let_it_run(
-    where: str, timeout: float | None
-) -> None:
-    here, ran = asyncio.Event(), []
-
-    async def swallows() -> None:
-        here.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            pass
-
-    async def approve(call: ToolCall, decision: Any, context: Any) -> bool:
-        await swallows()
-        return True
-
-    async def middleware(call: ToolCall, context: Any, next: Any) -> ToolResult:
-        await swallows()
-        result: ToolResult = await next(call, context)
-        return result
-
-    @tool
-    async def work() -> None:
-        ran.append("work")
-
-    async def main() -> ToolResult:
-        options: dict[str, Any] = {
-            "approve": {"guards": [lambda call, context: ask("may it?")], "approve": approve},
-            "around": {"around": [middleware]},
-            "inside": {"inside": [middleware]},
-            "journal": {"journal": WatchedJournal(begins=swallows)},
-        }[where]
-        batch = Runner([work], timeout=timeout, **options).batch([ToolCall("c1", "work")])
-        going = asyncio.ensure_future(batch)  # type: ignore[arg-type]
-        await here.wait()
-        batch.cancel()
-        (result,) = await going
-        return result
-
-    result = await main()
-    assert (result.status, result.executed, ran) == ("cancelled", False, [])

@@ -1,22 +1,21 @@
-"""What a loop that was closed leaves behind: no slot, no key, no count, and not the loop itself."""
+"""A closed loop leaves nothing behind: no slot, no key, no count, and not the loop itself."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import threading
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import probe
-from ferrule import Runner, ToolTimeoutError, Waits, tool
-from ferrule.executors.threads import THREAD_SLOTS
+from ferrule import Runner, Waits, tool
 from ferrule.scheduling.limiter import Limiter
-from waits import wait_until
-from watched import BOUND, Watch, go
+from gates import Blocker
+from waits import BOUND, wait_until
+from watched import go
 
 SOON = 0.02
 pytestmark = [
@@ -47,16 +46,9 @@ class Stuck:
     """A runner with one slot and one key, and handlers that outlive their deadlines."""
 
     def __init__(self) -> None:
-        self.started, self.release, self.ended = threading.Event(), threading.Event(), threading.Event()
-        self.watch = Watch()
-
-        def blocks() -> None:
-            self.started.set()
-            self.release.wait(BOUND)
-            self.ended.set()
+        self.blocker, self.started = Blocker(), threading.Event()
 
         async def ignores() -> None:
-            self.started.set()
             while True:
                 try:
                     await asyncio.Event().wait()
@@ -71,33 +63,23 @@ class Stuck:
             return "done"
 
         options: Any = {"concurrency": 1, "resources": lambda arguments: ["key"]}
-        self.runner = Runner(
-            [tool(one, **options) for one in (blocks, ignores, waits, quick)],
-            concurrency=1,
-            waits=Waits(slot=SOON, grace=SOON),
-            observers=[self.watch],
-        )
+        tools = [tool(one, **options) for one in (self.blocker.block, ignores, waits, quick)]
+        self.runner = Runner(tools, concurrency=1, waits=Waits(slot=SOON, grace=SOON))
 
     def works(self) -> bool:
         """Whether there is a slot and a key again."""
         return go(self.runner.run("quick")).status == "ok"
 
-    def slots(self) -> int:
-        return probe.slots_taken(self.runner)
-
-
-# -- what was abandoned ------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("closes", [True, False])
-def test_a_thread_that_ends_after_the_last_turn_of_its_loop_gives_back_what_it_held(
+def test_a_thread_that_ends_after_its_loops_last_turn_frees_its_slot_and_key(
     loop: asyncio.AbstractEventLoop, closes: bool
 ) -> None:
     stuck = Stuck()
-    assert loop.run_until_complete(stuck.runner.run("blocks", timeout=SOON)).status == "timeout"
-    stuck.release.set()
+    assert loop.run_until_complete(stuck.runner.run("block", timeout=SOON)).status == "timeout"
+    stuck.blocker.release.set()
     wait_until(lambda: stuck.runner.left_running == 0)  # without a turn of the loop, or another call
-    assert (probe.keys_held(stuck.runner), stuck.slots()) == (0, 0)
+    assert (probe.keys_held(stuck.runner), probe.slots_taken(stuck.runner)) == (0, 0)
     if closes:
         loop.close()
         assert stuck.works()
@@ -105,15 +87,15 @@ def test_a_thread_that_ends_after_the_last_turn_of_its_loop_gives_back_what_it_h
 
 def test_a_thread_that_outlives_the_loop_keeps_its_slot_until_it_ends(loop: asyncio.AbstractEventLoop) -> None:
     stuck = Stuck()
-    assert loop.run_until_complete(stuck.runner.run("blocks", timeout=SOON)).status == "timeout"
+    assert loop.run_until_complete(stuck.runner.run("block", timeout=SOON)).status == "timeout"
     loop.close()
     assert not stuck.works() and stuck.runner.left_running == 1
-    stuck.release.set()
+    stuck.blocker.release.set()
     wait_until(lambda: stuck.runner.left_running == 0)
-    assert stuck.works() and stuck.slots() == 0
+    assert stuck.works() and probe.slots_taken(stuck.runner) == 0
 
 
-def test_a_handler_that_ignored_its_cancellation_gives_back_what_it_held_when_its_loop_is_closed(
+def test_a_stubborn_handler_frees_its_slot_when_its_loop_is_closed(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     stuck = Stuck()
@@ -121,39 +103,7 @@ def test_a_handler_that_ignored_its_cancellation_gives_back_what_it_held_when_it
     assert stuck.runner.left_running == 1
     loop.close()
     assert stuck.works()
-    assert (stuck.runner.left_running, stuck.slots()) == (0, 0)
-
-
-def test_a_tool_that_is_called_directly_has_its_slot_again_when_the_loop_is_closed(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
-    loops = []
-
-    @tool(concurrency=1, timeout=SOON)
-    async def ignores_at_first() -> str:
-        loops.append(asyncio.get_running_loop())
-        while len(loops) == 1:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                pass
-        return "done"
-
-    async def call() -> Any:
-        return await ignores_at_first()
-
-    with pytest.raises(ToolTimeoutError):
-        loop.run_until_complete(call())
-    loop.close()
-    assert go(call()) == "done"
-
-
-# -- what was under way ------------------------------------------------------------------------------------------------
-
-
-async def begun(started: threading.Event) -> None:
-    while not started.is_set():
-        await asyncio.sleep(0)
+    assert (stuck.runner.left_running, probe.slots_taken(stuck.runner)) == (0, 0)
 
 
 @pytest.mark.parametrize("timeout", [None, BOUND])
@@ -162,7 +112,8 @@ def test_a_runner_whose_calls_went_with_a_closed_loop_says_to_make_another(
 ) -> None:
     stuck = Stuck()
     call = loop.create_task(stuck.runner.run("waits", timeout=timeout))
-    loop.run_until_complete(begun(stuck.started))
+    while not stuck.started.is_set():
+        loop.run_until_complete(asyncio.sleep(0))
     loop.close()
 
     async def leave() -> None:
@@ -179,22 +130,25 @@ def test_a_runner_whose_calls_went_with_a_closed_loop_says_to_make_another(
     coroutine.close()
 
 
-# -- who waits ---------------------------------------------------------------------------------------------------------
+def full_limiter(loop: asyncio.AbstractEventLoop) -> tuple[Limiter, list[Any]]:
+    """A limiter whose one slot is taken, and the task that waits for it on that loop."""
+    limiter = Limiter(1)
+    limiter.acquire_nowait()
 
+    async def wait() -> None:
+        await limiter.acquire(None)
 
-async def waiter(limiter: Limiter) -> None:
-    await limiter.acquire(None)
+    task = loop.create_task(wait())
+    loop.run_until_complete(asyncio.sleep(0))
+    return limiter, [task]
 
 
 @pytest.mark.parametrize("collected", [False, True])
 @pytest.mark.parametrize("from_there", [False, True])
-def test_a_slot_that_was_handed_to_a_loop_which_ends_comes_back_with_its_waiter(
+def test_a_slot_that_was_handed_to_a_loop_which_ends_comes_back(
     loop: asyncio.AbstractEventLoop, collected: bool, from_there: bool
 ) -> None:
-    limiter = Limiter(1)
-    limiter.acquire_nowait()
-    tasks: list[Any] = [loop.create_task(waiter(limiter))]
-    loop.run_until_complete(asyncio.sleep(0))
+    limiter, tasks = full_limiter(loop)
     if from_there:
         loop.call_soon(limiter.release)
         loop.call_soon(loop.stop)
@@ -202,7 +156,7 @@ def test_a_slot_that_was_handed_to_a_loop_which_ends_comes_back_with_its_waiter(
     else:
         limiter.release()
     assert limiter.used_slots == 1
-    loop._ready.clear()  # type: ignore[attr-defined]
+    loop._ready.clear()
     if collected:
         tasks.clear()
         gc.collect()
@@ -214,11 +168,8 @@ def test_a_slot_that_was_handed_to_a_loop_which_ends_comes_back_with_its_waiter(
     assert limiter.used_slots == 0
 
 
-def test_a_waiter_that_gives_up_with_a_slot_on_its_way_passes_it_on(loop: asyncio.AbstractEventLoop) -> None:
-    limiter = Limiter(1)
-    limiter.acquire_nowait()
-    task = loop.create_task(waiter(limiter))
-    loop.run_until_complete(asyncio.sleep(0))
+def test_a_waiter_that_is_cancelled_with_a_slot_on_its_way_passes_it_on(loop: asyncio.AbstractEventLoop) -> None:
+    limiter, (task,) = full_limiter(loop)
     limiter.release()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -226,13 +177,8 @@ def test_a_waiter_that_gives_up_with_a_slot_on_its_way_passes_it_on(loop: asynci
     assert limiter.used_slots == 0
 
 
-def test_a_waiter_that_is_collected_while_its_limiter_is_at_work_does_not_stop_it(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
-    limiter = Limiter(1)
-    limiter.acquire_nowait()
-    tasks: list[Any] = [loop.create_task(waiter(limiter))]
-    loop.run_until_complete(asyncio.sleep(0))
+def test_collecting_a_waiter_while_its_limiter_is_locked_does_not_deadlock(loop: asyncio.AbstractEventLoop) -> None:
+    limiter, tasks = full_limiter(loop)
     limiter.release()
     loop.close()
 
@@ -245,42 +191,3 @@ def test_a_waiter_that_is_collected_while_its_limiter_is_at_work_does_not_stop_i
     thread.start()
     thread.join(BOUND / 2)
     assert not thread.is_alive() and limiter.used_slots == 0
-
-
-# -- the loop itself ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("timeout", [None, BOUND])
-def test_no_loop_but_the_last_is_kept_because_a_tool_was_called_directly_on_it(timeout: float | None) -> None:
-    @tool(timeout=timeout)
-    async def quick() -> str:
-        await asyncio.sleep(0)
-        return "done"
-
-    @tool(timeout=timeout)
-    def blocks() -> str:
-        return "done"
-
-    loops: list[weakref.ref[Any]] = []
-
-    async def call() -> None:
-        loops.append(weakref.ref(asyncio.get_running_loop()))
-        assert [await quick(), await blocks()] == ["done", "done"]
-
-    for _ in range(5):
-        asyncio.run(call())
-    wait_until(lambda: gc.collect() is not None and not any(loop() for loop in loops[:-1]))
-
-
-def test_a_thread_that_ends_while_its_loop_stands_still_gives_back_its_slot(loop: asyncio.AbstractEventLoop) -> None:
-    release = threading.Event()
-
-    @tool(timeout=0.01, read_only=True)
-    def slow() -> None:
-        release.wait(BOUND)
-
-    before = THREAD_SLOTS.used_slots
-    assert loop.run_until_complete(Runner([slow], waits=Waits(grace=0)).run("slow")).status == "timeout"
-    assert THREAD_SLOTS.used_slots == before + 1
-    release.set()
-    wait_until(lambda: THREAD_SLOTS.used_slots == before)

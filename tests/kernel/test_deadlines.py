@@ -1,4 +1,4 @@
-"""Deadlines: they are kept, whatever a handler makes of them, and what still runs is said and counted."""
+"""Deadlines hold whatever a handler does; a handler that still runs is reported, counted and keeps its slot."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,14 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import probe
-from ferrule import Clock, InputRequired, Runner, ToolCall, ToolContext, ToolResult, Waits, allow, tool
+from cast import call_twice
+from ferrule import InputRequired, Runner, ToolCall, ToolContext, ToolResult, Waits, allow, tool
 from ferrule.executors import threads as pool
 from ferrule.kernel.state import RELIABLE_CANCELLING
-from ferrule.middleware import breaker
 from ferrule.scheduling.limiter import Limiter
 from ferrule.testing import ManualClock
-from waits import until
-from watched import BOUND, Watch, go, plain, run
+from gates import Blocker, Gate
+from waits import BOUND, until
+from watched import Watch, go, plain, run
 
 T = TypeVar("T")
 SOON = 0.02
@@ -44,11 +44,11 @@ async def run_for(seconds: float, clock: ManualClock, call: Awaitable[T]) -> T:
     return await task
 
 
-def run_late(called: Any, watch: Watch | None = None, **options: Any) -> ToolResult:
-    """Return what a call comes to whose handler waits past its deadline."""
+async def run_late(called: Any, watch: Watch | None = None, **options: Any) -> ToolResult:
+    """Return the result of a call whose handler waits past its deadline."""
     clock = ManualClock()
     runner = Runner([called], timeout=LIMIT, clock=clock, observers=[watch] if watch else [], **options)
-    return go(run_for(LIMIT, clock, runner.run(called.name)))
+    return await run_for(LIMIT, clock, runner.run(called.name))
 
 
 # -- which deadline --------------------------------------------------------------------------------------------------
@@ -61,40 +61,15 @@ async def test_the_calls_deadline_goes_before_the_tools_before_the_runners() -> 
     async def look(context: ToolContext) -> None:
         left.append(context.remaining())
 
-    timed = look.replace(timeout=20)
-
-    async def main() -> None:
-        await Runner([look]).run("look")
-        await Runner([look], timeout=30).run("look")
-        await Runner([timed], timeout=30).run("look")
-        await Runner([timed], timeout=30).run("look", timeout=10)
-        await Runner([look.replace(timeout=40)], timeout=30).run("look")
-
-    await main()
-    assert left[0] is None
-    for seconds, most in zip(left[1:], (30, 20, 10, 40), strict=True):
-        assert seconds is not None and most - 5 < seconds <= most
-
-
-@pytest.mark.parametrize("where", ["call", "tool", "runner"])
-async def test_a_deadline_ends_the_call_and_says_so(where: str) -> None:
-
-    clock, watch = ManualClock(), Watch()
-    runner = Runner(
-        [forever.replace(timeout=LIMIT) if where == "tool" else forever],
-        timeout=LIMIT if where == "runner" else None,
-        observers=[watch],
-        clock=clock,
-    )
-    result = await run_for(LIMIT, clock, runner.run("forever", timeout=LIMIT if where == "call" else None))
-    assert (result.status, result.executed) == ("timeout", None)
-    assert f"{LIMIT:g} s" in str(result.error)
-    assert watch.kinds() == ["tool:pre", "tool:error"]
-    assert runner.left_running == 0
+    clock = ManualClock()
+    bare, timed = Runner([look], clock=clock), Runner([look], timeout=30, clock=clock)
+    own = Runner([look.replace(timeout=40)], timeout=30, clock=clock)
+    for call in (bare.run("look"), timed.run("look"), own.run("look"), own.run("look", timeout=10)):
+        await call
+    assert left == [None, 30, 40, 10]
 
 
 async def test_the_deadline_counts_from_the_slot() -> None:
-
     clock = ManualClock()
 
     @tool(concurrency=1)
@@ -106,38 +81,21 @@ async def test_the_deadline_counts_from_the_slot() -> None:
     assert {result.status for result in results} == {"ok"}
 
 
-async def test_a_handler_begins_however_late_it_is() -> None:
-    class Racing(Clock):
-        """Each look at it is a minute later."""
-
-        def __init__(self) -> None:
-            self._looks = count(step=60)
-
-        def time(self) -> float:
-            return next(self._looks)
-
-        def call_at(self, when: float, callback: Callable[..., object], /, *arguments: Any) -> asyncio.Handle:
-            return asyncio.get_running_loop().call_soon(callback, *arguments)
-
-    result = await Runner([forever], timeout=LIMIT, clock=Racing()).run("forever")
-    assert (result.status, result.executed) == ("timeout", None)
-
-
-def test_a_deadline_covers_the_middleware_inside() -> None:
+async def test_a_deadline_covers_the_middleware_inside() -> None:
     async def slow(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
         await asyncio.Event().wait()
         raise AssertionError
 
     watch = Watch()
-    result = run_late(forever, watch, inside=[slow])
+    result = await run_late(forever, watch, inside=[slow])
     assert (result.status, result.executed, watch.ends()) == ("timeout", False, ["tool:error"])
     assert "Nothing was run" in str(result.error)
 
 
-# -- what handlers make of it ----------------------------------------------------------------------------------------
+# -- handlers that are late --------------------------------------------------------------------------------------------
 
 
-def test_a_handler_has_grace_to_clean_up() -> None:
+async def test_a_handler_has_grace_to_clean_up() -> None:
     done: list[str] = []
 
     @tool
@@ -148,31 +106,28 @@ def test_a_handler_has_grace_to_clean_up() -> None:
             await asyncio.sleep(0.01)
             done.append("tidied")
 
-    result = run_late(tidy)
+    result = await run_late(tidy)
     assert result.status == "timeout" and done == ["tidied"]
 
 
-@pytest.mark.parametrize("ends", ["returns", "own timeout", "error", "exit", "cancelled"])
-def test_nothing_that_a_handler_makes_of_the_cancellation_fools_anybody(ends: str) -> None:
+@pytest.mark.parametrize("error", [None, asyncio.CancelledError, TimeoutError, SystemExit])
+async def test_a_late_call_timed_out_whatever_its_handler_does_then(error: Any) -> None:
     @tool
     async def clever() -> str:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            if ends == "returns":
-                return "all is well"
-            if ends == "cancelled":
-                raise
-            raise {"own timeout": TimeoutError, "error": ValueError, "exit": SystemExit}[ends] from None
-        raise AssertionError
+            if error is not None:
+                raise error from None
+        return "all is well"
 
     watch = Watch()
-    result = run_late(clever, watch)
+    result = await run_late(clever, watch)
     assert (result.status, result.output, watch.ends()) == ("timeout", None, ["tool:error"])
     assert result.executed in (True, None)
 
 
-def test_a_timeout_error_of_its_own_is_a_failure_and_no_deadline() -> None:
+def test_a_timeout_error_of_the_handlers_own_is_a_failure() -> None:
     @tool
     async def raises() -> None:
         raise TimeoutError("the server did not answer")
@@ -182,70 +137,41 @@ def test_a_timeout_error_of_its_own_is_a_failure_and_no_deadline() -> None:
         assert result.status == "failed" and "the server did not answer" in str(result.error)
 
 
-async def test_a_handler_that_does_not_end_is_abandoned_reported_and_counted_and_keeps_its_slot_and_keys() -> None:
+@pytest.mark.parametrize("kind", [Gate, Blocker])
+async def test_an_abandoned_handler_keeps_its_slot_and_keys(kind: Any) -> None:
+    late = Gate(stubborn=True) if kind is Gate else Blocker()
+    handler = tool(late.wait if kind is Gate else late.block, name="late")
+    keyed = handler.replace(concurrency=1, resources=lambda arguments: ["k"])
 
-    release = asyncio.Event()
-
-    @tool(concurrency=1, resources=lambda arguments: ["k"])
-    async def stubborn(wait: bool = True) -> None:
-        while wait and not release.is_set():
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                continue
+    @tool
+    def quick() -> str:
+        return "quick"
 
     clock, watch = ManualClock(), Watch()
-    runner = Runner([stubborn], timeout=LIMIT, waits=Waits(grace=1, slot=5), observers=[watch], clock=clock)
-    result = await run_for(LIMIT + 1, clock, runner.run("stubborn"))
+    runner = Runner([keyed, quick], timeout=LIMIT, waits=Waits(grace=1, slot=5), observers=[watch], clock=clock)
+    result = await run_for(LIMIT + 1, clock, runner.run("late"))
     assert (result.status, result.executed) == ("timeout", None)
     assert "still running" in str(result.error)
-    assert runner.left_running == 1
-    assert (await run_for(5, clock, runner.run("stubborn", {"wait": False}))).status == "limited"
-    release.set()
+    assert runner.left_running == 1 and (await runner.run("quick")).output == "quick"
+    assert (await run_for(5, clock, runner.run("late"))).status == "limited"
+    (late.open if kind is Gate else late.release).set()
     await until(lambda: runner.left_running == 0)
-    assert (await runner.run("stubborn", {"wait": False})).success
-    assert len(watch.ends()) == 3
+    assert (await runner.run("late")).success
+    assert len(watch.ends()) == 4
 
 
-def test_a_handler_may_use_its_own_timeouts_and_task_groups() -> None:
+async def test_a_handler_may_use_timeouts_of_its_own() -> None:
     @tool
     async def careful() -> str:
         try:
             async with asyncio.timeout(0.005):
                 await asyncio.Event().wait()
         except TimeoutError:
-            pass
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(asyncio.Event().wait())
-                group.create_task(_raises())
-        except ExceptionGroup:
             return "careful"
-        return "?"
-
-    @tool
-    async def hasty() -> None:
-        async with asyncio.timeout(0.005):
-            await asyncio.Event().wait()
-
-    async def _raises() -> None:
-        raise ValueError
+        raise AssertionError
 
     for timeout in (None, BOUND):
-        assert run(careful, "careful", timeout=timeout)[0].output == "careful"
-        assert run(hasty, "hasty", timeout=timeout)[0].status == "failed"
-
-
-def test_a_task_group_that_fails_is_the_handlers_own_failure() -> None:
-    @tool
-    async def fans_out() -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(asyncio.Event().wait())
-            group.create_task(_soon_raises())
-
-    for timeout in (None, BOUND):
-        result, watch = run(fans_out, "fans_out", timeout=timeout)
-        assert (result.status, watch.ends()) == ("failed", ["tool:error"])
+        assert (await Runner([careful], timeout=timeout).run("careful")).output == "careful"
 
 
 # -- cancellation from outside ---------------------------------------------------------------------------------------
@@ -253,7 +179,6 @@ def test_a_task_group_that_fails_is_the_handlers_own_failure() -> None:
 
 @pytest.mark.parametrize("timeout", [None, BOUND])
 async def test_a_cancellation_from_outside_still_cancels(timeout: float | None) -> None:
-
     watch = Watch()
     runner = Runner([forever], observers=[watch], timeout=timeout)
     with pytest.raises(TimeoutError):
@@ -272,37 +197,6 @@ async def test_a_cancellation_from_outside_still_cancels(timeout: float | None) 
     assert probe.slots_taken(runner) == 0
 
 
-@pytest.mark.parametrize("read_only", [True, False])
-@pytest.mark.parametrize("goes_on", [True, False])
-async def test_only_a_call_that_may_change_something_speaks_of_its_effect(read_only: bool, goes_on: bool) -> None:
-    async def main() -> tuple[ToolResult, ToolResult]:
-        begun, free = asyncio.Event(), asyncio.Event()
-
-        @tool(read_only=read_only)
-        async def look() -> None:
-            begun.set()
-            while goes_on and not free.is_set():
-                with suppress(asyncio.CancelledError):
-                    await free.wait()
-            await free.wait()
-
-        runner = Runner([look], timeout=BOUND, waits=Waits(grace=0))
-        batch = runner.batch([ToolCall("c1", "look", "{}")])
-        going = asyncio.ensure_future(batch)  # type: ignore[arg-type]
-        await begun.wait()
-        open_call = batch.results[0]
-        batch.cancel(now=True)
-        (result,) = await going
-        free.set()
-        return open_call, result
-
-    open_call, result = await main()
-    assert result.status == "cancelled" and result.executed is None
-    assert ("still running" in plain(result)) is goes_on
-    for text in (open_call.error or "", plain(result)):
-        assert ("effect" in text, "changes nothing" in text) == (not read_only, read_only)
-
-
 async def _beside_one_that_fails(runner: Runner) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(runner.run("forever"))
@@ -314,56 +208,54 @@ async def _soon_raises() -> None:
     raise ValueError
 
 
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_only_a_call_that_may_change_something_speaks_of_its_effect(read_only: bool, goes_on: bool) -> None:
+    begun, free = asyncio.Event(), asyncio.Event()
+
+    @tool(read_only=read_only)
+    async def look() -> None:
+        begun.set()
+        while goes_on and not free.is_set():
+            with suppress(asyncio.CancelledError):
+                await free.wait()
+        await free.wait()
+
+    batch = Runner([look], timeout=BOUND, waits=Waits(grace=0)).batch([ToolCall("c1", "look", "{}")])
+    await begun.wait()
+    open_call = batch.results[0]
+    batch.cancel(now=True)
+    (result,) = await batch
+    free.set()
+    assert result.status == "cancelled" and result.executed is None
+    assert ("still running" in plain(result)) is goes_on
+    for text in (open_call.error or "", plain(result)):
+        assert ("effect" in text, "changes nothing" in text) == (not read_only, read_only)
+
+
 @pytest.mark.parametrize("timeout", [None, BOUND])
-async def test_run_raises_what_the_handler_made_of_a_cancellation(timeout: float | None) -> None:
-
-    started = asyncio.Event()
+@pytest.mark.parametrize(("error", "status"), [(ValueError, "failed"), (None, "ok")])
+async def test_run_raises_what_the_handler_made_of_a_cancellation(error: Any, status: str, timeout: Any) -> None:
+    started, watch = asyncio.Event(), Watch()
 
     @tool
-    async def breaks() -> None:
+    async def act() -> None:
         started.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            raise ValueError("while tidying") from None
+            if error is not None:
+                raise error("while tidying") from None
 
-    @tool
-    async def swallows() -> str:
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return "swallowed"
-        raise AssertionError
-
-    watch = Watch()
-    runner = Runner([breaks, swallows], observers=[watch], timeout=timeout)
-    for name, error in (("breaks", ValueError), ("swallows", asyncio.CancelledError)):
-        started.clear()
-        task = asyncio.create_task(runner.run(name))
-        await started.wait()
-        task.cancel()
-        if timeout is None and not RELIABLE_CANCELLING:  # there what it makes of it is its own
-            assert (await task).status == {"breaks": "failed", "swallows": "ok"}[name]
-            continue
-        with pytest.raises(error):
+    task = asyncio.create_task(Runner([act], observers=[watch], timeout=timeout).run("act"))
+    await started.wait()
+    task.cancel()
+    if timeout is None and not RELIABLE_CANCELLING:  # there a handler may swallow a cancellation
+        assert (await task).status == status
+    else:
+        with pytest.raises(error or asyncio.CancelledError):
             await task
-    assert len(watch.ends()) == 2
-
-
-async def test_a_call_that_is_cancelled_while_it_waits_was_not_executed() -> None:
-
-    watch = Watch()
-    runner = Runner([forever], observers=[watch], concurrency=1)
-    first, second = (asyncio.create_task(runner.run(ToolCall(id, "forever"))) for id in "ab")
-    await asyncio.sleep(0.01)
-    second.cancel()
-    await asyncio.wait([second])
-    end = watch.events[-1]
-    assert (end.call.id, end.data["result"].status, end.data["result"].executed) == ("b", "cancelled", False)
-    first.cancel()
-    await asyncio.wait([first])
-    assert watch.events[-1].data["result"].executed is None
+    assert len(watch.ends()) == 1
 
 
 # -- threads ---------------------------------------------------------------------------------------------------------
@@ -375,117 +267,63 @@ def slots(monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda count: monkeypatch.setattr(pool.ThreadExecutor, "limiter", Limiter(count))
 
 
-async def test_a_blocking_handler_sees_the_callers_context_variables() -> None:
-    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="default")
+async def test_a_handler_sees_the_callers_context_variables() -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
 
-    @tool
-    def look() -> list[Any]:
+    def change() -> list[Any]:
         seen = [variable.get(), threading.current_thread() is threading.main_thread()]
-        variable.set("changed in the thread")
+        variable.set("changed")
         return seen
 
-    variable.set("caller's")
-    for timeout in (None, BOUND):
-        assert (await Runner([look], timeout=timeout).run("look")).output == ["caller's", False]
-    assert variable.get() == "caller's"
+    async def change_here() -> list[Any]:
+        return change()
+
+    for handler, timeout, after in (
+        (change, None, "caller's"),
+        (change, BOUND, "caller's"),
+        (change_here, BOUND, "caller's"),
+        (change_here, None, "changed"),
+    ):
+        variable.set("caller's")
+        result = await Runner([tool(handler)], timeout=timeout).run(handler.__name__)
+        assert result.output == ["caller's", handler is change_here] and variable.get() == after
 
 
-async def test_a_blocking_handler_that_outlives_its_deadline_is_reported_counted_and_keeps_its_slots(
-    slots: Any,
-) -> None:
-    slots(2)
-    release = threading.Event()
-
-    @tool(concurrency=1)
-    def blocks() -> None:
-        release.wait(BOUND)
-
-    @tool
-    def quick() -> str:
-        return "quick"
-
-    clock, watch = ManualClock(), Watch()
-    runner = Runner([blocks, quick], timeout=LIMIT, waits=Waits(slot=5), observers=[watch], clock=clock)
-    result = await run_for(LIMIT, clock, runner.run("blocks"))
-    assert (result.status, result.executed) == ("timeout", None)
-    assert "still running" in str(result.error)
-    assert runner.left_running == 1
-    assert (await runner.run("quick")).output == "quick"
-    assert (await run_for(5, clock, runner.run("blocks"))).status == "limited"  # it keeps its slot
-    release.set()
-    await until(lambda: runner.left_running == 0)
-    assert (await runner.run("blocks")).success
-    assert len(watch.ends()) == 4
-
-
-async def test_so_many_abandoned_threads_and_no_more(slots: Any) -> None:
+async def test_abandoned_threads_count_as_running(slots: Any) -> None:
     slots(1)
-    release = threading.Event()
-
-    @tool
-    def blocks() -> None:
-        release.wait(BOUND)
-
-    clock = ManualClock()
-    runner = Runner([blocks], timeout=LIMIT, waits=Waits(slot=5), clock=clock)
-    assert (await run_for(LIMIT, clock, runner.run("blocks"))).status == "timeout"
-    refused = await run_for(5, clock, runner.run("blocks"))
+    clock, blocker = ManualClock(), Blocker()
+    runner = Runner([blocker.tool], timeout=LIMIT, waits=Waits(slot=5), clock=clock)
+    assert (await run_for(LIMIT, clock, runner.run("block"))).status == "timeout"
+    refused = await run_for(5, clock, runner.run("block"))
     assert (refused.status, refused.executed) == ("limited", False)
-    release.set()
+    blocker.release.set()
     await until(lambda: runner.left_running == 0)
-    assert (await runner.run("blocks")).success
+    assert (await runner.run("block")).success
 
 
 async def test_a_call_that_waits_for_a_thread_waits_for_a_slot(slots: Any) -> None:
     slots(1)
-    started, release = threading.Event(), threading.Event()
-    ran: list[str] = []
-
-    @tool
-    def blocks() -> None:
-        started.set()
-        release.wait(BOUND)
-
-    @tool
-    def work() -> None:
-        ran.append("work")
-
-    clock = ManualClock()
-    runner = Runner([blocks, work], waits=Waits(slot=5), clock=clock)
-    first = asyncio.create_task(runner.run("blocks"))
-    await until(started.is_set)
+    clock, blocker = ManualClock(), Blocker()
+    runner = Runner([blocker.tool, tool(lambda: "ran", name="work")], waits=Waits(slot=5), clock=clock)
+    first = asyncio.create_task(runner.run("block"))
+    await until(blocker.inside.is_set)
     result = await run_for(5, clock, runner.run("work", timeout=LIMIT))
     assert (result.status, result.executed) == ("limited", False)
     assert "Nothing was run" in str(result.error)
-    release.set()
+    blocker.release.set()
     assert (await first).success
-    assert (await runner.run("work")).success
-    assert ran == ["work"] and runner.left_running == 0
+    assert (await runner.run("work")).output == "ran" and runner.left_running == 0
 
 
-async def test_a_blocking_handler_that_calls_blocking_tools_does_not_wait_for_its_own_thread(slots: Any) -> None:
+async def test_a_blocking_tool_that_calls_itself_does_not_wait_for_its_own_thread(slots: Any) -> None:
     slots(1)
 
     @tool
-    def leaf() -> str:
-        return "leaf"
+    def nested(depth: int) -> int:
+        return depth and runner.run_sync("nested", {"depth": depth - 1}).output + 1
 
-    @tool
-    async def between(context: ToolContext) -> Any:
-        return [(await context.run("leaf")).output, await leaf()]
-
-    @tool
-    def root(context: ToolContext) -> Any:
-        running = asyncio.run_coroutine_threadsafe(ended(context), loops[0])
-        return running.result(BOUND)
-
-    async def ended(context: ToolContext) -> Any:
-        return (await context.run("between")).output
-
-    loops: list[asyncio.AbstractEventLoop] = []
-
-    loops.append(asyncio.get_running_loop())
-    assert (await Runner([leaf, between, root]).run("root")).output == ["leaf", "leaf"]
+    runner = Runner([nested])
+    assert (await runner.run("nested", {"depth": 2})).output == 2
 
 
 async def test_as_many_functions_run_at_once_as_begin() -> None:
@@ -507,7 +345,7 @@ def no_more_threads() -> Iterator[None]:
         threading.stack_size(before)
 
 
-async def test_where_no_thread_can_be_started_nothing_runs_then_or_later(no_more_threads: None) -> None:
+async def test_nothing_runs_when_no_thread_can_be_started(no_more_threads: None) -> None:
     ran = []
 
     @tool
@@ -525,24 +363,18 @@ async def test_where_no_thread_can_be_started_nothing_runs_then_or_later(no_more
     assert ran == [9] and probe.is_at_rest(runner)
 
 
-async def test_a_blocking_handler_that_is_cancelled_from_outside_keeps_its_slot_until_it_ends() -> None:
-    started, release = threading.Event(), threading.Event()
-
-    @tool(concurrency=1)
-    def blocks() -> None:
-        started.set()
-        release.wait(BOUND)
-
-    runner = Runner([blocks], waits=Waits(slot=0.02))
-    task = asyncio.create_task(runner.run("blocks"))
-    await until(started.is_set)
+async def test_a_cancelled_blocking_handler_keeps_its_slot_until_it_ends() -> None:
+    blocker = Blocker(concurrency=1)
+    runner = Runner([blocker.tool], waits=Waits(slot=0.02))
+    task = asyncio.create_task(runner.run("block"))
+    await until(blocker.inside.is_set)
     task.cancel()
-    await asyncio.wait([task], timeout=BOUND / 2)
+    await asyncio.wait([task])
     assert task.cancelled() and runner.left_running == 1
-    assert (await runner.run("blocks")).status == "limited"
-    release.set()
+    assert (await runner.run("block")).status == "limited"
+    blocker.release.set()
     await until(lambda: runner.left_running == 0)
-    assert (await runner.run("blocks")).success
+    assert (await runner.run("block")).success
 
 
 # -- attempts after a deadline -----------------------------------------------------------------------------------------
@@ -550,7 +382,7 @@ async def test_a_blocking_handler_that_is_cancelled_from_outside_keeps_its_slot_
 
 @pytest.mark.parametrize("inside", [[], [lambda call, context, next: next(call, context)]], ids=["bare", "inside"])
 @pytest.mark.parametrize("ends", ["returns", "raises"])
-def test_an_attempt_after_one_that_timed_out_is_not_taken_for_cancelled(inside: list[Any], ends: str) -> None:
+async def test_an_attempt_after_one_that_timed_out_is_not_taken_for_cancelled(inside: list[Any], ends: str) -> None:
     runs: list[bool] = []
 
     @tool
@@ -562,18 +394,12 @@ def test_an_attempt_after_one_that_timed_out_is_not_taken_for_cancelled(inside: 
             raise ValueError("of the second")
         return "second"
 
-    async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        first = await next(call, context)
-        assert first.status == "timeout"
-        return await next(call, context)  # type: ignore[no-any-return]
-
-    result = run_late(work, around=[again], inside=inside)
+    result = await run_late(work, around=[call_twice], inside=inside)
     assert runs == [False, False]
     assert result.output == "second" if ends == "returns" else "of the second" in str(result.error)
 
 
-async def test_an_attempt_that_was_given_up_does_not_wake_the_next_one_before_its_deadline() -> None:
-
+async def test_an_abandoned_attempt_does_not_wake_the_next_one_before_its_deadline() -> None:
     clock, runs = ManualClock(), []
 
     @tool
@@ -588,64 +414,29 @@ async def test_an_attempt_that_was_given_up_does_not_wake_the_next_one_before_it
             await clock.sleep(3)
         return "first"
 
-    async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        await next(call, context)
-        return await next(call, context)  # type: ignore[no-any-return]
-
-    runner = Runner([work], timeout=LIMIT, waits=Waits(grace=1), around=[again], clock=clock)
+    runner = Runner([work], timeout=LIMIT, waits=Waits(grace=1), around=[call_twice], clock=clock)
     assert (await run_for(LIMIT + 1 + 6, clock, runner.run("work"))).output == "second"
 
 
 @pytest.mark.parametrize("where", ["around", "inside"])
 @pytest.mark.parametrize("limit", ["timeout", "wait_for"])
 @pytest.mark.parametrize("timeout", [None, BOUND])
-def test_a_middlewares_own_time_limit_round_the_call_is_kept(where: str, limit: str, timeout: float | None) -> None:
+async def test_a_middlewares_own_time_limit_is_kept(where: str, limit: str, timeout: float | None) -> None:
     async def limits(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
         try:
             if limit == "wait_for":
                 return await asyncio.wait_for(next(call, context), SOON)
             async with asyncio.timeout(SOON):
-                return await next(call, context)  # type: ignore[no-any-return]
+                return await next(call, context)
         except TimeoutError:
             return ToolResult("instead")
 
     options: dict[str, Any] = {where: [limits]}
-    result, _ = run(forever, "forever", timeout=timeout, **options)
-    assert result.output == "instead"
-
-
-async def test_next_cannot_be_called_after_its_call_has_ended() -> None:
-    told: list[str] = []
-    ran: list[int] = []
-
-    @tool
-    async def work() -> None:
-        ran.append(1)
-
-    async def later(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        async def refresh() -> None:
-            await asyncio.sleep(0.01)
-            try:
-                await next(call, context)
-            except Exception as error:
-                told.append(str(error))
-
-        tasks.append(asyncio.ensure_future(refresh()))
-        return ToolResult("stale")
-
-    tasks: list[Any] = []
-
-    async def main() -> None:
-        assert (await Runner([work], inside=[later]).run("work")).output == "stale"
-        await asyncio.gather(*tasks)
-
-    await main()
-    assert ran == [] and told == ["a middleware inside called `next` after its result"]
+    assert (await Runner([forever], timeout=timeout, **options).run("forever")).output == "instead"
 
 
 @pytest.mark.parametrize("cancelled_by", ["its caller", "its runner"])
 async def test_a_late_call_hides_no_cancellation_from_the_call_above_it(cancelled_by: str) -> None:
-
     clock, ended, went_on = ManualClock(), asyncio.Event(), []
 
     @tool(timeout=LIMIT, parallel=True)
@@ -673,6 +464,8 @@ async def test_a_late_call_hides_no_cancellation_from_the_call_above_it(cancelle
 # -- the idle limit ---------------------------------------------------------------------------------------------------
 
 IDLE, CEILING = 9.5, 39.5  # no sum of whole seconds is either of them
+
+
 STEPS = st.lists(st.tuples(st.sampled_from(["silence", "progress", "question"]), st.integers(1, 15)), max_size=8)
 
 
@@ -693,7 +486,7 @@ def expected_end(steps: list[tuple[str, int]]) -> tuple[str, float]:
 
 
 @given(STEPS)
-def test_silence_ends_a_call_and_progress_extends_it_up_to_its_deadline(steps: list[tuple[str, int]]) -> None:
+def test_silence_ends_a_call_and_progress_extends_it(steps: list[tuple[str, int]]) -> None:
     async def main() -> None:
         clock = ManualClock()
 
@@ -727,23 +520,16 @@ def test_silence_ends_a_call_and_progress_extends_it_up_to_its_deadline(steps: l
     go(main())
 
 
-async def advance_in_steps(clock: ManualClock, call: asyncio.Future[ToolResult]) -> float:
-    """Move the clock on until the call has ended; return when that was."""
-    while not call.done():
-        await clock.advance(1)
-    return clock.time()
-
-
-async def test_whatever_a_call_reports_is_progress() -> None:
+async def test_every_kind_of_report_is_progress() -> None:
     clock = ManualClock()
 
-    @tool(idle_timeout=IDLE)
-    async def in_chunks(context: ToolContext) -> AsyncIterator[str]:
+    @tool
+    async def in_chunks(context: ToolContext, seconds: int = 8) -> AsyncIterator[str]:
         for _ in range(3):
-            await clock.sleep(8)
+            await clock.sleep(seconds)
             yield "."
 
-    @tool(idle_timeout=IDLE)
+    @tool
     async def from_a_thread(context: ToolContext) -> None:
         for number in range(3):
             await clock.sleep(8)
@@ -752,46 +538,36 @@ async def test_whatever_a_call_reports_is_progress() -> None:
             thread.join()
 
     @tool
-    async def child(seconds: int, context: ToolContext) -> None:
-        for number in range(3):
-            await clock.sleep(seconds)
-            context.progress(number)
-
-    @tool(idle_timeout=IDLE)
-    async def by_a_child(context: ToolContext) -> None:
-        await context.run("child", {"seconds": 8})
+    async def child(context: ToolContext) -> None:
+        await context.run("in_chunks")
 
     @tool
-    async def between(context: ToolContext) -> None:
-        await context.run("child", {"seconds": 8})
-
-    @tool(idle_timeout=IDLE)
     async def by_a_grandchild(context: ToolContext) -> None:
-        await context.run("between")
+        await context.run("child")
 
     @tool
-    async def waits(context: ToolContext) -> None:
+    async def waits() -> None:
         await clock.sleep(8)
 
-    @tool(idle_timeout=IDLE)
-    async def by_one_child_after_another(context: ToolContext) -> None:
+    @tool
+    async def by_the_ends_of_children(context: ToolContext) -> None:
         for _ in range(3):
             await context.run("waits")
 
-    @tool(idle_timeout=IDLE)
+    @tool
     async def by_a_silent_child(context: ToolContext) -> None:
-        await context.run("child", {"seconds": 12})
+        await context.run("in_chunks", {"seconds": 12})
 
-    reporting = [in_chunks, from_a_thread, by_a_child, by_a_grandchild, by_one_child_after_another]
-
-    runner = Runner([*reporting, by_a_silent_child, child, between, waits], clock=clock)
-    for one in reporting:
-        result = asyncio.ensure_future(runner.run(one.name))
-        begun = clock.time()
-        assert await advance_in_steps(clock, result) - begun == 24 and (await result).success, one.name
-    result = asyncio.ensure_future(runner.run("by_a_silent_child"))
-    await advance_in_steps(clock, result)
-    assert (await result).status == "timeout"
+    reporting = [in_chunks, from_a_thread, by_a_grandchild, by_the_ends_of_children]
+    limited = [one.replace(name=f"{one.name}_", idle_timeout=IDLE) for one in (*reporting, by_a_silent_child)]
+    runner = Runner([*limited, in_chunks, child, waits], clock=clock)
+    for one in limited[:-1]:
+        call = asyncio.ensure_future(runner.run(one.name))
+        await clock.advance(23)
+        assert not call.done(), one.name
+        await clock.advance(1)
+        assert (await asyncio.wait_for(call, BOUND)).success, one.name
+    assert (await run_for(12, clock, runner.run("by_a_silent_child_"))).status == "timeout"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names, and processes")
@@ -816,32 +592,13 @@ async def test_progress_of_an_isolated_handler_extends_its_idle_limit(tmp_path: 
     assert (await call).status == "timeout" and "idle limit" in str((await call).error)
 
 
-async def test_a_tools_idle_limit_goes_before_the_runners_and_is_not_what_remains() -> None:
-    left: list[float | None] = []
-
-    @tool
-    async def look(context: ToolContext) -> None:
-        left.append(context.remaining())
-        await asyncio.Event().wait()
-
+async def test_a_tools_idle_limit_goes_before_the_runners() -> None:
     clock = ManualClock()
-    runner = Runner([look, look.replace(name="patient", idle_timeout=20)], idle_timeout=IDLE, clock=clock)
-    for name, seconds in (("look", IDLE), ("patient", 20)):
+    runner = Runner([forever, forever.replace(name="patient", idle_timeout=20)], idle_timeout=IDLE, clock=clock)
+    for name, seconds in (("forever", IDLE), ("patient", 20)):
         call = asyncio.ensure_future(runner.run(name))
         await clock.advance(seconds - 1)
         assert not call.done()
         await clock.advance(1)
         assert f"no progress for {seconds} s" in str((await call).error)
-    timed = asyncio.ensure_future(runner.run("look", timeout=5))
-    await clock.advance(5)
-    assert "deadline of 5 s" in str((await timed).error) and left == [None, None, 5]
-
-
-async def test_a_breaker_counts_a_silent_call_as_failed() -> None:
-
-    clock = ManualClock()
-    runner = Runner([forever], idle_timeout=IDLE, inside=[breaker(1, seconds=60)], clock=clock)
-    call = asyncio.ensure_future(runner.run("forever"))
-    await clock.advance(IDLE)
-    assert (await call).status == "timeout"
-    assert (await runner.run("forever")).status == "limited"
+    assert "deadline of 5 s" in str((await run_for(5, clock, runner.run("forever", timeout=5))).error)

@@ -1,5 +1,6 @@
-"""Reading, telling and rendering take work and memory that grow with what they read: of each, four times as much takes
-little more than four times. Steps of Python are counted; `benchmarks/work.py` has the times, with what C does.
+"""Reading, describing and rendering take work and memory that grow with the size of what they read.
+
+Four times as much takes little more than four times the steps; `benchmarks/work.py` has the times, with C's share.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ GIVEN: dict[str, Callable[[int], str]] = {
     "escapes": lambda n: '{"numbers":"' + '\\"' * n,
     "commas": lambda n: '{"numbers":[' + "1, ]," * n,
 }
+
+
 RETURNED: dict[str, Callable[[int], Any]] = {
     "texts": lambda n: ["é"] * n,
     "one text": lambda n: "é" * n,
@@ -70,7 +73,7 @@ WORK: dict[str, Callable[[int], Callable[[], object]]] = {
 
 
 @pytest.mark.parametrize("case", sampled(WORK, one_in=2))
-def test_four_times_as_much_takes_little_more_than_four_times_the_work_and_memory(case: str) -> None:
+def test_work_and_memory_grow_with_size_and_no_faster(case: str) -> None:
     once, more = WORK[case](SIZE), WORK[case](4 * SIZE)
     once()  # what is made once for all calls
     assert lines(more) < 5 * lines(once) + 1_000

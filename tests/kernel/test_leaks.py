@@ -1,6 +1,6 @@
 """Ten thousand calls, a tenth of them cancelled, leave nothing behind: no task, thread, process, descriptor or object.
 
-They are made in a program of their own, this file, where nothing else has left anything.
+They run in a program of their own, this file.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ import pytest
 import probe
 from ferrule import Event, Runner, Tool, ToolCall, ToolContext, Waits, tool
 from ferrule.executors import threads as pool
-from waits import wait_until
-from watched import BOUND
+from gates import Blocker, Gate
+from waits import BOUND, wait_until
 
-SECONDS = 120
-CALLS, ISOLATED, CHUNK = 10_000, 300, 100
+CALLS, CHUNK = 10_000, 100
+APART = 33
+"""One in so many calls runs in a process."""
 MOST_TURNS = 12
 OURS = ("ferrule", "asyncio", "_asyncio")
 
@@ -38,53 +39,19 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def left() -> dict[str, Any]:
-    """What the program says is left."""
+def test_ten_thousand_calls_leave_nothing_behind() -> None:
     command = [sys.executable, "-W", "error::ResourceWarning", __file__]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     assert ran.returncode == 0, ran.stderr
     assert not ran.stderr, ran.stderr  # no warning of what was never awaited, closed or retrieved
-    found: dict[str, Any] = json.loads(ran.stdout)
-    return found
-
-
-def test_there_were_ten_thousand_calls_and_a_tenth_of_them_were_cancelled(left: dict[str, Any]) -> None:
-    assert left["calls"] == CALLS
-    assert left["cancelled"] == pytest.approx(CALLS / 10, rel=0.3)
-    assert left["statuses"].keys() == {"ok", "cancelled", "timeout"}
-
-
-def test_every_call_that_was_watched_began_and_ended_once(left: dict[str, Any]) -> None:
-    assert left["begun"] == left["ended"] > CALLS / 10
-
-
-def test_no_task_timer_slot_or_key_is_left(left: dict[str, Any]) -> None:
-    assert [left[what] for what in ("tasks", "timers", "slots", "keys", "live", "left_running", "waiting")] == [0] * 7
-
-
-def test_no_more_threads_than_the_pool_may_have_and_none_after_a_while(left: dict[str, Any]) -> None:
-    assert left["most_threads"] <= 2 * pool.MAX_THREADS  # as many at work, and as many that wait
-    assert left["threads"] == []
-
-
-def test_no_process_is_left_but_those_that_wait_for_calls_and_none_of_these_when_they_are_closed(
-    left: dict[str, Any],
-) -> None:
-    assert left["processes"] <= left["workers"] + 1
-    assert left["processes_at_the_end"] == []
-
-
-def test_no_descriptor_is_left(left: dict[str, Any]) -> None:
-    assert left["descriptors"] == []
-
-
-def test_no_objects_gather(left: dict[str, Any]) -> None:
-    assert left["objects"] == {}
-
-
-# -- the program -------------------------------------------------------------------------------------------------------
+    left: dict[str, Any] = json.loads(ran.stdout)
+    assert left.pop("calls") == CALLS and left.pop("cancelled") == pytest.approx(CALLS / 10, rel=0.3)
+    assert left.pop("statuses").keys() == {"ok", "cancelled", "timeout"}
+    assert left.pop("begun") == left.pop("ended") > CALLS / 10
+    assert left.pop("most_threads") <= 2 * pool.MAX_THREADS  # as many at work, and as many that wait
+    assert left.pop("processes") <= left.pop("workers") + 1
+    assert {what: found for what, found in left.items() if found} == {}
 
 
 class Traffic:
@@ -92,74 +59,56 @@ class Traffic:
 
     def __init__(self) -> None:
         self.chance = random.Random(1)
-        self.let_go = asyncio.Event()
-        self.let_threads_go = threading.Event()
+        self.gate, self.blocker = Gate(parallel=True, concurrency=20), Blocker(parallel=True, concurrency=10)
         self.kinds: Counter[str] = Counter()
         self.statuses: Counter[str] = Counter()
-        self.calls = self.cancelled = self.isolated = self.most_threads = 0
+        self.calls = self.cancelled = self.most_threads = 0
         self.runner = Runner(self.tools(), concurrency=40, waits=Waits(grace=0.2))
 
     def tools(self) -> list[Tool]:
-        async def add(a: int, b: int = 1) -> int:
+        async def add(a: int = 1, b: int = 1) -> int:
             return a + b
 
-        async def waits(a: int) -> int:
-            await self.let_go.wait()
-            return a
-
-        async def slow(a: int) -> int:
+        async def slow() -> None:
             await asyncio.Event().wait()
-            return a
 
-        async def nested(context: ToolContext, a: int) -> Any:
-            return (await context.run("in_turn", {"a": a})).output
+        async def nested(context: ToolContext) -> Any:
+            return (await context.run("in_turn")).output
 
-        async def yields(a: int) -> AsyncIterator[int]:
+        async def yields() -> AsyncIterator[int]:
             for n in range(3):
-                yield a + n
+                yield n
                 await asyncio.sleep(0)
 
-        def blocks(a: int) -> int:
-            return a
-
-        def blocks_long(a: int) -> int:
-            self.let_threads_go.wait(BOUND)
-            return a
+        def blocks() -> int:
+            return 1
 
         import isolated_tools
 
-        return [
-            tool(add, parallel=True),
-            tool(add, name="in_turn", resources=lambda arguments: [str(arguments["a"] % 5)]),
-            tool(add, name="timed", parallel=True, timeout=10),
-            tool(waits, parallel=True, concurrency=20),
-            tool(slow, parallel=True, timeout=0.002),
-            tool(nested, parallel=True),
-            tool(yields, parallel=True),
-            tool(blocks, parallel=True),
-            tool(blocks_long, parallel=True, concurrency=10),
-            tool(isolated_tools.add, name="apart", parallel=True, isolation="process"),
-        ]
+        plain = [tool(one, parallel=True) for one in (add, nested, yields, blocks)]
+        in_turn = tool(add, name="in_turn", resources=lambda arguments: [str(self.chance.randrange(5))])
+        timed = [tool(add, name="timed", parallel=True, timeout=10), tool(slow, parallel=True, timeout=0.002)]
+        apart = tool(isolated_tools.pid, name="apart", parallel=True, isolation="process")
+        return [*plain, in_turn, *timed, apart, self.gate.tool, self.blocker.tool]
 
     def count(self, event: Event) -> None:
         self.kinds[event.kind] += 1
 
     def call(self) -> ToolCall:
-        names = ["add", "in_turn", "timed", "nested", "yields", "blocks"] * 8 + ["waits"] * 3 + ["slow", "blocks_long"]
-        name = self.chance.choice(names)
-        if self.isolated * CALLS < ISOLATED * self.calls:
-            name = "apart"
-            self.isolated += 1
+        names = ["add", "in_turn", "timed", "nested", "yields", "blocks"] * 8 + ["wait"] * 3 + ["slow", "block"]
+        name = "apart" if self.calls % APART == 0 else self.chance.choice(names)
         self.calls += 1
-        return ToolCall(f"c{self.calls}", name, f'{{"a": {self.chance.randrange(100)}}}')
+        return ToolCall(f"c{self.calls}", name)
 
-    async def go(self, calls: int) -> None:
+    async def make(self, calls: int) -> None:
         until = self.calls + calls
         while self.calls < until:
-            await self.chunk(min(CHUNK, until - self.calls))
+            await self.make_some(min(CHUNK, until - self.calls))
+        await asyncio.to_thread(wait_until, lambda: not self.runner.left_running)
 
-    async def chunk(self, calls: int) -> None:
-        self.let_go, self.let_threads_go = asyncio.Event(), threading.Event()
+    async def make_some(self, calls: int) -> None:
+        self.gate.open.clear()
+        self.blocker.release.clear()
         going: list[asyncio.Task[Any]] = []
         victims: list[tuple[int, Callable[[], object]]] = []
         while calls:
@@ -171,12 +120,14 @@ class Traffic:
                 if moment == turn:
                     end()
             await asyncio.sleep(0)
-        self.most_threads = max(self.most_threads, len(pool_threads()))
-        self.let_go.set()
-        self.let_threads_go.set()
+        self.most_threads = max(self.most_threads, sum(thread.name == POOL for thread in threading.enumerate()))
+        self.gate.open.set()
+        self.blocker.release.set()
         await asyncio.wait(going)
-        for one in going:
-            self.note(one)
+        for task in going:
+            if not task.cancelled():
+                found = task.result()
+                self.statuses.update(result.status for result in (found if isinstance(found, list) else [found]))
 
     def begin(self, size: int, victims: list[tuple[int, Callable[[], object]]]) -> asyncio.Task[Any]:
         """Start one call, or several as a batch; perhaps it is to be cancelled."""
@@ -189,32 +140,22 @@ class Traffic:
             victims += [(moment, task.cancel)] * ends
         else:
             batch = self.runner.batch([self.call() for _ in range(size)], observers=[self.count])
-
-            async def awaited() -> Any:
-                return await batch
-
-            task = asyncio.create_task(awaited())
+            task = asyncio.ensure_future(batch)
             ways: list[Callable[[], object]] = [task.cancel, batch.cancel, lambda: batch.cancel(now=True)]
             victims += [(moment, self.chance.choice(ways))] * ends
         return task
 
-    def note(self, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled():
-            found = task.result()
-            self.statuses.update(result.status for result in (found if isinstance(found, list) else [found]))
 
-
-def pool_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "ferrule-thread"]
+POOL = "ferrule-thread"
+"""Idle threads of the pool may stay."""
 
 
 def other_threads() -> list[str]:
-    ours = {threading.main_thread().name, *pool_threads()}
-    return [thread.name for thread in threading.enumerate() if thread.name not in ours]
+    return [one.name for one in threading.enumerate() if one.name not in (threading.main_thread().name, POOL)]
 
 
 def descriptors() -> dict[str, str]:
-    """What each open one is, by its number."""
+    """Return what each open one is, by its number."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -225,11 +166,11 @@ def descriptors() -> dict[str, str]:
 
 
 def processes() -> list[str]:
-    """Our children, those that nobody has waited for too."""
+    """Return our children, also those that have ended and that nobody has waited for."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            name, state, parent = re.fullmatch(r"\d+ \((.*)\) (\w) (\d+) .*", path.read_text().strip()).groups()  # type: ignore[union-attr]
+            name, state, parent = re.fullmatch(r"\d+ \((.*)\) (\w) (\d+) .*", path.read_text().strip()).groups()
         except (FileNotFoundError, ProcessLookupError):
             continue
         if int(parent) == os.getpid():
@@ -238,37 +179,29 @@ def processes() -> list[str]:
 
 
 def objects() -> Counter[str]:
-    """How many there are of each kind that the kernel or the loop makes."""
+    """Count the objects of each kind that the kernel or the loop makes."""
     gc.collect()
     return Counter(type(one).__qualname__ for one in gc.get_objects() if type(one).__module__.startswith(OURS))
 
 
-async def in_a_loop() -> dict[str, Any]:
+async def make_calls() -> dict[str, Any]:
     traffic = Traffic()
     runner = traffic.runner
-    await traffic.go(CALLS // 10)
-    await asyncio.to_thread(wait_until, lambda: not runner.left_running)
+    await traffic.make(CALLS // 10)
     before = objects()
-    await traffic.go(CALLS - traffic.calls)
-    await asyncio.to_thread(wait_until, lambda: not runner.left_running)
-    loop: Any = asyncio.get_running_loop()
-    grown = {kind: count - before[kind] for kind, count in objects().items() if count > before[kind] + 30}
+    await traffic.make(CALLS - traffic.calls)
     return {
         "calls": traffic.calls,
         "cancelled": traffic.cancelled,
         "statuses": traffic.statuses,
         "begun": traffic.kinds["tool:pre"],
         "ended": traffic.kinds["tool:post"] + traffic.kinds["tool:error"],
-        "tasks": len(asyncio.all_tasks()) - 1,
-        "timers": probe.timers(loop),
-        "slots": probe.slots_taken(runner),
-        "keys": probe.keys_held(runner),
-        "live": len(probe.live_calls(runner)),
-        "left_running": runner.left_running,
-        "waiting": runner.waiting,
         "most_threads": traffic.most_threads,
-        "objects": grown,
         "processes": len(processes()),
+        "tasks": len(asyncio.all_tasks()) - 1,
+        "timers": probe.timers(asyncio.get_running_loop()),
+        "not at rest": not probe.is_at_rest(runner),
+        "objects": {kind: count - before[kind] for kind, count in objects().items() if count > before[kind] + 30},
     }
 
 
@@ -276,14 +209,14 @@ def main() -> None:
     before = descriptors()
     from ferrule.executors.process import pool as workers
 
-    found = asyncio.run(in_a_loop())
+    found = asyncio.run(make_calls())
     workers.shared_pool().close()
     wait_until(lambda: not other_threads() and not processes())
     after = descriptors()
     found |= {
         "workers": workers.DEFAULT_WORKERS,
         "threads": other_threads(),
-        "processes_at_the_end": processes(),
+        "processes at the end": processes(),
         "descriptors": [what for name, what in after.items() if before.get(name) != what],
     }
     print(json.dumps(found))

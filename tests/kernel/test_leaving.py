@@ -1,4 +1,4 @@
-"""Leaving a runner: it waits, drains and cancels; where that cannot work, an error says what to do."""
+"""Leaving a runner: it takes no new calls, waits for those that run, cancels them after `drain`, or says what to do."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from journals import WatchedJournal, forever
+from journals import WatchedJournal
 
 import probe
+from cast import add
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, Waits, ask, tool
-from ferrule.kernel import tasks
-from watched import BOUND, go
+from ferrule.testing import ManualClock
+from gates import Blocker, Gate
+from waits import BOUND, until
+from watched import Watch, go
 
 LONG = 10 * BOUND
-"""For a `drain`: who waits for the whole of it is late."""
+"""A `drain` that no test waits for."""
 
 
 async def turns(count: int = 20) -> None:
@@ -25,210 +28,146 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-async def passes() -> None: ...
-
-
 async def leave(runner: Runner) -> None:
     async with runner:
         pass
 
 
-class Waiting:
-    """A tool whose handler waits until it is released."""
-
-    def __init__(self) -> None:
-        self.started, self.release = asyncio.Event(), asyncio.Event()
-        self.tool = tool(self.run, name="waits", parallel=True)
-
-    async def run(self) -> str:
-        self.started.set()
-        await self.release.wait()
-        return "through"
+async def start(gate: Gate, runner: Runner) -> asyncio.Task[ToolResult]:
+    call = asyncio.create_task(runner.run("wait"))
+    await gate.inside.wait()
+    return call
 
 
-class Elsewhere:
-    """A handler under way on a loop in another thread."""
+async def test_leaving_takes_no_new_calls_and_waits_for_running_ones() -> None:
+    gate, watch = Gate(), Watch()
 
-    def __init__(self, run: Callable[[Elsewhere], Any], **options: Any) -> None:
-        self.started, self.release = threading.Event(), threading.Event()
-        self.results: list[Any] = []
+    @tool
+    async def work(context: ToolContext) -> list[Any]:
+        await context.run("wait")
+        return [(await context.run("add", {"a": 1, "b": 2})).output, (await runner.run("add", {"a": 2, "b": 2})).output]
 
-        @tool
-        def blocks() -> str:
-            self.started.set()
-            self.release.wait(BOUND)
-            return "through"
-
-        self.runner = Runner([blocks], **options)
-        self.thread = threading.Thread(target=lambda: self.results.append(run(self)), daemon=True)
-
-    async def __aenter__(self) -> Elsewhere:
-        self.thread.start()
-        assert await asyncio.to_thread(self.started.wait, BOUND)
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self.end()
-
-    async def end(self) -> None:
-        """Let the handler end, and the loop that it runs on."""
-        self.release.set()
-        await asyncio.to_thread(self.thread.join, BOUND)
-
-
-# -- on another loop ---------------------------------------------------------------------------------------------------
-
-
-async def test_leaving_while_calls_run_on_another_loop_is_an_error_that_says_what_to_do_and_cancels_nothing() -> None:
-
-    async with Elsewhere(lambda place: place.runner.run_sync("blocks"), waits=Waits(drain=0)) as place:
-        with pytest.raises(RuntimeError, match="on another event loop: leave it there, or once they ended"):
-            await leave(place.runner)
-        assert len(probe.live_calls(place.runner)) == 1
-    assert place.results[0].output == "through"
-
-
-async def test_leaving_where_calls_run_on_another_loop_works_once_they_ended() -> None:
-
-    async with Elsewhere(lambda place: place.runner.run_sync("blocks"), waits=Waits(drain=LONG)) as place:
-        await place.end()
-        await leave(place.runner)
-    assert place.results[0].output == "through" and probe.is_at_rest(place.runner)
-
-
-async def test_a_runner_may_be_left_where_its_calls_run_after_another_loop_could_not() -> None:
-    async def there(place: Elsewhere) -> str:
-        async with place.runner:
-            return str((await place.runner.run("blocks")).output)
-
-    async with Elsewhere(lambda place: asyncio.run(there(place)), waits=Waits(drain=LONG)) as place:
-        with pytest.raises(RuntimeError, match="on another event loop"):
-            await leave(place.runner)
-    assert place.results == ["through"] and probe.is_at_rest(place.runner)
-
-
-async def test_leaving_on_another_loop_while_the_journal_writes_on_the_first_is_an_error() -> None:
-    written = threading.Event()
-
-    async def write() -> None:
-        await asyncio.to_thread(written.wait, BOUND)
-
-    async def there(place: Elsewhere) -> None:
-        call = asyncio.ensure_future(place.runner.run("blocks"))
-        await asyncio.to_thread(place.started.wait, BOUND)
-        call.cancel()
-        await asyncio.wait({call})
-        assert not probe.live_calls(place.runner)
-        with pytest.raises(RuntimeError, match="on another event loop"):
-            await asyncio.to_thread(asyncio.run, leave(place.runner))
-        written.set()
-        await leave(place.runner)
-
-    journal = WatchedJournal(ends=write)
-    async with Elsewhere(
-        lambda place: asyncio.run(there(place)), waits=Waits(drain=LONG, grace=0), journal=journal
-    ) as place:
-        await asyncio.to_thread(place.thread.join, BOUND)
-    assert place.results == [None]
-
-
-async def test_a_call_whose_outcome_is_being_written_when_its_runner_is_closed_comes_to_that_outcome() -> None:
-
-    writing, written = asyncio.Event(), asyncio.Event()
-
-    async def slow() -> None:
-        writing.set()
-        await written.wait()
-
-    journal = WatchedJournal(ends=slow)
-    async with Runner([tool(passes)], journal=journal, waits=Waits(drain=0)) as runner:
-        call = asyncio.ensure_future(runner.run("passes"))
-        await writing.wait()
-    assert (await call).status == "ok"
-    written.set()
-    await leave(runner)
-    assert journal.log == [("begin", "passes", {}), ("end", "passes", "ok")]
-
-
-def test_what_a_journal_writes_for_a_loop_that_was_closed_keeps_nobody_from_leaving_on_another() -> None:
-    runner = Runner([tool(passes)], journal=WatchedJournal(ends=forever), waits=Waits(drain=LONG))
-
-    async def there() -> None:
-        call = asyncio.ensure_future(runner.run("passes"))
-        await turns()
-        call.cancel()
-        await asyncio.wait({call})
-
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(there())
-    loop.close()
-    go(leave(runner))
-    for write in runner._state.writes:
-        write._log_destroy_pending = False  # type: ignore[attr-defined]  # as such a loop leaves it
-
-
-# -- several -----------------------------------------------------------------------------------------------------------
-
-
-async def test_who_leaves_while_another_leaves_waits_as_well() -> None:
-
-    waits = Waiting()
-    runner = Runner([waits.tool], waits=Waits(drain=LONG))
-    call = asyncio.ensure_future(runner.run("waits"))
-    await waits.started.wait()
-    first = asyncio.ensure_future(leave(runner))
-    second = asyncio.ensure_future(leave(runner))
+    runner = Runner([work, gate.tool, add], observers=[watch])
+    going = asyncio.create_task(runner.run("work"))
+    await gate.inside.wait()
+    leaving = asyncio.create_task(leave(runner))
     await turns()
-    assert not first.done() and not second.done()
-    waits.release.set()
-    await asyncio.gather(first, second)
-    assert (await call).success and probe.is_at_rest(runner)
+    assert not leaving.done()
+    refused = await runner.run(ToolCall("late", "add", {"a": 1, "b": 2}))
+    assert (refused.status, refused.executed) == ("cancelled", False)
+    assert "closing" in str(refused.error) and watch.kinds("late") == ["tool:pre", "tool:error"]
+    gate.open.set()
+    await leaving
+    assert (await going).output == [3, 4]
+    assert (await runner.run("add", {"a": 1, "b": 2})).status == "cancelled"
 
 
-async def test_after_one_that_gave_up_leaving_the_next_may_leave_and_nothing_was_cancelled() -> None:
+@pytest.mark.parametrize("timeout", [None, 60.0])
+async def test_leaving_waits_no_longer_than_drain_and_gives_every_call_its_result(timeout: float | None) -> None:
+    gate, watch = Gate(), Watch()
+    runner = Runner([gate.tool], waits=Waits(drain=0.01), observers=[watch], timeout=timeout)
+    async with runner:
+        going = await start(gate, runner)
+    result = await going
+    assert (result.status, result.executed) == ("cancelled", None)
+    assert "its effect may have happened" in str(result.error)
+    assert watch.ends() == ["tool:error"] and not probe.live_calls(runner)
 
-    waits = Waiting()
-    runner = Runner([waits.tool], waits=Waits(drain=LONG))
-    call = asyncio.ensure_future(runner.run("waits"))
-    await waits.started.wait()
+
+async def test_leaving_does_not_wait_for_a_handler_that_ignores_its_cancellation() -> None:
+    gate = Gate(stubborn=True)
+    runner = Runner([gate.tool], waits=Waits(drain=0.01, grace=0.01))
+    async with runner:
+        going = await start(gate, runner)
+    assert not going.done()
+    gate.open.set()
+    assert (await going).output == "through"
+
+
+async def test_leaving_does_not_wait_for_an_abandoned_handler() -> None:
+    gate = Gate(stubborn=True)
+    runner = Runner([gate.tool, add], waits=Waits(grace=0.01))
+    async with asyncio.timeout(BOUND), runner:
+        assert (await runner.run("wait", timeout=0.01)).status == "timeout"
+    assert runner.left_running == 1
+    gate.open.set()
+    await until(lambda: runner.left_running == 0)
+
+
+async def test_leaving_a_runner_leaves_its_replacements_too() -> None:
+    gate = Gate()
+    runner = Runner([gate.tool, add])
+    before = runner.replace(observers=[])
+    async with before:
+        pass
+    async with runner:
+        further = before.replace(tools=[gate.tool])
+        going = await start(gate, further)
+        asyncio.get_running_loop().call_soon(gate.open.set)
+    assert going.done() and going.result().output == "through"
+    for left in (before, further, runner.replace(observers=[])):
+        assert (await left.run("wait")).status == "cancelled"
+    async with runner:
+        assert (await before.run("add", {"a": 1, "b": 2})).output == 3
+
+
+async def test_a_runner_may_be_left_and_entered_again() -> None:
+    gate = Gate()
+    runner = Runner([gate.tool, add], waits=Waits(drain=0.02))
+    async with runner:
+        going = await start(gate, runner)
     for _ in range(2):
-        leaving = asyncio.ensure_future(leave(runner))
-        await turns()
-        leaving.cancel()
-        await asyncio.wait({leaving})
-        assert leaving.cancelled() and len(probe.live_calls(runner)) == 1
-    waits.release.set()
+        async with runner:
+            assert (await runner.run("add", {"a": 1, "b": 2})).success
+        assert (await runner.run("add", {"a": 1, "b": 2})).status == "cancelled"
+    assert (await going).status == "cancelled" and probe.is_at_rest(runner)
+
+
+async def test_two_may_leave_at_once_and_one_that_gives_up_cancels_nothing() -> None:
+    gate = Gate()
+    runner = Runner([gate.tool], waits=Waits(drain=LONG))
+    going = await start(gate, runner)
+    one, two, three = (asyncio.create_task(leave(runner)) for _ in range(3))
+    await turns()
+    one.cancel()
+    await turns()
+    assert one.cancelled() and not two.done() and not three.done() and len(probe.live_calls(runner)) == 1
+    gate.open.set()
+    await asyncio.gather(two, three)
+    assert (await going).success and probe.is_at_rest(runner)
+
+
+async def test_leaving_a_busy_runner_on_another_loop_is_an_error() -> None:
+    blocker, results = Blocker(), []
+    runner = Runner([blocker.tool], waits=Waits(drain=0))
+    thread = threading.Thread(target=lambda: results.append(runner.run_sync("block")))
+    thread.start()
+    await asyncio.to_thread(blocker.inside.wait, BOUND)
+    with pytest.raises(RuntimeError, match="on another event loop: leave it there, or once they ended"):
+        await leave(runner)
+    assert len(probe.live_calls(runner)) == 1
+    blocker.release.set()
+    await asyncio.to_thread(thread.join, BOUND)
     await leave(runner)
-    assert (await call).output == "through" and probe.is_at_rest(runner)
-
-
-async def test_a_runner_that_was_left_may_be_entered_and_left_again_and_takes_calls_in_between() -> None:
-
-    waits = Waiting()
-    waits.release.set()
-    runner = Runner([waits.tool], waits=Waits(drain=LONG))
-    for _ in range(3):
-        async with runner:
-            assert (await runner.run("waits")).success
-        closed = await runner.run("waits")
-        assert (closed.status, closed.executed) == ("cancelled", False)
-    assert probe.is_at_rest(runner)
-
-
-async def test_one_leaves_after_the_other_and_each_cancels_what_outlives_its_drain() -> None:
-
-    runner = Runner([(waits := Waiting()).tool], waits=Waits(drain=0.01))
-    for _ in range(2):
-        async with runner:
-            waits.started.clear()
-            call = asyncio.ensure_future(runner.run("waits"))
-            await waits.started.wait()
-        result = await call
-        assert (result.status, result.executed) == ("cancelled", None)
-    assert probe.is_at_rest(runner)
+    assert results[0].output == "through" and probe.is_at_rest(runner)
 
 
 # -- from inside -------------------------------------------------------------------------------------------------------
+
+
+def test_a_write_for_a_closed_loop_does_not_stop_leaving_on_another() -> None:
+    writing = Gate()
+    runner = Runner([add], journal=WatchedJournal(ends=writing.wait), waits=Waits(drain=LONG))
+    loop = asyncio.new_event_loop()
+    call = loop.create_task(runner.run("add", {"a": 1, "b": 2}))
+    loop.run_until_complete(writing.inside.wait())
+    call.cancel()
+    loop.run_until_complete(asyncio.wait({call}))
+    loop.close()
+    go(leave(runner))
+    for write in runner._state.writes:
+        write._log_destroy_pending = False  # as such a loop leaves it
+
 
 PLACES = ["handler", "generator", "thread", "child", "task", "around", "inside", "approver"]
 
@@ -236,225 +175,109 @@ PLACES = ["handler", "generator", "thread", "child", "task", "around", "inside",
 @pytest.mark.parametrize("timeout", [None, BOUND])
 @pytest.mark.parametrize("where", PLACES)
 async def test_leaving_from_inside_a_call_is_an_error_that_says_what_to_do(where: str, timeout: float | None) -> None:
-    told: list[str] = []
+    left: list[str] = []
 
-    async def leaves_at(place: str) -> None:
+    async def leave_at(place: str) -> None:
         if place == where:
-            with pytest.raises(RuntimeError) as raised:
+            with pytest.raises(RuntimeError, match="a call cannot leave the runner that runs it: leave it where"):
                 await leave(runner)
-            told.append(str(raised.value))
+            left.append(place)
 
     @tool(parallel=True)
     async def handler(context: ToolContext) -> str:
-        await leaves_at("handler")
-        await asyncio.create_task(leaves_at("task"))
+        await leave_at("handler")
+        await asyncio.create_task(leave_at("task"))
         return str((await context.run("child")).status)
 
     @tool(parallel=True)
     async def child() -> None:
-        await leaves_at("child")
+        await leave_at("child")
 
     @tool
     async def generator() -> Any:
         yield "one"
-        await leaves_at("generator")
+        await leave_at("generator")
 
     @tool
     def thread() -> None:
-        asyncio.run(leaves_at("thread"))
+        asyncio.run(leave_at("thread"))
 
-    async def around(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        await leaves_at("around")
-        return await next(call, context)  # type: ignore[no-any-return]
+    def middleware(place: str) -> Any:
+        async def pass_by(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+            await leave_at(place)
+            return await next(call, context)
 
-    async def inside(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        await leaves_at("inside")
-        return await next(call, context)  # type: ignore[no-any-return]
-
-    def guard(call: ToolCall, context: ToolContext) -> Decision | None:
-        return ask("?") if where == "approver" and not told else None
+        return [pass_by]
 
     async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
-        await leaves_at("approver")
+        await leave_at("approver")
         return True
 
-    runner = Runner(
-        [handler, child, generator, thread],
-        around=[around],
-        inside=[inside],
-        guards=[guard],
-        approve=approve,
-        waits=Waits(drain=LONG),
-        timeout=timeout,
-    )
-
+    options: dict[str, Any] = {"around": middleware("around"), "inside": middleware("inside"), "approve": approve}
+    if where == "approver":
+        options["guards"] = [lambda call, context: None if left else ask("?")]
+    runner = Runner([handler, child, generator, thread], waits=Waits(drain=LONG), timeout=timeout, **options)
     assert (await runner.run(where if where in ("generator", "thread") else "handler")).success
-    assert told and set(told) == {"a call cannot leave the runner that runs it: leave it where it was entered"}
-    assert (await runner.run("handler")).status == "cancelled"  # it takes no new calls all the same
+    assert left and (await runner.run("handler")).status == "cancelled"  # it takes no new calls all the same
     assert probe.is_at_rest(runner)
 
 
-async def test_a_guard_that_leaves_the_runner_denies_once_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "ANSWER_SECONDS", 0.05)
-
-    @tool
-    async def read() -> None: ...
-
+async def test_a_guard_that_leaves_the_runner_denies_once_its_time_is_up() -> None:
     async def guard(call: ToolCall, context: ToolContext) -> None:
         await leave(runner)
 
-    runner = Runner([read], guards=[guard], waits=Waits(drain=LONG))
-    result = await runner.run("read")
+    clock = ManualClock()
+    runner = Runner([add], guards=[guard], waits=Waits(drain=LONG), clock=clock)
+    call = asyncio.ensure_future(runner.run("add", {"a": 1, "b": 2}))
+    await clock.advance(10)
+    result = await call
     assert (result.status, result.executed) == ("denied", False) and "in time" in str(result.error)
     assert probe.is_at_rest(runner)
 
 
-async def test_an_error_of_leaving_from_inside_ends_the_call_and_no_other() -> None:
-
-    waits = Waiting()
-
-    @tool(parallel=True)
-    async def stop() -> None:
-        await leave(runner)
-
-    runner = Runner([waits.tool, stop], waits=Waits(drain=0.01))
-    other = asyncio.ensure_future(runner.run("waits"))
-    await waits.started.wait()
-    stopped = await runner.run("stop")
-    assert (stopped.status, type(stopped.exception)) == ("failed", RuntimeError)
-    await asyncio.sleep(0.05)
-    waits.release.set()
-    assert (await other).output == "through"
-
-
-async def test_what_a_call_left_behind_may_leave_the_runner_once_the_call_has_ended() -> None:
-
-    ended = asyncio.Event()
-    left: list[asyncio.Task[None]] = []
-
-    async def later() -> None:
-        await ended.wait()
-        await leave(runner)
-
-    @tool
-    async def stop() -> None:
-        left.append(asyncio.create_task(later()))
-
-    runner = Runner([stop], waits=Waits(drain=LONG))
-    assert (await runner.run("stop")).success
-    ended.set()
-    await left[0]
-    assert (await runner.run("stop")).status == "cancelled"
-
-
-async def test_a_call_of_one_runner_may_leave_another_one() -> None:
-
-    waits = Waiting()
-    other = Runner([waits.tool], waits=Waits(drain=LONG))
+async def test_a_call_may_leave_another_runner() -> None:
+    gate = Gate()
+    other = Runner([gate.tool], waits=Waits(drain=LONG))
 
     @tool
     async def stop() -> str:
-        asyncio.get_running_loop().call_soon(waits.release.set)
+        asyncio.get_running_loop().call_soon(gate.open.set)
         await leave(other)
         return "left"
 
-    call = asyncio.ensure_future(other.run("waits"))
-    await waits.started.wait()
+    call = await start(gate, other)
     assert (await Runner([stop]).run("stop")).output == "left"
     assert call.done() and (await call).success
 
 
-# -- batches -----------------------------------------------------------------------------------------------------------
-
-
-class Numbers:
-    """A tool that runs alone, lets others go on, and keeps which calls ran."""
-
-    def __init__(self) -> None:
-        self.ran: list[int] = []
-        self.tool = tool(self.run, name="run")
-        self.calls = [ToolCall(str(n), "run", {"n": n}) for n in range(3)]
-
-    async def run(self, n: int) -> int:
-        await asyncio.sleep(0)
-        self.ran.append(n)
-        return n
-
-
-def in_a_task(runner: Runner, calls: list[ToolCall]) -> Any:
-    return asyncio.ensure_future(runner.run_all(calls))
-
-
-@pytest.mark.parametrize("begin", [Runner.batch, in_a_task])
+@pytest.mark.parametrize("begin", [Runner.batch, lambda *given: asyncio.ensure_future(Runner.run_all(*given))])
 async def test_leaving_waits_for_the_whole_of_a_batch_that_was_begun(begin: Callable[..., Any]) -> None:
-    async def main() -> list[str]:
-        numbers = Numbers()
-        async with Runner([numbers.tool], waits=Waits(drain=BOUND)) as runner:
-            batch = begin(runner, numbers.calls)
-            if begin is in_a_task:
-                await asyncio.sleep(0)
-        assert numbers.ran == [0, 1, 2]
-        return [result.status for result in await batch]
-
-    assert (await main()) == ["ok"] * 3
+    gate = Gate()
+    gate.open.set()
+    async with Runner([gate.tool], waits=Waits(drain=BOUND)) as runner:
+        batch = begin(runner, [ToolCall(str(n), "wait") for n in range(3)])
+        await asyncio.sleep(0)
+    assert gate.runs == 3 and [result.status for result in await batch] == ["ok"] * 3
 
 
-async def test_a_batch_that_begins_when_the_runner_is_left_is_answered_and_never_runs() -> None:
-    async def main() -> list[ToolResult]:
-        numbers, waits = Numbers(), Waiting()
-        runner = Runner([numbers.tool, waits.tool], waits=Waits(drain=LONG))
-        running = asyncio.ensure_future(runner.run("waits"))
-        await waits.started.wait()
-        leaving = asyncio.ensure_future(leave(runner))
-        await turns()
-        results = await runner.batch(numbers.calls)
-        waits.release.set()
-        await leaving
-        assert (await running).success and numbers.ran == []
-        return results
-
-    results = await main()
+async def test_a_batch_that_begins_while_the_runner_is_left_never_runs() -> None:
+    gate = Gate()
+    runner = Runner([gate.tool], waits=Waits(drain=LONG))
+    running = await start(gate, runner)
+    leaving = asyncio.ensure_future(leave(runner))
+    await turns()
+    results = await runner.batch([ToolCall(str(n), "wait") for n in range(3)])
+    gate.open.set()
+    await leaving
+    assert (await running).success and gate.runs == 1
     assert {result.error for result in results} == {"The runner is closing. Nothing was run."}
 
 
-async def test_once_its_drain_is_over_what_a_batch_has_not_begun_never_begins_and_every_call_has_its_result() -> None:
-    async def main() -> list[ToolResult]:
-        numbers, waits = Numbers(), Waiting()
-        async with Runner([numbers.tool, waits.tool], waits=Waits(drain=0.02)) as runner:
-            batch = runner.batch([ToolCall("w", "waits"), *numbers.calls])
-            await waits.started.wait()
-        assert numbers.ran == []
-        return await batch
-
-    results = await main()
-    assert [(result.status, result.executed) for result in results[1:]] == [("cancelled", False)] * 3
-    assert (results[0].status, results[0].executed) == ("cancelled", None)
-
-
-async def test_a_runner_that_is_entered_again_takes_calls_after_it_was_left_at_the_end_of_its_drain() -> None:
-
-    numbers, waits = Numbers(), Waiting()
-    async with Runner([numbers.tool, waits.tool], waits=Waits(drain=0.02)) as runner:
-        runner.batch([ToolCall("w", "waits")])
-        await waits.started.wait()
-    async with runner:
-        batch = runner.batch(numbers.calls)
-    assert numbers.ran == [0, 1, 2] and all(result.success for result in await batch)
-
-
-async def test_one_who_leaves_is_not_kept_by_another_who_gave_up_leaving() -> None:
-    async def main() -> list[Any]:
-        waits = Waiting()
-        runner = Runner([waits.tool], waits=Waits(drain=None))
-        call = asyncio.create_task(runner.run("waits"))
-        await waits.started.wait()
-        one, two = (asyncio.create_task(runner.__aexit__(None, None, None)) for _ in range(2))
-        await turns()
-        one.cancel()
-        await turns()
-        left = two.done()
-        waits.release.set()
-        await asyncio.wait_for(two, BOUND)
-        return [left, (await call).status, one.cancelled()]
-
-    assert (await main()) == [False, "ok", True]
+async def test_calls_of_a_batch_that_have_not_begun_when_drain_ends_never_begin() -> None:
+    gate = Gate()
+    async with Runner([gate.tool], waits=Waits(drain=0.02)) as runner:
+        batch = runner.batch([ToolCall(str(n), "wait") for n in range(3)])
+        await gate.inside.wait()
+    results = await batch
+    assert [(result.status, result.executed) for result in results[1:]] == [("cancelled", False)] * 2
+    assert (results[0].status, results[0].executed, gate.runs) == ("cancelled", None, 1)

@@ -1,4 +1,4 @@
-"""Limits: how many run at once, in which order they get their turn, and that every slot comes back."""
+"""Limits: how many calls run at once, in which order they get their turn, and that every slot and key comes back."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 
 import ferrule
 import probe
+from cast import call_twice
 from ferrule import Tool, ToolCall, ToolContext, ToolResult, Waits, tool
 from ferrule.executors.threads import MAX_THREADS, THREAD_SLOTS
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
 from ferrule.testing import ManualClock
+from gates import Blocker, Gate
 from places import Runner, out_of_patience, where  # noqa: F401  # the fixture is for all tests here
-from steps import lines
-from watched import BOUND, Watch, go
+from waits import BOUND, until
+from watched import go
 
 
 class Counted:
@@ -47,48 +49,22 @@ class Counted:
         self.tool = tool(work, **options)
 
 
-# -- how many --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("limit", [1, 3])
-async def test_a_tools_limit_is_shared_by_copies_direct_calls_and_runners(limit: int) -> None:
+async def test_copies_direct_calls_and_runners_share_a_tools_limit(limit: int) -> None:
     counted = Counted(concurrency=limit, together=limit)
     one = counted.tool
     copies: list[Tool] = [one, one.replace(description="a copy"), one.bind(n=1).replace(name="bound")]
-
-    async def main() -> None:
-        runners = [Runner([copy]) for copy in copies]
-        mounted = Runner(ferrule.Runner([one]).as_tools())
-        work: list[Any] = [
-            runner.run(copy.name) for runner, copy in zip(runners, copies, strict=True) for _ in range(3)
-        ]
-        work += [one() for _ in range(3)] + [mounted.run("work") for _ in range(3)]
-        await asyncio.gather(*work)
-        assert probe.slots_taken(*runners, mounted) == 0
-
-    await main()
+    runners = [*(Runner([copy]) for copy in copies), Runner(ferrule.Runner([one]).as_tools())]
+    work: list[Any] = [runner.run(next(iter(runner.tools)).name) for runner in runners for _ in range(3)]
+    await asyncio.gather(*work, *(one() for _ in range(3)))
+    assert probe.slots_taken(*runners) == 0
     assert counted.most == limit and len(counted.order) == 15
-
-
-async def test_a_copy_with_another_limit_has_its_own() -> None:
-    counted = Counted(concurrency=1, together=2)
-    other = counted.tool.replace(concurrency=2)
-
-    async def main() -> None:
-        await asyncio.gather(*(Runner([other]).run("work") for _ in range(4)))
-
-    await main()
-    assert counted.most == 2
 
 
 async def test_a_runners_limit_holds_for_all_its_tools() -> None:
     counted = Counted(together=2)
-
-    async def main() -> None:
-        runner = Runner([counted.tool, counted.tool.replace(name="again")], concurrency=2)
-        await asyncio.gather(*(runner.run(name) for name in ("work", "again") * 4))
-
-    await main()
+    runner = Runner([counted.tool, counted.tool.replace(name="again")], concurrency=2)
+    await asyncio.gather(*(runner.run(name) for name in ("work", "again") * 4))
     assert counted.most == 2
 
 
@@ -105,32 +81,96 @@ def test_a_tools_limit_holds_across_loops_in_several_threads() -> None:
         thread.start()
     for thread in threads:
         thread.join(BOUND)
-        assert not thread.is_alive()
     assert [result.status for result in results] == ["ok"] * 300
     assert counted.most <= 2 and probe.slots_taken_by(counted.tool) == 0
 
 
-async def test_a_call_that_waits_too_long_for_its_slot_is_limited() -> None:
-    started = asyncio.Event()
-
-    @tool
-    async def forever() -> None:
-        started.set()
-        await asyncio.Event().wait()
-
-    watch = Watch()
-    runner = Runner([forever], concurrency=1, clock=ManualClock(), observers=[watch])
-    first = asyncio.create_task(runner.run(ToolCall("a", "forever")))
-    await started.wait()
-    result = await out_of_patience(runner, runner.run(ToolCall("b", "forever")))
-    assert (result.status, result.executed) == ("limited", False)
-    assert "Nothing was run" in str(result.error) and watch.ends("b") == ["tool:error"]
-    first.cancel()
-    await asyncio.wait([first])
-    assert probe.slots_taken(runner) == 0
+async def test_a_call_that_waits_too_long_is_limited_and_was_counted() -> None:
+    gate = Gate(parallel=True)
+    runner = Runner([gate.tool], concurrency=1, clock=ManualClock())
+    first = asyncio.ensure_future(runner.run("wait"))
+    await gate.inside.wait()
+    late = await out_of_patience(runner, runner.run("wait"))
+    assert (late.status, late.executed, runner.waiting) == ("limited", False, 0)
+    assert "Nothing was run" in str(late.error)
+    gate.open.set()
+    assert (await first).success and gate.runs == 1
 
 
-# -- in which order --------------------------------------------------------------------------------------------------
+async def test_a_principal_takes_no_more_slots_than_its_share() -> None:
+    running: dict[str | None, int] = {}
+    most: dict[str | None, int] = {}
+
+    @tool(parallel=True)
+    async def act(context: ToolContext) -> None:
+        who = context.principal
+        running[who] = running.get(who, 0) + 1
+        most[who] = max(most.get(who, 0), running[who])
+        while most[who] < 3:
+            await asyncio.sleep(0)
+        running[who] -= 1
+
+    runner = Runner([act], concurrency=8, per_principal=3)
+    calls = [ToolCall(f"c{n}", "act", "{}") for n in range(20)]
+    batches = [runner.run_all(calls, ToolContext(principal=who)) for who in ("a", "b", None)]
+    results = await asyncio.gather(*batches)
+    assert all(result.success for batch in results for result in batch)
+    assert most == {"a": 3, "b": 3, None: 3}
+    assert probe.slots_taken(runner) == 0 and runner.waiting == 0
+
+
+async def test_many_principals_that_come_once_leave_little_behind() -> None:
+    runner = Runner([Counted().tool], per_principal=1)
+    for n in range(500):
+        await runner.run("work", None, ToolContext(principal=f"p{n}"))
+    assert len(probe.principal_limits(runner)) <= 1
+
+
+@pytest.mark.parametrize("by", ["tool", "principal"])
+async def test_a_thousand_calls_do_not_stand_before_another_tool_or_principal(by: str) -> None:
+    order: list[str] = []
+
+    @tool(parallel=True)
+    async def step(whose: str) -> None:
+        order.append(whose)
+        await asyncio.sleep(0)
+
+    runner = Runner([step, step.replace(name="other")], concurrency=2)
+    calls = [ToolCall(f"c{n}", "step", {"whose": "crowd"}) for n in range(1000)]
+    crowd = asyncio.ensure_future(runner.run_all(calls, ToolContext(principal="many")))
+    while runner.waiting < 900:
+        await asyncio.sleep(0)
+    before = len(order)
+    name, who = ("other", "many") if by == "tool" else ("step", "one")
+    assert (await runner.run(name, {"whose": "one"}, ToolContext(principal=who))).success
+    assert order.index("one") - before <= 4
+    await crowd
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=30))
+def test_groups_take_turns_and_each_keeps_its_order(entries: list[tuple[str, int]]) -> None:
+    order = []
+
+    async def main() -> None:
+        limiter = Limiter(1)
+        limiter.acquire_nowait()
+
+        async def one(entry: tuple[str, int]) -> None:
+            assert await limiter.acquire(None, entry[0])
+            order.append(entry)
+            limiter.release()
+
+        waiting = [asyncio.create_task(one(entry)) for entry in entries]
+        await asyncio.sleep(0)
+        limiter.release()
+        await asyncio.gather(*waiting)
+
+    go(main())
+    assert {g: [e for e in order if e[0] == g] for g in "abc"} == {g: [e for e in entries if e[0] == g] for g in "abc"}
+    for place, (group, _) in enumerate(order):
+        others = {e[0] for e in order[place:]} - {group}
+        if others and place + 1 < len(order):
+            assert order[place + 1][0] != group
 
 
 @given(st.integers(1, 4), st.lists(st.sampled_from(["stay", "cancel", "late"]), min_size=1, max_size=25))
@@ -166,25 +206,9 @@ def test_slots_are_given_out_first_come_first_served(limit: int, fates: list[str
     go(main())
 
 
-async def test_a_newcomer_does_not_overtake_those_that_wait() -> None:
-    counted = Counted(concurrency=1)
-
-    async def main() -> None:
-        runner = Runner([counted.tool])
-        tasks = []
-        for n in range(10):
-            tasks.append(asyncio.create_task(runner.run("work", {"n": n})))
-            await asyncio.sleep(0)
-        await asyncio.gather(*tasks)
-
-    await main()
-    assert counted.order == list(range(10))
-
-
 @pytest.mark.slow
 async def test_thousands_that_give_up_at_once_do_not_keep_the_slot_from_the_next() -> None:
     counted = Counted(concurrency=1)
-
     runner = Runner([counted.tool], concurrency=None)
     tasks = [asyncio.create_task(runner.run("work", {"n": n})) for n in range(3000)]
     await asyncio.sleep(0)
@@ -193,112 +217,85 @@ async def test_thousands_that_give_up_at_once_do_not_keep_the_slot_from_the_next
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert {type(result) for result in results[:-1]} == {asyncio.CancelledError}
-    last: Any = results[-1]
-    assert last.success and probe.slots_taken(runner) == 0
+    assert results[-1].success and probe.slots_taken(runner) == 0
 
 
-@pytest.mark.slow
-def test_thousands_that_wait_cost_no_more_each_than_a_hundred() -> None:
-    def cost(count: int) -> float:
-        limiter = Limiter(4)
-
-        async def one() -> None:
-            await limiter.acquire(None)
-            await asyncio.sleep(0)
-            limiter.release()
-
-        async def main() -> None:
-            await asyncio.gather(*(one() for _ in range(count)))
-
-        return lines(lambda: asyncio.run(main())) / count
-
-    assert cost(4_000) < 1.2 * cost(400)
-
-
-# -- nested calls ----------------------------------------------------------------------------------------------------
-
-
-def recursive(**options: Any) -> Tool:
-    @tool(**options)
-    async def down(n: int, context: ToolContext) -> int:
-        if n == 0:
-            return 0
-        result = await context.run("down", {"n": n - 1})
-        assert result.success, result.error
-        return result.output + 1  # type: ignore[no-any-return]
-
-    return down
-
-
-@pytest.mark.parametrize("timeout", [None, BOUND])
-async def test_a_tool_that_calls_itself_does_not_wait_for_itself(timeout: float | None) -> None:
-    down = recursive(concurrency=1, resources=lambda arguments: ["k"])
-    runner = Runner([down], concurrency=1, waits=Waits(slot=BOUND), timeout=timeout)
-    result = await runner.run("down", {"n": 5})
-    assert result.output == 5, result.error
-    assert probe.slots_taken(runner) == 0 and not probe.keys_held(runner)
-
-
-def test_nested_calls_from_a_thread_and_direct_ones_do_not_wait_either() -> None:
+async def test_a_tool_that_calls_itself_does_not_wait_for_itself() -> None:
     runner: Runner
+    limits: dict[str, Any] = {"concurrency": 1, "resources": lambda arguments: ["k"]}
 
-    @tool(concurrency=1)
-    def blocking(n: int) -> int:
-        return n if n == 0 else runner.run_sync("blocking", {"n": n - 1}).output + 1  # type: ignore[no-any-return]
+    @tool(**limits)
+    async def through_its_context(n: int, context: ToolContext) -> int:
+        return n and (await context.run("through_its_context", {"n": n - 1})).output + 1
 
-    @tool(concurrency=1)
-    async def direct(n: int) -> int:
-        return n if n == 0 else await direct(n=n - 1) + 1  # type: ignore[no-any-return]
+    @tool(**limits)
+    def in_a_thread(n: int) -> int:
+        return n and runner.run_sync("in_a_thread", {"n": n - 1}).output + 1
 
-    runner = Runner([blocking, direct], concurrency=1, waits=Waits(slot=BOUND))
-    assert go(runner.run("blocking", {"n": 3})).output == 3
-    assert go(runner.run("direct", {"n": 3})).output == 3
+    @tool(**limits)
+    async def directly(n: int) -> int:
+        return n and await directly(n=n - 1) + 1
+
+    for timeout in (None, BOUND):
+        options: dict[str, Any] = {"concurrency": 1, "per_principal": 1, "timeout": timeout, "waits": Waits(slot=BOUND)}
+        for one in (through_its_context, in_a_thread, directly):
+            runner = Runner([one], **options)
+            assert (await runner.run(one.name, {"n": 3})).output == 3
+            assert probe.is_at_rest(runner)
 
 
 async def test_a_nested_call_goes_before_those_that_wait_for_its_parent() -> None:
-    """They wait for the parent and the parent for its child: the child must not wait for them."""
-    started, queued = asyncio.Event(), asyncio.Event()
+    gate = Gate()
 
     @tool(resources=lambda arguments: ["k"])
     async def work(nested: bool, context: ToolContext) -> str:
         if not nested:
             return "leaf"
-        started.set()
-        await queued.wait()
-        return str((await context.run("work", {"nested": False})).status)
+        await gate.wait()
+        return (await context.run("work", {"nested": False})).status
 
     runner = Runner([work], waits=Waits(slot=BOUND))
     parent = asyncio.create_task(runner.run("work", {"nested": True}))
-    await started.wait()
+    await gate.inside.wait()
     other = asyncio.create_task(runner.run("work", {"nested": False}))
-    while probe.joined(runner) < 2:
-        await asyncio.sleep(0)
-    queued.set()
-    assert (await parent).output == "ok"
-    assert (await other).output == "leaf"
+    await until(lambda: probe.joined(runner) == 2)
+    gate.open.set()
+    assert [(await parent).output, (await other).output] == ["ok", "leaf"]
     assert not probe.keys_held(runner)
 
 
-async def test_a_call_that_is_no_child_any_more_waits_like_everybody() -> None:
-    later: list[asyncio.Task[ToolResult]] = []
-    counted = Counted(concurrency=1)
+async def test_children_together_stay_within_their_parents_limit() -> None:
+    most = [0, 0]
 
-    @tool
-    async def leaves(context: ToolContext) -> None:
-        async def afterwards() -> ToolResult:
-            await asyncio.sleep(0.01)
-            return await runner.run("work")
+    @tool(parallel=True)
+    async def child(n: int) -> int:
+        most[0] += 1
+        most[1] = max(most)
+        await asyncio.sleep(0)
+        most[0] -= 1
+        return n
 
-        later.append(asyncio.create_task(afterwards()))
+    @tool(parallel=True)
+    async def fan(context: ToolContext) -> int:
+        results = await asyncio.gather(*(context.run("child", {"n": n}) for n in range(50)))
+        return sum(result.success for result in results)
 
-    runner = Runner([leaves, counted.tool])
+    runner = Runner([child, fan], concurrency=4, waits=Waits(slot=BOUND))
+    assert (await runner.run("fan")).output == 50
+    assert most[1] == 4  # three slots of their own, and the one that the parent lends
+    assert probe.slots_taken(runner) == 0 and runner.waiting == 0
 
-    assert (await runner.run("leaves")).success
-    result = await later[0]
-    assert result.success and result.call is not None
 
+async def test_children_of_children_do_not_deadlock_in_a_single_slot() -> None:
+    @tool(parallel=True)
+    async def nested(depth: int, context: ToolContext) -> int:
+        if not depth:
+            return 1
+        results = await asyncio.gather(*(context.run("nested", {"depth": depth - 1}) for _ in range(2)))
+        return sum(result.output for result in results)
 
-# -- keys ------------------------------------------------------------------------------------------------------------
+    runner = Runner([nested.replace(concurrency=1)], concurrency=1, waits=Waits(slot=BOUND))
+    assert (await runner.run("nested", {"depth": 4})).output == 16
 
 
 @given(st.lists(st.tuples(st.sets(st.sampled_from("abc"), min_size=1), st.booleans(), st.integers(0, 3)), max_size=12))
@@ -328,34 +325,9 @@ def test_two_that_share_a_key_never_run_together_unless_both_share_it(wanted: li
 
 async def test_calls_get_a_key_in_the_order_in_which_they_came() -> None:
     counted = Counted(resources=lambda arguments: ["k"])
-
-    async def main() -> None:
-        runner = Runner([counted.tool])
-        await asyncio.gather(*(runner.run("work", {"n": n}) for n in range(10)))
-
-    await main()
+    runner = Runner([counted.tool])
+    await asyncio.gather(*(runner.run("work", {"n": n}) for n in range(10)))
     assert counted.order == list(range(10)) and counted.most == 1
-
-
-@pytest.mark.parametrize("concurrency", [1, None])
-async def test_a_call_that_waits_too_long_for_its_key_is_limited_and_lets_others_pass(concurrency: int | None) -> None:
-    release, started = asyncio.Event(), asyncio.Event()
-
-    @tool(resources=lambda arguments: [arguments["key"]])
-    async def work(key: str, wait: bool = False) -> str:
-        started.set()
-        if wait:
-            await release.wait()
-        return key
-
-    runner = Runner([work], clock=ManualClock(), concurrency=concurrency and 2)
-    first = asyncio.create_task(runner.run("work", {"key": "a", "wait": True}))
-    await started.wait()
-    assert (await out_of_patience(runner, runner.run("work", {"key": "a"}))).status == "limited"
-    assert (await runner.run("work", {"key": "b"})).output == "b"
-    release.set()
-    assert (await first).success
-    assert (await runner.run("work", {"key": "a"})).success
 
 
 # -- nothing leaks ---------------------------------------------------------------------------------------------------
@@ -392,88 +364,55 @@ def test_every_slot_and_key_comes_back(ends: list[str]) -> None:
 
     async def main() -> None:
         await asyncio.gather(*map(one, ends))
-        assert (
-            probe.slots_taken(runner) == 0
-            and not probe.keys_held(runner)
-            and not runner.left_running
-            and not probe.live_calls(runner)
-        )
+        assert probe.is_at_rest(runner)
 
     go(main())
 
 
-async def test_each_attempt_that_is_given_up_keeps_its_slot_until_it_ends_and_then_all_come_back() -> None:
-    release = threading.Event()
+async def test_each_abandoned_attempt_keeps_its_slot_until_it_ends() -> None:
+    blocker = Blocker(parallel=True, timeout=0.02)
 
-    @tool(parallel=True, timeout=0.02)
-    def stuck() -> None:
-        release.wait(BOUND)
-
-    async def twice(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        await next(call, context)
-        return await next(call, context)  # type: ignore[no-any-return]
-
-    runner = Runner([stuck], around=[twice], concurrency=4, waits=Waits(grace=0))
-    assert (await runner.run("stuck")).status == "timeout"
+    runner = Runner([blocker.tool], around=[call_twice], concurrency=4, waits=Waits(grace=0))
+    assert (await runner.run("block")).status == "timeout"
     assert (runner.left_running, probe.slots_taken(runner)) == (2, 4)  # the runner's, and those for threads
-    release.set()
-    while runner.left_running:
-        await asyncio.sleep(0)
+    blocker.release.set()
+    await until(lambda: not runner.left_running)
     assert probe.is_at_rest(runner)
 
 
-@pytest.mark.parametrize("what", ["key", "slot"])
-async def test_a_call_keeps_what_it_has_until_what_was_given_up_beneath_it_ends(what: str) -> None:
-    release = threading.Event()
-    inside: list[str] = []
-
-    @tool(parallel=True, timeout=0.02)
-    def stuck() -> None:
-        inside.append("stuck")
-        release.wait(BOUND)
-        inside.remove("stuck")
+@pytest.mark.parametrize("held", ["key", "slot"])
+async def test_a_call_keeps_its_slot_and_key_until_abandoned_calls_beneath_it_end(held: str) -> None:
+    blocker, ended = Blocker(parallel=True, timeout=0.02), []
 
     async def parent(context: ToolContext) -> str:
-        return (await context.run("stuck")).status
+        return (await context.run("block")).status
 
-    async def other() -> list[str]:
-        return list(inside)
+    async def other() -> None:
+        ended.append(blocker.release.is_set())
 
-    keyed: dict[str, Any] = {"resources": lambda arguments: ["k"]} if what == "key" else {"parallel": True}
-    runner = Runner(
-        [stuck, tool(parent, **keyed), tool(other, **keyed)],
-        concurrency=2 if what == "key" else 1,
-        waits=Waits(grace=0),
-    )
+    keyed: dict[str, Any] = {"resources": lambda arguments: ["k"]} if held == "key" else {"parallel": True}
+    tools = [blocker.tool, tool(parent, **keyed), tool(other, **keyed)]
+    runner = Runner(tools, concurrency=2 if held == "key" else 1, waits=Waits(grace=0))
     assert (await runner.run("parent")).output == "timeout"
     assert runner.left_running == 1
     waits = asyncio.ensure_future(runner.run("other"))
-    await asyncio.sleep(0.02)
-    assert runner.waiting == 1
-    release.set()
-    assert (await waits).output == []
+    await until(lambda: runner.waiting == 1)
+    blocker.release.set()
+    assert (await waits).success and ended == [True]
     assert probe.is_at_rest(runner)
 
 
-async def test_who_waits_for_a_runner_holds_no_thread_that_others_want() -> None:
-    async def main() -> list[str]:
-        gate = asyncio.Event()
+async def test_a_call_that_waits_for_its_runner_holds_no_thread() -> None:
+    gate = Gate()
 
-        @tool
-        async def hold() -> None:
-            await gate.wait()
+    @tool(read_only=True)
+    def plain() -> str:
+        return "ok"
 
-        @tool(read_only=True)
-        def plain() -> str:
-            return "ok"
-
-        busy, free = Runner([hold, plain], concurrency=1), Runner([plain], waits=Waits(slot=BOUND))
-        waiting = [asyncio.create_task(busy.run(name)) for name in ("hold", *["plain"] * (MAX_THREADS + 1))]
-        while busy.waiting <= MAX_THREADS:
-            await asyncio.sleep(0)
-        taken, other = THREAD_SLOTS.used_slots, await free.run("plain")
-        gate.set()
-        results = [other, *await asyncio.gather(*waiting)]
-        return [str(taken), *{result.status for result in results}]
-
-    assert (await main()) == ["0", "ok"]
+    busy, free = Runner([gate.tool, plain], concurrency=1), Runner([plain], waits=Waits(slot=BOUND))
+    waiting = [asyncio.create_task(busy.run(name)) for name in ("wait", *["plain"] * (MAX_THREADS + 1))]
+    while busy.waiting <= MAX_THREADS:
+        await asyncio.sleep(0)
+    assert THREAD_SLOTS.used_slots == 0 and (await free.run("plain")).success
+    gate.open.set()
+    assert all(result.success for result in await asyncio.gather(*waiting))

@@ -1,60 +1,47 @@
-"""What the log has of a handler that raised: one quiet line of a `ToolError`, the traceback of all else."""
+"""Errors that leave a tool: what the model reads of an exception, and what the log has of it."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 from typing import Any
 
 import pytest
 from isolated_tools import crashes, raises
+from pydantic import BaseModel, ConfigDict
 
-from ferrule import DefinitionError, Runner, Sizes, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
+from ferrule import DefinitionError, Runner, Sizes, Tool, ToolCall, ToolContext, ToolError, ToolResult, deny, tool
 from ferrule.errors import GuardError
-from ferrule.types import Next
+from ferrule.runner import EXPOSED
+from gates import Gate
 from waits import BOUND
-from watched import go
 
 needs_processes = pytest.mark.skipif(sys.platform == "win32", reason="isolation needs process groups")
+SECRET = "geheim"
 
 
 class OutOfStock(ToolError):
     """A tool's own."""
 
 
-def raising(error: BaseException) -> Tool:
-    @tool(read_only=True)
+class Odd(Exception):
+    """Of no kind that is exposed."""
+
+
+def raising(error: BaseException, name: str = "act") -> Tool:
+    @tool(read_only=True, name=name)
     async def act() -> str:
         raise error
 
     return act
 
 
-def calling(inner: Tool) -> Tool:
-    @tool
+def calling(inner: Tool, name: str = "outer") -> Tool:
+    @tool(name=name)
     async def outer() -> Any:
         return await inner()
 
     return outer
-
-
-def records_of(caplog: pytest.LogCaptureFixture, made: Tool, arguments: Any = None) -> list[logging.LogRecord]:
-    """The log of one call, which fails."""
-    caplog.set_level(logging.DEBUG, logger="ferrule")
-    assert not go(Runner([made], timeout=BOUND).run(made.name, arguments or {})).success
-    return [record for record in caplog.records if record.name == "ferrule"]
-
-
-@pytest.mark.parametrize(
-    "error",
-    [ToolError("none left\nforged line"), OutOfStock("none left\nforged line"), GuardError("none left\nforged line")],
-    ids=lambda error: type(error).__name__,
-)
-def test_a_tool_error_of_the_tools_own_is_one_quiet_line(error: ToolError, caplog: pytest.LogCaptureFixture) -> None:
-    (record,) = records_of(caplog, raising(error))
-    assert (record.levelname, record.exc_info) == ("INFO", None)
-    assert record.getMessage() == "tool 'act' raised a ToolError: 'none left\\nforged line'"
 
 
 async def test_the_model_reads_the_text_of_a_tool_error_as_it_is() -> None:
@@ -62,114 +49,181 @@ async def test_the_model_reads_the_text_of_a_tool_error_as_it_is() -> None:
     assert (result.error, result.status, result.executed) == ("none left\nsee https://a:b@c", "failed", True)
     assert result.text == result.error
 
+    class Executes:
+        name = "act"
+        description = "Act."
 
-@pytest.mark.parametrize("error", [OutOfStock(" "), OutOfStock(), ToolError("")])
-async def test_a_tool_error_without_a_text_is_no_empty_error(error: ToolError) -> None:
-    result = await Runner([raising(error)]).run("act")
-    assert result.error is not None and result.error.startswith("act failed: ")
+        def execute(self, payload: Any) -> Any:
+            raise OutOfStock("none left")
 
-
-async def test_the_text_of_a_tool_error_is_bounded_and_cleaned() -> None:
-    result = await Runner([raising(ToolError("\udc00" + "x" * 5000))], sizes=Sizes(output=100)).run("act")
-    assert result.error is not None and len(result.error) == 100
-    assert result.error.startswith("\ufffdxx") and "characters left out]\nxxx" in result.error
-
-
-class Executes:
-    name = "act"
-    description = "Act."
-
-    def execute(self, payload: Any) -> Any:
-        raise OutOfStock("none left")
-
-
-async def test_the_tool_error_of_an_objects_execute_reaches_the_model_as_it_is() -> None:
     assert (await Runner([Executes()]).run("act")).error == "none left"
 
 
-async def breaks(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-    raise ToolError("none left")
+async def test_the_text_of_a_tool_error_is_bounded_cleaned_and_never_empty() -> None:
+    result = await Runner([raising(ToolError("\udc00" + "x" * 5000))], sizes=Sizes(output=100)).run("act")
+    assert result.error is not None and len(result.error) == 100
+    assert result.error.startswith("\ufffdxx") and "characters left out]\nxxx" in result.error
+    for error in (OutOfStock(" "), OutOfStock()):
+        assert ((await Runner([raising(error)]).run("act")).error or "").startswith("act failed: ")
 
 
-def test_the_tool_error_of_a_middleware_or_a_guard_stands_in_a_sentence() -> None:
+async def test_the_tool_error_of_middleware_or_a_guard_stands_in_a_sentence() -> None:
     def never(call: Any, context: Any) -> None:
         raise GuardError("not you")
 
+    async def breaks(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        raise ToolError("none left")
+
     made = raising(ToolError("x"))
-    assert go(Runner([made], inside=[breaks]).run("act")).error == "act could not be run: none left. Nothing was run."
-    assert go(Runner([made], guards=[never]).run("act")).error == "Denied: not you. Nothing was run."
+    result = await Runner([made], inside=[breaks]).run("act")
+    assert result.error == "act could not be run: none left. Nothing was run."
+    assert (await Runner([made], guards=[never]).run("act")).error == "Denied: not you. Nothing was run."
 
 
-def test_a_long_text_is_cut_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    (record,) = records_of(caplog, raising(ToolError("x" * 5000)))
+@pytest.mark.parametrize("depth", [1, 5])
+async def test_the_outer_tools_expose_decides_about_an_inner_tools_exception(depth: int) -> None:
+    for error, expose, shown in (
+        (Odd(SECRET), EXPOSED, False),
+        (ValueError(SECRET), EXPOSED, True),
+        (ValueError(SECRET), (), False),
+        (Odd(SECRET), (Odd,), True),
+        (ToolError(SECRET), (), True),
+        (ValueError(f"https://u:{SECRET}@h"), EXPOSED, False),
+    ):
+        made = raising(error)
+        for number in range(depth):
+            made = calling(made, f"outer_{number}")
+        result = await Runner([made], expose=expose).run(made.name)
+        assert result.status == "failed"
+        assert (SECRET in (result.error or "")) is shown
+        assert type(error).__name__ in (result.error or "") or shown
+
+
+@pytest.mark.parametrize("at", ["around", "inside"])
+async def test_the_error_of_a_tool_that_middleware_calls_does_not_leave(at: str) -> None:
+    inner = raising(Odd(SECRET))
+
+    async def asks(call: Any, context: Any, next: Any) -> ToolResult:
+        await inner()
+        raise AssertionError
+
+    result = await Runner([Gate().tool], **{at: [asks]}).run("wait")
+    assert result.status == "failed" and SECRET not in (result.error or "")
+    assert isinstance(result.exception, ToolError) and SECRET in str(result.exception)
+
+
+class Row(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    dsn: str
+
+
+@pytest.mark.parametrize("by", ["find", "outer"])
+@pytest.mark.parametrize("schema", [None, {"properties": {"dsn": {}}, "additionalProperties": False}])
+async def test_the_error_about_an_output_that_does_not_fit_has_no_credentials(by: str, schema: Any) -> None:
+    async def find() -> Row:
+        url = f"postgres://ada:{SECRET}@h/db?api_key={SECRET}"
+        return {"dsn": url, url: 1}
+
+    made = tool(find, output_schema=schema)
+    error = (await Runner([made, calling(made)], expose=()).run(by)).error or ""
+    assert "does not fit its output schema" in error and "postgres://" in error
+    assert SECRET not in error
+
+
+async def test_an_exception_that_is_its_own_results_ends() -> None:
+    error = ToolError(SECRET)
+    error.result = ToolResult(exception=error)
+    assert SECRET not in ((await Runner([calling(raising(error))]).run("outer")).error or "")
+
+
+async def log_of(caplog: pytest.LogCaptureFixture, made: Tool, arguments: Any = None) -> list[logging.LogRecord]:
+    """Return the log of one call, which fails."""
+    caplog.set_level(logging.DEBUG, logger="ferrule")
+    assert not (await Runner([made], timeout=BOUND).run(made.name, arguments or {})).success
+    return [record for record in caplog.records if record.name == "ferrule"]
+
+
+@pytest.mark.parametrize("kind", [ToolError, OutOfStock, GuardError])
+async def test_a_tool_error_is_one_quiet_line(kind: type[ToolError], caplog: pytest.LogCaptureFixture) -> None:
+    (record,) = await log_of(caplog, raising(kind("none left\nforged line")))
+    assert (record.levelname, record.exc_info) == ("INFO", None)
+    assert record.getMessage() == "tool 'act' raised a ToolError: 'none left\\nforged line'"
+    caplog.clear()
+    (record,) = await log_of(caplog, raising(kind("x" * 5000)))
     assert 500 < len(record.getMessage()) < 600
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), RuntimeError("no"), DefinitionError("no")])
-def test_any_other_exception_keeps_its_traceback(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    (record,) = records_of(caplog, raising(error))
+@pytest.mark.parametrize("error", [ValueError("no"), DefinitionError("no")])
+async def test_any_other_exception_keeps_its_traceback(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    (record,) = await log_of(caplog, raising(error))
     assert record.levelname == "WARNING" and record.exc_info is not None and record.exc_info[1] is error
     assert "test_logged_errors.py" in logging.Formatter().format(record)
 
 
-def test_a_tool_error_of_a_tool_that_it_called_is_quiet_too(caplog: pytest.LogCaptureFixture) -> None:
-    records = records_of(caplog, calling(raising(OutOfStock("none left"))))
-    assert [(record.levelname, record.getMessage()) for record in records] == [
-        ("INFO", "tool 'act' raised a ToolError: 'none left'"),
-        ("INFO", "tool 'outer' raised a ToolError: 'none left'"),
-    ]
-
-
-def test_what_a_tool_that_it_called_raised_otherwise_has_one_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    inner, outer = records_of(caplog, calling(raising(ValueError("no"))))
+async def test_an_inner_tools_exception_has_one_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    records = await log_of(caplog, calling(raising(OutOfStock("none left"))))
+    assert [(record.levelname, record.exc_info) for record in records] == [("INFO", None)] * 2
+    caplog.clear()
+    inner, outer = await log_of(caplog, calling(raising(ValueError("no"))))
     assert inner.exc_info is not None and inner.exc_info[0] is ValueError
     assert (outer.levelname, outer.exc_info) == ("WARNING", None)
     assert outer.getMessage().startswith("tool 'outer' raised what a tool that it called had raised: ")
 
 
-def test_the_kernels_own_refusal_of_a_call_that_a_handler_made_keeps_its_traceback(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    ("inner", "kind"),
+    [
+        (raising(ToolError("x")).replace(guards=[lambda *_: deny("not you")]), "GuardError"),
+        (Gate(timeout=0.01).tool, "ToolTimeoutError"),
+    ],
+)
+async def test_the_kernels_refusal_of_an_inner_call_keeps_its_traceback(
+    inner: Tool, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def never(call: Any, context: Any) -> None:
-        raise PermissionError("not you")
-
-    (record,) = records_of(caplog, calling(raising(ToolError("x")).replace(guards=[never])))
-    assert record.levelname == "WARNING" and record.exc_info is not None and record.exc_info[0] is GuardError
-
-
-def test_the_time_out_of_a_call_that_a_handler_made_keeps_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    @tool(timeout=0.01)
-    async def slow() -> None:
-        await asyncio.get_running_loop().create_future()
-
-    (record,) = records_of(caplog, calling(slow))
+    (record,) = await log_of(caplog, calling(inner))
     assert record.levelname == "WARNING" and record.exc_info is not None
-    assert record.exc_info[0].__name__ == "ToolTimeoutError"  # type: ignore[union-attr]
+    assert record.exc_info[0].__name__ == kind
 
 
 @needs_processes
-@pytest.mark.parametrize(("kind", "text"), [("ferrule", "come back later"), ("stock", "none left")])
-def test_a_tool_error_of_an_isolated_tool_is_one_quiet_line(
-    kind: str, text: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("handler", "arguments", "shown"),
+    [
+        (raises, {"kind": "ferrule"}, None),
+        (raises, {"kind": "stock"}, None),
+        (raises, {"kind": "value"}, "ValueError"),
+        (raises, {"kind": "coded"}, "RemoteError"),
+        (crashes, {}, "WorkerDiedError"),
+    ],
+)
+async def test_errors_of_isolated_tools_are_logged_alike(
+    handler: Any, arguments: Any, shown: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (record,) = records_of(caplog, tool(raises, isolation="process"), {"kind": kind})
-    assert (record.levelname, record.exc_info) == ("INFO", None)
-    assert record.getMessage() == f"tool 'raises' raised a ToolError: {text!r}"
-
-
-@needs_processes
-@pytest.mark.parametrize(("kind", "shown"), [("value", "ValueError"), ("coded", "RemoteError")])
-def test_any_other_exception_of_an_isolated_tool_keeps_its_traceback(
-    kind: str, shown: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    (record,) = records_of(caplog, tool(raises, isolation="process"), {"kind": kind})
+    (record,) = await log_of(caplog, tool(handler, isolation="process"), arguments)
+    if shown is None:
+        assert (record.levelname, record.exc_info) == ("INFO", None)
+        assert record.getMessage().startswith("tool 'raises' raised a ToolError: ")
+        return
     assert record.levelname == "WARNING" and record.exc_info is not None
-    assert record.exc_info[0].__name__ == shown  # type: ignore[union-attr]
-    assert "isolated_tools.py" in logging.Formatter().format(record)
+    assert record.exc_info[0].__name__ == shown
+    assert handler is crashes or "isolated_tools.py" in logging.Formatter().format(record)
 
 
-@needs_processes
-def test_a_process_that_died_is_no_quiet_line(caplog: pytest.LogCaptureFixture) -> None:
-    (record,) = records_of(caplog, tool(crashes, isolation="process"))
-    assert record.levelname == "WARNING" and record.exc_info is not None
-    assert record.exc_info[0].__name__ == "WorkerDiedError"  # type: ignore[union-attr]
+async def test_no_name_from_a_model_begins_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def breaks(event: Any) -> None:
+        raise RuntimeError("an observer")
+
+    @tool
+    async def act(word: str) -> str:
+        return ""
+
+    async def guard_of_another(call: Any, context: Any) -> Any:
+        return {"word": 5, "more\nforged line": "x\nforged line"}
+
+    line = "x\nforged line\r\x85\u2028forged line"
+    runner = Runner([act], observers=[breaks], guards=[guard_of_another])
+    with caplog.at_level(logging.DEBUG, logger="ferrule"):
+        await runner.run_all([ToolCall(line, line, "{}"), ToolCall(line, "act", {"word": line})])
+    assert len(caplog.records) > 3
+    for record in caplog.records:
+        assert len(record.getMessage().splitlines()) == 1

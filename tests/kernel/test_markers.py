@@ -1,4 +1,4 @@
-"""The kernel's own signs, made by a handler, a guard or a worker, and a journal that hangs."""
+"""Only the kernel makes its signs: no exception of a handler, decision of a guard or byte of a worker is one."""
 
 from __future__ import annotations
 
@@ -15,99 +15,78 @@ from journals import WatchedJournal, forever
 
 from ferrule import Runner, ask, deny, tool
 from ferrule.errors import NotStartedError
-from ferrule.kernel import tasks
 from ferrule.kernel.results import Rejected
 from ferrule.middleware import retry
+from ferrule.testing import ManualClock
+from gates import Gate
 from waits import BOUND
-from watched import run
+from watched import Watch, run
 
 
 @pytest.mark.parametrize("error", [NotStartedError("no", limited=True), Rejected("limited", "Nothing was run.")])
-@pytest.mark.parametrize("way", ["async", "thread", "awaited", "chunks"])
+@pytest.mark.parametrize("kind", ["async", "thread", "chunks"])
 @pytest.mark.parametrize("timeout", [None, BOUND])
-def test_a_handler_that_raises_a_sign_of_the_kernel_has_run_and_failed(
-    error: BaseException, way: str, timeout: float | None
-) -> None:
+def test_a_handler_that_raises_a_sign_of_the_kernel_has_run_and_failed(error: Any, kind: str, timeout: Any) -> None:
     runs: list[int] = []
-
-    async def asynchronous() -> Any:
-        runs.append(1)
-        raise error
 
     def blocking() -> Any:
         runs.append(1)
         raise error
 
-    async def chunks() -> Any:
-        runs.append(1)
-        yield 1
-        raise error
+    async def asynchronous() -> Any:
+        blocking()
 
-    made = {"async": asynchronous, "thread": blocking, "awaited": lambda: asynchronous(), "chunks": chunks}[way]
+    async def chunks() -> Any:
+        yield 1
+        blocking()
+
+    made = {"async": asynchronous, "thread": blocking, "chunks": chunks}[kind]
     result, watch = run(tool(made, name="give"), "give", inside=[retry(3)], timeout=timeout)
     assert (result.status, result.executed, len(runs)) == ("failed", True, 1)
     assert watch.ends() == ["tool:error"] and "Nothing was run" not in (result.error or "")
 
 
-@pytest.mark.parametrize("reason", [None, 42, b"no", object()])
-def test_a_decision_with_a_reason_that_is_no_text_is_a_decision(reason: Any) -> None:
-    @tool
-    async def give() -> None:
-        raise AssertionError
-
+@pytest.mark.parametrize("reason", [None, 42, object()])
+async def test_a_decision_with_a_reason_that_is_no_text_is_a_decision(reason: Any) -> None:
+    gate = Gate()
     for decision in (deny(reason), ask(reason)):
-        result, _ = run(give, "give", guards=[lambda call, context, decision=decision: decision])
-        assert (result.status, result.executed) == ("denied", False)
+        result = await Runner([gate.tool], guards=[lambda *_, decision=decision: decision]).run("wait")
+        assert (result.status, result.executed, gate.runs) == ("denied", False, 0)
         assert (result.error or "").startswith("Denied: ")
 
 
-async def test_an_awaited_guard_that_ignores_its_cancellation_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tasks, "ANSWER_SECONDS", 0.02)
-
-    finish = asyncio.Event()
-
-    async def stubborn(call: Any, context: Any) -> None:
-        while not finish.is_set():
-            with suppress(asyncio.CancelledError):
-                await finish.wait()
-
-    @tool
-    async def give() -> None:
-        raise AssertionError
-
-    runner = Runner([give], guards=[stubborn])
-    assert (await runner.run("give")).status == "denied"
-    batch = asyncio.ensure_future(runner.run("give"))
+async def test_a_guard_that_ignores_its_cancellation_is_not_waited_for() -> None:
+    guard, gate, clock = Gate(stubborn=True), Gate(), ManualClock()
+    runner = Runner([gate.tool], guards=[lambda *_: guard.wait()], clock=clock)
+    late = asyncio.ensure_future(runner.run("wait"))
+    await clock.advance(9)
+    assert not late.done()
+    await clock.advance(1)
+    assert (await late).status == "denied"
+    cancelled = asyncio.ensure_future(runner.run("wait"))
     await asyncio.sleep(0)
-    batch.cancel()
-    await asyncio.wait({batch})
-    assert batch.cancelled()
-    finish.set()
+    cancelled.cancel()
+    await asyncio.wait({cancelled})
+    assert cancelled.cancelled() and gate.runs == 0
+    guard.open.set()
 
 
-@pytest.mark.parametrize("kind", ["begins", "ends"])
-def test_a_journal_that_hangs_is_given_up(
-    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert tasks.ANSWER_SECONDS == 10.0
-    monkeypatch.setattr(tasks, "ANSWER_SECONDS", 0.02)
-    runs: list[int] = []
-
-    @tool
-    async def give() -> str:
-        runs.append(1)
-        return "given"
-
-    result, watch = run(give, "give", journal=WatchedJournal(**{kind: forever}))
+@pytest.mark.parametrize("at", ["begins", "ends"])
+async def test_a_journal_that_hangs_is_given_up(at: str, caplog: pytest.LogCaptureFixture) -> None:
+    gate, clock, watch = Gate(), ManualClock(), Watch()
+    gate.open.set()
+    runner = Runner([gate.tool], journal=WatchedJournal(**{at: forever}), clock=clock, observers=[watch])
+    call = asyncio.ensure_future(runner.run("wait"))
+    await clock.advance(9)
+    assert not call.done()
+    await clock.advance(1)
+    result = await call
     assert len(watch.ends()) == 1
-    if kind == "begins":
-        assert (result.status, result.executed, runs) == ("failed", False, []) and "Nothing was run" in str(
-            result.error
-        )
+    if at == "begins":
+        assert (result.status, result.executed, gate.runs) == ("failed", False, 0)
+        assert "Nothing was run" in str(result.error)
     else:
-        assert (result.status, runs) == ("ok", [1])
+        assert (result.status, gate.runs) == ("ok", 1)
         assert "the journal could not take the outcome of a call" in caplog.text
 
 
@@ -132,7 +111,6 @@ def plainly(n: int) -> int:
 
 @pytest.mark.parametrize("frames", [1, 2, 3])
 async def test_a_handler_that_writes_to_its_workers_socket_shifts_no_result(frames: int) -> None:
-
     runner = Runner([tool(forge, isolation="process"), tool(plainly, isolation="process", parallel=True)])
     forged = await runner.run("forge", {"frames": frames})
     assert (forged.status, forged.executed) == ("failed", None)

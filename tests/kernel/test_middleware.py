@@ -1,4 +1,4 @@
-"""Middleware: the order, what it may change, and results that it makes itself."""
+"""Middleware: its order, what it may change, the results that it makes, and `next` that is called late."""
 
 from __future__ import annotations
 
@@ -7,9 +7,22 @@ from typing import Any
 
 import pytest
 
-from ferrule import Decision, Runner, Sizes, Text, Tool, ToolCall, ToolContext, ToolResult, deny, tool
+from cast import call_twice, passes
+from ferrule import (
+    Decision,
+    DefinitionError,
+    Runner,
+    Sizes,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    Waits,
+    deny,
+    tool,
+)
 from ferrule.middleware import after, before
-from waits import BOUND
+from gates import Gate
+from waits import until
 from watched import Watch, plain, run
 
 
@@ -29,7 +42,7 @@ def named(name: str, passed: list[str]) -> Any:
     return middle
 
 
-def test_the_first_is_the_outermost_and_the_runners_are_outside_the_tools() -> None:
+def test_the_first_middleware_is_the_outermost() -> None:
     passed: list[str] = []
 
     @tool(
@@ -62,7 +75,7 @@ def test_the_first_is_the_outermost_and_the_runners_are_outside_the_tools() -> N
 
 
 @pytest.mark.parametrize(("n", "status"), [(5, "ok"), ("x", "invalid"), (50, "denied")])
-def test_what_around_changes_is_validated_and_judged(n: Any, status: str) -> None:
+def test_a_change_by_middleware_is_validated_and_judged(n: Any, status: str) -> None:
     def small(call: ToolCall, context: ToolContext) -> Decision | None:
         return deny("too large") if call.arguments["n"] > 10 else None
 
@@ -77,14 +90,6 @@ def test_what_around_changes_is_validated_and_judged(n: Any, status: str) -> Non
         assert len(watch.ends()) == 1
 
 
-def test_before_and_after_do_what_they_say() -> None:
-    grown = after(lambda result: result.replace(output=result.output + 1))
-    assert run(double, "double", {"n": 1}, inside=[grown], around=[before(lambda a: {"n": 10})])[0].output == 21
-    assert run(double, "double", {"n": 1}, around=[before(lambda a: None)])[0].output == 2
-    refused, watch = run(double, "double", {"n": 1}, around=[before(lambda a: 5)])
-    assert (refused.status, refused.executed, watch.ends()) == ("failed", False, ["tool:error"])
-
-
 def answering(result: ToolResult) -> Any:
     async def cache(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
         return result
@@ -93,9 +98,11 @@ def answering(result: ToolResult) -> Any:
 
 
 @pytest.mark.parametrize("where", ["around", "inside"])
-def test_a_result_that_a_middleware_makes_is_bound_bounded_and_told(where: str) -> None:
+@pytest.mark.parametrize("hook", [True, False])
+def test_a_result_made_by_middleware_belongs_to_the_call_and_is_bounded(where: str, hook: bool) -> None:
     made = ToolResult(output="x" * 5000)
-    result, watch = run(double, "double", {"n": 1}, sizes=Sizes(output=500), **{where: [answering(made)]})
+    middleware = after(lambda result: made) if hook else answering(made)
+    result, watch = run(double, "double", {"n": 1}, sizes=Sizes(output=500), **{where: [middleware]})
     assert (result.call_id, result.tool_name, result.status) == ("c1", "double", "ok")
     assert len(plain(result)) <= 500
     assert watch.kinds() == ["tool:pre", "tool:post"]
@@ -104,96 +111,31 @@ def test_a_result_that_a_middleware_makes_is_bound_bounded_and_told(where: str) 
     assert result.duration_ms > 0
 
 
-async def test_one_result_served_to_several_calls_belongs_to_each_of_them_alone() -> None:
+@pytest.mark.parametrize("where", ["around", "inside"])
+async def test_a_cached_result_belongs_to_each_call_it_is_served_to(where: str) -> None:
     kept: list[ToolResult] = []
-    ran: list[int] = []
-
-    @tool
-    async def work(n: int) -> int:
-        ran.append(n)
-        return n
 
     async def cache(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
         if not kept:
             kept.append(await next(call, context))
         return kept[0]
 
-    for where in ("around", "inside"):
-        kept.clear()
-        ran.clear()
-
-        async def main(where: str = where) -> None:
-            watch = Watch()
-            runner = Runner([work], observers=[watch], **{where: [cache]})
-            calls = [ToolCall(f"c{n}", "work", '{"n": 1}' if n else '{"n": "1"}') for n in range(3)]
-            results = [await runner.run(call) for call in calls]
-            assert [result.call_id for result in results] == ["c0", "c1", "c2"]
-            assert [result.call for result in results] == calls
-            assert len(set(map(id, results))) == 3
-            assert results[0].repairs and not results[1].repairs
-            before = [result.duration_ms for result in results]
-            again = await runner.run(calls[0])
-            assert again.call_id == "c0"
-            assert [result.duration_ms for result in results] == before
-            assert len(watch.ends()) == 4
-
-        await main()
-        assert ran == [1]
-
-
-async def test_a_result_of_another_call_is_rebound() -> None:
-
-    other = await Runner([double]).run(ToolCall("other", "double", {"n": 4}))
-    result = await Runner([double], around=[answering(other)]).run(ToolCall("mine", "double", {"n": 1}))
-    assert (result.call_id, result.output, other.call_id) == ("mine", 8, "other")
-
-
-def test_a_middleware_may_change_status_and_content() -> None:
-    async def hides(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        result: ToolResult = await next(call, context)
-        return result.replace(content=[Text("hidden")], metadata={"seen": True})
-
-    result, _ = run(double, "double", {"n": 1}, around=[hides])
-    assert (plain(result), result.output, result.metadata["seen"]) == ("hidden", 2, True)
-
-
-def test_a_retry_inside_runs_the_handler_again_with_one_result() -> None:
-    tries: list[int] = []
-
-    @tool
-    async def shaky(n: int) -> int:
-        tries.append(n)
-        if len(tries) < 3:
-            raise ValueError("not yet")
-        return n
-
-    async def retry(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        while not (result := await next(call, context)).success:
-            await asyncio.sleep(0)
-        return result
-
-    for timeout in (None, BOUND):
-        tries.clear()
-        result, watch = run(shaky, "shaky", {"n": 1}, inside=[retry], timeout=timeout)
-        assert (result.output, len(tries)) == (1, 3)
-        assert watch.kinds() == ["tool:pre", "tool:post"]
-
-
-def test_context_gives_middleware_the_tool_and_its_traits() -> None:
-    seen: list[Any] = []
-
-    async def middle(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        seen.append((context.tool.name, context.tool.read_only))
-        return await next(call, context)
-
-    traits: Tool = double.replace(read_only=lambda arguments: arguments["n"] == 1)
-    for n in (1, 2):
-        run(traits, "double", {"n": n}, around=[middle], inside=[middle])
-    assert seen == [("double", True)] * 2 + [("double", False)] * 2
+    watch = Watch()
+    runner = Runner([double], observers=[watch], **{where: [cache]})
+    calls = [ToolCall(f"c{n}", "double", '{"n": 1}' if n else '{"n": "1"}') for n in range(3)]
+    results = [await runner.run(call) for call in calls]
+    assert [result.call_id for result in results] == ["c0", "c1", "c2"]
+    assert [result.call for result in results] == calls
+    assert len(set(map(id, results))) == 3 and {result.output for result in results} == {2}
+    assert results[0].repairs and not results[1].repairs
+    durations = [result.duration_ms for result in results]
+    assert (await runner.run(calls[0])).call_id == "c0"
+    assert [result.duration_ms for result in results] == durations
+    assert len(watch.ends()) == 4
 
 
 @pytest.mark.parametrize("calls", [True, False])
-def test_a_middleware_that_says_nothing_was_run_is_believed_only_where_it_is_so(calls: bool) -> None:
+def test_a_false_claim_that_nothing_was_run_is_not_believed(calls: bool) -> None:
     async def claims(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
         if calls:
             await next(call, context)
@@ -201,3 +143,170 @@ def test_a_middleware_that_says_nothing_was_run_is_believed_only_where_it_is_so(
 
     result, _ = run(double, "double", {"n": 1}, inside=[claims])
     assert (result.output, result.executed) == ("from elsewhere", calls)
+
+
+def raises(error: BaseException) -> Any:
+    def hook(value: Any) -> Any:
+        raise error
+
+    return hook
+
+
+async def raises_later(value: Any) -> Any:
+    raise ValueError("inside of the program")
+
+
+async def one_more(arguments: Any) -> dict[str, int]:
+    await asyncio.sleep(0)
+    return {"n": arguments["n"] + 1}
+
+
+CHAINS = [
+    ([before(lambda arguments: {"n": 7}), before(one_more)], []),
+    ([before(one_more), after(lambda result: result.output * 10)], [after(lambda result: result.output * 10)]),
+    ([before(lambda arguments: [1])], []),
+    ([before(raises(ValueError("inside of the program")))], []),
+    ([], [after(raises(ValueError("inside of the program")))]),
+    ([], [after(raises(SystemExit(3)))]),
+    ([], [after(raises_later)]),
+]
+
+
+@pytest.mark.parametrize(("around", "inside"), CHAINS)
+def test_a_hook_next_to_the_kernel_acts_like_one_outside_other_middleware(around: list[Any], inside: list[Any]) -> None:
+    def describe(result: ToolResult) -> tuple[Any, ...]:
+        return (result.status, result.output, result.error, result.executed, result.text, type(result.exception))
+
+    near, near_watch = run(double, "double", {"n": 1}, around=around, inside=inside)
+    far, far_watch = run(double, "double", {"n": 1}, around=[*around, passes], inside=[*inside, passes])
+    assert describe(near) == describe(far) and near_watch.kinds() == far_watch.kinds()
+
+
+def test_hooks_change_arguments_on_the_way_in_and_results_on_the_way_out() -> None:
+    passed: list[Any] = []
+
+    def hears(name: str) -> Any:
+        def hook(value: Any) -> Any:
+            if isinstance(value, ToolResult):
+                passed.append((name, value.output))
+                return value.output + 1
+            passed.append((name, value["n"]))
+            return {"n": value["n"] + 1}
+
+        return hook
+
+    around = [before(hears("a")), after(hears("b")), before(hears("c")), after(hears("d"))]
+    inside = [after(hears("e")), after(hears("f"))]
+    result, _ = run(double, "double", {"n": 1}, around=around, inside=inside)
+    assert passed == [("a", 1), ("c", 2), ("f", 6), ("e", 7), ("d", 8), ("b", 9)]
+    assert result.output == 10
+    assert run(double, "double", {"n": 1}, around=[before(lambda arguments: None)])[0].output == 2
+
+
+def test_a_denied_call_passes_the_after_hooks_around_and_none_inside() -> None:
+    seen: list[str] = []
+
+    def saw(name: str) -> Any:
+        return after(lambda result: seen.append(f"{name} {result.status}"))
+
+    run(double, "double", {"n": 1}, guards=[lambda *_: deny("no")], around=[saw("around")], inside=[saw("inside")])
+    assert seen == ["around denied"]
+
+
+def test_a_call_denied_after_a_run_says_that_it_may_have_had_an_effect() -> None:
+    runs: list[int] = []
+
+    @tool
+    async def act() -> None:
+        runs.append(1)
+
+    def once(call: ToolCall, context: ToolContext) -> Any:
+        return deny("again") if runs else None
+
+    result, _ = run(act, "act", guards=[once], around=[call_twice])
+    assert (result.status, result.executed, len(runs)) == ("denied", True, 1)
+    assert "Nothing was run" not in str(result.error) and "its effect may have happened" in str(result.error)
+
+
+@pytest.mark.parametrize("timeout", [None, 0.05])
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_a_shielded_handler_holds_its_slot_until_it_ends(timeout: float | None, stubborn: bool) -> None:
+    gate, watch = Gate(concurrency=1), Watch()
+
+    async def shielding(call: Any, context: Any, next: Any) -> ToolResult:
+        inner = asyncio.ensure_future(next(call, context))
+        if timeout is None:
+            await gate.inside.wait()
+            return ToolResult("at once")
+        try:
+            return await asyncio.shield(inner)
+        except asyncio.CancelledError:
+            if stubborn:
+                return await inner
+            raise
+
+    waits = Waits(grace=0, slot=0.05)
+    runner = Runner([gate.tool], inside=[shielding], timeout=timeout, waits=waits, observers=[watch])
+    first = await runner.run("wait")
+    assert first.status == ("ok" if timeout is None else "timeout") and runner.left_running == 1
+    assert timeout is None or "is still running" in (first.error or "")
+    second = await runner.run("wait")
+    assert (second.status, second.executed, gate.runs) == ("limited", False, 1)
+    gate.open.set()
+    await until(lambda: not runner.left_running)
+    assert (await runner.run("wait")).executed is True
+    assert len(watch.ends()) == 3
+
+
+@pytest.mark.parametrize("place", ["inside", "around"])
+@pytest.mark.parametrize("begun", [False, True])
+async def test_next_after_the_result_runs_nothing(place: str, begun: bool) -> None:
+    late: list[Any] = []
+    runs: list[int] = []
+
+    @tool
+    async def work() -> str:
+        runs.append(1)
+        return "done"
+
+    async def leaving(call: Any, context: Any, next: Any) -> ToolResult:
+        late.append(asyncio.ensure_future(next(call, context)) if begun else lambda: next(call, context))
+        return ToolResult("at once")
+
+    runner = Runner([work], **{place: [leaving]})
+    assert (await runner.run("work")).output == "at once"
+    with pytest.raises(DefinitionError, match="`next`"):
+        await (late[0] if begun else late[0]())
+    assert (runs, runner.left_running, runner.waiting) == ([], 0, 0)
+
+
+@pytest.mark.parametrize("place", ["inside", "guard"])
+async def test_a_run_that_waits_when_its_call_ends_does_not_start(place: str) -> None:
+    waiting, free = asyncio.Event(), asyncio.Event()
+    left: list[asyncio.Future[Any]] = []
+    runs: list[int] = []
+
+    @tool
+    async def work() -> None:
+        runs.append(1)
+
+    async def wait() -> None:
+        waiting.set()
+        await free.wait()
+
+    async def waits(call: Any, context: Any, next: Any) -> ToolResult:
+        await wait()
+        return await next(call, context)
+
+    async def leaving(call: Any, context: Any, next: Any) -> ToolResult:
+        left.append(asyncio.ensure_future(next(call, context)))
+        await waiting.wait()
+        return ToolResult("at once")
+
+    options: Any = {"inside": [waits]} if place == "inside" else {"guards": [lambda *_: wait()]}
+    runner = Runner([work], around=[leaving], **options)
+    assert (await runner.run("work")).output == "at once"
+    free.set()
+    with pytest.raises(DefinitionError, match=r"after its result|ended before"):
+        await left[0]
+    assert (runs, runner.left_running) == ([], 0)

@@ -1,19 +1,36 @@
-"""Where a name is looked up: in the runner of who asks, also where a tool is mounted, and when it is taken up again."""
+"""Mounted tools: guards and limits of both runners hold, and a name is looked up in the runner of whoever asks."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult, Toolset, ask, deny, tool
+from cast import Person, add, ask_always, passes
+from ferrule import (
+    Decision,
+    DefinitionError,
+    Runner,
+    Sizes,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    Toolset,
+    ask,
+    deny,
+    tool,
+)
 from ferrule.middleware import after, before
-from watched import Watch, go
+from watched import Watch
 
 KEY = b"k" * 32
+PAY = {"to": "ada", "euros": 5}
+SUM = {"a": 1, "b": 2}
 
 
-def asks(call: ToolCall, context: ToolContext) -> Decision | None:
+def ask_to_pay(call: ToolCall, context: ToolContext) -> Decision | None:
     return ask("may it?") if call.name.endswith("pay") else None
 
 
@@ -30,10 +47,7 @@ def paying(whose: str, ran: list[str]) -> Tool:
 
 
 def saying(name: str, says: str) -> Tool:
-    async def say() -> str:
-        return says
-
-    return tool(say, name=name, read_only=True)
+    return tool(lambda: says, name=name, read_only=True, description="Say.")
 
 
 def calling(name: str, called: str, arguments: Any = None) -> Tool:
@@ -44,75 +58,116 @@ def calling(name: str, called: str, arguments: Any = None) -> Tool:
     return tool(call, name=name)
 
 
-PAY = {"to": "ada", "euros": 5}
+def only(runner: Runner, *names: str) -> Toolset:
+    return Toolset(runner.as_tools()).only(*names)
 
 
-# -- taken up again ----------------------------------------------------------------------------------------------------
+async def test_mounted_tools_carry_guards_middleware_and_limits_on_one_path() -> None:
+    passed: list[str] = []
+
+    def options(name: str) -> dict[str, Any]:
+        def middle(place: str) -> Any:
+            async def pass_by(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+                passed.append(f"{name} {place}")
+                return await next(call, context)
+
+            return [pass_by]
+
+        guards = [lambda call, context: passed.append(f"{name} guard")]
+        return {"guards": guards, "around": middle("around"), "inside": middle("inside"), "observers": [Watch()]}
+
+    inner_options, outer_options = options("inner"), options("outer")
+    inner = Runner([add], **inner_options, sizes=Sizes(output=50))
+    outer = Runner(inner.as_tools(), **outer_options)
+    assert (await outer.run("add", SUM)).output == 3
+    assert passed == [f"{name} {place}" for place in ("around", "guard", "inside") for name in ("outer", "inner")]
+    assert outer_options["observers"][0].kinds() == ["tool:pre", "tool:decided", "tool:post"]
+    assert inner_options["observers"][0].kinds() == []
 
 
-async def suspended(runner: Runner, watch: Watch, name: str) -> dict[str, Any]:
-    """The record of what a tool of that name had suspended."""
-    assert (await runner.run(name)).output == "suspended"
-    return next(event.data["result"].record() for event in watch.events if event.kind == "tool:suspended")
+async def test_the_outer_runners_approver_answers_for_mounted_tools() -> None:
+    person, nobody = Person(), Person(deny("no"))
+    inner = Runner([add], guards=[ask_always], approve=nobody)
+    assert (await Runner(inner.as_tools(), approve=person).run("add", SUM)).success
+    assert len(person.questions) == 1 and not nobody.questions
+    assert (await Runner(inner.as_tools()).run("add", SUM)).status == "denied"
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
-@pytest.mark.parametrize("outer_has", ["another pay", "no pay", "it as shop_pay", "all by other names", "two levels"])
-async def test_what_a_mounted_tool_called_is_resumed_as_no_other_tool(outer_has: str, elsewhere: bool) -> None:
-    ran: list[str] = []
-
-    def made(watch: Watch) -> Runner:
-        inner = Runner([calling("job", "pay", PAY), paying("inner", ran)], guards=[asks])
-        mounted = {one.name: one for one in inner.as_tools()}
-        tools: list[Any] = {
-            "another pay": [mounted["job"], paying("outer", ran)],
-            "no pay": [mounted["job"]],
-            "it as shop_pay": [mounted["job"], mounted["pay"].replace(name="shop_pay")],
-            "all by other names": list(Toolset(mounted.values()).prefixed("a_")),
-            "two levels": [*Toolset(Runner([mounted["job"]]).as_tools()).prefixed("a_"), paying("outer", ran)],
-        }[outer_has]
-        return Runner(tools, approve=later, resume_key=KEY, observers=[watch])
-
-    async def main() -> ToolResult:
-        first, second = made(watch := Watch()), made(Watch())
-        record = await suspended(first, watch, next(one.name for one in first.tools if one.name.endswith("job")))
-        resuming = second if elsewhere else first
-        return await resuming.resume(record, True)
-
-    result = await main()
-    assert (ran, result.executed) == ([], False)
-    assert result.status in ("not_found", "invalid")
+async def test_an_outer_guard_cannot_overrule_an_inner_one() -> None:
+    inner = Runner([add], guards=[lambda call, context: deny("inner")])
+    outer = Runner(Runner(inner.as_tools()).as_tools(), guards=[lambda *_: True], approve=Person())
+    assert (await outer.run("add", SUM)).status == "denied"
 
 
-@pytest.mark.parametrize("now_has", ["no job", "a job of its own", "both of its own", "pay of another one"])
-async def test_a_record_of_what_is_not_mounted_any_more_runs_nothing(now_has: str) -> None:
-    ran: list[str] = []
+async def test_an_inner_runners_limit_holds_for_both_runners() -> None:
+    now = {"running": 0, "most": 0}
 
-    async def main() -> ToolResult:
-        inner = Runner([calling("job", "pay", PAY), paying("inner", ran)], guards=[asks])
-        mounted = Toolset(inner.as_tools()).only("job")
-        first = Runner(mounted, approve=later, resume_key=KEY, observers=[watch := Watch()])
-        record = await suspended(first, watch, "job")
-        other = Runner([paying("another", ran)]).as_tools()
-        tools: list[Any] = {
-            "no job": [paying("outer", ran)],
-            "a job of its own": [calling("job", "pay", PAY)],
-            "both of its own": [calling("job", "pay", PAY), paying("outer", ran)],
-            "pay of another one": other,
-        }[now_has]
-        return await Runner(tools, resume_key=KEY).resume(record, True)
+    @tool
+    async def work() -> None:
+        now["running"] += 1
+        now["most"] = max(now["most"], now["running"])
+        await asyncio.sleep(0.001)
+        now["running"] -= 1
 
-    result = await main()
-    assert (ran, result.executed) == ([], False)
-    assert result.status in ("not_found", "invalid")
+    inner = Runner([work], concurrency=2)
+    outer = Runner(inner.as_tools())
+    await asyncio.gather(*(runner.run("work") for runner in (inner, outer) for _ in range(5)))
+    assert now["most"] == 2
 
 
-# -- guards, middleware and approvers ----------------------------------------------------------------------------------
+async def test_a_mounted_tool_calls_the_tools_of_its_own_runner() -> None:
+    judged: list[tuple[str, str]] = []
+    person, watch, inner_watch = Person(), Watch(), Watch()
+
+    def judge(name: str, decision: Decision | None = None) -> Any:
+        def guard(call: ToolCall, context: ToolContext) -> Decision | None:
+            judged.append((name, call.name))
+            return decision if call.name != "entry" else None
+
+        return guard
+
+    @tool
+    async def entry(context: ToolContext, name: str) -> str:
+        result = await context.run(name)
+        return result.output if result.success else f"{result.status}: {result.error}"
+
+    tools = [entry, saying("lookup", "inner"), saying("hidden", "hidden")]
+    inner = Runner(tools, guards=[judge("inner", ask("?"))], observers=[inner_watch], approve=Person(deny("no")))
+    middle = Runner(inner.as_tools(), guards=[judge("middle")])
+    for mounted, guards in ((inner, ["outer", "inner"]), (middle, ["outer", "middle", "inner"])):
+        has = [*only(mounted, "entry"), saying("lookup", "outer")]
+        outer = Runner(has, guards=[judge("outer")], observers=[watch], approve=person)
+        for name, output in (("lookup", "inner"), ("hidden", "hidden")):
+            judged.clear()
+            person.questions.clear()
+            assert (await outer.run("entry", {"name": name})).output == output
+            assert list(dict.fromkeys(judged)) == [(one, called) for called in ("entry", name) for one in guards]
+            assert [call.name for call in person.questions] == [name]
+            assert watch.kinds()[-2:] == ["tool:post", "tool:post"]
+        assert (await outer.run("lookup")).output == "outer" and inner_watch.events == []
+        assert (await outer.run("entry", {"name": "no"})).output.startswith("not_found")
+        inner.disable("lookup", "closed")
+        assert "closed" in (await outer.run("entry", {"name": "lookup"})).output
+        inner.enable("lookup")
+
+
+async def test_a_renamed_mounted_tool_is_called_as_the_outer_runner_has_it() -> None:
+    @tool
+    async def entry(context: ToolContext) -> str:
+        result = await context.run("lookup")
+        return f"{result.tool_name} {result.status}"
+
+    outer = Runner(Toolset(Runner([saying("lookup", "inner"), entry]).as_tools()).prefixed("their_"))
+    assert (await outer.run("their_entry")).output == "their_lookup ok"
+    outer.disable("their_lookup", "closed")
+    assert (await outer.run("their_entry")).output == "their_lookup denied"
+    late = Runner(only(Runner(outer.as_tools()), "*entry"))
+    assert (await late.run("their_entry")).output == "their_lookup denied"
 
 
 @pytest.mark.parametrize("place", ["guards", "around", "inside", "before", "after", "after inside"])
 @pytest.mark.parametrize("which", [0, 1, 2, 3])
-async def test_what_a_runner_was_given_calls_the_tools_of_that_runner(place: str, which: int) -> None:
+async def test_guards_and_middleware_call_the_tools_of_their_own_runner(place: str, which: int) -> None:
     """`which` has it: the outer runner, the one in it, the innermost, or the tool itself."""
     heard: list[Any] = []
 
@@ -125,7 +180,7 @@ async def test_what_a_runner_was_given_calls_the_tools_of_that_runner(place: str
 
     async def middleware(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
         await listen(context)
-        return await next(call, context)  # type: ignore[no-any-return]
+        return await next(call, context)
 
     async def hook(seen: Any, context: ToolContext) -> None:
         await listen(context)
@@ -138,16 +193,10 @@ async def test_what_a_runner_was_given_calls_the_tools_of_that_runner(place: str
         "after": {"around": [after(hook)]},
         "after inside": {"inside": [after(hook)]},
     }[place]
-
-    async def passes(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        return await next(call, context)  # type: ignore[no-any-return]
-
-    options: list[dict[str, Any]] = [
-        given if which == n else {"around": [passes], "inside": [passes]} for n in range(4)
-    ]
+    options = [given if which == n else {"around": [passes], "inside": [passes]} for n in range(4)]
     inner = Runner([calling("act", "who").replace(**options[3]), saying("who", "inner")], **options[2])
-    middle = Runner([*Toolset(inner.as_tools()).only("act"), saying("who", "middle")], **options[1])
-    outer = Runner([*Toolset(middle.as_tools()).only("act"), saying("who", "outer")], **options[0])
+    middle = Runner([*only(inner, "act"), saying("who", "middle")], **options[1])
+    outer = Runner([*only(middle, "act"), saying("who", "outer")], **options[0])
     assert (await outer.run("act")).output == "inner"
     assert heard == [["outer", "middle", "inner", "inner"][which]]
 
@@ -156,23 +205,55 @@ async def test_an_approver_calls_the_tools_of_its_runner() -> None:
     async def looks(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
         return (await context.run("who")).output == "outer"
 
-    inner = Runner([paying("inner", []), saying("who", "inner")], guards=[asks])
-    outer = Runner([*Toolset(inner.as_tools()).only("pay"), saying("who", "outer")], approve=looks)
+    inner = Runner([paying("inner", []), saying("who", "inner")], guards=[ask_to_pay])
+    outer = Runner([*only(inner, "pay"), saying("who", "outer")], approve=looks)
     assert (await outer.run("pay", PAY)).output == "inner"
 
 
-async def test_what_an_outer_runners_guard_calls_is_a_tool_of_the_outer_runner() -> None:
-    async def asks_the_judge(call: ToolCall, context: ToolContext) -> Decision | None:
-        if call.name.endswith("judge"):
-            return None
-        return None if (await context.run("judge")).output == "fine" else deny("the judge says no")
-
-    plugin = Toolset(Runner([saying("act", "done"), saying("judge", "fine")]).as_tools()).prefixed("plugin_")
-    runner = Runner([*plugin, saying("judge", "bad")], guards=[asks_the_judge])
-    assert (await runner.run("plugin_act")).status == "denied"
+async def suspended(runner: Runner, watch: Watch, name: str) -> dict[str, Any]:
+    """The record of what a tool of that name had suspended."""
+    assert (await runner.run(name)).output == "suspended"
+    return next(event.data["result"].record() for event in watch.events if event.kind == "tool:suspended")
 
 
-# -- mounted twice -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("outer_has", ["another pay", "no pay", "it as shop_pay", "all by other names", "two levels"])
+async def test_a_call_by_a_mounted_tool_is_resumed_as_no_other_tool(outer_has: str, elsewhere: bool) -> None:
+    ran: list[str] = []
+
+    def make(watch: Watch) -> Runner:
+        inner = Runner([calling("job", "pay", PAY), paying("inner", ran)], guards=[ask_to_pay])
+        mounted = {one.name: one for one in inner.as_tools()}
+        tools: list[Any] = {
+            "another pay": [mounted["job"], paying("outer", ran)],
+            "no pay": [mounted["job"]],
+            "it as shop_pay": [mounted["job"], mounted["pay"].replace(name="shop_pay")],
+            "all by other names": list(Toolset(mounted.values()).prefixed("a_")),
+            "two levels": [*Toolset(Runner([mounted["job"]]).as_tools()).prefixed("a_"), paying("outer", ran)],
+        }[outer_has]
+        return Runner(tools, approve=later, resume_key=KEY, observers=[watch])
+
+    first, second = make(watch := Watch()), make(Watch())
+    record = await suspended(first, watch, next(one.name for one in first.tools if one.name.endswith("job")))
+    result = await (second if elsewhere else first).resume(record, True)
+    assert (ran, result.executed) == ([], False)
+    assert result.status in ("not_found", "invalid")
+
+
+@pytest.mark.parametrize("now_has", ["no job", "both of its own", "pay of another one"])
+async def test_a_record_of_a_tool_that_is_no_longer_mounted_runs_nothing(now_has: str) -> None:
+    ran: list[str] = []
+    inner = Runner([calling("job", "pay", PAY), paying("inner", ran)], guards=[ask_to_pay])
+    first = Runner(only(inner, "job"), approve=later, resume_key=KEY, observers=[watch := Watch()])
+    record = await suspended(first, watch, "job")
+    tools: list[Any] = {
+        "no job": [paying("outer", ran)],
+        "both of its own": [calling("job", "pay", PAY), paying("outer", ran)],
+        "pay of another one": Runner([paying("another", ran)]).as_tools(),
+    }[now_has]
+    result = await Runner(tools, resume_key=KEY).resume(record, True)
+    assert (ran, result.executed) == ([], False)
+    assert result.status in ("not_found", "invalid")
 
 
 def for_tenants(mounted: list[Runner], **changes: Any) -> Runner:
@@ -202,14 +283,11 @@ def test_a_runner_that_is_mounted_twice_is_refused(again: str) -> None:
         for_tenants([runner, runner if again == "itself" else runner.replace(approve=later)])
 
 
-def test_what_a_tool_calls_that_is_mounted_for_one_tenant_runs_for_that_one() -> None:
+async def test_a_tool_mounted_for_a_tenant_calls_tools_bound_to_that_tenant() -> None:
     ran: list[str] = []
     runner = for_tenants([tenants(ran), tenants(ran)])
-    assert [go(runner.run(name)).output for name in ("b_job", "a_job")] == ["ok", "ok"]
+    assert [(await runner.run(name)).output for name in ("b_job", "a_job")] == ["ok", "ok"]
     assert ran == ["B", "A"]
-
-
-def test_what_a_tool_calls_that_is_mounted_with_a_guard_is_judged_by_it() -> None:
-    ran: list[str] = []
     runner = for_tenants([tenants(ran), tenants(ran)], guards=[lambda call, context: deny("readers do not pay")])
-    assert (go(runner.run("b_job")).output, go(runner.run("a_job")).output, ran) == ("denied", "ok", ["A"])
+    assert [(await runner.run(name)).output for name in ("b_job", "a_job")] == ["denied", "ok"]
+    assert ran == ["B", "A", "A"]

@@ -17,7 +17,7 @@ from waits import BOUND
 from watched import go
 
 Want: TypeAlias = tuple[str, Sequence[Any]]
-"""What a call is to have, a key or the one slot of a tool, and what it calls once it has that."""
+"""What a call needs, a key or the one slot of a tool, and what it calls once it has that."""
 SLOTS = ("first", "second", "third")
 
 
@@ -42,7 +42,7 @@ class Works:
         ]
 
     async def work(self, key: str, wants: list[Any], context: ToolContext) -> list[Any]:
-        """Call what is wanted, one after the other; the calls that begin all begin before."""
+        """Call each of `wants`, one after the other."""
         call = context.call
         assert call is not None
         has = [key, *(name for name in ("both",) if call.name == name)]
@@ -50,7 +50,7 @@ class Works:
         if context.deps is not None and call.parent is None:
             await context.deps.wait()
         await asyncio.sleep(0)
-        results = [await asked(context, want) for want in wants]
+        results = [await call_for(context, want) for want in wants]
         for one in has:
             self.inside[one].remove(call.id)
         return [[result.status, result.output] for result in results]
@@ -67,7 +67,7 @@ class Works:
             self.inside[one].append(call)
 
 
-def asked(runner: Any, want: Want, *context: Any) -> Awaitable[ToolResult]:
+def call_for(runner: Any, want: Want, *context: Any) -> Awaitable[ToolResult]:
     what, wants = want
     name = what if what in SLOTS else "both" if what.startswith("both:") else "keyed"
     return runner.run(name, {"key": what.removeprefix("both:"), "wants": wants}, *context)
@@ -78,31 +78,8 @@ def statuses(outputs: list[Any]) -> list[str]:
     return [status for called in outputs for status, inner in called or [] for status in [status, *statuses([inner])]]
 
 
-async def test_a_slot_that_another_runners_call_has_may_come_free() -> None:
-
-    opened = asyncio.Event()
-
-    @tool(parallel=True, concurrency=1)
-    async def single(hold: bool) -> None:
-        if hold:
-            await opened.wait()
-
-    @tool(parallel=True)
-    async def parent(context: ToolContext) -> str:
-        return (await context.run("single", {"hold": False})).status
-
-    other, runner = Runner([single]), Runner([single, parent], waits=Waits(slot=None))
-    held = asyncio.ensure_future(other.run("single", {"hold": True}))
-    await asyncio.sleep(0)
-    waits = asyncio.ensure_future(runner.run("parent"))
-    while not runner.waiting:
-        await asyncio.sleep(0)
-    opened.set()
-    assert (await held).success and (await waits).output == "ok"
-
-
 NAMES = ["a", "b", "c", "d", "both:e", "both:f", "first", "second"]
-"""Keys and tools of which one call runs at a time; `both` takes a key and then the one slot of its own."""
+"""Keys, and tools of which one call runs at a time; `both` takes a key and then the one slot of its own."""
 
 
 def wants(names: list[str], depth: int) -> st.SearchStrategy[Any]:
@@ -116,7 +93,7 @@ def wants(names: list[str], depth: int) -> st.SearchStrategy[Any]:
     st.sampled_from([None, 1]),
     st.integers(0, 3),
 )
-def test_whatever_calls_what_everything_comes_to_an_end_within_the_bound(
+def test_every_graph_of_calls_ends_within_the_bound(
     forest: list[Any], concurrency: int | None, share: int | None, turns: int
 ) -> None:
     async def main() -> list[ToolResult]:
@@ -124,7 +101,7 @@ def test_whatever_calls_what_everything_comes_to_an_end_within_the_bound(
         runner = Runner(works.tools(), waits=Waits(slot=0.05), concurrency=concurrency, per_principal=share)
         going = []
         for number, want in enumerate(forest):
-            going.append(asyncio.ensure_future(asked(runner, want, ToolContext(principal=f"p{number % 2}"))))
+            going.append(asyncio.ensure_future(call_for(runner, want, ToolContext(principal=f"p{number % 2}"))))
             for _ in range(turns):
                 await asyncio.sleep(0)
         found = await asyncio.gather(*going)
@@ -136,32 +113,25 @@ def test_whatever_calls_what_everything_comes_to_an_end_within_the_bound(
     assert {result.status for result in found} | set(statuses([one.output for one in found])) <= {"ok", "limited"}
 
 
-def ring(**options: Any) -> list[str]:
-    """What comes of two calls that each have a key and call what needs the other's."""
-
-    async def main() -> list[str]:
-        works = Works()
-        runner = Runner(works.tools(), **options)
-        context = ToolContext(deps=asyncio.Barrier(2))
-        calls = [asked(runner, want, context) for want in (("a", [("b", [])]), ("b", [("a", [])]))]
-        found = await asyncio.gather(*calls)
-        assert all(result.success for result in found) and probe.is_at_rest(runner)
-        return statuses([result.output for result in found])
-
-    return go(main())
+async def run_ring(**options: Any) -> list[str]:
+    """Return the statuses of two calls that each hold a key and call what needs the other's."""
+    works = Works()
+    runner = Runner(works.tools(), **options)
+    context = ToolContext(deps=asyncio.Barrier(2))
+    calls = [call_for(runner, want, context) for want in (("a", [("b", [])]), ("b", [("a", [])]))]
+    found = await asyncio.gather(*calls)
+    assert all(result.success for result in found) and probe.is_at_rest(runner)
+    return statuses([result.output for result in found])
 
 
-def test_two_that_wait_for_each_other_end_at_the_queue_timeout() -> None:
-    assert "limited" in ring(waits=Waits(slot=0.05))
-
-
-def test_a_call_that_another_one_made_never_waits_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadline, "NESTED_TIMEOUT", 0.05)
-    assert "limited" in ring(waits=Waits(slot=None))
+async def test_two_calls_that_wait_for_each_other_end_at_the_queue_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "limited" in await run_ring(waits=Waits(slot=0.05))
+    monkeypatch.setattr(deadline, "NESTED_TIMEOUT", 0.05)  # the bound of a call made by a call if there is no other
+    assert "limited" in await run_ring(waits=Waits(slot=None))
 
 
 @pytest.mark.parametrize("what", ["key", "slot"])
-async def test_what_a_call_holds_applies_anew_among_the_calls_that_it_makes(what: str) -> None:
+async def test_a_held_key_or_slot_applies_anew_among_nested_calls(what: str) -> None:
     inside: list[int] = []
     now = 0
 

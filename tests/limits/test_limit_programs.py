@@ -1,4 +1,4 @@
-"""Limits among real programs, some of which are killed."""
+"""Limits that real programs share, some of which are killed."""
 
 from __future__ import annotations
 
@@ -14,101 +14,82 @@ import pytest
 import sharing
 
 import ferrule
-from ferrule import Runner, ToolResult, Waits, tool
+from cast import add
+from ferrule import Runner, Waits
 from ferrule.stores.limits import share_limits
+from waits import BOUND
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(os.name == "nt", reason="the programs count in a file that they lock as Unix does"),
 ]
 PROGRAMS = 3
+ADD = add.replace(name="work", concurrency=1).bind(a=1, b=2)
 
 
 @pytest.fixture(params=["journal", "postgres"])
-def written(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where the limits are, as the programs are told."""
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where the limits are: a file or a URL, as the programs are told."""
     if request.param == "journal":
         return str(tmp_path / "calls.db")
-    url: str = request.getfixturevalue("postgres_url")("programs")
-    return url
+    return request.getfixturevalue("postgres_url")("programs")
 
 
 @contextmanager
-def started(*arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+def start(*arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     environment = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(ferrule.__file__)), **variables}
     command = [sys.executable, sharing.__file__, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as program:
         try:
+            if arguments[0] == "holds":
+                assert program.stdout is not None and program.stdout.readline() == "holds\n"
             yield program
         finally:
             program.kill()
 
 
-def counted(tmp_path: Path) -> list[int]:
-    return [int(number) for number in (tmp_path / "counter").read_bytes().split()]
-
-
-def outcomes(what: str, written: str, tmp_path: Path) -> list[str]:
-    """What the calls of three programs at once came to."""
-    arguments = (what, written, str(tmp_path / "counter"))
-    with started(*arguments) as one, started(*arguments) as two, started(*arguments) as three:
-        return [str(program.communicate(timeout=120)[0]).strip() for program in (one, two, three)]
+def run_programs(what: str, place: str, tmp_path: Path) -> tuple[list[str], list[int]]:
+    """Return the statuses of the calls of three programs at once, and the counter that they share."""
+    arguments = (what, place, str(tmp_path / "counter"))
+    with start(*arguments) as one, start(*arguments) as two, start(*arguments) as three:
+        outputs = [str(program.communicate(timeout=120)[0]).strip() for program in (one, two, three)]
+    return outputs, [int(number) for number in (tmp_path / "counter").read_bytes().split()]
 
 
 @pytest.mark.parametrize(("what", "most"), [("runner", sharing.MOST), ("tool", sharing.MOST), ("keys", 1)])
-def test_no_more_calls_of_three_programs_run_at_once_than_the_limit(
-    written: str, tmp_path: Path, what: str, most: int
+def test_calls_of_three_programs_together_stay_within_the_limit(
+    place: str, tmp_path: Path, what: str, most: int
 ) -> None:
-    assert outcomes(what, written, tmp_path) == [f"ok={sharing.CALLS}"] * PROGRAMS
-    inside, highest, came = counted(tmp_path)
+    outputs, (inside, highest, came) = run_programs(what, place, tmp_path)
+    assert outputs == [f"ok={sharing.CALLS}"] * PROGRAMS
     assert (inside, came) == (0, PROGRAMS * sharing.CALLS) and 1 <= highest <= most
 
 
 @pytest.mark.parametrize("what", ["rate", "budget"])
-def test_three_programs_together_get_as_many_calls_through_as_the_limit_and_not_one_more(
-    written: str, tmp_path: Path, what: str
-) -> None:
-    found = outcomes(what, written, tmp_path)
-    through = [int(part.removeprefix("ok=")) for line in found for part in line.split() if part.startswith("ok=")]
-    assert sum(through) == sharing.MOST * 10 == counted(tmp_path)[2]
+def test_three_programs_together_make_exactly_as_many_calls_as_the_limit(place: str, tmp_path: Path, what: str) -> None:
+    outputs, counter = run_programs(what, place, tmp_path)
+    through = [int(part.removeprefix("ok=")) for line in outputs for part in line.split() if part.startswith("ok=")]
+    assert sum(through) == sharing.MOST * 10 == counter[2]
 
 
-async def test_what_a_killed_program_had_is_anothers_once_its_lease_has_ended(written: str) -> None:
-    @tool(concurrency=1)
-    async def work() -> str:
-        return "had it"
-
-    async def main() -> ToolResult:
-        limits = share_limits(sharing.place(written), lease=1.5)
-        with started("holds", written, "", LEASE="1.5") as holder:
-            assert holder.stdout is not None and holder.stdout.readline() == "holds\n"
-            early = await Runner([work], limits=limits, waits=Waits(slot=0.01)).run("work")
-            assert (early.status, early.executed) == ("limited", False)
-            waits = asyncio.create_task(Runner([work], limits=limits).run("work"))
-            holder.kill()
-            return await asyncio.wait_for(waits, 60)
-
-    assert (await main()).output == "had it"
+async def test_the_slot_of_a_killed_program_is_free_once_its_lease_has_ended(place: str) -> None:
+    limits = share_limits(sharing.place(place), lease=1.5)
+    with start("holds", place, "", LEASE="1.5") as holder:
+        early = await Runner([ADD], limits=limits, waits=Waits(slot=0.01)).run("work")
+        assert (early.status, early.executed) == ("limited", False)
+        waits = asyncio.create_task(Runner([ADD], limits=limits).run("work"))
+        holder.kill()
+        assert (await asyncio.wait_for(waits, BOUND)).output == 3
 
 
-def test_what_a_program_gave_back_as_it_ended_is_free_at_once(written: str, tmp_path: Path) -> None:
-    with started("runner", written, str(tmp_path / "counter"), LEASE="3600") as program:
+def test_the_slots_of_a_program_that_ends_are_free_at_once(place: str, tmp_path: Path) -> None:
+    with start("runner", place, str(tmp_path / "counter"), LEASE="3600") as program:
         program.communicate(timeout=120)
-    limits = share_limits(sharing.place(written), lease=3600)
-    assert limits.store.items() == {}
+    assert share_limits(sharing.place(place), lease=3600).store.items() == {}
 
 
-async def test_a_lease_is_renewed_while_the_loop_stands_still(written: str) -> None:
-    """The holder's program renews it, whatever its event loop does; so another one waits for longer than a lease."""
-
-    @tool(concurrency=1)
-    async def work() -> None:
-        """Work."""
-
-    async def main() -> ToolResult:
-        with started("holds", written, "", LEASE="3") as holder:
-            assert holder.stdout is not None and holder.stdout.readline() == "holds\n"
-            limits = share_limits(sharing.place(written), lease=3)
-            return await Runner([work], limits=limits, waits=Waits(slot=5)).run("work")
-
-    assert (await main()).status == "limited"
+async def test_a_lease_is_renewed_while_the_loop_is_blocked(place: str) -> None:
+    """Another program waits for longer than a lease, and gets no slot."""
+    with start("holds", place, "", LEASE="3"):
+        limits = share_limits(sharing.place(place), lease=3)
+        assert (await Runner([ADD], limits=limits, waits=Waits(slot=5)).run("work")).status == "limited"

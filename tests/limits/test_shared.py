@@ -1,4 +1,4 @@
-"""`share_limits`: whose turn it is, what a store that fails does, and what can be counted by."""
+"""`share_limits`: whose turn it is, what happens when a store fails, and which keys can be counted by."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import DefinitionError, Journal, Runner, ToolCall, ToolContext, Waits, tool
+from cast import Person
+from ferrule import DefinitionError, Journal, Runner, Tool, Waits, tool
 from ferrule.middleware import budget, rate
+from ferrule.stores import limits as limits_module
 from ferrule.stores.limits import SharedLimits, grant_turns, share_limits
 from ferrule.stores.store import JsonValue, Memory, Postgres, Store, StoreError
 from ferrule.testing import ManualClock
+from gates import Blocker, Gate
 from places import SHARED, out_of_patience, store_of
 from waits import BOUND
 from watched import go, plain
@@ -28,18 +31,28 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return store_of(request.param, request, tmp_path_factory)
 
 
-@tool(read_only=True, concurrency=1)
-async def look() -> str:
-    return "seen"
+def one_at_a_time(gate: Gate | None = None) -> Tool:
+    """A tool `look` of which one call runs at a time, or waits at the gate; no two of them share a limit in memory."""
+
+    async def look() -> str:
+        return "seen" if gate is None else await gate.wait()
+
+    return tool(look, read_only=True, concurrency=1)
 
 
-# -- whose turn it is --------------------------------------------------------------------------------------------------
+def shared(store: Any, gate: Gate | None = None, **options: Any) -> Runner:
+    """A runner of another program, with limits in that store."""
+    limits = store if isinstance(store, SharedLimits) else share_limits(store)
+    return Runner([one_at_a_time(gate)], limits=limits, **options)
+
 
 WANTED = st.tuples(
     st.dictionaries(st.sampled_from(["runner", "tool"]), st.integers(1, 3)),
     st.lists(st.sampled_from("abc"), unique=True, max_size=2),
     st.booleans(),
 )
+
+
 STEPS = st.lists(st.one_of(WANTED, st.integers(0, 20)), max_size=30)
 
 
@@ -49,7 +62,7 @@ def entry(name: object, wanted: Any, held: bool = False) -> JsonValue:
 
 
 @given(STEPS)
-def test_whatever_comes_and_goes_no_limit_is_overshot_and_no_key_is_anothers(steps: list[Any]) -> None:
+def test_no_limit_is_exceeded_and_no_key_held_twice(steps: list[Any]) -> None:
     kept: list[JsonValue] = []
     for number, step in enumerate(steps):
         if isinstance(step, int):
@@ -72,7 +85,7 @@ def test_whatever_comes_and_goes_no_limit_is_overshot_and_no_key_is_anothers(ste
 
 
 @given(STEPS)
-def test_who_waits_lacks_something_that_one_before_it_has_or_waits_for(steps: list[Any]) -> None:
+def test_an_entry_waits_only_for_something_that_one_before_it_has(steps: list[Any]) -> None:
     kept, _ = grant_turns([entry(number, step) for number, step in enumerate(steps) if not isinstance(step, int)])
     for place, (_, _, held, slots, keys, together) in enumerate(kept):
         if not held:
@@ -81,7 +94,7 @@ def test_who_waits_lacks_something_that_one_before_it_has_or_waits_for(steps: li
             assert full or in_use
 
 
-def test_one_that_waits_for_a_key_stands_before_those_that_come_after_it_and_holds_no_slot() -> None:
+def test_an_entry_that_waits_for_a_key_goes_first_and_holds_no_slot() -> None:
     reader, writer = ({"runner": 2}, ["k"], True), ({"runner": 2}, ["k"], False)
     other = ({"runner": 2}, ["other"], False)
     kept, lacking = grant_turns([entry("r", reader, True), entry("w", writer), entry("r2", reader), entry("o", other)])
@@ -89,100 +102,61 @@ def test_one_that_waits_for_a_key_stands_before_those_that_come_after_it_and_hol
     assert set(lacking.values()) == {"what it works on is in use"}
 
 
-# -- runners -----------------------------------------------------------------------------------------------------------
-
-
-def holding() -> tuple[Any, asyncio.Event, asyncio.Event]:
-    begun, ends = asyncio.Event(), asyncio.Event()
-
-    @tool(read_only=True, concurrency=1, name="look")
-    async def hold() -> str:
-        begun.set()
-        await ends.wait()
-        return "held"
-
-    return hold, begun, ends
-
-
-async def test_two_programs_have_one_limit_and_who_waits_too_long_is_limited(store: Store) -> None:
-
-    hold, begun, ends = holding()
-    one = Runner([hold], limits=share_limits(store))
-    other = Runner([look.replace(concurrency=1)], limits=share_limits(store), clock=ManualClock())
-    first = asyncio.create_task(one.run("look"))
-    await begun.wait()
+async def test_two_programs_share_one_limit(store: Store) -> None:
+    gate = Gate()
+    first = asyncio.create_task(shared(store, gate).run("look"))
+    await gate.inside.wait()
+    other = shared(store, clock=ManualClock())
     late = await out_of_patience(other, other.run("look"))
     assert (late.status, late.executed) == ("limited", False)
     assert plain(late) == (
         "look could not be started in time: 1 calls run already, the most that may run at once. "
         "Nothing was run. Try again later."
     )
-    ends.set()
-    assert (await first).output == "held"
-    patient = Runner([look.replace(concurrency=1)], limits=share_limits(store))
-    assert (await patient.run("look")).output == "seen"
+    assert (await shared(share_limits(store, name="other")).run("look")).output == "seen"  # which counts apart
+    gate.open.set()
+    assert (await first).output == "through"
+    assert (await shared(store).run("look")).output == "seen"
 
 
-async def test_another_name_in_the_same_place_counts_apart(store: Store) -> None:
-
-    hold, begun, ends = holding()
-    first = asyncio.create_task(Runner([hold], limits=share_limits(store)).run("look"))
-    await begun.wait()
-    other = Runner([look.replace(concurrency=1)], limits=share_limits(store, name="other"))
-    assert (await other.run("look")).output == "seen"
-    ends.set()
-    await first
-
-
-async def test_who_is_cancelled_while_it_waits_leaves_nothing_behind(store: Store) -> None:
-
-    hold, begun, ends = holding()
-    first = asyncio.create_task(Runner([hold], limits=share_limits(store)).run("look"))
-    await begun.wait()
-    other = Runner([look.replace(concurrency=1)], limits=share_limits(store))
-    waits = asyncio.create_task(other.run("look"))
+async def test_a_waiting_call_that_is_cancelled_leaves_nothing_in_the_store(store: Store) -> None:
+    gate = Gate()
+    first = asyncio.create_task(shared(store, gate).run("look"))
+    await gate.inside.wait()
+    waits = asyncio.create_task(shared(store).run("look"))
     while len(store.get("ferrule/leases")) < 2:
         await asyncio.sleep(0)
     waits.cancel()
     await asyncio.wait([waits])
-    ends.set()
+    gate.open.set()
     await first
     while store.items():
         await asyncio.sleep(0)
 
 
-async def test_a_handler_that_outlives_its_deadline_keeps_what_it_has_among_all_programs(store: Store) -> None:
-    ends = threading.Event()
-
-    @tool(read_only=True, concurrency=1, timeout=0.01, name="look")
-    def blocks() -> None:
-        ends.wait(BOUND)
-
-    assert (await Runner([blocks], limits=share_limits(store), waits=Waits(grace=0)).run("look")).status == "timeout"
-    other = Runner([look.replace(concurrency=1)], limits=share_limits(store), waits=Waits(slot=0.05))
-    assert (await other.run("look")).status == "limited"
-    ends.set()
-    patient = Runner([look.replace(concurrency=1)], limits=share_limits(store))
-    assert (await patient.run("look")).output == "seen"
+async def test_an_abandoned_handler_keeps_its_slot_among_all_programs(store: Store) -> None:
+    blocker = Blocker()
+    look = tool(blocker.block, name="look", concurrency=1, timeout=0.01)
+    assert (await Runner([look], limits=share_limits(store), waits=Waits(grace=0)).run("look")).status == "timeout"
+    assert (await shared(store, waits=Waits(slot=0.05)).run("look")).status == "limited"
+    blocker.release.set()
+    assert (await shared(store).run("look")).output == "seen"
 
 
-async def test_nothing_is_held_while_somebody_is_asked() -> None:
-    store = Memory()
-    held: list[object] = []
+async def test_nothing_is_held_while_a_person_is_asked() -> None:
+    store, held = Memory(), []
 
-    @tool(ask=True, concurrency=1)
-    async def act() -> None:
-        """Act."""
+    class Looks(Person):
+        def __call__(self, *given: Any) -> Any:
+            held.append(store.items())
+            return super().__call__(*given)
 
-    def approve(call: ToolCall, decision: object, context: ToolContext[Any]) -> bool:
-        held.append(store.items())
-        return True
-
-    assert (await Runner([act], limits=share_limits(store), approve=approve).run("act")).success
+    runner = Runner([one_at_a_time().replace(ask=True)], limits=share_limits(store), approve=Looks())
+    assert (await runner.run("look")).success
     assert held == [{}]
 
 
-async def test_a_lease_ends_by_the_clock_unless_its_program_renews_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lease_ends_by_the_clock_unless_its_program_renews_it() -> None:
     store, clock = Memory(), ManualClock()
 
     limits = share_limits(store, lease=30, clock=clock)
@@ -202,12 +176,8 @@ async def test_a_lease_ends_by_the_clock_unless_its_program_renews_it(monkeypatc
 
 
 def test_a_runner_with_shared_limits_is_not_mounted() -> None:
-    inner = Runner([look], limits=share_limits(Memory()))
     with pytest.raises(DefinitionError, match="give them to the runner that mounts it"):
-        Runner(inner.as_tools())
-
-
-# -- stores that fail --------------------------------------------------------------------------------------------------
+        Runner(shared(Memory()).as_tools())
 
 
 class Broken(Memory):
@@ -254,10 +224,12 @@ async def test_a_store_that_fails_lets_nothing_through(how: str) -> None:
     assert ran == []
 
 
-async def test_a_store_that_does_not_answer_lets_nothing_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ferrule.stores import limits as module
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_module, "SECONDS", 0.05)
 
-    monkeypatch.setattr(module, "SECONDS", 0.05)
+
+async def test_a_store_that_does_not_answer_lets_nothing_through(impatient: None) -> None:
     answers = threading.Event()
 
     class Slow(Memory):
@@ -266,34 +238,28 @@ async def test_a_store_that_does_not_answer_lets_nothing_through(monkeypatch: py
             return super().get(key)
 
     store = Slow()
-    kept = share_limits(store)
-
-    for what, options in limited_by(kept):
-        runner = Runner([look.replace(concurrency=1)], waits=Waits(slot=0.05), **options)
+    limits = share_limits(store)
+    for what, options in limited_by(limits):
+        runner = Runner([one_at_a_time()], waits=Waits(slot=0.05), **options)
         assert ((await runner.run("look")).status, what) == ("limited", what)
     answers.set()
-    assert (await Runner([look.replace(concurrency=1)], limits=kept).run("look")).success
+    assert (await shared(limits).run("look")).success
     while "ferrule/leases" in store.items():
         await asyncio.sleep(0)
     accounts = store.items("ferrule/budget/")
     assert [account["used"] for account in accounts.values()] == [[0], [0]]  # all was given back
 
 
-async def test_others_that_are_always_first_end_the_call_and_not_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ferrule.stores import limits as module
-
-    monkeypatch.setattr(module, "SECONDS", 0.05)
-
+async def test_a_store_in_which_others_are_always_first_limits_the_call(impatient: None) -> None:
     class Contended(Memory):
         def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
             return False
 
     for what, options in limited_by(share_limits(Contended())):
-        assert (what, (await Runner([look.replace(concurrency=1)], **options).run("look")).status) == (what, "limited")
+        assert (what, (await Runner([one_at_a_time()], **options).run("look")).status) == (what, "limited")
 
 
-async def test_a_row_that_cannot_be_read_stops_no_sweep() -> None:
-
+async def test_an_unreadable_row_stops_no_sweep() -> None:
     store = Memory()
     for name, row in (("a", []), ("b", "x"), ("c", [1.0]), ("d", [9.0])):
         assert store.compare_and_set(f"ferrule/rate/{name}", None, row)
@@ -303,36 +269,30 @@ async def test_a_row_that_cannot_be_read_stops_no_sweep() -> None:
     assert len(store.items()) == 3
 
 
-async def test_what_is_held_outlives_a_store_that_fails_for_a_while() -> None:
-
-    store = Broken("not at all")
+async def test_a_held_slot_outlives_a_store_that_fails_for_a_while() -> None:
+    store, gate = Broken("not at all"), Gate()
     limits = share_limits(store)
-    hold, begun, ends = holding()
-    first = asyncio.create_task(Runner([hold], limits=limits).run("look"))
-    await begun.wait()
+    first = asyncio.create_task(shared(limits, gate).run("look"))
+    await gate.inside.wait()
     store.how = "unreachable"
-    late = await Runner([look.replace(concurrency=1)], limits=limits).run("look")
-    assert late.status == "limited"
+    assert (await shared(limits).run("look")).status == "limited"
     store.how = "not at all"
-    assert (await Runner([hold], limits=share_limits(store), waits=Waits(slot=0.05)).run("look")).status == "limited"
-    ends.set()
-    assert (await first).output == "held"
-    assert (await Runner([look.replace(concurrency=1)], limits=limits).run("look")).output == "seen"
-
-
-# -- what can be counted by --------------------------------------------------------------------------------------------
+    assert (await shared(store, waits=Waits(slot=0.05)).run("look")).status == "limited"
+    gate.open.set()
+    assert (await first).output == "through"
+    assert (await shared(limits).run("look")).output == "seen"
 
 
 @pytest.mark.parametrize("limit", [rate, budget])
-@pytest.mark.parametrize("key", [b"bytes", 1.5, ("a", frozenset()), object()])
-async def test_a_key_that_cannot_be_kept_fails_the_call_and_nothing_runs(limit: Any, key: Any) -> None:
+@pytest.mark.parametrize("key", [b"bytes", 1.5, ("a", frozenset())])
+async def test_a_key_that_cannot_be_stored_fails_the_call_and_nothing_runs(limit: Any, key: Any) -> None:
     made = limit(calls=5, by=lambda call, context: key, limits=share_limits(Memory()))
-    result = await Runner([look], inside=[made]).run("look")
+    result = await Runner([one_at_a_time()], inside=[made]).run("look")
     assert (result.status, result.executed) == ("failed", False)
 
 
 @given(st.recursive(st.none() | st.text() | st.integers(), lambda keys: st.tuples(keys, keys), max_leaves=5))
-def test_each_key_has_a_place_of_its_own_which_is_no_longer_than_it_need_be(key: Any) -> None:
+def test_each_key_has_a_short_place_of_its_own(key: Any) -> None:
     limits = share_limits(Memory())
     place = limits.place("kind", key)
     assert len(place) < 250 and place.isascii()
@@ -342,43 +302,39 @@ def test_each_key_has_a_place_of_its_own_which_is_no_longer_than_it_need_be(key:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"place": 5}, "Journal.open"),
         ({"place": Memory}, "Journal.open"),
         ({"name": ""}, "name"),
-        ({"name": 5}, "name"),
         ({"lease": 0}, "lease"),
         ({"lease": True}, "lease"),
         ({"lease": float("inf")}, "lease"),
         ({"place": "mysql://nowhere:nothing"}, "postgresql://"),
     ],
 )
-def test_wrong_parameters_are_a_mistake_at_once(options: Any, said: str) -> None:
+def test_a_wrong_parameter_is_a_mistake_at_once(options: Any, said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
         share_limits(**{"place": Memory(), **options})
 
 
 @pytest.mark.parametrize("make", [Runner, rate, budget])
-@pytest.mark.parametrize("wrong", ["postgresql://here/db", Memory(), SharedLimits])
-def test_limits_are_what_shared_makes(make: Any, wrong: Any) -> None:
+@pytest.mark.parametrize("wrong", ["postgresql://here/db", SharedLimits])
+def test_only_share_limits_makes_limits(make: Any, wrong: Any) -> None:
     with pytest.raises(DefinitionError, match="share_limits"):
-        make([look], limits=wrong) if make is Runner else make(calls=1, limits=wrong)
+        make([one_at_a_time()], limits=wrong) if make is Runner else make(calls=1, limits=wrong)
 
 
-async def test_a_journal_is_a_place(tmp_path: Any) -> None:
-    limits = share_limits(Journal.open(tmp_path / "calls.db"))
-    assert (await Runner([look.replace(concurrency=1)], limits=limits).run("look")).success
+async def test_a_journal_can_hold_limits(tmp_path: Any) -> None:
+    assert (await shared(Journal.open(tmp_path / "calls.db")).run("look")).success
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no forks")
 @pytest.mark.slow
 def test_a_forked_process_has_leases_of_its_own(postgres_url: Callable[[str], str]) -> None:
     limits = share_limits(Postgres(postgres_url("forked")))
-    assert go(Runner([look.replace(concurrency=1)], limits=limits).run("look")).success
+    assert go(shared(limits).run("look")).success
     child = os.fork()
     if not child:
         try:
-            found = go(Runner([look.replace(concurrency=1)], limits=limits).run("look"))
-            os._exit(0 if found.success else 1)
+            os._exit(0 if go(shared(limits).run("look")).success else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

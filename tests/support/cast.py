@@ -1,8 +1,10 @@
-"""The tool, the guard and the person that many tests need."""
+"""The tool, the guard, the middleware and the person that many tests need."""
 
 from __future__ import annotations
 
-from ferrule import Decision, ToolCall, ToolContext, allow, ask, tool
+from typing import Any
+
+from ferrule import Decision, ToolCall, ToolContext, ToolResult, allow, ask, tool
 
 
 @tool
@@ -14,6 +16,18 @@ def add(a: int, b: int) -> int:
 def ask_always(call: ToolCall, context: ToolContext) -> Decision:
     """A guard that asks a person about each call."""
     return ask("may it?")
+
+
+async def passes(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+    """A middleware that changes nothing."""
+    result: ToolResult = await next(call, context)
+    return result
+
+
+async def call_twice(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+    """A middleware that runs the rest of the call two times."""
+    await next(call, context)
+    return await passes(call, context, next)
 
 
 class Person:
