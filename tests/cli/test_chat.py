@@ -1,4 +1,4 @@
-"""`ferrule chat`, and `ferrule run` without a task: a conversation line by line, at a terminal and through a pipe."""
+"""`ferrule chat`, and `ferrule run` without a task: a conversation at a terminal or through a pipe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if sys.platform != "win32":
     from terminal import Gate, Screen, Terminal
 
     class Spoken(Screen):
-        """What is said, wherever prompt_toolkit moves the cursor."""
+        """Collects the text, and ignores how prompt_toolkit moves the cursor."""
 
         def _command(self, arguments: str, command: str) -> None:
             pass
@@ -25,7 +25,6 @@ if sys.platform != "win32":
             pass
 
 
-ROOT = Path(__file__).parents[2]
 TOOLS = ("--tools", str(Path(__file__).with_name("watched_tools.py")))
 STEPS = """
 count = lambda messages: f"That is message {len(messages)}."
@@ -38,13 +37,8 @@ steps = [
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for variable, name in (("XDG_STATE_HOME", "state"), ("XDG_CONFIG_HOME", "config")):
-        monkeypatch.setenv(variable, str(tmp_path / name))
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work/steps.py").write_text(STEPS, encoding="utf-8")
-    monkeypatch.chdir(tmp_path / "work")
-    return tmp_path / "work"
+def steps(folder: Path) -> None:
+    (folder / "steps.py").write_text(STEPS, encoding="utf-8")
 
 
 @pytest.fixture
@@ -54,7 +48,9 @@ def gate(folder: Path) -> Iterator[Gate]:
     gate.close()
 
 
-def piped(text: str, *words: str, steps: str = "steps = ['One.', lambda m: f'{len(m)} messages']") -> tuple[int, str]:
+def run_piped(
+    text: str, *words: str, steps: str = "steps = ['One.', lambda m: f'{len(m)} messages']"
+) -> tuple[int, str]:
     Path("short.py").write_text(steps, encoding="utf-8")
     command = [*PROGRAM, *(words or ("chat",)), "--model", "scripted:short.py"]
     done = preloaded.run(command, timeout=BOUND, input=text, merged=True)
@@ -62,41 +58,41 @@ def piped(text: str, *words: str, steps: str = "steps = ['One.', lambda m: f'{le
 
 
 @pytest.mark.parametrize("command", ["run", "chat"])
-def test_each_line_of_a_pipe_is_answered_in_one_conversation(command: str) -> None:
-    code, said = piped("first\n\nsecond", command)
+def test_the_lines_of_a_pipe_are_one_conversation(command: str) -> None:
+    code, said = run_piped("first\n\nsecond", command)
     assert code == 0 and said.index("task   first") < said.index("One.") < said.index("task   second")
     assert "3 messages" in said
 
 
-def test_commands_are_not_for_the_model_and_a_new_conversation_knows_nothing() -> None:
-    code, said = piped("first\n/tools\n/help\n/new\nsecond\n/quit\nthird\n")
+def test_commands_do_not_reach_the_model_and_new_forgets() -> None:
+    code, said = run_piped("first\n/tools\n/help\n/new\nsecond\n/quit\nthird\n")
     assert code == 0 and "read_file" in said and "start a new conversation" in said
     assert "1 messages" in said and "third" not in said
 
 
-def test_an_unknown_command_is_said_and_a_slash_behind_a_blank_is_for_the_model() -> None:
-    code, said = piped("/tols\n /etc is a folder\n")
+def test_an_unknown_command_is_an_error() -> None:
+    code, said = run_piped("/tols\n /etc is a folder\n")
     assert code == 1 and "there is no command '/tols'; did you mean '/tools'?" in said and "One." in said
 
 
-def test_without_a_task_and_without_a_line_it_says_what_to_write() -> None:
-    code, said = piped("", "run")
+def test_run_without_a_task_or_input_says_what_to_write() -> None:
+    code, said = run_piped("", "run")
     assert code == 2 and "there is no task: use ferrule run TASK" in said
 
 
-def test_a_model_that_fails_ends_no_conversation_and_its_line_is_forgotten() -> None:
-    code, said = piped("a\nb\n", steps="steps = [lambda m: 1 / 0, lambda m: f'{len(m)} messages']")
+def test_a_failing_model_does_not_end_the_conversation() -> None:
+    code, said = run_piped("a\nb\n", steps="steps = [lambda m: 1 / 0, lambda m: f'{len(m)} messages']")
     assert code == 1 and "the model failed: ZeroDivisionError" in said and "1 messages" in said
 
 
-def test_a_pipe_is_nobody_to_ask() -> None:
+def test_nobody_is_asked_through_a_pipe() -> None:
     steps = "steps = [[('write_file', {'path': 'a', 'content': 'b'})], lambda m: m[-1]['content']]"
-    code, said = piped("write\ny\n", steps=steps)
+    code, said = run_piped("write\ny\n", steps=steps)
     assert "nobody is there to ask" in said and not Path("a").exists() and code == 1
 
 
 @pytest.mark.slow
-def test_ctrl_c_cancels_the_call_and_a_second_one_at_the_prompt_ends_the_program(folder: Path, gate: Gate) -> None:
+def test_ctrl_c_cancels_the_call_and_twice_at_the_prompt_ends(folder: Path, gate: Gate) -> None:
     words = ("chat", "--model", "scripted:steps.py", *TOOLS)
     with Terminal(*words, cwd=folder, TERM="dumb") as terminal:
         terminal.screen = Spoken(100, 30)
@@ -124,20 +120,20 @@ def test_ctrl_c_cancels_the_call_and_a_second_one_at_the_prompt_ends_the_program
 
 
 @pytest.mark.slow
-def test_lines_are_completed_and_come_again_at_a_terminal(folder: Path) -> None:
+def test_the_terminal_completes_and_remembers_lines(folder: Path) -> None:
     (folder / "two.py").write_text("steps = [lambda m: m[-1]['content'].upper()] * 2", encoding="utf-8")
     with Terminal("run", "--model", "scripted:two.py", *TOOLS, cwd=folder, TERM="dumb") as terminal:
         terminal.screen = Spoken(100, 30)
         terminal.until("> ")
-        terminal.type("use rep")
-        terminal.until("use rep")
+        terminal.type("use apar")
+        terminal.until("use apar")
         terminal.type("\t")
         terminal.until("t")  # a plain terminal is shown the last letter alone
         terminal.type("\r")
-        terminal.until("USE REPORT")
+        terminal.until("USE APART")
         terminal.until("> ")
         terminal.type("\x1b[A\r")  # the arrow up
-        terminal.until("USE REPORT")
+        terminal.until("USE APART")
         terminal.until("> ")
         terminal.type("/quit\r")
         assert terminal.end() == 0

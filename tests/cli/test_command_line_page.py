@@ -83,7 +83,7 @@ def by_a_shell(command: str, folder: Path, environment: dict[str, str]) -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="the page is written for a shell of Unix")
 @pytest.mark.parametrize(("command", "expected", "page"), EXAMPLES, ids=[command for command, _, _ in EXAMPLES])
-def test_a_command_of_a_page_shows_what_stands_there(command: str, expected: str, page: str, tmp_path: Path) -> None:
+def test_a_command_of_a_page_prints_what_the_page_shows(command: str, expected: str, page: str, tmp_path: Path) -> None:
     for name, text in files_of(page):
         (tmp_path / name).write_text(text, encoding="utf-8")
     environment = {

@@ -1,4 +1,4 @@
-"""What the command line keeps of what a person allowed, and `ferrule grants`, which lists and revokes it."""
+"""The grants that the command line stores, and `ferrule grants`, which lists and revokes them."""
 
 from __future__ import annotations
 
@@ -20,21 +20,17 @@ from ferrule import Decision, Journal, Runner, ToolCall, ToolContext, allow, ask
 from ferrule.approval import Answer, Asked, Grants, remembered
 from ferrule.cli import runners
 from ferrule.cli.grant_store import GrantStore
-from ferrule.cli.program import main
-from ferrule.guards import rules, within
+from ferrule.guards import rules
 from ferrule.stores.store import ReachableError, StoreError
 from waits import BOUND
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folders of a person's own, and a working directory beside them."""
-    for variable, folder in (("XDG_STATE_HOME", "state"), ("XDG_CONFIG_HOME", "config")):
-        monkeypatch.setenv(variable, str(tmp_path / folder))
+def home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the person, above the working directory."""
     monkeypatch.delenv("FERRULE_GRANTS_KEY", raising=False)
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    return tmp_path
+    (folder / "tools.py").write_text("def hello() -> str:\n    'Say it.'\n    return 'hello'\n")
+    return folder.parent
 
 
 @tool(destructive=False, open_world=False)
@@ -57,80 +53,53 @@ class Always:
         return Answer(allow(by="ada"), asked.offers[-1])
 
 
-def asked_about_a_note() -> bool:
+async def asks_about_a_note(journal: Journal | None = None) -> bool:
+    """Run a call that needs an answer, and return whether a person was asked."""
     person = Always()
-    runner = Runner([note], guards=[lambda *_: ask("?")], approve=remembered(person, Grants(GrantStore())))
-    assert asyncio.run(runner.run("note", {"text": "a"}, principal="kim")).success
+    approve = remembered(person, Grants(GrantStore()))
+    runner = Runner([note], guards=[lambda *_: ask("?")], approve=approve, journal=journal)
+    assert (await runner.run("note", {"text": "a"}, principal="kim")).success
     return bool(person.asked)
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    assert main(words) == code
-    streams = capsys.readouterr()
-    return " ".join((streams.out + streams.err).split())
-
-
-def test_what_was_allowed_is_listed_and_asked_about_again_once_it_is_revoked(
-    capsys: pytest.CaptureFixture[str], home: Path, monkeypatch: pytest.MonkeyPatch
+async def test_grants_are_listed_answer_calls_and_can_be_revoked(
+    ferrule: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert said(capsys, "grants") == "There are no grants."
-    assert asked_about_a_note() and not asked_about_a_note()
+    assert ferrule("grants").text == ferrule("grants", "revoke", "--all").text == "There are no grants."
+    assert await asks_about_a_note()
     [grant] = Grants(GrantStore()).list_active()
-    assert main(["grants"]) == 0
-    first, second = capsys.readouterr().out.splitlines()  # however narrow the terminal is
+    first, second = ferrule("grants").out.splitlines()  # however narrow the terminal is
     assert first.startswith(f"{grant.id}  note with any text and copies")
     assert f"in {Path.cwd()}, for kim, given by ada, until 20" in second and second.endswith("uses left: any number")
-    assert said(capsys, "grants", "revoke", grant.id) == f"revoked {grant.id}"
-    assert said(capsys, "grants") == "There are no grants."
-    assert asked_about_a_note()
+    journal = Journal.open(home / "calls.db")
+    assert not await asks_about_a_note(journal)
+    await journal.flush()
+    journal.close()
+    shown = ferrule("log", str(home / "calls.db")).text
+    assert f"grant {grant.id}" in shown and "ada" not in shown  # the grant allowed it
+    assert ferrule("grants", "revoke", grant.id).text == f"revoked {grant.id}"
+    assert ferrule("grants").text == "There are no grants."
+    assert await asks_about_a_note()
+    assert ferrule("grants", "revoke", "--all").text.startswith("revoked ")
+    assert await asks_about_a_note()
 
 
-def test_a_call_that_a_grant_answers_is_allowed_by_the_grant(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert asked_about_a_note()
-    [grant] = Grants(GrantStore()).list_active()
-
-    async def run_again() -> None:
-        journal = Journal.open(tmp_path / "calls.db")
-        approve = remembered(Always(), Grants(GrantStore()))
-        runner = Runner([note], guards=[lambda *_: ask("?")], approve=approve, journal=journal)
-        assert (await runner.run("note", {"text": "b"}, principal="kim")).success
-        await journal.flush()
-        journal.close()
-
-    asyncio.run(run_again())
-    shown = said(capsys, "log", str(tmp_path / "calls.db"))
-    assert f"grant {grant.id}" in shown and "ada" not in shown
-
-
-def test_all_are_revoked_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "grants", "revoke", "--all") == "There are no grants."
-    asked_about_a_note()
-    assert said(capsys, "grants", "revoke", "--all").startswith("revoked ")
-    assert asked_about_a_note()
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (("revoke",), "ferrule grants revoke ID"),
-        (("revoke", "--all", "1234"), "ferrule grants revoke ID"),
+async def test_a_wrong_command_revokes_nothing(ferrule: Any) -> None:
+    await asks_about_a_note()
+    usage = "ferrule grants revoke ID"
+    for words, error in (
+        (("revoke",), usage),
+        (("revoke", "--all", "1234"), usage),
         (("revoke", "1234"), "there is no grant '1234'"),
-        (("--all",), "ferrule grants revoke ID"),
-        (("list", "1234"), "ferrule grants revoke ID"),
-    ],
-)
-def test_what_cannot_be_meant_is_said_and_revokes_nothing(
-    words: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked_about_a_note()
-    assert expected in said(capsys, "grants", *words, code=2)
-    assert not asked_about_a_note()
+        (("list", "1234"), usage),
+    ):
+        done = ferrule("grants", *words)
+        assert done.code == 2 and error in done.text
+    assert not await asks_about_a_note()
 
 
-def test_nothing_is_made_before_something_is_kept_and_then_both_files_are_their_owners_alone(home: Path) -> None:
+def test_files_are_made_with_the_first_grant_and_private(home: Path) -> None:
     kept = GrantStore()
     assert kept.items() == {} and kept.get("a") is None and not kept.compare_and_set("a", 1, 2)
     assert not (home / "state").exists()
@@ -142,7 +111,7 @@ def test_nothing_is_made_before_something_is_kept_and_then_both_files_are_their_
     assert len((home / "config/ferrule/grants.key").read_text()) == 64
 
 
-def test_the_key_may_be_in_the_environment_and_then_in_no_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_in_the_environment_makes_no_key_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FERRULE_GRANTS_KEY", "k" * 32)
     assert GrantStore().compare_and_set("a", None, 1) and not (home / "config").exists()
     monkeypatch.setenv("FERRULE_GRANTS_KEY", "o" * 32)
@@ -150,37 +119,31 @@ def test_the_key_may_be_in_the_environment_and_then_in_no_file(home: Path, monke
         GrantStore()
 
 
-@pytest.mark.parametrize(
-    "break_it", ["no key", "another key", "a short key", "an empty key", "a key that is none", "an edit", "a link"]
-)
-def test_what_is_not_as_it_was_kept_is_an_error_and_nothing_is_begun_anew(
-    break_it: str, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked_about_a_note()
+KEYS = {"another key": "00" * 32, "a short key": "00", "no hexadecimal": "zz" * 32}
+
+
+@pytest.mark.parametrize("damage", [*KEYS, "no key", "an edit", "a link"])
+def test_a_damaged_grant_file_is_an_error_and_not_begun_anew(damage: str, home: Path, ferrule: Any) -> None:
+    asyncio.run(asks_about_a_note())
     file, key = home / "state/ferrule/grants.json", home / "config/ferrule/grants.key"
-    if break_it == "an edit":
+    if damage == "an edit":
         file.write_text(file.read_text().replace("note", "Note"))
-    elif break_it == "a link":
+    elif damage == "a link":
         key.rename(home / "moved")
         key.symlink_to(home / "moved")
-    elif break_it == "no key":
+    elif damage == "no key":
         key.unlink()
     else:
-        keys = {"another key": "00" * 32, "a short key": "00", "an empty key": "", "a key that is none": "zz" * 32}
-        key.write_text(keys[break_it])
+        key.write_text(KEYS[damage])
     before = file.read_bytes()
-    told = said(capsys, "grants", code=2)
-    assert "ferrule: " in told and ("is no key" in told) is (
-        break_it in {"a short key", "an empty key", "a key that is none"}
-    )
-    (Path.cwd() / "tools.py").write_text("def hello() -> str:\n    'Say it.'\n    return 'hello'\n")
-    assert "ferrule: " in said(capsys, "call", "hello", "--tools", "tools.py", code=2)
+    done = ferrule("grants")
+    assert done.code == 2 and "ferrule: " in done.text
+    assert ("is no key" in done.text) is (damage in {"a short key", "no hexadecimal"})
+    assert ferrule("call", "hello", "--tools", "tools.py").code == 2
     assert file.read_bytes() == before
 
 
-def test_of_several_that_keep_something_first_none_finds_half_a_key(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_first_grants_never_read_half_a_key(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = home / "config/ferrule/grants.key"
     seen: list[str] = []
 
@@ -195,9 +158,7 @@ def test_of_several_that_keep_something_first_none_finds_half_a_key(
     assert len(GrantStore().items()) == 16 and "" not in seen
 
 
-def test_neither_file_may_lie_where_tools_reach_nor_one_beside_the_other(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_grants_and_key_lie_apart_and_out_of_reach(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("state", "config"):
         with pytest.raises(ReachableError, match="tools may reach it"):
             GrantStore([str(home / folder)])
@@ -206,15 +167,17 @@ def test_neither_file_may_lie_where_tools_reach_nor_one_beside_the_other(
         GrantStore()
 
 
-def test_in_a_folder_above_them_nothing_is_remembered_and_the_person_is_told_and_grants_are_listed(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_grants_are_not_stored_where_tools_reach(home: Path, monkeypatch: pytest.MonkeyPatch, ferrule: Any) -> None:
+    (home / "here/own.py").write_text(
+        f"from ferrule import Runner\nfrom ferrule.guards import within\nfrom tools import hello\n"
+        f"runner = Runner([hello], guards=[within({str(home)!r})])\n"
+    )
+    assert "answers are not remembered here" in runners.join_tools(["own.py"], remember="folder").approve.note  # type: ignore[union-attr]
     monkeypatch.chdir(home)
-    assert said(capsys, "grants") == "There are no grants."
-    (home / "tools.py").write_text("def hello() -> str:\n    'Say it.'\n    return 'hello'\n")
-    asked = runners.join_tools(["tools.py"], remember="folder").approve
+    assert ferrule("grants").text == "There are no grants."
+    asked = runners.join_tools(["here/tools.py"], remember="folder").approve
     assert "answers are not remembered here" in asked.note  # type: ignore[union-attr]
-    assert said(capsys, "call", "hello", "--tools", "tools.py", code=1).startswith("Denied: nobody is there to ask")
+    assert ferrule("call", "hello", "--tools", "here/tools.py").text.startswith("Denied: nobody is there to ask")
 
 
 SHOP = """
@@ -224,24 +187,20 @@ from typing import Literal
 
 from ferrule import tool
 
-
 @tool
 def remove(path: Path) -> str:
     "Remove a file."
     return "done"
-
 
 @tool(destructive=False, open_world=False)
 def note(text: str, copies: int = 1, kind: Literal["a", "b"] = "a") -> str:
     "Leave a note."
     return "done"
 
-
 @tool(destructive=False)
 def label(tags: set[str], price: Decimal = Decimal("1.5"), where: str = "here") -> str:
     "Label something."
     return "done"
-
 
 @tool
 def shell(command: str) -> str:
@@ -270,8 +229,8 @@ class Chooses(Always):
         return Answer(allow(by="ada"), chosen)
 
 
-def test_every_offer_that_is_taken_answers_the_same_call_of_the_next_program(home: Path) -> None:
-    (home / "work/shop.py").write_text(SHOP, encoding="utf-8")
+def test_an_accepted_offer_answers_the_same_call_of_the_next_program(home: Path) -> None:
+    (home / "here/shop.py").write_text(SHOP, encoding="utf-8")
 
     @settings(max_examples=settings().max_examples // 3)  # each starts several programs
     @given(CALLS, st.sampled_from([None, "s1"]))
@@ -297,14 +256,14 @@ def test_every_offer_that_is_taken_answers_the_same_call_of_the_next_program(hom
     hold()
 
 
-async def test_a_grant_for_the_folder_holds_in_no_other_and_one_for_a_session_in_no_other_session(home: Path) -> None:
-    (home / "work/shop.py").write_text(SHOP, encoding="utf-8")
-    (home / "work/deep").mkdir()
+async def test_a_grant_holds_only_in_its_folder_or_session(home: Path) -> None:
+    (home / "here/shop.py").write_text(SHOP, encoding="utf-8")
+    (home / "here/deep").mkdir()
     for scope, session, command in (("folder", None, "ls"), ("session", "s1", "pwd")):
         runner = runners.join_tools(["shop.py"], remember=scope)  # type: ignore[arg-type]
         runner.approve.inner = Chooses(0)  # type: ignore[union-attr]
         assert (await runner.run("shell", {"command": command}, session=session)).success
-    call = [*PROGRAM, "call", "shell", "--tools", str(home / "work/shop.py")]
+    call = [*PROGRAM, "call", "shell", "--tools", str(home / "here/shop.py")]
     codes = {
         (folder, *words): preloaded.run([*call, *words], timeout=BOUND, cwd=folder).returncode
         for folder in (".", "deep")
@@ -316,25 +275,14 @@ async def test_a_grant_for_the_folder_holds_in_no_other_and_one_for_a_session_in
     }
 
 
-def test_the_roots_of_a_runner_of_the_programs_own_count(home: Path) -> None:
-    (Path.cwd() / "tools.py").write_text(
-        f"from ferrule import Runner, tool\nfrom ferrule.guards import within\n"
-        f"@tool\ndef hello() -> str:\n    'Say it.'\n    return 'hello'\n"
-        f"runner = Runner([hello], guards=[within({str(home)!r})])\n"
-    )
-    asked = runners.join_tools(["tools.py"], remember="folder").approve
-    assert "answers are not remembered here" in asked.note  # type: ignore[union-attr]
-    assert within("a", "b").roots == (str(Path.cwd() / "a"), str(Path.cwd() / "b"))  # type: ignore[attr-defined]
-
-
-def test_under_a_policy_no_path_parameter_leads_to_either_file(home: Path) -> None:
+async def test_under_a_policy_no_path_reaches_the_grant_files(home: Path) -> None:
     @tool
     async def write(path: str) -> str:
         """Write somewhere."""
         return path
 
-    (home / "work/policy.toml").write_text('allow = ["write"]\n')
+    (home / "here/policy.toml").write_text('allow = ["write"]\n')
     runner = Runner([write], guards=[rules("policy.toml")])
-    assert asyncio.run(runner.run("write", {"path": "other"})).success
+    assert (await runner.run("write", {"path": "other"})).success
     for file in ("state/ferrule/grants.json", "config/ferrule/grants.key", "config/ferrule"):
-        assert asyncio.run(runner.run("write", {"path": f"../{file}"})).status == "denied", file
+        assert (await runner.run("write", {"path": f"../{file}"})).status == "denied", file

@@ -1,4 +1,4 @@
-"""`--journal FILE`: each call of a command is kept, and what a killed one has left open is said by the next."""
+"""`--journal FILE` records each call, and the next command says what a killed one left open."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import json
 import os
 import sqlite3
 import stat
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
+
+import preloaded
+from waits import BOUND
 
 pytestmark = pytest.mark.slow
 TOOLS = '''
 import os
 import signal
 
-from ferrule import Journal, Runner, Toolset, tool
-
+from ferrule import Journal, Runner, tool
 
 @tool(destructive=False)
 def order(article: str) -> str:
@@ -28,99 +30,69 @@ def order(article: str) -> str:
         os.kill(os.getpid(), signal.SIGKILL)
     return f"ordered {article}"
 
-
-tools = Toolset([order])
+TOOLS = [order]
 '''
-OWN = (
-    TOOLS
-    + """
-runner = Runner(tools, guards=[lambda call, context: None], journal=Journal.open("own.db"))
-"""
-)
+OWN = '\nrunner = Runner(TOOLS, guards=[lambda call, context: None], journal=Journal.open("own.db"))\n'
 
 
-class Shop:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "shop"
-        self.folder.mkdir()
-        (self.folder / "tools.py").write_text(TOOLS, encoding="utf-8")
-        (self.folder / "own.py").write_text(OWN, encoding="utf-8")
-        self.journal = folder / "calls.db"
-
-    def call(self, article: str, journal: object = None, tools: str = "tools.py") -> subprocess.CompletedProcess[str]:
-        words = ["call", "order", f"article={article}", "--tools", tools, "--yes", "order"]
-        return self.ferrule(*words, "--journal", str(journal or self.journal))
-
-    def ferrule(self, *words: str, state: Path | None = None) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "ferrule", *words]
-        given = {"XDG_CONFIG_HOME": str(self.folder), "XDG_STATE_HOME": str(state or self.folder)}
-        return subprocess.run(
-            command, cwd=self.folder, env=os.environ | given, capture_output=True, text=True, timeout=60
-        )
-
-    def rows(self, query: str) -> list[tuple[str, ...]]:
-        with closing(sqlite3.connect(self.journal)) as connection:
-            return connection.execute(query).fetchall()
+@pytest.fixture(autouse=True)
+def write_tools(folder: Path) -> None:
+    (folder / "tools.py").write_text(TOOLS, encoding="utf-8")
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Shop:
-    return Shop(tmp_path)
+def ferrule(*words: str) -> CompletedProcess[str]:
+    return preloaded.run([sys.executable, "-m", "ferrule", *words], env=dict(os.environ), timeout=BOUND)
 
 
-def test_a_call_is_kept_and_the_file_is_its_owners_alone(shop: Shop) -> None:
-    assert shop.call("tea").stdout == "ordered tea\n" == shop.call("tea").stdout
-    assert shop.rows("SELECT tool_name, state FROM calls") == [("order", "ended")] * 2
-    assert stat.S_IMODE(shop.journal.stat().st_mode) == 0o600
+def order(article: str, journal: str = "../calls.db", tools: str = "tools.py:TOOLS") -> CompletedProcess[str]:
+    return ferrule("call", "order", f"article={article}", "--tools", tools, "--yes", "order", "--journal", journal)
 
 
-def test_a_run_keeps_the_calls_of_its_model(shop: Shop) -> None:
-    (shop.folder / "steps.py").write_text('steps = [[("order", {"article": "tea"})], "Done."]', encoding="utf-8")
-    words = ["run", "Order.", "--tools", "tools.py", "--yes", "order", "--model", "scripted:steps.py"]
-    for _ in range(2):  # a second one is another session: it orders again
-        assert shop.ferrule(*words, "--journal", str(shop.journal)).returncode == 0
-    assert len(shop.rows("SELECT key FROM calls WHERE state = 'ended'")) == 2
+def read_rows(query: str) -> list[tuple[str, ...]]:
+    with closing(sqlite3.connect("../calls.db")) as connection:
+        return connection.execute(query).fetchall()
 
 
-def test_what_a_killed_command_has_left_open_is_said_by_the_next(shop: Shop) -> None:
-    assert shop.call("trouble").returncode == -9
-    done = shop.call("tea")
-    assert done.stdout == "ordered tea\n"
-    assert (
-        done.stderr.startswith("ferrule: an earlier program was interrupted: order: ")
-        and "may have happened" in done.stderr
-    )
-    assert "cut off" not in shop.call("tea").stderr
-    [data] = shop.rows("SELECT data FROM events WHERE kind = 'tool:error'")
+def test_calls_are_recorded_in_a_private_file() -> None:
+    assert order("tea").stdout == "ordered tea\n" == order("tea").stdout
+    Path("steps.py").write_text('steps = [[("order", {"article": "tea"})], "Done."]', encoding="utf-8")
+    words = ("--tools", "tools.py:TOOLS", "--yes", "order", "--model", "scripted:steps.py")
+    assert ferrule("run", "Order.", *words, "--journal", "../calls.db").returncode == 0
+    assert read_rows("SELECT tool_name, state FROM calls") == [("order", "ended")] * 3
+    assert stat.S_IMODE(os.stat("../calls.db").st_mode) == 0o600
+
+
+def test_the_next_command_reports_a_killed_call() -> None:
+    assert order("trouble").returncode == -9
+    done = order("tea")
+    assert done.stdout == "ordered tea\n" and "may have happened" in done.stderr
+    assert done.stderr.startswith("ferrule: an earlier program was interrupted: order: ")
+    assert "interrupted" not in order("tea").stderr
+    [data] = read_rows("SELECT data FROM events WHERE kind = 'tool:error'")
     assert json.loads(data[0])["status"] == "unknown"
 
 
 @pytest.mark.parametrize(
-    ("journal", "tools", "says"),
+    ("journal", "tools", "error"),
     [
-        ("calls.db", "tools.py", "where tools may reach it"),
-        ("../nowhere/calls.db", "tools.py", "does not exist. Make it first"),
-        ("../calls.db", "own.py", "has its own journal"),
+        ("./calls.db", "tools.py:TOOLS", "where tools may reach it"),
+        ("../nowhere/calls.db", "tools.py:TOOLS", "does not exist. Make it first"),
+        ("../calls.db", "own.py:runner", "has its own journal"),
     ],
 )
-def test_a_journal_that_cannot_be_used_is_said_in_one_line(shop: Shop, journal: str, tools: str, says: str) -> None:
-    words = ["call", "order", "article=tea", "--tools", tools, "--journal", journal]
-    done = shop.ferrule(*words)
-    assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
-    assert not (shop.folder / "calls.db").exists() and not shop.journal.exists()
+def test_a_journal_that_cannot_be_used_is_refused(journal: str, tools: str, error: str) -> None:
+    Path("own.py").write_text(TOOLS + OWN, encoding="utf-8")
+    words = ("call", "order", "article=tea", "--tools", tools, "--journal", journal)
+    done = ferrule(*words)
+    assert done.returncode == 2 and error in done.stderr and done.stderr.count("\n") == 1
+    assert not Path("calls.db").exists() and not Path("../calls.db").exists()
 
 
-def test_a_name_without_a_folder_is_a_file_in_the_state_folder(shop: Shop, tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    words = ["call", "order", "article=tea", "--tools", "tools.py", "--yes", "order", "--journal", "shop.db"]
-    assert shop.ferrule(*words, state=state).stdout == "ordered tea\n"
-    assert (state / "ferrule" / "journals" / "shop.db").exists() and not (shop.folder / "shop.db").exists()
-    assert stat.S_IMODE((state / "ferrule" / "journals").stat().st_mode) == 0o700
-    assert "order" in shop.ferrule("log", "shop.db", state=state).stdout
-    served = shop.ferrule("serve", "tools.py", "--journal", "shop.db", "--install", state=state).stdout
-    assert f"--journal={state / 'ferrule' / 'journals' / 'shop.db'}" in served
-
-
-def test_what_clients_start_keeps_its_calls_there_too(shop: Shop) -> None:
-    done = shop.ferrule("serve", "tools.py", "--journal", "../calls.db", "--install")
-    assert f"--journal={shop.folder / '../calls.db'}" in done.stdout
+def test_a_bare_name_is_a_file_in_the_state_folder() -> None:
+    journals = Path("../state/ferrule/journals").resolve()
+    assert order("tea", "shop.db").stdout == "ordered tea\n"
+    assert (journals / "shop.db").exists() and not Path("shop.db").exists()
+    assert stat.S_IMODE(journals.stat().st_mode) == 0o700
+    assert "order" in ferrule("log", "shop.db").stdout
+    for name, path in (("shop.db", journals / "shop.db"), ("../calls.db", Path.cwd() / "../calls.db")):
+        assert f"--journal={path}" in ferrule("serve", "tools.py:TOOLS", "--journal", name, "--install").stdout

@@ -1,4 +1,4 @@
-"""`--openapi`: the operations of an API on the command line."""
+"""`--openapi`: commands with the operations of an API."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from ferrule.cli import main
-
-DOCUMENT = {
+DOCUMENT: dict[str, Any] = {
     "openapi": "3.1.0",
     "info": {"title": "Shop", "version": "1"},
     "security": [{"key": []}],
@@ -24,16 +22,21 @@ DOCUMENT = {
             "get": {"operationId": "get_order", "summary": "Get an order.", "tags": ["orders"]},
             "delete": {"operationId": "delete_order", "summary": "Delete an order."},
         },
+        "/health": {"get": {"operationId": "health", "security": []}},
         "/broken": {"get": {"parameters": [{"$ref": "#/nowhere"}]}},
     },
 }
+API = ("--openapi", "api.json", "--root", ".")
+CALL = ("call", "get_order", "id=7")
+HTTPS = ("--server", "https://a.example")
+SECRET = ("--secret", "key=SHOP_KEY")
 
 
 class Shop(BaseHTTPRequestHandler):
-    heard: list[tuple[str, str, str | None]]
+    requests: list[tuple[str, str, str | None]]
 
     def answer(self) -> None:
-        self.heard.append((self.command, self.path, self.headers.get("x-key")))
+        self.requests.append((self.command, self.path, self.headers.get("x-key")))
         body = b'{"state": "open"}'
         self.send_response(200)
         self.send_header("content-type", "application/json")
@@ -46,166 +49,96 @@ class Shop(BaseHTTPRequestHandler):
     def log_message(self, *arguments: Any) -> None: ...
 
 
-@pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    (tmp_path / "types.json").write_text('{"Id": {"type": "integer"}}')
-    (tmp_path / "api.json").write_text(json.dumps(DOCUMENT))
-    return str(tmp_path / "api.json")
+@pytest.fixture(autouse=True)
+def files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_KEY", "a-secret-key")
+    (folder / "types.json").write_text('{"Id": {"type": "integer"}}')
+    (folder / "api.json").write_text(json.dumps(DOCUMENT))
+    (folder / "steps.py").write_text("steps = ['Done.']")
 
 
 @pytest.fixture
-def server() -> Iterator[tuple[str, list[tuple[str, str, str | None]]]]:
-    Shop.heard = []
+def server() -> Iterator[tuple[str, str]]:
+    """The option that names the server."""
+    Shop.requests = []
     served = ThreadingHTTPServer(("127.0.0.1", 0), Shop)
     thread = threading.Thread(target=served.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{served.server_address[1]}", Shop.heard
+        yield "--server", f"http://127.0.0.1:{served.server_address[1]}"
     finally:
         served.shutdown()
         thread.join()
         served.server_close()
 
 
-def folder_of(file: str) -> str:
-    return str(Path(file).parent)
+def test_operations_are_listed_without_a_server(ferrule: Any) -> None:
+    done = ferrule("list", *API)
+    effects = {line.split()[0]: line.split()[1] for line in done.out.splitlines()[1:]}
+    assert effects == {"get_order": "read-only", "delete_order": "destructive", "health": "read-only"}
+    assert "api.json: GET /broken is left out" in done.text
+    done = ferrule("schema", *API, "--only", "tag:orders", "--provider", "anthropic")
+    assert [one["name"] for one in done.json] == ["get_order"]
+    assert ferrule("lint", *API, "--only", "DELETE /orders/*").code in (0, 1)
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = main(words)
-    text = capsys.readouterr()
-    return code, text.out, text.err
-
-
-def test_its_operations_are_listed_without_a_server_and_what_is_left_out_is_said(
-    file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = said(capsys, "list", "--openapi", file, "--root", folder_of(file))
-    assert code == 0 and [line.split()[:2] for line in out.splitlines()[1:]] == [
-        ["get_order", "read-only"],
-        ["delete_order", "destructive"],
-    ]
-    assert f"{file}: GET /broken is left out" in " ".join(err.split())
-    code, out, _ = said(
-        capsys,
-        "schema",
-        "--openapi",
-        file,
-        "--root",
-        folder_of(file),
-        "--only",
-        "tag:orders",
-        "--provider",
-        "anthropic",
-    )
-    assert [one["name"] for one in json.loads(out)] == ["get_order"]
-    assert said(capsys, "lint", "--openapi", file, "--root", folder_of(file), "--only", "DELETE /orders/*")[0] in (0, 1)
-
-
-def test_a_call_goes_to_the_server_with_the_credential_of_the_environment(
-    file: str, server: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, heard = server
-    monkeypatch.setenv("SHOP_KEY", "a-secret-key")
-    words = ("call", "get_order", "id=7", "--openapi", file, "--root", folder_of(file), "--server", url)
-    words = (*words, "--secret", "key=SHOP_KEY")
-    code, out, err = said(capsys, *words)
-    assert (code, out, heard) == (0, '{"state": "open"}\n', [("GET", "/orders/7", "a-secret-key")]), err
-    code, _, err = said(capsys, *words[:2], "id=seven", *words[3:])
-    assert code == 1 and "integer" in err and len(heard) == 1
-    code, _, err = said(capsys, "call", "delete_order", *words[2:])
-    assert code == 1 and "denied" in err.lower() and len(heard) == 1
-    assert said(capsys, "call", "delete_order", *words[2:], "--yes", "delete_order")[0] == 0
-    assert heard[1] == ("DELETE", "/orders/7", "a-secret-key")
-    assert said(capsys, "decide", "delete_order", *words[2:])[0] == 3
+def test_a_call_reaches_the_server_with_the_secret(ferrule: Any, server: tuple[str, str]) -> None:
+    options = (*API, *server, *SECRET)
+    assert ferrule(*CALL, *options)[:2] == (0, '{"state": "open"}\n')
+    assert Shop.requests == [("GET", "/orders/7", "a-secret-key")]
+    done = ferrule("call", "get_order", "id=seven", *options)
+    assert done.code == 1 and "integer" in done.err
+    assert ferrule("decide", "delete_order", "id=7", *options).code == 3
+    done = ferrule("call", "delete_order", "id=7", *options)
+    assert done.code == 1 and "denied" in done.err.lower() and len(Shop.requests) == 1
+    assert ferrule("call", "delete_order", "id=7", *options, "--yes", "delete_order").code == 0
+    assert Shop.requests[1] == ("DELETE", "/orders/7", "a-secret-key")
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("words", "error"),
     [
         (["--only", "GET"], "--only needs --openapi FILE"),
-        (["--server", "https://a.example"], "--server needs --openapi FILE"),
         (["--budget", "5"], "--budget needs --openapi FILE"),
         (["--openapi", "nowhere.yaml"], "nowhere.yaml cannot be read"),
-        (["--openapi", "{file}"], "name the API's address: --server https://api.example.com"),
-        (["--openapi", "{file}", "--server", "https://a.example", "--only", "PUT"], "names no operation"),
-        (["--openapi", "{file}", "--server", "https://a.example", "--secret", "key"], "is not NAME=VARIABLE"),
-        (
-            ["--openapi", "{file}", "--root", "{folder}", "--server", "https://a.example", "--secret", "key=NOT_SET_1"],
-            "'NOT_SET_1' is not set",
-        ),
-        (["--openapi", "{file}", "--server", "a.example"], "--server a.example: it is not a whole URL"),
-        (
-            ["--openapi", "{file}", "--server", "https://a.example", "--secret", "key=PATH"],
-            "the folder of the files, --root DIR",
-        ),
-        (["--openapi", "{file}", "--only", "PUT", "--server", "https://a.example"], "--only 'PUT' names no operation"),
-        (["--openapi", "{file}", "--root", "{folder}", "--server", "http://a.example"], "go over https only"),
-        (
-            ["--openapi", "{file}", "--root", "{folder}", "--server", "https://a.example"],
-            "name your secret for it, --secret key=VARIABLE",
-        ),
-        (["--openapi", "{file}", "--budget", "many"], "a whole number of tokens"),
+        (["--openapi", "api.json"], "name the API's address: --server https://api.example.com"),
+        (["--openapi", "api.json", *HTTPS, "--only", "PUT"], "--only 'PUT' names no operation"),
+        (["--openapi", "api.json", *HTTPS, "--secret", "key"], "is not NAME=VARIABLE"),
+        ([*API, *HTTPS, "--secret", "key=NOT_SET_1"], "'NOT_SET_1' is not set"),
+        (["--openapi", "api.json", "--server", "a.example"], "--server a.example: it is not a whole URL"),
+        (["--openapi", "api.json", *HTTPS, "--secret", "key=PATH"], "the folder of the files, --root DIR"),
+        ([*API, "--server", "http://a.example"], "go over https only"),
+        ([*API, *HTTPS], "name your secret for it, --secret key=VARIABLE"),
+        (["--openapi", "api.json", "--budget", "many"], "a whole number of tokens"),
     ],
 )
-def test_what_cannot_be_meant_is_said(
-    words: list[str], why: str, file: str, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_command_says_what_is_right(ferrule: Any, words: list[str], error: str) -> None:
+    done = ferrule(*CALL, *words)
+    assert done.code == 2 and error in done.text, done.err
+    assert not any(f"{word}=" in done.err for word in ("server", "credentials", "only", "roots", "budget"))
+
+
+def test_a_model_gets_no_more_than_the_budget(ferrule: Any) -> None:
+    words = ("run", "Look", *API, *HTTPS, *SECRET, "--model", "scripted:steps.py")
+    assert ferrule(*words).code == 0
+    done = ferrule(*words, "--budget", "10")
+    assert done.code == 2 and "the budget is 10" in done.text
+
+
+def test_an_installed_server_has_the_same_options(ferrule: Any, folder: Path) -> None:
+    options = [f"--openapi={folder / 'api.json'}", "--server=https://a.example", "--only=GET", "--secret=key=SHOP_KEY"]
+    done = ferrule("serve", *options, "--budget=5000", "--install")
+    assert done.code == 0 and all(json.dumps(word) in done.out for word in [*options, "--budget=5000"])
+    assert "a-secret-key" not in done.out
+
+
+@pytest.mark.parametrize("more", [(), SECRET])
+def test_a_missing_secret_blocks_only_operations_that_need_it(
+    ferrule: Any, server: tuple[str, str], more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, _, err = said(
-        capsys, "call", "get_order", "id=7", *(word.format(file=file, folder=folder_of(file)) for word in words)
-    )
-    assert code == 2 and why in " ".join(err.split()), err
-    assert not any(f"{word}=" in err for word in ("server", "credentials", "only", "roots", "budget"))
-
-
-def test_a_model_gets_no_more_than_the_budget(
-    file: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SHOP_KEY", "a-secret-key")
-    (tmp_path / "steps.py").write_text("steps = ['Done.']")
-    words = [
-        "run",
-        "Look",
-        "--openapi",
-        file,
-        "--root",
-        folder_of(file),
-        "--server",
-        "https://a.example",
-        "--secret",
-        "key=SHOP_KEY",
-        "--model",
-        f"scripted:{tmp_path / 'steps.py'}",
-    ]
-    assert said(capsys, *words)[0] == 0
-    code, _, err = said(capsys, *words, "--budget", "10")
-    assert code == 2 and "the budget is 10" in " ".join(err.split())
-
-
-def test_a_client_of_mcp_starts_the_server_with_the_same_options(
-    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SHOP_KEY", "a-secret-key")
-    options = ["--server=https://a.example", "--only=GET", "--secret=key=SHOP_KEY", "--budget=5000"]
-    code, out, _ = said(capsys, "serve", f"--openapi={file}", *options, "--install")
-    assert code == 0 and all(json.dumps(word) in out for word in [f"--openapi={file}", *options])
-    assert "a-secret-key" not in out
-
-
-def test_a_secret_that_is_missing_blocks_the_operations_that_need_it_and_no_others(
-    file: str, server: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, heard = server
-    paths = {**DOCUMENT["paths"], "/health": {"get": {"operationId": "health", "security": []}}}  # type: ignore[dict-item]
-    Path(file).write_text(json.dumps({**DOCUMENT, "paths": paths}))
-    monkeypatch.delenv("SHOP_KEY", raising=False)
-    words = ("--openapi", file, "--root", folder_of(file), "--server", url)
-    for more in ((), ("--secret", "key=SHOP_KEY")):
-        code, out, err = said(capsys, "call", "health", *words, *more)
-        assert (code, out) == (0, '{"state": "open"}\n') and "--secret key=VARIABLE" in err
-        assert ("'SHOP_KEY' is not set" in err) is bool(more)
-        assert said(capsys, "call", "get_order", "id=7", *words, *more)[0] == 2
-    assert [one[1] for one in heard] == ["/health", "/health"]
+    monkeypatch.delenv("SHOP_KEY")
+    done = ferrule("call", "health", *API, *server, *more)
+    assert done[:2] == (0, '{"state": "open"}\n') and "--secret key=VARIABLE" in done.err
+    assert ("'SHOP_KEY' is not set" in done.err) is bool(more)
+    assert ferrule(*CALL, *API, *server, *more).code == 2
+    assert [path for _, path, _ in Shop.requests] == ["/health"]

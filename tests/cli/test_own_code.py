@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from importlib.metadata import packages_distributions
@@ -23,17 +22,14 @@ from pydantic import BaseModel
 from ferrule import tool
 from own_helper import total
 
-
 class Pair(BaseModel):
     a: int
     b: int
-
 
 @tool(read_only=True)
 def add(pair: Pair) -> int:
     "Add two numbers."
     return total(pair.a, pair.b)
-
 
 @tool(read_only=True, isolation="process")
 def add_elsewhere(pair: Pair) -> int:
@@ -85,7 +81,7 @@ def full_folder(tmp_path_factory: pytest.TempPathFactory, loaded_first: set[str]
     (tmp_path / "own_helper.py").write_text("def total(*numbers):\n    return sum(numbers)\n")
     (tmp_path / "own_late.py").write_text("NOTHING = 0\n")
     (tmp_path / "own_choice.py").write_text("from ferrule.selection import keyword\n\nbest = keyword(2)\n")
-    (tmp_path / "own_steps.py").write_text('steps = ["It is said."]\n')
+    (tmp_path / "own_steps.py").write_text('steps = ["It is run_command."]\n')
     return tmp_path
 
 
@@ -96,43 +92,43 @@ def folder(full_folder: Path) -> Path:
     return full_folder
 
 
-def what_ran(folder: Path) -> str:
+def read_traps(folder: Path) -> str:
     return (folder / "ran").read_text() if (folder / "ran").exists() else ""
 
 
-def said(folder: Path, program: list[str], *words: str) -> str:
+def run_command(folder: Path, program: list[str], *words: str) -> str:
     """What a command writes that works, and runs nothing that nobody named."""
     done = subprocess.run(
         [*program, *words], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BOUND
     )
-    assert what_ran(folder) == ""
+    assert read_traps(folder) == ""
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.parametrize("command", sampled(COMMANDS, one_in=2))
-def test_a_command_runs_nothing_of_the_working_directory_that_was_not_named(folder: Path, command: str) -> None:
-    assert said(folder, SCRIPT, *COMMANDS[command]) or command == "serve"
+def test_a_command_runs_no_unnamed_file_of_the_working_directory(folder: Path, command: str) -> None:
+    assert run_command(folder, SCRIPT, *COMMANDS[command]) or command == "serve"
 
 
 @pytest.mark.parametrize("command", sampled(["call", "schema", "run", "select"], one_in=2))
-def test_beside_tools_that_are_named_nothing_runs_but_what_they_import(folder: Path, command: str) -> None:
+def test_beside_named_tools_only_their_imports_run(folder: Path, command: str) -> None:
     words = ["call", "add", 'pair={"a": 1, "b": 2}'] if command == "call" else COMMANDS[command]
-    assert said(folder, MODULE, *words, "--tools", "own_tools")
+    assert run_command(folder, MODULE, *words, "--tools", "own_tools")
 
 
 @pytest.mark.parametrize("word", ["-mferrule", "-Bmferrule.cli"])
-def test_a_module_that_is_run_is_known_by_what_is_written_in_one_word_too(folder: Path, word: str) -> None:
-    assert "list_files" in said(folder, [sys.executable, word], "list")
+def test_a_module_option_in_one_word_is_recognized(folder: Path, word: str) -> None:
+    assert "list_files" in run_command(folder, [sys.executable, word], "list")
 
 
-def test_an_isolated_tool_imports_what_lies_beside_it_and_its_worker_runs_nothing_else(folder: Path) -> None:
+def test_the_worker_of_a_tool_runs_only_its_imports(folder: Path) -> None:
     call = ["call", "add_elsewhere", 'pair={"a": 1, "b": 2}']
-    assert said(folder, SCRIPT, *call, "--tools", "own_tools.py") == "3\n"
-    assert said(folder, MODULE, *call, "--tools", "own_tools") == "3\n"
+    assert run_command(folder, SCRIPT, *call, "--tools", "own_tools.py") == "3\n"
+    assert run_command(folder, MODULE, *call, "--tools", "own_tools") == "3\n"
 
 
-def test_serving_http_imports_nothing_that_lies_beside_the_tools(folder: Path) -> None:
+def test_serving_http_imports_nothing_beside_the_tools(folder: Path) -> None:
     with subprocess.Popen(
         [*SCRIPT, "serve", "own_tools.py", "--http", "0"], cwd=folder, stderr=subprocess.PIPE, text=True
     ) as program:
@@ -141,37 +137,21 @@ def test_serving_http_imports_nothing_that_lies_beside_the_tools(folder: Path) -
             line = program.stderr.readline()
         finally:
             program.terminate()
-    assert what_ran(folder) == ""
+    assert read_traps(folder) == ""
     assert "serving http://127.0.0.1:" in line
 
 
-def test_a_plug_in_of_the_folder_is_none_also_where_its_tools_are_named(folder: Path) -> None:
+def test_a_plug_in_of_the_folder_is_not_loaded(folder: Path) -> None:
     words = ["run", "Say it.", "--model", "scripted:own_steps.py", "--select", "nobody", "--tools", "own_tools.py"]
     done = subprocess.run([*SCRIPT, *words], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    assert what_ran(folder) == ""
+    assert read_traps(folder) == ""
     assert "there is no selector 'nobody'" in done.stderr
 
 
-def test_a_module_here_that_has_the_name_of_another_is_refused_with_both_places(folder: Path) -> None:
+def test_a_module_with_the_name_of_another_is_refused(folder: Path) -> None:
     done = subprocess.run([*SCRIPT, "list", "--tools", "calendar"], cwd=folder, capture_output=True, text=True)
-    assert what_ran(folder) == ""
+    assert read_traps(folder) == ""
     assert done.returncode == 2
     assert str(folder / "calendar.py") in done.stderr
     assert done.stderr.count("calendar.py") == 2
     assert "Write the path of the file" in done.stderr
-
-
-def test_a_package_of_the_working_directory_that_is_installed_from_there_is_one_and_the_same(tmp_path: Path) -> None:
-    (tmp_path / "own_package").mkdir()
-    (tmp_path / "own_package" / "__init__.py").write_text("")
-    (tmp_path / "own_package" / "words.py").write_text("WORD = 'hello'\n")
-    (tmp_path / "own_package" / "tools.py").write_text(
-        "from ferrule import tool\n\nfrom .words import WORD\n\n\n@tool\ndef greet() -> str:\n    return WORD\n"
-    )
-    words = [*SCRIPT, "call", "greet", "--tools", "own_package.tools", "--yes", "greet"]
-    done = subprocess.run(words, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    assert done.stdout == "hello\n", done.stderr
-    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    again = {**os.environ, "PYTHONPATH": paths}
-    done = subprocess.run(words, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=again)
-    assert done.stdout == "hello\n", done.stderr

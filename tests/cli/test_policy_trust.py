@@ -18,12 +18,9 @@ from terminal import Terminal
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    (tmp_path / "here" / ".ferrule").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
+def here(folder: Path) -> Path:
+    (folder / ".ferrule").mkdir()
+    return folder
 
 
 def trust(here: Path, *words: str, answer: str = "{number}") -> tuple[int, str]:
@@ -36,7 +33,7 @@ def trust(here: Path, *words: str, answer: str = "{number}") -> tuple[int, str]:
         return terminal.end(), terminal.said
 
 
-def test_a_person_is_shown_the_file_and_later_its_difference(here: Path) -> None:
+def test_a_person_sees_the_file_and_later_its_difference(here: Path) -> None:
     file = here / ".ferrule" / "policy.toml"
     file.write_text('allow = ["refund"]\ndeny = ["shell"]\n')
     code, said = trust(here)
@@ -50,9 +47,7 @@ def test_a_person_is_shown_the_file_and_later_its_difference(here: Path) -> None
     assert code == 0 and TrustedFiles().versions() == {}
 
 
-def test_a_policy_that_settings_name_is_trusted_and_checked_after_them_without_being_named(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_policy_that_settings_name_is_trusted_with_them(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "rules.toml").write_text('allow = ["refund"]\n')
     (here / ".ferrule/settings.toml").write_text('policy = "rules.toml"\n')
     with Terminal("policy", "trust", cwd=here) as terminal:
@@ -67,20 +62,20 @@ def test_a_policy_that_settings_name_is_trusted_and_checked_after_them_without_b
     assert "rules.toml" in capsys.readouterr().out
 
 
-def test_a_person_is_warned_of_broad_rules_before_the_file_is_trusted(here: Path) -> None:
+def test_a_person_is_warned_of_broad_rules(here: Path) -> None:
     (here / "p.toml").write_text('allow = ["shell(find *)"]\n')
     _, said = trust(here, "p.toml", answer="no")
     assert "find runs the programs that its arguments name" in " ".join(said.split())
 
 
-@pytest.mark.parametrize("answer", ["y", "yes", "", "{number}0", "000000"])
-def test_only_the_number_that_is_shown_is_a_yes(here: Path, answer: str) -> None:
+@pytest.mark.parametrize("answer", ["yes", "", "{number}0"])
+def test_only_the_shown_number_trusts_the_file(here: Path, answer: str) -> None:
     (here / "p.toml").write_text('allow = ["refund"]\n')
     code, said = trust(here, "p.toml", answer=answer)
     assert code == 1 and "The file is not trusted." in said and TrustedFiles().versions() == {}
 
 
-def test_a_lock_file_is_trusted_as_well(here: Path) -> None:
+def test_a_lock_file_can_be_trusted(here: Path) -> None:
     @tool
     def stock(article: str) -> int:
         """Say how many there are."""

@@ -1,4 +1,4 @@
-"""`ferrule select`: what eval and why print, what a threshold does to the exit code, and what cannot be meant."""
+"""`ferrule select eval`, `ferrule select why` and `ferrule run --select`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from ferrule.cli import main
-
 RANKER = '''
 from collections import namedtuple
 
@@ -17,7 +15,6 @@ from ferrule.selection import Match
 
 Explanation = namedtuple("Explanation", "match parts")
 Contribution = namedtuple("Contribution", "term field score")
-
 
 class Words:
     """A word of the query in a name counts 2, one in a description 1."""
@@ -42,23 +39,22 @@ class Words:
                 found.append(Explanation(Match(tool, sum(part.score for part in parts)), parts))
         return sorted(found, key=lambda one: -one.match.score)
 
-
 class Explaining(Words):
     def explain(self, tools, query, *, limit=10):
         return self.explained(tools, query)[:limit]
-
-
-explaining = Explaining()
-
 
 class Broken:
     def __init__(self):
         raise RuntimeError("no index")
 
-
 class Selector:
     async def select(self, messages, tools):
         return []
+
+
+class Foreign(Words):
+    async def select(self, messages, tools):
+        return ["shout"]
 '''
 TOOLS = [
     {"id": "shop:stock", "name": "stock", "description": "Count articles.", "parameters": {"type": "object"}},
@@ -72,156 +68,166 @@ QUERIES = [
 ]
 EVAL = ["select", "eval", "queries.jsonl", "--tools", "tools.jsonl", "--by", "ranker.py:Words"]
 WHY = ["select", "why", "order articles", "--tools", "tools.jsonl"]
+EXPLAINING = [*WHY, "--by", "ranker.py:Explaining"]
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "ranker.py").write_text(RANKER, encoding="utf-8")
+def files(folder: Path) -> None:
+    (folder / "ranker.py").write_text(RANKER, encoding="utf-8")
     for name, rows in (("tools.jsonl", TOOLS), ("queries.jsonl", QUERIES)):
-        (tmp_path / name).write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+        (folder / name).write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
 
 
-def read(capsys: pytest.CaptureFixture[str]) -> Any:
-    return json.loads(capsys.readouterr().out)
-
-
-# eval
-
-
-def test_eval_prints_recall_costs_and_what_is_mixed_up(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(EVAL) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[3][:3] == ["the", "first", "1"] and lines[3][3] == "0.667"
+def test_eval_prints_recall_and_confusable_tools(ferrule: Any) -> None:
+    done = ferrule(*EVAL)
+    lines = [line.split() for line in done.out.splitlines()]
+    assert done.code == 0 and lines[3][:4] == ["the", "first", "1", "0.667"]
     assert lines[4][:4] == ["the", "first", "5", "1.000"]
-    assert ["order", "stock", "1"] in lines
-    assert ["NDCG@10", "0.877"] in lines
-
-
-def test_eval_says_the_same_to_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*EVAL, "--json"]) == 0
-    found = read(capsys)
-    assert (found["tools"], found["queries"]) == (3, 3)
+    assert ["order", "stock", "1"] in lines and ["NDCG@10", "0.877"] in lines
+    found = ferrule(*EVAL, "--json").json
+    assert (found["tools"], found["queries"], found["missed"]) == (3, 3, [])
     assert found["recall"] == {"1": pytest.approx(2 / 3), "5": 1.0, "10": 1.0}
     assert found["confusable"] == [{"right": "order", "wrong": "stock", "queries": 1}]
     assert found["ranks"][1] == {"id": "q2", "places": {"order": 2}, "found": ["stock", "order"]}
     assert found["ranks"][2]["places"] == {"order": 1}
     assert found["estimated_tokens"]["first"]["1"] < found["estimated_tokens"]["all"]
-    assert found["missed"] == []
+    assert ferrule(*EVAL, "--tools", "ferrule.tools.files", "--json").json["tools"] == 8
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "missed"),
+    ("words", "missed"),
     [
-        (["--min-recall5", "1", "--min-ndcg", "0.87"], 0, []),
-        (["--min-ndcg", "0.88"], 1, ["NDCG@10 is 0.8770, below 0.88"]),
-        (["--min-recall5", "0.9", "--min-ndcg", "0.9"], 1, ["NDCG@10 is 0.8770, below 0.9"]),
+        (["--min-recall5", "1", "--min-ndcg", "0.87"], []),
+        (["--min-recall5", "0.9", "--min-ndcg", "0.88"], ["NDCG@10 is 0.8770, below 0.88"]),
     ],
 )
-def test_a_threshold_that_is_missed_ends_with_1_and_is_named(
-    words: list[str], code: int, missed: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*EVAL, *words]) == code
-    assert [line for line in capsys.readouterr().out.splitlines() if "below" in line] == missed
-    assert main([*EVAL, *words, "--json"]) == code
-    assert read(capsys)["missed"] == missed
+def test_a_missed_threshold_is_named_and_ends_with_1(ferrule: Any, words: list[str], missed: list[str]) -> None:
+    done = ferrule(*EVAL, *words)
+    assert done.code == bool(missed) and [line for line in done.out.splitlines() if "below" in line] == missed
+    done = ferrule(*EVAL, *words, "--json")
+    assert done.code == bool(missed) and done.json["missed"] == missed
 
 
-def test_recall_5_is_held_to_its_own_threshold(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "queries.jsonl").write_text(json.dumps({"text": "stock", "relevant": ["order"]}), encoding="utf-8")
-    assert main([*EVAL, "--min-recall5", "0.5", "--min-ndcg", "0"]) == 1
-    out = capsys.readouterr().out
-    assert "recall@5 is 0.0000, below 0.5" in out
-    assert "1 query did not find a right tool" in out
+def test_recall_5_has_its_own_threshold(folder: Path, ferrule: Any) -> None:
+    (folder / "queries.jsonl").write_text(json.dumps({"text": "stock", "relevant": ["order"]}), encoding="utf-8")
+    done = ferrule(*EVAL, "--min-recall5", "0.5", "--min-ndcg", "0")
+    assert done.code == 1 and "recall@5 is 0.0000, below 0.5" in done.out
+    assert "1 query did not find a right tool" in done.out
 
 
-def test_tools_of_a_module_and_of_a_file_of_definitions_are_ranked_together(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (here / "more.py").write_text("from ferrule import tool\n\n\n@tool\ndef pack() -> None:\n    '''Pack.'''\n")
-    assert main([*EVAL, "--tools", "more.py", "--json"]) == 0
-    assert read(capsys)["tools"] == 4
-
-
-# why
-
-
-def test_why_shows_scores_and_what_they_come_from(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*WHY, "--by", "ranker.py:explaining"]) == 0
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines == [
+def test_why_shows_scores_and_their_parts(folder: Path, ferrule: Any) -> None:
+    lines = [
         "score tool from",
         "4.00 order order 2.00 (name), order 1.00 (description), articles 1.00 (description)",
         "2.00 ORDER order 2.00 (name)",
         "1.00 stock articles 1.00 (description)",
     ]
-
-
-def test_why_leaves_out_what_adds_next_to_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    more = RANKER.replace('("name", 2.0))', '("name", 2.0), ("name", 0.001))')
-    (here / "ranker.py").write_text(more, encoding="utf-8")
-    assert main([*WHY, "--by", "ranker.py:explaining"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "2.00 ORDER order 2.00 (name) 1.00 stock" in out
-
-
-def test_why_says_the_same_to_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*WHY, "--by", "ranker.py:explaining", "--json"]) == 0
-    first, *_ = read(capsys)
+    assert [" ".join(line.split()) for line in ferrule(*EXPLAINING).out.splitlines()] == lines
+    first, *_ = ferrule(*EXPLAINING, "--json").json
     assert (first["tool"], first["score"]) == ("order", 4.0)
     assert {"term": "articles", "field": "description", "score": 1.0} in first["parts"]
+    small = RANKER.replace('("name", 2.0))', '("name", 2.0), ("name", 0.001))')  # small parts are left out
+    (folder / "ranker.py").write_text(small, encoding="utf-8")
+    assert [" ".join(line.split()) for line in ferrule(*EXPLAINING).out.splitlines()] == lines
 
 
-def test_a_ranker_that_does_not_explain_shows_its_scores_and_why_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*WHY, "--by", "ranker.py:Words"]) == 0
-    out = capsys.readouterr().out
-    assert "4.00  order" in out and "ranker.py:Words does not explain its scores" in out
-    assert main([*WHY, "--by", "ranker.py:Words", "--json"]) == 0
-    assert read(capsys)[0] == {"tool": "order", "score": 4.0}
+def test_why_without_explanations_shows_scores_alone(ferrule: Any) -> None:
+    done = ferrule(*WHY, "--by", "ranker.py:Words")
+    assert "4.00  order" in done.out and "ranker.py:Words does not explain its scores" in done.out
+    assert ferrule(*WHY, "--by", "ranker.py:Words", "--json").json[0] == {"tool": "order", "score": 4.0}
+    done = ferrule("select", "why", "tea", "--tools", "tools.jsonl", "--by", "ranker.py:Words")
+    assert done.out == "None of the 3 tools matches.\n"
 
 
-def test_why_says_where_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["select", "why", "tea", "--tools", "tools.jsonl", "--by", "ranker.py:Words"]) == 0
-    assert capsys.readouterr().out == "None of the 3 tools matches.\n"
-
-
-def test_what_a_ranker_says_cannot_leave_its_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "ranker.py").write_text(RANKER.replace("Contribution(word,", "Contribution(word + '\\x1b[2J\\n',"))
-    assert main([*WHY, "--by", "ranker.py:explaining"]) == 0
-    out = capsys.readouterr().out
-    assert "\x1b" not in out and len(out.splitlines()) == 4
-
-
-# What cannot be meant
+def test_the_text_of_a_ranker_stays_in_its_line(folder: Path, ferrule: Any) -> None:
+    (folder / "ranker.py").write_text(RANKER.replace("Contribution(word,", "Contribution(word + '\\x1b[2J\\n',"))
+    done = ferrule(*EXPLAINING)
+    assert done.code == 0 and "\x1b" not in done.out and len(done.out.splitlines()) == 4
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "error"),
     [
         (["select"], "action is missing"),
         (["select", "eval"], "subject is missing"),
         (["select", "evl", "queries.jsonl"], "choose from 'eval', 'why'"),
         (["select", "eval", "nothing.jsonl", *EVAL[3:]], "cannot read 'nothing.jsonl'"),
         (["select", "eval", "ranker.py", *EVAL[3:]], "ranker.py, line 2: this is no JSON"),
-        ([*EVAL, "--tools", "none.jsonl"], "cannot read 'none.jsonl'"),
         ([*EVAL, "--tools", "queries.jsonl"], "queries.jsonl, line 1"),
         ([*EVAL, "--min-ndcg", "80"], "such as 0.8, not '80'"),
-        ([*EVAL, "--min-recall5", "most"], "such as 0.8, not 'most'"),
         ([*WHY, "--min-ndcg", "0.8"], "are options of ferrule select eval"),
         (["select", "why", "read", "a", "file"], "unexpected word 'a': put the whole query in quotes"),
         ([*EVAL[:3], "tools.jsonl"], "write ferrule select --tools"),
         (["select", "why", " ", "--tools", "tools.jsonl"], "the query is empty"),
-        ([*EVAL, "--by", "nobody"], "there is no selector 'nobody'"),
         ([*EVAL, "--by", "ranker.py:nobody"], "there is no 'nobody' in 'ranker.py'"),
         ([*EVAL, "--by", "ranker.py:Selector"], "it has no method rank(tools, query, limit=…)"),
         ([*EVAL, "--by", "ranker.py:Broken"], "RuntimeError: no index"),
         (["select", "eval", "queries.jsonl", "--by", "ranker.py:Words"], "says that 'shop:stock' is right"),
     ],
 )
-def test_what_cannot_be_meant_ends_with_2_and_says_what_is_wrong(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and said in captured.err and len(captured.err.splitlines()) == 1
+def test_a_wrong_command_gets_one_line(ferrule: Any, words: list[str], error: str) -> None:
+    done = ferrule(*words)
+    assert done.code == 2 and done.out == "" and error in done.err and len(done.err.splitlines()) == 1
+
+
+# run --select
+
+STEPS = """
+steps = [
+    [("order", {"article": "tea"}), ("search_tools", {"query": "order"})],
+    [("order", {"article": "tea"}), ("stock", {"article": "tea"})],
+    "Done.",
+]
+"""
+RUN = ("run", "stock", "--tools", "shop.py", "--model", "scripted:steps.py", "--yes", "order")
+OWN = """
+from ferrule.selection import search_tool
+find = search_tool([stock, order], name='search_tools')
+"""
+TAKEN = """
+@tool
+def search_tools(shop: str) -> str:
+    "Find hammers."
+    return "none"
+"""
+
+
+@pytest.fixture
+def steps(folder: Path) -> None:
+    (folder / "steps.py").write_text(STEPS, encoding="utf-8")
+
+
+@pytest.mark.usefixtures("steps")
+@pytest.mark.parametrize("place", ["ranker.py:Words", "./ranker.py:Words"])
+def test_selected_tools_are_offered_and_the_others_found(ferrule: Any, place: str) -> None:
+    done = ferrule(*RUN, "--select", place)
+    lines = [" ".join(line.split()) for line in done.out.splitlines()]
+    assert lines.index("tools 2 of 3 offered: stock, search_tools") < lines.index("turn 1")
+    assert "tools stock, order" not in lines
+    ended = [line.split()[1:3] for line in lines if line[:2] in ("1 ", "2 ", "3 ", "4 ")]
+    assert ended == [["order", "not_found"], ["search_tools", "ok"], ["order", "ok"], ["stock", "ok"]]
+    done = ferrule(*RUN)
+    assert "tools  stock, order\n" in done.out and "offered:" not in done.out
+
+
+@pytest.mark.usefixtures("steps")
+@pytest.mark.parametrize(
+    ("more", "offered"), [(OWN, "2 of 3 offered: stock, search_tools"), (TAKEN, "2 of 4 offered: stock, search_all")]
+)
+def test_there_is_one_search_tool_with_a_free_name(folder: Path, ferrule: Any, more: str, offered: str) -> None:
+    (folder / "shop.py").write_text((folder / "shop.py").read_text() + more, encoding="utf-8")
+    assert f"tools  {offered}" in ferrule(*RUN, "--select", "ranker.py:Words").out
+
+
+@pytest.mark.usefixtures("steps")
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("choise:Words", "ferrule: --select: 'choise:Words': there is no module 'choise'"),
+        ("choise.py:Words", "there is no file 'choise.py'"),
+        ("ranker.py:Foreign", "returned 'shout', which is not one of the tools that it got"),
+    ],
+)
+def test_a_wrong_selector_ends_the_run(ferrule: Any, place: str, error: str) -> None:
+    done = ferrule(*RUN, "--select", place)
+    assert done.code == 2 and error in done.err

@@ -1,4 +1,4 @@
-"""The settings of a project: what counts of them, once a person has trusted them and before."""
+"""The settings of a project count only once a person has trusted them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.cli.program import main
 from ferrule.policy import TrustedFiles
 from ferrule.policy.settings import Settings, iter_settings_paths, parse_settings
 
@@ -22,13 +21,6 @@ from ferrule import tool
 
 Path(__file__).with_name("loaded").touch()
 
-
-@tool(read_only=True)
-def stock(article: str) -> str:
-    "Say how many there are."
-    return "3"
-
-
 @tool
 def order(article: str) -> str:
     "Order more."
@@ -36,146 +28,110 @@ def order(article: str) -> str:
 """
 STEPS = "steps = [[('order', {'article': 'tea'})], lambda messages: messages[-1]['content']]"
 SETTINGS = 'model = "scripted:steps.py"\ntools = ["shop.py"]\npolicy = "rules.toml"\n'
+BY_HAND = ("run", "go", "--tools", "shop.py", "--model", "scripted:steps.py", "--yes", "order")
+PLACE = ".ferrule/settings.toml"
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(folder: Path) -> Path:
     """A repository with a folder in it, and settings that nobody has trusted."""
-    for variable, folder in (("XDG_STATE_HOME", "state"), ("XDG_CONFIG_HOME", "config")):
-        monkeypatch.setenv(variable, str(tmp_path / folder))
-    project = tmp_path / "project"
-    for folder in (".git", ".ferrule", "deep/er"):
-        (project / folder).mkdir(parents=True)
-    (project / "shop.py").write_text(SHOP, encoding="utf-8")
-    (project / "steps.py").write_text(STEPS, encoding="utf-8")
-    (project / "rules.toml").write_text('deny = ["order"]\n', encoding="utf-8")
-    (project / ".ferrule/settings.toml").write_text(SETTINGS, encoding="utf-8")
-    monkeypatch.chdir(project)
-    return project
+    for inner in (".git", ".ferrule", "deep/er"):
+        (folder / inner).mkdir(parents=True)
+    files = {"shop.py": SHOP, "steps.py": STEPS, "rules.toml": 'deny = ["order"]\n', PLACE: SETTINGS}
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    """The exit code of `ferrule run`, and all that was said on both streams."""
-    code = main(["run", "go", *words])
-    streams = capsys.readouterr()
-    return code, streams.out + streams.err
-
-
-BY_HAND = ("--tools", "shop.py", "--model", "scripted:steps.py", "--yes", "order")
-
-
-def test_settings_that_nobody_has_trusted_are_shown_and_run_nothing(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, said = run(capsys)
-    assert code == 2 and "--model is missing: write --model anthropic:NAME" in said
-    assert "ferrule policy trust" in said and 'would set: model = "scripted:steps.py"' in said
+def test_untrusted_settings_are_shown_and_run_nothing(project: Path, ferrule: Any) -> None:
+    done = ferrule("run", "go")
+    assert done.code == 2 and "--model is missing: write --model anthropic:NAME" in done.text
+    assert "ferrule policy trust" in done.text and 'would set: model = "scripted:steps.py"' in done.text
     assert not (project / "loaded").exists()
-    code, said = run(capsys, *BY_HAND)  # nor does their policy hold
-    assert code == 0 and "order" in said and "allowed by --yes" in said
+    done = ferrule(*BY_HAND)  # nor does their policy hold
+    assert done.code == 0 and "allowed by --yes" in done.text
 
 
-@pytest.mark.parametrize("folder", [".", "deep/er"])
-def test_trusted_settings_are_used_in_their_folder_and_below(
-    folder: str, project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", [".", "deep/er"])
+def test_trusted_settings_hold_in_their_folder_and_below(
+    place: str, project: Path, ferrule: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    TrustedFiles().trust(project / ".ferrule/settings.toml")
-    monkeypatch.chdir(project / folder)
-    code, said = run(capsys)
-    assert code == 0 and "denied by rules.toml:1" in said and (project / "loaded").exists()
-
-
-def test_options_win_over_settings_but_their_policy_holds_as_well(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    TrustedFiles().trust(project / ".ferrule/settings.toml")
-    (project / "other.py").write_text("steps = ['Hello.']", encoding="utf-8")
-    code, said = run(capsys, "--model", "scripted:other.py", "--tools", "ferrule.tools.files")
-    assert code == 0 and "Hello." in said and not (project / "loaded").exists()
-    code, said = run(capsys, *BY_HAND)
-    assert "denied by rules.toml:1" in said
-
-
-@pytest.mark.parametrize("what", ["changed", "gone", "broken"])
-def test_of_settings_that_changed_since_they_were_trusted_their_policy_alone_holds(
-    what: str, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = project / ".ferrule/settings.toml"
-    TrustedFiles().trust(file)
-    if what == "gone":
-        file.unlink()
-    else:
-        file.write_text('model = "scripted:evil.py"' if what == "changed" else "model =", encoding="utf-8")
-    code, said = run(capsys)
-    assert code == 2 and "--model is missing" in said and "is not used, except for its policy" in said
-    code, said = run(capsys, *BY_HAND)
-    assert "denied by rules.toml:1" in said
-
-
-def test_a_nearer_file_that_nobody_has_trusted_hides_no_trusted_one(
-    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    TrustedFiles().trust(project / ".ferrule/settings.toml")
+    TrustedFiles().trust(PLACE)
     (project / "deep/pyproject.toml").write_text('[tool.ferrule]\nmodel = "scripted:evil.py"\n', encoding="utf-8")
-    monkeypatch.chdir(project / "deep")
-    code, said = run(capsys)
-    assert code == 0 and "pyproject.toml is not used, because nobody trusts it" in said and "denied by rules" in said
+    monkeypatch.chdir(project / place)
+    done = ferrule("run", "go")
+    assert done.code == 0 and "denied by rules.toml:1" in done.text and (project / "loaded").exists()
+    untrusted = "pyproject.toml is not used, because nobody trusts it"  # nearer, and hides no trusted file
+    assert (untrusted in done.text) is (place != ".")
 
 
-def test_of_a_pyproject_the_table_alone_is_trusted(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (project / ".ferrule/settings.toml").unlink()
-    file = project / "pyproject.toml"
-    table = f"[tool.ferrule]\n{SETTINGS}"
+def test_options_win_over_settings_but_not_over_their_policy(project: Path, ferrule: Any) -> None:
+    TrustedFiles().trust(PLACE)
+    (project / "other.py").write_text("steps = ['Hello.']", encoding="utf-8")
+    done = ferrule("run", "go", "--model", "scripted:other.py", "--tools", "ferrule.tools.files")
+    assert done.code == 0 and "Hello." in done.text and not (project / "loaded").exists()
+    assert "denied by rules.toml:1" in ferrule(*BY_HAND).text
+
+
+@pytest.mark.parametrize("text", ['model = "scripted:evil.py"', "model =", None])
+def test_only_the_policy_of_changed_settings_holds(text: str | None, ferrule: Any) -> None:
+    TrustedFiles().trust(PLACE)
+    if text is None:
+        Path(PLACE).unlink()
+    else:
+        Path(PLACE).write_text(text, encoding="utf-8")
+    done = ferrule("run", "go")
+    assert done.code == 2 and "--model is missing" in done.text and "is not used, except for its policy" in done.text
+    assert "denied by rules.toml:1" in ferrule(*BY_HAND).text
+
+
+def test_only_the_table_of_a_pyproject_is_trusted(project: Path, ferrule: Any) -> None:
+    Path(PLACE).unlink()
+    file, table = project / "pyproject.toml", f"[tool.ferrule]\n{SETTINGS}"
     file.write_text(f'[project]\nname = "shop"\n{table}', encoding="utf-8")
     TrustedFiles().trust(file)
     file.write_text(f'[project]\nname = "shop"\nversion = "2"\n{table}', encoding="utf-8")
-    assert run(capsys)[0] == 0
+    assert ferrule("run", "go").code == 0
     file.write_text(f"{table}base_url = 'http://evil.invalid'\n", encoding="utf-8")
-    assert run(capsys)[0] == 2
+    assert ferrule("run", "go").code == 2
 
 
-def test_an_mcp_file_that_changes_ends_the_trust(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_mcp_file_ends_the_trust(project: Path, ferrule: Any) -> None:
     pytest.importorskip("mcp")
-    servers = project / "mcp.json"
-    servers.write_text('{"mcpServers": {}}', encoding="utf-8")
-    (project / ".ferrule/settings.toml").write_text(f'{SETTINGS}mcp = "mcp.json"\n', encoding="utf-8")
-    TrustedFiles().trust(project / ".ferrule/settings.toml")
+    (project / "mcp.json").write_text('{"mcpServers": {}}', encoding="utf-8")
+    Path(PLACE).write_text(f'{SETTINGS}mcp = "mcp.json"\n', encoding="utf-8")
+    TrustedFiles().trust(PLACE)
     touch = {"command": sys.executable, "args": ["-c", "open('started', 'w')"]}
-    servers.write_text(json.dumps({"mcpServers": {"evil": touch}}), encoding="utf-8")
-    code, said = run(capsys)
-    assert code == 2 and "an MCP file that it names, has changed" in said and not (project / "started").exists()
+    (project / "mcp.json").write_text(json.dumps({"mcpServers": {"evil": touch}}), encoding="utf-8")
+    done = ferrule("run", "go")
+    assert done.code == 2 and "an MCP file that it names, has changed" in done.text
+    assert not (project / "started").exists()
 
 
-def test_of_files_that_untrusted_settings_name_nothing_is_shown(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_untrusted_settings_name_are_not_shown(project: Path, ferrule: Any) -> None:
     (project.parent / "secret").write_text("hunter2", encoding="utf-8")
-    (project / ".ferrule/settings.toml").write_text('mcp = "../secret"\npolicy = "../secret"', encoding="utf-8")
-    assert "hunter2" not in run(capsys)[1] and "hunter2" not in run(capsys, *BY_HAND)[1]
+    Path(PLACE).write_text('mcp = "../secret"\npolicy = "../secret"', encoding="utf-8")
+    assert "hunter2" not in ferrule("run", "go").text + ferrule(*BY_HAND).text
 
 
 @pytest.mark.parametrize(
-    "text",
-    ['modle = "x"', "model = 3", 'model = "a\\u001bb"', "model = [", "tools = [[]]", "x = 1\n" * 100_000, "\xff", None],
-    ids=str,
+    "text", ['modle = "x"', "model = 3", 'model = "a\\u001bb"', "model = [", "x = 1\n" * 100_000, "\xff", None], ids=str
 )
-@pytest.mark.parametrize("name", [".ferrule/settings.toml", "pyproject.toml"])
-def test_what_a_repository_brings_stops_no_run(
-    text: str | None, name: str, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (project / ".ferrule/settings.toml").unlink()
+@pytest.mark.parametrize("name", [PLACE, "pyproject.toml"])
+def test_broken_settings_of_a_repository_stop_no_run(text: str | None, name: str, project: Path, ferrule: Any) -> None:
+    Path(PLACE).unlink()
     if text is None:
         os.mkfifo(project / name)
     else:
         head = "[tool.ferrule]\n" if name == "pyproject.toml" else ""
         (project / name).write_text(head + text, encoding="latin-1")
-    code, said = run(capsys, *BY_HAND)
-    assert code == 0 and f"{name} is not used: " in said
+    done = ferrule(*BY_HAND)
+    assert done.code == 0 and f"{name} is not used: " in done.text
 
 
-def test_outside_of_a_repository_the_working_directory_is_the_only_place(project: Path) -> None:
+def test_outside_a_repository_only_the_working_directory_counts(project: Path) -> None:
     inside = [os.path.relpath(place, project) for place in iter_settings_paths(project / "deep")]
-    assert inside == ["deep/.ferrule/settings.toml", "deep/pyproject.toml", ".ferrule/settings.toml", "pyproject.toml"]
+    assert inside == ["deep/.ferrule/settings.toml", "deep/pyproject.toml", PLACE, "pyproject.toml"]
     assert len(list(iter_settings_paths(project.parent))) == 2
 
 
@@ -185,6 +141,6 @@ LISTS = st.lists(TEXTS, max_size=3).map(tuple)
 
 
 @given(st.fixed_dictionaries({}, optional={"model": TEXTS, "base_url": TEXTS, "mcp": LISTS, "tools": LISTS}))
-def test_settings_read_from_their_own_lines_are_the_same(given_settings: dict[str, Any]) -> None:
+def test_settings_read_from_their_own_lines_are_equal(given_settings: dict[str, Any]) -> None:
     settings = Settings("/project", **given_settings)
     assert parse_settings("\n".join(settings.lines), "/project/.ferrule/settings.toml") == settings

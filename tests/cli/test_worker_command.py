@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-from ferrule.cli import main
 
 TOOLS = """
 from ferrule import Runner, tool
@@ -15,57 +15,37 @@ from ferrule.remote import dbos
 def add(a: int) -> int:
     return a
 
-def bound(a: int, token: str) -> int:
-    return a
-
-QUEUE = dbos.queue("tools", url="postgresql://nobody@127.0.0.1:1/none")
+URL = "postgresql://nobody@127.0.0.1:1/none"
+QUEUE = dbos.queue("tools", url=URL)
 QUEUED = [tool(add, isolation=QUEUE)]
 RUNNER = Runner([tool(add)])
-HERE = [tool(add)]
-OTHERS = [*QUEUED, tool(add, name="other", isolation=dbos.queue("tools", url="postgresql://nobody@127.0.0.1:1/none"))]
+OTHERS = [*QUEUED, tool(add, name="other", isolation=dbos.queue("tools", url=URL))]
 FAR = [*QUEUED, tool(add, name="other", isolation=dbos.queue("far", url="postgresql://nobody@127.0.0.1:1/other"))]
 OLD = [tool(add, isolation=dbos.queue("tools", url="mysql://localhost/none"))]
 """
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    module = f"worker_tools_{abs(hash(request.node.name))}"
-    (tmp_path / f"{module}.py").write_text(TOOLS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FERRULE_REMOTE_KEY", "ab" * 32)
-    return module
-
-
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("words", "error"),
     [
-        (".py", "and write '{module}'"),
-        (".py:QUEUED", "write '{module}:QUEUED'"),
-        (":HERE", "none of these tools has a queue"),
-        (":RUNNER", "none of these tools has a queue"),
-        (":OTHERS", "two queues have the name 'tools'"),
-        (":FAR", "the queues of one database"),
-        (":OLD", "postgresql://… or sqlite:///…"),
-        (":NOTHING", "there is no 'NOTHING'"),
+        ("worker_tools.py:QUEUED", "write 'worker_tools:QUEUED'"),
+        ("worker_tools:RUNNER", "none of these tools has a queue"),
+        ("worker_tools:OTHERS", "two queues have the name 'tools'"),
+        ("worker_tools:FAR", "the queues of one database"),
+        ("worker_tools:OLD", "postgresql://… or sqlite:///…"),
+        ("worker_tools:NOTHING", "there is no 'NOTHING'"),
+        ("worker_tools:QUEUED", "pip install 'ferrule[dbos]'"),
+        ("worker_tools:QUEUED --drain -1", "a number of seconds, such as 30, not '-1'"),
+        ("worker_tools:QUEUED ", "FERRULE_REMOTE_KEY"),
     ],
 )
-def test_what_gives_no_worker_is_said(folder: str, name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["worker", f"{folder}{name}"]) == 2
-    assert said.format(module=folder) in capsys.readouterr().err
-
-
-def test_a_worker_needs_a_key(folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.delenv("FERRULE_REMOTE_KEY")
-    assert main(["worker", f"{folder}:QUEUED"]) == 2
-    assert "FERRULE_REMOTE_KEY" in capsys.readouterr().err
-
-
-def test_a_worker_needs_dbos(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["worker", f"{folder}:QUEUED"]) == 2
-    assert "pip install 'ferrule[dbos]'" in capsys.readouterr().err
-
-
-def test_a_time_that_is_none_is_refused(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["worker", f"{folder}:QUEUED", "--drain", "-1"]) == 2
-    assert "a number of seconds, such as 30, not '-1'" in capsys.readouterr().err
+def test_a_worker_that_cannot_start_says_why(
+    folder: Path, ferrule: Any, words: str, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "worker_tools", raising=False)
+    (folder / "worker_tools.py").write_text(TOOLS)
+    monkeypatch.delenv("FERRULE_REMOTE_KEY", raising=False)
+    if error != "FERRULE_REMOTE_KEY":
+        monkeypatch.setenv("FERRULE_REMOTE_KEY", "ab" * 32)
+    done = ferrule("worker", *words.split())
+    assert done.code == 2 and error in done.err

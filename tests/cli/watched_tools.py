@@ -1,4 +1,4 @@
-"""Tools that go on when a test says so."""
+"""Tools that wait until a test lets them go on."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from ferrule import Decision, DefinitionError, ToolCall, ToolContext, ask, tool
-from ferrule.middleware import retry
+from ferrule import DefinitionError, ToolContext, ask, tool
 
 
 async def opened(gate: str) -> None:
@@ -53,14 +52,6 @@ async def ended(gate: str, says: str) -> str:
 
 
 @tool(read_only=True)
-def report(times: int, context: ToolContext) -> str:
-    """Reports often."""
-    for number in range(times):
-        context.progress(number + 1, times, "and on")
-    return "reported"
-
-
-@tool(read_only=True)
 async def tell(gate: str) -> AsyncIterator[str]:
     """Yields, and goes on when it may."""
     yield "first line\nhalf \x1b[31m"
@@ -82,34 +73,11 @@ async def breaks() -> AsyncIterator[str]:
     raise ValueError("no further")
 
 
-_attempts: list[int] = []
-
-
-@tool(read_only=True, inside=[retry(3, wait=0.01)])
-async def flaky() -> str:
-    """Works the third time."""
-    _attempts.append(1)
-    if len(_attempts) < 3:
-        raise ValueError("not\nyet")
-    return "at last"
-
-
 @tool(destructive=False, parallel=True)
 async def note(text: str) -> str:
     """Writes a note."""
     Path("note.txt").write_text(text, encoding="utf-8")
     return "written"
-
-
-async def _ask_when_it_may(call: ToolCall, context: ToolContext) -> Decision:
-    await opened("asks")
-    return ask("now?")
-
-
-@tool(read_only=True, guards=[_ask_when_it_may])
-async def late() -> str:
-    """Is asked about when it may be."""
-    return "late"
 
 
 @tool(destructive=False)

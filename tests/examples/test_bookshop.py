@@ -32,63 +32,45 @@ async def serving(shop):
             await task
 
 
-def run(work):
-    """What `work` gives, of the API and its address."""
-
-    async def main():
-        shop = app(KEY)
-        async with serving(shop) as address:
-            return await work(shop, address)
-
-    return asyncio.run(asyncio.wait_for(main(), 60))
-
-
-def made(address, monkeypatch, key=KEY):
+def make_runner(address, monkeypatch, key=KEY):
     monkeypatch.setenv("BOOKSHOP", address)
     monkeypatch.setenv("BOOKSHOP_KEY", key)
     return runpy.run_path(os.fspath(SERVER))["runner"]
 
 
-def test_reading_is_free_and_an_order_is_asked_about(monkeypatch):
-    async def work(shop, address):
-        runner = made(address, monkeypatch)
+async def test_reading_is_free_and_an_order_is_asked_about(monkeypatch):
+    shop = app(KEY)
+    async with serving(shop) as address:
+        runner = make_runner(address, monkeypatch)
+        approving = runner.replace(approve=lambda *asked: True)
         books = await runner.run("listBooks", {"author": "Lem"})
         assert [book["title"] for book in books.output] == ["Solaris"]
         assert (await runner.run("orderBook", {"book": "b3", "copies": 2})).status == "denied"
-        large = await runner.replace(approve=lambda *asked: True).run("orderBook", {"book": "b3", "copies": 6})
+        large = await approving.run("orderBook", {"book": "b3", "copies": 6})
         assert large.error == "Denied: at most 5 copies of a book. Nothing was run."
         assert (await runner.run("orderBook", {"book": "b3", "copies": 0})).status == "invalid"
         assert shop.state.orders == {}
-        done = await runner.replace(approve=lambda *asked: True).run("orderBook", {"book": "b3", "copies": 2})
+        done = await approving.run("orderBook", {"book": "b3", "copies": 2})
         assert done.output == {"id": "o1", "book": "b3", "copies": 2, "total": 18.0}
-        missing = await runner.replace(approve=lambda *asked: True).run("cancelOrder", {"id": "o9"})
+        missing = await approving.run("cancelOrder", {"id": "o9"})
         assert missing.error == 'HTTP 404 Not Found: {"error":"there is no such order"}'
-
-    run(work)
-
-
-def test_a_wrong_key_is_told_and_no_key_sends_nothing(monkeypatch):
-    async def work(shop, address):
-        assert "401" in (await made(address, monkeypatch, "wrong-key").run("listBooks")).error
-        assert "needs a credential" in (await made(address, monkeypatch, "").run("listBooks")).error
-
-    run(work)
+        assert "401" in (await make_runner(address, monkeypatch, "wrong-key").run("listBooks")).error
+        assert "needs a credential" in (await make_runner(address, monkeypatch, "").run("listBooks")).error
 
 
 @pytest.mark.slow
-def test_a_client_of_mcp_orders_a_book_once_its_person_says_yes():
-    async def work(shop, address):
-        words = ["-m", "ferrule", "serve", os.fspath(SERVER)]
+async def test_an_mcp_client_orders_a_book_once_its_person_agrees():
+    asked = []
+
+    def person(call, decision, context):
+        asked.append(decision.reason)
+        return allow(arguments={"approve": True})  # the form that the server sends
+
+    shop = app(KEY)
+    async with serving(shop) as address:
         environment = {**os.environ, "BOOKSHOP": address, "BOOKSHOP_KEY": KEY}
-        server = mcp.Stdio(sys.executable, words, env=environment)
-        asked = []
-
-        def person(call, decision, context):
-            asked.append(decision.reason)
-            return allow(arguments={"approve": True})  # the form that the server sends
-
-        async with contextlib.AsyncExitStack() as stack:
-            tools = await stack.enter_async_context(mcp.connect(server))
+        server = mcp.Stdio(sys.executable, ["-m", "ferrule", "serve", os.fspath(SERVER)], env=environment)
+        async with mcp.connect(server) as tools:
             assert [tool.name for tool in tools] == ["listBooks", "orderBook", "cancelOrder"]
             runner = Runner(tools, approve=person)
             assert "Solaris" in (await runner.run("listBooks")).text
@@ -96,5 +78,3 @@ def test_a_client_of_mcp_orders_a_book_once_its_person_says_yes():
             result = await runner.run("orderBook", {"book": "b1", "copies": 1})
             assert result.success, result.text
             assert len(asked) == 1 and [*shop.state.orders] == ["o1"]
-
-    run(work)

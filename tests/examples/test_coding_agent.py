@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import select
@@ -32,7 +31,6 @@ EDIT = ("edit_file", {"path": "calc.py", "old": "a - b", "new": "a + b"})
 TEST = """import os
 
 from calc import add
-
 
 def test_add():
     assert add(1, 2) == 3
@@ -77,7 +75,7 @@ def run(project, steps, *options):
     return preloaded.run(command(project, steps, *options), env=environment(project), timeout=BOUND)
 
 
-def test_it_edits_and_runs_the_tests_where_that_was_answered_beforehand(project):
+def test_it_edits_and_runs_the_tests_if_yes_was_given(project):
     steps = f"""[
         ("I look.", [("read_file", {{"path": "calc.py"}}), ("run_tests", {{}})]),
         lambda messages: (messages[-1]["content"], [{EDIT}]),
@@ -92,15 +90,7 @@ def test_it_edits_and_runs_the_tests_where_that_was_answered_beforehand(project)
     assert (project / "calc.py").read_text() == RIGHT
 
 
-def test_nothing_changes_where_nobody_can_be_asked(project):
-    command = "('shell', {'command': 'touch made'})"
-    ended = run(project, f"[[{EDIT}, {command}], 'I was not allowed to.']")
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("nobody is there to ask") == 2
-    assert (project / "calc.py").read_text() == WRONG and not (project / "made").exists()
-
-
-def test_the_policy_says_which_commands_run_and_the_log_who_allowed_what_by_which_rule(project):
+def test_the_policy_decides_and_the_log_names_rule_and_person(project):
     commands = ["pytest --version; git status", "echo x > made", "git push", "pytest -q; sudo rm x"]
     calls = [("shell", {"command": command}) for command in commands]
     ended = run(project, f"[{[*calls, EDIT]}, 'Done.']", "--yes", "edit_file")
@@ -132,21 +122,18 @@ def line_of(rule):
     return POLICY.read_text().splitlines()[int(number) - 1].strip() if colon else rule
 
 
-def run_lines(folder, lines, seconds=BOUND):
-    async def main():
-        async with Runner([shell.replace(timeout=seconds)]) as runner:
-            context = ToolContext(working_directory=folder)
-            return [await runner.run("shell", {"command": line}, context) for line in lines]
-
-    return asyncio.run(main())
+async def run_lines(folder, lines, seconds=BOUND):
+    async with Runner([shell.replace(timeout=seconds)]) as runner:
+        context = ToolContext(working_directory=folder)
+        return [await runner.run("shell", {"command": line}, context) for line in lines]
 
 
-def test_a_command_reads_nothing_has_a_session_of_its_own_and_a_clean_environment(project, monkeypatch):
+async def test_a_command_has_its_own_session_and_a_clean_environment(project, monkeypatch):
     monkeypatch.setenv("A_KEY", "4711")
     monkeypatch.setenv("BASH_ENV", str(project / "hidden.sh"))
     (project / "hidden.sh").write_text("echo hidden")
     lines = ["cat", "tty; ps -o sid= -p $$ | tr -d ' '; echo $$", "env; false", "-x", "(sleep 600 &); pwd"]
-    read, session, environment, option, background = (result.text for result in run_lines(project, lines))
+    read, session, environment, option, background = [result.text for result in await run_lines(project, lines)]
     assert read == "exit code 0\n"
     assert "not a tty" in session and len(set(session.split()[-2:])) == 1
     assert environment.startswith("exit code 1") and "4711" not in environment and "hidden" not in environment
@@ -154,16 +141,16 @@ def test_a_command_reads_nothing_has_a_session_of_its_own_and_a_clean_environmen
     assert background == f"exit code 0\n{project}\n"
 
 
-def test_a_command_that_writes_without_end_is_ended_before_the_disk_is_full(project):
+async def test_a_command_that_writes_without_end_is_ended(project):
     line = "ulimit -f 4000000; trap '' XFSZ; yes"
-    [result] = run_lines(project, [line])
+    [result] = await run_lines(project, [line])
     assert result.status == "ok" and result.text.startswith("ended: it wrote more than 50,000,000 bytes\n")
     assert len(result.text) < 210_000 and result.text.endswith("y\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere what went to a session of its own survives")
-def test_nothing_is_left_of_a_command_that_did_not_end_in_time(project):
-    [result] = run_lines(project, ["(sleep 6011 &); (setsid sleep 6011 &); sleep 6011"], seconds=1)
+async def test_nothing_is_left_of_a_command_that_timed_out(project):
+    [result] = await run_lines(project, ["(sleep 6011 &); (setsid sleep 6011 &); sleep 6011"], seconds=1)
     assert result.status == "timeout"
     ends = time.monotonic() + BOUND  # the end of others' processes has no event
     while left := [pid for pid in os.listdir("/proc") if pid.isdigit() and b"6011" in words_of(pid)]:
@@ -177,7 +164,7 @@ def words_of(pid):
         return b""
 
 
-def test_what_is_outside_the_folder_or_in_git_stays_closed_whatever_was_answered(project):
+def test_yes_does_not_open_other_folders_or_git(project):
     steps = """[
         [
             ("read_file", {"path": "../secret.txt"}),
@@ -220,42 +207,22 @@ def at_a_terminal(project, steps):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-@pytest.mark.parametrize(("answer", "then"), [("y", RIGHT), ("n", WRONG)])
-def test_a_person_is_shown_the_difference_and_decides(project, answer, then):
+@pytest.mark.parametrize(
+    ("answer", "end", "code", "then"),
+    [("y\n", "Done.", 0, RIGHT), ("n\n", "Done.", 0, WRONG), (signal.SIGINT, "Stopped.", 130, WRONG)],
+)
+def test_a_person_sees_the_difference_and_decides(project, answer, end, code, then):
     with at_a_terminal(project, f"[[{EDIT}], 'Done.']") as (asked, keyboard):
         screen = until(keyboard, "Allow it? [y/N")
         assert "-    return a - b" in screen and "+    return a + b" in screen
         assert (project / "calc.py").read_text() == WRONG
-        os.write(keyboard, f"{answer}\n".encode())
-        until(keyboard, "Done.")
-        assert asked.wait(BOUND) == 0
+        if isinstance(answer, str):
+            os.write(keyboard, answer.encode())
+        else:
+            asked.send_signal(answer)
+        assert "Traceback" not in until(keyboard, end)
+        assert asked.wait(BOUND) == code
     assert (project / "calc.py").read_text() == then
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_an_interrupt_at_the_question_changes_nothing_and_is_one_line(project):
-    with at_a_terminal(project, f"[[{EDIT}], 'Done.']") as (asked, keyboard):
-        until(keyboard, "Allow it? [y/N")
-        asked.send_signal(signal.SIGINT)
-        assert "Traceback" not in until(keyboard, "Stopped.")
-        assert asked.wait(BOUND) == 130
-    assert (project / "calc.py").read_text() == WRONG
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_what_a_person_allows_always_is_not_asked_about_again_and_the_log_names_the_grant(project):
-    call = ("shell", {"command": "touch made"})
-    with at_a_terminal(project, f"[[{call}], [{call}], 'Done.']") as (asked, keyboard):
-        until(keyboard, "Allow it? [y/N")
-        os.write(keyboard, b"1\n")
-        until(keyboard, "\nfor: ")  # the question, and not the line before it that says what it is now
-        os.write(keyboard, b"\n")
-        until(keyboard, "Allow it always? [y/N")
-        os.write(keyboard, b"y\n")
-        assert "Allow it?" not in until(keyboard, "Done.")
-        assert asked.wait(BOUND) == 0
-    rules = [one["rule"] for one in log_of(project) if one.get("decision") == "allow"]
-    assert rules[0] == "rules(coding_agent.toml)" and rules[1].startswith("grant ") and (project / "made").exists()
 
 
 def until(keyboard, text):
@@ -265,16 +232,3 @@ def until(keyboard, text):
         assert select.select([keyboard], [], [], max(0, ends - time.monotonic()))[0], seen
         seen += os.read(keyboard, 65536)
     return seen.decode()
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--model", "openia:x"], "'openia:x' is not PROVIDER:NAME"),
-        (["--folder", "/no/such/folder"], "'/no/such/folder' is not a folder"),
-        (["--yes", "*"], "invalid choice: '*'"),
-    ],
-)
-def test_what_cannot_be_meant_is_one_line(project, options, told):
-    ended = run(project, "[]", *options)
-    assert ended.returncode == 2 and told in ended.stderr and "Traceback" not in ended.stderr

@@ -48,17 +48,6 @@ class OfSupportDesk(ToolContract):
         return [self.store.rows(f"SELECT * FROM {table}") for table in ("orders", "refunds", "cases")]
 
 
-class TestFindOrder(OfSupportDesk):
-    def tool(self) -> Tool:
-        return support.find_order  # type: ignore[no-any-return]
-
-    def arguments(self) -> Iterable[CallArguments]:
-        return [*super().arguments(), {"order": 1001}, {"order": 1002}, {"order": 1003}]
-
-    def failing(self) -> Iterable[CallArguments]:
-        return [{"order": 1003}, {"order": -1}, {"order": 10**30}]
-
-
 class TestRefund(OfSupportDesk):
     def tool(self) -> Tool:
         return support.refund  # type: ignore[no-any-return]
@@ -145,26 +134,6 @@ class TestShell(ToolContract):
 
     def slow(self) -> CallArguments:
         return {"command": "sleep 600"}
-
-
-class TestAsWritten(GuardContract):
-    def context(self) -> ToolContext[Any]:
-        return ToolContext(session=PAYABLE["id"])
-
-    def guard(self) -> Guard:
-        return invoices.matches_document  # type: ignore[no-any-return]
-
-    def tools(self) -> Iterable[Any]:
-        return [invoices.pay, invoices.refund]
-
-    def calls(self) -> list[ExpectedDecision]:
-        right = {"document": PAYABLE["id"], "cents": PAYABLE["cents"]}
-        return [
-            ("pay", right, "allow"),
-            ("pay", {**right, "cents": PAYABLE["cents"] * 10}, "deny"),
-            ("pay", {**right, "document": "none"}, "deny"),
-            ("refund", right, "deny"),
-        ]
 
 
 PAYABLE: dict[str, Any] = next(

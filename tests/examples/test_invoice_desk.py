@@ -25,28 +25,22 @@ sys.path.insert(0, {os.fspath(DESK.parent)!r})
 import bank, desk
 from ferrule.journal import SQLiteJournal
 
-
 def kill(*given, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
-
 transfer, end = bank.Bank.transfer, SQLiteJournal.end
-
 
 def transfer_and_kill(*given):
     transfer(*given)
     kill()
 
-
 async def end_and_kill(*given):
     await end(*given)
     kill()
 
-
 def tell_and_kill(journal, *given, **options):
     journal.store.compare_and_set("told", None, {{}})  # in the file with what was told before
     kill()
-
 
 match sys.argv.pop(1):
     case "before the intent":
@@ -95,7 +89,7 @@ def desk(tmp_path: Path, killed: Path) -> Desk:
     return Desk(tmp_path, killed)
 
 
-def test_it_pays_what_it_may_and_asks_a_person_about_the_rest(desk: Desk) -> None:
+def test_it_pays_invoices_and_asks_about_refunds(desk: Desk) -> None:
     said = desk.run("work")
     assert desk.paid() == [PAID[0], PAID[2]]
     assert "A-18: Not paid" in said and "R-2: waits for a person" in said
@@ -107,7 +101,7 @@ def test_it_pays_what_it_may_and_asks_a_person_about_the_rest(desk: Desk) -> Non
     assert stat.S_IMODE(os.stat(desk.folder / "calls.db").st_mode) == 0o600
 
 
-def test_a_no_pays_nothing_and_is_the_last_word(desk: Desk) -> None:
+def test_a_no_is_final(desk: Desk) -> None:
     desk.run("work")
     desk.run("answer", "R-2", "no")
     assert "R-2: Not paid" in desk.run("work") and desk.paid() == [PAID[0], PAID[2]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import runpy
 import sys
@@ -21,11 +20,9 @@ from mcp.server.stdio import stdio_server
 ADD = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer", "default": 4}}}
 FORM = {"type": "object", "properties": {"size": {"type": "string", "default": "large"}}}
 
-
 async def list_tools(context, params):
     tools = [types.Tool(name="add", input_schema=ADD), types.Tool(name="order", input_schema={"type": "object"})]
     return types.ListToolsResult(tools=tools)
-
 
 async def call_tool(context, params):
     if params.name == "add":
@@ -37,12 +34,10 @@ async def call_tool(context, params):
         text = params.input_responses["size"].content["size"]
     return types.CallToolResult(content=[types.TextContent(text=text)])
 
-
 async def main():
     server = Server("shop", version="2", on_list_tools=list_tools, on_call_tool=call_tool)
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
-
 
 anyio.run(main)
 """
@@ -56,14 +51,10 @@ def config(tmp_path: Path) -> str:
     return str(tmp_path / "mcp.json")
 
 
-def shown(config: str, capsys: pytest.CaptureFixture[str]) -> str:
+async def test_it_lists_and_calls_the_tools(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     program: dict[str, Any] = runpy.run_path(str(ROOT / "examples" / "mcp_client.py"))
-    assert asyncio.run(program["main"](config)) == 0
-    return capsys.readouterr().out
-
-
-def test_it_lists_and_calls_what_it_finds(config: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown(config, capsys).splitlines() == [
+    assert await program["main"](config) == 0
+    assert capsys.readouterr().out.splitlines() == [
         "shop is ready (shop 2, 2026-07-28)",
         "shop__add {'a': 3, 'b': 4}",
         "  ok: 7",
@@ -71,11 +62,3 @@ def test_it_lists_and_calls_what_it_finds(config: str, capsys: pytest.CaptureFix
         "  asked: shop asks: Which size?",
         "  ok: large",
     ]
-
-
-def test_the_calls_may_come_from_outside(
-    config: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = [{"name": "shop__add", "arguments": {"a": 1, "b": 1}}]
-    monkeypatch.setenv("MCP_CONFORMANCE_CONTEXT", json.dumps({"toolCalls": calls}))
-    assert shown(config, capsys).splitlines()[1:] == ["shop__add {'a': 1, 'b': 1}", "  ok: 2"]

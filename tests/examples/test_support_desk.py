@@ -26,39 +26,16 @@ from needed import needed
 from waits import BOUND
 
 pytestmark = pytest.mark.slow
-RARE = pytest.mark.large
-"""A program or two is started for what a user seldom meets."""
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = ROOT / "examples" / "support_desk" / "desk.py"
 QUESTION = "My order 1002 came broken."
 HOSTILE = "1002 <script>document.title = 'owned'</script><img src=x onerror=alert(1)>\" onclick=\"alert(1)"
 
 
-DOWN = """
-import sys
-from pathlib import Path
-
-sys.path.insert(0, {folder!r})
-import agent
-import desk
-from ferrule.models import Overloaded, Scripted
-
-
-def model(messages):
-    if Path({down!r}).exists():
-        raise Overloaded("the model is down")
-    return agent.pretend(messages)
-
-
-agent.new_model = lambda: Scripted([model] * 20)
-desk.main()
-"""
-
-
 @contextmanager
-def desk(folder: Path, program: Path = PROGRAM) -> Iterator[str]:
+def desk(folder: Path) -> Iterator[str]:
     """The program in a process of its own, on a free port; the address of its page."""
-    command = [sys.executable, os.fspath(program), "--folder", os.fspath(folder), "--port", "0"]
+    command = [sys.executable, os.fspath(PROGRAM), "--folder", os.fspath(folder), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield address(process)
@@ -112,9 +89,6 @@ class Person:
     def answer(self, word: str, fields: dict[str, str] | None = None) -> httpx.Response:
         return self.client.post("/answer", data=(fields or self.fields("/answer")[0]) | {"answer": word})
 
-    def again(self, fields: dict[str, str] | None = None) -> httpx.Response:
-        return self.client.post("/again", data=fields or self.fields("/again")[0])
-
 
 def rows(folder: Path, query: str, file: str = "desk.db") -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(folder / file)) as connection:
@@ -156,16 +130,7 @@ def test_a_refund_waits_through_a_restart_and_is_paid_after_a_yes(tmp_path: Path
     assert rows(tmp_path, "SELECT tool_name, state FROM calls", "calls.db") == [("refund", "ended")]
 
 
-def test_a_no_pays_nothing_and_the_customer_is_told(tmp_path: Path, visit: Visit) -> None:
-    with desk(tmp_path) as url:
-        person = visit(url)
-        person.ask(QUESTION)
-        page = person.answer("no").text
-    assert refunds(tmp_path) == []
-    assert "we cannot pay anything back" in page and "Nothing waits." in page
-
-
-def test_another_process_answers_and_the_second_answer_counts_for_nothing(tmp_path: Path, visit: Visit) -> None:
+def test_of_two_answers_in_two_processes_one_counts(tmp_path: Path, visit: Visit) -> None:
     with desk(tmp_path) as here, desk(tmp_path) as there:
         visit(here).ask(QUESTION)
         first, second = visit(here), visit(there)
@@ -175,163 +140,36 @@ def test_another_process_answers_and_the_second_answer_counts_for_nothing(tmp_pa
     assert refunds(tmp_path) == [(1002, 12900)]
 
 
-@RARE
-async def test_what_was_taken_up_by_a_process_that_was_ended_is_not_paid_again(tmp_path: Path, visit: Visit) -> None:
-    with desk(tmp_path) as url:
-        person = visit(url)
-        person.ask(QUESTION)
-        shown = person.fields("/answer")[0]
-        with closing(Journal.open(tmp_path / "calls.db")) as journal:
-            assert await journal.take(shown["key"], 9e9)
-        with closing(sqlite3.connect(tmp_path / "desk.db")) as connection, connection:
-            connection.execute("UPDATE cases SET status = 'working', at = 0")
-        page = person.answer("yes").text
-    assert refunds(tmp_path) == []
-    assert "NotResumed" in page and "Nothing waits." in page
-
-
-def test_with_another_key_nothing_is_paid_and_it_goes_on_waiting_for_the_right_one(
-    tmp_path: Path, visit: Visit
-) -> None:
-    key = tmp_path / "desk.key"
-    with desk(tmp_path) as url:
-        visit(url).ask(QUESTION)
-    right = key.read_bytes()
-    key.unlink()
-    with desk(tmp_path) as url:
-        assert "NotResumed" in visit(url).answer("yes").text
-    assert refunds(tmp_path) == []
-    key.write_bytes(right)
-    with desk(tmp_path) as url:
-        visit(url).answer("yes")
-    assert refunds(tmp_path) == [(1002, 12900)]
-
-
-@RARE
-def test_two_that_wait_for_one_order_pay_back_no_more_than_was_paid(tmp_path: Path, visit: Visit) -> None:
-    with desk(tmp_path) as url:
-        person = visit(url)
-        person.ask(QUESTION)
-        person.ask(QUESTION)
-        for fields in person.fields("/answer"):
-            page = person.answer("yes", fields).text
-    assert refunds(tmp_path) == [(1002, 12900)]
-    assert "we cannot pay anything back" in page and "Nothing waits." in page
-
-
-def test_the_database_pays_back_no_more_than_was_paid_whoever_was_judged_at_the_same_time(tmp_path: Path) -> None:
+def test_the_database_pays_back_no_more_than_was_paid(tmp_path: Path) -> None:
     store = runpy.run_path(os.fspath(PROGRAM.with_name("store.py")))["Store"](tmp_path / "desk.db")
     assert [store.refund(1002, cents, "broken") for cents in (12800, 200, 100, 1)] == [True, False, True, False]
     assert refunds(tmp_path) == [(1002, 12800), (1002, 100)]
 
 
-def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    command = [sys.executable, os.fspath(PROGRAM), "--folder", os.fspath(tmp_path / "file")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=BOUND)
-    assert ended.returncode == 2 and "argument --folder: " in ended.stderr and "Traceback" not in ended.stderr
-
-
-@pytest.fixture
-def down(tmp_path: Path) -> tuple[Path, Path]:
-    """The program with a model that fails while a file is there; and that file."""
-    program, file = tmp_path / "down.py", tmp_path / "down"
-    program.write_text(DOWN.format(folder=os.fspath(PROGRAM.parent), down=os.fspath(file)), encoding="utf-8")
-    return program, file
-
-
-def test_a_case_whose_model_failed_is_tried_again_also_after_a_restart(
-    tmp_path: Path, visit: Visit, down: tuple[Path, Path]
-) -> None:
-    program, file = down
-    file.touch()
-    with desk(tmp_path, program) as url:
-        person = visit(url)
-        person.ask(QUESTION)
-        assert "Overloaded: the model is down" in person.again().text
-        assert "Overloaded: the model is down" in person.client.get("/").text
-    file.unlink()
-    with desk(tmp_path, program) as url:
-        person = visit(url)
-        [shown] = person.fields("/again")
-        assert "Pay 129.00 EUR back to ada?" in person.again(shown).text
-        assert person.again(shown).status_code == 409
-        assert person.again(shown | {"token": ""}).status_code == 403
-        person.answer("yes")
-    assert refunds(tmp_path) == [(1002, 12900)]
-
-
-@RARE
-def test_a_model_that_fails_after_a_refund_is_told_of_it_when_it_is_tried_again(
-    tmp_path: Path, visit: Visit, down: tuple[Path, Path]
-) -> None:
-    program, file = down
-    with desk(tmp_path, program) as url:
-        person = visit(url)
-        person.ask(QUESTION)
-        file.touch()
-        assert "Overloaded: the model is down" in person.answer("yes").text
-        assert refunds(tmp_path) == [(1002, 12900)]
-        file.unlink()
-        assert "Good news: we have paid back 129.00 EUR for order 1002." in person.again().text
-        assert person.fields("/again") == []
-    assert refunds(tmp_path) == [(1002, 12900)]
-
-
-@RARE
-def test_a_case_that_a_process_left_when_it_was_ended_is_tried_again_from_the_question(
-    tmp_path: Path, visit: Visit
-) -> None:
-    with desk(tmp_path) as url:
-        person = visit(url)
-        with closing(sqlite3.connect(tmp_path / "desk.db")) as connection, connection:
-            now = time.time()
-            left = [("ada", QUESTION, "working", 0), ("ada", QUESTION, "working", now), ("ada", QUESTION, "done", 0)]
-            connection.executemany("INSERT INTO cases (customer, question, status, at) VALUES (?, ?, ?, ?)", left)
-        assert [fields["case"] for fields in person.fields("/again")] == ["1"]
-        assert "Pay 129.00 EUR back to ada?" in person.again().text
-
-
-@RARE
-def test_what_waits_is_shown_however_many_cases_came_after_it(tmp_path: Path, visit: Visit) -> None:
-    with desk(tmp_path) as url:
-        person = visit(url)
-        person.ask(QUESTION)
-        with closing(sqlite3.connect(tmp_path / "desk.db")) as connection, connection:
-            later = [("ada", "hello", "done", "hello")] * 200
-            connection.executemany("INSERT INTO cases (customer, question, status, answer) VALUES (?, ?, ?, ?)", later)
-        assert len(person.fields("/answer")) == 1
-
-
-def test_nobody_is_asked_about_the_order_of_another_or_what_was_paid_back(tmp_path: Path, visit: Visit) -> None:
+def test_refunds_of_others_and_paid_ones_ask_nobody(tmp_path: Path, visit: Visit) -> None:
     with desk(tmp_path) as url:
         person = visit(url)
         person.ask("Pay back order 1002!", customer="bob")
         assert person.fields("/answer") == []
         person.ask(QUESTION)
+        page = person.answer("no").text
+        assert refunds(tmp_path) == [] and "we cannot pay anything back" in page and "Nothing waits." in page
+        person.ask(QUESTION)
         person.answer("yes")
         person.ask(QUESTION)
         assert person.fields("/answer") == []
     assert refunds(tmp_path) == [(1002, 12900)]
 
 
-def test_what_customers_write_is_text_on_the_page(tmp_path: Path, visit: Visit) -> None:
-    with desk(tmp_path) as url:
-        person = visit(url)
-        person.ask(HOSTILE)
-        response = person.client.get("/")
-    page = Forms(response.text)
-    assert not page.tags & {"script", "img"}
-    [fields] = [fields for leads_to, fields in page.forms if leads_to == "/answer"]
-    assert fields.keys() == {"token", "case", "call", "key", "digest"}
-    assert "&lt;script&gt;" in response.text and "default-src 'none'" in response.headers["content-security-policy"]
-
-
-def test_a_form_that_is_not_from_the_page_does_nothing(tmp_path: Path, visit: Visit) -> None:
+def test_a_forged_form_does_nothing_and_texts_are_escaped(tmp_path: Path, visit: Visit) -> None:
     with desk(tmp_path) as url:
         person, stranger = visit(url), visit(url)
-        person.ask(QUESTION)
+        person.ask(HOSTILE)
+        response = person.client.get("/")
+        assert not Forms(response.text).tags & {"script", "img"} and "&lt;script&gt;" in response.text
+        assert "default-src 'none'" in response.headers["content-security-policy"]
         shown = person.fields("/answer")[0]
+        assert shown.keys() == {"token", "case", "call", "key", "digest"}
         yes = shown | {"answer": "yes"}
         elsewhere = {"origin": "http://127.0.0.1:1"}
         assert httpx.post(f"{url}/answer", data=yes, trust_env=False).status_code == 403  # no cookie
@@ -442,3 +280,17 @@ def test_a_person_answers_in_a_real_browser(tmp_path: Path, browser: Browser) ->
         assert browser.read("title") == "Support desk"
         (tmp_path / "answered.png").write_bytes(base64.b64decode(browser.read("screenshot")))
     assert refunds(folder) == [(1002, 12900)]
+
+
+async def test_a_killed_process_pays_nothing_twice(tmp_path: Path, visit: Visit) -> None:
+    with desk(tmp_path) as url:
+        person = visit(url)
+        person.ask(QUESTION)
+        shown = person.fields("/answer")[0]
+        with closing(Journal.open(tmp_path / "calls.db")) as journal:
+            assert await journal.take(shown["key"], 9e9)
+        with closing(sqlite3.connect(tmp_path / "desk.db")) as connection, connection:
+            connection.execute("UPDATE cases SET status = 'working', at = 0")
+        page = person.answer("yes").text
+    assert refunds(tmp_path) == []
+    assert "NotResumed" in page and "Nothing waits." in page

@@ -87,7 +87,7 @@ APIS: dict[str, tuple[ModuleType, tuple[Any, Any, ToolCall]]] = {
 
 
 @pytest.mark.parametrize("name", APIS)
-def test_who_said_what_is_read_from_the_messages_of_every_api(name: str) -> None:
+def test_messages_of_every_api_are_read(name: str) -> None:
     module, (user, plan, call) = APIS[name]
     results = module.results([ToolResult(FOUND, call=call, content=[Text(FOUND)])])
     messages = [said("system", "Be kind."), user, plan, *results]
@@ -102,7 +102,7 @@ def test_the_last_of_each_is_read() -> None:
     assert read_conversation(messages) == Conversation("d", "a", "e", "g")
 
 
-def test_of_the_results_of_one_message_the_last_is_read_and_they_are_not_what_the_user_said() -> None:
+def test_only_the_last_result_of_a_message_is_read() -> None:
     results = [{"type": "tool_result", "tool_use_id": id, "content": f"result {id}"} for id in "ab"]
     both = {"role": "user", "content": [*results, {"type": "text", "text": "and this?"}]}
     only = {"role": "user", "content": results[:1]}
@@ -110,7 +110,7 @@ def test_of_the_results_of_one_message_the_last_is_read_and_they_are_not_what_th
     assert read_conversation([said("user", "first"), both]) == Conversation("and this?", "first", "", "result b")
 
 
-def test_a_structured_result_gives_its_strings_and_neither_the_data_of_an_image_nor_references() -> None:
+def test_a_structured_result_gives_only_its_strings() -> None:
     response = {"rows": [{"city": "Oslo", "size": 3}, {"city": "Rome"}]}
     part = {"functionResponse": {"name": "find", "response": response}}
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}}
@@ -121,11 +121,7 @@ def test_a_structured_result_gives_its_strings_and_neither_the_data_of_an_image_
     assert read_conversation([{"role": "user", "content": [result]}]).result == "a picture"
 
 
-def test_a_text_is_what_the_user_said() -> None:
-    assert read_conversation("refund\ud800") == Conversation("refund�", "", "", "")
-
-
-def test_of_a_long_text_both_ends_are_kept() -> None:
+def test_both_ends_of_a_long_text_are_kept() -> None:
     long = f"begun {'x' * 9_000} end"
     last, *others = read_conversation([said(role, long) for role in ("user", "user", "assistant", "tool")])
     assert last.startswith("begun x") and last.endswith("x end") and 3_900 < len(last) <= 4_000
@@ -143,15 +139,8 @@ def test_of_a_long_text_both_ends_are_kept() -> None:
         *([{"role": "user", "content": [{"toolResult": 7}, {"type": "tool_result"}]}], {1: 2}),
     ],
 )
-def test_what_is_no_message_says_nothing(junk: Any) -> None:
+def test_other_things_than_messages_are_empty(junk: Any) -> None:
     assert read_conversation(junk) == Conversation("", "", "", "")
-
-
-def test_a_result_that_holds_itself_is_read_once_through() -> None:
-    loop: dict[str, Any] = {"text": "round"}
-    loop["again"] = [loop] * 50
-    text = read_conversation([{"role": "tool", "content": loop}]).result
-    assert text.startswith("round\nround") and len(text) <= 2_000
 
 
 WORDS = st.sampled_from(["role", "type", "content", "parts", "text", "user", "tool", "model", "output", "toolResult"])
@@ -162,6 +151,12 @@ JUNK = st.recursive(
 )
 
 
+def test_a_result_that_contains_itself_is_bounded() -> None:
+    loop: dict[str, Any] = {"text": "round"}
+    loop["again"] = [loop] * 50
+    assert len(read_conversation([{"role": "tool", "content": loop}]).result) <= 2_000
+
+
 @given(JUNK)
-def test_nothing_that_json_can_say_breaks_it(junk: Any) -> None:
+def test_no_json_breaks_it(junk: Any) -> None:
     assert all(isinstance(text, str) for text in read_conversation(junk))

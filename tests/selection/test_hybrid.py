@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from catalogue import SHOP, made, names
-from rankers import Embedder, Overlap, vector
+from rankers import Overlap, vector
 
 from ferrule import DefinitionError, Tool, Toolset
 from ferrule.selection import Match, Query, embedding, hybrid, pinned
@@ -45,7 +45,7 @@ def test_a_score_is_the_sum_of_one_by_sixty_and_the_place() -> None:
     assert list(fused(one, two)) == ["send_email", "weather", "read_order"]
 
 
-def test_equal_scores_share_a_place_and_stand_in_the_order_of_the_toolset() -> None:
+def test_equal_scores_share_a_place_in_toolset_order() -> None:
     found = fused(Ranks(weather=2, send_email=2, read_order=1))
     assert found == {"send_email": 1 / 61, "weather": 1 / 61, "read_order": 1 / 63}
     assert list(found) == ["send_email", "weather", "read_order"]
@@ -61,7 +61,7 @@ def test_the_order_of_three_rankers_makes_no_difference() -> None:
     assert len({fused(*rankers, tools=tools)["weather"] for rankers in orders}) == 1
 
 
-def test_each_ranking_is_read_to_its_hundredth_place_whatever_the_limit() -> None:
+def test_each_ranking_is_read_to_its_hundredth_place() -> None:
     many = Toolset(made(f"tool_{number}") for number in range(150))
     low, high = Ranks(**{f"tool_{n}": 150 - n for n in range(150)}), Ranks(tool_99=1, tool_100=0.5)
     assert list(fused(low, high, tools=many, limit=1)) == ["tool_99"]
@@ -69,22 +69,15 @@ def test_each_ranking_is_read_to_its_hundredth_place_whatever_the_limit() -> Non
     assert low.limits == [100, 120]
 
 
-async def test_select_gives_as_many_as_the_limit_and_rank_as_many_as_it_is_asked_for() -> None:
-    selector = hybrid(Overlap(), embedding(Embedder()), limit=2)
-    found = await selector.select("refund the order", SHOP)
-    assert names(found) == ["refund_order", "read_order"]
-    assert names(match.tool for match in selector.rank(SHOP, "refund the order", limit=1)) == ["refund_order"]
-
-
-async def test_select_awaits_what_ranks_asynchronously() -> None:
+async def test_select_awaits_async_rankers_and_keeps_its_limit() -> None:
     threads: list[threading.Thread] = []
 
     async def embed(texts: list[str]) -> list[list[float]]:
         threads.append(threading.current_thread())
         return list(map(vector, texts))
 
-    selector = hybrid(Overlap(), hybrid(embedding(embed)))
-    assert names(await selector.select("weather", SHOP))[0] == "weather"
+    selector = hybrid(Overlap(), hybrid(embedding(embed)), limit=2)
+    assert names(await selector.select("refund the order", SHOP)) == ["refund_order", "read_order"]
     assert threads == [threading.main_thread()] * 2
 
 
@@ -97,18 +90,17 @@ def test_a_match_of_a_tool_that_was_not_given_is_an_error() -> None:
         hybrid(Foreign()).rank(SHOP, "x")
 
 
-@pytest.mark.parametrize("wrong", [pinned("a"), Overlap, "keyword", None])
-def test_what_does_not_rank_is_refused(wrong: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"hybrid takes rankers, which have rank\(tools, query, limit=…\)"):
-        hybrid(wrong)
-
-
-@pytest.mark.parametrize("limit", [0, -1, 1.5, True, None])
-def test_a_limit_is_a_whole_number_from_1(limit: Any) -> None:
-    with pytest.raises(DefinitionError, match="hybrid: limit is a whole number from 1"):
-        hybrid(Overlap(), limit=limit)
-
-
-def test_no_rankers_are_refused() -> None:
-    with pytest.raises(DefinitionError, match="ranks nothing"):
-        hybrid()
+@pytest.mark.parametrize(
+    ("rankers", "limit", "error"),
+    [
+        *(
+            ([wrong], 8, r"hybrid takes rankers, which have rank\(tools, query, limit=…\)")
+            for wrong in (pinned("a"), Overlap, None)
+        ),
+        *(([Overlap()], wrong, "hybrid: limit is a whole number from 1") for wrong in (0, 1.5, True, None)),
+        ([], 8, "ranks nothing"),
+    ],
+)
+def test_wrong_arguments_are_refused(rankers: Any, limit: Any, error: str) -> None:
+    with pytest.raises(DefinitionError, match=error):
+        hybrid(*rankers, limit=limit)

@@ -30,13 +30,9 @@ def test_pinned_gives_names_and_globs_in_the_order_of_the_toolset() -> None:
     assert selected(pinned("weather", "read_*", "read_order")) == ["read_order", "read_parcel", "weather"]
 
 
-def test_pinned_gives_what_has_one_of_the_tags_and_where_names_are_given_too_what_fits_both() -> None:
+def test_pinned_selects_by_tags_and_names_together() -> None:
     assert selected(pinned(tags=["reads", "none"])) == ["read_order", "read_parcel"]
     assert selected(pinned("*order", tags=["reads"])) == ["read_order"]
-    assert names(SHOP.only("*order", tags=["reads"])) == ["read_order"]
-
-
-def test_a_glob_that_fits_nothing_gives_nothing() -> None:
     assert selected(pinned("delete_*")) == []
 
 
@@ -49,37 +45,19 @@ def test_a_name_that_no_tool_has_is_an_error_that_names_the_nearest() -> None:
 
 @pytest.mark.parametrize(
     ("names", "more", "said"),
-    [
-        ((), {}, "pins nothing"),
-        ((), {"tags": []}, "pins nothing"),
-        ((["a", "b"],), {}, "one by one"),
-        (("a",), {"tags": "core"}, r"tags=\['core'\]"),
-        (("a",), {"tags": [7]}, r"tags=\['core'\]"),
-    ],
+    [((), {}, "pins nothing"), ((["a", "b"],), {}, "one by one"), (("a",), {"tags": "core"}, r"tags=\['core'\]")],
 )
-def test_what_pinned_cannot_take_is_refused(names: Any, more: Any, said: str) -> None:
+def test_wrong_pins_are_refused(names: Any, more: Any, said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
         pinned(*names, **more)
 
 
-def test_chain_gives_what_each_gives_in_their_order_and_each_tool_once() -> None:
+def test_chain_joins_selections_in_order_without_repeats() -> None:
     selector = chain(pinned("weather"), Overlap(), pinned("read_*"))
     assert (
         selected(selector, "refund the order")
         == [*("weather", "refund_order", "read_order", "read_parcel", "send_email")][:4]
     )
-
-
-def test_chain_hands_on_the_toolset_that_it_got() -> None:
-    got: list[object] = []
-
-    class Keeps:
-        async def select(self, messages: Query, tools: Iterable[Tool]) -> list[Tool]:
-            got.append(tools)
-            return []
-
-    selected(chain(Keeps(), Keeps()))
-    assert got == [SHOP, SHOP]
 
 
 def test_a_tool_of_another_toolset_is_an_error_and_not_offered() -> None:
@@ -90,7 +68,7 @@ def test_a_tool_of_another_toolset_is_an_error_and_not_offered() -> None:
 
 
 @pytest.mark.parametrize(("given", "said"), [(None, "returned None"), (7, "returned 7")])
-def test_what_gives_no_tools_is_an_error(given: Any, said: str) -> None:
+def test_a_selector_that_gives_no_tools_is_an_error(given: Any, said: str) -> None:
     class Wrong:
         async def select(self, messages: Query, tools: Iterable[Tool]) -> Any:
             return given
@@ -101,16 +79,9 @@ def test_what_gives_no_tools_is_an_error(given: Any, said: str) -> None:
         selected(chain(Gives(given)))
 
 
-@pytest.mark.parametrize("wrong", ["read_*", Overlap, None, SHOP])
-def test_what_is_no_selector_is_refused(wrong: Any) -> None:
+@pytest.mark.parametrize("wrong", ["read_*", Overlap, None])
+def test_chain_refuses_other_things_than_selectors(wrong: Any) -> None:
     with pytest.raises(DefinitionError, match=r"chain takes selectors, such as pinned\('read_\*'\)"):
         chain(pinned("a"), wrong)
-
-
-def test_a_chain_of_nothing_is_refused() -> None:
     with pytest.raises(DefinitionError, match="selects nothing"):
         chain()
-
-
-def test_selectors_show_what_they_are_made_of() -> None:
-    assert repr(chain(pinned("read_*", tags=["a"]), pinned("b"))) == "chain(pinned('read_*', tags=['a']), pinned('b'))"

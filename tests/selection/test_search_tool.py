@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rankers import Overlap
 
-from ferrule import Runner, Tool, ToolContext, ToolResult, Toolset, deny, tool
+from ferrule import Runner, Tool, ToolResult, Toolset, tool
 from ferrule.errors import DefinitionError
 from ferrule.selection import Match, Query, keyword, list_found_tools, search_tool
 from ferrule.selection.search_tool import finds_tools
@@ -77,7 +77,7 @@ def test_it_is_one_small_tool_that_only_reads() -> None:
     assert finder.input_schema["properties"]["query"]["description"].startswith("What the tool should do")
 
 
-def test_it_names_what_fits_with_the_first_sentence_and_keeps_the_definitions_beside() -> None:
+def test_it_lists_found_tools_and_keeps_their_definitions() -> None:
     result = search("send an email.")
     assert result.text.splitlines()[1] == "- send_mail: Send an email."
     (first, *_) = result.metadata["found"]
@@ -87,60 +87,40 @@ def test_it_names_what_fits_with_the_first_sentence_and_keeps_the_definitions_be
         "input_schema": dict(MAIL.get("send_mail").input_schema),
     }
     json.dumps(result.record())
-
-
-def test_names_are_those_that_a_provider_takes() -> None:
-    result = search("archive old messages")
-    assert names(result) == [MAIL.get("mail.archive").wire_name] and names(result) != ["mail.archive"]
-    assert names(result)[0] in result.text
+    assert names(search("archive old messages")) == [MAIL.get("mail.archive").wire_name] != ["mail.archive"]
 
 
 @pytest.mark.parametrize("query", ["paint walls", "?!", "   ", ""])
-def test_where_nothing_fits_it_says_so(query: str) -> None:
+def test_no_match_is_reported(query: str) -> None:
     result = search(query)
     assert result.success and result.metadata["found"] == []
     assert result.text.startswith("No tool fits") and "try other words, or answer without" in result.text
     assert query.strip() in result.text
 
 
-async def test_without_a_ranker_a_tool_that_has_little_of_the_query_does_not_fit() -> None:
+async def test_without_a_ranker_weak_matches_do_not_fit() -> None:
     query = "paint the walls of every address in blue"
     assert keyword().rank(MAIL, query) != []
     result = await Runner([search_tool(MAIL)]).run("search_tools", {"query": query})
     assert names(result) == [] and result.text.startswith("No tool fits")
 
 
-def test_it_finds_no_more_than_its_limit() -> None:
-    ranker = Everything()
-    assert names(search("zz", ranker, limit=2)) == ["send_mail", MAIL.get("mail.archive").wire_name]
-    assert ranker.asked == [(MAIL, "zz", 2)]
-
-
-@pytest.mark.parametrize(
-    "query",
-    ["weather", "Weather", "the weather in Rome", "please call `weather`", "is there weather?", "weather, mail"],
-)
+@pytest.mark.parametrize("query", ["Weather", "the weather in Rome", "please call `weather`", "weather, mail"])
 def test_a_tool_that_the_query_names_comes_first(query: str) -> None:
     assert names(search(query, Everything(), limit=2))[0] == "weather"
     assert names(search(query, Nothing()))[0] == "weather"
 
 
-@pytest.mark.parametrize("query", ["calendar_create", "calendarCreate", "calendar create", "CALENDAR-CREATE"])
-def test_a_name_is_read_without_case_and_without_what_stands_between_its_words(query: str) -> None:
+@pytest.mark.parametrize("query", ["calendarCreate", "calendar create", "CALENDAR-CREATE"])
+def test_a_name_is_read_without_case_and_separators(query: str) -> None:
     assert names(search(query, Nothing())) == ["calendar_create", "calendar_create_event"]
     assert names(search(query, Everything(), limit=1)) == ["calendar_create"]
 
 
-@pytest.mark.parametrize("query", ["calendar_", "cal", "use calendar_cr for it", "calendar cre", "mail.arch"])
+@pytest.mark.parametrize("query", ["cal", "use calendar_cr for it", "calendar cre", "mail.arch"])
 def test_a_name_that_begins_with_the_query_has_a_place(query: str) -> None:
     wanted = "mail_archive" if query.startswith("mail") else "calendar_create"
     assert names(search(query, Everything(), limit=2))[0].startswith(wanted)
-
-
-def test_each_name_that_is_begun_has_a_place() -> None:
-    found_names = names(search("calendar_cr mail.ar", Everything(), limit=2))
-    assert found_names == ["calendar_create", MAIL.get("mail.archive").wire_name]
-    assert names(search("calendar_cr weather", Everything(), limit=1)) == ["weather"], "a whole name goes first"
 
 
 @pytest.mark.parametrize("query", ["ca", "w", "create the event of a cal", "wea ther2"])
@@ -148,7 +128,7 @@ def test_a_common_beginning_is_no_name(query: str) -> None:
     assert names(search(query, Nothing())) == []
 
 
-def test_it_searches_nothing_but_what_it_was_given_and_never_offers_itself() -> None:
+def test_it_never_finds_itself_or_a_foreign_tool() -> None:
     finder = search_tool(MAIL, Overlap())
     stranger = made("send_mail_now")
 
@@ -167,23 +147,11 @@ def test_a_long_query_is_cut_before_it_is_ranked() -> None:
     ((_, query, _),) = ranker.asked
     assert len(query) == 1000
     assert len(search("x" * 900_000, Nothing()).text) < 500
-
-
-def test_what_is_found_is_bounded() -> None:
-    long = Toolset([made("long", "word " * 10_000), made("blank", " \n ")])
-    result = search("zz", Everything(), long)
+    result = search("zz", Everything(), Toolset([made("long", "word " * 10_000), made("blank", " \n ")]))
     assert len(result.text) < 1000 and result.text.splitlines()[-1] == "- blank"
 
 
-async def test_its_own_guards_judge_it_as_any_call() -> None:
-    def refuse(call: Any, context: ToolContext) -> Any:
-        return deny("no searching")
-
-    result = await Runner([search_tool(MAIL, Overlap())], guards=[refuse]).run("search_tools", {"query": "x"})
-    assert result.status == "denied" and "found" not in result.metadata
-
-
-async def test_searches_at_the_same_time_rank_one_after_the_other() -> None:
+async def test_concurrent_searches_rank_one_after_the_other() -> None:
     class Alone(Everything):
         inside = 0
         both = threading.Event()
@@ -196,12 +164,9 @@ async def test_searches_at_the_same_time_rank_one_after_the_other() -> None:
             self.inside -= 1
             return super().rank(tools, query, limit=limit)
 
-    async def main() -> None:
-        runner = Runner([search_tool(MAIL, ranker)])
-        await asyncio.gather(*(runner.run("search_tools", {"query": "mail"}) for _ in range(2)))
-
     ranker = Alone()
-    await main()
+    runner = Runner([search_tool(MAIL, ranker)])
+    await asyncio.gather(*(runner.run("search_tools", {"query": "mail"}) for _ in range(2)))
     assert len(ranker.asked) == 2 and not ranker.both.is_set()
 
 
@@ -209,12 +174,6 @@ async def test_searches_at_the_same_time_rank_one_after_the_other() -> None:
 def test_another_limit_is_refused(limit: Any) -> None:
     with pytest.raises(DefinitionError, match="limit is a whole number from 1 to 50"):
         search_tool(MAIL, Overlap(), limit=limit)
-
-
-@pytest.mark.parametrize("ranker", [object(), Overlap, "keyword"])
-def test_what_is_no_ranker_is_refused(ranker: Any) -> None:
-    with pytest.raises(DefinitionError, match="search_tool takes rankers, which have rank"):
-        search_tool(MAIL, ranker)
 
 
 # What a search made callable, for a loop of one's own

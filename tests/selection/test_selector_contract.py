@@ -67,29 +67,29 @@ async def spare() -> None:
 
 
 class Twisted(Overlap):
-    """`twist` changes its answer, which knows the tools and how often it was asked."""
+    """`change` changes its answer; it knows the tools and how often it was asked."""
 
-    def __init__(self, twist: Callable[[list[Match], list[Tool], int], list[Match]]) -> None:
+    def __init__(self, change: Callable[[list[Match], list[Tool], int], list[Match]]) -> None:
         super().__init__()
-        self.twist = twist
+        self.change = change
         self.asked = 0
 
     def rank(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Match]:
         tools = list(tools)
         self.asked += 1
-        return self.twist(super().rank(tools, query, limit=limit), tools, self.asked)
+        return self.change(super().rank(tools, query, limit=limit), tools, self.asked)
 
 
-class ReadsOneForm(Overlap):
+class SelectsOtherwise(Overlap):
+    """`change` sees the messages and the tools before it selects."""
+
+    def __init__(self, change: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.change = change
+
     async def select(self, messages: Any, tools: Any) -> list[Tool]:
-        return await super().select(messages if isinstance(messages, str) else messages[0]["content"], tools)
-
-
-class AddsToMessages(Overlap):
-    async def select(self, messages: Any, tools: Any) -> list[Tool]:
-        if isinstance(messages, list):
-            messages.append({"role": "user", "content": "x"})
-        return await super().select(messages, tools)
+        changed = self.change(messages, tools)
+        return await super().select(messages, tools) if changed is None else changed
 
 
 class SharesState(Overlap):
@@ -97,11 +97,6 @@ class SharesState(Overlap):
         self.messages = messages
         await asyncio.sleep(0)
         return await super().select(self.messages, tools)
-
-
-class NeedsLength(Overlap):
-    async def select(self, messages: Any, tools: Any) -> list[Tool]:
-        return await super().select(messages, tools) if len(tools) else []
 
 
 class KeepsTheFirstTools(Overlap):
@@ -123,23 +118,11 @@ class NoLimit(Overlap):
         return super().rank(tools, query, limit=99)
 
 
-class AddsToTools(Overlap):
-    async def select(self, messages: Any, tools: Any) -> list[Tool]:
-        if isinstance(tools, list):
-            tools.append(spare)
-        return await super().select(messages, tools)
-
-
-class ReadsThemTwice(Overlap):
-    async def select(self, messages: Any, tools: Any) -> list[Tool]:
-        return await super().select(messages, tools) if list(tools) else []
-
-
 NUMBERS = itertools.count()
 
 
 class IsItsOwn(Overlap):
-    """Every second one leaves out what it has found first."""
+    """Every second one leaves out its first match."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,78 +132,65 @@ class IsItsOwn(Overlap):
         return (await super().select(messages, tools))[self.skipped :]
 
 
-def twisted(twist: Callable[[list[Match], list[Tool], int], list[Match]]) -> Callable[[], Twisted]:
-    return lambda: Twisted(twist)
+def read_one_form(messages: Any, tools: Any) -> None:
+    messages if isinstance(messages, str) else messages[0]["content"]
 
 
+def add_to_messages(messages: Any, tools: Any) -> None:
+    if isinstance(messages, list):
+        messages.append({"role": "user", "content": "x"})
+
+
+def add_to_tools(messages: Any, tools: Any) -> None:
+    if isinstance(tools, list):
+        tools.append(spare)
+
+
+def twist(change: Callable[[list[Match], list[Tool], int], list[Match]]) -> Callable[[], Twisted]:
+    return lambda: Twisted(change)
+
+
+def other(change: Callable[[Any, Any], Any]) -> Callable[[], SelectsOtherwise]:
+    return lambda: SelectsOtherwise(change)
+
+
+FOREIGN = twist(lambda found, tools, _: [Match(spare, 1.0)])
+TWICE = twist(lambda found, tools, _: found * 2)
+COPIES = twist(lambda found, tools, _: [m._replace(tool=m.tool.replace()) for m in found])
+FEW = twist(lambda found, tools, _: found[: 1 // (len(tools) < 1_000)])
+NOT_NUMBERS = twist(lambda found, tools, _: [m._replace(score=nan) for m in found])
 FAULTS: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("has_an_async_select", NeverAwaited, AssertionError, "which cannot be awaited"),
     ("has_an_async_select", object, AssertionError, "has no select"),
     ("has_an_async_select", lambda: Overlap, AssertionError, "has no select"),
-    (
-        "selects_given_tools",
-        twisted(lambda found, tools, _: [m._replace(tool=m.tool.replace()) for m in found]),
-        AssertionError,
-        "it gave [<Tool",
-    ),
-    (
-        "selects_given_tools",
-        twisted(lambda found, tools, _: [Match("a name", 1.0)]),
-        AssertionError,
-        "which are not tools",
-    ),  # type: ignore[arg-type]
-    ("selects_given_tools", twisted(lambda found, tools, _: found * 2), AssertionError, "it gave ["),
-    (
-        "no_tools_select",
-        twisted(lambda found, tools, _: found or [Match(spare, 1.0)]),
-        AssertionError,
-        "it gave [<Tool spare",
-    ),
-    (
-        "one_tool",
-        twisted(lambda found, tools, _: [Match(spare, 1.0)]),
-        AssertionError,
-        "alone it gave [<Tool spare",
-    ),
-    ("selects_given_tools", ReadsOneForm, LookupError, "content"),
-    (
-        "selects_given_tools",
-        twisted(lambda found, tools, _: [Match(spare, 1.0)]),
-        AssertionError,
-        "it gave [<Tool spare",
-    ),
-    ("the_same_query", twisted(lambda found, tools, asked: found[asked % 2 :]), AssertionError, ", and then ["),
+    ("selects_given_tools", COPIES, AssertionError, "it gave [<Tool"),
+    ("selects_given_tools", twist(lambda *_: [Match("a name", 1.0)]), AssertionError, "which are not tools"),
+    ("selects_given_tools", TWICE, AssertionError, "it gave ["),
+    ("selects_given_tools", FOREIGN, AssertionError, "it gave [<Tool spare"),
+    ("selects_given_tools", other(read_one_form), LookupError, "content"),
+    ("selects_given_tools", FEW, ZeroDivisionError, "division"),
+    ("no_tools_select", twist(lambda found, *_: found or [Match(spare, 1.0)]), AssertionError, "it gave [<Tool spare"),
+    ("one_tool", FOREIGN, AssertionError, "alone it gave [<Tool spare"),
+    ("the_same_query", twist(lambda found, _, asked: found[asked % 2 :]), AssertionError, ", and then ["),
     ("the_same_query", IsItsOwn, AssertionError, ", and a new one ["),
     ("concurrent_queries", SharesState, AssertionError, "beside others, and alone"),
-    ("are_not_changed", AddsToMessages, AssertionError, "it changed the messages"),
-    ("are_not_changed", AddsToTools, AssertionError, "it made ["),
-    ("an_iterator", NeedsLength, TypeError, "has no len()"),
-    ("an_iterator", ReadsThemTwice, AssertionError, "it gave [], not ["),
+    ("are_not_changed", other(add_to_messages), AssertionError, "it changed the messages"),
+    ("are_not_changed", other(add_to_tools), AssertionError, "it made ["),
+    ("an_iterator", other(lambda messages, tools: None if len(tools) else []), TypeError, "has no len()"),
+    ("an_iterator", other(lambda messages, tools: None if list(tools) else []), AssertionError, "it gave [], not ["),
     ("leave_no_trace", KeepsTheFirstTools, AssertionError, ", and a new one ["),
-    (
-        "selects_given_tools",
-        twisted(lambda found, tools, _: found[: 1 // (len(tools) < 1_000)]),
-        ZeroDivisionError,
-        "division",
-    ),
-    ("selects_given_tools", twisted(lambda found, tools, _: found * 2), AssertionError, "it gave ["),
-    ("matches_are_given_tools", twisted(lambda found, tools, _: found * 2), AssertionError, "it gave ["),
-    ("descend", twisted(lambda found, tools, _: found[::-1]), AssertionError, "its scores are [1.0, 2.0"),
-    (
-        "descend",
-        twisted(lambda found, tools, _: [m._replace(score=nan) for m in found]),
-        AssertionError,
-        "and not numbers",
-    ),
+    ("matches_are_given_tools", TWICE, AssertionError, "it gave ["),
+    ("descend", twist(lambda found, *_: found[::-1]), AssertionError, "its scores are [1.0, 2.0"),
+    ("descend", NOT_NUMBERS, AssertionError, "and not numbers"),
     ("than_the_limit", NoLimit, AssertionError, "limit="),
     (
         "order_of_the_tools",
-        twisted(lambda found, tools, _: [m for m in found if m.tool != tools[0]]),
+        twist(lambda found, tools, _: [m for m in found if m.tool != tools[0]]),
         AssertionError,
         "in another order it gave",
     ),
 ]
-"""A part of the name of a test, a selector that breaks what it is about, and how that fails."""
+"""A part of the name of a test, a selector that breaks its law, and how that fails."""
 
 
 @pytest.mark.parametrize(("law", "make", "error", "said"), FAULTS)
@@ -244,7 +214,7 @@ def test_a_class_without_a_selector_says_what_is_missing() -> None:
         SelectorContract().test_no_tools_select_none()
 
 
-def test_a_failure_says_what_was_asked_and_what_was_given() -> None:
+def test_a_failure_quotes_the_query_and_the_answer() -> None:
     class Theirs(SelectorContract):
         def selector(self) -> ToolSelector:
             return Twisted(lambda found, tools, _: found * 2)

@@ -26,24 +26,17 @@ boyish boyish  youth youth  translations translat  currencies currenc  cancelled
 
 
 @pytest.mark.parametrize("pair", [pair for line in PAIRS.strip().splitlines() for pair in line.split("  ")])
-def test_a_word_has_the_stem_that_the_published_vocabulary_gives(pair: str) -> None:
+def test_stems_are_those_of_the_published_vocabulary(pair: str) -> None:
     word, stemmed = pair.split()
     assert stem(word) == stemmed
 
 
-@pytest.mark.parametrize(
-    "family", ["price prices priced", "refund refunds refunded refunding", "query queries queried"]
-)
-def test_the_words_of_a_family_share_their_stem(family: str) -> None:
-    assert len({stem(word) for word in family.split()}) == 1
-
-
 @pytest.mark.parametrize("word", ["", "a", "is", "größen", "файлы", "7s", "it's"])
-def test_what_is_no_english_word_stays_as_it_is(word: str) -> None:
+def test_other_words_stay_unchanged(word: str) -> None:
     assert stem(word) == word
 
 
 @given(st.text("aeiouybdlgmnprstz", max_size=12))
-def test_no_letters_break_it_and_no_stem_is_empty_or_longer_than_its_word(word: str) -> None:
+def test_a_stem_is_neither_empty_nor_longer_than_its_word(word: str) -> None:
     stemmed = stem(word)
     assert len(stemmed) <= len(word) and bool(stemmed) == bool(word)

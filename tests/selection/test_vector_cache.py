@@ -41,7 +41,7 @@ async def test_another_ranker_finds_the_vectors_of_the_tools_on_disk(tmp_path: P
     assert second.asked == [["the weather"]] * 2
 
 
-def test_only_tools_are_kept_as_32_bit_floats_below_a_hash(tmp_path: Path) -> None:
+def test_only_tools_are_stored_as_floats_under_a_hash(tmp_path: Path) -> None:
     file = tmp_path / "vectors.db"
     ranker(file, Embedder()).rank(SHOP, "my secret question")
     kept = rows(file)
@@ -59,27 +59,11 @@ def test_a_changed_text_and_another_model_are_embedded_anew(tmp_path: Path) -> N
     assert [len(texts) for texts in embedder.asked] == [5, 1, 1, 1, 5, 1]
 
 
-def test_a_model_that_changed_its_length_below_its_name_is_an_error(tmp_path: Path) -> None:
+def test_a_model_that_changed_its_length_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "vectors.db"
     ranker(file, Embedder()).rank(SHOP, "x")
     with pytest.raises(DefinitionError, match=r"returned a vector of 2 numbers, and of 32 before; .*another name="):
         ranker(file, lambda texts: [[1.0, 2.0] for _ in texts]).rank(SHOP, "x")
-
-
-def test_what_was_embedded_before_a_failure_is_kept(tmp_path: Path) -> None:
-    file, embedder = tmp_path / "vectors.db", Embedder()
-
-    def fails_at_last(texts: list[str]) -> list[list[float]]:
-        if len(embedder.asked) == 2:
-            raise OSError("no service")
-        return embedder(texts)
-
-    with pytest.raises(OSError, match="no service"):
-        ranker(file, fails_at_last, batch=2).rank(SHOP, "x")
-    assert len(rows(file)) == 4
-    after = Embedder()
-    ranker(file, after).rank(SHOP, "x")
-    assert [len(texts) for texts in after.asked] == [1, 1]
 
 
 PROGRAM = """
@@ -108,7 +92,7 @@ def started(file: Path, first: int, ends: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=-1, stderr=-1, text=True)
 
 
-def test_processes_that_write_at_once_keep_all_that_each_of_them_embedded(tmp_path: Path) -> None:
+def test_concurrent_processes_keep_all_vectors(tmp_path: Path) -> None:
     file = tmp_path / "vectors.db"
     programs = [started(file, first) for first in (0, 50, 100, 150)]
     said = [(*program.communicate(timeout=60), program.returncode) for program in programs]
@@ -116,7 +100,7 @@ def test_processes_that_write_at_once_keep_all_that_each_of_them_embedded(tmp_pa
     assert len(rows(file)) == 250
 
 
-def test_a_process_that_ends_at_once_leaves_what_it_had_embedded(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_its_vectors(tmp_path: Path) -> None:
     file = tmp_path / "vectors.db"
     program = started(file, 0, "ends")
     program.communicate(timeout=60)
@@ -126,7 +110,7 @@ def test_a_process_that_ends_at_once_leaves_what_it_had_embedded(tmp_path: Path)
     assert [len(texts) for texts in embedder.asked] == [50, 1]
 
 
-def test_a_file_that_is_something_else_is_refused_and_stays_as_it_was(tmp_path: Path) -> None:
+def test_another_file_is_refused_and_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("My notes. " * 100, encoding="utf-8")
     with pytest.raises(DefinitionError, match=r"the cache '.*notes.txt' cannot be used: .*; name another file"):
@@ -134,20 +118,17 @@ def test_a_file_that_is_something_else_is_refused_and_stays_as_it_was(tmp_path: 
     assert file.read_text(encoding="utf-8") == "My notes. " * 100
 
 
-def test_a_cache_that_cannot_be_written_is_left_out_and_the_log_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("broken", ["table", "folder"])
+def test_a_cache_that_cannot_be_used_is_left_out_with_a_warning(
+    broken: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "vectors.db"
-    with closing(sqlite3.connect(file)) as database:  # no such column: an error of every read and write
-        database.execute("CREATE TABLE vectors (other)")
-    with caplog.at_level(logging.WARNING, "ferrule"):
-        assert names(match.tool for match in ranker(file, Embedder()).rank(SHOP, "weather"))[0] == "weather"
-    assert f"the cache {str(file)!r} is left out" in caplog.text
-
-
-def test_a_folder_that_cannot_be_made_is_left_out_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "notes.txt").write_text("My notes.", encoding="utf-8")
-    file = tmp_path / "notes.txt" / "vectors.db"
+    if broken == "folder":
+        file.touch()
+        file /= "vectors.db"
+    else:
+        with closing(sqlite3.connect(file)) as database:  # no such column: an error of every read and write
+            database.execute("CREATE TABLE vectors (other)")
     with caplog.at_level(logging.WARNING, "ferrule"):
         assert names(match.tool for match in ranker(file, Embedder()).rank(SHOP, "weather"))[0] == "weather"
     assert f"the cache {str(file)!r} is left out" in caplog.text
@@ -163,46 +144,22 @@ def test_a_cache_with_other_things_than_vectors_is_refused(tmp_path: Path, kept:
         ranker(file, Embedder()).rank(SHOP, "x")
 
 
-async def test_a_cache_that_another_process_holds_keeps_nobody_else_waiting(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file, embedder = tmp_path / "vectors.db", Embedder()
+@pytest.mark.parametrize("lock", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
+async def test_a_locked_cache_blocks_nobody_else(lock: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file, asked = tmp_path / "vectors.db", asyncio.Event()
+    embedder = Embedder()
     ranker(file, embedder).rank([made("first", "A tool.")], "x")
 
-    async def main() -> None:
-        asked = asyncio.Event()
+    async def embed(texts: list[str]) -> Any:
+        asked.set()
+        return embedder(texts)
 
-        async def embed(texts: list[str]) -> Any:
-            asked.set()
-            return embedder(texts)
-
-        with closing(sqlite3.connect(file)) as holder:
-            holder.execute("BEGIN IMMEDIATE")
-            selecting = asyncio.ensure_future(ranker(file, embed).select("weather", SHOP))
-            await asked.wait()
-            holder.rollback()  # which the loop gets to while the other waits
-            assert names(await selecting)[0] == "weather"
-
-    with caplog.at_level(logging.WARNING, "ferrule"):
-        await main()
+    with caplog.at_level(logging.WARNING, "ferrule"), closing(sqlite3.connect(file)) as holder:
+        holder.execute("PRAGMA locking_mode=EXCLUSIVE" if "EXCLUSIVE" in lock else "PRAGMA user_version")
+        holder.execute(lock)
+        selecting = asyncio.ensure_future(ranker(file, embed).select("weather", SHOP))
+        await (asked.wait() if "IMMEDIATE" in lock else asyncio.sleep(0))  # one waits to write, the other to read
+        holder.rollback()
+        holder.close()
+        assert names(await selecting)[0] == "weather"
     assert caplog.text == "" and len(rows(file)) == 1 + len(SHOP)
-
-
-async def test_a_cache_that_nobody_else_may_read_keeps_nobody_else_waiting(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = tmp_path / "vectors.db"
-    ranker(file, Embedder()).rank(SHOP, "x")
-
-    async def main() -> None:
-        embedder = Embedder()
-        with closing(sqlite3.connect(file)) as holder:
-            holder.execute("PRAGMA locking_mode=EXCLUSIVE")
-            holder.execute("BEGIN EXCLUSIVE")
-            selecting = asyncio.ensure_future(ranker(file, embedder).select("weather", SHOP))
-            await asyncio.sleep(0)  # the other begins
-        assert names(await selecting)[0] == "weather" and embedder.asked == [["weather"]]
-
-    with caplog.at_level(logging.WARNING, "ferrule"):
-        await main()
-    assert caplog.text == ""
