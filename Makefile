@@ -25,7 +25,7 @@ ADAPTERS := $(addprefix adapter-,$(basename $(notdir $(PINNED))))
 FAST := tests-kernel tests-providers tests-core tests-rest
 PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: demo test test-all rest core test-next soak flaky needs quick check lint types types-users tests $(PARTS) adapters $(ADAPTERS) bench docs format clean
+.PHONY: demo test test-all rest core test-next soak flaky needs quick check lint types types-users tests $(PARTS) adapters $(ADAPTERS) bench picture docs format clean
 
 TASK := "Explore this repository and note down what the library is for."
 REAL := anthropic:claude-sonnet-5-5
@@ -130,6 +130,10 @@ tests-rest: $(VENV)/.dev
 # Without benchmarks/selection.py, which needs a folder of catalogues, and what the others are made of.
 bench: $(VENV)/.dev
 	@for script in $(filter-out benchmarks/measure.py benchmarks/cases.py benchmarks/selection%,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# docs/assets/terminal.svg, the moving picture of README.md, from a real run in a terminal.
+picture: $(VENV)/.dev
+	@$(BIN)/python scripts/picture/picture.py
 
 docs: $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -35,6 +35,7 @@ pytest_plugins = ["failed_tests", "time_limit"]
 
 WHOLE = "a snippet is a whole program, with its imports, and awaits in a function that asyncio.run(...) runs"
 MODULE = re.compile(r"# (\w+)\.py\b")
+FILE = re.compile(r"# (\w+\.toml)\n")
 
 # How long an example takes, and making it, says how busy the machine is.
 PROFILE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -86,12 +87,20 @@ def run(example: Example) -> None:
             modules[named[1]] = source
         for name, text in modules.items():
             Path(directory, f"{name}.py").write_text(text, encoding="utf-8")
+        for name, text in example.namespace.get("files", {}).items():
+            Path(directory, name).write_text(text, encoding="utf-8")
         file = Path(directory, "program.py")
         file.write_text(f"import {named[1]}" if named else source, encoding="utf-8")
         try:
             runpy.run_path(os.fspath(file), run_name="__main__")
         except (SyntaxError, NameError) as error:
             raise AssertionError(f"{error}: {WHOLE}") from error
+
+
+def keep(example: Example) -> None:
+    """Keep a TOML block whose first line names its file, `# policy.toml`, for the programs of its page."""
+    if named := FILE.match(example.parsed):
+        example.namespace.setdefault("files", {})[named[1]] = str(example.parsed)
 
 
 @contextmanager
@@ -109,7 +118,7 @@ def importing_from(directory: str) -> Iterator[None]:
 
 
 pytest_collect_file = Sybil(
-    parsers=[CodeBlockParser("python", run)],
+    parsers=[CodeBlockParser("python", run), CodeBlockParser("toml", keep)],
     patterns=["README.md", "docs/*.md"],
     excludes=["docs/testing.md", "docs/contracts.md", "docs/beyond-one-machine.md", "docs/telemetry.md"],
 ).pytest()
