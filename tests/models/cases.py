@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
+import pytest
 from pydantic import BaseModel
 from tests.models.servers.anthropic import Anthropic
 from tests.models.servers.bedrock import Bedrock
@@ -29,6 +29,8 @@ from ferrule.models import Reply
 from ferrule.models._over_sdk import SdkModel
 from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
 
+NO_TOOLS = Toolset([])
+
 
 class Scale(BaseModel):
     """Settings of a scale; nested, because some client drops what is nested."""
@@ -37,8 +39,9 @@ class Scale(BaseModel):
     digits: int = 0
 
 
-def tools(together: asyncio.Barrier, ran: list[str]) -> Toolset:
+def tools(ran: list[str]) -> Toolset:
     """Two tools that say that they ran, and wait for each other; the second then fails."""
+    together = asyncio.Barrier(2)
 
     @tool(read_only=True)
     async def weigh(item: str, scale: Scale) -> str:
@@ -71,7 +74,6 @@ class Case:
     Attributes:
         api: Its server.
         model: Makes the model for an address.
-        once: Asks the SDK without a stream.
         provider: Its module.
         environment: What the SDK needs to know who asks.
         ids: Of the two calls.
@@ -83,7 +85,6 @@ class Case:
     name: str
     api: type[Api]
     model: Callable[..., SdkModel]
-    once: Callable[[str, Sequence[dict[str, Any]], Any], Any]
     provider: Any
     environment: Mapping[str, str] = field(default_factory=dict)
     ids: tuple[str, str] = ("call_1", "call_2")
@@ -97,114 +98,6 @@ class Case:
     """An option of the request."""
     lost: str = "peer closed|ncomplete|onnection|prematurely"
     """What the SDK says of a connection that is lost."""
-
-
-async def _anthropic_once(address: str, messages: Any, definitions: Any) -> Any:
-    from anthropic import AsyncAnthropic
-
-    async with AsyncAnthropic(base_url=address) as client:
-        return await client.messages.create(model="m", max_tokens=9, messages=messages, tools=definitions)
-
-
-async def _responses_once(address: str, messages: Any, definitions: Any) -> Any:
-    from openai import AsyncOpenAI
-
-    async with AsyncOpenAI(base_url=address) as client:
-        return await client.responses.create(model="m", input=messages, tools=definitions)
-
-
-async def _chat_once(address: str, messages: Any, definitions: Any) -> Any:
-    from openai import AsyncOpenAI
-
-    async with AsyncOpenAI(base_url=address) as client:
-        return await client.chat.completions.create(model="m", messages=messages, tools=definitions)
-
-
-async def _gemini_once(address: str, messages: Any, definitions: Any) -> Any:
-    from google import genai
-
-    client = genai.Client(http_options=genai.types.HttpOptions(base_url=address))
-    async with client.aio as calls:
-        return await calls.models.generate_content(model="m", contents=messages, config={"tools": definitions})
-
-
-async def _interactions_once(address: str, messages: Any, definitions: Any) -> Any:
-    from google import genai
-
-    async with genai.Client(http_options=genai.types.HttpOptions(base_url=address)).aio as calls:
-        return await calls.interactions.create(model="m", input=messages, tools=definitions)
-
-
-def _interactions(
-    name: str,
-    *,
-    base_url: str | None = None,
-    client: Any = None,
-    stream: bool = True,
-    **options: Any,
-) -> SdkModel:
-    """What a user writes for an API that `ferrule.models` does not ask."""
-    from google import genai
-
-    calls = (client or genai.Client(http_options=genai.types.HttpOptions(base_url=base_url))).aio
-    return _Interactions(name, calls, options, is_own=True, stream=stream, deferred=())
-
-
-class _Interactions(SdkModel):
-    provider = gemini
-    usage_names: ClassVar = {"total_input_tokens": "input_tokens", "total_output_tokens": "output_tokens"}
-
-    def request(self, messages: Any, toolset: Toolset, state: Any, found: Any) -> dict[str, Any]:
-        tools = gemini.tools(toolset, api="interactions")
-        return {"model": self.name, "input": list(messages), **({"tools": tools} if tools else {}), **self.options}
-
-    def stream_events(self, request: Any) -> Any:
-        return self.client.interactions.create(stream=True, **request)
-
-    def send(self, request: Any) -> Any:
-        return self.client.interactions.create(**request)
-
-    def read_event_text(self, event: Any) -> str:
-        delta = getattr(event, "delta", None)
-        return delta.text if getattr(delta, "type", "") == "text" else ""
-
-    def user(self, text: str, /) -> list[dict[str, Any]]:
-        return [{"type": "user_input", "content": [{"type": "text", "text": text}]}]
-
-    def close_client(self) -> Any:
-        return self.client.aclose()
-
-
-async def _bedrock_once(address: str, messages: Any, definitions: Any) -> Any:
-    import boto3
-
-    client = boto3.client("bedrock-runtime", endpoint_url=address)
-    try:
-        return await asyncio.to_thread(client.converse, modelId="m", messages=messages, toolConfig=definitions)
-    finally:
-        client.close()
-
-
-async def _mistral_once(address: str, messages: Any, definitions: Any) -> Any:
-    from mistralai.client import Mistral as Client
-
-    with Client(api_key="dummy", server_url=address) as both:
-        async with both as client:
-            return await client.chat.complete_async(model="m", messages=messages, tools=definitions)
-
-
-async def _cohere_once(address: str, messages: Any, definitions: Any) -> Any:
-    from cohere import AsyncClientV2
-
-    async with AsyncClientV2(base_url=address) as client:
-        return await client.chat(model="m", messages=messages, tools=definitions)
-
-
-async def _ollama_once(address: str, messages: Any, definitions: Any) -> Any:
-    from ollama import AsyncClient
-
-    async with AsyncClient(host=address) as client:
-        return await client.chat(model="m", messages=messages, tools=definitions)
 
 
 _AWS = {
@@ -228,43 +121,28 @@ def _responses(name: str, **given: Any) -> SdkModel:
     return models.OpenAI(name, api="responses", **given)
 
 
-class InteractionsProvider:
-    """The functions of `providers.gemini`, told which API is meant."""
-
-    tools = staticmethod(partial(gemini.tools, api="interactions"))
-    calls, turn, stop = map(staticmethod, (gemini.calls, gemini.turn, gemini.stop))
-    text, results = map(staticmethod, (gemini.text, gemini.results))
-
-
 CASES = [
-    Case("anthropic", Anthropic, models.Anthropic, _anthropic_once, anthropic, _ANTHROPIC, option=_SYSTEM),
-    Case(
-        "openai",
-        OpenAIResponses,
-        _responses,
-        _responses_once,
-        openai_responses,
-        _OPENAI,
-        home="/v1",
-        custom=True,
-    ),
-    Case("compatible", OpenAIChat, models.OpenAI, _chat_once, openai_chat, _OPENAI, home="/v1", custom=True),
-    Case("gemini", Gemini, models.Gemini, _gemini_once, gemini, {"GEMINI_API_KEY": "dummy"}, lets_go=False),
-    Case("vertex", Vertex, models.Gemini, _gemini_once, gemini, _VERTEX, lets_go=False),
-    Case(
-        "interactions",
-        Interactions,
-        _interactions,
-        _interactions_once,
-        InteractionsProvider,
-        {"GEMINI_API_KEY": "dummy"},
-        option=("system_instruction", "Be brief."),
-    ),
-    Case("bedrock", Bedrock, models.Bedrock, _bedrock_once, bedrock, _AWS, option=_BEDROCK),
-    Case("mistral", Mistral, models.Mistral, _mistral_once, mistral, {"MISTRAL_API_KEY": "dummy"}, _NINE),
-    Case("cohere", Cohere, models.Cohere, _cohere_once, cohere, {"CO_API_KEY": "dummy"}, retries=False),
-    Case("ollama", Ollama, models.Ollama, _ollama_once, ollama, retries=False, option=_OLLAMA),
+    Case("anthropic", Anthropic, models.Anthropic, anthropic, _ANTHROPIC, option=_SYSTEM),
+    Case("openai", OpenAIResponses, _responses, openai_responses, _OPENAI, home="/v1", custom=True),
+    Case("compatible", OpenAIChat, models.OpenAI, openai_chat, _OPENAI, home="/v1", custom=True),
+    Case("gemini", Gemini, models.Gemini, gemini, {"GEMINI_API_KEY": "dummy"}, lets_go=False),
+    Case("vertex", Vertex, models.Gemini, gemini, _VERTEX, lets_go=False),
+    Case("bedrock", Bedrock, models.Bedrock, bedrock, _AWS, option=_BEDROCK),
+    Case("mistral", Mistral, models.Mistral, mistral, {"MISTRAL_API_KEY": "dummy"}, _NINE),
+    Case("cohere", Cohere, models.Cohere, cohere, {"CO_API_KEY": "dummy"}, retries=False),
+    Case("ollama", Ollama, models.Ollama, ollama, retries=False, option=_OLLAMA),
 ]
+
+
+BY_NAME = {case.name: case for case in CASES}
+INTERACTIONS = Case("interactions", Interactions, models.Gemini, gemini, {"GEMINI_API_KEY": "dummy"})
+"""An API that only a program of docs/providers/gemini.md asks."""
+
+
+def each(*names: str) -> Any:
+    """Parametrize a test with the cases of these names, or with all."""
+    chosen = [case for case in CASES if not names or case.name in names]
+    return pytest.mark.parametrize("case", chosen, ids=lambda case: case.name)
 
 
 @contextmanager
@@ -275,26 +153,20 @@ def serving(case: Case, turns: Sequence[Turn] | None = None, **given: Any) -> It
         yield api, address + case.home
 
 
-class AskedOnce:
-    """A model over the SDK without a stream, by the provider's functions alone."""
-
-    def __init__(self, case: Case, address: str, user: Callable[[str], list[dict[str, Any]]]) -> None:
-        self._case, self._address, self.user = case, address, user
-
-    async def __call__(self, messages: Sequence[dict[str, Any]], toolset: Toolset, /) -> Reply:
-        provider = self._case.provider
-        response = await self._case.once(self._address, messages, provider.tools(toolset))
-        return Reply(
-            provider.text(response), provider.calls(response), provider.turn(response), provider.stop(response)
-        )
-
-    def results(self, results: Any, /) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._case.provider.results(results)
-        return found
+async def ask(case: Case, address: str, toolset: Toolset = NO_TOOLS, text: str = "Hi.", **options: Any) -> Reply:
+    """One turn of the model."""
+    on_text = options.pop("on_text", None)
+    async with case.model("model-1", base_url=address, **options) as model, asyncio.timeout(BOUND):
+        return await model(model.user(text), toolset, **({} if on_text is None else {"on_text": on_text}))
 
 
-async def told(model: Any, ran: list[str], **limits: Any) -> LoopResult:
-    """What the loop makes of the conversation; what ran is in `ran`."""
-    async with Runner(tools(asyncio.Barrier(2), ran)) as runner:
-        async with asyncio.timeout(BOUND):
-            return await loop(model, model.user("How heavy is it?"), runner, **limits)
+async def converse(case: Case, address: str, ran: list[str] | None = None, **options: Any) -> LoopResult:
+    """The conversation, through the loop and a runner; the tools that ran are in `ran`."""
+    limits = {key: options.pop(key) for key in ("on_failure",) if key in options}
+    async with case.model("model-1", base_url=address, **options) as model:
+        return await run(model, tools([] if ran is None else ran), **limits)
+
+
+async def run(model: Any, toolset: Any, **limits: Any) -> LoopResult:
+    async with Runner(toolset) as runner, asyncio.timeout(BOUND):
+        return await loop(model, model.user("How heavy is it?"), runner, **limits)

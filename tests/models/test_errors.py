@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -23,25 +21,22 @@ import mistralai.client.errors
 import ollama
 import openai
 import pytest
-from google.genai._gaos.lib import compat_errors
-from tests.models.cases import CASES, Case, serving
+from tests.models.cases import BY_NAME, NO_TOOLS, Case, ask, each, serving
 from tests.models.servers.bedrock import framed
-from tests.models.servers.openai_responses import _response
-from tests.models.servers.serving import BOUND, Answer, Turn, sse
+from tests.models.servers.serving import Answer, Turn, sse
+from tests.providers.apis import responses_dict
 
-from ferrule import Toolset
-from ferrule.models import ContextTooLong, ModelError, Overloaded, RateLimited, Reply
+from ferrule.models import ContextTooLong, ModelError, Overloaded, RateLimited
+from ferrule.models._errors import to_model_error, to_reported_error
 
 pytestmark = pytest.mark.slow
 
-BY_NAME = {case.name: case for case in CASES}
 ERRORS: dict[str, type[Exception]] = {
     "anthropic": anthropic.APIStatusError,
     "openai": openai.APIStatusError,
     "compatible": openai.APIStatusError,
     "gemini": google.genai.errors.APIError,
     "vertex": google.genai.errors.APIError,
-    "interactions": compat_errors.APIStatusError,
     "bedrock": botocore.exceptions.ClientError,
     "mistral": mistralai.client.errors.SDKError,
     "cohere": cohere.core.ApiError,
@@ -50,14 +45,14 @@ ERRORS: dict[str, type[Exception]] = {
 
 
 def options_without_retries(case: Case, address: str) -> dict[str, Any]:
-    """What makes a model of `case` ask once."""
+    """The options of a model that asks once."""
     if case.name == "anthropic":
         return {"client": anthropic.AsyncAnthropic(base_url=address, max_retries=0)}
     if case.name in {"openai", "compatible"}:
         return {"client": openai.AsyncOpenAI(base_url=address, max_retries=0)} | (
             {"api": "chat"} if case.name == "compatible" else {}
         )
-    if case.name in {"gemini", "vertex", "interactions"}:
+    if case.name in {"gemini", "vertex"}:
         once = google.genai.types.HttpRetryOptions(attempts=1)
         options = google.genai.types.HttpOptions(base_url=address, retry_options=once)
         return {"client": google.genai.Client(http_options=options)}
@@ -69,169 +64,128 @@ def options_without_retries(case: Case, address: str) -> dict[str, Any]:
     return {"base_url": address} | ({"request_options": {"max_retries": 0}} if case.name == "cohere" else {})
 
 
-def answer(status: int, body: Any, headers: dict[str, str] | None = None) -> Answer:
-    return Answer(status, "application/json", [json.dumps(body).encode()], headers or {})
-
-
-def raised(case: Case, fault: Answer | None, *, stream: bool = True, **given: Any) -> Exception:
+async def error_of(case: Case, fault: Answer, stream: bool = True) -> Exception:
     """What a model raises for one request that is answered with `fault`."""
-
-    async def main(address: str) -> Reply:
+    with serving(case, [Turn("Hello.")], fault=fault) as (api, address):
         async with case.model("model-1", stream=stream, **options_without_retries(case, address)) as model:
-            return await asyncio.wait_for(model(model.user("Hi."), Toolset([])), BOUND)
-
-    with serving(case, [Turn("Hello.")], fault=fault, **given) as (api, address):
-        with pytest.raises(Exception) as found:
-            asyncio.run(main(address))
+            with pytest.raises(Exception) as found:
+                await model(model.user("Hi."), NO_TOOLS)
     assert len(api.requests) == 1
     return found.value
 
 
-@pytest.fixture(autouse=True)
-def credentials(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = request.node.callspec.params["case"]
-    chosen = BY_NAME[case] if isinstance(case, str) else case
-    for name, value in {"NO_PROXY": "127.0.0.1", **chosen.environment}.items():
-        monkeypatch.setenv(name, value)
+def answer(status: int, body: Any, headers: dict[str, str] | None = None) -> Answer:
+    return Answer(status, "application/json", [json.dumps(body).encode()], headers or {})
 
 
-def anthropics(kind: str, message: str) -> dict[str, Any]:
+def anthropic_error(kind: str, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
 
 
-def openais(code: str | None, message: str) -> dict[str, Any]:
+def openai_error(code: str | None, message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
 
 
-def googles(status: int, kind: str, message: str, *details: dict[str, Any]) -> dict[str, Any]:
+def google_error(status: int, kind: str, message: str, *details: dict[str, Any]) -> dict[str, Any]:
     return {"error": {"code": status, "message": message, "status": kind, "details": list(details)}}
 
 
 RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "45.5s"}
 QUOTA = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": []}
 SECONDS, MILLISECONDS = {"retry-after": "7"}, {"retry-after-ms": "7500", "retry-after": "9"}
-LIMITED = [
-    ("anthropic", answer(429, anthropics("rate_limit_error", "Number of tokens exceeded"), SECONDS), 7),
-    ("openai", answer(429, openais("rate_limit_exceeded", "Rate limit reached"), MILLISECONDS), 7.5),
-    ("compatible", answer(429, openais(None, "slow down"), SECONDS), 7),
-    ("gemini", answer(429, googles(429, "RESOURCE_EXHAUSTED", "Quota exceeded", QUOTA, RETRY_INFO)), 45.5),
-    ("vertex", answer(429, googles(429, "RESOURCE_EXHAUSTED", "Resource exhausted")), None),
-    ("interactions", answer(429, googles(429, "RESOURCE_EXHAUSTED", "Quota exceeded", RETRY_INFO)), 45.5),
+BAD_REQUEST = {"x-amzn-ErrorType": "ValidationException"}
+OVERLOADED_TEXT = "The model is overloaded. Please try again later."
+TOO_MANY = "The input token count (9) exceeds the maximum number of tokens"
+TOO_MANY_TOKENS = google_error(400, "INVALID_ARGUMENT", TOO_MANY)
+WRONG = google_error(400, "INVALID_ARGUMENT", "Request contains an invalid argument.")
+
+
+def bad_request(message: str) -> dict[str, Any]:
+    return anthropic_error("invalid_request_error", message)
+
+
+def aws(kind: str, **more: str) -> dict[str, str]:
+    return {"x-amzn-ErrorType": kind, **more}
+
+
+# Each answer, with the error that it is, and the seconds to wait if it says any. None: the SDK's own error.
+ANSWERS: list[tuple[str, Answer, Any, float | None]] = [
+    ("anthropic", answer(429, anthropic_error("rate_limit_error", "Tokens exceeded"), SECONDS), RateLimited, 7),
+    ("openai", answer(429, openai_error("rate_limit_exceeded", "Limit reached"), MILLISECONDS), RateLimited, 7.5),
+    ("compatible", answer(429, openai_error(None, "slow down"), SECONDS), RateLimited, 7),
+    ("gemini", answer(429, google_error(429, "RESOURCE_EXHAUSTED", "Full", QUOTA, RETRY_INFO)), RateLimited, 45.5),
+    ("vertex", answer(429, google_error(429, "RESOURCE_EXHAUSTED", "Full")), RateLimited, None),
     (
         "bedrock",
-        answer(
-            429,
-            {"message": "Too many tokens, please wait before trying again."},
-            {"x-amzn-ErrorType": "ThrottlingException", "x-amz-retry-after": "1500"},
-        ),
+        answer(429, {"message": "Too many tokens"}, aws("ThrottlingException", **{"x-amz-retry-after": "1500"})),
+        RateLimited,
         1.5,
     ),
-    ("mistral", answer(429, {"object": "error", "message": "Requests rate limit exceeded"}, SECONDS), 7),
-    ("cohere", answer(429, {"id": "1", "message": "trial key, 20 calls a minute"}, SECONDS), 7),
-    ("ollama", answer(429, {"error": "too many concurrent requests"}, SECONDS), None),
+    ("mistral", answer(429, {"object": "error", "message": "Limit exceeded"}, SECONDS), RateLimited, 7),
+    ("cohere", answer(429, {"id": "1", "message": "trial key, 20 calls a minute"}, SECONDS), RateLimited, 7),
+    ("ollama", answer(429, {"error": "too many concurrent requests"}, SECONDS), RateLimited, None),
+    ("anthropic", answer(529, anthropic_error("overloaded_error", "Overloaded"), SECONDS), Overloaded, 7),
+    ("anthropic", answer(503, anthropic_error("api_error", "no servers"), SECONDS), Overloaded, 7),
+    ("openai", answer(503, openai_error(None, "The engine is currently overloaded"), SECONDS), Overloaded, 7),
+    ("compatible", answer(529, openai_error(None, "busy"), SECONDS), Overloaded, 7),
+    ("gemini", answer(503, google_error(503, "UNAVAILABLE", OVERLOADED_TEXT), SECONDS), Overloaded, 7),
+    ("bedrock", answer(503, {"message": "busy"}, {**aws("ServiceUnavailableException"), **SECONDS}), Overloaded, 7),
+    ("bedrock", answer(429, {"message": "not ready"}, {**aws("ModelNotReadyException"), **SECONDS}), Overloaded, 7),
+    ("mistral", answer(503, {"object": "error", "message": "Service unavailable."}, SECONDS), Overloaded, 7),
+    ("cohere", answer(503, {"id": "1", "message": "service unavailable"}, SECONDS), Overloaded, 7),
+    ("ollama", answer(503, {"error": "server busy, please try again."}, SECONDS), Overloaded, None),
+    ("anthropic", answer(400, bad_request("prompt is too long: 210000 tokens > 200000")), ContextTooLong, None),
+    ("anthropic", answer(400, bad_request("input length and `max_tokens` exceed context limit")), ContextTooLong, None),
+    ("anthropic", answer(413, anthropic_error("request_too_large", "Too large")), ContextTooLong, None),
+    ("openai", answer(400, openai_error("context_length_exceeded", "Your input is too long")), ContextTooLong, None),
+    ("compatible", answer(400, openai_error(None, "Please reduce the length of the messages.")), ContextTooLong, None),
+    ("compatible", answer(400, openai_error(None, "it exceeds the available context size")), ContextTooLong, None),
+    ("compatible", answer(413, {}), ContextTooLong, None),
+    ("gemini", answer(400, TOO_MANY_TOKENS), ContextTooLong, None),
+    ("bedrock", answer(400, {"message": "Input is too long for requested model."}, BAD_REQUEST), ContextTooLong, None),
+    ("mistral", answer(400, {"message": "Prompt is too large for 32768 maximum context length"}), ContextTooLong, None),
+    ("cohere", answer(400, {"message": "too many tokens: it cannot exceed 4096"}), ContextTooLong, None),
+    ("anthropic", answer(400, bad_request("metadata.user_id: the value is too long")), None, None),
+    ("anthropic", answer(400, bad_request("tools.0.input is too long")), None, None),
+    ("anthropic", answer(401, anthropic_error("authentication_error", "invalid x-api-key")), None, None),
+    ("openai", answer(400, openai_error("string_above_max_length", "Invalid 'input': string too long.")), None, None),
+    ("openai", answer(429, openai_error("insufficient_quota", "You exceeded your quota.")), None, None),
+    ("openai", answer(500, openai_error(None, "The server had an error")), None, None),
+    ("gemini", answer(400, WRONG), None, None),
+    ("gemini", answer(403, google_error(403, "PERMISSION_DENIED", "no")), None, None),
+    ("bedrock", answer(400, {"message": "The model returned the following errors: bad"}, BAD_REQUEST), None, None),
+    ("bedrock", answer(403, {"message": "no"}, aws("AccessDeniedException")), None, None),
+    ("mistral", answer(401, {"message": "Unauthorized"}), None, None),
+    ("cohere", answer(401, {"message": "invalid api token"}), None, None),
+    ("ollama", answer(404, {"error": "model 'm' not found"}), None, None),
 ]
-OVERLOADED = [
-    ("anthropic", answer(529, anthropics("overloaded_error", "Overloaded"))),
-    ("anthropic", answer(503, anthropics("api_error", "no servers"))),
-    ("openai", answer(503, openais(None, "The engine is currently overloaded"))),
-    ("compatible", answer(529, openais(None, "busy"))),
-    ("gemini", answer(503, googles(503, "UNAVAILABLE", "The model is overloaded. Please try again later."))),
-    ("interactions", answer(503, googles(503, "UNAVAILABLE", "The model is overloaded."))),
-    ("bedrock", answer(503, {"message": "Too many connections"}, {"x-amzn-ErrorType": "ServiceUnavailableException"})),
-    ("bedrock", answer(429, {"message": "not ready"}, {"x-amzn-ErrorType": "ModelNotReadyException"})),
-    ("mistral", answer(503, {"object": "error", "message": "Service unavailable."})),
-    ("cohere", answer(503, {"id": "1", "message": "service unavailable"})),
-    ("ollama", answer(503, {"error": "server busy, please try again.  maximum pending requests exceeded"})),
-]
-BAD_REQUEST = {"x-amzn-ErrorType": "ValidationException"}
-TOO_LONG = [
-    ("anthropic", answer(400, anthropics("invalid_request_error", "prompt is too long: 210000 tokens > 200000"))),
-    (
-        "anthropic",
-        answer(
-            400,
-            anthropics("invalid_request_error", "input length and `max_tokens` exceed context limit: 190000 + 20000"),
-        ),
-    ),
-    ("anthropic", answer(413, anthropics("request_too_large", "Request exceeds the maximum size"))),
-    ("openai", answer(400, openais("context_length_exceeded", "Your input exceeds the context window of this model."))),
-    ("compatible", answer(400, openais(None, "Please reduce the length of the messages or completion."))),
-    ("compatible", answer(400, openais(None, "the request exceeds the available context size (8192 tokens)"))),
-    ("compatible", answer(413, {})),
-    (
-        "gemini",
-        answer(400, googles(400, "INVALID_ARGUMENT", "The input token count (9) exceeds the maximum number of tokens")),
-    ),
-    (
-        "interactions",
-        answer(400, googles(400, "INVALID_ARGUMENT", "The input token count (9) exceeds the maximum number of tokens")),
-    ),
-    ("bedrock", answer(400, {"message": "Input is too long for requested model."}, BAD_REQUEST)),
-    ("mistral", answer(400, {"message": "Prompt is too large for model with 32768 maximum context length"})),
-    ("cohere", answer(400, {"message": "too many tokens: total number of tokens cannot exceed 4096"})),
-]
-OTHER = [
-    ("anthropic", answer(400, anthropics("invalid_request_error", "metadata.user_id: the value is too long"))),
-    ("anthropic", answer(400, anthropics("invalid_request_error", "tools.0.input is too long"))),
-    ("anthropic", answer(401, anthropics("authentication_error", "invalid x-api-key"))),
-    ("anthropic", answer(404, anthropics("not_found_error", "model: claude-0"))),
-    ("openai", answer(400, openais("string_above_max_length", "Invalid 'input[0].content': string too long."))),
-    ("openai", answer(429, openais("insufficient_quota", "You exceeded your current quota, check your billing."))),
-    ("openai", answer(500, openais(None, "The server had an error"))),
-    ("compatible", answer(401, openais("invalid_api_key", "Incorrect API key provided"))),
-    ("gemini", answer(400, googles(400, "INVALID_ARGUMENT", "Request contains an invalid argument."))),
-    ("gemini", answer(403, googles(403, "PERMISSION_DENIED", "no"))),
-    ("interactions", answer(400, googles(400, "INVALID_ARGUMENT", "Request contains an invalid argument."))),
-    ("bedrock", answer(400, {"message": "The model returned the following errors: bad"}, BAD_REQUEST)),
-    ("bedrock", answer(403, {"message": "no"}, {"x-amzn-ErrorType": "AccessDeniedException"})),
-    ("mistral", answer(401, {"message": "Unauthorized"})),
-    ("cohere", answer(401, {"message": "invalid api token"})),
-    ("ollama", answer(404, {"error": "model 'm' not found"})),
-]
-STREAMED = pytest.mark.parametrize("stream", [True, False])
 
 
-@STREAMED
-@pytest.mark.parametrize(("case", "fault", "seconds"), LIMITED)
-def test_too_many_requests_are_one_error_that_says_when_to_ask_again(
-    case: str, fault: Answer, seconds: float | None, stream: bool
-) -> None:
-    found = raised(BY_NAME[case], fault, stream=stream)
-    assert type(found) is RateLimited
-    assert found.retry_after == seconds
-    assert isinstance(found.__cause__, ERRORS[case])
+@pytest.mark.parametrize(("case", "fault", "kind", "seconds"), ANSWERS)
+async def test_errors_of_a_kind_are_one_error(case: str, fault: Answer, kind: Any, seconds: float | None) -> None:
+    found = await error_of(BY_NAME[case], fault)
+    if kind is None:
+        assert isinstance(found, ERRORS[case])
+    else:
+        assert (type(found), found.retry_after) == (kind, seconds)
+        assert isinstance(found.__cause__, ERRORS[case])
 
 
-@STREAMED
-@pytest.mark.parametrize(("case", "fault"), OVERLOADED)
-def test_an_overload_is_one_error(case: str, fault: Answer, stream: bool) -> None:
-    found = raised(BY_NAME[case], replace(fault, headers={**fault.headers, **SECONDS}), stream=stream)
-    assert type(found) is Overloaded
-    assert found.retry_after == (None if case == "ollama" else 7)
-    assert isinstance(found.__cause__, ERRORS[case])
-
-
-@STREAMED
-@pytest.mark.parametrize(("case", "fault"), TOO_LONG)
-def test_a_context_that_is_too_long_is_one_error(case: str, fault: Answer, stream: bool) -> None:
-    found = raised(BY_NAME[case], fault, stream=stream)
-    assert type(found) is ContextTooLong
-    assert found.retry_after is None
-    assert isinstance(found.__cause__, ERRORS[case])
-
-
-@STREAMED
-@pytest.mark.parametrize(("case", "fault"), OTHER)
-def test_every_other_error_stays_the_sdks_own(case: str, fault: Answer, stream: bool) -> None:
-    assert isinstance(raised(BY_NAME[case], fault, stream=stream), ERRORS[case])
+@each()
+async def test_an_error_is_the_same_without_a_stream(case: Case) -> None:
+    fault = next(fault for name, fault, *_ in ANSWERS if name == case.name)
+    assert type(await error_of(case, fault, stream=False)) is RateLimited
 
 
 @pytest.mark.parametrize("case", ["anthropic", "mistral", "cohere"])
-def test_a_date_to_ask_again_at_is_told_in_seconds(case: str) -> None:
-    at = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
-    found = raised(BY_NAME[case], answer(429, {"message": "slow down"}, {"retry-after": at}))
+async def test_a_date_to_ask_again_at_is_told_in_seconds(case: str) -> None:
+    at = format_datetime(datetime.now(UTC) + timedelta(seconds=1_000), usegmt=True)
+    found = await error_of(BY_NAME[case], answer(429, {"message": "slow down"}, {"retry-after": at}))
     assert isinstance(found, RateLimited) and found.retry_after is not None
-    assert 90 < found.retry_after <= 100
+    assert 500 < found.retry_after <= 1_000
+
+
+FAILED = {**responses_dict("", [], None), "status": "failed"}
 
 
 def events(*chunks: bytes, kind: str = "text/event-stream") -> Answer:
@@ -239,7 +193,7 @@ def events(*chunks: bytes, kind: str = "text/event-stream") -> Answer:
 
 
 def failed(code: str, message: str) -> Answer:
-    response = {**_response(0, "failed", []), "error": {"code": code, "message": message}}
+    response = {**FAILED, "error": {"code": code, "message": message}}
     return events(sse({"type": "response.failed", "response": response, "sequence_number": 0}, "response.failed"))
 
 
@@ -251,16 +205,20 @@ def framed_error(kind: str, message: str) -> Answer:
 @pytest.mark.parametrize(
     ("case", "fault", "kind"),
     [
-        ("anthropic", events(sse(anthropics("overloaded_error", "Overloaded"), "error")), Overloaded),
-        ("anthropic", events(sse(anthropics("rate_limit_error", "too many"), "error")), RateLimited),
-        ("anthropic", events(sse(anthropics("invalid_request_error", "prompt is too long"), "error")), ContextTooLong),
-        ("anthropic", events(sse(anthropics("api_error", "Internal server error"), "error")), anthropic.APIStatusError),
+        ("anthropic", events(sse(anthropic_error("overloaded_error", "Overloaded"), "error")), Overloaded),
+        ("anthropic", events(sse(anthropic_error("rate_limit_error", "too many"), "error")), RateLimited),
+        ("anthropic", events(sse(bad_request("prompt is too long"), "error")), ContextTooLong),
+        (
+            "anthropic",
+            events(sse(anthropic_error("api_error", "It broke"), "error")),
+            anthropic.APIStatusError,
+        ),
         ("openai", failed("rate_limit_exceeded", "Rate limit reached"), RateLimited),
         ("openai", failed("context_length_exceeded", "Your input exceeds the context window"), ContextTooLong),
         ("openai", failed("server_error", "The server had an error"), ModelError),
-        ("compatible", events(sse(openais("rate_limit_exceeded", "slow down"))), RateLimited),
-        ("compatible", events(sse(openais(None, "something went wrong"))), openai.APIError),
-        ("gemini", events(sse(googles(503, "UNAVAILABLE", "The model is overloaded."))), Overloaded),
+        ("compatible", events(sse(openai_error("rate_limit_exceeded", "slow down"))), RateLimited),
+        ("compatible", events(sse(openai_error(None, "something went wrong"))), openai.APIError),
+        ("gemini", events(sse(google_error(503, "UNAVAILABLE", "The model is overloaded."))), Overloaded),
         ("bedrock", framed_error("throttlingException", "Too many tokens, please wait"), RateLimited),
         ("bedrock", framed_error("serviceUnavailableException", "busy"), Overloaded),
         ("bedrock", framed_error("validationException", "Input is too long for requested model."), ContextTooLong),
@@ -269,43 +227,56 @@ def framed_error(kind: str, message: str) -> Answer:
         ("ollama", events(b'{"error":"llama runner died"}\n', kind="application/x-ndjson"), ollama.ResponseError),
     ],
 )
-def test_an_error_in_a_stream_is_the_same_error(case: str, fault: Answer, kind: type[Exception]) -> None:
-    assert type(raised(BY_NAME[case], fault)) is kind
+async def test_an_error_in_a_stream_is_the_same_error(case: str, fault: Answer, kind: type[Exception]) -> None:
+    assert type(await error_of(BY_NAME[case], fault)) is kind
 
 
 @pytest.mark.parametrize(
     ("case", "body", "kind"),
     [
-        ("openai", {**_response(0, "failed", []), "error": {"code": "server_error", "message": "broken"}}, ModelError),
+        ("openai", {**FAILED, "error": {"code": "server_error", "message": "broken"}}, ModelError),
         (
             "openai",
-            {**_response(0, "failed", []), "error": {"code": "rate_limit_exceeded", "message": ""}},
+            {**FAILED, "error": {"code": "rate_limit_exceeded", "message": ""}},
             RateLimited,
         ),
         ("compatible", {"error": {"message": "Provider returned error: overloaded", "code": 502}}, Overloaded),
     ],
 )
-def test_an_error_in_a_response_that_came_at_once_is_raised(
-    case: str, body: dict[str, Any], kind: type[Exception]
-) -> None:
-    assert type(raised(BY_NAME[case], answer(200, body), stream=False)) is kind
+async def test_an_error_in_a_whole_response_is_raised(case: str, body: dict[str, Any], kind: type[Exception]) -> None:
+    assert type(await error_of(BY_NAME[case], answer(200, body), stream=False)) is kind
 
 
-TURNED_AWAY = httpx.Response(429, request=httpx.Request("POST", "https://example.org"))
-RAISED = [ValueError("prompt is too long"), openai.RateLimitError("of another API", response=TURNED_AWAY, body=None)]
+@each()
+async def test_an_error_of_a_listener_is_not_taken_for_the_apis(case: Case) -> None:
+    turned_away = httpx.Response(429, request=httpx.Request("POST", "https://example.org"))
+    error = openai.RateLimitError("of another API", response=turned_away, body=None)
 
-
-@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
-@STREAMED
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-async def test_what_a_listener_raises_is_not_taken_for_the_apis(case: Case, stream: bool, error: Exception) -> None:
     def refuse(chunk: str) -> None:
         raise error
 
-    async def main(address: str) -> None:
-        async with case.model("m", base_url=address, stream=stream) as model:
-            await asyncio.wait_for(model(model.user("Hi."), Toolset([]), on_text=refuse), BOUND)
+    for stream in (True, False):
+        with serving(case, [Turn("Hello.")]) as (_, address), pytest.raises(openai.RateLimitError) as found:
+            await ask(case, address, stream=stream, on_text=refuse)
+        assert found.value is error
 
-    with serving(case, [Turn("Hello.")]) as (_, address), pytest.raises(type(error)) as found:
-        await main(address)
-    assert found.value is error
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "invalid_request_error: The file 'x' is unavailable.",
+        "invalid_request_error: tool 'rate_limit_check' not found",
+        "not_found_error: the service overloaded_things is not there",
+    ],
+)
+def test_a_reported_error_is_classed_by_its_kind_alone(text: str) -> None:
+    assert type(to_reported_error(text)) is ModelError
+
+
+@pytest.mark.parametrize("value", ["inf", "1e999", "nan", "Fri, 31 Dec 9999 00:00:00 GMT"])
+def test_an_impossible_time_to_wait_is_left_out(value: str) -> None:
+    request = httpx.Request("POST", "https://example.org")
+    response = httpx.Response(429, headers={"retry-after": value}, request=request)
+    error = openai.RateLimitError("slow down", response=response, body=None)
+    found = to_model_error(error)
+    assert isinstance(found, RateLimited) and found.retry_after is None

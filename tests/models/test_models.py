@@ -12,167 +12,109 @@ import pytest
 from anthropic.resources.messages.messages import DEPRECATED_MODELS
 from anthropic.types.model import Model
 from cohere.v2.types.v2chat_stream_response import ContentDeltaV2ChatStreamResponse
-from tests.models.cases import CASES, AskedOnce, Case, serving, told, tools
-from tests.models.servers.serving import BOUND, Api, Asked, Turn
+from tests.models.cases import Case, ask, converse, each, run, serving, tools
+from tests.models.servers.serving import BOUND, Asked, Turn
+from tests.providers.test_provider_pages import OUTPUTS, weigh
 
 from ferrule import DefinitionError, Runner, Toolset, tool
-from ferrule.loop import LoopResult, ModelText
+from ferrule.loop import ModelText
 from ferrule.loop import run as loop
-from ferrule.models import Reply
 from ferrule.models._cohere import Cohere
 
 ROOT = Path(__file__).parent.parent.parent
+STREAMED = pytest.mark.parametrize("stream", [True, False])
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=CASES, ids=lambda case: case.name)
-def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
-    """One API, with dummy credentials in the environment."""
-    chosen: Case = request.param
-    for name, value in {"NO_PROXY": "127.0.0.1", **chosen.environment}.items():
-        monkeypatch.setenv(name, value)
-    return chosen
-
-
-def run(case: Case, address: str, ran: list[str] | None = None, *, once: bool = False, **given: Any) -> LoopResult:
-    """The conversation, through the loop and a runner."""
-
-    async def main() -> LoopResult:
-        async with case.model("model-1", base_url=address, **given) as model:
-            return await told(AskedOnce(case, address, model.user) if once else model, [] if ran is None else ran)
-
-    return asyncio.run(main())
-
-
-def ask(case: Case, address: str, toolset: Toolset) -> Reply:
-    """One turn."""
-
-    async def main() -> Reply:
-        async with case.model("model-1", base_url=address) as model:
+@each()
+@STREAMED
+async def test_two_parallel_calls_and_their_results_go_round(case: Case, stream: bool) -> None:
+    option, value = case.option
+    with serving(case) as (api, address):
+        async with case.model("model-1", base_url=address, stream=stream, **{option: value}) as model:
+            running = loop(model, model.user("How heavy is it?"), Runner(tools([])))
             async with asyncio.timeout(BOUND):
-                return await model(model.user("How heavy is it?"), toolset)
-
-    return asyncio.run(main())
-
-
-def both_answered(api: Api, result: LoopResult) -> None:
-    assert api.refusals == []
+                texts = [event.text async for event in running if isinstance(event, ModelText)]
+    result = running.result
+    assert (api.refusals, result.status, result.text) == ([], "done", "It weighs 12 oz.")
     assert [one.status for one in result.results] == ["ok", "failed"]
-    assert result.status == "done"
-    assert len(api.requests) == 2
+    assert [api.is_streamed(request) for request in api.requests] == [stream, stream]
+    first, second = (str(request.body) for request in api.requests)
+    assert str(value) in first  # an option is a part of the request
+    assert "ferrule ☃: 12 oz" in second and "b.txt" in second.rpartition("12 oz")[2]
+    assert (result.usage["input_tokens"], result.usage["output_tokens"]) == (20, 10)
+    assert (len(texts), "".join(texts)) == (4 if stream else 2, "I will weigh it.It weighs 12 oz.")
 
 
-def test_two_parallel_calls_and_their_results_go_round_as_a_stream(case: Case) -> None:
-    with serving(case) as (api, address):
-        result = run(case, address)
-    both_answered(api, result)
-    assert result.text == "It weighs 12 oz."
-    assert api.is_streamed(api.requests[0])
-
-
-def test_two_parallel_calls_and_their_results_go_round_at_once(case: Case) -> None:
-    with serving(case) as (api, address):
-        result = run(case, address, once=True)
-    both_answered(api, result)
-    assert not api.is_streamed(api.requests[0])
-
-
-def test_both_results_reach_the_api_as_they_are(case: Case) -> None:
-    with serving(case) as (api, address):
-        run(case, address)
-    sent = str(api.requests[1].body)
-    assert "ferrule ☃: 12 oz" in sent
-    assert "b.txt" in sent.rpartition("12 oz")[2]
-
-
-def heard(case: Case, address: str, **given: Any) -> tuple[list[str], LoopResult]:
-    """What the events of the conversation say that the model says."""
-
-    async def main() -> tuple[list[str], LoopResult]:
-        toolset = tools(asyncio.Barrier(2), [])
-        async with case.model("model-1", base_url=address, **given) as model, Runner(toolset) as runner:
-            running = loop(model, model.user("How heavy is it?"), runner)
-            async with asyncio.timeout(BOUND):
-                return [event.text async for event in running if isinstance(event, ModelText)], running.result
-
-    return asyncio.run(main())
-
-
-def test_text_is_an_event_as_it_comes(case: Case) -> None:
-    with serving(case) as (_, address):
-        chunks, _ = heard(case, address)
-    assert len(chunks) == 4
-    assert "".join(chunks) == "I will weigh it.It weighs 12 oz."
-
-
-def test_without_a_stream_the_same_conversation_goes_round_and_a_text_is_given_whole(case: Case) -> None:
-    with serving(case) as (api, address):
-        chunks, result = heard(case, address, stream=False)
-    both_answered(api, result)
-    assert not any(map(api.is_streamed, api.requests))
-    assert chunks == ["I will weigh it.", "It weighs 12 oz."]
-    assert result.text == chunks[1]
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_tokens_are_counted(case: Case, stream: bool) -> None:
-    with serving(case) as (_, address):
-        usage = run(case, address, stream=stream).usage
-    assert (usage["input_tokens"], usage["output_tokens"]) == (20, 10)
-
-
-@pytest.mark.parametrize("stream", [True, False])
+@each()
+@STREAMED
 async def test_the_whole_response_is_there_to_read(case: Case, stream: bool) -> None:
-    async def main(address: str) -> Reply:
-        async with case.model("model-1", base_url=address, stream=stream) as model:
-            return await asyncio.wait_for(model(model.user("How heavy is it?"), Toolset([])), BOUND)
-
     with serving(case) as (_, address):
-        reply = await main(address)
+        reply = await ask(case, address, stream=stream)
     assert isinstance(reply.raw, dict) and reply.calls
     assert case.provider.calls(reply.raw) == reply.calls
     json.dumps(reply.raw)
 
 
-def test_options_are_a_part_of_the_request(case: Case) -> None:
-    option, value = case.option
-    with serving(case) as (api, address):
-        run(case, address, **{option: value})
-    assert str(value) in str(api.requests[0].body)
+KINDS = [kind for kind in OUTPUTS if kind != "a suspended call"]
 
 
-def test_a_request_that_was_turned_away_is_sent_again_where_the_sdk_does_that(case: Case) -> None:
+@each()
+async def test_the_api_accepts_every_kind_of_output(case: Case) -> None:
+    calls = [Asked(f"output{place:03}", "weigh", {"item": kind}) for place, kind in enumerate(KINDS)]
+    with serving(case, [Turn("Let me see.", calls), Turn("12 kg.")]) as (api, address):
+        async with case.model("model-1", base_url=address) as model:
+            result = await run(model, [weigh])
+    ends = ["failed" if kind == "a failed call" else "ok" for kind in KINDS]
+    assert (api.refusals, result.status, [one.status for one in result.results]) == ([], "done", ends)
+
+
+@each()
+async def test_a_request_that_was_turned_away_is_sent_again_if_the_sdk_does_so(case: Case) -> None:
     with serving(case, busy=1) as (api, address):
         if case.retries:
-            assert run(case, address).status == "done"
-            assert len(api.requests) == 3
+            assert (await converse(case, address)).status == "done"
         else:
             with pytest.raises(Exception, match="too many requests"):
-                run(case, address)
-            assert len(api.requests) == 1
+                await converse(case, address)
+    assert len(api.requests) == (3 if case.retries else 1)
 
 
-def test_a_stream_that_ends_early_runs_nothing(case: Case) -> None:
+# Ends that come too early
+
+
+@each()
+async def test_a_stream_that_ends_early_runs_nothing(case: Case) -> None:
     ran: list[str] = []
     with serving(case, early="quietly") as (_, address):
-        reply = ask(case, address, Toolset([]))
+        reply = await ask(case, address)
         assert reply.stop not in {"end", "calls"} and reply.reason
         assert all(call.problem for call in reply.calls)
-        run(case, address, ran)
+        await converse(case, address, ran)
     assert ran == []
 
 
-async def test_a_model_that_is_cancelled_in_mid_stream_lets_go_of_its_connection_and_runs_nothing(case: Case) -> None:
+@each()
+@pytest.mark.parametrize("early", ["error", "broken"])
+async def test_an_error_in_mid_stream_is_raised_and_nothing_runs(case: Case, early: str) -> None:
+    reported = "'error'" if case.name == "mistral" else "overloaded today"  # Mistral has one word for all errors
     ran: list[str] = []
+    with serving(case, early=early) as (api, address):
+        with pytest.raises(Exception, match=reported if early == "error" else case.lost):
+            await converse(case, address, ran)
+    assert ran == [] and len(api.requests) == 1
 
-    async def main(api: Api, address: str) -> None:
-        said = asyncio.Event()
-        toolset = tools(asyncio.Barrier(2), ran)
-        async with case.model("model-1", base_url=address) as model, Runner(toolset) as runner:
+
+@each()
+async def test_a_model_cancelled_in_mid_stream_closes_its_connection_and_runs_nothing(case: Case) -> None:
+    ran: list[str] = []
+    said = asyncio.Event()
+    with serving(case, early="held") as (api, address):
+        async with case.model("model-1", base_url=address) as model:
 
             async def hear() -> None:
-                async for event in loop(model, model.user("How heavy is it?"), runner):
+                async for event in loop(model, model.user("How heavy is it?"), Runner(tools(ran))):
                     if isinstance(event, ModelText):
                         said.set()
 
@@ -183,60 +125,33 @@ async def test_a_model_that_is_cancelled_in_mid_stream_lets_go_of_its_connection
             with pytest.raises(asyncio.CancelledError):
                 await asking
             assert await asyncio.to_thread(api.left.wait, BOUND)
-
-    with serving(case, early="held") as (api, address):
-        await main(api, address)
-    assert ran == []
-    assert len(api.requests) == 1
+    assert ran == [] and len(api.requests) == 1
 
 
-async def test_a_listener_that_raises_in_mid_stream_ends_the_turn_and_its_connection(case: Case) -> None:
+@each()
+async def test_a_listener_that_raises_in_mid_stream_ends_the_turn(case: Case) -> None:
     def refuse(chunk: str) -> None:
         raise RuntimeError("the screen is gone")
 
-    async def main(api: Api, address: str) -> None:
+    with serving(case, early="held") as (api, address):
         async with case.model("model-1", base_url=address) as model:
             with pytest.raises(RuntimeError, match="the screen is gone"):
                 await model(model.user("How heavy is it?"), Toolset([]), on_text=refuse)
             assert not case.lets_go or await asyncio.to_thread(api.left.wait, BOUND)
 
-    with serving(case, early="held") as (api, address):
-        await main(api, address)
+
+# Tools in a request
 
 
-def test_an_error_in_mid_stream_is_told_in_the_words_of_the_api_and_nothing_runs(case: Case) -> None:
-    ran: list[str] = []
-    with serving(case, early="error") as (api, address):
-        words = "'error'" if case.name == "mistral" else "overloaded today"  # Mistral has one word for all errors
-        with pytest.raises(Exception, match=words):
-            run(case, address, ran)
-    assert ran == []
-    assert len(api.requests) == 1
-
-
-def test_a_connection_that_is_lost_is_an_error_and_runs_nothing(case: Case) -> None:
-    ran: list[str] = []
-    with serving(case, early="broken") as (api, address):
-        with pytest.raises(Exception, match=case.lost):
-            run(case, address, ran)
-    assert ran == []
-    assert len(api.requests) == 1
-
-
-async def test_a_history_with_calls_is_taken_when_no_tools_are_offered_any_more(case: Case) -> None:
-    async def main(address: str) -> LoopResult:
-        async with case.model("model-1", base_url=address) as model:
-            return await told(model, [], on_failure="degrade")
-
+@each()
+async def test_a_history_with_calls_is_accepted_without_tools(case: Case) -> None:
     with serving(case) as (api, address):
-        result = await main(address)
-    assert api.refusals == []
-    assert (result.status, result.text) == ("degraded", "It weighs 12 oz.")
+        result = await converse(case, address, on_failure="degrade")
+    assert (api.refusals, result.status, result.text) == ([], "degraded", "It weighs 12 oz.")
 
 
-@pytest.mark.parametrize("once", [False, True])
-@pytest.mark.parametrize("case", [case for case in CASES if case.custom], ids=lambda case: case.name, indirect=True)
-async def test_a_call_of_a_custom_tool_brings_its_text_and_is_answered_as_one(case: Case, once: bool) -> None:
+@each("openai", "compatible")
+async def test_a_custom_tool_gets_its_text_and_is_answered(case: Case) -> None:
     text, seen = 'select "☃" from\n\tt', []
 
     @tool
@@ -245,21 +160,12 @@ async def test_a_call_of_a_custom_tool_brings_its_text_and_is_answered_as_one(ca
         seen.append(input)
         return "one row"
 
-    async def main(address: str) -> LoopResult:
-        async with case.model("model-1", base_url=address) as model, Runner([query]) as runner:
-            asked = AskedOnce(case, address, model.user) if once else model
-            return await asyncio.wait_for(awaited(loop(asked, model.user("How many?"), runner)), BOUND)
-
-    turns = [Turn("", [Asked("call_1", "query", {"input": text}, custom=True)]), Turn("One.")]
-    with serving(case, turns) as (api, address):
-        result = await main(address)
-    assert (api.refusals, result.status, seen) == ([], "done", [text])
-    assert "one row" in str(api.requests[1].body)
-
-
-async def awaited(run: Any) -> LoopResult:
-    found: LoopResult = await run
-    return found
+    for stream in (True, False):
+        with serving(case, [Turn("", [Asked("c", "query", {"input": text}, custom=True)]), Turn("One.")]) as (api, url):
+            async with case.model("model-1", base_url=url, stream=stream) as model:
+                result = await run(model, [query])
+        assert (api.refusals, result.status, seen.pop()) == ([], "done", text)
+        assert "one row" in str(api.requests[1].body)
 
 
 def test_the_models_that_the_pages_name_are_known_to_the_sdk_and_not_deprecated() -> None:
@@ -269,100 +175,45 @@ def test_the_models_that_the_pages_name_are_known_to_the_sdk_and_not_deprecated(
         assert named and set(named) <= listed, page
 
 
-def test_the_whole_schema_of_a_tool_is_sent(case: Case) -> None:
-    b: dict[str, Any] = {"type": "object", "properties": {"deep": {"enum": ["x"]}}, "additionalProperties": False}
-    schema = {
-        "type": "object",
-        "properties": {"a": {"anyOf": [{"type": "integer", "minimum": 7}, {"$ref": "#/$defs/b"}]}},
-        "$defs": {"b": b},
-        "required": ["a"],
-        "additionalProperties": False,
-    }
-    # Ollama's server reads neither of `minimum` and `additionalProperties`.
-    least = [{"type": "integer", "description": "{minimum: 7}"}, {"type": "object", "properties": b["properties"]}]
-    written_out = {
-        "properties": {"a": {"anyOf": [{"type": "integer", "minimum": 7}, b]}},
-        "additionalProperties": False,
-    }
-    said_otherwise = {
-        **dict.fromkeys(("bedrock", "gemini", "vertex", "interactions"), written_out),
-        "ollama": {"properties": {"a": {"anyOf": least}}},
-    }
-    otherwise = said_otherwise.get(case.name)
-    expected = {"type": "object", "required": ["a"], **otherwise} if otherwise else schema
-
-    def given(payload: Any) -> None:
-        """Take it."""
-
-    with serving(case, [Turn("Done.")]) as (api, address):
-        ask(case, address, Toolset([tool(given, name="given", input_schema=schema)]))
-    assert expected in every_object(api.requests[0].body)
-
-
-def every_object(value: Any) -> list[Any]:
-    inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
-    return [value, *(found for item in inner for found in every_object(item))]
-
-
-@pytest.mark.parametrize(
-    "case",
-    [case for case in CASES if not case.name.startswith(("gemini", "vertex", "ollama", "interactions"))],
-    ids=lambda case: case.name,
-    indirect=True,
-)
-def test_strict_tools_are_sent_as_such(case: Case) -> None:
+@each("anthropic", "openai", "compatible", "bedrock", "mistral", "cohere")
+async def test_strict_tools_are_sent_as_such(case: Case) -> None:
     with serving(case) as (api, address):
-        result = run(case, address, strict=True)
-    both_answered(api, result)
+        assert (await converse(case, address, strict=True)).status == "done"
     body = api.requests[0].body
+    assert api.refusals == []
     assert body.get("strict_tools") is True or str(body).count("'strict': True") == 2
 
 
-GEMINI = pytest.mark.parametrize(
-    "case", [case for case in CASES if case.name in ("gemini", "vertex")], ids=lambda case: case.name, indirect=True
-)
+ALLOWED = {"functionCallingConfig": {"allowedFunctionNames": ["weigh", "look"]}}
 
 
-@GEMINI
-@pytest.mark.parametrize("strict", [True, "where possible"])
+@each("gemini")
 @pytest.mark.parametrize(
     ("options", "modes"),
     [
         ({}, ["VALIDATED", "VALIDATED"]),
+        ({"strict": "where possible"}, ["VALIDATED", "VALIDATED"]),
         ({"tool_config": {"function_calling_config": {"mode": "ANY"}}}, ["ANY", "VALIDATED"]),
-        ({"toolConfig": {"functionCallingConfig": {"allowedFunctionNames": ["weigh", "look"]}}}, ["VALIDATED"] * 2),
+        ({"toolConfig": ALLOWED}, ["VALIDATED", "VALIDATED"]),
     ],
 )
-def test_a_strict_gemini_is_asked_in_a_mode_that_holds_it_to_the_schemas(
-    case: Case, strict: Any, options: dict[str, Any], modes: list[str]
+async def test_a_strict_gemini_is_asked_in_a_mode_that_holds_the_schemas(
+    case: Case, options: dict[str, Any], modes: list[str]
 ) -> None:
     with serving(case) as (api, address):
-        both_answered(api, run(case, address, strict=strict, **options))
-    asked = [request.body["toolConfig"]["functionCallingConfig"]["mode"] for request in api.requests]
-    assert asked == modes
+        assert (await converse(case, address, **{"strict": True, **options})).status == "done"
+    assert [request.body["toolConfig"]["functionCallingConfig"]["mode"] for request in api.requests] == modes
 
 
-@GEMINI
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
+@each("gemini")
+def test_a_gemini_that_cannot_be_strict_is_refused_when_it_is_made(case: Case) -> None:
+    auto = {"strict": True, "tool_config": {"function_calling_config": {"mode": "AUTO"}}}
+    for options, said in (
         ({"strict": ["weigh"]}, r"of all tools or of none: pass strict=True, not strict=\['weigh'\]"),
-        (
-            {"strict": True, "tool_config": {"function_calling_config": {"mode": "AUTO"}}},
-            "needs the mode VALIDATED or ANY, and tool_config says AUTO",
-        ),
-    ],
-)
-def test_a_gemini_that_cannot_be_strict_is_refused_when_it_is_made(
-    case: Case, options: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(DefinitionError, match=said):
-        case.model("model-1", base_url="http://127.0.0.1:9", **options)
-
-
-OURS = pytest.mark.parametrize(
-    "case", [case for case in CASES if case.name != "interactions"], ids=lambda case: case.name, indirect=True
-)
+        (auto, "needs the mode VALIDATED or ANY, and tool_config says AUTO"),
+    ):
+        with pytest.raises(DefinitionError, match=said):
+            case.model("model-1", base_url="http://127.0.0.1:9", **options)
 
 
 @tool
@@ -380,70 +231,40 @@ def given() -> None:
     """Come from the options."""
 
 
-def options(case: Case) -> dict[str, Any]:
-    """The options of a request that have the tool `given` in them."""
+def options_with_a_tool(case: Case) -> dict[str, Any]:
     definitions = case.provider.tools(Toolset([given]))
-    return (
-        {"toolConfig": {**definitions, "toolChoice": {"any": {}}}} if case.name == "bedrock" else {"tools": definitions}
-    )
+    in_config = case.name == "bedrock"
+    return {"toolConfig": {**definitions, "toolChoice": {"any": {}}}} if in_config else {"tools": definitions}
 
 
-def sent(case: Case, toolset: Toolset, **more: Any) -> tuple[list[str], str]:
+async def tools_sent(case: Case, toolset: Toolset, **options: Any) -> tuple[list[str], str]:
     """The names of the tools in a request, in order, and its whole text."""
-
-    async def main(address: str) -> None:
-        async with case.model("model-1", base_url=address, **more) as model:
-            await asyncio.wait_for(model(model.user("Hi."), toolset), BOUND)
-
     with serving(case, [Turn("Done.")]) as (api, address):
-        asyncio.run(main(address))
+        await ask(case, address, toolset, **options)
     assert api.refusals == []
-    body = api.requests[0].body
-    return [item for item in every_value(body, "name") if item in ("first", "second", "given")], str(body)
+    text = str(api.requests[0].body)
+    return re.findall(r"'name': '(first|second|given)'", text), text
 
 
-def every_value(value: Any, key: str) -> list[Any]:
-    return [found[key] for found in every_object(value) if isinstance(found, dict) and key in found]
-
-
-@OURS
-def test_tools_in_the_options_stand_behind_those_of_the_toolset(case: Case) -> None:
-    names, body = sent(case, Toolset([first, second]), **options(case))
-    assert names == ["first", "second", "given"]
-    assert case.name != "bedrock" or "'toolChoice': {'any': {}}" in body
-
-
-@OURS
-def test_tools_in_the_options_are_offered_where_the_toolset_has_none(case: Case) -> None:
-    names, body = sent(case, Toolset([]), **options(case))
-    assert names == ["given"] and (case.name != "bedrock" or "'toolChoice': {'any': {}}" in body)
-
-
-@OURS
-def test_without_any_tools_the_request_says_nothing_of_them(case: Case) -> None:
+@each()
+async def test_tools_in_the_options_stand_behind_those_of_the_toolset(case: Case) -> None:
+    for toolset in (Toolset([first, second]), Toolset([])):
+        names, body = await tools_sent(case, toolset, **options_with_a_tool(case))
+        assert names == [*(one.name for one in toolset), "given"]
+        assert case.name != "bedrock" or "'toolChoice': {'any': {}}" in body
     empty: dict[str, Any] = {"toolConfig": {"toolChoice": {"any": {}}}} if case.name == "bedrock" else {"tools": []}
-    names, body = sent(case, Toolset([]), **empty)
-    assert names == [] and "tool" not in body
+    names, body = await tools_sent(case, Toolset([]), **empty)
+    assert names == [] and "tool" not in body  # without any tools the request says nothing of them
 
 
-@OURS
-def test_deferred_tools_are_placed_as_the_provider_places_them(case: Case) -> None:
-    names, body = sent(case, Toolset([first, second]), deferred=["first"])
+@each()
+async def test_deferred_tools_are_placed_as_the_provider_places_them(case: Case) -> None:
+    names, body = await tools_sent(case, Toolset([first, second]), deferred=["first"])
     assert names == ["second", "first"]
     assert ("'defer_loading': True" in body) is (case.name in {"anthropic", "openai"})
 
 
-@pytest.mark.parametrize(
-    ("delta", "said"),
-    [
-        (None, ""),
-        ({}, ""),
-        ({"message": {}}, ""),
-        ({"message": {"content": {}}}, ""),
-        ({"message": {"content": {"thinking": "Hm."}}}, ""),
-        ({"message": {"content": {"text": "Hello"}}}, "Hello"),
-    ],
-)
-def test_a_chunk_of_coheres_that_says_nothing_is_no_error(delta: Any, said: str) -> None:
-    event = ContentDeltaV2ChatStreamResponse.model_validate({"type": "content-delta", "delta": delta})
-    assert Cohere.read_event_text(None, event) == said  # type: ignore[arg-type]
+def test_a_chunk_of_cohere_without_text_is_no_error() -> None:
+    for delta, said in ((None, ""), ({}, ""), ({"message": {}}, ""), ({"message": {"content": {"text": "Hi"}}}, "Hi")):
+        event = ContentDeltaV2ChatStreamResponse.model_validate({"type": "content-delta", "delta": delta})
+        assert Cohere.read_event_text(None, event) == said  # type: ignore[arg-type]

@@ -1,22 +1,24 @@
-"""`ferrule run --model PROVIDER:NAME`, in processes of its own, against the servers that play the APIs."""
+"""Models by name, in Python and as `ferrule run --model PROVIDER:NAME`, against the servers that play the APIs."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.models.cases import CASES, Case, serving
+from tests.models.cases import BY_NAME, Case, each, serving
 from tests.models.servers.containers import WithContainer
 from tests.models.servers.serving import Asked, Turn, served
 
 import preloaded
-from products import sampled
+from ferrule import DefinitionError, Toolset, models
+from ferrule.cli.models import make_model
+from ferrule.cli.usage import UsageError
 from waits import BOUND
 
-PROGRAM = [sys.executable, "-m", "ferrule"]
 TOOLS = '''
 from typing import Any
 
@@ -34,6 +36,7 @@ def look(path: str) -> str:
     """Look at a file."""
     raise LookupError(f"there is no {path!r}")
 '''
+NAMES = ["Anthropic", "Bedrock", "Cohere", "Gemini", "Mistral", "Ollama", "OpenAI", "Scripted"]
 KEYS = {
     "anthropic": "ANTHROPIC_API_KEY",
     "openai": "OPENAI_API_KEY",
@@ -51,11 +54,103 @@ PACKAGES = {
     "cohere": "cohere",
     "ollama": "ollama",
 }
-WITHOUT = (
-    "import sys; package = sys.argv.pop(1); sys.modules[package] = None; from ferrule.cli import main; sys.exit(main())"
-)
 
 pytestmark = pytest.mark.slow
+
+
+# In Python
+
+
+def test_each_model_is_a_class_under_one_name() -> None:
+    assert list(models.NAMES) == NAMES
+    assert {*NAMES, "Reply", "Model"} <= {*dir(models)} and {*NAMES} <= {*models.__all__}
+    for name in NAMES:
+        found = getattr(models, name)
+        assert inspect.isclass(found) and found.__name__ == name and found is getattr(models, name)
+    for wrong in ("Claude", "anthropic"):
+        with pytest.raises(AttributeError, match=f"no '{wrong}'; the models in it are {', '.join(NAMES)}"):
+            getattr(models, wrong)
+
+
+def test_a_model_may_be_named_by_a_text_with_the_options_of_its_class() -> None:
+    for name in ("anthropic:m", "openai:m:v2", "gemini:m", "mistral:m", "cohere:m", "ollama:m:8b"):
+        model = models.model_from_name(name, base_url="http://127.0.0.1:9", stream=False)
+        assert type(model).__name__.lower() == name.partition(":")[0] and not model.stream
+        assert model.request([], Toolset(), {}, None)["model"] == name.partition(":")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("openia:x", "'openia:x' is not PROVIDER:NAME; did you mean 'openai:x'?"),
+        ("openai:", "did you mean 'openai:NAME'?"),
+        ("zzz:x", "NAME; The providers are anthropic, bedrock, cohere, gemini, mistral, ollama, openai"),
+        ("scripted:steps.py", "The providers are"),
+        (None, "The providers are"),
+    ],
+)
+def test_a_text_that_names_no_model_is_an_error_with_the_right_form(name: str, said: str) -> None:
+    with pytest.raises(DefinitionError) as found:
+        models.model_from_name(name)
+    assert said in str(found.value)
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_without_a_key_the_error_says_what_to_set(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*os.environ]:
+        if name.endswith("_API_KEY") or name.startswith(("AWS_", "GOOGLE_", "CO_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", os.devnull)
+    with pytest.raises(DefinitionError, match=f"set {KEYS[kind]}"):
+        models.model_from_name(f"{kind}:model-1")
+    if kind == "bedrock":
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "dummy")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "dummy")
+        with pytest.raises(DefinitionError, match="set AWS_DEFAULT_REGION"):
+            models.model_from_name("bedrock:model-1")
+
+
+def test_an_sdk_is_imported_when_it_is_used_and_named_if_it_is_missing() -> None:
+    program = f"""
+import sys
+from ferrule import models
+assert not {{"openai", "anthropic", "ferrule.models._openai"}} & {{*sys.modules}}
+for kind, package in {PACKAGES}.items():
+    sys.modules[package] = None
+    try:
+        models.model_from_name(kind + ":m")
+    except models.DefinitionError as error:
+        assert f'pip install "ferrule[{{kind}}]"' in str(error), error
+    else:
+        raise AssertionError(kind)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=BOUND)
+
+
+@pytest.mark.parametrize(
+    ("kind", "address", "environment", "says"),
+    [
+        ("bedrock", None, {"AWS_PROFILE": "nope"}, "nope"),
+        ("bedrock", None, {"AWS_DEFAULT_REGION": "bad region"}, "bad region"),
+        ("bedrock", "notaurl", {}, "notaurl"),
+        ("ollama", "http://[bad", {}, "Invalid IPv6 URL"),
+        ("ollama", None, {"OLLAMA_HOST": "http://127.0.0.1:99999"}, "Port out of range"),
+        ("gemini", None, {"GOOGLE_GENAI_USE_VERTEXAI": "true", "NO_GCE_CHECK": "true"}, "credentials were not found"),
+    ],
+)
+def test_a_setting_that_an_sdk_cannot_use_is_told_in_its_words(
+    kind: str, address: str | None, environment: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GEMINI_API_KEY")
+    monkeypatch.setenv("HOME", os.devnull)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=f"cannot create the model '{kind}:model-1': .*{says}"):
+        make_model(f"{kind}:model-1", address)
+
+
+# On the command line
 
 
 @pytest.fixture
@@ -64,76 +159,39 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def known(here: Path, **environment: str) -> dict[str, str]:
-    """An environment with nobody's credentials but those of `environment`."""
+def ferrule(here: Path, model: str, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a task, with nobody's credentials but those of `environment`."""
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "SYSTEMROOT") if name in os.environ}
     nobody = {"HOME": str(here), "NO_PROXY": "127.0.0.1", "AWS_EC2_METADATA_DISABLED": "true"}
-    return {**kept, **nobody, "PYTHONIOENCODING": "utf-8", **environment}
+    words = ["run", "How heavy is it?", "--tools", "tools.py", "--model", model, *more]
+    environment = {**kept, **nobody, "PYTHONIOENCODING": "utf-8", **environment}
+    return preloaded.run([sys.executable, "-m", "ferrule", *words], cwd=here, timeout=BOUND, env=environment)
 
 
-def ferrule(here: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return preloaded.run([*PROGRAM, *words], cwd=here, timeout=BOUND, env=known(here, **environment))
-
-
-def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line of what cannot be meant."""
-    assert done.returncode == 2, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("ferrule: ")
-    return done.stderr
-
-
-def task(model: str, *more: str) -> tuple[str, ...]:
-    return ("run", "How heavy is it?", "--tools", "tools.py", "--model", model, *more)
-
-
-KINDS = {"compatible": "openai", "vertex": "gemini"}
-NAMED = [case for case in CASES if case.name != "interactions"]
-"""All but the API that has no model of ours."""
-
-
-@pytest.mark.parametrize("case", sampled(NAMED[::-1], one_in=4), ids=lambda case: case.name)
+@each("openai", "vertex", "bedrock")
 def test_a_task_runs_on_a_named_model(here: Path, case: Case) -> None:
-    kind = KINDS.get(case.name, case.name)
-    address_is_enough = "openai" if case.name == "openai" else ""
+    kind = {"vertex": "gemini"}.get(case.name, case.name)
     with serving(case) as (api, address):
-        more = () if address_is_enough else ("--base-url", address)
-        environment = {**case.environment, **({"OPENAI_BASE_URL": address} if address_is_enough else {})}
-        done = ferrule(here, *task(f"{kind}:model-1:v2", *more), **environment)
-    assert done.returncode == 0, done.stderr
-    assert api.refusals == []
+        if case.name == "openai":
+            done = ferrule(here, f"{kind}:model-1:v2", **case.environment, OPENAI_BASE_URL=address)
+        else:
+            done = ferrule(here, f"{kind}:model-1:v2", "--base-url", address, **case.environment)
+    assert (done.returncode, done.stderr, api.refusals) == (0, "", [])
     assert "model-1" in str(api.requests[0])
-    assert "It weighs 12 oz." in done.stdout
-    assert "SCRIPTED" not in done.stdout
-    assert done.stderr == ""
+    assert "It weighs 12 oz." in done.stdout and "SCRIPTED" not in done.stdout
 
 
 def test_a_compatible_address_needs_no_key(here: Path) -> None:
-    (case,) = [case for case in CASES if case.name == "compatible"]
-    with serving(case) as (_, address):
-        done = ferrule(here, *task("openai:model-1", "--base-url", address))
+    with serving(BY_NAME["compatible"]) as (_, address):
+        done = ferrule(here, "openai:model-1", "--base-url", address)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("kind", sampled([*KEYS][::-1], one_in=5))
-def test_without_a_key_one_line_says_what_to_set(here: Path, kind: str) -> None:
-    line = refused(ferrule(here, *task(f"{kind}:model-1")))
-    assert f"{kind}:model-1" in line
-    assert f"set {KEYS[kind]}" in line
-
-
-def test_without_a_region_one_line_says_what_to_set(here: Path) -> None:
-    line = refused(ferrule(here, *task("bedrock:model-1"), AWS_ACCESS_KEY_ID="dummy", AWS_SECRET_ACCESS_KEY="dummy"))
-    assert "set AWS_DEFAULT_REGION" in line
-
-
-@pytest.mark.parametrize("kind", sampled(PACKAGES, 3))
-def test_without_the_sdk_one_line_says_what_to_install(here: Path, kind: str) -> None:
-    command = [sys.executable, "-c", WITHOUT, PACKAGES[kind], *task(f"{kind}:m")]
-    given = {"cwd": here, "env": known(here), "stdin": subprocess.DEVNULL, "timeout": BOUND}
-    line = refused(subprocess.run(command, capture_output=True, encoding="utf-8", check=False, **given))
-    assert f'pip install "ferrule[{kind}]"' in line
+def test_the_state_of_a_turn_reaches_a_named_model_in_the_next(here: Path) -> None:
+    api = WithContainer([Turn("", [Asked("toolu_1", "look", {"path": "b"})]), Turn("It weighs 12 oz.")])
+    with served(api) as address:
+        done = ferrule(here, "anthropic:m", "--base-url", address, **BY_NAME["anthropic"].environment)
+    assert (api.refusals, done.returncode, done.stderr) == ([], 0, "")
 
 
 @pytest.mark.parametrize(
@@ -141,59 +199,20 @@ def test_without_the_sdk_one_line_says_what_to_install(here: Path, kind: str) ->
     [
         (["antropic:x"], ["'antropic:x'", "'anthropic:NAME'"]),
         (["gpt-7"], ["'gpt-7'", "openai:NAME", "scripted:FILE"]),
-        (["openai:"], ["'openai:'", "openai:NAME"]),
+        (["cohere:m"], ["cohere:m", "set CO_API_KEY"]),
         (["scripted:steps.py", "--base-url", "http://127.0.0.1:1"], ["--base-url"]),
     ],
 )
-def test_a_model_that_cannot_be_meant_is_refused_in_one_line(here: Path, words: list[str], says: list[str]) -> None:
-    line = refused(ferrule(here, *task(*words)))
-    assert [word for word in says if word not in line] == []
+def test_a_model_that_cannot_be_made_is_refused_in_one_line(here: Path, words: list[str], says: list[str]) -> None:
+    done = ferrule(here, *words)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert done.stderr.startswith("ferrule: ") and [word for word in says if word not in done.stderr] == []
 
 
-def test_a_server_that_is_not_there_fails_the_run(here: Path) -> None:
-    done = ferrule(here, *task("ollama:m", "--base-url", "http://127.0.0.1:9"))
+@pytest.mark.parametrize("why", ["RateLimited", "Overloaded", "cannot reach it at http"])
+def test_a_model_that_fails_ends_the_run_with_one_line(here: Path, why: str) -> None:
+    with serving(BY_NAME["cohere"], busy=why == "RateLimited", early="error") as (_, address):
+        reached = "http://127.0.0.1:9" if why.startswith("cannot") else address
+        done = ferrule(here, "cohere:m", "--base-url", reached, CO_API_KEY="dummy")
     assert done.returncode == 1
-    assert done.stderr.startswith("ferrule: the model failed: cannot reach it at http")
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("early", ["", "error"])
-def test_what_the_api_refuses_fails_the_run_and_is_told_in_one_line(here: Path, early: str) -> None:
-    (case,) = [case for case in CASES if case.name == "cohere"]
-    with serving(case, busy=0 if early else 1, early=early) as (_, address):
-        done = ferrule(here, *task("cohere:m", "--base-url", address), CO_API_KEY="dummy")
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"ferrule: the model failed: {'Overloaded' if early else 'RateLimited'}: ")
-    assert done.stderr.count("\n") == 1
-
-
-def test_the_state_of_a_turn_reaches_a_named_model_in_the_next(here: Path) -> None:
-    (case,) = [case for case in CASES if case.name == "anthropic"]
-    api = WithContainer([Turn("", [Asked("toolu_1", "look", {"path": "b"})]), Turn("It weighs 12 oz.")])
-    with served(api) as address:
-        done = ferrule(here, *task("anthropic:m", "--base-url", address), **case.environment)
-    assert (api.refusals, done.returncode, done.stderr) == ([], 0, "")
-
-
-AWS = {"AWS_ACCESS_KEY_ID": "dummy", "AWS_SECRET_ACCESS_KEY": "dummy"}
-
-
-@pytest.mark.parametrize(
-    ("kind", "address", "environment", "says"),
-    [
-        ("bedrock", None, {"AWS_PROFILE": "nope"}, "nope"),
-        ("bedrock", None, {**AWS, "AWS_DEFAULT_REGION": "bad region"}, "bad region"),
-        ("bedrock", "notaurl", {**AWS, "AWS_DEFAULT_REGION": "us-east-1"}, "notaurl"),
-        ("ollama", "http://[bad", {}, "Invalid IPv6 URL"),
-        ("ollama", "http://127.0.0.1:99999", {}, "Port out of range"),
-        ("ollama", None, {"OLLAMA_HOST": "http://127.0.0.1:99999"}, "Port out of range"),
-        ("gemini", None, {"GOOGLE_GENAI_USE_VERTEXAI": "true", "NO_GCE_CHECK": "true"}, "credentials were not found"),
-    ],
-)
-def test_what_an_sdk_cannot_use_is_told_in_its_words_in_one_line(
-    here: Path, kind: str, address: str | None, environment: dict[str, str], says: str
-) -> None:
-    more = () if address is None else ("--base-url", address)
-    line = refused(ferrule(here, *task(f"{kind}:model-1", *more), **environment))
-    assert f"{kind}:model-1" in line
-    assert says in line
+    assert done.stderr.startswith(f"ferrule: the model failed: {why}") and done.stderr.count("\n") == 1

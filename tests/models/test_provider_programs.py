@@ -16,12 +16,11 @@ from pathlib import Path
 import cohere
 import pytest
 from mistralai.client.sdkconfiguration import SERVERS
-from tests.models.cases import CASES, Case
+from tests.models.cases import BY_NAME, INTERACTIONS, Case
 from tests.models.servers.serving import Answer, Api, Asked, Request, Turn, served
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "providers").glob("*.md")}
-BY_NAME = {case.name: case for case in CASES}
 ADDRESS = {
     "anthropic": "ANTHROPIC_BASE_URL",
     "openai": "OPENAI_BASE_URL",
@@ -163,7 +162,7 @@ def test_the_programs_of_a_page_run_as_they_stand(page: str, name: str, tmp_path
 
 
 def test_the_program_over_interactions_runs_as_it_stands(tmp_path: Path) -> None:
-    check(BY_NAME["interactions"], programs("gemini")[1], tmp_path)
+    check(INTERACTIONS, programs("gemini")[1], tmp_path)
 
 
 def test_the_programs_that_ask_nobody_run(tmp_path: Path) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from tests.models.servers.anthropic import Anthropic
 from tests.models.servers.containers import WithContainer
 from tests.models.servers.fitting import must_fit
 from tests.models.servers.gemini import Gemini
-from tests.models.servers.serving import BOUND, Asked, Request, Turn, refuse_unless, served, sse
+from tests.models.servers.serving import Asked, Request, Turn, refuse_unless, served, sse
 
 from ferrule import Runner, Toolset, models, tool
 from ferrule.errors import DefinitionError
@@ -26,19 +25,10 @@ STREAMED = pytest.mark.parametrize("stream", [True, False])
 SKILLS = [{"type": "anthropic", "skill_id": "xlsx", "version": "latest"}]
 
 
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"NO_PROXY": "127.0.0.1", "ANTHROPIC_API_KEY": "dummy", "GEMINI_API_KEY": "dummy"}.items():
-        monkeypatch.setenv(name, value)
-
-
 @tool(read_only=True)
 async def weigh(item: str) -> str:
     """Weigh an item."""
     return f"{item}: 12 oz"
-
-
-RUNNER_TOOLS = Toolset([weigh])
 
 
 class WithBeta(Anthropic):
@@ -51,36 +41,34 @@ class WithBeta(Anthropic):
         must_fit(request.body, kind, "body")
 
 
+async def converse(model: Any, messages: Any = None, **options: Any) -> LoopResult:
+    async with model:
+        return await run(model, messages or model.user("How heavy?"), Runner([weigh]), **options)
+
+
+def anthropic(address: str, **options: Any) -> models.Anthropic:
+    return models.Anthropic("model-1", base_url=address, **options)
+
+
 def weighing(place: int) -> Turn:
     return Turn("", [Asked(f"toolu_{place}", "weigh", {"item": "a"})])
 
 
-def go(
-    address: str, messages: Sequence[Any] | None = None, state: Mapping[str, Any] | None = None, **options: Any
-) -> LoopResult:
-    async def main() -> LoopResult:
-        async with models.Anthropic("model-1", base_url=address, **options) as model, Runner(RUNNER_TOOLS) as runner:
-            async with asyncio.timeout(BOUND):
-                return await run(model, messages or model.user("How heavy?"), runner, state=state)
-
-    return asyncio.run(main())
-
-
 @STREAMED
-def test_a_container_of_anthropics_is_in_every_later_request_though_one_answer_says_nothing_of_it(stream: bool) -> None:
+async def test_a_container_is_in_every_later_request(stream: bool) -> None:
     api = WithContainer([weighing(0), weighing(1), Turn("12 oz.")])
     with served(api) as address:
-        result = go(address, stream=stream)
+        result = await converse(anthropic(address, stream=stream))
     assert (api.refusals, result.status) == ([], "done")
     assert [request.body.get("container") for request in api.requests] == [None, "container_1", "container_1"]
     assert result.state == {"container": "container_1"}
 
 
 @STREAMED
-def test_the_skills_of_a_container_stay_beside_its_id(stream: bool) -> None:
+async def test_the_skills_of_a_container_stay_beside_its_id(stream: bool) -> None:
     api = WithContainer([weighing(0), Turn("12 oz.")])
     with served(api) as address:
-        result = go(address, stream=stream, container={"skills": SKILLS})
+        result = await converse(anthropic(address, stream=stream, container={"skills": SKILLS}))
     assert (api.refusals, result.status) == ([], "done")
     assert [request.body["container"] for request in api.requests] == [
         {"skills": SKILLS},
@@ -88,25 +76,18 @@ def test_the_skills_of_a_container_stay_beside_its_id(stream: bool) -> None:
     ]
 
 
-def test_a_second_run_goes_on_in_the_container_of_the_first() -> None:
+async def test_a_second_run_needs_the_container_of_the_first() -> None:
     api = WithContainer([weighing(0), Turn("12 oz."), Turn("Still.")])
     with served(api) as address:
-        first = go(address)
+        first = await converse(anthropic(address))
         again = [*first.messages, {"role": "user", "content": "And now?"}]
-        second = go(address, again, first.state)
-    assert (api.refusals, second.text) == ([], "Still.")
-
-
-def test_without_the_state_the_server_refuses_the_second_run() -> None:
-    api = WithContainer([weighing(0), Turn("12 oz.")])
-    with served(api) as address:
-        first = go(address)
         with pytest.raises(Exception, match="container_id is required"):
-            go(address, [*first.messages, {"role": "user", "content": "And now?"}])
+            await converse(anthropic(address), again)
+        assert (await converse(anthropic(address), again, state=first.state)).text == "Still."
 
 
 @STREAMED
-def test_options_of_the_beta_surface_reach_it(stream: bool) -> None:
+async def test_options_of_the_beta_surface_reach_it(stream: bool) -> None:
     api = WithBeta([Turn("Done.")])
     given = {
         "betas": ["mcp-client-2026-09-15"],
@@ -114,7 +95,7 @@ def test_options_of_the_beta_surface_reach_it(stream: bool) -> None:
         "tools": [{"type": "mcp_toolset", "mcp_server_name": "far"}],
     }
     with served(api) as address:
-        assert go(address, stream=stream, **given).text == "Done."
+        assert (await converse(anthropic(address, stream=stream, **given))).text == "Done."
     assert api.refusals == []
     assert [each.get("name") for each in api.requests[0].body["tools"]] == ["weigh", None]
 
@@ -144,16 +125,11 @@ class InParts(Gemini):
 
 
 @STREAMED
-def test_a_turn_of_geminis_that_comes_in_parts_is_one_turn(stream: bool) -> None:
-    async def main(address: str) -> LoopResult:
-        async with models.Gemini("model-1", base_url=address, stream=stream) as model, Runner(RUNNER_TOOLS) as runner:
-            async with asyncio.timeout(BOUND):
-                return await run(model, model.user("How heavy?"), runner)
-
+async def test_a_turn_of_gemini_in_parts_is_one_turn(stream: bool) -> None:
     api = InParts([Turn("I will "), Turn("weigh it.", [Asked("call_1", "weigh", {"item": "a"})]), Turn("12 oz.")])
     # The signature of the calls is that of the second request's turn.
     with served(api) as address:
-        result = asyncio.run(main(address))
+        result = await converse(models.Gemini("model-1", base_url=address, stream=stream))
     assert (api.refusals, result.status, result.turns, result.text) == ([], "done", 2, "12 oz.")
     assert result.messages[1]["parts"][0]["text"].startswith("I will ")
     assert [one.output for one in result.results] == ["a: 12 oz"]
@@ -166,7 +142,7 @@ def test_gemini_takes_no_switch_against_going_on(name: str) -> None:
     models.Gemini("model-1", client=genai.Client(api_key="dummy"), **{name: True})
 
 
-def test_a_model_that_knows_no_state_is_asked_without_one() -> None:
+async def test_a_model_that_knows_no_state_is_asked_without_one() -> None:
     asked: list[int] = []
 
     class Plain:
@@ -176,9 +152,5 @@ def test_a_model_that_knows_no_state_is_asked_without_one() -> None:
             asked.append(len(messages))
             return Reply("Done.")
 
-    async def main() -> LoopResult:
-        async with Runner(RUNNER_TOOLS) as runner:
-            return await run(Plain(), [{"role": "user", "content": "Hi."}], runner)
-
-    assert asyncio.run(main()).state == {}
-    assert asked == [1]
+    result = await run(Plain(), [{"role": "user", "content": "Hi."}], Runner([weigh]))
+    assert (result.state, asked) == ({}, [1])

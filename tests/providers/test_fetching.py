@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import json
 from collections.abc import Iterator
 from importlib import import_module
@@ -72,7 +71,7 @@ def references(name: str, data: Any, content: list[Any], error: str | None = Non
 
 
 @pytest.mark.parametrize(("name", "data"), APIS, ids=[named(*api) for api in APIS])
-def test_nothing_is_referred_to_that_nobody_allowed(name: str, data: Any) -> None:
+def test_no_address_is_sent_that_nobody_allowed(name: str, data: Any) -> None:
     for media in every_media(fetch=False):
         assert references(name, data, [media]) == set(), media
         assert references(name, data, [Text("See:"), media, Text("{}")]) == set(), media
@@ -80,7 +79,7 @@ def test_nothing_is_referred_to_that_nobody_allowed(name: str, data: Any) -> Non
 
 
 @pytest.mark.parametrize(("name", "data"), APIS, ids=[named(*api) for api in APIS])
-def test_what_is_allowed_is_referred_to_by_the_schemes_that_the_api_takes(name: str, data: Any) -> None:
+def test_an_allowed_address_is_sent_if_the_api_takes_its_scheme(name: str, data: Any) -> None:
     found = {text for media in every_media(fetch=True) for text in references(name, data, [media])}
     assert {text.partition(":")[0] for text in found} == FETCHED[named(name, data)]
 
@@ -98,13 +97,13 @@ def test_one_function_decides_what_is_fetched() -> None:
     assert places == {("_wire.py", "get_fetch_address"), ("_wire.py", "format_block")}
 
 
-@pytest.mark.parametrize("fetch", [None, 1, "true", "yes"])
-def test_a_permission_is_true_and_nothing_like_it(fetch: Any) -> None:
-    with pytest.raises(TypeError, match="fetch of Media is True or False"):
-        Media("image", None, "image/png", "https://a.example/x.png", fetch=fetch)
+def test_only_true_allows_an_address() -> None:
+    for fetch in (None, 1, "true"):
+        with pytest.raises(TypeError, match="fetch of Media is True or False"):
+            Media("image", None, "image/png", "https://a.example/x.png", fetch=fetch)
 
 
-def test_what_stands_in_words_is_bounded_and_on_one_line() -> None:
+def test_words_about_media_are_bounded_and_on_one_line() -> None:
     media = Media("image", None, "image/png", "s3://bucket/\n" + "x" * 100_000, "\n" * 100_000)
     [message] = import_module("ferrule.providers.anthropic").results(
         [ToolResult(content=[media], call=ToolCall("c", "look", {}), status="ok")]
@@ -128,21 +127,18 @@ async def fail() -> ToolResult:
     return ToolResult(error="no", content=[Text("no"), BY_HAND])
 
 
-def media_of(of: Tool, **options: Any) -> list[bool]:
-    async def main() -> ToolResult:
-        async with Runner([of], **options) as runner:
-            return await runner.run(of.name, {})
-
-    return [block.fetch for block in asyncio.run(main()).content if isinstance(block, Media)]
+async def fetches(of: Tool, **options: Any) -> list[bool]:
+    result = await Runner([of], **options).run(of.name, {})
+    return [block.fetch for block in result.content if isinstance(block, Media)]
 
 
 @pytest.mark.parametrize("of", [look, fail], ids=lambda of: of.name)
-def test_what_a_tool_allows_is_kept_and_untrusted_takes_it_back(of: Tool) -> None:
-    assert media_of(of) == [True]
-    assert media_of(of, around=[untrusted]) == [False]
+async def test_a_tool_may_allow_an_address_and_untrusted_undoes_it(of: Tool) -> None:
+    assert await fetches(of) == [True]
+    assert await fetches(of, around=[untrusted]) == [False]
 
 
-def test_no_data_say_that_an_address_is_fetched() -> None:
+def test_no_data_can_allow_an_address() -> None:
     class Page(BaseModel):
         media: list[Media]
 

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from test_provider_contract import ALL
+from apis import ALL
 
 from steps import peak
 
@@ -87,16 +87,16 @@ def within(most: int, work: Callable[[], Any]) -> Any:
         sys.settrace(before)
 
 
-def fed_and_read(api: Any, events: list[Event]) -> Any:
+def feed_and_read(api: Any, events: list[Event]) -> Any:
     """All that a stream says, with the end of the turn and without."""
     found: list[Any] = []
     for given in (events, events[:-2]):
-        stream = api.fed(given)
+        stream = api.feed(given)
         found += [stream.calls(), stream.turn(), stream.partial(), stream.stop, stream.reason]
     return found
 
 
-def streams(name: str, odd: Any) -> Iterator[list[Event]]:
+def streams_with(name: str, odd: Any) -> Iterator[list[Event]]:
     """The events of a turn, once for each name of an index that is in them, with `odd` under all of these."""
     events = [*MORE_EVENTS.get(name, ()), *ALL[name].events(ALL[name].write("Text.", ASKED, "calls"))]
     for key in sorted(keys_of_indexes(events)):
@@ -104,17 +104,17 @@ def streams(name: str, odd: Any) -> Iterator[list[Event]]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_whatever_an_index_says_a_stream_is_read_in_a_few_steps_and_little_memory(name: str) -> None:
+def test_any_index_is_read_in_few_steps_and_little_memory(name: str) -> None:
     for odd in ODD:
-        for events in streams(name, odd):
-            found = within(20_000, lambda events=events: fed_and_read(ALL[name], events))
+        for events in streams_with(name, odd):
+            found = within(20_000, lambda events=events: feed_and_read(ALL[name], events))
             json.dumps([found[1], found[2], found[6], found[7]], default=repr, allow_nan=False)
             if odd == 10**12:
-                assert peak(lambda events=events: fed_and_read(ALL[name], events)) < 1_000_000
-    assert name == "ollama" or [*streams(name, 0)]
+                assert peak(lambda events=events: feed_and_read(ALL[name], events)) < 1_000_000
+    assert name == "ollama" or [*streams_with(name, 0)]
 
 
-def test_parts_stand_in_the_order_in_which_they_began() -> None:
+def test_parts_stand_in_the_order_of_their_beginnings() -> None:
     """Their indexes say which is continued, and nothing of how many there are."""
     stream = ALL["openai_responses"].module.Stream()
     part = {"type": "output_text", "text": "one ", "annotations": []}

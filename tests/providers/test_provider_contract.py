@@ -2,148 +2,153 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import itertools
 import json
 import os
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-from apis_more import MORE
+from apis import (
+    ADD,
+    ALL,
+    GREET,
+    PNG,
+    TOOLS,
+    WAYS,
+    WITH_IDS,
+    Api,
+    Response,
+    add,
+    broken_at_each_place,
+    dicts_in,
+    encode,
+    fields_of,
+    read_notes,
+    result,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response as OpenAIResponse
 from openai.types.responses import ResponseErrorEvent, ResponseFailedEvent
-from test_providers import ADD, APIS, GREET, TOOLS, read_notes
-from test_streams import STREAMS
 
-from ferrule import DefinitionError, Runner, ToolCall, tool
-from ferrule.values.content import Text
-from ferrule.values.result import Status, ToolResult
-from products import every
+from ferrule import DefinitionError, Runner, ToolCall, Toolset, build_tool, tool
+from ferrule.providers import anthropic, openai_chat, openai_responses
+from ferrule.values.content import Media, Text
+from ferrule.values.result import ToolResult
 from steps import calls as functions_called
-
-Response = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Ours:
-    """The same questions as `apis_more.More` answers, of the other three."""
-
-    name: str
-
-    @property
-    def module(self) -> Any:
-        return APIS[self.name].module
-
-    def write(self, *said: Any) -> Response:
-        return APIS[self.name].write(*said)
-
-    def events(self, *said: Any) -> Any:
-        return STREAMS[self.name].events(*said)
-
-    def sdk_event(self, event: Response) -> Any:
-        return STREAMS[self.name].sdk(event)
-
-    def fed(self, events: Any, form: str = "dict") -> Any:
-        return STREAMS[self.name].fed(map(STREAMS[self.name].sdk, events) if form == "sdk" else events)
-
-    def read(self, response: Response, form: str) -> Any:
-        return APIS[self.name].sdk(response) if form == "sdk" else response
-
-    def definitions(self, toolset: Any, **more: Any) -> list[Response]:
-        return [item.get("function", item) for item in self.module.tools(toolset, **more)]
-
-    def ids(self, turn: list[Response]) -> list[str]:
-        return APIS[self.name].ids(turn)
-
-    def answers(self, messages: list[Response]) -> list[tuple[str, str]]:
-        return APIS[self.name].answers(messages)
-
-    def wire_id(self, id: str) -> str:
-        return id
-
-    call_ids = True
-
-
-ALL: dict[str, Any] = {**{name: Ours(name) for name in APIS}, **MORE}
-IN_ONE = {"anthropic", "bedrock", "gemini"}
-WAYS = ("dict", "sdk", "stream", "sdk stream")
+from steps import lines
 
 pytestmark = pytest.mark.slow
+EACH_WITH_IDS = pytest.mark.parametrize("api", [ALL[name] for name in WITH_IDS], ids=WITH_IDS)
 
 
 @pytest.fixture(params=ALL)
-def api(request: pytest.FixtureRequest) -> Any:
+def api(request: pytest.FixtureRequest) -> Api:
     return ALL[request.param]
 
 
-def whole(text: str) -> list[str]:
-    return [text]
+def first_call(api: Api) -> ToolCall:
+    return api.module.calls(api.write("", [ADD], "calls"))[0]
 
 
-def read(api: Any, response: Response, way: str, cut: Any = whole) -> Any:
-    """The calls, the turn and the stop of a response, read in one of four ways."""
-    if "stream" in way:
-        stream = api.fed(api.events(response, cut), "sdk" if "sdk" in way else "dict")
-        return stream.calls(), stream.turn(), stream.stop
-    given = api.read(response, way)
-    return api.module.calls(given), api.module.turn(given), api.module.stop(given)
+def text_of(api: Api, *args: Any, **more: Any) -> str:
+    """The text that answers a call with this result."""
+    ((_, text),) = api.answers(api.module.results([result(first_call(api), *args, **more)]))
+    return text
 
 
-def answer(call: ToolCall, output: Any = None, **more: Any) -> ToolResult:
-    return ToolResult(output, call=call, tool_name=call.name, **more)
-
-
-# Calls
+# Calls and turns
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_calls_come_in_order_whole_and_runnable(api: Any, way: str) -> None:
-    calls, turn, stop = read(api, api.write("Text.", [ADD, GREET], "calls"), way)
-    assert [(call.name, dict(call.arguments), call.problem) for call in calls] == [
-        ("add", {"a": 1, "b": 2}, None),
-        ("greet", {"name": "Ada"}, None),
+def test_calls_come_in_order_and_can_run(api: Api, way: str) -> None:
+    calls, turn, stop = api.read(api.write("Text.", [ADD, GREET], "calls"), way, list)
+    assert [(call.name, dict(call.arguments), call.problem, call.data) for call in calls] == [
+        ("add", {"a": 1, "b": 2}, None, api.data),
+        ("greet", {"name": "Ada"}, None, api.data),
     ]
     assert stop == "calls" and turn
     if api.call_ids:
-        assert [api.wire_id(call.id) for call in calls] == api.ids(turn)
+        assert [call.id for call in calls] == ["call_a", "call_b"]
+        assert api.ids(turn) == [api.wire_id(call.id) for call in calls]
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+@pytest.mark.parametrize("asked", [[], [ADD], [ADD, GREET]], ids=len)
+def test_a_stream_reads_as_its_response(api: Api, form: str, asked: list[Any]) -> None:
+    response = api.write("Let me see.", asked, "calls" if asked else "done")
+    stream, whole = api.feed(api.events(response, list), form), api.in_form(response, form)
+    partial = stream.partial()
+    read = api.module
+    assert fields_of(stream.calls()) == fields_of(read.calls(whole)) == fields_of(read.calls(partial))
+    assert stream.turn() == read.turn(whole) == read.turn(response)
+    assert stream.stop == read.stop(whole) == read.stop(partial) == ("calls" if asked else "end")
+    assert stream.reason is stream.error is read.reason(whole) is None
+    assert read.text(partial) == read.text(whole) and "Let me see." in json.dumps(stream.turn())
+    assert json.loads(json.dumps(partial)) == partial
+    assert api.sdk(partial)  # the SDK takes it for a response of its own
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+def test_nothing_runs_before_the_end_of_a_stream(api: Api, form: str) -> None:
+    events = list(api.events(api.write("Text.", [ADD, GREET], "calls"), list))
+    stream, ended = api.module.Stream(), False
+    for event in events:
+        assert ended or all(call.problem and "Nothing was run" in call.problem for call in stream.calls())
+        assert ended or (stream.stop == "other" and "no end" in str(stream.reason))
+        stream.feed(api.sdk_event(event) if form == "sdk" else event)
+        ended = ended or stream.stop != "other"
+    assert [call.problem for call in stream.calls()] == [None, None]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_cut_off_turn_has_a_problem_for_every_call(api: Any, way: str) -> None:
-    calls, _, stop = read(api, api.write("", [ADD, GREET], "cut"), way)
+def test_calls_of_a_turn_that_was_cut_off_do_not_run(api: Api, way: str) -> None:
+    calls, _, stop = api.read(api.write("", [ADD, GREET], "cut"), way)
     assert stop == "cut"
-    assert [bool(call.problem) for call in calls] == [True, True]
+    assert [call.problem and "cut off" in call.problem for call in calls] == [True, True]
 
 
-def test_a_stream_without_its_end_has_a_problem_for_every_call(api: Any) -> None:
-    events = list(api.events(api.write("Text.", [ADD, GREET], "calls")))
-    for end in range(len(events)):
-        stream = api.fed(events[:end])
-        runnable = [call for call in stream.calls() if call.problem is None]
-        assert not runnable or stream.stop == "calls", events[end - 1]
-    assert [call.problem is None for call in api.fed(events).calls()] == [True, True]
+@pytest.mark.parametrize("name", ["anthropic", "openai_responses", "openai_chat", "gemini", "bedrock"])
+def test_calls_of_a_refused_turn_do_not_run(name: str) -> None:
+    response = ALL[name].write("", [ADD], "refused")
+    assert ALL[name].module.stop(response) == "refused"
+    assert all(call.problem for call in ALL[name].module.calls(response))
 
+
+def test_the_stop_follows_the_content_of_an_ordinary_end(api: Api) -> None:
+    assert api.module.stop(api.write("", [ADD], "done")) == "calls"
+    assert api.module.calls(api.write("", [ADD], "done"))[0].problem is None
+    empty = api.write("", [], "done")
+    assert (api.module.calls(empty), api.module.turn(empty), api.module.stop(empty)) == ([], [], "end")
+    assert (api.module.calls({}), api.module.turn({})) == ([], []) and api.module.stop({}) in {"end", "other"}
+    assert api.module.stop(api.write("", [], None)) == "other"
+
+
+def test_reading_changes_neither_the_response_nor_the_events(api: Api) -> None:
+    response = api.write("Text.", [(None, "add", {"a": 1}), GREET], "calls")
+    events = list(api.events(response))
+    before = copy.deepcopy((response, events))
+    stream = api.module.Stream()
+    for event in events:
+        stream.feed(event)
+        stream.calls(), stream.partial(), stream.turn(), stream.stop
+    assert fields_of(stream.calls()) == fields_of(api.module.calls(response)) and api.module.turn(response)
+    assert (response, events) == before
+
+
+# Errors of the API
 
 FAILED = {"id": "r", "object": "response", "created_at": 1, "model": "m", "output": [], "status": "failed"}
+FULL = {"code": "server_error", "message": "Full."}
+ENDS = "message-end"
 ERRORS: list[tuple[str, Response, str]] = [
-    (
-        "anthropic",
-        {"type": "error", "error": {"type": "overloaded_error", "message": "Full."}},
-        "overloaded_error: Full.",
-    ),
-    (
-        "openai_responses",
-        {"type": "error", "code": "server_error", "message": "Full.", "param": None},
-        "server_error: Full.",
-    ),
-    (
-        "openai_responses",
-        {"type": "response.failed", "response": {**FAILED, "error": {"code": "server_error", "message": "Full."}}},
-        "server_error: Full.",
-    ),
+    ("anthropic", {"type": "error", "error": {"type": "overloaded", "message": "Full."}}, "overloaded: Full."),
+    ("openai_responses", {"type": "error", **FULL, "param": None}, "server_error: Full."),
+    ("openai_responses", {"type": "response.failed", "response": {**FAILED, "error": FULL}}, "server_error: Full."),
     ("openai_responses", {"type": "response.failed", "response": {**FAILED, "error": None}}, "the response failed"),
     ("openai_chat", {"error": {"message": "Full.", "type": "server_error", "code": 500}}, "server_error: Full."),
     ("openai_chat", {"object": "error", "message": "Full.", "type": "BadRequestError"}, "BadRequestError: Full."),
@@ -157,50 +162,44 @@ ERRORS: list[tuple[str, Response, str]] = [
     ("bedrock", {"modelStreamErrorException": {"message": "Full."}}, "modelStreamErrorException: Full."),
     ("mistral", {"data": {"object": "error", "message": "Full.", "code": "3230"}}, "3230: Full."),
     ("mistral", {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "error"}]}, "'error'"),
-    ("cohere", {"type": "message-end", "delta": {"finish_reason": "ERROR", "error": "Full."}}, "Full."),
-    ("cohere", {"type": "message-end", "delta": {"finish_reason": "TIMEOUT"}}, "'TIMEOUT'"),
+    ("cohere", {"type": ENDS, "delta": {"finish_reason": "ERROR", "error": "Full."}}, "Full."),
+    ("cohere", {"type": ENDS, "delta": {"finish_reason": "TIMEOUT"}}, "'TIMEOUT'"),
     ("ollama", {"error": "Full."}, "Full."),
 ]
 
 
 @pytest.mark.parametrize(("name", "event", "text"), ERRORS, ids=lambda value: value if isinstance(value, str) else "")
-def test_an_error_in_a_stream_is_told_in_its_own_words_and_nothing_of_the_turn_runs(
-    name: str, event: Response, text: str
-) -> None:
+def test_an_error_in_a_stream_is_told_in_its_words_and_nothing_runs(name: str, event: Response, text: str) -> None:
     api = ALL[name]
     before = [*api.events(api.write("Text.", [ADD], "calls"))]
-    last = next(n for n in range(len(before), 0, -1) if api.fed(before[:n]).stop == "other")
-    assert api.fed(before[:last]).error is None
-    stream = api.fed([*before[:last], event])
+    last = next(n for n in range(len(before), 0, -1) if api.feed(before[:n]).stop == "other")
+    assert api.feed(before[:last]).error is None
+    stream = api.feed([*before[:last], event])
     assert (stream.error, stream.stop) == (text, "other")
     assert [call.problem and text in call.problem for call in stream.calls()] == [True]
 
 
-def test_an_error_counts_also_after_the_end_of_a_turn(api: Any) -> None:
-    stream = api.fed([*api.events(api.write("", [ADD], "calls")), {"error": {"message": "Full."}}])
+def test_an_error_counts_after_the_end_of_a_turn(api: Api) -> None:
+    stream = api.feed([*api.events(api.write("", [ADD], "calls")), {"error": {"message": "Full."}}])
     assert (stream.error, stream.stop, [bool(call.problem) for call in stream.calls()]) == ("Full.", "other", [True])
 
 
-@pytest.mark.parametrize("kind", [ResponseErrorEvent, ResponseFailedEvent])
-def test_an_error_that_the_sdk_gives_as_an_object_is_told(kind: Any) -> None:
-    failed = {**FAILED, "error": {"code": "server_error", "message": "Full."}}
-    event = kind.construct(type="response.failed", response=OpenAIResponse.construct(**failed))
-    if kind is ResponseErrorEvent:
-        event = kind(type="error", code="server_error", message="Full.", param=None, sequence_number=1)
-    assert ALL["openai_responses"].fed([event]).error == "server_error: Full."
+def test_an_error_that_the_sdk_gives_as_an_object_is_told() -> None:
+    failed = OpenAIResponse.construct(**FAILED, error=FULL)
+    for event in (
+        ResponseFailedEvent.construct(type="response.failed", response=failed),
+        ResponseErrorEvent(type="error", **FULL, param=None, sequence_number=1),
+    ):
+        assert ALL["openai_responses"].feed([event]).error == "server_error: Full."
 
 
-REASONS: list[tuple[str, list[Response], str, str]] = [
+REFUSED: list[tuple[str, list[Response], str]] = [
     (
         "anthropic",
         [
-            {
-                "type": "message_delta",
-                "delta": {"stop_reason": "refusal", "stop_details": {"explanation": "No."}},
-            },
+            {"type": "message_delta", "delta": {"stop_reason": "refusal", "stop_details": {"explanation": "No."}}},
             {"type": "message_stop"},
         ],
-        "refused",
         "No.",
     ),
     (
@@ -211,89 +210,151 @@ REASONS: list[tuple[str, list[Response], str, str]] = [
                 "response": {**FAILED, "status": "incomplete", "incomplete_details": {"reason": "content_filter"}},
             }
         ],
-        "refused",
         "content_filter",
     ),
-    (
-        "gemini",
-        [{"promptFeedback": {"blockReason": "SAFETY", "blockReasonMessage": "Not that."}}],
-        "refused",
-        "SAFETY: Not that.",
-    ),
-    ("gemini", [{"candidates": [{"finishReason": "SPII", "finishMessage": "Not that."}]}], "refused", "Not that."),
+    ("gemini", [{"promptFeedback": {"blockReason": "SAFETY", "blockReasonMessage": "Not so."}}], "SAFETY: Not so."),
+    ("gemini", [{"candidates": [{"finishReason": "SPII", "finishMessage": "Not that."}]}], "Not that."),
 ]
 
 
-@pytest.mark.parametrize(("name", "events", "stop", "reason"), REASONS, ids=lambda value: value[:3])
-def test_what_an_api_says_of_a_refusal_is_kept(name: str, events: list[Response], stop: str, reason: str) -> None:
-    stream = ALL[name].fed(events)
-    assert (stream.stop, stream.reason, stream.error) == (stop, reason, None)
+@pytest.mark.parametrize(("name", "events", "reason"), REFUSED, ids=lambda value: value[:3])
+def test_a_refusal_has_the_reason_that_the_api_gave(name: str, events: list[Response], reason: str) -> None:
+    stream = ALL[name].feed(events)
+    assert (stream.stop, stream.reason, stream.error) == ("refused", reason, None)
 
 
-def test_an_answer_has_no_reason_of_its_own(api: Any) -> None:
-    stream = api.fed(api.events(api.write("Done.", [], "done")))
-    assert (stream.reason, stream.error) == (None, None)
+# Ids
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_text_alone_is_an_end(api: Any, way: str) -> None:
-    calls, turn, stop = read(api, api.write("Done.", [], "done"), way)
-    assert (calls, stop) == ([], "end") and "Done." in json.dumps(turn)
+@pytest.mark.parametrize("missing", [None, "", "null"])
+def test_missing_ids_are_the_same_wherever_they_stand(api: Api, missing: Any) -> None:
+    response = api.write("", [(missing, "add", {"a": 1}), (missing, "add", {"a": 1})], "calls")
+    ids = [call.id for call in api.module.calls(response)]
+    assert len(set(ids)) == 2 and all(0 < len(id) <= 64 for id in ids)
+    stream = api.feed(api.events(response, list))
+    assert [call.id for call in stream.calls()] == [call.id for call in api.module.calls(stream.partial())] == ids
+    if api.call_ids:
+        answers = api.answers(api.module.results([result(call, 1) for call in stream.calls()]))
+        on_the_wire = [api.wire_id(id) for id in ids]
+        assert api.ids(api.module.turn(response)) == api.ids(stream.turn()) == [id for id, _ in answers] == on_the_wire
 
 
-@pytest.mark.parametrize("name", [n for n, api in ALL.items() if api.call_ids])
-def test_missing_ids_are_derived_once_and_for_all(name: str) -> None:
+def test_missing_ids_of_two_responses_differ() -> None:
+    for name, key in {"anthropic": "id", "openai_responses": "id", "openai_chat": "id", "ollama": "created_at"}.items():
+        one, other = (ALL[name].write("", [(None, "add", {})], "calls") | {key: id} for id in ("r1", "r2"))
+        assert ALL[name].module.calls(one)[0].id != ALL[name].module.calls(other)[0].id
+
+
+@pytest.mark.parametrize("name", ["anthropic", "openai_responses", "openai_chat"])
+def test_missing_ids_of_a_response_without_an_id_are_the_same_too(name: str) -> None:
     api = ALL[name]
-    response = api.write("", [(None, "add", {"a": 1, "b": 2}), (None, "add", {"a": 1, "b": 3})], "calls")
-    found = [read(api, response, way) for way in ("dict", "stream", "dict", "stream")]
-    ids = [[call.id for call in calls] for calls, _, _ in found]
-    assert len(set(ids[0])) == 2 and all(ids[0] == each for each in ids)
-    for calls, turn, _ in found:
-        assert api.ids(turn) == [api.wire_id(call.id) for call in calls]
-        answered = api.answers(api.module.results([answer(call, 1) for call in calls]))
-        assert [id for id, _ in answered] == api.ids(turn)
+    response = api.write("", [(None, "add", {"a": 1}), (None, "add", {"a": 2})], "calls")
+    for key in ("id", "created", "created_at"):
+        response.pop(key, None)
+    events = [e | {"id": None, "created": None} if "choices" in e else e for e in api.events(response | {"id": None})]
+    ids = [call.id for call in api.feed(events).calls()]
+    assert len(set(ids)) == 2 and ids == [call.id for call in api.module.calls(response)]
 
 
-@pytest.mark.parametrize("name", [n for n, api in ALL.items() if api.call_ids])
-def test_a_turn_of_many_calls_without_ids_is_read_once_for_all_of_them(name: str) -> None:
-    api = ALL[name]
-
+@EACH_WITH_IDS
+def test_a_turn_of_many_calls_without_ids_is_hashed_once(api: Api) -> None:
     def reading(count: int) -> Callable[[], object]:
         response = api.write("", [(None, "add", {"a": 1, "b": number}) for number in range(count)], "calls")
         response = {key: value for key, value in response.items() if key not in ("id", "created", "responseId")}
         return lambda: (api.module.calls(response), api.module.turn(response))
 
     reading(2)()  # what is made once for all
-    few, many = functions_called(reading(100)), functions_called(reading(800))
-    assert many["_hash_of"] == few["_hash_of"] and many["to_json_text"] == few["to_json_text"]
-    assert many.total() < 10 * few.total()
+    few, many = functions_called(reading(50)), functions_called(reading(400))
+    assert many["to_json_text"] == few["to_json_text"] and many.total() < 10 * few.total()
+
+
+TWICE = [("call_a", "add", {"a": 1}), ("call_a", "add", {"a": 1}), ("call_a", "add", {"a": 5}), ("call_b", "add", {})]
+
+
+@EACH_WITH_IDS
+async def test_a_repeated_id_belongs_to_one_call_and_a_copy_does_not_run(api: Api) -> None:
+    first = [call.id for call in api.module.calls(api.write("", TWICE, "calls"))]
+    assert (first[0], first[3], len(set(first))) == ("call_a", "call_b", 4)
+    for way in WAYS:
+        ran = []
+
+        @tool(name="add", parallel=True)
+        async def count(a: int = 0) -> int:
+            """Count."""
+            ran.append(a)  # noqa: B023
+            return a
+
+        calls, turn, stop = api.read(api.write("", TWICE, "calls"), way)
+        assert ([call.id for call in calls], stop) == (first, "calls"), way
+        assert [dict(call.arguments) for call in calls] == [given for _, _, given in TWICE], way
+        results = await Runner([count]).run_all(calls)
+        assert [one.status for one in results] == ["ok", "invalid", "ok", "ok"] and sorted(ran) == [0, 1, 5]
+        assert "Nothing was run" in str(results[1].error)
+        answered = [id for id, _ in api.answers(api.module.results(results))]
+        assert api.ids(turn) == [api.wire_id(id) for id in first] == answered, way
 
 
 # Results
 
 
-def test_results_answer_in_order_and_in_the_form_of_the_api(api: Any, request: pytest.FixtureRequest) -> None:
+def test_results_answer_in_order_and_in_the_form_of_the_api(api: Api) -> None:
     calls = api.module.calls(api.write("", [ADD, GREET], "calls"))
-    messages = api.module.results([answer(calls[0], 3), answer(calls[1], error="no", status="failed")])
+    messages = api.module.results([result(calls[0], 3), result(calls[1], error="no", status="failed")])
     (one, first), (other, second) = api.answers(messages)
-    expected = [api.wire_id(call.id) if api.call_ids else call.name for call in calls]
-    assert [one, other] == expected
+    assert [one, other] == [api.wire_id(call.id) if api.call_ids else call.name for call in calls]
     assert first == "3" and "no" in second
-    assert len(messages) == (1 if request.node.callspec.params["api"] in IN_ONE else 2)
+    assert len(messages) == (1 if api.in_one else 2)
+    assert api.module.results([]) == []
 
 
-@pytest.mark.parametrize("output", [0, 0.0, False, [], {}, None, ""], ids=repr)
-def test_a_falsy_output_stays_what_it_is(api: Any, output: Any) -> None:
-    ((_, text),) = api.answers(api.module.results([answer(api.module.calls(api.write("", [ADD], "calls"))[0], output)]))
+@pytest.mark.parametrize("output", [0, False, [], {}, None, ""], ids=repr)
+def test_a_falsy_output_stays_what_it_is(api: Api, output: Any) -> None:
+    text = text_of(api, output)
     assert text in ("", '""') if output == "" else json.loads(text) == output
 
 
-@pytest.mark.parametrize("status", sorted({*get_args(Status)} - {"ok", "suspended"}))
-def test_an_error_does_not_look_like_a_success(api: Any, status: Any) -> None:
-    call = api.module.calls(api.write("", [ADD], "calls"))[0]
-    failed = api.module.results([answer(call, error="out of reach", status=status)])
-    fine = api.module.results([answer(call, content=[Text("out of reach")])])
+def test_a_result_shows_its_content_and_not_its_output(api: Api) -> None:
+    assert text_of(api, "x" * 1000, content=[Text("short")]) == "short"
+    assert text_of(api, Media("file", b"a,b", "TEXT/CSV;header=absent")) == "a,b"
+    sound = text_of(api, Media("audio", b"1234", "audio/x", name="a.x"))
+    assert "audio of 4 bytes" in sound and "a.x" in sound
+
+
+@pytest.mark.parametrize("status", ["failed", "denied", "unknown"])
+def test_an_error_does_not_look_like_a_success(api: Api, status: Any) -> None:
+    failed = api.module.results([result(first_call(api), error="out of reach", status=status)])
+    fine = api.module.results([result(first_call(api), content=[Text("out of reach")])])
     assert "out of reach" in json.dumps(failed) and failed != fine
+
+
+def test_an_error_has_a_text_and_the_content_that_came_with_it(api: Api) -> None:
+    for error, content in (("", []), (" ", []), (None, None)):
+        assert "failed" in text_of(api, error=error, status="failed", content=content)
+    text = text_of(api, error="exit code 2", content=[Text("line 3: oops"), Media("image", PNG, "image/png")])
+    assert "exit code 2" in text and "line 3: oops" in text and "image/png" in text
+
+
+@pytest.mark.parametrize("name", ["openai_chat", "openai_responses", "mistral", "ollama"])
+def test_an_error_is_marked_once(name: str) -> None:
+    assert text_of(ALL[name], error="Error: no", status="failed") == "Error: no"
+    assert text_of(ALL[name], error="error-free until 3", status="failed") == "Error: error-free until 3"
+
+
+def test_a_result_without_a_call_is_refused(api: Api) -> None:
+    with pytest.raises(DefinitionError, match="no call"):
+        api.module.results([ToolResult("x")])
+
+
+@pytest.mark.parametrize("name", ["anthropic", "openai_responses", "gemini", "interactions", "bedrock", "mistral"])
+def test_a_media_type_is_known_in_every_spelling(name: str) -> None:
+    def written(kind: str) -> Any:
+        return ALL[name].module.results([result(first_call(ALL[name]), Media("image", PNG, kind))])
+
+    assert written("IMAGE/PNG;x=y") == written("image/png") and written("image/jpg") == written("image/jpeg")
+    assert "cannot be shown" not in str(written("image/jpg"))
+
+
+# Whatever a model says and a tool returns
 
 
 class Breaks:
@@ -303,60 +364,84 @@ class Breaks:
     __str__ = __repr__
 
 
-DEEP: Any = []
-for _ in range(5_000):
-    DEEP = [DEEP]
+def nested(levels: int, wrap: Callable[[Any], Any]) -> Any:
+    found: Any = wrap(None)
+    for _ in range(levels):
+        found = wrap(found)
+    return found
 
 
-@pytest.mark.parametrize(
-    "output",
-    ["a\ud800b", float("nan"), [float("inf")], {1, 2}, b"\xff\x00", 10**5_000, {"k\udfff": "\ud83d"}, Breaks(), DEEP],
-    ids=lambda value: type(value).__name__,
-)
-def test_what_goes_into_the_history_is_json_and_utf8_whatever_a_tool_returned(api: Any, output: Any) -> None:
-    @tool
-    def add(a: int, b: int) -> Any:
-        """Add."""
-        return output
-
-    calls = api.module.calls(api.write("", [ADD], "calls"))
-    history = api.module.results([Runner([add]).run_sync(calls[0])])
-    json.dumps(history, ensure_ascii=False, allow_nan=False).encode()
+DEEP = nested(5_000, lambda inner: [inner])
+ODD_OUTPUTS = ["a\ud800b", float("nan"), [float("inf")], {1, 2}, b"\xff\x00", {"k\udfff": 10**5_000}, Breaks(), DEEP]
 
 
-# Definitions
+def test_any_output_of_a_tool_is_json_and_utf8_in_the_history(api: Api) -> None:
+    for output in ODD_OUTPUTS:
+
+        @tool
+        def add(a: int, b: int) -> Any:
+            """Add."""
+            return output  # noqa: B023
+
+        encode(api.module.results([Runner([add]).run_sync(first_call(api))]))
 
 
-def test_definitions_have_the_wire_names_in_the_order_of_the_toolset(api: Any) -> None:
-    assert [item["name"] for item in api.definitions(TOOLS)] == [each.wire_name for each in TOOLS]
-    assert api.definitions(TOOLS) == api.definitions(TOOLS)
+NO_JSON = [float("nan"), [float("-inf")], 10**5_000, {"x": [-(10**5_000)]}, "a\ud800b"]
 
 
-def test_a_tool_that_comes_later_changes_nothing_before_it(api: Any) -> None:
-    before = api.definitions(TOOLS.without("greet"))
-    assert api.definitions(TOOLS, deferred=["greet"])[: len(before)] == before
+def beside(value: Any, more: Any) -> Any:
+    """`value` with another field in every dict."""
+    if isinstance(value, dict):
+        return {**{key: beside(item, more) for key, item in value.items()}, "extra": more}
+    return [beside(item, more) for item in value] if isinstance(value, list) else value
 
 
-def test_changing_a_definition_changes_no_other(api: Any) -> None:
-    first = api.definitions(TOOLS)
-    first[0]["name"] = "spoilt"
-    assert api.definitions(TOOLS)[0]["name"] == "add"
+def with_arguments(response: Any, arguments: Any) -> Any:
+    for found in [*dicts_in(response)]:
+        for key in found.keys() & {"input", "args", "arguments"}:
+            found[key] = arguments
+    return response
 
 
-def test_a_copy_of_a_tool_is_written_anew(api: Any) -> None:
-    api.definitions(TOOLS)
-    assert api.definitions([next(iter(TOOLS)).replace(description="Other.")])[0]["description"] == "Other."
+@pytest.mark.parametrize("bad", NO_JSON, ids=lambda value: type(value).__name__)
+def test_what_json_cannot_say_reaches_no_history(api: Api, bad: Any) -> None:
+    response = api.write("Text.\ud800", [ADD], "calls")
+    encode(api.module.turn(beside(response, bad)))
+    stream = api.feed([beside(event, bad) for event in api.events(response)])
+    encode([stream.turn(), stream.partial()])
+    encode(api.module.turn(with_arguments(response, {"a": bad})))
 
 
-@pytest.mark.parametrize("name", ["anthropic", "bedrock"])
-def test_the_cache_marker_stands_behind_the_last_tool_of_the_stable_prefix(name: str) -> None:
-    written = ALL[name].module.tools(TOOLS, cache=True, deferred=["greet"])
-    shown = json.dumps(written)
-    marker = shown.index("cache_control" if name == "anthropic" else "cachePoint")
-    assert shown.index(read_notes.wire_name) < marker < shown.index('"greet"')
+@pytest.mark.parametrize("number", ["1" * 5_000, "1e999"], ids=len)
+def test_a_number_that_is_too_large_reaches_no_history(api: Api, number: str) -> None:
+    stream = api.feed(api.events(api.write("", [("call_a", "add", f'{{"a": {number}}}')], "calls")))
+    encode([stream.turn(), stream.partial()])
 
 
-# Any value
+@pytest.mark.parametrize("junk", [None, "", "{bad", 0, True, [], {}, [None], {"a": 1}], ids=repr)
+def test_no_response_of_a_strange_shape_breaks_the_reading(api: Api, junk: Any) -> None:
+    for base in (api.write("Text.", [ADD, GREET], "calls"), api.write("Text.", [], "done")):
+        for response in broken_at_each_place(base, junk):
+            calls, turn = api.module.calls(response), api.module.turn(response)
+            encode([turn, api.module.stop(response), api.module.reason(response), api.module.state(response)])
+            assert all(isinstance(call.id, str) and call.id for call in calls)
+            if api.module in (anthropic, openai_chat, openai_responses):
+                assert api.ids(turn) == [call.id for call in calls], response
+
+
+@pytest.mark.parametrize("junk", [None, "{bad", 0, True, {}, [[None]], {"type": "text"}], ids=repr)
+def test_no_event_of_a_strange_shape_breaks_the_stream(api: Api, junk: Any) -> None:
+    response = api.write("Text.", [ADD], "calls")
+    events = list(api.events(response))
+    alone = api.feed([junk, {"data": None}, {"type": "?"}, {"choices": [None]}, {"message": 1}, {"delta": []}])
+    assert (alone.calls(), alone.turn(), alone.stop) == ([], [], "other")
+    passed_over = api.feed([other for event in events for other in (event, junk)])
+    assert fields_of(passed_over.calls()) == fields_of(api.module.calls(response))
+    for number, event in enumerate(events):
+        for broken in broken_at_each_place(event, junk):
+            stream = api.feed([*events[:number], broken, *events[number + 1 :]])
+            encode([stream.stop, stream.partial(), stream.turn()])
+            assert all(isinstance(call.id, str) and call.id for call in stream.calls())
 
 
 def values() -> st.SearchStrategy[Any]:
@@ -371,22 +456,13 @@ def values() -> st.SearchStrategy[Any]:
 
 @pytest.mark.parametrize("name", ALL)
 @given(value=values())
-def test_any_value_survives_as_an_argument(name: str, value: Any) -> None:
+def test_any_value_survives_as_an_argument_and_as_a_result(name: str, value: Any) -> None:
     api = ALL[name]
-    asked = [("call_a", "add", {"value": value})]
     for way in WAYS:
-        calls, turn, _ = read(api, api.write("", asked, "calls"), way)
+        calls, turn, _ = api.read(api.write("", [("call_a", "add", {"value": value})], "calls"), way)
         assert json.dumps(dict(calls[0].arguments), sort_keys=True) == json.dumps({"value": value}, sort_keys=True), way
-        json.dumps(turn, allow_nan=False).encode()
-
-
-@pytest.mark.parametrize("name", ALL)
-@given(value=values())
-def test_any_value_survives_as_a_result(name: str, value: Any) -> None:
-    api = ALL[name]
-    call = api.module.calls(api.write("", [ADD], "calls"))[0]
-    messages = json.loads(json.dumps(api.module.results([answer(call, value)])))
-    ((_, text),) = api.answers(messages)
+        encode(turn)
+    text = text_of(api, value)
     if isinstance(value, str):
         assert text == value or json.loads(text) == value
     else:
@@ -397,27 +473,26 @@ def test_any_value_survives_as_a_result(name: str, value: Any) -> None:
 @given(cuts=st.lists(st.integers(0, 40), max_size=6))
 def test_any_chunking_of_a_stream_gives_the_same_calls(name: str, cuts: list[int]) -> None:
     api = ALL[name]
-    arguments = {"name": "Zoë 😀", "b": "a {quoted}\n text"}
+    arguments = {"name": "Zoë 😀", "b": 'a {quoted}\n "text"'}
     response = api.write("Some text.", [("c1", "greet", arguments), ("c2", "greet", {"name": "b"})], "calls")
 
     def cut(text: str) -> list[str]:
         edges = [0, *sorted(min(at, len(text)) for at in cuts), len(text)]
         return [text[a:b] for a, b in itertools.pairwise(edges)]
 
-    expected, turn, stop = read(api, response, "dict")
-    calls, streamed, stopped = read(api, response, "stream", cut)
+    expected, turn, stop = api.read(response, "dict")
+    calls, streamed, stopped = api.read(response, "stream", cut)
     assert [(c.id, c.name, dict(c.arguments)) for c in calls] == [(c.id, c.name, dict(c.arguments)) for c in expected]
     assert stopped == stop and len(json.dumps(streamed)) > 0 and api.ids(streamed) == api.ids(turn)
 
 
-# What should not be
-
-
-def nested(levels: int) -> Any:
-    found: Any = {}
-    for _ in range(levels):
-        found = {"a": found}
-    return found
+@pytest.mark.parametrize("name", ["anthropic", "openai_responses", "openai_chat"])
+def test_a_character_that_was_cut_in_two_is_whole_again(name: str) -> None:
+    events = ALL[name].events(
+        ALL[name].write("", [("c", "add", "{}")], "calls"), lambda _: ['{"a": "\ud83d', '\ude00"}']
+    )
+    deltas = [event for event in events if ".done" not in str(event.get("type")) and "response" not in event]
+    assert ALL[name].feed(deltas).calls()[0].raw == '{"a": "😀"}'
 
 
 @tool
@@ -426,15 +501,13 @@ def take(value: Any = None) -> str:
     return "ran"
 
 
-MANY = 10_000_000 if os.environ.get("FERRULE_TESTS") == "all" else 100_000
-"""Characters; ten megabytes are in the runs that have time for them."""
+MANY, LEVELS = (10_000_000, 100_000) if os.environ.get("FERRULE_TESTS") == "all" else (100_000, 20_000)
+"""Characters and levels; ten megabytes are in the runs that have time for them."""
 BAD = {
-    "deep text": '{"value":' * 100_000,
-    "deep and closed": '{"value":' * 100_000 + "1" + "}" * 100_000,
-    "deep lists": '{"value":' + "[" * 100_000,
+    "deep text": '{"value":' * LEVELS,
+    "deep and closed": '{"value":' * LEVELS + "1" + "}" * LEVELS,
     "long and cut off": '{"value": "' + "x" * MANY,
     "long and quotes alone": '{"value": ' + '"' * MANY,
-    "long and backslashes alone": '{"value": "' + "\\" * (MANY - 1),
     "long and escaped quotes, cut off": '{"value": "' + '\\"' * (MANY // 2),
     "glued": '{"value": 1}{"value": 2}',
     "twice": '{"value": 1, "value": 2}',
@@ -443,30 +516,124 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("bad", "name", "way"), every(BAD, ALL, ["dict", "stream"], each=3))
-def test_arguments_that_cannot_be_trusted_run_nothing_and_come_to_an_end(name: str, bad: str, way: str) -> None:
-    api = ALL[name]
-    calls, turn, _ = read(api, api.write("", [("call_a", "take", bad)], "calls"), way)
-    result = Runner([take]).run_sync(calls[0])
-    assert result.status == "invalid" and result.executed is False
-    json.dumps(turn, allow_nan=False).encode()
-    json.dumps(api.module.results([result]), allow_nan=False).encode()
+@pytest.mark.parametrize("bad", BAD.values(), ids=list(BAD))
+def test_arguments_that_cannot_be_trusted_run_nothing_and_come_to_an_end(bad: str) -> None:
+    for name, api in ALL.items():
+        for way in ("dict", "stream"):
+            calls, turn, _ = api.read(api.write("", [("call_a", "take", bad)], "calls"), way)
+            refused = Runner([take]).run_sync(calls[0])
+            assert (refused.status, refused.executed) == ("invalid", False), (name, way)
+            encode([turn, api.module.results([refused])])
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_objects_nested_without_end_run_nothing_and_do_not_poison_the_history(name: str) -> None:
-    api = ALL[name]
-    deep = nested(100_000)
-    if json.dumps(api.write("", [("call_a", "take", {})], "calls")).count('"{}"'):
-        return  # its arguments are text
-    response = api.write("", [("call_a", "take", {"value": deep})], "calls")
-    calls = api.module.calls(response)
-    assert Runner([take]).run_sync(calls[0]).status == "invalid"
-    json.dumps(api.module.turn(response))
+@pytest.mark.parametrize("name", [name for name, api in ALL.items() if not api.text_arguments])
+def test_objects_nested_without_end_run_nothing_and_can_be_sent_again(name: str) -> None:
+    deep = {"value": nested(100_000, lambda inner: {"a": inner})}
+    response = with_arguments(ALL[name].write("", [("call_a", "take", {})], "calls"), deep)
+    assert Runner([take]).run_sync(ALL[name].module.calls(response)[0]).status == "invalid"
+    json.dumps(ALL[name].module.turn(response))
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("wrong", [Runner(TOOLS), *TOOLS, [read_notes, len]], ids=repr)
-def test_what_is_no_toolset_is_told_with_what_is_one(name: str, wrong: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"^tools\(…\) takes a toolset, such as runner.tools, not "):
-        ALL[name].module.tools(wrong)
+# Definitions
+
+
+def test_definitions_have_the_wire_names_in_the_order_of_the_toolset(api: Api) -> None:
+    assert [item["name"] for item in api.definitions(TOOLS)] == [each.wire_name for each in TOOLS]
+    assert api.module.tools(Toolset([]), cache=True) in ([], None)
+
+
+def test_deferred_tools_stand_behind_the_others_and_change_nothing_before_them(api: Api) -> None:
+    before = api.definitions(TOOLS.without("greet"))
+    assert api.definitions(TOOLS, deferred=["greet"])[: len(before)] == before
+    names = [item["name"] for item in api.definitions(TOOLS, deferred=["greet", "add"])]
+    assert names == [read_notes.wire_name, "greet", "add"]
+    for name in (read_notes.name, read_notes.wire_name):
+        assert api.definitions(Toolset([read_notes, add]), deferred=[name])[-1]["name"] == read_notes.wire_name
+
+
+@pytest.mark.parametrize("option", ["deferred", "strict"])
+def test_an_option_for_a_tool_that_is_not_there_is_refused(api: Api, option: str) -> None:
+    with pytest.raises(DefinitionError, match="'subtract'"):
+        api.module.tools(TOOLS, **{option: ["subtract"]})
+
+
+def test_strict_can_be_wanted_for_single_tools() -> None:
+    for api in ALL.values():
+        if api.strict:
+            flags = [item.get("strict", False) for item in api.definitions(TOOLS, strict=["add"])]
+            assert flags == [True, False, False]
+
+
+def test_a_tool_with_other_words_is_written_anew(api: Api) -> None:
+    api.definitions(TOOLS)
+    assert api.definitions([add.replace(description="Other.")])[0]["description"] == "Other."
+
+
+def spoil(value: Any) -> None:
+    """Change every container that can be changed."""
+    for item in list(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()):
+        spoil(item)
+    if type(value) is dict:
+        value["spoilt"] = True
+    elif type(value) is list:
+        value.append("spoilt")
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_nothing_that_is_done_to_an_export_shows_in_the_next(api: Api, strict: bool) -> None:
+    options = {**api.options, "strict": strict and api.strict}
+    first = api.module.tools(TOOLS, **options)
+    before = copy.deepcopy(first)
+    spoil(first)
+    assert api.module.tools(TOOLS, **options) == before != first
+
+
+def test_an_exported_tool_is_freed_with_its_last_user(api: Api) -> None:
+    exported = add.replace(description="Add two numbers to each other.")
+    for strict in (False, api.strict):
+        api.module.tools([exported], **api.options, strict=strict)
+    alive = weakref.ref(exported)
+    del exported
+    gc.collect()
+    assert alive() is None
+
+
+def many(count: int, parameters: int) -> Toolset:
+    schema = {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(parameters)}}
+
+    def one(number: int) -> Any:
+        return build_tool({"name": f"tool_{number}", "input_schema": schema, "execute": lambda payload, context: 1})
+
+    return Toolset([one(number) for number in range(count)])
+
+
+def test_exporting_again_costs_the_same_with_many_parameters(api: Api) -> None:
+    few, more = many(50, 1), many(50, 40)
+    assert api.module.tools(few, **api.options) and api.module.tools(more, **api.options)
+    costs = [lines(lambda tools=tools: api.module.tools(tools, **api.options)) for tools in (few, more)]
+    assert costs[1] < 1.1 * costs[0]
+
+
+def test_what_is_no_toolset_is_refused_with_what_is_one(api: Api) -> None:
+    for wrong in (Runner(TOOLS), *TOOLS, [read_notes, len]):
+        with pytest.raises(DefinitionError, match=r"^tools\(…\) takes a toolset, such as runner.tools, not "):
+            api.module.tools(wrong)
+
+
+# Choices
+
+
+def test_a_choice_uses_the_name_on_the_wire() -> None:
+    for name in ("anthropic", "openai_responses", "openai_chat", "gemini", "bedrock", "mistral"):
+        assert read_notes.wire_name in json.dumps(ALL[name].module.tool_choice("notes.read"))
+
+
+def test_a_choice_that_says_nothing_is_refused() -> None:
+    """The pages of docs/providers have the other choices, and test_provider_pages.py tries them."""
+    assert anthropic.tool_choice("none", parallel=False) == {"tool_choice": {"type": "none"}}
+    with pytest.raises(DefinitionError):
+        anthropic.tool_choice("")
+    for module in (openai_responses, openai_chat):
+        for choice, only in (("auto", []), ("add", ["add"])):
+            with pytest.raises(DefinitionError):
+                module.tool_choice(choice, only=only)

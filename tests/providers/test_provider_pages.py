@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from contextlib import nullcontext
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,26 +89,22 @@ def plain_price(item: str) -> str:
 TOOLSET = Toolset([weigh, tool(plain_price, name="price")])
 
 
-@cache
-def result(output: str) -> ToolResult:
-    async def main() -> ToolResult:
-        async with Runner([weigh, pay], approve=lambda call, decision, context: decision) as runner:
-            name = "pay" if output == "a suspended call" else "weigh"
-            return await runner.run(ToolCall("call_1", name, {"item": output}))
-
-    return asyncio.run(main())
+async def result(output: str) -> ToolResult:
+    runner = Runner([weigh, pay], approve=lambda call, decision, context: decision)
+    name = "pay" if output == "a suspended call" else "weigh"
+    return await runner.run(ToolCall("call_1", name, {"item": output}))
 
 
-def test_each_page_is_of_a_module_and_says_where_each_output_goes() -> None:
+def test_each_module_has_a_page_with_a_row_for_each_output() -> None:
     assert sorted(module_of(page).__name__.rpartition(".")[2] for page in PAGES) == sorted(NAMES)
     for page in PAGES:
         assert [row.cells[0] for row in rows("A tool returns") if row.page == page] == list(OUTPUTS)
 
 
 @pytest.mark.parametrize("row", rows("A tool returns"), ids=lambda row: f"{row.page} {row.cells[0]}")
-def test_an_output_goes_where_the_page_says(row: Row) -> None:
+async def test_an_output_goes_where_the_page_says(row: Row) -> None:
     output, where, *interactions = row.cells
-    found = result(output)
+    found = await result(output)
     assert quoted(where) and missing(module_of(row.page).results([found]), where) == []
     for cell in interactions:
         assert found.call is not None and quoted(cell)
@@ -132,20 +126,20 @@ REFUSED = rows("You write | The `DefinitionError`")
 
 
 @pytest.mark.parametrize("row", ASKED, ids=lambda row: " ".join(row.cells[:1]))
-def test_what_is_written_is_in_the_request_as_the_page_says(row: Row) -> None:
+def test_an_option_is_in_the_request_as_the_page_says(row: Row) -> None:
     [code], said = quoted(row.cells[0]), row.cells[1]
     assert quoted(said) and missing(value_of(code, module_of(row.page)), said) == []
 
 
 @pytest.mark.parametrize("row", NOTHING, ids=lambda row: f"{row.page} {row.cells[0]}")
-def test_what_an_api_has_not_changes_nothing_in_its_request(row: Row) -> None:
+def test_an_option_that_an_api_does_not_have_changes_nothing(row: Row) -> None:
     [code], module = quoted(row.cells[0]), module_of(row.page)
     without = tool(plain_price) if code.startswith("@") else None
     assert value_of(code, module) == module.tools(Toolset([without]) if without else TOOLSET)
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: f"{row.page} {row.cells[0]}")
-def test_what_an_api_cannot_do_is_the_error_that_the_page_quotes(row: Row) -> None:
+def test_a_refused_option_is_the_error_that_the_page_quotes(row: Row) -> None:
     [code], [error] = map(quoted, row.cells)
     with pytest.raises(DefinitionError) as raised:
         value_of(code, module_of(row.page))

@@ -24,7 +24,6 @@ Schema = dict[str, Any]
 pytestmark = pytest.mark.slow
 
 ALL = pytest.mark.parametrize("rules", [OPENAI, ANTHROPIC, BEDROCK, MISTRAL, COHERE], ids=lambda rules: rules.provider)
-CLOSED = pytest.mark.parametrize("rules", [OPENAI, ANTHROPIC, BEDROCK, MISTRAL], ids=lambda rules: rules.provider)
 
 
 def of(schema: Any, name: str = "odd", **beside: Any) -> Tool:
@@ -54,28 +53,12 @@ def rewritten(schema: Any, rules: Rules, **beside: Any) -> Any:
         ({"type": "string", "not": {"const": "a"}}, '{not: {"const": "a"}}'),
     ],
 )
-def test_a_constraint_that_is_dropped_moves_into_the_description(schema: Schema, note: str, rules: Rules) -> None:
+def test_a_dropped_constraint_moves_into_the_description(schema: Schema, note: str, rules: Rules) -> None:
     assert rewritten(schema, rules)["description"] == note
     assert rewritten({**schema, "description": "Said."}, rules)["description"] == f"Said.\n\n{note}"
 
 
-@pytest.mark.parametrize("rules", [OPENAI, ANTHROPIC, BEDROCK, COHERE], ids=lambda rules: rules.provider)
-def test_lengths_of_texts_are_said_and_not_held_but_by_mistral(rules: Rules) -> None:
-    lengths = {"type": "string", "minLength": 2, "maxLength": 5}
-    assert rewritten(lengths, rules) == {"type": "string", "description": "{minLength: 2, maxLength: 5}"}
-    assert rewritten(lengths, MISTRAL) == lengths
-
-
-def test_cohere_holds_no_ranges_few_formats_and_no_anchored_pattern() -> None:
-    assert rewritten({"type": "integer", "minimum": 1}, COHERE) == {"type": "integer", "description": "{minimum: 1}"}
-    assert rewritten({"type": "string", "format": "email"}, COHERE)["description"] == "{format: email}"
-    assert rewritten({"type": "string", "format": "date"}, COHERE)["format"] == "date"
-    assert rewritten({"type": "string", "pattern": "[a-z]+"}, COHERE) == {"type": "string", "pattern": "[a-z]+"}
-    assert rewritten({"type": "string", "pattern": "^[a-z]+$"}, COHERE)["description"] == "{pattern: ^[a-z]+$}"
-    assert rewritten({"type": "string", "pattern": "^[a-z]+$"}, MISTRAL)["pattern"] == "^[a-z]+$"
-
-
-def test_cohere_takes_keys_that_nobody_declared_and_arrays_of_anything() -> None:
+def test_cohere_accepts_undeclared_keys_and_arrays_of_anything() -> None:
     assert rewritten({"type": "object"}, COHERE)["additionalProperties"] is True
     counts = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}
     inner = rewritten(counts, COHERE)["additionalProperties"]
@@ -83,19 +66,29 @@ def test_cohere_takes_keys_that_nobody_declared_and_arrays_of_anything() -> None
     assert rewritten({"type": "array"}, COHERE) == {"type": "array"}
 
 
-def test_cohere_needs_a_required_parameter_where_there_are_any() -> None:
+def test_cohere_needs_a_required_parameter_if_there_are_any() -> None:
     with pytest.raises(DefinitionError, match=r"'odd'.*Cohere.*at \$, of the parameters at least one"):
         strict_schema(of({"type": "string"}, required=[]), COHERE)
     nothing = {"name": "nothing", "input_schema": {"type": "object"}, "execute": lambda payload, context: None}
     assert strict_schema(build_tool(nothing), COHERE)["properties"] == {}
 
 
-def test_anthropic_drops_ranges_and_openai_keeps_them() -> None:
-    assert rewritten({"type": "integer", "minimum": 1}, ANTHROPIC) == {"type": "integer", "description": "{minimum: 1}"}
-    assert rewritten({"type": "integer", "minimum": 1}, OPENAI) == {"type": "integer", "minimum": 1}
-    two = {"type": "array", "items": {"type": "string"}, "minItems": 2}
-    assert rewritten(two, ANTHROPIC)["description"] == "{minItems: 2}"
-    assert rewritten(two, OPENAI)["minItems"] == 2
+KEPT = [
+    ({"type": "string", "minLength": 2}, {MISTRAL}),
+    ({"type": "integer", "minimum": 1}, {OPENAI, MISTRAL}),
+    ({"type": "array", "items": {"type": "string"}, "minItems": 2}, {OPENAI, MISTRAL}),
+    ({"type": "string", "format": "date"}, {OPENAI, ANTHROPIC, BEDROCK, MISTRAL, COHERE}),
+    ({"type": "string", "pattern": "[a-z]+"}, {OPENAI, MISTRAL, COHERE}),
+    ({"type": "string", "pattern": "^[a-z]+$"}, {OPENAI, MISTRAL}),
+]
+
+
+@ALL
+@pytest.mark.parametrize(("schema", "kept_by"), KEPT, ids=str)
+def test_each_api_holds_its_own_constraints(schema: Schema, kept_by: set[Rules], rules: Rules) -> None:
+    key, value = list(schema.items())[-1]
+    dropped = {name: item for name, item in schema.items() if name != key} | {"description": f"{{{key}: {value}}}"}
+    assert rewritten(schema, rules) == (schema if rules in kept_by else dropped)
 
 
 @pytest.mark.parametrize("module", [anthropic, openai_chat, openai_responses, bedrock, mistral, cohere])
@@ -108,29 +101,32 @@ def test_a_dropped_constraint_is_said_in_the_definition_and_still_enforced(modul
     assert runner.run_sync(ToolCall("d", "odd", {"x": "ab"})).status == "denied"  # valid, and nobody is there to ask
 
 
-@CLOSED
-@pytest.mark.parametrize(
-    ("schema", "way_out"),
-    [
-        ({"type": "object", "additionalProperties": {"type": "string"}}, r"a list of pairs.*list\[Pair\]"),
-        ({"type": "object"}, "a list of pairs"),
-        ({"type": "object", "patternProperties": {"^x": {"type": "string"}}}, "a list of pairs"),
-        ({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": True}, "say '.*': false"),
-        ({"type": "array"}, r"say what its items are, as list\[str\] does"),
-        ({}, "has to say a type, an enum or a union"),
-        ({"enum": [{"a": 1}]}, "give each value a name instead"),
-    ],
-)
-def test_what_cannot_be_strict_names_a_way_out(schema: Schema, way_out: str, rules: Rules) -> None:
-    with pytest.raises(DefinitionError, match=rf"'odd'.*{rules.provider}.*\$\.properties\.x.*{way_out}"):
-        strict_schema(of(schema), rules)
+MAPPING = {"type": "object", "additionalProperties": {"type": "string"}}
+REFUSED: list[tuple[Any, str]] = [
+    (True, "without a type"),
+    ({}, "has to say a type, an enum or a union"),
+    (False, "takes nothing"),
+    ({"type": "object", "patternProperties": {"^a": {"type": "string"}}}, "patternProperties"),
+    ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "leaves no type"),
+    ({"allOf": [{"type": "string", "pattern": "a"}, {"pattern": "b"}]}, "two parts say 'pattern'"),
+    ({"enum": [{"a": 1}]}, "give each value a name instead"),
+    # Cohere takes the others.
+    (MAPPING, "a list of pairs"),
+    ({"type": "object"}, "a list of pairs"),
+    ({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": True}, "': false"),
+    ({"type": "array"}, "say what its items are, as list[str] does"),
+]
 
 
 @ALL
-def test_a_list_of_pairs_is_strict_where_a_mapping_is_not(rules: Rules) -> None:
-    pair = {"type": "object", "properties": {"key": {"type": "string"}, "value": {"type": "string"}}}
-    closed = {**pair, "required": ["key", "value"], "additionalProperties": False}
-    assert rewritten({"type": "array", "items": closed}, rules)["items"]["required"] == ["key", "value"]
+@pytest.mark.parametrize(("schema", "rule"), REFUSED, ids=str)
+def test_a_schema_that_cannot_be_strict_is_refused_with_a_way_out(schema: Any, rule: str, rules: Rules) -> None:
+    if rules is COHERE and REFUSED.index((schema, rule)) > 6:
+        assert strict_schema(of(schema), rules)
+        return
+    with pytest.raises(DefinitionError, match=r"'odd'.*\$\.properties\.x") as raised:
+        strict_schema(of(schema), rules)
+    assert rule in str(raised.value) and rules.provider in str(raised.value)
 
 
 def test_openai_optional_becomes_required_and_nullable() -> None:
@@ -148,7 +144,7 @@ def test_openai_optional_becomes_required_and_nullable() -> None:
 
 
 @ALL
-def test_a_reference_with_a_description_is_a_union_of_it_alone_and_written_out_where_unions_are_counted(
+def test_a_described_reference_is_a_union_or_written_out(
     rules: Rules,
 ) -> None:
     defs = {"Name": {"type": "string", "description": "A name."}}
@@ -165,6 +161,17 @@ def test_a_reference_with_more_than_words_beside_it_is_written_out(rules: Rules)
     found = rewritten({"$ref": "#/$defs/Name", "pattern": "a|b"}, rules, **{"$defs": defs})
     assert "$ref" not in str(found)
     assert found["type"] == "string" and "a|b" in str(found) and "A name." in found["description"]
+
+
+def test_anthropic_refuses_recursion_and_takes_references_that_end() -> None:
+    tree = {"type": "object", "properties": {"x": {"$ref": "#/$defs/Tree"}}, "required": ["x"]}
+    recursive = Toolset([of({"$ref": "#/$defs/Tree"}, **{"$defs": {"Tree": tree | {"additionalProperties": False}}})])
+    with pytest.raises(DefinitionError, match=r"'odd'.*Anthropic.*recursive"):
+        anthropic.tools(recursive, strict=True)
+    assert openai_chat.tools(recursive, strict=True)
+    ending = {"A": {"$ref": "#/$defs/B"}, "B": {"type": "string"}}
+    assert rewritten({"anyOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}]}, ANTHROPIC, **{"$defs": ending})
+    assert rewritten({"type": "array", "items": {"type": "string"}, "minItems": 1}, ANTHROPIC)["minItems"] == 1
 
 
 def test_openai_recursion_with_something_beside_it_ends() -> None:
@@ -207,34 +214,10 @@ def test_one_of_becomes_any_of_and_all_of_is_merged(rules: Rules) -> None:
 
 
 @ALL
-def test_two_unions_beside_each_other_are_every_pair_of_their_branches(rules: Rules) -> None:
+def test_two_unions_become_every_pair_of_their_branches(rules: Rules) -> None:
     both = {"anyOf": [{"type": "number"}, {"type": "integer"}], "oneOf": [{"enum": [0.5, 1]}, {"type": "integer"}]}
     found = rewritten(both, rules)
     assert [value for value in (0.5, 1, 3, 1.5, "a") if jsonschema_rs.is_valid(found, value)] == [0.5, 1, 3]
-
-
-@ALL
-@pytest.mark.parametrize(
-    ("schema", "rule"),
-    [
-        ({}, "without a type"),
-        (True, "without a type"),
-        (False, "takes nothing"),
-        ({"type": "object", "patternProperties": {"^a": {"type": "string"}}}, "patternProperties"),
-        ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "leaves no type"),
-        ({"allOf": [{"type": "string", "pattern": "a"}, {"pattern": "b"}]}, "two parts say 'pattern'"),
-        ({"enum": [{"a": 1}]}, "texts, numbers"),
-        ({"$ref": "#/$defs/Nowhere", "title": "x"}, "leads nowhere"),
-    ],
-)
-def test_what_cannot_be_expressed_names_tool_path_provider_and_rule(schema: Any, rule: str, rules: Rules) -> None:
-    try:
-        subject = of(schema)
-    except DefinitionError:
-        return  # it is no schema at all
-    with pytest.raises(DefinitionError, match=r"'odd'.*\$\.properties\.x") as raised:
-        strict_schema(subject, rules)
-    assert rule in str(raised.value) and rules.provider in str(raised.value)
 
 
 @ALL
@@ -261,13 +244,13 @@ def many(count: int, schema: Schema, required: bool = True) -> Toolset:
     ],
 )
 @pytest.mark.parametrize("module", [anthropic, bedrock])
-def test_claudes_limits_of_a_request_are_reported_with_their_count(module: Any, tools: Toolset, count: str) -> None:
+def test_claudes_limits_of_a_request_are_reported_with_a_count(module: Any, tools: Toolset, count: str) -> None:
     with pytest.raises(DefinitionError, match=rf"(Anthropic|Bedrock) takes at most .* these are {count}"):
         module.tools(tools, strict=True)
     assert module.tools(tools) and module.tools(tools, strict=["t0", "t1"])
 
 
-def test_coheres_fields_are_counted_in_all_tools_of_a_request() -> None:
+def test_cohere_counts_the_fields_of_all_tools() -> None:
     assert cohere.tools(many(200, {"type": "string"}), strict=True)
     with pytest.raises(DefinitionError, match=r"Cohere takes at most 200 fields .* these are 201: 't0' 1"):
         cohere.tools(many(201, {"type": "string"}), strict=True)
@@ -283,7 +266,7 @@ def test_all_tools_that_cannot_be_strict_are_named_at_once() -> None:
 
 
 @pytest.mark.parametrize("module", [gemini, ollama])
-def test_an_api_without_a_strict_mode_says_so_of_the_first_tool_that_wants_it(module: Any) -> None:
+def test_an_api_without_a_strict_mode_says_so(module: Any) -> None:
     with pytest.raises(DefinitionError, match=r"'t0' cannot be strict for (Gemini|Ollama).*Leave strict"):
         module.tools(many(2, {"type": "string"}), strict=True)
     assert module.tools(many(2, {"type": "string"}), strict=False)
@@ -305,10 +288,11 @@ def deep(levels: int) -> Schema:
         ({"enum": ["v" * 60_000, "w" * 60_000]}, "120001 characters"),
     ],
 )
-def test_openai_limits_of_a_schema_are_reported_with_their_count(schema: Schema, count: str) -> None:
+def test_openais_limits_of_a_schema_are_reported_with_a_count(schema: Schema, count: str) -> None:
     with pytest.raises(DefinitionError, match=rf"'odd'.*OpenAI.*{count}"):
         openai_responses.tools(Toolset([of(schema)]), strict=True)
     assert openai_responses.tools(Toolset([of(schema)]))
+    assert openai_responses.tools(Toolset([of(deep(9))]), strict=True)
 
 
 def doubling(definitions: int, **beside: Any) -> Schema:
@@ -322,9 +306,7 @@ def doubling(definitions: int, **beside: Any) -> Schema:
 
 @pytest.mark.parametrize("beside", [{}, {"description": "Below."}], ids=["alone", "described"])
 @pytest.mark.parametrize(("rules", "rule"), [(OPENAI, "41 levels"), (ANTHROPIC, None), (MISTRAL, None), (COHERE, None)])
-def test_definitions_that_lead_twice_to_the_next_are_rewritten_once_each_or_refused(
-    rules: Rules, rule: str | None, beside: Schema
-) -> None:
+def test_doubling_definitions_are_rewritten_once_or_refused(rules: Rules, rule: str | None, beside: Schema) -> None:
     subject = of({"$ref": "#/$defs/D0"}, **{"$defs": doubling(40, **beside)})
     if beside and rules in (ANTHROPIC, BEDROCK):
         rule = "written out it has more than 20,000 parts"
@@ -335,7 +317,7 @@ def test_definitions_that_lead_twice_to_the_next_are_rewritten_once_each_or_refu
         assert broken is not None and rule in broken[1]
 
 
-def test_a_union_of_definitions_that_lead_twice_to_the_next_becomes_nullable_once() -> None:
+def test_a_union_of_doubling_definitions_becomes_nullable_once() -> None:
     defs = {f"{name}{n}": {"anyOf": [{"$ref": f"#/$defs/{other}{n + 1}"} for other in "AB"]}
             for name in "AB" for n in range(8)}  # fmt: skip
     defs |= {"A8": {"type": "string"}, "B8": {"type": "integer"}}
@@ -344,7 +326,7 @@ def test_a_union_of_definitions_that_lead_twice_to_the_next_becomes_nullable_onc
 
 
 @ALL
-def test_all_of_many_unions_is_refused_and_of_few_is_every_pair_of_branches(rules: Rules) -> None:
+def test_all_of_many_unions_is_refused(rules: Rules) -> None:
     def unions(count: int) -> Schema:
         return {"allOf": [{"anyOf": [{"type": "string", "minLength": n}, {"type": "string", "maxLength": n + 9}]}
                           for n in range(count)]}  # fmt: skip
@@ -357,14 +339,10 @@ def test_all_of_many_unions_is_refused_and_of_few_is_every_pair_of_branches(rule
 
 
 @ALL
-def test_branches_that_are_equal_are_one_and_numbers_are_no_booleans(rules: Rules) -> None:
+def test_equal_branches_are_one_and_1_is_not_true(rules: Rules) -> None:
     branches: list[Schema] = [{"const": 1}, {"const": True}, {"const": 1}, {"anyOf": [{"const": True}, {"const": "a"}]}]
     found = rewritten({"anyOf": branches}, rules)["anyOf"]
     assert [(type(item["const"]), item["const"]) for item in found] == [(int, 1), (bool, True), (str, "a")]
-
-
-def test_openai_ten_levels_are_taken() -> None:
-    assert openai_responses.tools(Toolset([of(deep(9))]), strict=True)
 
 
 def test_chat_takes_128_strict_tools() -> None:
@@ -393,8 +371,7 @@ def typed(
     return kind if isinstance(kind, str) else ""
 
 
-def names() -> st.SearchStrategy[str]:
-    return st.sampled_from(["a", "b", "c d", "e"])
+NAMES = st.sampled_from(["a", "b", "c d", "e"])
 
 
 def leaves() -> st.SearchStrategy[Schema]:
@@ -418,8 +395,8 @@ def objects(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
             "required": [name for name in properties if name in required],
             "additionalProperties": False,
         },
-        st.dictionaries(names(), inner, min_size=1, max_size=3),
-        st.sets(names()),
+        st.dictionaries(NAMES, inner, min_size=1, max_size=3),
+        st.sets(NAMES),
     )
 
 
@@ -476,57 +453,37 @@ def _of_kind(kind: str, schema: Schema, defs: Schema) -> st.SearchStrategy[Any]:
     }[kind]
 
 
-def filled(value: Any, schema: Any, root: Schema) -> Any:
+def fill_with_null(value: Any, schema: Any, root: Schema) -> Any:
     """The form of a value that the rewritten schema takes: with null for what was left out."""
     if "$ref" in schema:
-        return filled(value, root["$defs"][schema["$ref"].rpartition("/")[2]], root)
+        return fill_with_null(value, root["$defs"][schema["$ref"].rpartition("/")[2]], root)
     for branch in schema.get("anyOf", ()):
-        found = filled(value, branch, root)
+        found = fill_with_null(value, branch, root)
         if jsonschema_rs.is_valid({**branch, "$defs": root.get("$defs", {})}, found):
             return found
     if isinstance(value, dict) and "properties" in schema:
-        shown = {name: filled(item, schema["properties"].get(name, {}), root) for name, item in value.items()}
+        shown = {name: fill_with_null(item, schema["properties"].get(name, {}), root) for name, item in value.items()}
         return {**dict.fromkeys(schema.get("required", ())), **shown}
     if isinstance(value, list) and "items" in schema:
-        return [filled(item, schema["items"], root) for item in value]
+        return [fill_with_null(item, schema["items"], root) for item in value]
     return value
-
-
-def subset(schema: Any, rules: Rules) -> None:
-    """Whether every node is in the subset."""
-    allowed = {"type", "title", "description", "enum", "const", "anyOf", "$ref", "$defs", "properties", "required"}
-    assert schema.keys() <= allowed | {"additionalProperties", "items"} | rules.keeps, schema
-    assert schema.keys() & {"type", "anyOf", "$ref"}
-    if "$ref" in schema:
-        assert schema.keys() == {"$ref"}
-    if "properties" in schema:
-        assert schema["additionalProperties"] is False
-        assert not rules.all_required or list(schema["properties"]) == schema["required"]
-    inner = [*schema.get("properties", {}).values(), *schema.get("anyOf", ()), *schema.get("$defs", {}).values()]
-    for node in [*inner, *([schema["items"]] if "items" in schema else [])]:
-        subset(node, rules)
 
 
 @ALL
 @given(schema=schemas(), data=st.data())
-def test_every_value_that_the_tool_takes_has_a_form_that_the_strict_schema_takes(
-    rules: Rules, schema: Schema, data: st.DataObject
-) -> None:
+def test_the_strict_schema_takes_what_the_tool_takes(rules: Rules, schema: Schema, data: st.DataObject) -> None:
     subject = of(schema, **{"$defs": DEFS}, required=["x"] if rules.needs_required else [])
     strict = thaw(strict_schema(subject, rules))
-    subset(strict, rules)
     validator = jsonschema_rs.validator_for(strict)
     value = data.draw(st.fixed_dictionaries({}, optional={"x": values(schema, DEFS)}))
     assume(jsonschema_rs.is_valid(thaw(subject.input_schema), value))
-    validator.validate(filled(value, strict, strict))
+    validator.validate(fill_with_null(value, strict, strict))
 
 
 @ALL
 @given(schema=schemas(), data=st.data())
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-def test_the_tool_takes_what_the_strict_schema_takes_but_for_what_was_dropped(
-    rules: Rules, schema: Schema, data: st.DataObject
-) -> None:
+def test_the_tool_takes_what_the_strict_schema_takes(rules: Rules, schema: Schema, data: st.DataObject) -> None:
     subject = of(schema, **{"$defs": DEFS}, required=["x"] if rules.needs_required else [])
     strict = thaw(strict_schema(subject, rules))
     value = data.draw(values(strict, strict.get("$defs", {})))
@@ -544,7 +501,6 @@ def test_the_tool_takes_what_the_strict_schema_takes_but_for_what_was_dropped(
 @given(data=st.data())
 def test_python_types_go_both_ways(rules: Rules, data: st.DataObject) -> None:
     strict = thaw(strict_schema(typed, rules))
-    subset(strict, rules)
     value = data.draw(values(strict, strict.get("$defs", {})))
     assume(jsonschema_rs.is_valid(strict, value))
     value["pairs"] = [[pair[0], "a"] for pair in value["pairs"] if pair and isinstance(pair[0], int)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from any_schema import tools as any_tool
+from apis import ALL
 from hypothesis import given
 from hypothesis import strategies as st
-from test_plain import tools as any_tool
-from test_provider_contract import ALL
 
 from ferrule import DefinitionError, Tool, Toolset, build_tool, models
 from ferrule.providers import NAMES, cohere, openai_chat
@@ -18,7 +18,7 @@ WITH_STRICT = ("anthropic", "bedrock", "mistral", "openai_chat", "openai_respons
 OPEN = {"type": "object", "additionalProperties": {"type": "integer"}}
 
 
-def made(name: str, **parameters: Any) -> Tool:
+def tool_with(name: str, **parameters: Any) -> Tool:
     schema = {
         "type": "object",
         "properties": parameters,
@@ -29,8 +29,8 @@ def made(name: str, **parameters: Any) -> Tool:
     return build_tool(definition)
 
 
-GOOD = [made(f"good_{number}_x", x={"type": "string"}) for number in range(3)]
-ODD = made("odd", x=OPEN)
+GOOD = [tool_with(f"good_{number}_x", x={"type": "string"}) for number in range(3)]
+ODD = tool_with("odd", x=OPEN)
 
 
 def strict_names(api: Any, tools: Any, **more: Any) -> list[str]:
@@ -39,7 +39,7 @@ def strict_names(api: Any, tools: Any, **more: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_what_can_be_is_strict_and_what_cannot_is_sent_as_without(name: str) -> None:
+def test_a_tool_that_can_be_is_strict_and_another_is_sent_plain(name: str) -> None:
     api, provider = ALL[name], "gemini" if name == "interactions" else name
     tools = [GOOD[0], ODD, GOOD[1]]
     plain = {item["name"]: item for item in api.definitions(Toolset(tools))}
@@ -56,8 +56,8 @@ def test_what_can_be_is_strict_and_what_cannot_is_sent_as_without(name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["anthropic", "bedrock"])
-def test_a_request_takes_the_first_and_one_more_tool_changes_none_of_them(name: str) -> None:
-    many = [made(f"tool_{number}_x", x={"type": "string"}) for number in range(25)]
+def test_one_more_tool_changes_none_of_the_first_strict_ones(name: str) -> None:
+    many = [tool_with(f"tool_{number}_x", x={"type": "string"}) for number in range(25)]
     first = strict_names(ALL[name], many[:20])
     assert first == [tool.name for tool in many[:20]] == strict_names(ALL[name], many)
     assert strict_names(ALL[name], many, deferred=["tool_0_x"]) == [*first[1:], first[0]]
@@ -66,7 +66,7 @@ def test_a_request_takes_the_first_and_one_more_tool_changes_none_of_them(name: 
     assert left["tool_20_x"] == "with it the request would have 21 strict tools, and takes 20"
 
 
-def test_a_tool_that_is_too_much_leaves_room_for_the_next() -> None:
+def test_a_tool_over_the_limit_leaves_room_for_the_next() -> None:
     optional = {f"o{number}": {"type": "string"} for number in range(25)}
     schema = {"type": "object", "properties": optional, "additionalProperties": False}
     large = build_tool({"name": "large", "description": "D.", "input_schema": schema, "execute": lambda payload: 1})
@@ -74,8 +74,8 @@ def test_a_tool_that_is_too_much_leaves_room_for_the_next() -> None:
     assert strict_names(ALL["anthropic"], [large, *GOOD]) == [tool.name for tool in GOOD]
 
 
-def test_cohere_is_strict_for_all_tools_or_for_none_and_says_which() -> None:
-    fits, mixed = Toolset(GOOD), Toolset([*GOOD, made("odd", optional={"type": "string"})])
+def test_cohere_is_strict_for_all_tools_or_for_none() -> None:
+    fits, mixed = Toolset(GOOD), Toolset([*GOOD, tool_with("odd", optional={"type": "string"})])
     assert cohere.tools(fits, strict="where possible") == cohere.tools(fits, strict=True)
     assert cohere.tools(mixed, strict="where possible") == cohere.tools(mixed)
     assert [cohere.strict_tools(each, "where possible") for each in (fits, mixed)] == [True, False]
@@ -109,15 +109,15 @@ def test_lint_notes_what_stays_plain_and_counts_what_is_sent() -> None:
         not_strict(tools, "claude")
 
 
-def test_names_that_are_none_are_still_an_error() -> None:
+def test_a_misspelt_mode_is_an_error() -> None:
     with pytest.raises(DefinitionError, match=r"names no tool.*strict='where possible' means"):
         openai_chat.tools(Toolset(GOOD), strict="where posible")
 
 
-def test_a_model_asks_so_for_the_tools_of_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_decides_for_the_tools_of_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "dummy")
     monkeypatch.setenv("CO_API_KEY", "dummy")
-    loose = made("loose", optional={"type": "string"})
+    loose = tool_with("loose", optional={"type": "string"})
     for model, odd in (
         (models.Anthropic("m", strict="where possible"), ODD),
         (models.Cohere("m", strict="where possible"), loose),

@@ -6,27 +6,17 @@ import json
 from typing import Any
 
 import pytest
+from apis import ADD, ALL
 from hypothesis import example, given
 from hypothesis import strategies as st
-from test_provider_contract import ALL
 
 from ferrule import Runner, Toolset, tool
-from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
+from ferrule.providers import openai_chat
 from steps import steps
 
 pytestmark = pytest.mark.slow
-MODULES: dict[str, Any] = {
-    "anthropic": anthropic,
-    "openai_responses": openai_responses,
-    "openai_chat": openai_chat,
-    "gemini": gemini,
-    "interactions": gemini,
-    "bedrock": bedrock,
-    "mistral": mistral,
-    "cohere": cohere,
-    "ollama": ollama,
-}
-READING: dict[str, Any] = {"openai_chat": openai_chat, "ollama": ollama}
+READING = pytest.mark.parametrize("name", ["openai_chat", "ollama"])
+"""The APIs whose servers leave calls in a text, and whose modules read them."""
 
 
 @tool(read_only=True)
@@ -164,27 +154,30 @@ ANSWERS = [
 ]
 
 
-def stops(name: str, text: str) -> set[str]:
-    """What the text is taken for: of a whole response, and of a stream."""
-    response = ALL[name].write(text, [], "done")
-    partial = ALL[name].fed(ALL[name].events(response)).partial()
-    return {MODULES[name].stop(one, TOOLS) for one in (response, partial)}
+def said(text: str, name: str = "openai_chat", end: str | None = "done") -> Any:
+    """A response with this text."""
+    return ALL[name].write(text, [], end)
 
 
 @pytest.mark.parametrize("text", CALLS.values(), ids=list(CALLS))
-@pytest.mark.parametrize("name", MODULES)
-def test_a_call_in_the_text_is_never_an_answer(name: str, text: str) -> None:
-    assert stops(name, text) == {"malformed"}
-    response = ALL[name].write(text, [], "done")
-    assert MODULES[name].calls(response) == []
-    assert "wrote a call as text" in MODULES[name].reason(response, TOOLS)
+def test_a_call_in_the_text_is_never_an_answer(text: str) -> None:
+    assert openai_chat.stop(said(text), TOOLS) == "malformed" and openai_chat.calls(said(text)) == []
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_api_tells_a_call_in_a_text_from_an_answer(name: str) -> None:
+    api = ALL[name]
+    for text, stop in ((READABLE["hermes"], "malformed"), (FENCED["fence"], "malformed"), (ANSWERS[1], "end")):
+        for response in (said(text, name), api.feed(api.events(said(text, name))).partial()):
+            assert api.module.stop(response, TOOLS) == stop and api.module.calls(response) == []
+            reason = api.module.reason(response, TOOLS)
+            assert reason is None if stop == "end" else "wrote a call as text" in reason
 
 
 @pytest.mark.parametrize("text", ANSWERS)
-@pytest.mark.parametrize("name", MODULES)
-def test_a_text_that_speaks_of_calls_is_an_answer(name: str, text: str) -> None:
-    assert stops(name, text) == {"end"}
-    assert MODULES[name].reason(ALL[name].write(text, [], "done"), TOOLS) is None
+def test_a_text_that_speaks_of_calls_is_an_answer(text: str) -> None:
+    assert openai_chat.stop(said(text), TOOLS) == "end" and openai_chat.reason(said(text), TOOLS) is None
+    assert openai_chat.with_text_calls(said(text), TOOLS) == said(text)
 
 
 MARKUP = {**READABLE, **MALFORMED}
@@ -193,36 +186,70 @@ WORDS = st.text("abc \n.,:!äß√", max_size=40)
 
 @given(WORDS, st.sampled_from(list(MARKUP.values())))
 @example("Let me see.", MARKUP["hermes"])
-def test_a_call_counts_at_the_begin_of_a_line_whatever_stands_before(before: str, text: str) -> None:
-    response = ALL["openai_chat"].write(f"{before}\n{text}", [], "done")
-    assert openai_chat.stop(response) == "malformed"
+def test_a_call_counts_at_the_beginning_of_a_line(before: str, text: str) -> None:
+    assert openai_chat.stop(said(f"{before}\n{text}")) == "malformed"
 
 
 @given(WORDS, WORDS, st.sampled_from(list(MARKUP.values())), st.sampled_from(["```", "~~~", "````xml"]))
 @example("", "", '<|tool_calls|>[{"name": "weigh", "arguments": {"item": "a"}}]', "```")
-def test_no_call_counts_in_a_fence_whatever_stands_around(before: str, after: str, text: str, fence: str) -> None:
+def test_no_call_counts_in_a_fence(before: str, after: str, text: str, fence: str) -> None:
     fenced = f"{before}\n{fence}\n{text.replace('```', '')}\n{fence.rstrip('xml')}\n{after}"
-    assert openai_chat.stop(ALL["openai_chat"].write(fenced, [], "done"), TOOLS) == "end"
+    assert openai_chat.stop(said(fenced), TOOLS) == "end"
 
 
-READ = [(f"First.\n{text}\n", "First.") for text in {**READABLE, **FENCED}.values()]
+ESCAPED = '<tool_call>{"name": "weigh", "arguments": "{\\"item\\": \\"a\\"}"}</tool_call>'
+READ = [
+    *((f"First.\n{text}\n", "First.") for text in {**READABLE, **FENCED}.values()),
+    *((text, "") for text in FENCED.values()),
+    (f"<think>Hm.</think>{ESCAPED}", ""),
+]
 
 
-@pytest.mark.parametrize(("text", "left"), [*READ, *((text, "") for text in FENCED.values())])
-@pytest.mark.parametrize("name", READING)
-async def test_what_can_be_read_with_certainty_is_run(name: str, text: str, left: str) -> None:
-    module = READING[name]
-    response = module.with_text_calls(ALL[name].write(text, [], "done"), TOOLS)
-    (call,) = module.calls(response)
-    assert (module.stop(response), module.text(response)) == ("calls", left)
+@pytest.mark.parametrize(("text", "left"), READ)
+@READING
+async def test_a_call_that_can_be_read_with_certainty_is_run(name: str, text: str, left: str) -> None:
+    read = ALL[name].module
+    response = read.with_text_calls(said(text, name), TOOLS)
+    (call,) = read.calls(response)
+    assert (read.stop(response), call.problem) == ("calls", None)
+    assert read.text(response) == left or "<think>" in text
     assert (await Runner([weigh]).run(call)).output == "a: 12 oz"
+    assert not any(mark in json.dumps(read.turn(response)) for mark in ("<function", "<tool_call>"))
 
 
-@pytest.mark.parametrize("text", [*MALFORMED.values(), *ANSWERS])
-@pytest.mark.parametrize("name", READING)
-def test_what_cannot_be_read_with_certainty_stays_text(name: str, text: str) -> None:
-    response = ALL[name].write(text, [], "done")
-    assert READING[name].with_text_calls(response, TOOLS) == response
+@pytest.mark.parametrize("text", MALFORMED.values(), ids=list(MALFORMED))
+@READING
+def test_a_call_that_cannot_be_read_with_certainty_stays_text(name: str, text: str) -> None:
+    assert ALL[name].module.with_text_calls(said(text, name), TOOLS) == said(text, name)
+
+
+@READING
+def test_only_the_call_behind_thoughts_and_code_is_read(name: str) -> None:
+    call, other = READABLE["hermes"], READABLE["hermes"].replace('"a"', '"b"')
+    text = f"<think>\n{other}\n</think>\nAs in\n```\n{other}\n```\nI call\n{call}"
+    (found,) = ALL[name].module.calls(ALL[name].module.with_text_calls(said(text, name)))
+    assert found.arguments["item"] == "a"
+
+
+@READING
+def test_a_call_in_a_text_that_was_cut_off_does_not_run(name: str) -> None:
+    for end in ("cut", None):
+        response = ALL[name].module.with_text_calls(said(READABLE["hermes"], name, end))
+        (call,) = ALL[name].module.calls(response)
+        assert call.problem and ALL[name].module.stop(response) in {"cut", "other"}
+
+
+@READING
+def test_a_response_without_a_message_has_no_call_in_its_text(name: str) -> None:
+    for message in (None, "Hello.", ["x"]):
+        response = {"message": message, "choices": [{"message": message}]}
+        assert ALL[name].module.with_text_calls(response) == response
+
+
+def test_text_beside_real_calls_is_text() -> None:
+    response = ALL["openai_chat"].write(READABLE["hermes"], [ADD], "calls")
+    assert openai_chat.with_text_calls(response) == response
+    assert openai_chat.stop(response) == "calls" and len(openai_chat.calls(response)) == 1
 
 
 OTHER = JSON.replace('"a"', '"b"')
@@ -239,7 +266,7 @@ TWO = [
 
 @pytest.mark.parametrize("text", TWO)
 def test_two_calls_are_two_however_they_are_joined(text: str) -> None:
-    response = ALL["openai_chat"].write(f"I shall.\n{text}", [], "done")
+    response = said(f"I shall.\n{text}")
     assert openai_chat.stop(response, TOOLS) == "malformed"
     found = openai_chat.calls(openai_chat.with_text_calls(response, TOOLS))
     assert [call.arguments["item"] for call in found] == ["a", "b"] and found[0].id != found[1].id
@@ -253,47 +280,36 @@ DOUBTFUL = [
     f"{invoked()}\nThen I wait.",
     f"The page says: {invoked()}",
     f"<tool_call>{JSON}\n{{}}</tool_call>",
+    "<function=weigh><parameter=item>a</parameter><parameter=item>b</parameter></function>",
+    "<function=weigh><parameter=item>a</function>",
+    f"{READABLE['hermes']}<|im_end|>",
+    f"{READABLE['hermes']}\nThen.\n{READABLE['hermes']}",
 ]
 
 
 @pytest.mark.parametrize("text", DOUBTFUL)
-def test_a_call_that_is_in_doubt_runs_nothing_and_is_no_answer(text: str) -> None:
-    response = ALL["openai_chat"].write(text, [], "done")
-    assert openai_chat.with_text_calls(response, TOOLS) == response
-    assert openai_chat.stop(response, TOOLS) == "malformed"
+def test_a_doubtful_call_runs_nothing_and_is_no_answer(text: str) -> None:
+    assert openai_chat.with_text_calls(said(text), TOOLS) == said(text)
+    assert openai_chat.stop(said(text), TOOLS) == "malformed"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '"<tool_call>{' * 50_000 + "]",
-        "x <tool_call>{" * 50_000,
-        "```\n" * 100_000 + "<tool_call>{",
-        "<" * 500_000,
-        "to=functions." * 50_000,
-        "{" * 300_000 + "}" * 300_000,
-        "```json\n{}\n" * 50_000 + "```",
-        "{}\n" * 50_000,
-        "[\n" * 50_000 + "]",
-        '{"a":[\n' * 50_000 + "]",
-        f"{JSON};\n" * 10_000 + "{}",
-        "<tool_calls><invoke name='a'></invoke>" * 20_000,
-    ],
-    ids=[
-        "quoted",
-        "in a line",
-        "fences",
-        "brackets",
-        "harmony",
-        "json",
-        "open fences",
-        "values",
-        "lists",
-        "objects",
-        "JSON calls",
-        "calls",
-    ],
-)
+LONG = {
+    "quoted": '"<tool_call>{' * 50_000 + "]",
+    "in a line": "x <tool_call>{" * 50_000,
+    "lines": "Look:\n" + "<tool_call> {\n" * 50_000,
+    "fences": "```\n" * 100_000 + "<tool_call>{",
+    "brackets": "<" * 500_000,
+    "harmony": "to=functions." * 50_000,
+    "json": "{" * 300_000 + "}" * 300_000,
+    "open fences": "```json\n{}\n" * 50_000 + "```",
+    "values": "{}\n" * 50_000,
+    "objects": '{"a":[\n' * 50_000 + "]",
+    "JSON calls": f"{JSON};\n" * 10_000 + "{}",
+    "calls": "<tool_calls><invoke name='a'></invoke>" * 20_000,
+    "parameters": "<tool_call><function=add>" + "<parameter=a>" * 50_000 + "</function></tool_call>",
+}
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=list(LONG))
 def test_a_long_text_is_judged_in_few_steps_for_each_mark(text: str) -> None:
-    response = ALL["openai_chat"].write(text, [], "done")
-    assert steps(lambda: openai_chat.stop(openai_chat.with_text_calls(response, TOOLS), TOOLS)) < 30 * 100_000
+    assert steps(lambda: openai_chat.stop(openai_chat.with_text_calls(said(text), TOOLS), TOOLS)) < 30 * 100_000

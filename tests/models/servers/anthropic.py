@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming, MessageCreateParamsStreaming
 from tests.models.servers.fitting import must_fit
-from tests.models.servers.serving import Api, Request, Turn, halves, refuse_unless, sse
+from tests.models.servers.serving import Api, Request, Turn, refuse_unless, sse
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
-_USAGE = {"input_tokens": 10, "output_tokens": 5}
 
 
 class Anthropic(Api):
+    provider = "anthropic"
     path = "/v1/messages"
     key = ("authorization", "Bearer ")
+    ends = 2
 
     def check(self, request: Request) -> None:
         body = request.body
@@ -44,20 +44,9 @@ class Anthropic(Api):
             if any(block["type"] == "tool_use" for block in turn):
                 refuse_unless(turn[0] == _thinking(number), f"messages: turn {number} must start with its thinking")
 
-    def whole(self, turn: Turn, number: int) -> dict[str, Any]:
-        return _message(turn, number) | {"content": _content(turn, number)}
-
-    def stream(self, turn: Turn, number: int) -> tuple[list[bytes], list[bytes]]:
-        start = _message(turn, number) | {"content": [], "stop_reason": None}
-        events: list[dict[str, Any]] = [{"type": "message_start", "message": start}]
-        for index, block in enumerate(_content(turn, number)):
-            empty, deltas = _pieces(block)
-            events.append({"type": "content_block_start", "index": index, "content_block": empty})
-            events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
-            events.append({"type": "content_block_stop", "index": index})
-        stop = {"stop_reason": _message(turn, number)["stop_reason"], "stop_sequence": None}
-        end = [{"type": "message_delta", "delta": stop, "usage": {"output_tokens": 5}}, {"type": "message_stop"}]
-        return [sse(event, event["type"]) for event in events], [sse(event, str(event["type"])) for event in end]
+    def complete(self, response: dict[str, Any], turn: Turn, number: int) -> None:
+        if turn.calls:
+            response["content"].insert(0, _thinking(number))
 
     def stream_error(self, message: str) -> list[bytes]:
         return [sse({"type": "error", "error": {"type": "overloaded_error", "message": message}}, "error")]
@@ -117,33 +106,3 @@ def _check_results(blocks: list[dict[str, Any]], calls: list[str], where: str) -
 
 def _thinking(number: int) -> dict[str, Any]:
     return {"type": "thinking", "thinking": "I wonder.", "signature": f"signed{number}=="}
-
-
-def _content(turn: Turn, number: int) -> list[dict[str, Any]]:
-    said = [{"type": "text", "text": turn.text}] if turn.text else []
-    calls = [{"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments} for call in turn.calls]
-    return [_thinking(number), *said, *calls] if calls else said
-
-
-def _message(turn: Turn, number: int) -> dict[str, Any]:
-    return {
-        "id": f"msg_{number}",
-        "type": "message",
-        "role": "assistant",
-        "model": "claude",
-        "stop_reason": "tool_use" if turn.calls else "end_turn",
-        "stop_sequence": None,
-        "usage": _USAGE,
-    }
-
-
-def _pieces(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A block as it starts, and what then comes."""
-    if block["type"] == "thinking":
-        thought = [{"type": "thinking_delta", "thinking": chunk} for chunk in halves(block["thinking"])]
-        signed = {"type": "signature_delta", "signature": block["signature"]}
-        return block | {"thinking": "", "signature": ""}, [*thought, signed]
-    if block["type"] == "text":
-        return block | {"text": ""}, [{"type": "text_delta", "text": chunk} for chunk in halves(block["text"])]
-    chunks = ["", *halves(json.dumps(block["input"]))]
-    return block | {"input": {}}, [{"type": "input_json_delta", "partial_json": chunk} for chunk in chunks]

@@ -12,17 +12,18 @@ from urllib.parse import unquote
 from botocore.model import Shape
 from botocore.session import get_session
 from botocore.validate import ParamValidator
-from tests.models.servers.serving import Answer, Api, Request, Turn, halves, refuse_unless
+from tests.models.servers.serving import Answer, Api, Request, Turn, refuse_unless
 
 _SERVICE = get_session().get_service_model("bedrock-runtime")
-_USAGE = {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}
 _KINDS = {400: "ValidationException", 404: "ResourceNotFoundException", 429: "ThrottlingException"}
 
 
 class Bedrock(Api):
+    provider = "bedrock"
     path = ""
     key = ("authorization", "AWS4-HMAC-SHA256 Credential=dummy/")
     stream_kind = "application/vnd.amazon.eventstream"
+    ends = 2
 
     def is_streamed(self, request: Request) -> bool:
         return request.path.endswith("/converse-stream")
@@ -50,20 +51,13 @@ class Bedrock(Api):
             if any("toolUse" in block for block in turn):
                 refuse_unless(turn[0] == _reasoning(number), f"messages: turn {number} must start with its reasoning")
 
-    def whole(self, turn: Turn, number: int) -> dict[str, Any]:
-        message = {"role": "assistant", "content": _content(turn, number)}
-        return {"output": {"message": message}, "stopReason": _reason(turn), "usage": _USAGE, "metrics": _METRICS}
+    def complete(self, response: dict[str, Any], turn: Turn, number: int) -> None:
+        if turn.calls:
+            response["output"]["message"]["content"].insert(0, _reasoning(number))
 
-    def stream(self, turn: Turn, number: int) -> tuple[list[bytes], list[bytes]]:
-        events: list[tuple[str, dict[str, Any]]] = [("messageStart", {"role": "assistant"})]
-        for index, block in enumerate(_content(turn, number)):
-            start, deltas = _pieces(block)
-            if start:
-                events.append(("contentBlockStart", {"contentBlockIndex": index, "start": start}))
-            events += [("contentBlockDelta", {"contentBlockIndex": index, "delta": delta}) for delta in deltas]
-            events.append(("contentBlockStop", {"contentBlockIndex": index}))
-        end = [("messageStop", {"stopReason": _reason(turn)}), ("metadata", {"usage": _USAGE, "metrics": _METRICS})]
-        return [framed(*event) for event in events], [framed(*event) for event in end]
+    def encode(self, event: dict[str, Any]) -> bytes:
+        [(kind, payload)] = event.items()
+        return framed(kind, payload)
 
     def stream_error(self, message: str) -> list[bytes]:
         return [framed("modelStreamErrorException", {"message": message}, message_type="exception")]
@@ -77,9 +71,6 @@ class Bedrock(Api):
     def answer(self, request: Request) -> Answer:
         known = re.fullmatch(r"/model/[^/]+/converse(-stream)?", request.path)
         return super().answer(request) if known else self.error(404, f"there is nothing at {request.path}")
-
-
-_METRICS = {"latencyMs": 1}
 
 
 def framed(kind: str, payload: dict[str, Any], message_type: str = "event") -> bytes:
@@ -133,26 +124,3 @@ def _check_history(messages: list[dict[str, Any]], has_tools: bool) -> None:
 
 def _reasoning(number: int) -> dict[str, Any]:
     return {"reasoningContent": {"reasoningText": {"text": "I wonder.", "signature": f"signed{number}=="}}}
-
-
-def _content(turn: Turn, number: int) -> list[dict[str, Any]]:
-    said = [{"text": turn.text}] if turn.text else []
-    calls = [{"toolUse": {"toolUseId": call.id, "name": call.name, "input": call.arguments}} for call in turn.calls]
-    return [_reasoning(number), *said, *calls] if calls else said
-
-
-def _reason(turn: Turn) -> str:
-    return "tool_use" if turn.calls else "end_turn"
-
-
-def _pieces(block: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """A block as it starts (text and reasoning do not), and what then comes."""
-    if "text" in block:
-        return None, [{"text": chunk} for chunk in halves(block["text"])]
-    if "reasoningContent" in block:
-        said = block["reasoningContent"]["reasoningText"]
-        thought = [{"reasoningContent": {"text": chunk}} for chunk in halves(said["text"])]
-        return None, [*thought, {"reasoningContent": {"signature": said["signature"]}}]
-    use = block["toolUse"]
-    start = {"toolUse": {"toolUseId": use["toolUseId"], "name": use["name"]}}
-    return start, [{"toolUse": {"input": chunk}} for chunk in halves(json.dumps(use["input"]))]

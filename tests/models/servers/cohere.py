@@ -8,7 +8,7 @@ from typing import Any
 from cohere.types import ChatMessages, ToolV2
 from tests.models.servers.fitting import must_fit
 from tests.models.servers.openai_chat import check_answered
-from tests.models.servers.serving import Api, Request, Turn, halves, refuse_unless, sse
+from tests.models.servers.serving import Api, Request, Turn, refuse_unless, sse
 
 _FIELDS: dict[str, Any] = {
     "model": str,
@@ -20,12 +20,11 @@ _FIELDS: dict[str, Any] = {
     "temperature": float,
     "max_tokens": int,
 }
-_TOKENS = {"input_tokens": 10, "output_tokens": 5}
-_USAGE = {"billed_units": _TOKENS, "tokens": _TOKENS}
 _PLAN = "I will weigh it and look."
 
 
 class Cohere(Api):
+    provider = "cohere"
     path = "/v2/chat"
     key = ("authorization", "Bearer dummy")
 
@@ -46,33 +45,11 @@ class Cohere(Api):
                 "tool_calls.function.arguments: not the text of an object",
             )
 
-    def whole(self, turn: Turn, number: int) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant"}
+    def complete(self, response: dict[str, Any], turn: Turn, number: int) -> None:
         if turn.calls:
-            message |= {"tool_plan": _PLAN, "tool_calls": [_call(*one) for one in _calls(turn)]}
-        if turn.text:
-            message["content"] = [{"type": "text", "text": turn.text}]
-        return {"id": f"chat-{number}", "finish_reason": _reason(turn), "message": message, "usage": _USAGE}
-
-    def stream(self, turn: Turn, number: int) -> tuple[list[bytes], list[bytes]]:
-        start = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
-        events: list[dict[str, Any]] = [
-            {"type": "message-start", "id": f"chat-{number}", "delta": {"message": start}},
-        ]
-        if turn.text:
-            events.append(_event("content-start", 0, {"content": {"type": "text", "text": ""}}))
-            events += [_event("content-delta", 0, {"content": {"text": chunk}}) for chunk in halves(turn.text)]
-            events.append({"type": "content-end", "index": 0})
-        if turn.calls:
-            plan = [{"type": "tool-plan-delta", "delta": {"message": {"tool_plan": chunk}}} for chunk in halves(_PLAN)]
-            events += plan
-        for index, (id, name, arguments) in enumerate(_calls(turn)):
-            events.append(_event("tool-call-start", index, {"tool_calls": _call(id, name, "")}))
-            chunks = [{"tool_calls": {"function": {"arguments": chunk}}} for chunk in halves(arguments)]
-            events += [_event("tool-call-delta", index, chunk) for chunk in chunks]
-            events.append({"type": "tool-call-end", "index": index})
-        end = {"type": "message-end", "delta": {"finish_reason": _reason(turn), "usage": _USAGE}}
-        return [sse(event, event["type"]) for event in events], [sse(end, "message-end")]
+            response["message"] |= {"tool_plan": _PLAN, "content": [{"type": "text", "text": turn.text}]}
+        if not turn.text:
+            response["message"].pop("content", None)
 
     def stream_error(self, message: str) -> list[bytes]:
         end = {"type": "message-end", "delta": {"finish_reason": "ERROR", "error": message}}
@@ -80,19 +57,3 @@ class Cohere(Api):
 
     def error_body(self, status: int, message: str) -> dict[str, Any]:
         return {"id": "error-1", "message": message}
-
-
-def _calls(turn: Turn) -> list[tuple[str, str, str]]:
-    return [(call.id, call.name, json.dumps(call.arguments)) for call in turn.calls]
-
-
-def _call(id: str, name: str, arguments: str) -> dict[str, Any]:
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def _event(kind: str, index: int, message: dict[str, Any]) -> dict[str, Any]:
-    return {"type": kind, "index": index, "delta": {"message": message}}
-
-
-def _reason(turn: Turn) -> str:
-    return "TOOL_CALL" if turn.calls else "COMPLETE"

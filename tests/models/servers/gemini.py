@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from google.genai import types
 from tests.models.servers.fitting import must_fit
-from tests.models.servers.serving import Answer, Api, Request, Turn, halves, refuse_unless, sse
+from tests.models.servers.serving import Answer, Api, Request, Turn, refuse_unless, sse
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
 _PARAMETER = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
@@ -23,6 +23,7 @@ _FIELDS: dict[str, Any] = {
 
 
 class Gemini(Api):
+    provider = "gemini"
     path = ""
     key = ("x-goog-api-key", "dummy")
     _HOME: ClassVar = re.compile(r"/v1(beta)?/models/[\w.:-]+?:(generateContent|streamGenerateContent\?alt=sse)")
@@ -54,17 +55,13 @@ class Gemini(Api):
             "Function call is missing a thought_signature in functionCall parts.",
         )
 
-    def whole(self, turn: Turn, number: int) -> dict[str, Any]:
-        return _response(number, _parts(turn, number), "STOP") | {"usageMetadata": _USAGE}
+    def complete(self, response: dict[str, Any], turn: Turn, number: int) -> None:
+        parts = response["candidates"][0]["content"]["parts"]
+        for part in [part for part in parts if "functionCall" in part][:1]:
+            part["thoughtSignature"] = _signature(number)
 
-    def stream(self, turn: Turn, number: int) -> tuple[list[bytes], list[bytes]]:
-        parts = [chunk for part in _parts(turn, number) for chunk in self.chunks(part)]
-        last = _response(number, [{"text": ""}], "STOP") | {"usageMetadata": _USAGE}
-        return [sse(_response(number, [part], None)) for part in parts], [sse(last)]
-
-    def chunks(self, part: dict[str, Any]) -> list[dict[str, Any]]:
-        """A part as it is streamed: a text in chunks, a call at once."""
-        return [{"text": chunk} for chunk in halves(part["text"])] if "text" in part else [part]
+    def encode(self, event: dict[str, Any]) -> bytes:
+        return sse(event)
 
     def stream_error(self, message: str) -> list[bytes]:
         return [sse({"error": {"code": 503, "message": message, "status": "UNAVAILABLE"}})]
@@ -72,9 +69,6 @@ class Gemini(Api):
     def error_body(self, status: int, message: str) -> dict[str, Any]:
         kind = "RESOURCE_EXHAUSTED" if status == 429 else "INVALID_ARGUMENT"
         return {"error": {"code": status, "message": message, "status": kind}}
-
-
-_USAGE = {"promptTokenCount": 10, "candidatesTokenCount": 5, "totalTokenCount": 15}
 
 
 def _check_declared(function: dict[str, Any]) -> None:
@@ -111,20 +105,3 @@ def _check_history(contents: list[dict[str, Any]]) -> None:
 
 def _signature(number: int) -> str:
     return f"c2lnbmVk{number}A=="
-
-
-def _parts(turn: Turn, number: int) -> list[dict[str, Any]]:
-    said = [{"text": turn.text}] if turn.text else []
-    calls: list[dict[str, Any]] = [
-        {"functionCall": {"id": call.id, "name": call.name, "args": call.arguments}} for call in turn.calls
-    ]
-    if calls:
-        calls[0]["thoughtSignature"] = _signature(number)
-    return [*said, *calls]
-
-
-def _response(number: int, parts: list[dict[str, Any]], reason: str | None) -> dict[str, Any]:
-    candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
-    if reason:
-        candidate["finishReason"] = reason
-    return {"candidates": [candidate], "modelVersion": "gemini", "responseId": f"response{number}"}

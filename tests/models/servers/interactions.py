@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 from google.genai._gaos.types.interactions.createmodelinteraction import CreateModelInteractionParam
 from tests.models.servers.fitting import must_fit
-from tests.models.servers.serving import Api, Request, Turn, halves, refuse_unless, sse
+from tests.models.servers.serving import Api, Request, Turn, refuse_unless, sse
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
 _LISTED = "gemini-flash-latest"
 """The SDK's type has the models of its day, and the API more."""
-_USAGE = {"total_input_tokens": 10, "total_output_tokens": 5, "total_tokens": 15}
 _MADE = {"function_call": ("id", "name", "arguments"), "thought": ("signature",), "model_output": ("content",)}
 
 
 class Interactions(Api):
+    provider = "interactions"
     path = "/interactions"
     key = ("x-goog-api-key", "dummy")
+    ends = 2
+    done = (sse("[DONE]"),)
 
     def check(self, request: Request) -> None:
         body = request.body
@@ -43,19 +44,9 @@ class Interactions(Api):
     def _ids(self, number: int) -> list[str]:
         return [call.id for call in self.turns[number].calls]
 
-    def whole(self, turn: Turn, number: int) -> dict[str, Any]:
-        return _head(turn, number) | {"steps": _steps(turn, number), "usage": _USAGE}
-
-    def stream(self, turn: Turn, number: int) -> tuple[list[bytes], list[bytes]]:
-        begun = _head(turn, number) | {"status": "in_progress"}
-        events: list[dict[str, Any]] = [{"event_type": "interaction.created", "interaction": begun}]
-        for index, step in enumerate(_steps(turn, number)):
-            start, deltas = _pieces(step)
-            events.append({"event_type": "step.start", "index": index, "step": start})
-            events += [{"event_type": "step.delta", "index": index, "delta": delta} for delta in deltas]
-            events.append({"event_type": "step.stop", "index": index})
-        end = {"event_type": "interaction.completed", "interaction": _head(turn, number) | {"usage": _USAGE}}
-        return [sse(event, event["event_type"]) for event in events], [sse(end, end["event_type"]), sse("[DONE]")]
+    def complete(self, response: dict[str, Any], turn: Turn, number: int) -> None:
+        if turn.calls:
+            response["steps"].insert(bool(turn.text), _thought(number))
 
     def stream_error(self, message: str) -> list[bytes]:
         return [sse({"event_type": "error", "error": {"code": "unavailable", "message": message}}, "error")]
@@ -85,26 +76,3 @@ def _check_steps(steps: list[dict[str, Any]]) -> None:
 
 def _thought(number: int) -> dict[str, Any]:
     return {"type": "thought", "signature": f"c2lnbmVk{number}A=="}
-
-
-def _steps(turn: Turn, number: int) -> list[dict[str, Any]]:
-    said = [{"type": "model_output", "content": [{"type": "text", "text": turn.text}]}] if turn.text else []
-    calls = [
-        {"type": "function_call", "id": call.id, "name": call.name, "arguments": call.arguments} for call in turn.calls
-    ]
-    return [*said, _thought(number), *calls] if calls else said
-
-
-def _head(turn: Turn, number: int) -> dict[str, Any]:
-    status = "requires_action" if turn.calls else "completed"
-    return {"id": f"interaction{number}", "object": "interaction", "model": "gemini", "status": status}
-
-
-def _pieces(step: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A step as it starts, and what then comes."""
-    if step["type"] == "model_output":
-        return {"type": "model_output"}, [{"type": "text", "text": t} for t in halves(step["content"][0]["text"])]
-    if step["type"] == "thought":
-        return {"type": "thought"}, [{"type": "thought_signature", "signature": step["signature"]}]
-    chunks = halves(json.dumps(step["arguments"]))
-    return step | {"arguments": {}}, [{"type": "arguments_delta", "arguments": chunk} for chunk in chunks]

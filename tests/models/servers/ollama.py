@@ -7,12 +7,13 @@ from typing import Any
 
 from ollama._types import Message
 from tests.models.servers.fitting import must_fit
-from tests.models.servers.serving import Api, Request, Turn, halves, refuse_unless
+from tests.models.servers.serving import Api, Request, Turn, refuse_unless
 
 _FIELDS = {"model", "messages", "tools", "stream", "format", "options", "keep_alive", "think"}
 
 
 class Ollama(Api):
+    provider = "ollama"
     path = "/api/chat"
     key = ("content-type", "application/json")
     stream_kind = "application/x-ndjson"
@@ -35,17 +36,11 @@ class Ollama(Api):
             waiting = [call["function"]["name"] for call in message.get("tool_calls") or ()]
         refuse_unless(not waiting, f"calls of {waiting} are not answered")
 
-    def whole(self, turn: Turn, number: int) -> dict[str, Any]:
-        message = {"role": "assistant", "content": turn.text}
-        if turn.calls:
-            message["tool_calls"] = _calls(turn)
-        return _line(number, message) | _END
+    def complete(self, response: dict[str, Any], turn: Turn, number: int) -> None:
+        response["created_at"] = f"2026-11-20T10:00:{number:02}.000Z"  # which ids of calls are made of
 
-    def stream(self, turn: Turn, number: int) -> tuple[list[bytes], list[bytes]]:
-        messages: list[dict[str, Any]] = [{"role": "assistant", "content": chunk} for chunk in halves(turn.text)]
-        messages += [{"role": "assistant", "content": "", "tool_calls": [call]} for call in _calls(turn)]
-        end = _line(number, {"role": "assistant", "content": ""}) | _END
-        return [_bytes(_line(number, message)) for message in messages], [_bytes(end)]
+    def encode(self, event: dict[str, Any]) -> bytes:
+        return json.dumps(event).encode() + b"\n"
 
     def stream_error(self, message: str) -> list[bytes]:
         return [json.dumps({"error": message}).encode() + b"\n"]
@@ -55,7 +50,6 @@ class Ollama(Api):
 
 
 _ROLES = {"system", "user", "assistant", "tool"}
-_END = {"done": True, "done_reason": "stop", "total_duration": 1, "prompt_eval_count": 10, "eval_count": 5}
 
 
 def _without_ids(message: dict[str, Any]) -> dict[str, Any]:
@@ -69,16 +63,3 @@ def _without_ids(message: dict[str, Any]) -> dict[str, Any]:
 def _without_id(call: dict[str, Any]) -> dict[str, Any]:
     function = {key: value for key, value in call["function"].items() if key != "index"}
     return {key: value for key, value in call.items() if key not in {"id", "function", "type"}} | {"function": function}
-
-
-def _calls(turn: Turn) -> list[dict[str, Any]]:
-    return [{"function": {"name": call.name, "arguments": call.arguments}} for call in turn.calls]
-
-
-def _line(number: int, message: dict[str, Any]) -> dict[str, Any]:
-    created = f"2026-11-20T10:00:{number:02}.000Z"
-    return {"model": "llama", "created_at": created, "message": message, "done": False}
-
-
-def _bytes(line: dict[str, Any]) -> bytes:
-    return json.dumps(line).encode() + b"\n"

@@ -11,15 +11,18 @@ from openai.types.chat.completion_create_params import (
     CompletionCreateParamsStreaming,
 )
 from tests.models.servers.fitting import must_fit
-from tests.models.servers.serving import Api, Asked, Request, Turn, halves, refuse_unless, sse
+from tests.models.servers.serving import Api, Request, Turn, refuse_unless, sse
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _MOST_TOOLS = 128
 
 
 class OpenAIChat(Api):
+    provider = "openai_chat"
     path = "/chat/completions"
     key = ("authorization", "Bearer ")
+    ends = 2
+    done = (sse("[DONE]"),)
 
     def check(self, request: Request) -> None:
         body = request.body
@@ -36,23 +39,15 @@ class OpenAIChat(Api):
                 fine = isinstance(call["custom"]["input"], str) if "custom" in call else _is_object(_arguments(call))
                 refuse_unless(fine, "tool_calls: arguments are the text of an object, input is text")
 
-    def whole(self, turn: Turn, number: int) -> dict[str, Any]:
-        message = {"role": "assistant", "content": turn.text or None, "refusal": None}
-        if turn.calls:
-            message["tool_calls"] = [_call(call, _text(call)) for call in turn.calls]
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _reason(turn)}
-        return _response(number, "chat.completion") | {"choices": [choice], "usage": _USAGE}
+    def complete(self, response: dict[str, Any], turn: Turn, number: int) -> None:
+        calls = response["choices"][0]["message"].get("tool_calls", [])
+        for place, asked in enumerate(turn.calls):
+            if asked.custom:
+                custom = {"name": asked.name, "input": asked.arguments["input"]}
+                calls[place] = {"id": asked.id, "type": "custom", "custom": custom}
 
-    def stream(self, turn: Turn, number: int) -> tuple[list[bytes], list[bytes]]:
-        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "" if turn.text else None, "refusal": None}]
-        deltas += [{"content": piece} for piece in halves(turn.text)]
-        for index, call in enumerate(turn.calls):
-            deltas.append({"tool_calls": [{"index": index, **_call(call, "")}]})
-            kind, key = _KEYS[call.custom]
-            deltas += [{"tool_calls": [{"index": index, kind: {key: piece}}]} for piece in halves(_text(call))]
-        end = [_chunk(number, {}, _reason(turn)), _response(number, "chat.completion.chunk") | {"choices": []}]
-        end[-1]["usage"] = _USAGE
-        return [sse(_chunk(number, delta, None)) for delta in deltas], [*map(sse, end), sse("[DONE]")]
+    def encode(self, event: dict[str, Any]) -> bytes:
+        return sse(event)
 
     def stream_error(self, message: str) -> list[bytes]:
         return [sse({"error": {"message": message, "type": "server_error", "param": None, "code": None}})]
@@ -60,9 +55,6 @@ class OpenAIChat(Api):
     def error_body(self, status: int, message: str) -> dict[str, Any]:
         kind = "rate_limit_error" if status == 429 else "invalid_request_error"
         return {"error": {"message": message, "type": kind, "param": None, "code": None}}
-
-
-_USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 
 def check_answered(messages: list[dict[str, Any]]) -> None:
@@ -89,31 +81,6 @@ def _is_object(text: str) -> bool:
         return False
 
 
-_KEYS = {False: ("function", "arguments"), True: ("custom", "input")}
-
-
 def _arguments(call: dict[str, Any]) -> str:
     found: str = call["function"]["arguments"]
     return found
-
-
-def _text(call: Asked) -> str:
-    return str(call.arguments["input"]) if call.custom else json.dumps(call.arguments)
-
-
-def _call(call: Asked, text: str) -> dict[str, Any]:
-    kind, key = _KEYS[call.custom]
-    return {"id": call.id, "type": kind, kind: {"name": call.name, key: text}}
-
-
-def _reason(turn: Turn) -> str:
-    return "tool_calls" if turn.calls else "stop"
-
-
-def _response(number: int, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{number}", "object": kind, "created": 1_700_000_000 + number, "model": "gpt"}
-
-
-def _chunk(number: int, delta: dict[str, Any], reason: str | None) -> dict[str, Any]:
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-    return _response(number, "chat.completion.chunk") | {"choices": [choice]}

@@ -11,19 +11,14 @@ from openai.types.responses.response_create_params import (
     ResponseCreateParamsStreaming,
 )
 from tests.models.servers.fitting import must_fit
-from tests.models.servers.serving import Api, Request, Turn, halves, refuse_unless, sse
+from tests.models.servers.serving import Api, Request, Turn, refuse_unless, sse
+from tests.providers.apis import ALL
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_USAGE = {
-    "input_tokens": 10,
-    "input_tokens_details": {"cached_tokens": 0},
-    "output_tokens": 5,
-    "output_tokens_details": {"reasoning_tokens": 0},
-    "total_tokens": 15,
-}
 
 
 class OpenAIResponses(Api):
+    provider = "openai_responses"
     path = "/responses"
     key = ("authorization", "Bearer ")
 
@@ -48,37 +43,25 @@ class OpenAIResponses(Api):
                     f"Item 'fc_{number}_0' of type 'function_call' was provided without its required 'reasoning' item",
                 )
 
-    def whole(self, turn: Turn, number: int) -> dict[str, Any]:
-        return _response(number, "completed", _items(turn, number))
-
-    def stream(self, turn: Turn, number: int) -> tuple[list[bytes], list[bytes]]:
-        items = _items(turn, number)
-        events = [{"type": "response.created", "response": _response(number, "in_progress", [])}]
-        for index, item in enumerate(items):
-            begun = {**item, **({"status": "in_progress"} if "status" in item else {}), **_EMPTY[item["type"]]}
-            events.append({"type": "response.output_item.added", "output_index": index, "item": begun})
-            events += [{"output_index": index, "item_id": item["id"], **delta} for delta in _deltas(item)]
-            events.append({"type": "response.output_item.done", "output_index": index, "item": item})
-        events.append({"type": "response.completed", "response": _response(number, "completed", items)})
-        chunks = [sse(event | {"sequence_number": n}, str(event["type"])) for n, event in enumerate(events)]
-        return chunks[:-1], chunks[-1:]
+    def complete(self, response: dict[str, Any], turn: Turn, number: int) -> None:
+        output = response["output"]
+        for place, asked in enumerate(turn.calls):
+            item = output[place - len(turn.calls)]
+            item["id"] = f"fc_{number}_{place}"
+            if asked.custom:
+                del item["arguments"], item["status"]
+                item |= {"type": "custom_tool_call", "input": asked.arguments["input"]}
+        if turn.calls:
+            output.insert(len(output) - len(turn.calls), _reasoning(number))
 
     def stream_error(self, message: str) -> list[bytes]:
         error = {"code": "server_error", "message": message}
-        failed = _response(0, "failed", []) | {"error": error}
+        failed = ALL[self.provider].write("", [], None) | {"status": "failed", "error": error}
         return [sse({"type": "response.failed", "response": failed, "sequence_number": 99}, "response.failed")]
 
     def error_body(self, status: int, message: str) -> dict[str, Any]:
         kind = "rate_limit_error" if status == 429 else "invalid_request_error"
         return {"error": {"message": message, "type": kind, "param": None, "code": None}}
-
-
-_EMPTY: dict[str, dict[str, Any]] = {
-    "reasoning": {"encrypted_content": "unfinished"},
-    "message": {"content": []},
-    "function_call": {"arguments": ""},
-    "custom_tool_call": {"input": ""},
-}
 
 
 _OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
@@ -113,66 +96,3 @@ def _json(text: str) -> Any:
 
 def _reasoning(number: int) -> dict[str, Any]:
     return {"id": f"rs_{number}", "type": "reasoning", "summary": [], "encrypted_content": f"sealed{number}"}
-
-
-def _items(turn: Turn, number: int) -> list[dict[str, Any]]:
-    items = []
-    if turn.text:
-        part = {"type": "output_text", "text": turn.text, "annotations": [], "logprobs": []}
-        message = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "completed"}
-        items.append(message | {"content": [part]})
-    if turn.calls:
-        items.append(_reasoning(number))
-    for place, call in enumerate(turn.calls):
-        item = {"id": f"fc_{number}_{place}", "call_id": call.id, "name": call.name}
-        if call.custom:
-            items.append(item | {"type": "custom_tool_call", "input": call.arguments["input"]})
-        else:
-            given = json.dumps(call.arguments)
-            items.append(item | {"type": "function_call", "status": "completed", "arguments": given})
-    return items
-
-
-def _deltas(item: dict[str, Any]) -> list[dict[str, Any]]:
-    if item["type"] == "function_call":
-        kind, done = "response.function_call_arguments.delta", "response.function_call_arguments.done"
-        deltas = [{"type": kind, "delta": chunk} for chunk in halves(item["arguments"])]
-        return [*deltas, {"type": done, "arguments": item["arguments"], "name": item["name"]}]
-    if item["type"] == "custom_tool_call":
-        deltas = [{"type": "response.custom_tool_call_input.delta", "delta": chunk} for chunk in halves(item["input"])]
-        return [*deltas, {"type": "response.custom_tool_call_input.done", "input": item["input"]}]
-    if item["type"] == "message":
-        (part,) = item["content"]
-        where = {"content_index": 0}
-        texts = [
-            {"type": "response.output_text.delta", "delta": chunk, "logprobs": [], **where}
-            for chunk in halves(part["text"])
-        ]
-        return [
-            {"type": "response.content_part.added", "part": part | {"text": ""}, **where},
-            *texts,
-            {"type": "response.output_text.done", "text": part["text"], "logprobs": [], **where},
-            {"type": "response.content_part.done", "part": part, **where},
-        ]
-    return []
-
-
-def _response(number: int, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "id": f"resp_{number}",
-        "object": "response",
-        "created_at": 1_700_000_000 + number,
-        "status": status,
-        "error": None,
-        "incomplete_details": None,
-        "instructions": None,
-        "metadata": {},
-        "model": "gpt",
-        "output": output,
-        "parallel_tool_calls": True,
-        "temperature": 1.0,
-        "tool_choice": "auto",
-        "tools": [],
-        "top_p": 1.0,
-        "usage": _USAGE if status == "completed" else None,
-    }

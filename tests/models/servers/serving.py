@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
+from tests.providers.apis import ALL
+
 from waits import BOUND
 
 
@@ -68,11 +70,17 @@ class Api:
         fault: What every request is answered with instead.
     """
 
+    provider: ClassVar[str]
+    """The name in `ALL` of the provider whose responses it writes."""
     path: ClassVar[str]
     """What a request's path ends with; of a streamed one, where that is another path, too."""
     key: ClassVar[tuple[str, str]]
     """The header that says who asks, and what it begins with."""
     stream_kind: ClassVar[str] = "text/event-stream"
+    ends: ClassVar[int] = 1
+    """How many of the last events are the end of a stream."""
+    done: ClassVar[Sequence[bytes]] = ()
+    """What follows the last event of a stream."""
 
     def __init__(self, turns: Sequence[Turn], *, busy: int = 0, early: str = "", fault: Answer | None = None) -> None:
         self.turns = list(turns)
@@ -125,11 +133,24 @@ class Api:
 
     def whole(self, turn: Turn, number: int) -> dict[str, Any]:
         """The turn as one response."""
-        raise NotImplementedError
+        asked = [(call.id, call.name, call.arguments) for call in turn.calls]
+        response = ALL[self.provider].write(turn.text, asked, "calls" if asked else "done")
+        for key in {"id", "responseId"} & response.keys():
+            response[key] = f"{response[key]}_{number}"
+        self.complete(response, turn, number)
+        return response
+
+    def complete(self, response: dict[str, Any], turn: Turn, number: int) -> None:
+        """Add what the model thought before its calls, which has to go back."""
 
     def stream(self, turn: Turn, number: int) -> tuple[list[bytes], list[bytes]]:
         """The turn as a stream: what comes before the end, and the end."""
-        raise NotImplementedError
+        chunks = [self.encode(event) for event in ALL[self.provider].events(self.whole(turn, number), halves)]
+        return chunks[: -self.ends], [*chunks[-self.ends :], *self.done]
+
+    def encode(self, event: dict[str, Any]) -> bytes:
+        """An event as it is sent."""
+        return sse(event, event.get("type") or event.get("event_type"))
 
     def stream_error(self, message: str) -> list[bytes]:
         """What comes in a stream when the API fails in the middle of it."""
