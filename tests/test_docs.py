@@ -1,4 +1,4 @@
-"""What the pages say of the code holds: named tests, files and functions are there, and tables are what modules do."""
+"""The pages agree with the code: named tests, files and functions exist, and tables match the modules."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_page_on_models_has_a_row_for_each_api() -> None:
 
 
 @pytest.mark.parametrize("api", REQUESTS, ids=" ".join)
-def test_what_an_api_cannot_say_stands_in_its_row_and_nothing_else(api: tuple[str, ...]) -> None:
+def test_each_row_names_what_its_api_cannot_say(api: tuple[str, ...]) -> None:
     module, more = module_of(api)
     found = [said for said, given in CHOICES.items() if refused(module.tool_choice, **given, **more)]
     found += ["`strict=`"] if refused(module.tools, Toolset([add]), strict=True, **more) else []
@@ -123,11 +123,11 @@ def test_a_choice_is_what_its_row_says(api: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(("head", "words"), [("`stop`", Stop), ("`result.status`", Status)])
-def test_each_word_has_its_row_and_there_is_no_other(head: str, words: Any) -> None:
+def test_each_word_has_exactly_one_row(head: str, words: Any) -> None:
     assert sorted(row[0] for row in table(head)) == sorted(f'`"{word}"`' for word in get_args(words))
 
 
-def test_the_options_for_system_prompts_that_the_page_names_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_options_for_system_prompts_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "dummy")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
@@ -137,27 +137,27 @@ def test_the_options_for_system_prompts_that_the_page_names_are_taken(monkeypatc
         getattr(models, model)("name", **{option: "Be brief."})
 
 
-def test_the_options_of_models_that_the_page_names_are_there() -> None:
+def test_named_options_of_models_exist() -> None:
     named = re.findall(r"`models\.(\w+)\(…, (\w+)=", MODELS)
     assert len(named) > 5
     for model, option in named:
         assert option in inspect.signature(getattr(models, model)).parameters
 
 
-def test_the_page_on_the_architecture_names_files_that_are_there() -> None:
+def test_files_named_on_the_architecture_page_exist() -> None:
     named = {word for words in quoted(ARCHITECTURE) for word in words.split() if word.endswith((".py", "/"))}
     assert len(named) > 30
     assert [word for word in named if not any((ROOT / top / word).exists() for top in ("", "src/ferrule"))] == []
 
 
-def test_each_step_of_the_way_of_a_call_is_a_function_of_the_file_that_is_named_with_it() -> None:
+def test_each_named_step_of_a_call_is_in_its_file() -> None:
     steps = re.findall(r"^ *- `(?:\w+\.)?(\w+)` in `([\w/]+\.py)`", THE_WAY, re.MULTILINE)
     assert len(steps) == THE_WAY.count("\n- ") + THE_WAY.count(" - ") > 10
     functions = {file: re.findall(r"\bdef (\w+)", source) for file, source in SOURCES.items()}
     assert [step for step in steps if step[0] not in functions.get(step[1], [])] == []
 
 
-def test_the_drawing_of_a_call_has_its_steps_in_the_order_of_the_code() -> None:
+def test_the_drawing_of_a_call_follows_the_code() -> None:
     tree = ast.parse(SOURCES["kernel/path.py"])
     drawn = re.findall(r"^ +[├└] (\w+)  ", ast.get_docstring(tree) or "", re.MULTILINE)[1:]  # without `run_core`
     (steps,) = [node for node in tree.body if getattr(node, "name", "") == "_run_steps"]
@@ -166,7 +166,7 @@ def test_the_drawing_of_a_call_has_its_steps_in_the_order_of_the_code() -> None:
     assert len(places) > 5 and places == sorted(places)
 
 
-def test_every_name_on_the_way_of_a_call_is_defined_somewhere() -> None:
+def test_every_name_in_the_way_of_a_call_is_defined() -> None:
     words = [word for word in quoted(THE_WAY) if not word.endswith(".py") and re.fullmatch(r"[\w.]+", word)]
     names = {name for word in words for name in word.split(".")}
     everything = "\n".join(SOURCES.values())
@@ -178,7 +178,7 @@ COMING_FROM = (ROOT / "docs" / "coming-from.md").read_text()
 HERE = [line.strip("| ").split(" | ")[1] for line in COMING_FROM.splitlines() if line.count(" | ") == 1]
 
 
-def test_each_name_of_ours_on_the_page_for_who_comes_from_elsewhere_is_there() -> None:
+def test_our_names_on_the_migration_page_exist() -> None:
     places = (
         *(ferrule, Runner, Toolset, ToolContext, ToolResult, middleware, guards, loop, models, serve, sources, testing),
         *(loop.LoopResult, *map(importlib.import_module, ("ferrule.mcp", "ferrule.adapters.afk"))),

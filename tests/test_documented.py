@@ -1,4 +1,4 @@
-"""What is public says what it is, with an example or the page that has more about it."""
+"""Every public name is documented, with an example or a page."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def leads_on(text: str) -> bool:
 
 
 @pytest.mark.parametrize("module", public_modules())
-def test_a_public_name_has_a_docstring_with_an_example_or_a_link_to_its_page(module: str) -> None:
+def test_a_public_name_has_an_example_or_a_page(module: str) -> None:
     # The functions of a provider module are about one thing, which its docstring shows; those of tools are for models.
     shared = import_module(module).__doc__ or "" if module.startswith(("ferrule.providers.", "ferrule.tools.")) else ""
     names = [name for name in public_names(module) if place_of(module, name).startswith("ferrule.")]
@@ -74,14 +74,14 @@ def docstrings() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("module", "page"), sorted(set(docstrings())))
-def test_a_page_that_a_docstring_names_is_there_and_has_the_heading(module: str, page: str) -> None:
+def test_a_page_that_a_docstring_names_exists(module: str, page: str) -> None:
     path, _, anchor = page.partition("#")
     text = (ROOT / path).read_text(encoding="utf-8")
     headings = {re.sub(r"[^\w\- ]", "", line.strip("# ").lower()).replace(" ", "-") for line in text.splitlines()}
     assert not anchor or anchor in headings
 
 
-def test_every_module_outside_the_kernel_is_public_or_is_exported_by_a_package_that_is() -> None:
+def test_every_module_outside_the_kernel_is_exported() -> None:
     public = set(public_modules())
     modules = {name_of(file, PACKAGE.parent) for file in PACKAGE.rglob("*.py")} - public
     inner = {"", *ROOMS, "adapters", "__main__"}
@@ -116,7 +116,7 @@ def test_pages_and_examples_import_public_names_only() -> None:
     assert {(place, name) for place, name in used if name not in public} == set()
 
 
-def test_help_shows_nothing_that_no_page_has_a_use_for() -> None:
+def test_help_shows_only_documented_names() -> None:
     shown = pydoc.render_doc(ferrule.Runner, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
     heads = set(re.findall(r"^ \|  (?:async )?([a-z]\w*)(?:\(|$)", shown, re.MULTILINE))
     pages = "\n".join(page.read_text(encoding="utf-8") for page in [*ROOT.glob("docs/*.md"), ROOT / "README.md"])

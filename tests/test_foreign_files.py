@@ -1,4 +1,4 @@
-"""A file that a repository brings may be a link to a device, a pipe, or endless: it is refused, and nothing waits."""
+"""A file from a repository that is a device, a pipe, a folder or endless is refused at once."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ REFUSED = (FerruleError, OSError, ValueError)
 
 @pytest.mark.parametrize("made", NO_FILES)
 @pytest.mark.parametrize("reader", READERS)
-def test_what_is_no_file_is_refused_and_nothing_waits(reader: str, made: str, tmp_path: Path) -> None:
+def test_a_device_pipe_or_folder_is_refused_at_once(reader: str, made: str, tmp_path: Path) -> None:
     path = tmp_path / "brought.json"
     NO_FILES[made](path)
     with pytest.raises(REFUSED):
@@ -84,14 +84,14 @@ def test_what_is_no_file_is_refused_and_nothing_waits(reader: str, made: str, tm
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_file_that_has_nothing_to_read_yet_keeps_nobody_waiting(reader: str, tmp_path: Path) -> None:
+def test_a_file_without_data_yet_blocks_nobody(reader: str, tmp_path: Path) -> None:
     path = tmp_path / "brought.json"
     path.symlink_to("/proc/kmsg")
     with suppress(*REFUSED):
         READERS[reader](path)
 
 
-def test_a_file_within_its_bound_is_read_whole(tmp_path: Path) -> None:
+def test_a_file_within_its_limit_is_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x" * 10)
     assert read_file(path, 10) == b"x" * 10

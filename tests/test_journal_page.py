@@ -1,4 +1,4 @@
-"""docs/journal.md: its first program is what a reader makes of it, and each promise and each state names its test."""
+"""The first program of docs/journal.md prints what the page shows, and each promise names a test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shows(expected: str, shown: str) -> bool:
 
 
 @pytest.mark.slow
-def test_the_program_pays_each_invoice_once_and_says_what_the_page_shows(tmp_path: Path) -> None:
+def test_the_program_of_the_page_prints_what_the_page_shows(tmp_path: Path) -> None:
     program = re.search(r"```python\n(# payments\.py\n.*?)```", FIVE_MINUTES, re.DOTALL)
     console = re.search(r"```console\n(.*?)```", FIVE_MINUTES, re.DOTALL)
     assert program is not None and console is not None

@@ -1,4 +1,4 @@
-"""A long batch: independent calls from any iterable, with bounded memory, which a program can go on with."""
+"""A long batch runs independent calls from any iterable in bounded memory, and can be continued."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import DefinitionError, Runner, ToolCall, ToolResult, tool
+from ferrule import DefinitionError, Runner, ToolCall, tool
 from ferrule.journal import memory
-from ferrule.loop import BatchSummary, run_many
+from ferrule.loop import run_many
 
 
 class Works:
@@ -55,9 +55,7 @@ class Works:
 
 
 @given(st.integers(0, 40), st.integers(1, 8), st.booleans())
-def test_each_call_has_a_result_and_no_more_than_the_concurrency_is_held(
-    count: int, concurrency: int, is_async: bool
-) -> None:
+def test_a_long_batch_holds_no_more_than_its_concurrency(count: int, concurrency: int, is_async: bool) -> None:
     async def main() -> None:
         works, read = Works(count), []
         works.released.set()
@@ -72,56 +70,47 @@ def test_each_call_has_a_result_and_no_more_than_the_concurrency_is_held(
     asyncio.run(main())
 
 
-async def test_calls_of_a_tool_that_runs_alone_in_a_turn_run_side_by_side() -> None:
-    async def main() -> int:
-        works = Works(10)
-        reading = asyncio.ensure_future(run_many(Runner([works.tool]), works.calls(), concurrency=4))
-        await works.begins(4)
-        works.released.set()
-        await reading
-        return works.most_at_once
-
-    assert (await main()) == 4
+async def test_calls_of_a_long_batch_run_concurrently() -> None:
+    works = Works(10)
+    reading = asyncio.ensure_future(run_many(Runner([works.tool]), works.calls(), concurrency=4))
+    await works.begins(4)
+    works.released.set()
+    await reading
+    assert works.most_at_once == 4
 
 
 async def test_results_come_while_the_source_waits() -> None:
-    async def main() -> list[int]:
-        works, more = Works(2), asyncio.Event()
-        works.released.set()
+    works, more = Works(2), asyncio.Event()
+    works.released.set()
 
-        async def calls() -> AsyncIterator[ToolCall]:
-            for call in works.calls():
-                yield call
-                await more.wait()
+    async def calls() -> AsyncIterator[ToolCall]:
+        for call in works.calls():
+            yield call
+            await more.wait()
 
-        read = []
-        async for result in run_many(Runner([works.tool]), calls(), concurrency=8):
-            read.append(result.output)
-            more.set()
-        return read
-
-    assert (await main()) == [0, 1]
+    read = []
+    async for result in run_many(Runner([works.tool]), calls(), concurrency=8):
+        read.append(result.output)
+        more.set()
+    assert read == [0, 1]
 
 
-async def test_a_batch_that_was_killed_goes_on_under_its_session() -> None:
-    async def main() -> tuple[str, list[str], list[int]]:
-        works, journal = Works(6), memory()
-        works.released.set()
-        runner = Runner([works.tool], journal=journal)
-        async for _ in run_many(runner, list(works.calls())[:3], concurrency=2, session="night"):
-            pass
-        works.released = asyncio.Event()
-        cut_off = asyncio.ensure_future(runner.run(list(works.calls())[3], session="night"))
-        await works.begins(4)
-        journal.cut_off()
-        works.released = asyncio.Event()
-        works.released.set()
-        batch = run_many(runner, works.calls(), concurrency=2, session="night")
-        summary = await batch
-        cut_off.cancel()
-        return str(summary), summary.unknown, works.began
-
-    text, unknown, began = await main()
+async def test_a_killed_batch_continues_under_its_session() -> None:
+    works, journal = Works(6), memory()
+    works.released.set()
+    runner = Runner([works.tool], journal=journal)
+    async for _ in run_many(runner, list(works.calls())[:3], concurrency=2, session="night"):
+        pass
+    works.released = asyncio.Event()
+    cut_off = asyncio.ensure_future(runner.run(list(works.calls())[3], session="night"))
+    await works.begins(4)
+    journal.cut_off()
+    works.released = asyncio.Event()
+    works.released.set()
+    batch = run_many(runner, works.calls(), concurrency=2, session="night")
+    summary = await batch
+    cut_off.cancel()
+    text, unknown, began = str(summary), summary.unknown, works.began
     assert "4 of them from the journal" in text and "5 ok" in text and unknown == ["c3"]
     assert sorted(began) == list(range(6))
 
@@ -133,66 +122,43 @@ async def test_a_batch_that_was_killed_goes_on_under_its_session() -> None:
         ([ToolCall("c0", "work", {"n": 0}), "work"], r"call 2 of the batch must be a ToolCall.*not 'work'"),
     ],
 )
-async def test_a_wrong_call_ends_the_batch_once_those_that_run_have_ended(
-    calls: Iterable[ToolCall], wrong: str
-) -> None:
-    async def main() -> Works:
-        works = Works(0)
-        works.released.set()
-        with pytest.raises(DefinitionError, match=wrong):
-            await run_many(Runner([works.tool], journal=memory()), calls, concurrency=2)
-        return works
-
-    assert (await main()).at_once == 0
+async def test_a_wrong_call_ends_the_batch_after_running_calls(calls: Iterable[ToolCall], wrong: str) -> None:
+    works = Works(0)
+    works.released.set()
+    with pytest.raises(DefinitionError, match=wrong):
+        await run_many(Runner([works.tool], journal=memory()), calls, concurrency=2)
+    assert works.at_once == 0
 
 
-def test_a_source_that_breaks_ends_the_batch_once_those_that_run_have_ended() -> None:
+async def test_a_broken_source_ends_the_batch_after_running_calls() -> None:
     def calls() -> Iterator[ToolCall]:
         yield ToolCall("c0", "work", {"n": 0})
         raise OSError("no more rows")
 
-    async def main() -> BatchSummary:
-        works = Works(1)
-        works.released.set()
-        batch = run_many(Runner([works.tool]), calls(), concurrency=2)
-        with pytest.raises(OSError, match="no more rows"):
-            await batch
-        return batch.summary
-
-    assert asyncio.run(main()).counts == {"ok": 1}
+    works = Works(1)
+    works.released.set()
+    batch = run_many(Runner([works.tool]), calls(), concurrency=2)
+    with pytest.raises(OSError, match="no more rows"):
+        await batch
+    assert batch.summary.counts == {"ok": 1}
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, "4", None])
-def test_a_concurrency_that_is_none_is_refused(wrong: object) -> None:
+def test_an_invalid_concurrency_is_refused(wrong: object) -> None:
     with pytest.raises(DefinitionError, match="concurrency"):
         run_many(Runner([]), [], concurrency=wrong)  # type: ignore[arg-type]
 
 
 async def test_an_empty_offer_lets_no_call_run() -> None:
-    async def main() -> tuple[Works, list[str]]:
-        works = Works(2)
-        works.released.set()
-        runner = Runner([works.tool])
-        batch = run_many(runner, works.calls(), concurrency=1, offered=runner.tools.without("*"))
-        return works, await _statuses(batch)
-
-    works, statuses = await main()
+    works = Works(2)
+    works.released.set()
+    runner = Runner([works.tool])
+    batch = run_many(runner, works.calls(), concurrency=1, offered=runner.tools.without("*"))
+    works, statuses = works, await _statuses(batch)
     assert statuses == ["not_found"] * 2 and works.began == []
 
 
-async def test_observers_from_an_iterator_see_every_call() -> None:
-    async def main() -> list[str]:
-        works, seen = Works(3), list[str]()
-        works.released.set()
-        observers = iter([lambda event: seen.append(event.call.id)])
-        await run_many(Runner([works.tool]), works.calls(), concurrency=1, observers=observers)
-        return seen
-
-    assert set(await main()) == {"c0", "c1", "c2"}
-
-
 async def test_a_long_batch_is_read_once() -> None:
-
     batch = run_many(Runner([]), [], concurrency=1)
     await batch
     with pytest.raises(RuntimeError, match="is read once"):
@@ -200,84 +166,62 @@ async def test_a_long_batch_is_read_once() -> None:
 
 
 @pytest.mark.parametrize("how", ["cancel", "break", "cancelled"])
-async def test_a_batch_that_is_left_takes_no_further_call(how: str) -> None:
-    async def main() -> tuple[Works, list[str]]:
-        works, read = Works(100), list[str]()
-        batch = run_many(Runner([works.tool]), works.calls(), concurrency=3)
+async def test_leaving_a_batch_takes_no_further_call(how: str) -> None:
+    works, read = Works(100), list[str]()
+    batch = run_many(Runner([works.tool]), works.calls(), concurrency=3)
 
-        async def reads() -> None:
-            async for result in batch:
-                read.append(result.status)
-                if how == "break":
-                    break
+    async def reads() -> None:
+        async for result in batch:
+            read.append(result.status)
+            if how == "break":
+                break
 
-        reading = asyncio.ensure_future(reads())
-        await works.begins(3)
-        if how == "cancelled":
-            reading.cancel()
-        elif how == "cancel":
-            batch.cancel()
-            works.released.set()
-        else:
-            works.released.set()
-        await asyncio.wait({reading})
-        while works.at_once:
-            await asyncio.sleep(0)
-        return works, read
-
-    works, read = await main()
+    reading = asyncio.ensure_future(reads())
+    await works.begins(3)
+    if how == "cancelled":
+        reading.cancel()
+    elif how == "cancel":
+        batch.cancel()
+        works.released.set()
+    else:
+        works.released.set()
+    await asyncio.wait({reading})
+    while works.at_once:
+        await asyncio.sleep(0)
     assert (len(works.began), works.taken) in {(3, 4), (4, 5)}  # one may have begun before the reader left
     assert read == {"cancel": ["ok"] * 3, "break": ["ok"], "cancelled": []}[how]
 
 
 @pytest.mark.parametrize("now", [True, False])
 async def test_a_batch_whose_source_waits_can_be_cancelled(now: bool) -> None:
-    async def main() -> list[str]:
-        works = Works(1)
+    works = Works(1)
 
-        async def calls() -> AsyncIterator[ToolCall]:
-            for call in works.calls():
-                yield call
-            await asyncio.Event().wait()
+    async def calls() -> AsyncIterator[ToolCall]:
+        for call in works.calls():
+            yield call
+        await asyncio.Event().wait()
 
-        batch = run_many(Runner([works.tool]), calls(), concurrency=3)
-        reading = asyncio.ensure_future(_statuses(batch))
-        await works.begins(1)
-        batch.cancel(now=now)
-        batch.cancel(now=now)
-        works.released.set()
-        return await reading
-
-    assert (await main()) == ([] if now else ["ok"])
+    batch = run_many(Runner([works.tool]), calls(), concurrency=3)
+    reading = asyncio.ensure_future(_statuses(batch))
+    await works.begins(1)
+    batch.cancel(now=now)
+    batch.cancel(now=now)
+    works.released.set()
+    assert (await reading) == ([] if now else ["ok"])
 
 
 @pytest.mark.parametrize("turns", [None, 0, 1, 2])
 async def test_a_batch_that_is_cancelled_before_its_first_call_ends(turns: int | None) -> None:
-    async def main() -> list[str]:
-        works = Works(9)
-        works.released.set()
-        batch = run_many(Runner([works.tool]), works.calls(), concurrency=3)
-        if turns is None:
-            batch.cancel()
-        reading = asyncio.ensure_future(_statuses(batch))
-        for _ in range(turns or 0):
-            await asyncio.sleep(0)
+    works = Works(9)
+    works.released.set()
+    batch = run_many(Runner([works.tool]), works.calls(), concurrency=3)
+    if turns is None:
         batch.cancel()
-        return await reading
-
-    assert len(await main()) <= 3
-
-
-async def test_cancelling_now_stops_what_runs() -> None:
-    async def main() -> list[str]:
-        works = Works(9)
-        batch = run_many(Runner([works.tool]), works.calls(), concurrency=3)
-        reading = asyncio.ensure_future(_statuses(batch))
-        await works.begins(3)
-        batch.cancel(now=True)
-        return await reading
-
-    assert (await main()) == []
+    reading = asyncio.ensure_future(_statuses(batch))
+    for _ in range(turns or 0):
+        await asyncio.sleep(0)
+    batch.cancel()
+    assert len(await reading) <= 3
 
 
 async def _statuses(batch: object) -> list[str]:
@@ -295,10 +239,7 @@ async def test_a_failed_call_logs_one_line_and_its_traceback_at_debug(
 ) -> None:
     caplog.set_level(level, "ferrule")
 
-    async def main() -> list[ToolResult]:
-        return [result async for result in run_many(Runner([fail]), [ToolCall("c0", "fail", {"n": 0})], concurrency=1)]
-
-    [result] = await main()
+    [result] = [result async for result in run_many(Runner([fail]), [ToolCall("c0", "fail", {"n": 0})], concurrency=1)]
     errors = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(errors) == 1
     assert ("Traceback" in (errors[0].exc_text or "")) is (level == logging.DEBUG)
@@ -316,12 +257,9 @@ async def test_progress_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatc
     screen = Terminal() if is_terminal else io.StringIO()
     monkeypatch.setattr(sys, "stderr", screen)
 
-    async def main() -> None:
-        works = Works(20)
-        works.released.set()
-        await run_many(Runner([works.tool]), list(works.calls()), concurrency=4, progress=True)
-
-    await main()
+    works = Works(20)
+    works.released.set()
+    await run_many(Runner([works.tool]), list(works.calls()), concurrency=4, progress=True)
     _, *lines = screen.getvalue().split("\r\x1b[K")
     assert bool(lines) is is_terminal
     if is_terminal:

@@ -1,4 +1,4 @@
-"""No test measures time, which a busy machine changes: `steps.py` counts, and `benchmarks/` time."""
+"""No test measures time: `steps.py` counts steps, and `benchmarks/` measures seconds."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def clocks_in(source: str) -> set[str]:
     return CLOCKS & (imported | {node.attr for node in nodes if isinstance(node, ast.Attribute)})
 
 
-def test_no_test_reads_a_clock_that_is_made_to_measure_with() -> None:
+def test_no_test_reads_a_measuring_clock() -> None:
     found = {path.name: clocks_in(path.read_text(encoding="utf-8")) for path in TESTS.rglob("*.py")}
     assert {name: clocks for name, clocks in found.items() if clocks} == {}
 
 
-def test_a_clock_is_found_however_it_is_imported() -> None:
+def test_a_measuring_clock_is_found() -> None:
     assert clocks_in("from time import process_time as now") == {"process_time"}
     assert clocks_in("import time as clock\nclock.perf_counter()") == {"perf_counter"}
     assert clocks_in("import time\ntime.monotonic()") == set()

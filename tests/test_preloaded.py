@@ -1,4 +1,4 @@
-"""A program of `preloaded` is as one in a process of its own, and sees nothing of those before it."""
+"""A program started by `preloaded` behaves like one in its own process."""
 
 from __future__ import annotations
 
@@ -93,15 +93,7 @@ def test_it_is_as_in_a_process_of_its_own(folder: Path, end: str) -> None:
     assert alone.stdout or end == "in code that is none"
 
 
-@pytest.mark.parametrize("words", [["list", "--tools", "tools.py"], ["call", "f", "-", "--tools", "tools.py"], ["lst"]])
-def test_ferrule_is_as_in_a_process_of_its_own(folder: Path, words: list[str]) -> None:
-    command = [sys.executable, "-m", "ferrule", *words]
-    alone = own(command, folder, dict(os.environ), "{}")
-    forked = preloaded.run(command, cwd=folder, input="{}", timeout=BOUND)
-    assert (forked.returncode, forked.stdout, forked.stderr) == (alone.returncode, alone.stdout, alone.stderr)
-
-
-def test_what_python_reads_of_the_environment_is_the_program_s(folder: Path) -> None:
+def test_a_program_has_its_own_environment(folder: Path) -> None:
     command = [sys.executable, os.fspath(folder / "by itself.py")]
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1:replace", "PYTHONUNBUFFERED": "1", "LC_ALL": "C"}
     places = [os.environ.get("PYTHONPATH"), os.fspath(folder / "more")]
@@ -110,7 +102,7 @@ def test_what_python_reads_of_the_environment_is_the_program_s(folder: Path) -> 
     assert preloaded.run(command, cwd=folder, env=environment, input="", timeout=BOUND).stdout == alone.stdout
 
 
-def test_what_one_program_did_the_next_does_not_see(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_do_not_see_each_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, os.fspath(folder / "marks.py")]
     new = {**os.environ, "PYTHONHASHSEED": "17"}
     monkeypatch.setenv("MARK", "of the tests")
@@ -118,7 +110,7 @@ def test_what_one_program_did_the_next_does_not_see(folder: Path, monkeypatch: p
     assert preloaded.run(command, env=new, timeout=BOUND).stdout == "False False\n"
 
 
-def test_one_that_does_not_end_in_time_is_killed_and_the_next_one_runs(folder: Path, tmp_path: Path) -> None:
+def test_an_endless_program_is_killed(folder: Path, tmp_path: Path) -> None:
     (folder / "endless.py").write_text("import os, signal\nprint(os.getpid(), file=open('pid', 'w'))\nsignal.pause()")
     marks = [sys.executable, os.fspath(folder / "marks.py")]
     assert preloaded.run(marks, timeout=BOUND).returncode == 0  # or the time goes for the import of Ferrule
@@ -129,19 +121,7 @@ def test_one_that_does_not_end_in_time_is_killed_and_the_next_one_runs(folder: P
     assert preloaded.run(marks, timeout=BOUND).returncode == 0
 
 
-def test_what_is_written_to_both_outputs_comes_in_its_order(folder: Path) -> None:
+def test_merged_outputs_keep_their_order(folder: Path) -> None:
     (folder / "both.py").write_text("import os\nfor place in (1, 2, 1):\n    os.write(place, b'%d\\n' % place)")
     done = preloaded.run([sys.executable, os.fspath(folder / "both.py")], timeout=BOUND, merged=True)
     assert (done.stdout, done.stderr) == ("1\n2\n1\n", "")
-
-
-def test_more_than_a_pipe_holds_goes_in_and_comes_out(folder: Path) -> None:
-    (folder / "echo.py").write_text("import sys\nfor line in sys.stdin:\n    print(line, end='')")
-    text = "some words\n" * 50_000
-    assert preloaded.run([sys.executable, os.fspath(folder / "echo.py")], input=text, timeout=BOUND).stdout == text
-
-
-@pytest.mark.parametrize("words", [["-P", "-m", "ferrule"], ["-m", "pytest"], ["-c", "print()"]])
-def test_what_it_does_not_start_it_refuses(words: list[str]) -> None:
-    with pytest.raises((AssertionError, FileNotFoundError)):
-        preloaded.run([sys.executable, *words], timeout=BOUND)

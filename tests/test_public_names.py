@@ -1,4 +1,4 @@
-"""What stands around the kernel uses the kernel's public names only, so that anybody could have written it."""
+"""Code around the kernel uses only the public names of the kernel."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def private_uses(package: Path) -> list[str]:
     return found
 
 
-def test_what_is_around_the_kernel_uses_its_public_names_only() -> None:
+def test_code_around_the_kernel_uses_public_names_only() -> None:
     assert private_uses(PACKAGE) == []
 
 

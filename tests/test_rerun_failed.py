@@ -1,4 +1,4 @@
-"""CI: a test that failed by chance is named and does not fail the run; a test that hangs fails alone."""
+"""CI reports a flaky test without failing, and a test that hangs fails alone."""
 
 from __future__ import annotations
 
@@ -58,10 +58,7 @@ def rerun(folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("failing", "last_line", "code"),
-    [
-        ({1}, "FLAKY: test_it.py::test_flaky", 0),
-        ({1, 4}, "FAILED: test_it.py::test_flaky", 1),
-    ],
+    [({1}, "FLAKY: test_it.py::test_flaky", 0), ({1, 4}, "FAILED: test_it.py::test_flaky", 1)],
 )
 def test_a_failed_test_must_pass_three_times_alone(
     tmp_path: Path, failing: set[int], last_line: str, code: int

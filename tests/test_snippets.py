@@ -1,4 +1,4 @@
-"""The snippets of the docs are run as programs of their own: what only works beside another one fails."""
+"""Each snippet of the docs runs as a program of its own."""
 
 from __future__ import annotations
 

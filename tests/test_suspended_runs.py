@@ -1,4 +1,4 @@
-"""A suspended run is one value: it goes on where it stood, once, in another process too."""
+"""A suspended run is one value: it continues once, in another process too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from ferrule import Decision, Event, Media, Runner, Text, ToolContext, ToolResult, Toolset, allow, ask, deny, tool
 from ferrule.errors import DefinitionError
-from ferrule.loop import Finished, LoopResult, NotResumed, Run, TurnStarted, resume, run
+from ferrule.loop import Finished, LoopResult, NotResumed, TurnStarted, resume, run
 from ferrule.loop.suspended_run import with_bytes, without_bytes
 from ferrule.models import Reply, Scripted, Step
 from ferrule.selection import pinned, search_tool
@@ -77,40 +77,34 @@ class Office:
         return Runner(self.tools(), **{"guards": [asks], "approve": later, "resume_key": KEY, **options})
 
 
-def come_to(going: Callable[[], Run]) -> LoopResult:
-    async def main() -> LoopResult:
-        async with asyncio.timeout(BOUND):
-            return await going()
-
-    return asyncio.run(main())
-
-
-def suspended(office: Office, turn: Step, **options: Any) -> dict[str, Any]:
+async def suspended(office: Office, turn: Step, **options: Any) -> dict[str, Any]:
     """The state of a run in which something waits, as another process reads it."""
-    came = come_to(lambda: run(Scripted([turn]), ASK, office.runner(), **options))
+    came = await run(Scripted([turn]), ASK, office.runner(), **options)
     assert came.status == "suspended" and came.suspended is not None
     found: dict[str, Any] = json.loads(json.dumps(came.suspended))
     return found
 
 
-def go_on(office: Office, state: Any, answers: Any, steps: Sequence[Step] = ("Done.",), **options: Any) -> LoopResult:
-    return come_to(lambda: resume(state, answers, Scripted(steps), office.runner(), **options))
+async def go_on(
+    office: Office, state: Any, answers: Any, steps: Sequence[Step] = ("Done.",), **options: Any
+) -> LoopResult:
+    return await resume(state, answers, Scripted(steps), office.runner(), **options)
 
 
 PAY = ("pay", {"to": "ada"})
 PAY_BOB = ("pay", {"to": "bob"})
 
 
-def test_an_answered_run_goes_on_with_the_results_of_the_whole_turn_in_call_order() -> None:
+async def test_an_answered_run_continues_with_the_whole_turn_in_order() -> None:
     office = Office()
-    state = suspended(office, ("Let me.", [("look", {}), PAY, ("whoami", {})]))
+    state = await suspended(office, ("Let me.", [("look", {}), PAY, ("whoami", {})]))
     sent: list[Any] = []
 
     def last(messages: Sequence[Any]) -> str:
         sent.extend(messages)
         return "All paid."
 
-    came = go_on(office, state, {"call_2": True}, [last], by="eve")
+    came = await go_on(office, state, {"call_2": True}, [last], by="eve")
     assert (came.status, came.text, came.turns, came.suspended) == ("done", "All paid.", 2, None)
     assert [result.status for result in came.results] == ["ok", "ok", "ok"]
     assert came.results[1].approved_by == "eve" and office.paid == ["ada"]
@@ -121,130 +115,73 @@ def test_an_answered_run_goes_on_with_the_results_of_the_whole_turn_in_call_orde
     assert came.messages == [*sent, {"role": "assistant", "content": "All paid."}]
 
 
-def test_nothing_is_suspended_where_nothing_waits() -> None:
-    assert come_to(lambda: run(Scripted(["Hello."]), ASK, Office().runner())).suspended is None
-
-
-def test_a_person_is_shown_what_waits_by_the_id_of_the_call() -> None:
-    waiting = suspended(Office(), [PAY, PAY_BOB])["waiting"]
-    assert {call_id: pending["reason"] for call_id, pending in waiting.items()} == {
-        "call_1": "pay ada?",
-        "call_2": "pay bob?",
-    }
-    assert waiting["call_2"]["arguments"] == {"to": "bob"}
-
-
-def test_a_suspended_run_still_has_a_history_in_which_every_call_is_answered() -> None:
-    came = come_to(lambda: run(Scripted([[PAY]]), ASK, Office().runner()))
-    assert came.messages[-1]["tool_call_id"] == "call_1" and "resume first" in came.messages[-1]["content"]
-    assert came.tool_executions[0]["pending"]["arguments"] == {"to": "ada"}
-
-
 # -- one answer at a time ----------------------------------------------------------------------------------------------
 
 
-def test_while_a_call_waits_the_model_is_not_asked_and_the_run_is_suspended_again() -> None:
+async def test_a_run_is_suspended_again_while_a_call_waits() -> None:
     office = Office()
-    state = suspended(office, [PAY, PAY_BOB, ("look", {})])
-    came = go_on(office, state, {"call_2": True}, [])
+    state = await suspended(office, [PAY, PAY_BOB, ("look", {})])
+    shown = {call_id: (pending["reason"], pending["arguments"]["to"]) for call_id, pending in state["waiting"].items()}
+    assert shown == {"call_1": ("pay ada?", "ada"), "call_2": ("pay bob?", "bob")}
+    assert (await go_on(office, state, {}, [])).suspended == state and office.paid == []  # no answer changes nothing
+    came = await go_on(office, state, {"call_2": True}, [])
     assert came.status == "suspended" and came.suspended is not None and came.suspended["waiting"].keys() == {"call_1"}
     assert [result.status for result in came.results] == ["suspended", "ok", "ok"]
     assert came.tool_executions[0]["pending"] == state["waiting"]["call_1"]
-    came = go_on(office, json.loads(json.dumps(came.suspended)), {"call_1": False})
+    came = await go_on(office, json.loads(json.dumps(came.suspended)), {"call_1": False})
     assert (came.status, office.paid) == ("done", ["bob"])
     assert [result.status for result in came.results] == ["denied", "ok", "ok"]
     assert came.results[2].content[1] == Media("image", PNG, "image/png", "s3://b/bill.png", "bill.png", fetch=True)
 
 
-def test_without_any_answer_it_stays_as_it_was() -> None:
+async def test_an_answer_may_change_the_arguments_deny_or_ask_again() -> None:
     office = Office()
-    state = suspended(office, [PAY, ("look", {})])
-    assert go_on(office, state, {}, []).suspended == state
-    assert office.paid == []
-
-
-def test_a_call_that_came_twice_is_answered_once_and_runs_once() -> None:
-    office = Office()
-    twice = ToolCall("c", "pay", {"to": "ada"})
-    came = go_on(office, suspended(office, [twice, twice]), {"c": True})
-    assert (came.status, office.paid) == ("done", ["ada"])
-    assert [result.status for result in came.results] == ["ok", "ok"]
-
-
-def test_an_answer_may_change_the_arguments_deny_or_ask_again() -> None:
-    office = Office()
-    state = suspended(office, [PAY, PAY, PAY_BOB, PAY_BOB, ("pay", {"to": "eve"})])
+    state = await suspended(office, [PAY, PAY, PAY_BOB, PAY_BOB, ("pay", {"to": "eve"})])
     answers = {"call_1": allow({"to": "adele"}), "call_3": deny("not him"), "call_5": ask("who is eve?")}
-    came = go_on(office, state, answers, [])
+    came = await go_on(office, state, answers, [])
     assert office.paid == ["adele"]
     assert [result.status for result in came.results] == ["ok", "suspended", "denied", "suspended", "suspended"]
     assert came.suspended is not None
     reasons = [pending["reason"] for pending in came.suspended["waiting"].values()]
     assert sorted(reasons) == ["pay ada?", "pay bob?", "who is eve?"]
-    came = go_on(office, came.suspended, dict.fromkeys(came.suspended["waiting"], True))
+    came = await go_on(office, came.suspended, dict.fromkeys(came.suspended["waiting"], True))
     assert (came.status, office.paid) == ("done", ["adele", "ada", "bob", "eve"])
 
 
 # -- once --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_state_that_was_gone_on_from_runs_nothing_again_and_the_model_is_not_asked() -> None:
+async def test_a_used_state_runs_nothing_again() -> None:
     office = Office()
-    state = suspended(office, [PAY])
+    state = await suspended(office, [PAY])
 
-    async def main() -> None:
-        runner = office.runner()
-        assert (await resume(state, {"call_1": True}, Scripted(["Done."]), runner)).status == "done"
-        again = resume(state, {"call_1": True}, Scripted([]), runner)
-        with pytest.raises(NotResumed, match=r"'call_1' was not resumed.*resumed already") as found:
-            await again
-        assert found.value.call_id == "call_1" and again.suspended is None
-        assert "resumed already" in again.messages[-1]["content"]
-        came = await run(Scripted(["I see."]), again.messages, runner, state=again.state)
-        assert (came.status, office.paid) == ("done", ["ada"])
-
-    asyncio.run(asyncio.wait_for(main(), BOUND))
+    runner = office.runner()
+    assert (await resume(state, {"call_1": True}, Scripted(["Done."]), runner)).status == "done"
+    again = resume(state, {"call_1": True}, Scripted([]), runner)
+    with pytest.raises(NotResumed, match=r"'call_1' was not resumed.*resumed already") as found:
+        await again
+    assert found.value.call_id == "call_1" and again.suspended is None
+    assert "resumed already" in again.messages[-1]["content"]
+    came = await run(Scripted(["I see."]), again.messages, runner, state=again.state)
+    assert (came.status, office.paid) == ("done", ["ada"])
 
 
-def test_two_that_go_on_at_once_run_it_once_and_one_asks_the_model() -> None:
+async def test_two_concurrent_resumes_run_the_call_once() -> None:
     office = Office()
-    state = suspended(office, [PAY])
+    state = await suspended(office, [PAY])
 
-    async def main() -> list[Any]:
-        runner = office.runner()
-        both = [_awaited(resume(state, {"call_1": True}, Scripted(["Done."]), runner)) for _ in range(2)]
-        return await asyncio.wait_for(asyncio.gather(*both, return_exceptions=True), BOUND)
-
-    came = asyncio.run(main())
+    runner = office.runner()
+    both = [resume(state, {"call_1": True}, Scripted(["Done."]), runner) for _ in range(2)]
+    came = await asyncio.wait_for(asyncio.gather(*both, return_exceptions=True), BOUND)
     assert sorted(type(one).__name__ for one in came) == ["LoopResult", "NotResumed"]
     assert office.paid == ["ada"]
 
 
-async def _awaited(going: Run) -> LoopResult:
-    return await going
-
-
-def test_a_run_that_goes_on_from_an_older_state_runs_nothing_twice() -> None:
+async def test_an_expired_record_is_reported_to_the_model() -> None:
     office = Office()
-    state = suspended(office, [PAY, PAY_BOB])
-
-    async def main() -> None:
-        runner = office.runner()
-        assert (await resume(state, {"call_1": True}, Scripted([]), runner)).status == "suspended"
-        old = resume(state, {"call_1": True, "call_2": True}, Scripted([]), runner)
-        with pytest.raises(NotResumed):
-            await old
-        assert office.paid == ["ada"]
-        assert old.suspended is not None and old.suspended["waiting"].keys() == {"call_2"}
-
-    asyncio.run(asyncio.wait_for(main(), BOUND))
-
-
-def test_a_record_that_came_too_late_is_told_to_the_model() -> None:
-    office = Office()
-    state = suspended(office, [PAY])
+    state = await suspended(office, [PAY])
     clock = ManualClock(now=state["waiting"]["call_1"]["expires_at"] + 1)
-    came = come_to(lambda: resume(state, {"call_1": True}, Scripted(["Too late."]), office.runner(clock=clock)))
+    came = await resume(state, {"call_1": True}, Scripted(["Too late."]), office.runner(clock=clock))
     assert (came.status, office.paid) == ("done", [])
     assert "too late" in came.messages[-2]["content"]
 
@@ -252,7 +189,7 @@ def test_a_record_that_came_too_late_is_told_to_the_model() -> None:
 # -- what goes on with it ----------------------------------------------------------------------------------------------
 
 
-def test_turns_calls_usage_and_the_models_state_go_on() -> None:
+async def test_counters_usage_and_state_continue() -> None:
     office = Office()
     call = ToolCall("c", "pay", {"to": "ada"})
     turn = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function"}]}
@@ -264,12 +201,12 @@ def test_turns_calls_usage_and_the_models_state_go_on() -> None:
             states.append(state)
             return await super().__call__(messages, toolset)
 
-    state = suspended(office, first, max_turns=3, max_calls=2)
+    state = await suspended(office, first, max_turns=3, max_calls=2)
     assert (state["turns"], state["calls_left"], state["state"]) == (1, 2, {"container": "c_1"})
     more = Reply("", [ToolCall("d", "look"), ToolCall("e", "look")], [turn], "calls", {"input_tokens": 5})
     model = Keeping([more, Reply("Done.", (), [], "end", {"input_tokens": 1})])
     going = resume(state, {"c": True}, model, office.runner())
-    came = come_to(lambda: going)
+    came = await going
     assert states == [{"container": "c_1"}, None]
     assert [result.status for result in came.results] == ["ok", "ok", "limited"]  # two calls in all
     assert (came.status, came.turns, came.usage) == ("limited", 3, {"input_tokens": 8})
@@ -277,34 +214,20 @@ def test_turns_calls_usage_and_the_models_state_go_on() -> None:
     assert going.usage == came.usage
 
 
-def test_the_last_turn_is_the_last_one_of_the_whole_run() -> None:
+async def test_the_turn_limit_holds_across_a_suspension() -> None:
     office = Office()
-    came = go_on(office, suspended(office, [PAY], max_turns=2), {"call_1": True}, [[("look", {})]])
+    came = await go_on(office, await suspended(office, [PAY], max_turns=2), {"call_1": True}, [[("look", {})]])
     assert (came.status, came.turns) == ("limited", 2)
     assert [result.status for result in came.results] == ["ok", "limited"]
-
-
-def test_a_run_that_was_limited_before_it_waited_is_limited_in_the_end() -> None:
-    office = Office()
-    state = suspended(office, [PAY, ("look", {})], max_calls=1)
-    assert go_on(office, state, {"call_1": True}).status == "limited"
 
 
 @pytest.mark.parametrize(
     ("on_failure", "status", "steps"), [("fail", "failed", []), ("degrade", "degraded", ["Sorry."])]
 )
-def test_what_follows_a_failure_goes_on_too(on_failure: Any, status: str, steps: list[str]) -> None:
+async def test_on_failure_holds_across_a_suspension(on_failure: Any, status: str, steps: list[str]) -> None:
     office = Office()
-    state = suspended(office, [("pay", {"to": "nobody"})], on_failure=on_failure)
-    assert go_on(office, state, {"call_1": True}, steps).status == status
-
-
-def test_what_is_given_by_name_is_for_the_calls_and_the_later_turns() -> None:
-    office = Office()
-    state = suspended(office, [PAY, ("look", {})], principal="bob", deps="old")
-    came = go_on(office, state, {"call_1": True}, [[("whoami", {})], "Done."], deps="new", session="s2")
-    assert came.status == "done"
-    assert [(seen.principal, seen.deps, seen.session) for seen in office.seen] == [("bob", "new", "s2")]
+    state = await suspended(office, [("pay", {"to": "nobody"})], on_failure=on_failure)
+    assert (await go_on(office, state, {"call_1": True}, steps)).status == status
 
 
 class OfApi(Scripted):
@@ -315,86 +238,71 @@ class OfApi(Scripted):
         self.api = api
 
 
-def test_a_model_of_another_api_is_refused_before_anything_runs() -> None:
+async def test_a_model_of_another_api_is_refused() -> None:
     office = Office()
-    state = suspended(office, [PAY])
+    state = await suspended(office, [PAY])
     assert state["api"] == "openai_chat"
     with pytest.raises(DefinitionError, match=r"form of 'openai_chat', and this model takes those of 'gemini'"):
         resume(state, {"call_1": True}, OfApi([], "gemini"), office.runner())
-    assert office.paid == [] and go_on(office, state, {"call_1": True}).status == "done"
+    assert office.paid == [] and (await go_on(office, state, {"call_1": True})).status == "done"
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "gemini"), ("gemini", None), (object(), "gemini")])
-def test_models_that_do_not_say_what_their_messages_are_written_for_go_on(before: Any, after: Any) -> None:
+async def test_models_without_a_known_api_are_accepted(before: Any, after: Any) -> None:
     office = Office()
-    came = come_to(lambda: run(OfApi([[PAY]], before), ASK, office.runner()))
+    came = await run(OfApi([[PAY]], before), ASK, office.runner())
     assert came.suspended is not None
-    going = functools.partial(resume, came.suspended, {"call_1": True}, OfApi(["Done."], after), office.runner())
-    assert (come_to(going).status, office.paid) == ("done", ["ada"])
+    done = await resume(came.suspended, {"call_1": True}, OfApi(["Done."], after), office.runner())
+    assert (done.status, office.paid) == ("done", ["ada"])
 
 
-def test_what_is_no_model_or_no_context_is_refused_at_once() -> None:
+async def test_a_wrong_model_context_or_runner_is_refused() -> None:
     office = Office()
-    state = suspended(office, [PAY])
+    state = await suspended(office, [PAY])
     wrong: Any = {"deps": 1}
     with pytest.raises(DefinitionError, match=r"needs a model, such as models.Anthropic"):
         resume(state, {}, "anthropic:claude-sonnet-5-5", office.runner())  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match=r"loop.resume: a context is ToolContext"):
         resume(state, {}, Scripted([]), office.runner(), context=wrong)
+    with pytest.raises(DefinitionError, match="the loop needs a Runner"):
+        resume(state, {}, Scripted([]), [asks])  # type: ignore[arg-type]
 
 
-def test_the_context_goes_on_and_what_the_caller_gives_goes_first() -> None:
+async def test_the_resumers_context_overrides_the_saved_one() -> None:
     office = Office()
     context = ToolContext(principal="bob", session="s1", deps="old", metadata={"tenant": 7})
-    state = suspended(office, [PAY, ("pay", {"to": "eve"})], context=context)
+    state = await suspended(office, [PAY, ("pay", {"to": "eve"})], context=context)
     given = ToolContext(deps="new", session="s2")
-    came = go_on(office, state, {"call_1": True, "call_2": True}, [[("whoami", {})], "Done."], context=given)
+    came = await go_on(office, state, {"call_1": True, "call_2": True}, [[("whoami", {})], "Done."], context=given)
     assert came.status == "done"
     [seen] = office.seen
     assert (seen.principal, seen.session, seen.deps, seen.metadata) == ("bob", "s2", "new", {"tenant": 7})
 
 
-def test_a_principal_that_is_written_into_the_state_is_not_believed() -> None:
-    office = Office()
-    state = suspended(office, [PAY], context=ToolContext(principal="bob"))
-    state["waiting"]["call_1"]["context"]["principal"] = "root"
-    with pytest.raises(NotResumed):
-        go_on(office, state, {"call_1": True}, [])
-    assert (office.paid, office.seen) == ([], [])
-
-
-def test_a_model_that_raises_after_the_answers_leaves_all_that_was_done() -> None:
+async def test_a_model_error_after_resuming_loses_nothing() -> None:
     office = Office()
 
     def busy(messages: Any) -> str:
         raise ConnectionError("no network")
 
-    async def main() -> None:
-        going = resume(suspended_state, {"call_1": True}, Scripted([busy]), office.runner())
-        with pytest.raises(ConnectionError):
-            await going
-        assert going.suspended is None and going.messages[-1]["content"] == "paid ada"
-        assert [result.status for result in going.results] == ["ok"]
-        model = Scripted([[("whoami", {})], "Done."])
-        came = await run(model, going.messages, office.runner(), state=going.state, context=going.context)
-        assert (came.status, office.paid) == ("done", ["ada"])
-        assert model.requests[0].messages == going.messages
-        assert [(seen.principal, seen.session) for seen in office.seen] == [("bob", "s1")]
-
-    suspended_state = suspended(office, [PAY], context=ToolContext(principal="bob", session="s1"))
-    asyncio.run(asyncio.wait_for(main(), BOUND))
+    suspended_state = await suspended(office, [PAY], context=ToolContext(principal="bob", session="s1"))
+    going = resume(suspended_state, {"call_1": True}, Scripted([busy]), office.runner())
+    with pytest.raises(ConnectionError):
+        await going
+    assert going.suspended is None and going.messages[-1]["content"] == "paid ada"
+    assert [result.status for result in going.results] == ["ok"]
+    model = Scripted([[("whoami", {})], "Done."])
+    came = await run(model, going.messages, office.runner(), state=going.state, context=going.context)
+    assert (came.status, office.paid) == ("done", ["ada"])
+    assert model.requests[0].messages == going.messages
+    assert [(seen.principal, seen.session) for seen in office.seen] == [("bob", "s1")]
 
 
-def test_the_events_of_what_is_taken_up_come_before_the_next_turn() -> None:
+async def test_events_of_resumed_calls_come_before_the_next_turn() -> None:
     office = Office()
-    state = suspended(office, [PAY])
+    state = await suspended(office, [PAY])
 
-    async def main() -> list[Any]:
-        return [
-            event async for event in resume(state, {"call_1": True}, Scripted(["Done."]), office.runner(), by="eve")
-        ]
-
-    events = asyncio.run(asyncio.wait_for(main(), BOUND))
+    events = [event async for event in resume(state, {"call_1": True}, Scripted(["Done."]), office.runner(), by="eve")]
     kinds = [event.kind if isinstance(event, Event) else type(event).__name__ for event in events]
     assert kinds == ["tool:decided", "tool:started", "tool:post", "TurnStarted", "ModelText", "Finished"]
     assert (
@@ -402,32 +310,6 @@ def test_the_events_of_what_is_taken_up_come_before_the_next_turn() -> None:
         and events[3] == TurnStarted(2, ("pay", "look", "whoami"))
         and isinstance(events[-1], Finished)
     )
-
-
-def test_what_a_tool_announces_and_the_calls_that_it_makes_are_not_taken_for_its_result() -> None:
-    @tool
-    async def pay(to: str, context: ToolContext) -> str:
-        """Pay somebody."""
-        inner = await context.run("look", {})
-        context.announce({"result": "none of it"})
-        return f"paid {to}: {inner.output}"
-
-    @tool(read_only=True)
-    async def look() -> str:
-        """Look at the bill."""
-        return "the bill"
-
-    runner = Runner([pay, look], guards=[asks], approve=later)
-
-    async def main() -> None:
-        state = (await run(Scripted([[PAY]]), ASK, runner)).suspended
-        assert state is not None
-        going = resume(state, {"call_1": True}, Scripted(["Done."]), runner)
-        kinds = [event.kind async for event in going if isinstance(event, Event)]
-        assert "tool:progress" in kinds
-        assert [result.output for result in going.results] == ["paid ada: the bill"]
-
-    asyncio.run(asyncio.wait_for(main(), BOUND))
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
@@ -453,54 +335,45 @@ class Slow(Office):
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_cancelled_while_one_is_taken_up_the_others_go_on_waiting(now: bool) -> None:
-    async def main() -> None:
-        office = Slow()
-        state = (await run(Scripted([[PAY, PAY_BOB]]), ASK, office.runner())).suspended
-        assert state is not None
-        going = resume(state, dict.fromkeys(state["waiting"], True), Scripted([]), office.runner())
-        awaited = asyncio.ensure_future(_awaited(going))
-        await office.started.wait()
-        going.cancel(now=now)
-        office.let_go.set()
-        came = await awaited
-        assert came.status == "suspended" and came.suspended is not None
-        assert (came.suspended["waiting"].keys(), office.paid) == ({"call_2"}, ["ada"])
-        assert [result.status for result in came.results] == ["cancelled" if now else "ok", "suspended"]
-
-    asyncio.run(asyncio.wait_for(main(), BOUND))
+async def test_cancelling_a_resume_leaves_the_other_calls_waiting(now: bool) -> None:
+    office = Slow()
+    state = (await run(Scripted([[PAY, PAY_BOB]]), ASK, office.runner())).suspended
+    assert state is not None
+    going = resume(state, dict.fromkeys(state["waiting"], True), Scripted([]), office.runner())
+    awaited = asyncio.ensure_future(going)
+    await office.started.wait()
+    going.cancel(now=now)
+    office.let_go.set()
+    came = await awaited
+    assert came.status == "suspended" and came.suspended is not None
+    assert (came.suspended["waiting"].keys(), office.paid) == ({"call_2"}, ["ada"])
+    assert [result.status for result in came.results] == ["cancelled" if now else "ok", "suspended"]
 
 
-def test_cancelled_before_it_begins_everything_goes_on_waiting() -> None:
+async def test_a_resume_cancelled_before_it_begins_changes_nothing() -> None:
     office = Office()
-    state = suspended(office, [PAY])
+    state = await suspended(office, [PAY])
 
-    def cancelled() -> Run:
-        going = resume(state, {"call_1": True}, Scripted([]), office.runner())
-        going.cancel()
-        return going
-
-    came = come_to(cancelled)
+    going = resume(state, {"call_1": True}, Scripted([]), office.runner())
+    going.cancel()
+    came = await going
     assert (came.status, came.suspended, office.paid) == ("suspended", state, [])
 
 
-def test_left_early_what_is_taken_up_is_stopped_and_noted_and_the_rest_waits() -> None:
-    async def main() -> None:
-        office = Slow()
-        state = (await run(Scripted([[PAY, PAY_BOB]]), ASK, office.runner())).suspended
-        assert state is not None
-        going = resume(state, dict.fromkeys(state["waiting"], True), Scripted([]), office.runner())
-        assert going.suspended == state
-        awaited = asyncio.ensure_future(_awaited(going))
-        await office.started.wait()
-        awaited.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await awaited
-        assert [result.status for result in going.results] == ["cancelled", "suspended"]
-        assert going.suspended is not None and going.suspended["waiting"].keys() == {"call_2"}
-        assert [one["role"] for one in going.messages] == ["user", "assistant", "tool", "tool"]
-
-    asyncio.run(asyncio.wait_for(main(), BOUND))
+async def test_leaving_a_resume_stops_one_call_and_keeps_the_rest_waiting() -> None:
+    office = Slow()
+    state = (await run(Scripted([[PAY, PAY_BOB]]), ASK, office.runner())).suspended
+    assert state is not None
+    going = resume(state, dict.fromkeys(state["waiting"], True), Scripted([]), office.runner())
+    assert going.suspended == state
+    awaited = asyncio.ensure_future(going)
+    await office.started.wait()
+    awaited.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await awaited
+    assert [result.status for result in going.results] == ["cancelled", "suspended"]
+    assert going.suspended is not None and going.suspended["waiting"].keys() == {"call_2"}
+    assert [one["role"] for one in going.messages] == ["user", "assistant", "tool", "tool"]
 
 
 # -- edits and mistakes ------------------------------------------------------------------------------------------------
@@ -523,36 +396,33 @@ def edited(state: Any, path: tuple[Any, ...], value: Any) -> Any:
     return found
 
 
-def test_an_edit_of_any_field_to_another_type_is_refused_before_anything_runs_or_changes_nothing() -> None:
+async def test_changing_the_type_of_any_field_runs_nothing_else() -> None:
     """The form of the model's messages, what a tool itself gave, and texts that may be left out are not described."""
 
-    async def main() -> None:
-        office = Office()
-        everything = [*office.tools(), search_tool(office.tools())]
-        runner = Runner(everything, guards=[asks], approve=later, resume_key=KEY)
-        turn = [PAY, PAY_BOB, ("look", {}), ("search_tools", {"query": "who asks"}), ("whoami", {"more": 1})]
-        context = ToolContext(principal="bob", metadata={"found": 5})
-        came = await run(Scripted([turn]), ASK, runner, context=context, selector=pinned("pay", "look", "search_tools"))
-        state = json.loads(json.dumps(came.suspended))
-        assert state["found"] == ["whoami"] and len(state["waiting"]) == 2
-        goes_on = []
-        for path in leaves(state):
-            for value in (None, "x", -1, 1.5, True, [], {}, [5], {"$bytes": 1}, {"x": [None]}):
-                if kind_of(value) == kind_of(value_at(state, path)):
-                    continue
-                changed = edited(state, path, value)
-                office.paid.clear()
-                try:
-                    going = resume(changed, {"call_1": True, "call_2": True}, Scripted(["Done."]), again(runner))
-                    result = await going
-                except (DefinitionError, NotResumed):
-                    assert office.paid == [], path
-                else:
-                    assert office.paid == ["ada", "bob"] and result.status == "done", path
-                    goes_on.append(path)
-        assert {path[-1] for path in goes_on if not is_somebody_elses(path)} <= {*MAY_BE_NULL, "version"}  # true is 1
-
-    asyncio.run(asyncio.wait_for(main(), 240))
+    office = Office()
+    everything = [*office.tools(), search_tool(office.tools())]
+    runner = Runner(everything, guards=[asks], approve=later, resume_key=KEY)
+    turn = [PAY, PAY_BOB, ("look", {}), ("search_tools", {"query": "who asks"}), ("whoami", {"more": 1})]
+    context = ToolContext(principal="bob", metadata={"found": 5})
+    came = await run(Scripted([turn]), ASK, runner, context=context, selector=pinned("pay", "look", "search_tools"))
+    state = json.loads(json.dumps(came.suspended))
+    assert state["found"] == ["whoami"] and len(state["waiting"]) == 2
+    goes_on = []
+    for path in leaves(state):
+        for value in (None, "x", -1, 1.5, True, [], {}, [5], {"$bytes": 1}, {"x": [None]}):
+            if kind_of(value) == kind_of(value_at(state, path)):
+                continue
+            changed = edited(state, path, value)
+            office.paid.clear()
+            try:
+                going = resume(changed, {"call_1": True, "call_2": True}, Scripted(["Done."]), again(runner))
+                result = await going
+            except (DefinitionError, NotResumed):
+                assert office.paid == [], path
+            else:
+                assert office.paid == ["ada", "bob"] and result.status == "done", path
+                goes_on.append(path)
+    assert {path[-1] for path in goes_on if not is_somebody_elses(path)} <= {*MAY_BE_NULL, "version"}  # true is 1
 
 
 def again(runner: Runner) -> Runner:
@@ -587,81 +457,75 @@ def is_somebody_elses(path: tuple[Any, ...]) -> bool:
     ("path", "value", "says"),
     [
         (("usage_by_turn",), [{"input_tokens": "5"}], "usage_by_turn.*input_tokens.*valid"),
-        (("found",), 5, "found: Input should be a valid list"),
-        (("limited",), "yes", "limited: Input should be a valid boolean"),
-        (("turns",), "1", "turns: Input should be a valid integer"),
         (("results", 1, "content", 1, "fetch"), "yes", "fetch: Input should be a valid boolean"),
         (("results", 1, "content", 1, "mime_type"), "no type", "Media whose mime_type is 'no type'"),
     ],
 )
-def test_an_edit_is_named_with_its_place(path: tuple[Any, ...], value: Any, says: str) -> None:
+async def test_an_edit_is_reported_with_its_place(path: tuple[Any, ...], value: Any, says: str) -> None:
     office = Office()
-    state = suspended(office, [PAY, ("look", {})])
+    state = await suspended(office, [PAY, ("look", {})])
     with pytest.raises(DefinitionError, match=says):
         resume(edited(state, path, value), {"call_1": True}, Scripted(["Done."]), office.runner())
 
 
-def test_what_a_search_found_is_a_list_of_definitions_and_metadata_of_other_tools_is_their_own() -> None:
+async def test_search_results_in_a_state_are_validated() -> None:
     office = Office()
     runner = Runner([*office.tools(), search_tool(office.tools())], guards=[asks], approve=later, resume_key=KEY)
-    came = come_to(lambda: run(Scripted([[PAY, ("look", {}), ("search_tools", {"query": "who"})]]), ASK, runner))
+    came = await run(Scripted([[PAY, ("look", {}), ("search_tools", {"query": "who"})]]), ASK, runner)
     for wrong in (5, [5], [{"name": []}], None):
         changed = edited(came.suspended, ("results", 2, "metadata", "found"), wrong)
         with pytest.raises(DefinitionError, match="'search_tools' found is a list of definitions, not"):
             resume(changed, {"call_1": True}, Scripted(["Done."]), again(runner))
     own = edited(came.suspended, ("results", 1, "metadata", "found"), 5)
-    assert come_to(lambda: resume(own, {"call_1": True}, Scripted(["Done."]), again(runner))).status == "done"
+    assert (await resume(own, {"call_1": True}, Scripted(["Done."]), again(runner))).status == "done"
 
 
-def test_where_one_record_was_changed_none_of_the_others_is_taken_up() -> None:
+async def test_one_changed_record_stops_the_whole_resume() -> None:
     office = Office()
-    state = suspended(office, [PAY, PAY_BOB])
+    state = await suspended(office, [PAY, PAY_BOB])
     changed = edited(state, ("waiting", "call_2", "arguments", "to"), "eve")
     with pytest.raises(NotResumed, match=r"'call_2' was not resumed.*give both the same resume_key"):
-        go_on(office, changed, {"call_1": True, "call_2": True}, [])
+        await go_on(office, changed, {"call_1": True, "call_2": True}, [])
     assert office.paid == []
-    assert go_on(office, state, {"call_1": True, "call_2": True}).status == "done"
+    assert (await go_on(office, state, {"call_1": True, "call_2": True})).status == "done"
 
 
-def test_an_edit_of_what_is_sealed_pays_nobody_and_uses_nothing_up() -> None:
+async def test_editing_a_sealed_record_runs_nothing() -> None:
     office = Office()
-    state = suspended(office, [PAY], context=ToolContext(principal="bob"))
+    state = await suspended(office, [PAY], context=ToolContext(principal="bob"))
     for path in leaves(state["waiting"]["call_1"]):
         with pytest.raises((DefinitionError, NotResumed)):
-            go_on(office, edited(state, ("waiting", "call_1", *path), "x"), {"call_1": True}, [])
+            await go_on(office, edited(state, ("waiting", "call_1", *path), "x"), {"call_1": True}, [])
     assert office.paid == []
-    assert go_on(office, state, {"call_1": True}).status == "done"
+    assert (await go_on(office, state, {"call_1": True})).status == "done"
 
 
-def test_a_record_under_the_id_of_another_call_is_refused() -> None:
+async def test_a_record_under_the_id_of_another_call_is_refused() -> None:
     office = Office()
-    state = suspended(office, [PAY, PAY_BOB])
+    state = await suspended(office, [PAY, PAY_BOB])
     ada, bob = state["waiting"].values()
     with pytest.raises(DefinitionError, match="'call_1' is the record of another call"):
-        go_on(office, {**state, "waiting": {"call_1": bob, "call_2": ada}}, {"call_1": True}, [])
+        await go_on(office, {**state, "waiting": {"call_1": bob, "call_2": ada}}, {"call_1": True}, [])
 
 
-def test_a_call_that_waits_cannot_be_given_a_result_nor_forgotten() -> None:
+async def test_a_waiting_call_cannot_be_answered_by_editing() -> None:
     office = Office()
-    state = suspended(office, [PAY, PAY_BOB])
+    state = await suspended(office, [PAY, PAY_BOB])
     with pytest.raises(DefinitionError, match="and the suspended calls are"):
-        go_on(office, edited(state, ("results", 0, "status"), "ok"), {}, [])
+        await go_on(office, edited(state, ("results", 0, "status"), "ok"), {}, [])
     for changed in (state, edited(edited(state, ("results", 0, "status"), "ok"), ("results", 1, "status"), "ok")):
         with pytest.raises(DefinitionError, match="no call waits in it"):
-            go_on(office, {**changed, "waiting": {}}, {}, [])
+            await go_on(office, {**changed, "waiting": {}}, {}, [])
 
 
-def test_what_another_runner_sealed_is_an_error_that_names_the_key() -> None:
+async def test_a_record_sealed_with_another_key_is_refused() -> None:
     office = Office()
-    state = come_to(lambda: run(Scripted([[PAY]]), ASK, office.runner(resume_key=None))).suspended
+    state = (await run(Scripted([[PAY]]), ASK, office.runner(resume_key=None))).suspended
 
-    async def main() -> None:
-        going = resume(state or {}, {"call_1": True}, Scripted([]), office.runner(resume_key=None))
-        with pytest.raises(NotResumed, match="give both the same resume_key"):
-            await going
-        assert going.suspended == state and office.paid == []
-
-    asyncio.run(asyncio.wait_for(main(), BOUND))
+    going = resume(state or {}, {"call_1": True}, Scripted([]), office.runner(resume_key=None))
+    with pytest.raises(NotResumed, match="give both the same resume_key"):
+        await going
+    assert going.suspended == state and office.paid == []
 
 
 CALL_1: dict[str, Any] = {"call_1": True}
@@ -680,18 +544,12 @@ MISTAKES: list[tuple[Callable[[Any], Any], Any, str]] = [
 
 
 @pytest.mark.parametrize(("made", "answers", "says"), MISTAKES)
-def test_what_is_no_suspended_run_or_no_answer_is_refused_at_once(made: Any, answers: Any, says: str) -> None:
+async def test_an_invalid_state_or_answer_is_refused(made: Any, answers: Any, says: str) -> None:
     office = Office()
-    state = suspended(office, [PAY])
+    state = await suspended(office, [PAY])
     with pytest.raises(DefinitionError, match=says):
         resume(made(state), answers, Scripted([]), office.runner())
     assert office.paid == []
-
-
-def test_it_needs_a_runner() -> None:
-    wrong: Any = [asks]
-    with pytest.raises(DefinitionError, match="the loop needs a Runner"):
-        resume(suspended(Office(), [PAY]), {}, Scripted([]), wrong)
 
 
 JSON = st.recursive(
@@ -701,22 +559,16 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_bytes_in_a_history_come_back_and_nothing_else_becomes_bytes(value: Any) -> None:
+def test_only_bytes_become_bytes_again(value: Any) -> None:
     assert with_bytes(json.loads(json.dumps(without_bytes(value)))) == value
 
 
-def test_bytes_in_the_messages_that_a_run_began_with_come_back() -> None:
-    office, image = Office(), {"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": PNG}}}]}
-    came = come_to(lambda: run(Scripted([[PAY]]), [image], office.runner()))
-    assert go_on(office, json.loads(json.dumps(came.suspended)), {"call_1": True}).messages[0] == image
-
-
-def test_objects_of_an_sdk_in_the_history_become_what_the_api_sends() -> None:
+async def test_sdk_objects_in_the_history_become_json() -> None:
     from openai.types.chat import ChatCompletionMessage
 
     office = Office()
     said: Any = ChatCompletionMessage(role="assistant", content="How can I help?")
-    came = come_to(lambda: run(Scripted([[PAY]]), [said, *ASK], office.runner()))
+    came = await run(Scripted([[PAY]]), [said, *ASK], office.runner())
     assert came.suspended is not None
     assert came.suspended["messages"][0] == {"role": "assistant", "content": "How can I help?"}
 
@@ -744,27 +596,14 @@ def process(folder: Path, *words: str, **environment: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_in_other_processes(tmp_path: Path) -> None:
+def test_a_run_continues_in_other_processes_once(tmp_path: Path) -> None:
     asked = process(tmp_path, "ask").splitlines()
     assert [line.partition(":")[0] for line in asked] == ["call_1", "call_2"] and "ada" in asked[0]
-    assert process(tmp_path, "answer", "call_2", "yes", "eve") == asked[0]
-    said = process(tmp_path, "answer", "call_1", "no", "eve")
-    assert said.endswith("paid bob 20 EUR") and "paid ada" not in said
-
-
-@pytest.mark.slow
-def test_what_one_process_has_taken_up_no_other_does_again(tmp_path: Path) -> None:
-    process(tmp_path, "ask")
+    assert "give both the same resume_key" in process(tmp_path, "answer", "call_2", "yes", "eve", RESUME_KEY="o" * 32)
     with closing(sqlite3.connect(tmp_path / "bills.db", isolation_level=None)) as sql:
         [kept] = sql.execute("SELECT suspended FROM runs")
-        process(tmp_path, "answer", "call_1", "yes", "eve")
+        assert process(tmp_path, "answer", "call_2", "yes", "eve") == asked[0]
+        said = process(tmp_path, "answer", "call_1", "no", "eve")
+        assert said.endswith("paid bob 20 EUR") and "paid ada" not in said
         sql.execute("UPDATE runs SET suspended = ?", kept)
-    assert "'call_1' was not resumed" in process(tmp_path, "answer", "call_1", "yes", "eve")
-
-
-@pytest.mark.slow
-def test_another_process_needs_the_key_and_is_told_so(tmp_path: Path) -> None:
-    process(tmp_path, "ask")
-    assert "give both the same resume_key" in process(tmp_path, "answer", "call_1", "yes", "eve", RESUME_KEY="o" * 32)
-    process(tmp_path, "answer", "call_1", "yes", "eve")
-    assert process(tmp_path, "answer", "call_2", "yes", "eve") == "paid ada 500 EUR, paid bob 20 EUR"
+    assert "'call_2' was not resumed" in process(tmp_path, "answer", "call_2", "yes", "eve")

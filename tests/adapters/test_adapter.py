@@ -1,4 +1,4 @@
-"""What the adapters share, without any framework."""
+"""The base of all adapters, without any framework."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HERE = ToolContext(session="s", principal="ada")
 
 
 class Bank:
-    """A payment, which counts; and adapters to a runner that asks about it."""
+    """A tool that counts its payments, and adapters to a runner that asks about it."""
 
     def __init__(self) -> None:
         self.paid: Counter[str] = Counter()
@@ -46,7 +46,6 @@ class Bank:
 
         @tool
         async def pay(to: str, euros: int = 1) -> str:
-            """Pay."""
             await self.opened.wait()
             self.paid[f"{to} {euros}"] += 1
             return f"paid {euros} EUR to {to}"
@@ -63,83 +62,52 @@ def paying(euros: int = 5, id: str = "c1", to: str = "ada") -> ToolCall:
 
 
 async def suspended(adapter: Adapter, call: ToolCall, context: ToolContext = HERE) -> Any:
-    """The record of the call, as it comes back from a framework."""
+    """Return the record of the suspended call."""
     result = await adapter.run(call, context)
     assert result.status == "suspended", result
     return record_from_result(result)
 
 
-# -- whose answer it is ------------------------------------------------------------------------------------------------
-
-
-def test_of_two_answers_at_once_one_runs_the_call_and_the_other_waits_for_what_that_comes_to() -> None:
-    async def run() -> None:
-        adapter = bank.adapter()
-        record = await suspended(adapter, paying())
-        given = (adapter.answer(paying(), HERE, True, record) for _ in range(3))
-        assert [result.text for result in await asyncio.gather(*given)] == ["paid 5 EUR to ada"] * 3
-
+async def test_one_of_three_concurrent_answers_runs_the_call() -> None:
     bank = Bank()
-    asyncio.run(run())
+    adapter = bank.adapter()
+    record = await suspended(adapter, paying())
+    given = (adapter.answer(paying(), HERE, True, record) for _ in range(3))
+    assert [result.text for result in await asyncio.gather(*given)] == ["paid 5 EUR to ada"] * 3
     assert bank.paid == {"ada 5": 1}
 
 
-def test_who_waits_for_another_answer_and_is_cancelled_takes_nothing_from_others() -> None:
-    async def run() -> None:
-        adapter = bank.adapter()
-        record = await suspended(adapter, paying())
-        first, second, third = (asyncio.ensure_future(adapter.answer(paying(), HERE, True, record)) for _ in range(3))
-        bank.opened.clear()
-        await asyncio.sleep(0)
-        second.cancel()
-        bank.opened.set()
-        assert (await first).text == (await third).text == "paid 5 EUR to ada"
-        with pytest.raises(asyncio.CancelledError):
-            await second
-
+async def test_a_cancelled_answer_does_not_disturb_the_others() -> None:
     bank = Bank()
-    asyncio.run(run())
+    adapter = bank.adapter()
+    record = await suspended(adapter, paying())
+    first, second, third = (asyncio.ensure_future(adapter.answer(paying(), HERE, True, record)) for _ in range(3))
+    bank.opened.clear()
+    await asyncio.sleep(0)
+    second.cancel()
+    bank.opened.set()
+    assert (await first).text == (await third).text == "paid 5 EUR to ada"
+    with pytest.raises(asyncio.CancelledError):
+        await second
     assert bank.paid == {"ada 5": 1}
 
 
-def test_of_two_calls_that_wait_under_one_id_each_has_its_own_answer() -> None:
-    """Such as those of two agents that work for a third, whose ids are counted by each."""
-
-    async def run() -> None:
-        adapter = bank.adapter()
-        first, second = paying(5), paying(6, to="bob")
-        for call in (first, second):
-            assert (await adapter.run(call, HERE)).status == "suspended"
-        assert (await adapter.answer(second, HERE, False)).status == "denied"
-        assert (await adapter.answer(first, HERE, True)).success
-
+async def test_an_answer_without_a_record_counts_for_the_shown_arguments() -> None:
     bank = Bank()
-    asyncio.run(run())
-    assert bank.paid == {"ada 5": 1}
-
-
-def test_an_edit_without_a_record_is_one_of_the_call_that_was_shown() -> None:
-    async def run() -> None:
-        adapter = bank.adapter()
-        for call in (paying(5), paying(500, to="eve")):
-            assert (await adapter.run(call, HERE)).status == "suspended"
-        assert (await adapter.answer(paying(5), HERE, {"to": "ada", "euros": 4})).success
-        assert (await adapter.answer(paying(500, to="eve"), HERE, False)).status == "denied"
-
-    bank = Bank()
-    asyncio.run(run())
+    adapter = bank.adapter()
+    for call in (paying(5), paying(500, to="eve")):
+        assert (await adapter.run(call, HERE)).status == "suspended"
+    assert (await adapter.answer(paying(5), HERE, {"to": "ada", "euros": 4})).success
+    assert (await adapter.answer(paying(500, to="eve"), HERE, False)).status == "denied"
     assert bank.paid == {"ada 4": 1}
 
 
-def test_a_call_that_was_suspended_twice_runs_once_whatever_the_two_answers_say() -> None:
-    async def run() -> None:
-        adapter = bank.adapter()
-        first, second = await suspended(adapter, paying()), await suspended(adapter, paying())
-        same, edit = {"to": "ada", "euros": 5}, {"to": "ada", "euros": 4}
-        await asyncio.gather(adapter.answer(paying(), HERE, same, first), adapter.answer(paying(), HERE, edit, second))
-
+async def test_a_call_that_was_suspended_twice_runs_once() -> None:
     bank = Bank()
-    asyncio.run(run())
+    adapter = bank.adapter()
+    first, second = await suspended(adapter, paying()), await suspended(adapter, paying())
+    same, edit = {"to": "ada", "euros": 5}, {"to": "ada", "euros": 4}
+    await asyncio.gather(adapter.answer(paying(), HERE, same, first), adapter.answer(paying(), HERE, edit, second))
     assert bank.paid.total() == 1
 
 
@@ -156,89 +124,62 @@ def test_a_call_that_was_suspended_twice_runs_once_whatever_the_two_answers_say(
     ids=["call", "tool", "principal", "session", "nobody", "arguments"],
 )
 @pytest.mark.parametrize("answer", [True, {"to": "ada", "euros": 5}], ids=["yes", "approved arguments"])
-def test_an_answer_is_for_no_other_call_than_that_of_its_record(
+async def test_an_answer_counts_only_for_the_call_of_its_record(
     call: ToolCall, context: ToolContext, answer: Any
 ) -> None:
     @tool
     async def refund(to: str, euros: int) -> str:
-        """Refund."""
         raise AssertionError
 
-    async def run() -> ToolResult:
-        runner = Runner([bank.pay, refund], guards=[ask_before_changes], journal=memory())
-        adapter = Adapter(runner, "a framework", suspends=True)
-        record = await suspended(adapter, paying())
-        return await adapter.answer(call, context, answer, record)
-
     bank = Bank()
-    assert asyncio.run(run()).status == "suspended", "the person is asked again"
+    runner = Runner([bank.pay, refund], guards=[ask_before_changes], journal=memory())
+    adapter = Adapter(runner, "a framework", suspends=True)
+    record = await suspended(adapter, paying())
+    assert (await adapter.answer(call, context, answer, record)).status == "suspended", "the person is asked again"
     assert not bank.paid
 
 
-@pytest.mark.parametrize("record", [{}, {"pending": None}, {"pending": "x"}, {"pending": {}}, [], 7, "record"])
-def test_what_is_no_record_is_no_answer(record: Any) -> None:
-    async def run() -> ToolResult:
-        adapter = bank.adapter()
-        await suspended(adapter, paying())
-        return await adapter.answer(paying(), HERE, {"to": "ada", "euros": 5}, record)
-
+@pytest.mark.parametrize("record", [None, "x", {}, 7])
+async def test_an_answer_with_a_malformed_record_runs_nothing(record: Any) -> None:
     bank = Bank()
-    assert asyncio.run(run()).status == "suspended"
+    adapter = bank.adapter()
+    await suspended(adapter, paying())
+    malformed = record if record == 7 else {"pending": record}
+    assert (await adapter.answer(paying(), HERE, {"to": "ada", "euros": 5}, malformed)).status == "suspended"
     assert not bank.paid
 
 
 @pytest.mark.parametrize("name", ["kind", "reason", "sent", "arguments", "turn", "seal", "expires_at"])
-@pytest.mark.parametrize("change", ["taken out", "changed"])
-def test_a_record_that_was_changed_anywhere_runs_nothing(name: str, change: str) -> None:
-    async def run() -> ToolResult:
-        adapter = bank.adapter()
-        record = await suspended(adapter, paying())
-        if change == "changed":
-            record["pending"][name] = {"to": "ada", "euros": 500}
-        else:
-            del record["pending"][name]
-        return await adapter.answer(paying(), HERE, {"to": "ada", "euros": 5}, record)
-
+async def test_a_changed_record_runs_nothing(name: str) -> None:
     bank = Bank()
-    assert asyncio.run(run()).status == "suspended", "the person is asked again"
+    adapter = bank.adapter()
+    record = await suspended(adapter, paying())
+    value = record["pending"].pop(name)
+    assert (await adapter.answer(paying(), HERE, True, record)).status == "suspended", "the person is asked again"
+    record["pending"][name] = {"changed": value}
+    assert (await adapter.answer(paying(), HERE, True, record)).status == "suspended"
     assert not bank.paid
 
 
-def test_a_no_stays_a_no_when_it_is_followed_by_a_yes() -> None:
-    async def run() -> list[str]:
-        adapter = bank.adapter()
-        record = await suspended(adapter, paying())
-        return [(await adapter.answer(paying(), HERE, said, record)).status for said in (False, True)]
-
+async def test_a_yes_after_a_no_runs_nothing() -> None:
     bank = Bank()
-    assert asyncio.run(run()) == ["denied", "denied"]
+    adapter = bank.adapter()
+    record = await suspended(adapter, paying())
+    for answer in (False, True):
+        assert (await adapter.answer(paying(), HERE, answer, record)).status == "denied"
     assert not bank.paid
-
-
-class Tainted:
-    """What a guard remembers, and asks about."""
-
-    def __init__(self) -> None:
-        self.remembered = True
-
-    def __call__(self, call: ToolCall, context: ToolContext) -> Any:
-        return ask("it is tainted") if self.remembered else None
 
 
 @pytest.mark.parametrize("answer", [False, deny("never"), True, allow(), {"to": "ada", "euros": 4}])
 @pytest.mark.parametrize("brought", [True, False])
-def test_an_answer_without_a_usable_record_runs_nothing_whatever_the_guards_have_forgotten(
-    answer: Any, brought: bool
-) -> None:
-    async def run() -> ToolResult:
-        record = await suspended(bank.adapter(guards=[tainted]), paying())
-        tainted.remembered = False
-        ends.clear()
-        after = bank.adapter(guards=[tainted], observers=[lambda event: ends.append(event.kind)])  # a restart
-        return await after.answer(paying(), HERE, answer, record if brought else None)
-
-    bank, tainted, ends = Bank(), Tainted(), list[str]()
-    result = asyncio.run(run())
+async def test_an_answer_without_a_usable_record_runs_nothing(answer: Any, brought: bool) -> None:
+    """Another runner, as after a restart, cannot use the record, and its guards have forgotten why they asked."""
+    bank, tainted, ends = Bank(), {"s"}, list[str]()
+    guards = [lambda call, context: ask("it is tainted") if tainted else None]
+    record = await suspended(bank.adapter(guards=guards), paying())
+    tainted.clear()
+    after = bank.adapter(guards=guards, observers=[lambda event: ends.append(event.kind)])
+    result = await after.answer(paying(), HERE, answer, record if brought else None)
     is_no = answer is False or getattr(answer, "kind", "") == "deny"
     assert result.status == ("denied" if is_no else "suspended")
     assert not bank.paid
@@ -256,62 +197,30 @@ def test_an_answer_without_a_usable_record_runs_nothing_whatever_the_guards_have
         (ToolContext(session="s", principal="eve"), None, "the record of that question is gone"),
     ],
 )
-def test_the_next_question_says_why_the_record_that_an_answer_brought_was_not_taken(
+async def test_the_next_question_says_why_a_record_was_refused(
     whose: ToolContext, brought: dict[str, Any] | None, why: str
 ) -> None:
-    async def run() -> ToolResult:
-        adapter = bank.adapter(
-            observers=[lambda event: rules.append(getattr(event.data.get("decision"), "rule", None))]
-        )
-        record = await suspended(adapter, paying())
-        changed = None if brought is None else {"pending": record["pending"] | brought}
-        return await adapter.answer(paying(), whose, True, changed)
-
     bank, rules = Bank(), list[Any]()
-    result = asyncio.run(run())
+    adapter = bank.adapter(observers=[lambda event: rules.append(getattr(event.data.get("decision"), "rule", None))])
+    record = await suspended(adapter, paying())
+    changed = None if brought is None else {"pending": record["pending"] | brought}
+    result = await adapter.answer(paying(), whose, True, changed)
     assert result.pending is not None and result.pending["reason"].endswith(f"it was asked about before, and {why}")
     assert result.pending["context"]["principal"] == whose.principal and not bank.paid
     assert not any(str(name).startswith("_") for rule in rules if rule for name in rule.split("; "))
 
 
-async def test_a_question_that_is_put_again_is_answered_like_any() -> None:
-
-    bank, tainted = Bank(), Tainted()
-    adapter, tainted.remembered = bank.adapter(guards=[tainted]), False
-    assert (await adapter.answer(paying(), HERE, True)).status == "suspended"
-    assert (await adapter.answer(paying(), HERE, True)).text == "paid 5 EUR to ada"
-
-
-@pytest.mark.parametrize("answer", [False, True])
-def test_an_answer_to_a_call_that_the_journal_knows_is_told_what_came_of_it(answer: bool) -> None:
-    async def run() -> str:
-        adapter = bank.adapter(guards=[])
-        await adapter.run(paying(), HERE)
-        return (await adapter.answer(paying(), HERE, answer)).text
-
-    bank = Bank()
-    assert asyncio.run(run()) == "paid 5 EUR to ada"
-    assert bank.paid.total() == 1
-
-
-def test_a_no_whose_record_is_gone_does_not_run_a_handler_that_wanted_to_know_something() -> None:
+async def test_a_no_without_a_record_does_not_run_a_handler_that_asks() -> None:
     @tool(read_only=True)
     async def wipe() -> InputRequired:
-        """Wipe."""
         ran.append(True)
         return InputRequired("all of it?")
 
-    async def run() -> ToolResult:
-        journal, call = memory(), ToolCall("c1", "wipe", {})
-        first, second = (Adapter(Runner([wipe], journal=journal), "a framework", suspends=True) for _ in range(2))
-        return await second.answer(call, HERE, False, await suspended(first, call))
-
     ran: list[bool] = []
-    assert asyncio.run(run()).status == "denied"
+    journal, call = memory(), ToolCall("c1", "wipe", {})
+    first, second = (Adapter(Runner([wipe], journal=journal), "a framework", suspends=True) for _ in range(2))
+    assert (await second.answer(call, HERE, False, await suspended(first, call))).status == "denied"
     assert ran == [True]
-
-
-# -- what was approved -------------------------------------------------------------------------------------------------
 
 
 def capped(call: ToolCall, context: ToolContext) -> Any:
@@ -323,174 +232,114 @@ def capped(call: ToolCall, context: ToolContext) -> Any:
     ("sent", "approved", "paid"), [(500, 500, 100), (5, 5, 5), (5, 4, 4), (500, 100, 100), (5, 500, None)]
 )
 @pytest.mark.parametrize("session", ["s", None])
-def test_a_person_approves_what_was_judged_or_an_edit_of_it(
+async def test_a_person_approves_the_judged_arguments_or_an_edit(
     sent: int, approved: int, paid: int | None, session: str | None
 ) -> None:
     """A yes to what the model sent is one to what the guards made of it; every edit is judged."""
-
-    async def run() -> None:
-        adapter = bank.adapter(guards=[capped])
-        record = await suspended(adapter, paying(sent), context)
-        await adapter.answer(paying(sent), context, {"to": "ada", "euros": approved}, record)
-
     bank, context = Bank(), ToolContext(session=session, principal="ada")
-    asyncio.run(run())
+    adapter = bank.adapter(guards=[capped])
+    record = await suspended(adapter, paying(sent), context)
+    await adapter.answer(paying(sent), context, {"to": "ada", "euros": approved}, record)
     assert bank.paid == ({} if paid is None else {f"ada {paid}": 1})
 
 
-def test_without_a_session_a_yes_with_its_record_is_one_to_the_call_as_it_was_sent() -> None:
-    async def run() -> None:
-        adapter = bank.adapter()
-        record = await suspended(adapter, paying(), nowhere)
-        assert (await adapter.answer(paying(500), nowhere, True, record)).status == "suspended", "it is asked again"
-        assert (await adapter.answer(paying(), nowhere, True, record)).text == "paid 5 EUR to ada"
-
-    bank, nowhere = Bank(), ToolContext()
-    asyncio.run(run())
-    assert bank.paid == {"ada 5": 1}
-
-
-def test_an_approval_answers_no_question_of_the_tool_itself() -> None:
+async def test_an_approval_does_not_answer_a_question_of_the_tool() -> None:
     @tool(read_only=True)
     async def wipe(context: ToolContext) -> str | InputRequired:
-        """Wipe."""
         return InputRequired("all of it?") if context.answer is None else "wiped"
 
-    async def run() -> list[ToolResult]:
-        adapter = Adapter(Runner([wipe.replace(ask=True)], journal=memory()), "a framework", suspends=True)
-        call = ToolCall("c1", "wipe", {})
-        first = await suspended(adapter, call)
-        asked = await adapter.answer(call, HERE, {}, first)
-        again = await adapter.answer(call, HERE, {})  # the record that is kept is that of the second question
-        return [asked, again, await adapter.answer(call, HERE, allow())]
-
-    asked, again, done = asyncio.run(run())
+    adapter = Adapter(Runner([wipe.replace(ask=True)], journal=memory()), "a framework", suspends=True)
+    call = ToolCall("c1", "wipe", {})
+    first = await suspended(adapter, call)
+    asked = await adapter.answer(call, HERE, {}, first)
+    again = await adapter.answer(call, HERE, {})  # the record that is kept is that of the second question
+    done = await adapter.answer(call, HERE, allow())
     assert [asked.status, again.status] == ["suspended", "suspended"]
     assert asked.pending is not None and again.pending is not None
     assert asked.pending["reason"] == again.pending["reason"] == "all of it?"
     assert done.text == "wiped"
 
 
-def test_an_approval_does_not_end_work_that_goes_on_elsewhere() -> None:
+async def test_an_approval_does_not_end_deferred_work() -> None:
     @tool
     async def build() -> Deferred:
-        """Build."""
         return Deferred("build-7")
 
-    async def run() -> list[ToolResult]:
-        adapter = Adapter(Runner([build], journal=memory()), "a framework", suspends=True)
-        call = ToolCall("c1", "build", {})
-        record = await suspended(adapter, call)
-        waits = await adapter.answer(call, HERE, {}, record)
-        return [waits, await adapter.answer(call, HERE, ToolResult("built"), record)]
-
-    waits, done = asyncio.run(run())
+    adapter = Adapter(Runner([build], journal=memory()), "a framework", suspends=True)
+    call = ToolCall("c1", "build", {})
+    record = await suspended(adapter, call)
+    waits = await adapter.answer(call, HERE, {}, record)
     assert waits.status == "suspended"
+    done = await adapter.answer(call, HERE, ToolResult("built"), record)
     assert done.text == "built"
 
 
-# -- what is kept ------------------------------------------------------------------------------------------------------
-
-
-def test_work_that_another_runner_has_sealed_is_not_asked_about_again_and_again() -> None:
+async def test_work_sealed_by_another_runner_is_not_asked_about_forever() -> None:
     """A framework that takes the answer to a record for one to the same record would ask for ever."""
 
     @tool
     async def build() -> Deferred:
-        """Build."""
         return Deferred("build-7", reason="it is built elsewhere")
 
-    async def run() -> ToolResult:
-        journal, call = memory(), ToolCall("c1", "build")
-        first, second = (Adapter(Runner([build], journal=journal), "a framework", suspends=True) for _ in range(2))
-        record = await suspended(first, call)
-        return await second.answer(call, HERE, True, record)
-
-    result = asyncio.run(run())
+    journal, call = memory(), ToolCall("c1", "build")
+    first, second = (Adapter(Runner([build], journal=journal), "a framework", suspends=True) for _ in range(2))
+    record = await suspended(first, call)
+    result = await second.answer(call, HERE, True, record)
     assert result.pending is None and result.status == "invalid"
     assert "resume_key" not in result.text
 
 
-def test_records_that_have_expired_are_dropped() -> None:
-    async def run() -> int:
-        clock, records = ManualClock(), Memory()
-        adapter = bank.adapter(records=records, clock=clock, waits=Waits(resume=60))
-        for number in range(400):
-            await adapter.run(paying(id=f"c{number}"), HERE)
-            await clock.advance(1)
-        return len(records.items("interop "))
-
+async def test_records_that_have_expired_are_dropped() -> None:
     bank = Bank()
-    assert asyncio.run(run()) < 200, "60 have not expired"
+    clock, records = ManualClock(), Memory()
+    adapter = bank.adapter(records=records, clock=clock, waits=Waits(resume=60))
+    for number in range(400):
+        await adapter.run(paying(id=f"c{number}"), HERE)
+        await clock.advance(1)
+    assert len(records.items("interop ")) < 200, "60 have not expired"
 
 
-def test_a_journal_that_an_adapter_makes_forgets_the_oldest_calls_that_have_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def run() -> list[int]:
-        adapter, ran = Adapter(Runner([bank.pay]), "a framework", suspends=True), []
-        for number in (0, 1, 2, 3, 3, 1, 0):
-            await adapter.run(paying(id=f"c{number}"), HERE)
-            ran.append(bank.paid.total())
-        return ran
-
+async def test_a_journal_made_by_an_adapter_drops_the_oldest_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ferrule.adapters.adapter._MAX_CALLS_IN_MEMORY", 3)
     bank = Bank()
-    assert asyncio.run(run()) == [1, 2, 3, 4, 4, 4, 5]
+    adapter, ran = Adapter(Runner([bank.pay]), "a framework", suspends=True), []
+    for number in (0, 1, 2, 3, 3, 1, 0):
+        await adapter.run(paying(id=f"c{number}"), HERE)
+        ran.append(bank.paid.total())
+    assert ran == [1, 2, 3, 4, 4, 4, 5]
 
 
-def test_adapters_of_a_runner_without_a_journal_know_the_calls_of_each_other(caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> None:
-        runner = Runner([bank.pay])
-        for _ in range(2):
-            await Adapter(runner, "a framework", suspends=True).run(paying(), HERE)
-
+async def test_adapters_of_one_runner_share_a_journal(caplog: pytest.LogCaptureFixture) -> None:
     bank = Bank()
-    asyncio.run(run())
+    runner = Runner([bank.pay])
+    for _ in range(2):
+        await Adapter(runner, "a framework", suspends=True).run(paying(), HERE)
     assert bank.paid == {"ada 5": 1}
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_adapters_that_threads_make_at_once_share_one_journal() -> None:
-    made: list[Adapter] = []
-    switching = sys.getswitchinterval()
+def test_adapters_made_in_threads_share_one_journal() -> None:
+    def make(runner: Runner) -> Any:
+        ready.wait(60)
+        return Adapter(runner, "a framework", suspends=True).runner.journal
+
+    ready, switching = threading.Barrier(8), sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        for _ in range(20):
-            runner, ready = Runner([Bank().pay]), threading.Barrier(8)
-
-            def make(runner: Runner = runner, ready: threading.Barrier = ready) -> None:
-                ready.wait(60)
-                made.append(Adapter(runner, "a framework", suspends=True))
-
-            threads = [threading.Thread(target=make) for _ in range(8)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+        with ThreadPoolExecutor(8) as threads:
+            for _ in range(20):
+                assert len({*threads.map(make, [Runner([Bank().pay])] * 8)}) == 1
     finally:
         sys.setswitchinterval(switching)
-    assert len(made) == 160
-    assert len({adapter.runner.journal for adapter in made}) == 20
 
 
-def test_a_runner_that_is_made_for_one_request_is_not_kept() -> None:
+def test_an_adapter_does_not_keep_its_runner_alive() -> None:
     runner = Runner([Bank().pay])
     Adapter(runner, "a framework", suspends=True)
     gone = weakref.ref(runner)
     del runner
     gc.collect()
     assert gone() is None
-
-
-def test_runners_that_are_made_anew_share_what_they_are_given() -> None:
-    async def run() -> str:
-        given: Any = {"journal": memory(), "resume_key": b"k" * 32}
-        await suspended(bank.adapter(**given), paying())
-        return (await bank.adapter(**given).answer(paying(), HERE, True)).text
-
-    bank = Bank()
-    assert asyncio.run(run()) == "paid 5 EUR to ada"
 
 
 class Blocking(Memory):
@@ -503,32 +352,37 @@ class Blocking(Memory):
         return super().get(key)
 
 
-def test_a_store_that_blocks_keeps_nobody_but_its_own_call() -> None:
-    async def run() -> str:
-        records = Blocking()
-        adapter = bank.adapter(records=records)
-        waits = asyncio.ensure_future(adapter.run(paying(), HERE))
-        other = await adapter.runner.run("pay", {"to": "bob"}, approve_bob)
-        records.open.set()
-        await waits
-        return other.status
-
+async def test_a_store_that_blocks_holds_up_only_its_own_call() -> None:
     bank, approve_bob = Bank(), ToolContext(session="s", principal="bob")
-    assert asyncio.run(run()) == "suspended"
+    records = Blocking()
+    adapter = bank.adapter(records=records)
+    waits = asyncio.ensure_future(adapter.run(paying(), HERE))
+    other = await adapter.runner.run("pay", {"to": "bob"}, approve_bob)
+    records.open.set()
+    await waits
+    assert other.status == "suspended"
 
 
-async def test_a_record_in_memory_is_found_without_a_thread() -> None:
+async def test_a_store_that_fails_after_a_call_keeps_its_outcome(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(Memory):
+        is_down = False
 
-    bank, executor = Bank(), ThreadPoolExecutor()
-    loop = asyncio.get_running_loop()
-    loop.set_default_executor(executor)
-    executor.shutdown()  # whoever wants a thread from here on fails
-    assert await bank.adapter().find_record(paying(), HERE) is None
-    with pytest.raises(RuntimeError):
-        await bank.adapter(records=Blocking()).find_record(paying(), HERE)
+        def get(self, key: str) -> Any:
+            if self.is_down:
+                raise ConnectionError
+            return super().get(key)
+
+    records = Failing()
+    observers = [lambda event: setattr(records, "is_down", event.kind in ("tool:post", "tool:error"))]
+    for answer, status in ((True, "ok"), (False, "denied")):
+        adapter = Bank().adapter(records=records, observers=observers)
+        await adapter.run(paying(), HERE)
+        assert (await adapter.answer(paying(), HERE, answer)).status == status
+        assert ("the outcome of a call of tool" in caplog.text) is (answer is False)  # the journal has that of a yes
+        records.is_down = False
 
 
-async def test_a_store_that_does_not_keep_is_told_of() -> None:
+async def test_a_store_that_keeps_nothing_raises() -> None:
     class Deaf(Memory):
         def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
             return False
@@ -537,32 +391,25 @@ async def test_a_store_that_does_not_keep_is_told_of() -> None:
         await Bank().adapter(records=Deaf()).run(paying(), HERE)
 
 
-# -- how a call goes ---------------------------------------------------------------------------------------------------
+async def test_a_cancelled_call_does_not_wait_for_a_progress_report() -> None:
+    told = asyncio.Event()
 
+    @tool(read_only=True)
+    async def crawl(context: ToolContext) -> str:
+        context.progress(1, 2)
+        await asyncio.get_running_loop().create_future()
+        return "never"
 
-def test_a_call_that_is_cancelled_does_not_wait_for_whoever_is_told_of_its_progress() -> None:
-    async def run() -> None:
-        told = asyncio.Event()
+    async def tell(done: float, total: float | None, message: str | None) -> None:
+        told.set()
+        await asyncio.get_running_loop().create_future()
 
-        @tool(read_only=True)
-        async def crawl(context: ToolContext) -> str:
-            """Crawl."""
-            context.progress(1, 2)
-            await asyncio.get_running_loop().create_future()
-            return "never"
-
-        async def tell(done: float, total: float | None, message: str | None) -> None:
-            told.set()
-            await asyncio.get_running_loop().create_future()
-
-        adapter = Adapter(Runner([crawl], journal=memory()), "a framework", suspends=False)
-        task = asyncio.ensure_future(adapter.run(ToolCall("c1", "crawl", {}), HERE, tell))
-        await told.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+    adapter = Adapter(Runner([crawl], journal=memory()), "a framework", suspends=False)
+    task = asyncio.ensure_future(adapter.run(ToolCall("c1", "crawl", {}), HERE, tell))
+    await told.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 @pytest.mark.parametrize(
@@ -576,34 +423,30 @@ def test_a_call_that_is_cancelled_does_not_wait_for_whoever_is_told_of_its_progr
     ],
     ids=["ids", "principals", "sessions", "no session", "no ids"],
 )
-def test_progress_reaches_its_own_call_alone(first: Any, second: Any) -> None:
+async def test_progress_reaches_only_its_own_call(first: Any, second: Any) -> None:
     @tool(read_only=True)
     async def crawl(pages: int, context: ToolContext) -> str:
-        """Crawl."""
         for page in range(pages):
             context.progress(page, pages)
             await asyncio.sleep(0)
         return "done"
 
-    async def run() -> list[Any]:
-        adapter = Adapter(Runner([crawl], journal=memory()), "a framework", suspends=False)
+    adapter = Adapter(Runner([crawl], journal=memory()), "a framework", suspends=False)
 
-        async def one(known: tuple[str, ToolContext], pages: int) -> list[float]:
-            async def tell(done: float, total: float | None, message: str | None) -> None:
-                told.append(done)
+    async def one(known: tuple[str, ToolContext], pages: int) -> list[float]:
+        async def tell(done: float, total: float | None, message: str | None) -> None:
+            told.append(done)
 
-            told: list[float] = []
-            await adapter.run(ToolCall(known[0], "crawl", {"pages": pages}), known[1], tell)
-            return told
-
-        untold = adapter.run(ToolCall("c3", "crawl", {"pages": 9}), HERE)
-        [*told, _] = await asyncio.gather(one(first, 3), one(second, 2), untold)
+        told: list[float] = []
+        await adapter.run(ToolCall(known[0], "crawl", {"pages": pages}), known[1], tell)
         return told
 
-    assert asyncio.run(run()) == [[0, 1, 2], [0, 1]]
+    untold = adapter.run(ToolCall("c3", "crawl", {"pages": 9}), HERE)
+    [*told, _] = await asyncio.gather(one(first, 3), one(second, 2), untold)
+    assert told == [[0, 1, 2], [0, 1]]
 
 
-def test_what_may_ask_is_refused_where_nobody_can_be_asked() -> None:
+def test_a_tool_that_may_ask_needs_somebody_to_ask() -> None:
     with pytest.raises(DefinitionError, match="approve="):
         Adapter(Runner([Bank().pay], guards=[ask_before_changes]), "a framework", suspends=False)
     with pytest.raises(DefinitionError, match="Runner"):
@@ -611,15 +454,7 @@ def test_what_may_ask_is_refused_where_nobody_can_be_asked() -> None:
 
 
 @pytest.mark.parametrize("given", [None, {"session": "s"}, "ada"])
-def test_a_function_that_gives_no_context_makes_no_call_for_nobody(given: Any) -> None:
+def test_a_context_function_must_return_a_context(given: Any) -> None:
     made = check_context_function("theirs", lambda theirs: given, lambda theirs: ToolContext())
     with pytest.raises(DefinitionError, match=f"returned a {type(given).__name__}"):
         made("their context")
-
-
-def test_a_context_is_made_of_theirs_by_the_function_that_was_given_or_else_by_the_adapters_own() -> None:
-    def of_user(theirs: str) -> ToolContext[Any]:
-        return ToolContext(principal=theirs)
-
-    assert check_context_function("theirs", of_user, lambda theirs: ToolContext())("ada").principal == "ada"
-    assert check_context_function("theirs", None, of_user)("bob").principal == "bob"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Callable
@@ -13,10 +12,9 @@ from typing import Any
 import httpx2
 import pytest
 from anthropic import Anthropic
-from openai import OpenAI
 from pydantic import BaseModel
 
-from ferrule import DefinitionError, Runner, ToolContext, ToolResult, ask, deny, tool
+from ferrule import DefinitionError, Runner, ToolContext, ask, deny, tool
 from ferrule.adapters.chapter1 import ToolRegistry
 from ferrule.middleware import limit_output
 
@@ -86,92 +84,54 @@ def transport(sent: list[Any], reply: dict[str, Any]) -> httpx2.Client:
 
 
 @pytest.mark.filterwarnings("ignore:The model:DeprecationWarning")
-async def test_the_loop_over_anthropic_runs_as_the_chapter_has_it(context: TheirContext) -> None:
+async def test_the_anthropic_loop_of_the_chapter_runs(context: TheirContext) -> None:
     use = {"type": "tool_use", "id": "toolu_1", "name": "read_file"}
     use["input"] = {"file_path": f"{context.working_directory}/test.py", "limit": 1}  # type: ignore[assignment]
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-20250514"}
     message |= {"stop_reason": "tool_use", "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1}}  # type: ignore[dict-item]
     sent: list[Any] = []
     client = Anthropic(api_key="k", http_client=transport(sent, message | {"content": [use]}))
-
-    async def loop() -> list[ToolResult]:
-        results = []
-        registry = ToolRegistry()
-        registry = registry.register(ReadFileTool())
-        response = client.messages.create(
-            model="claude-sonnet-4-20250514",
-            max_tokens=4096,
-            messages=[{"role": "user", "content": "Read the file at /tmp/test.py"}],
-            tools=registry.to_anthropic_tools(),  # type: ignore[arg-type]
-        )
-        for block in response.content:
-            if block.type == "tool_use":
-                tool = registry.get(block.name)
-                await tool.check_permissions(block.input, context)
-                result = await tool.execute(block.input, context)
-                results.append(result)
-        return results
-
-    [result] = await loop()
+    results = []
+    registry = ToolRegistry()
+    registry = registry.register(ReadFileTool())
+    response = client.messages.create(
+        model="claude-sonnet-4-20250514",
+        max_tokens=4096,
+        messages=[{"role": "user", "content": "Read the file at /tmp/test.py"}],
+        tools=registry.to_anthropic_tools(),  # type: ignore[arg-type]
+    )
+    for block in response.content:
+        if block.type == "tool_use":
+            tool = registry.get(block.name)
+            await tool.check_permissions(block.input, context)
+            result = await tool.execute(block.input, context)
+            results.append(result)
+    [result] = results
     assert (result.output, result.error) == ("1\tone\n", None)
     assert result.duration_ms > 0
     assert [*sent[0]["tools"][0]] == ["name", "description", "input_schema"]
     assert sent[0]["tools"][0]["input_schema"]["properties"] == ReadFileTool.input_schema["properties"]
 
 
-async def test_the_loop_over_openai_runs_as_the_chapter_has_it(context: TheirContext) -> None:
-    arguments = json.dumps({"file_path": f"{context.working_directory}/test.py", "offset": 2})
-    call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "read_file", "arguments": arguments}
-    reply = {"id": "resp_1", "object": "response", "created_at": 1, "model": "gpt-4.1", "output": [call]}
-    reply |= {"status": "completed", "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
-    sent: list[Any] = []
-    client = OpenAI(api_key="k", http_client=transport(sent, reply))
-
-    async def loop() -> list[ToolResult]:
-        results = []
-        registry = ToolRegistry()
-        registry = registry.register(ReadFileTool())
-        response = client.responses.create(
-            model="gpt-4.1",
-            input="Read the file at /tmp/test.py",
-            tools=registry.to_openai_tools(),  # type: ignore[arg-type]
-        )
-        for item in response.output:
-            if item.type == "function_call":
-                tool = registry.get(item.name)
-                payload = json.loads(item.arguments)
-                await tool.check_permissions(payload, context)
-                result = await tool.execute(payload, context)
-                results.append(result)
-        return results
-
-    [result] = await loop()
-    assert (result.output, result.error) == ("2\ttwo\n", None)
-    [told] = sent[0]["tools"]
-    assert (told["type"], told["name"], told["strict"]) == ("function", "read_file", False)
-    assert told["parameters"]["required"] == ["file_path"]
-
-
-def test_execute_asks_first_even_where_nobody_asked_before(context: TheirContext) -> None:
+async def test_execute_checks_permissions_itself(context: TheirContext) -> None:
     held = ToolRegistry().register(ReadFileTool()).get("read_file")
     for path in ("test.py", "/etc/hostname"):
         with pytest.raises(PermissionError, match=r"must be absolute|outside working directory"):
-            asyncio.run(held.check_permissions({"file_path": path}, context))
-        result = asyncio.run(held.execute({"file_path": path}, context))
+            await held.check_permissions({"file_path": path}, context)
+        result = await held.execute({"file_path": path}, context)
         assert (result.status, result.executed, result.output) == ("denied", False, None)
         assert "absolute" in str(result.error) or "outside" in str(result.error)
 
 
-def test_what_goes_wrong_is_one_result_and_nothing_is_raised(context: TheirContext) -> None:
+async def test_a_failure_is_a_result_and_nothing_is_raised(context: TheirContext) -> None:
     @tool(read_only=True)
     def explode(times: int) -> str:
-        """Explode."""
         raise RuntimeError("the secret inside")
 
     held = ToolRegistry().register(explode).get("explode")
-    assert asyncio.run(held.check_permissions({}, context)) is None
-    assert asyncio.run(held.execute({}, context)).status == "invalid"
-    failed = asyncio.run(held.execute({"times": 1}, context))
+    assert await held.check_permissions({}, context) is None
+    assert (await held.execute({}, context)).status == "invalid"
+    failed = await held.execute({"times": 1}, context)
     assert failed.error is not None and "secret" not in failed.error
 
 
@@ -179,39 +139,30 @@ def runner_that(answer: Callable[..., Any] | None, **options: Any) -> Runner:
     return Runner([], guards=[lambda call, context: ask("really?")], approve=answer, **options)
 
 
-def test_the_runner_s_guards_approver_and_limits_hold(context: TheirContext) -> None:
+async def test_guards_and_approver_of_the_runner_apply(context: TheirContext) -> None:
     payload = {"file_path": f"{context.working_directory}/test.py"}
 
     def held(runner: Runner) -> Any:
         return ToolRegistry(runner).register(ReadFileTool()).get("read_file")
 
     with pytest.raises(PermissionError, match="really"):
-        asyncio.run(held(runner_that(None)).check_permissions(payload, context))
-    assert asyncio.run(held(runner_that(None)).execute(payload, context)).status == "denied"
+        await held(runner_that(None)).check_permissions(payload, context)
+    assert (await held(runner_that(None)).execute(payload, context)).status == "denied"
     asked = held(runner_that(lambda call, decision, context: True))
-    assert asyncio.run(asked.check_permissions(payload, context)) is None
-    assert asyncio.run(asked.execute(payload, context)).output == "1\tone\n2\ttwo\n"
+    assert await asked.check_permissions(payload, context) is None
+    assert (await asked.execute(payload, context)).output == "1\tone\n2\ttwo\n"
     with pytest.raises(PermissionError, match="never"):
-        asyncio.run(held(Runner([], guards=[lambda call, context: deny("never")])).check_permissions(payload, context))
+        await held(Runner([], guards=[lambda call, context: deny("never")])).check_permissions(payload, context)
 
 
-async def test_the_output_is_no_more_than_the_model_may_read(context: TheirContext) -> None:
+async def test_the_output_is_limited(context: TheirContext) -> None:
     (Path(context.working_directory) / "long").write_text("x" * 5000)
     registry = ToolRegistry(Runner([], around=[limit_output(1000)])).register(ReadFileTool())
     result = await registry.get("read_file").execute({"file_path": f"{context.working_directory}/long"}, context)
     assert result.success and len(result.output) <= 1000
 
 
-async def test_an_output_that_nothing_changed_stays_data() -> None:
-    @tool(read_only=True)
-    def price() -> dict[str, int]:
-        """The price."""
-        return {"euros": 4}
-
-    assert (await ToolRegistry().register(price).get("price").execute({})).output == {"euros": 4}
-
-
-def test_registering_gives_a_new_registry_and_a_tool_of_the_same_name_takes_its_place() -> None:
+def test_register_returns_a_new_registry_and_replaces_by_name() -> None:
     @tool(name="read_file")
     def other() -> str:
         """Other."""
@@ -225,9 +176,12 @@ def test_registering_gives_a_new_registry_and_a_tool_of_the_same_name_takes_its_
     assert one.get("read_file").description == ReadFileTool.description
     assert two.get("read_file").description == "Other."
     assert len(two.to_anthropic_tools()) == 1
+    [shown] = one.to_openai_tools()
+    assert (shown["type"], shown["name"], shown["strict"]) == ("function", "read_file", False)
+    assert shown["parameters"]["required"] == ["file_path"]
 
 
-async def test_what_is_held_says_what_the_protocol_says() -> None:
+async def test_a_registered_tool_has_the_properties_of_the_protocol() -> None:
     held = ToolRegistry().register(ReadFileTool()).get("read_file")
     assert (held.name, held.description) == (ReadFileTool.name, ReadFileTool.description)
     assert held.is_read_only() and held.is_concurrency_safe()
@@ -237,7 +191,7 @@ async def test_what_is_held_says_what_the_protocol_says() -> None:
     assert (await held.execute({})).output == "x"
 
 
-def test_the_tools_get_the_very_context_and_others_get_ours(context: TheirContext) -> None:
+async def test_chapter_tools_get_their_context_and_other_tools_get_ours(context: TheirContext) -> None:
     seen: list[Any] = []
 
     class Look(ReadFileTool):
@@ -250,19 +204,18 @@ def test_the_tools_get_the_very_context_and_others_get_ours(context: TheirContex
 
     @tool
     def mine(context: ToolContext[str]) -> str:
-        """Mine."""
         return f"{context.session} {context.deps}"
 
     registry = ToolRegistry(Runner([], deps="DEPS")).register(Look()).register(mine)
-    assert asyncio.run(registry.get("read_file").execute({"file_path": "/x"}, context)).success
+    assert (await registry.get("read_file").execute({"file_path": "/x"}, context)).success
     assert seen == [context, context] and seen[0] is context
-    assert asyncio.run(registry.get("mine").execute({}, context)).output == "session-001 DEPS"
+    assert (await registry.get("mine").execute({}, context)).output == "session-001 DEPS"
     ours = ToolContext(session="s")
-    assert asyncio.run(registry.get("read_file").execute({"file_path": "/x"}, ours)).success
+    assert (await registry.get("read_file").execute({"file_path": "/x"}, ours)).success
     assert [type(one) is not TheirContext and one.session for one in seen[2:]] == ["s", "s"]
 
 
-async def test_what_is_no_context_and_no_tool_is_refused() -> None:
+async def test_a_wrong_context_or_tool_is_refused() -> None:
     with pytest.raises(DefinitionError, match="session_id"):
         await ToolRegistry().register(ReadFileTool()).get("read_file").execute({"file_path": "/x"}, object())  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match="is no tool"):

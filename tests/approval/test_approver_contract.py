@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from test_console import Terminal
-from test_console_choices import ALLOW, PROMPT, typed
+from terminals import ALLOW, PROMPT, Terminal
 
 from ferrule import Runner, ToolCall, ToolResult, allow, approval
 from ferrule.approval import Asked
@@ -62,7 +61,7 @@ class TestRememberedLater(TestLater):
 
 
 class TestWeb(TestLater):
-    """What a person sees is what waits in the queue."""
+    """A person sees the text that waits in the queue."""
 
     def approver(self) -> Approver:
         self.queue = approval.web()
@@ -99,7 +98,7 @@ class TestConsole(ApproverContract):
 
     async def answer(self, approver: Approver, call: ToolCall, yes: bool) -> None:
         if call.name == "log_in":
-            await typed(self.terminal, (("empty to refuse): ", "\n"),))
+            await self.terminal.answer([("empty to refuse): ", "\n")])
             return
         to = call.arguments["to"]
         self.open.add(to)
@@ -116,15 +115,8 @@ class TestConsole(ApproverContract):
             await asyncio.sleep(0)
 
     async def edit(self, approver: Approver, call: ToolCall, arguments: Mapping[str, Any]) -> None:
-        await typed(
-            self.terminal,
-            (
-                (PROMPT, "e\n"),
-                ("\r\nto: ", f"{arguments['to']}\n"),
-                ("\r\neuros: ", f"{arguments['euros']}\n"),
-                (PROMPT, "y\n"),
-            ),
-        )
+        edits = [(f"\r\n{name}: ", f"{arguments[name]}\n") for name in ("to", "euros")]
+        await self.terminal.answer([(PROMPT, "e\n"), *edits, (PROMPT, "y\n")])
 
     def read_shown_text(self, approver: Approver) -> str:
         return self.terminal.seen

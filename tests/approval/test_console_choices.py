@@ -1,4 +1,4 @@
-"""What a person at the terminal may say besides yes and no."""
+"""A person at the terminal may edit a call, give a reason, or choose an offer."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_console import BOUND, PROMPT, Terminal
+from terminals import ALLOW, PROMPT, Terminal
 
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, approval, ask, deny, tool
 from ferrule.approval import Answer, Asked, Offer
 from ferrule.guards import ask_before_changes, within
 from ferrule.tools import files
+from waits import BOUND
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-
-ALLOW = "Allow it? [y/N"
 
 
 @pytest.fixture
@@ -44,14 +43,6 @@ def pay(to: str, euros: int, times: list[int] | None = None) -> str:
     return f"paid {to} {euros} {times}"
 
 
-async def typed(terminal: Terminal, dialogue: tuple[tuple[str, str | Callable[[], str]], ...]) -> None:
-    """Wait for each prompt, and type its answer; or call what does something meanwhile and gives the answer."""
-    for number, (prompt, answer) in enumerate(dialogue):
-        earlier = sum(prompt == before for before, _ in dialogue[:number])
-        await asyncio.to_thread(terminal.until, prompt, earlier + 1)
-        terminal.type(answer if isinstance(answer, str) else answer())
-
-
 def ran(
     terminal: Terminal,
     *dialogue: tuple[str, str | Callable[[], str]],
@@ -66,145 +57,106 @@ def ran(
         runner = Runner(tools, guards=[*guards, ask_before_changes], approve=approve)
         made = call or ToolCall("1", "pay", {"to": "ada", "euros": 5})
         running = asyncio.ensure_future(runner.run(made, context))
-        await typed(terminal, dialogue)
+        await terminal.answer(dialogue)
         return await asyncio.wait_for(running, BOUND)
 
     return asyncio.run(run())
 
 
-def test_the_record_says_who_allowed_it(terminal: Terminal) -> None:
-    assert ran(terminal, (PROMPT, "y\n")).record()["approved_by"] == "ann"
-
-
-def test_it_is_the_user_of_the_system_where_nobody_is_named(terminal: Terminal, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(("by", "recorded"), [("ann", "ann"), (None, "kim")])
+def test_the_record_says_who_allowed_it(by: str | None, recorded: str, terminal: Terminal, monkeypatch: Any) -> None:
     monkeypatch.setenv("LOGNAME", "kim")
-    assert ran(terminal, (PROMPT, "y\n"), by=None).record()["approved_by"] == "kim"
+    assert ran(terminal, (PROMPT, "y\n"), by=by).record()["approved_by"] == recorded
 
 
 @pytest.mark.parametrize("said", ["n too much\n", "no too much\n", "N  too much \n"])
-def test_the_model_reads_why_not(said: str, terminal: Terminal) -> None:
+def test_the_model_reads_the_reason_of_a_no(said: str, terminal: Terminal) -> None:
     result = ran(terminal, (PROMPT, said))
     assert result.error == "Denied: the person who was asked said no: too much. Nothing was run."
-
-
-@pytest.mark.parametrize("said", ["y please\n", "yes but less\n", "e now\n", "m n\n", "1\n", "0\n", "\u00b2\n"])
-def test_what_is_none_of_the_choices_is_a_plain_no(said: str, terminal: Terminal) -> None:
-    assert ran(terminal, (PROMPT, said)).error == "Denied: the person who was asked said no. Nothing was run."
-
-
-def test_the_question_has_the_rule_that_asks(terminal: Terminal) -> None:
-    ran(terminal, (PROMPT, "n\n"))
     assert "  by rule: ask_before_changes\r\n" in terminal.seen
+
+
+@pytest.mark.parametrize("said", ["y please\n", "e now\n", "m n\n", "1\n", "0\n", "\u00b2\n"])
+def test_an_unknown_choice_is_a_no(said: str, terminal: Terminal) -> None:
+    assert ran(terminal, (PROMPT, said)).error == "Denied: the person who was asked said no. Nothing was run."
 
 
 # Editing
 
-KEPT = ("\r\nto: ", "\n")
+
+def edit(to: str = "", euros: str = "", times: str = "") -> tuple[tuple[str, str], ...]:
+    """The answers for each parameter; an empty one keeps the value."""
+    return (("\r\nto: ", f"{to}\n"), ("\r\neuros: ", f"{euros}\n"), ("\r\ntimes: ", f"{times}\n"))
 
 
-def test_an_edit_is_shown_and_asked_about_again_and_then_it_runs(terminal: Terminal) -> None:
-    edit = (KEPT, ("\r\neuros: ", "3\n"), ("\r\ntimes: ", "[1, 2]\n"))
-    result = ran(terminal, (PROMPT, "e\n"), *edit, (PROMPT, "y\n"))
-    assert result.output == "paid ada 3 [1, 2]"
-    again = terminal.seen.rpartition("pay would run with your changes:")[2]
-    assert "  euros = 3\r\n" in again and "  to = 'ada'\r\n" in again
+@pytest.mark.parametrize(
+    ("edits", "output"),
+    [
+        (edit(euros="3", times="[1, 2]"), "paid ada 3 [1, 2]"),
+        (edit(to='"a\\nb"'), "paid a\nb 5 None"),  # a text may be written as JSON
+        (edit(to="愛\u3000👩\u200d🚀"), "paid 愛\u3000👩\u200d🚀 5 None"),
+        ((*edit(euros="three"), *edit(euros="3")), "paid ada 3 None"),
+        ((*edit(euros="three"), *edit()), "paid ada 5 None"),
+    ],
+)
+def test_an_edit_is_shown_and_asked_about_before_it_runs(edits: Any, output: str, terminal: Terminal) -> None:
+    assert ran(terminal, (ALLOW, "e\n"), *edits, (ALLOW, "y\n")).output == output
+    _, is_asked_again, again = terminal.seen.rpartition("pay would run with your changes:")
+    assert ("Not valid: " in terminal.seen) is (edits[:3] == edit(euros="three"))
+    assert bool(is_asked_again) is (output != "paid ada 5 None")
+    assert "  euros = 3\r\n" in again or "paid ada 3" not in output
 
 
-@pytest.mark.parametrize("typed", ["\x1b[D3\n", "3\x08\n", "\x0c\n", "3\x7f4\n"], ids=repr)
-def test_control_characters_are_not_taken_into_a_value(typed: str, terminal: Terminal) -> None:
+@pytest.mark.parametrize("typed", ["\x1b[D3", "3\x08", "\x0c", "3\x7f4"], ids=repr)
+def test_control_characters_are_refused_in_a_value(typed: str, terminal: Terminal) -> None:
     quoted = "".join(f"\x16{c}" if c in "\x08\x7f" else c for c in typed)  # ctrl-V has the terminal take them
-    edit = (KEPT, ("\r\neuros: ", quoted), ("\r\neuros: ", "7\n"), ("\r\ntimes: ", "\n"))
-    assert ran(terminal, (PROMPT, "\x1b[Ay\n"), (PROMPT, "e\n"), *edit, (PROMPT, "y\n")).output == "paid ada 7 None"
+    edits = edit(euros=quoted)[:2] + edit(euros="7")[1:]
+    assert ran(terminal, (PROMPT, "\x1b[Ay\n"), (PROMPT, "e\n"), *edits, (PROMPT, "y\n")).output == "paid ada 7 None"
     assert terminal.seen.count("Type it again") == 2
 
 
-def test_letters_of_all_alphabets_are_taken_into_a_value(terminal: Terminal) -> None:
-    edit = (("\r\nto: ", "愛\u3000👩\u200d🚀\n"), ("\r\neuros: ", "\n"), ("\r\ntimes: ", "\n"))
-    assert ran(terminal, (PROMPT, "e\n"), *edit, (PROMPT, "y\n")).output == "paid 愛\u3000👩\u200d🚀 5 None"
-
-
 def test_an_edit_alone_runs_nothing(terminal: Terminal) -> None:
-    edit = (KEPT, ("\r\neuros: ", "3\n"), ("\r\ntimes: ", "\n"))
-    assert ran(terminal, (PROMPT, "e\n"), *edit, (PROMPT, "\n")).status == "denied"
+    assert ran(terminal, (PROMPT, "e\n"), *edit(euros="3"), (PROMPT, "\n")).status == "denied"
 
 
-def test_an_edit_that_does_not_fit_is_told_and_edited_further(terminal: Terminal) -> None:
-    wrong = (KEPT, ("\r\neuros: ", "three\n"), ("\r\ntimes: ", "\n"))
-    right = (KEPT, ("\r\neuros: ", "3\n"), ("\r\ntimes: ", "\n"))
-    result = ran(terminal, (PROMPT, "e\n"), *wrong, *right, (PROMPT, "y\n"))
-    assert "Not valid: " in terminal.seen and "euros" in terminal.seen
-    assert result.output == "paid ada 3 None"
-
-
-def test_an_edit_that_is_left_as_it_does_not_fit_changes_nothing(terminal: Terminal) -> None:
-    wrong = (KEPT, ("\r\neuros: ", "three\n"), ("\r\ntimes: ", "\n"))
-    left = (KEPT, ("\r\neuros: ", "\n"), ("\r\ntimes: ", "\n"))
-    result = ran(terminal, (PROMPT, "e\n"), *wrong, *left, (PROMPT, "y\n"))
-    assert result.output == "paid ada 5 None"
-    assert "with your changes" not in terminal.seen
-
-
-def test_a_text_may_be_written_as_json(terminal: Terminal) -> None:
-    edit = (("\r\nto: ", '"a\\nb"\n'), ("\r\neuros: ", "\n"), ("\r\ntimes: ", "\n"))
-    assert ran(terminal, (ALLOW, "e\n"), *edit, (ALLOW, "y\n")).output == "paid a\nb 5 None"
-
-
-def test_what_is_hidden_is_not_edited_and_stays(terminal: Terminal) -> None:
-    bound = pay.bind(to="eve")
-    edit = (("\r\neuros: ", "3\n"), ("\r\ntimes: ", "\n"))
-    call = ToolCall("1", "pay", {"euros": 5})
-    assert ran(terminal, (PROMPT, "e\n"), *edit, (PROMPT, "y\n"), tools=[bound], call=call).output == "paid eve 3 None"
+def test_a_hidden_value_is_not_edited(terminal: Terminal) -> None:
+    bound, call = pay.bind(to="eve"), ToolCall("1", "pay", {"euros": 5})
+    dialogue = ((PROMPT, "e\n"), *edit(euros="3")[1:], (PROMPT, "y\n"))
+    assert ran(terminal, *dialogue, tools=[bound], call=call).output == "paid eve 3 None"
     assert "eve" not in terminal.seen
 
 
-def test_an_edit_is_judged_by_the_guards(terminal: Terminal, root: Path) -> None:
-    call = ToolCall("1", "write_file", {"path": "a.txt", "content": "new"})
-    edit = (("\r\npath: ", "/etc/hosts\n"), ("\r\ncontent: ", "\n"))
-    dialogue = ((ALLOW, "e\n"), *edit, (ALLOW, "y\n"))
-    context = ToolContext[Any](working_directory=root)
-    result = ran(terminal, *dialogue, tools=files.tools, call=call, guards=[within(root)], context=context)
-    assert result.status == "denied" and "outside" in str(result.error)
-
-
-def test_an_edited_path_is_shown_against_what_is_there_now_and_is_written(terminal: Terminal, root: Path) -> None:
+@pytest.mark.parametrize("path", ["/etc/hosts", "b.txt"])
+def test_an_edited_path_is_judged_and_shown(path: str, terminal: Terminal, root: Path) -> None:
     (root / "b.txt").write_text("old b\n", encoding="utf-8")
     call = ToolCall("1", "write_file", {"path": "a.txt", "content": "new\n"})
-    edit = (("\r\npath: ", "b.txt\n"), ("\r\ncontent: ", "\n"))
+    dialogue = ((ALLOW, "e\n"), ("\r\npath: ", f"{path}\n"), ("\r\ncontent: ", "\n"), (ALLOW, "y\n"))
     context = ToolContext[Any](working_directory=root)
-    dialogue = ((ALLOW, "e\n"), *edit, (ALLOW, "y\n"))
     result = ran(terminal, *dialogue, tools=files.tools, call=call, guards=[within(root)], context=context)
-    assert result.success and (root / "b.txt").read_text(encoding="utf-8") == "new\n"
-    again = terminal.seen.rpartition("would run with your changes:")[2]
-    assert "-old b" in again and "+new" in again
+    if path == "b.txt":
+        assert result.success and (root / "b.txt").read_text(encoding="utf-8") == "new\n"
+        again = terminal.seen.rpartition("would run with your changes:")[2]
+        assert "-old b" in again and "+new" in again
+    else:
+        assert result.status == "denied" and "outside" in str(result.error)
 
 
-def test_what_changes_between_the_question_and_the_yes_is_shown_and_asked_about_anew(
-    terminal: Terminal, root: Path
+@pytest.mark.parametrize(("last", "left"), [("y\n", "new\n"), ("\n", "two\n")])
+def test_a_file_that_changes_before_the_yes_is_shown_again(
+    last: str, left: str, terminal: Terminal, root: Path
 ) -> None:
     path = root / "a.txt"
     path.write_text("one\n", encoding="utf-8")
 
-    def changed_meanwhile() -> str:
+    def change() -> str:
         path.write_text("two\n", encoding="utf-8")
         return "y\n"
 
     call = ToolCall("1", "write_file", {"path": str(path), "content": "new\n"})
-    result = ran(terminal, (ALLOW, changed_meanwhile), (ALLOW, "y\n"), tools=files.tools, call=call)
+    result = ran(terminal, (ALLOW, change), (ALLOW, last), tools=files.tools, call=call)
     first, _, then = terminal.seen.partition("The preview has changed")
     assert "-one" in first and "-two" in then
-    assert result.success and path.read_text(encoding="utf-8") == "new\n"
-
-
-def test_nothing_is_written_where_the_person_does_not_want_what_has_changed(terminal: Terminal, root: Path) -> None:
-    path = root / "a.txt"
-
-    def made_meanwhile() -> str:
-        path.write_text("mine\n", encoding="utf-8")
-        return "y\n"
-
-    call = ToolCall("1", "write_file", {"path": str(path), "content": "new\n"})
-    assert ran(terminal, (ALLOW, made_meanwhile), (ALLOW, "\n"), tools=files.tools, call=call).status == "denied"
-    assert path.read_text(encoding="utf-8") == "mine\n"
+    assert result.success is (last == "y\n") and path.read_text(encoding="utf-8") == left
 
 
 # The editor
@@ -232,7 +184,7 @@ def long_text(root: Path, monkeypatch: Any, code: int = 0) -> ToolCall:
 IN_EDITOR = (("(e for the editor): ", "e\n"), ("\r\neuros: ", "\n"), ("\r\ntimes: ", "\n"))
 
 
-def test_a_long_text_is_edited_in_a_private_file_that_is_gone_afterwards(
+def test_a_long_text_is_edited_in_a_private_temporary_file(
     terminal: Terminal, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = long_text(root, monkeypatch)
@@ -243,45 +195,35 @@ def test_a_long_text_is_edited_in_a_private_file_that_is_gone_afterwards(
     assert not os.path.exists(os.path.dirname(path))
 
 
-def test_an_editor_that_fails_changes_nothing(terminal: Terminal, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("editor", "said"), [(None, "exit code 3"), ("none", "No such file")])
+def test_an_editor_that_fails_changes_nothing(
+    editor: str | None, said: str, terminal: Terminal, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     call = long_text(root, monkeypatch, code=3)
+    if editor:
+        monkeypatch.setenv("VISUAL", str(root / editor))
     result = ran(terminal, (ALLOW, "e\n"), *IN_EDITOR, (ALLOW, "y\n"), call=call)
-    assert "The editor failed: " in terminal.seen and "exit code 3" in terminal.seen
+    assert "The editor failed: " in terminal.seen and said in terminal.seen
     assert result.output == "paid one\r\ntwo\nthree 5 None"
 
 
-def test_an_editor_that_is_not_there_is_told(terminal: Terminal, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = long_text(root, monkeypatch)
-    monkeypatch.setenv("VISUAL", str(root / "none"))
-    ran(terminal, (ALLOW, "e\n"), *IN_EDITOR, (ALLOW, "n\n"), call=call)
-    assert "The editor failed: " in terminal.seen and "No such file" in terminal.seen
-
-
-def test_a_call_that_is_cancelled_ends_the_editor_and_leaves_no_file(
+async def test_a_cancelled_call_ends_the_editor_and_leaves_no_file(
     terminal: Terminal, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = long_text(root, monkeypatch)
     os.mkfifo(root / "begun")
     program = root / "waits.py"
-    program.write_text(
-        f"import os, sys, time\nopen({str(root / 'begun')!r}, 'w').write(repr((os.getpid(), sys.argv[1])))\n"
-        "time.sleep(600)\n",
-        encoding="utf-8",
-    )
+    begins = f"open({str(root / 'begun')!r}, 'w').write(repr((os.getpid(), sys.argv[1])))"
+    program.write_text(f"import os, sys, time\n{begins}\ntime.sleep(600)\n", encoding="utf-8")
     monkeypatch.setenv("EDITOR", f"'{sys.executable}' '{program}'")
-
-    async def run() -> tuple[int, str]:
-        approve = approval.console(terminal.input, terminal.output)
-        running = asyncio.ensure_future(Runner([pay], guards=[ask_before_changes], approve=approve).run(call))
-        await typed(terminal, ((ALLOW, "e\n"), IN_EDITOR[0]))
-        begun: tuple[int, str] = eval(await asyncio.to_thread((root / "begun").read_text))
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        await asyncio.to_thread(terminal.until, "[no longer asked]")
-        return begun
-
-    process, path = asyncio.run(run())
+    approve = approval.console(terminal.input, terminal.output)
+    running = asyncio.ensure_future(Runner([pay], guards=[ask_before_changes], approve=approve).run(call))
+    await terminal.answer(((ALLOW, "e\n"), IN_EDITOR[0]))
+    process, path = eval(await asyncio.to_thread((root / "begun").read_text))
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await asyncio.to_thread(terminal.until, "[no longer asked]")
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
     assert not os.path.exists(os.path.dirname(path))
@@ -295,23 +237,22 @@ def offered(terminal: Terminal, offers: tuple[Offer, ...], *dialogue: tuple[str,
         call = ToolCall("1", "shell", {"command": "pytest tests"})
         asked = Asked.of(call, ask("why"), ToolContext(), offers)
         answer = asyncio.ensure_future(approval.console(terminal.input, terminal.output, by="ann").answer(asked))
-        await typed(terminal, dialogue)
+        await terminal.answer(dialogue)
         return await asyncio.wait_for(answer, BOUND)
 
     return asyncio.run(run())
 
 
+KEEP = (("\r\npath: ", "\n"), ("\r\nfor: ", "\n"))
 OFFER = Offer("always", "save", arguments={"path": {"within": ["/srv/notes"]}}, seconds=8 * 3600)
 CONFIRM = "Allow it always? [y/N] "
 
 
-def test_an_offer_is_chosen_by_its_number_and_has_to_be_confirmed(terminal: Terminal) -> None:
-    keep = (("\r\npath: ", "\n"), ("\r\nfor: ", "\n"))
-    answer = offered(terminal, (Offer("once", "save", exactly=True), OFFER), (PROMPT, "2\n"), *keep, (CONFIRM, "y\n"))
+def test_an_offer_is_chosen_by_its_number_and_confirmed(terminal: Terminal) -> None:
+    answer = offered(terminal, (Offer("once", "save", exactly=True), OFFER), (PROMPT, "2\n"), *KEEP, (CONFIRM, "y\n"))
     assert answer == Answer(Decision("allow", by="ann"), OFFER)
-    assert "  2 = always: save with path within /srv/notes, in this folder, for 8h" in terminal.seen.replace(
-        "\r\n    ┆ ", ""
-    )
+    shown = terminal.seen.replace("\r\n    ┆ ", "")
+    assert "  2 = always: save with path within /srv/notes, in this folder, for 8h" in shown
 
 
 @pytest.mark.parametrize("number", ["0", "2", "00010", "1.", "\u0661"])
@@ -320,43 +261,38 @@ def test_a_number_that_is_not_shown_is_a_no(terminal: Terminal, number: str) -> 
     assert answer == Answer(deny("the person who was asked said no"))
 
 
-def test_an_offer_that_is_not_confirmed_puts_the_question_again(terminal: Terminal) -> None:
-    keep = (("\r\npath: ", "\n"), ("\r\nfor: ", "\n"))
-    answer = offered(terminal, (OFFER,), (PROMPT, "1\n"), *keep, (CONFIRM, "\n"), (PROMPT, "y\n"))
+def test_an_unconfirmed_offer_asks_the_question_again(terminal: Terminal) -> None:
+    answer = offered(terminal, (OFFER,), (PROMPT, "1\n"), *KEEP, (CONFIRM, "\n"), (PROMPT, "y\n"))
     assert answer == Answer(Decision("allow", by="ann"))
 
 
-def test_what_changes_while_an_offer_is_chosen_is_shown_as_it_is_now(terminal: Terminal, root: Path) -> None:
+async def test_a_file_that_changes_while_an_offer_is_chosen_is_shown_again(terminal: Terminal, root: Path) -> None:
     path = root / "a.txt"
     path.write_text("one\n", encoding="utf-8")
 
-    def changed_meanwhile() -> str:
+    def change() -> str:
         path.write_text("two\n", encoding="utf-8")
         return "y\n"
 
-    async def run() -> Answer:
-        [write] = [one for one in files.tools if one.name == "write_file"]
-        call = ToolCall("1", "write_file", {"path": str(path), "content": "new\n"})
-        offers = (Offer("always", "write_file", exactly=True),)
-        request = Asked.of(call, ask("why"), ToolContext(working_directory=root), offers)
-        request = replace(request, tool=write)
-        answer = asyncio.ensure_future(approval.console(terminal.input, terminal.output, by="ann").answer(request))
-        await typed(terminal, ((ALLOW, "1\n"), (CONFIRM, changed_meanwhile), (ALLOW, "y\n")))
-        return await asyncio.wait_for(answer, BOUND)
-
-    answer = asyncio.run(run())
+    call = ToolCall("1", "write_file", {"path": str(path), "content": "new\n"})
+    offers = (Offer("always", "write_file", exactly=True),)
+    request = Asked.of(call, ask("why"), ToolContext(working_directory=root), offers)
+    request = replace(request, tool=files.write_file)
+    asking = asyncio.ensure_future(approval.console(terminal.input, terminal.output, by="ann").answer(request))
+    await terminal.answer(((ALLOW, "1\n"), (CONFIRM, change), (ALLOW, "y\n")))
+    answer = await asyncio.wait_for(asking, BOUND)
     _, changed, then = terminal.seen.partition("The preview has changed")
     assert changed and "-two" in then and "-one" not in then
     assert answer.offer is None and (answer.decision.arguments or {})["expected"] == sha256(b"two\n").hexdigest()
 
 
 @pytest.mark.parametrize("said", ["y\x04\x04", "\x04"])
-def test_what_is_not_ended_with_enter_is_no_yes(said: str, terminal: Terminal) -> None:
+def test_a_yes_without_enter_is_no_answer(said: str, terminal: Terminal) -> None:
     assert "got no answer" in (ran(terminal, (PROMPT, said)).error or "")
 
 
 @pytest.mark.parametrize("answers", [("1\n", "\x04"), ("1\n", "\n", "\x04"), ("1\n", "/srv \x04\x04")])
-def test_the_end_of_input_while_an_offer_is_narrowed_is_a_no(answers: tuple[str, ...], terminal: Terminal) -> None:
+def test_the_end_of_input_denies_while_an_offer_is_narrowed(answers: tuple[str, ...], terminal: Terminal) -> None:
     prompts = (PROMPT, "\r\npath: ", "\r\nfor: ")
     answer = offered(terminal, (OFFER,), *zip(prompts, answers, strict=False))
     assert answer.offer is None and answer.decision.kind == "deny"
@@ -391,7 +327,7 @@ def test_an_offer_is_narrowed_and_never_widened(terminal: Terminal) -> None:
         (None, "<", None),
     ],
 )
-def test_a_condition_is_narrowed_to_part_of_it_or_not_at_all(given: Any, text: str, narrowed: Any) -> None:
+def test_a_condition_is_narrowed_to_a_part_of_it(given: Any, text: str, narrowed: Any) -> None:
     offer = Offer("always", "x", arguments={"it": given})
     if narrowed is not None:
         assert offer.narrow("it", text).arguments == {"it": narrowed}
@@ -400,7 +336,7 @@ def test_a_condition_is_narrowed_to_part_of_it_or_not_at_all(given: Any, text: s
         offer.narrow("it", text)
 
 
-def test_a_part_that_an_offer_has_not_cannot_be_narrowed() -> None:
+def test_an_unknown_part_of_an_offer_cannot_be_narrowed() -> None:
     for part in ("other", "for"):
         with pytest.raises(ValueError, match="unknown part"):
             Offer("always", "x", arguments={"it": None}).narrow(part, "1h")

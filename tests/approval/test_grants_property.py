@@ -22,13 +22,8 @@ VALUES: dict[str, list[Any]] = {
     "kind": ["x", "y"],
     "path": ["/n/a", "/n/b", "/n/c/d", "/m/a", "/n/../m/a", "/n", "/", "/nn/a"],
     "url": [
-        "https://a.org/",
-        "https://a.org/b",
-        "https://b.org/",
-        "http://a.org/",
-        "https://a.org:8/",
-        "https://a.org@b.org/",
-        "x",
+        *("https://a.org/", "https://a.org/b", "https://b.org/", "http://a.org/", "https://a.org:8/"),
+        *("https://a.org@b.org/", "x"),
     ],
     "command": ["ls", "ls -l", "git log", "git log -1", "git push", "sh -c ls", "ls; git push", "ls > x", "sudo ls"],
     "code": ["1", "2"],
@@ -48,7 +43,7 @@ FACTS = ["tool", "description", "destructive", "open_world", "principal", "sessi
 
 @dataclass(frozen=True)
 class Made:
-    """What one call is made of."""
+    """The parts of one call."""
 
     tool: str
     description: str
@@ -139,7 +134,7 @@ def leads_elsewhere(text: str) -> bool:
 
 
 def may_be(name: str, shown: Any, value: Any) -> bool:
-    """What "always" may at most let an argument be, in words of its own, apart from the one under test."""
+    """Whether "always" may cover this value; written apart from the code under test."""
     if shown == value and isinstance(shown, bool) is isinstance(value, bool):
         return True
     if name == "count":

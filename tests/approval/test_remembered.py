@@ -1,57 +1,33 @@
-"""Answers that are remembered: a grant covers what a person was shown, and nothing else."""
+"""Remembered answers: a grant covers what a person was shown, and nothing else."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field, SecretStr, TypeAdapter
+from pydantic import SecretStr, TypeAdapter
 
-from ferrule import (
-    Decision,
-    Event,
-    InputRequired,
-    Journal,
-    Runner,
-    Tool,
-    ToolCall,
-    ToolContext,
-    ToolResult,
-    allow,
-    ask,
-    deny,
-    tool,
-)
+import cast
+from cast import ask_always
+from ferrule import Decision, Event, InputRequired, Journal, Runner, Tool, ToolCall, ToolContext, allow, ask, deny, tool
 from ferrule.approval import Answer, Asked, Grants, Offer, remembered
 from ferrule.guards import rules
 from ferrule.policy import TrustedFiles
 from ferrule.stores.store import Memory, SealedFile, Store
 from ferrule.testing import ManualClock
-from waits import BOUND
-
-T = TypeVar("T")
-
-
-def go(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` on a loop of its own, for a bounded time."""
-
-    async def bounded() -> T:
-        async with asyncio.timeout(BOUND):
-            return await work
-
-    return asyncio.run(bounded())
 
 
 class Person:
-    """Chooses the offer of this key, once it is offered, and counts how often she is asked."""
+    """Chooses the offer with this key, once it is offered, and remembers the questions."""
 
-    def __init__(self, key: str | None = None, *, narrow: Callable[[Offer], Offer] = lambda offer: offer) -> None:
+    def __init__(self, key: str | None = None, narrow: Callable[[Offer], Offer] = lambda offer: offer) -> None:
         self.key = key
         self.narrow = narrow
         self.asked: list[Asked] = []
@@ -64,14 +40,60 @@ class Person:
         chosen = next((self.narrow(offer) for offer in asked.offers if offer.key == self.key), None)
         return Answer(allow(by="ada"), chosen)
 
-    @property
-    def keys(self) -> list[str]:
-        """What was offered last."""
-        return [offer.key for offer in self.asked[-1].offers]
+
+class Answering(Person):
+    """Gives the answer that a function makes of a question."""
+
+    def __init__(self, make: Callable[[Asked], Answer]) -> None:
+        super().__init__()
+        self.make = make
+
+    async def answer(self, asked: Asked) -> Answer:
+        self.asked.append(asked)
+        return self.make(asked)
 
 
-def asks(call: ToolCall, context: ToolContext) -> Decision:
-    return ask("really?")
+def with_(**changes: Any) -> Callable[[Offer], Offer]:
+    return lambda offer: replace(offer, **changes)
+
+
+def with_arguments(**changes: Any) -> Callable[[Offer], Offer]:
+    return lambda offer: replace(offer, arguments={**offer.arguments, **changes})
+
+
+class Desk:
+    """A runner of one tool, which asks a person about each call, and her grants."""
+
+    def __init__(self, person: Any, made: Tool, *, grants: Grants | None = None, **options: Any) -> None:
+        self.person = Person(person) if isinstance(person, str | None) else person
+        self.grants = Grants() if grants is None else grants
+        self.name = made.name
+        given: dict[str, Any] = {"guards": (ask_always,), **options}
+        self.runner = Runner([made], approve=remembered(self.person, self.grants), **given)
+
+    async def run(self, arguments: Mapping[str, Any], **context: Any) -> Any:
+        return await self.runner.run(self.name, dict(arguments), ToolContext(**{**SOMEBODY, **context}))
+
+    async def asks(self, arguments: Mapping[str, Any], **context: Any) -> bool:
+        """Whether the person is asked about this call, which runs."""
+        before = len(self.person.asked)
+        assert (await self.run(arguments, **context)).success
+        return len(self.person.asked) > before
+
+    async def offers(self, arguments: Mapping[str, Any], **context: Any) -> dict[str, Offer]:
+        assert await self.asks(arguments, **context)
+        return {offer.key: offer for offer in self.person.asked[-1].offers}
+
+
+async def do_nothing(payload: dict[str, Any]) -> str:
+    return "done"
+
+
+def made(name: str, *, called: str = "job", kind: Any = str, **marks: Any) -> Tool:
+    """A tool with one parameter of this type, and two harmless ones."""
+    properties = {name: TypeAdapter(kind).json_schema(), "path": {"type": "string"}, "wait": {"type": "integer"}}
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    return Tool(called, do_nothing, description="Do it.", input_schema=schema, **marks)
 
 
 @tool(destructive=False, open_world=False)
@@ -100,284 +122,112 @@ async def fetch(url: str) -> str:
 
 NOTE = {"to": "bob", "text": "hello", "copies": 2, "kind": "a"}
 SOMEBODY = {"principal": "kim", "session": "s1"}
-
-
-def runner_of(
-    person: Any, *tools: Tool, grants: Grants | None = None, guards: Any = (asks,), **options: Any
-) -> tuple[Runner, Grants]:
-    kept = Grants() if grants is None else grants
-    return Runner(tools, guards=guards, approve=remembered(person, kept), **options), kept
-
-
-def was_asked(person: Person, runner: Runner, name: str, arguments: Mapping[str, Any], **given: Any) -> bool:
-    """Whether the person was asked about this call, which runs."""
-    before = len(person.asked)
-    assert go(runner.run(name, dict(arguments), ToolContext(**{**SOMEBODY, **given}))).success
-    return len(person.asked) > before
-
-
-# -- what is offered -------------------------------------------------------------------------------------------------
-
-
-def offers_of(one: Tool, arguments: Mapping[str, Any], **given: Any) -> dict[str, Offer]:
-    person = Person()
-    runner, _ = runner_of(person, one)
-    assert was_asked(person, runner, one.name, arguments, **given)
-    return {offer.key: offer for offer in person.asked[-1].offers}
-
-
 FOUR = ["these in this session", "these", "this session", "always"]
 
+# -- what is offered ---------------------------------------------------------------------------------------------------
 
-def test_each_argument_is_bounded_by_what_was_shown() -> None:
-    offers = offers_of(note, NOTE)
+
+async def test_each_argument_is_bounded_by_what_was_shown() -> None:
+    offers = await Desk(None, note).offers(NOTE)
     assert list(offers) == FOUR
-    assert offers["always"].arguments == {
-        "to": None,
-        "text": None,
-        "copies": {"at_least": 0, "at_most": 2},
-        "kind": {"equals": "a"},
-    }
+    copies, kind = {"at_least": 0, "at_most": 2}, {"equals": "a"}
+    assert offers["always"].arguments == {"to": None, "text": None, "copies": copies, "kind": kind}
     assert offers["these"].exactly and not offers["these"].arguments
     assert [offer.session for offer in offers.values()] == [True, False, True, False]
-    assert {key: offer.seconds for key, offer in offers.items()} == {
-        "these in this session": 43_200.0,
-        "these": 2_592_000.0,
-        "this session": 43_200.0,
-        "always": 2_592_000.0,
-    }
+    assert [offer.seconds for offer in offers.values()] == [43_200.0, 2_592_000.0] * 2
+    assert list(await Desk(None, note).offers(NOTE, session=None)) == ["these", "always"]
 
 
-@pytest.mark.parametrize(
-    ("one", "arguments", "name", "condition"),
-    [
-        (save, {"path": "/notes/deep/a.txt", "content": ""}, "path", {"within": ["/notes/deep"]}),
-        (save, {"path": "/a.txt", "content": ""}, "path", {"within": ["/a.txt"]}),
-        (save, {"path": "/notes/../b.txt", "content": ""}, "path", {"within": ["/b.txt"]}),
-        (save, {"path": "/notes/a", "content": "/etc/passwd"}, "content", {"within": ["/etc"]}),
-        (fetch, {"url": "https://example.org/a?b"}, "url", {"hosts": ["example.org:443"]}),
-        (fetch, {"url": "http://[2001:db8::1]:8080/"}, "url", {"hosts": ["[2001:db8::1]:8080"]}),
-        (note, {**NOTE, "copies": -3}, "copies", {"equals": -3}),
-        (note, {**NOTE, "copies": 0}, "copies", {"equals": 0}),
-        (note, {**NOTE, "to": "https://example.org/"}, "to", {"hosts": ["example.org:443"]}),
-    ],
-)
-def test_a_path_keeps_to_its_folder_and_a_url_to_its_host(
-    one: Tool, arguments: Mapping[str, Any], name: str, condition: object
-) -> None:
-    assert offers_of(one, arguments)["always"].arguments[name] == condition
+async def test_the_root_folder_and_a_switch_get_no_always() -> None:
+    assert "always" not in await Desk(None, save).offers({"path": "/", "content": ""})
+    switch = made("on", kind=bool, destructive=False, open_world=False)
+    assert list(await Desk(None, switch).offers({"on": True})) == FOUR[:2]  # always would be the same as these
 
 
-def test_of_the_root_of_all_files_nothing_is_offered_for_always() -> None:
-    assert "always" not in offers_of(save, {"path": "/", "content": ""})
+async def test_an_argument_of_a_path_type_keeps_to_its_folder() -> None:
+    @tool(destructive=False, open_world=False)
+    async def move(thing: Path, note: str) -> str:
+        """Move."""
+        return note
+
+    always = (await Desk(None, move).offers({"thing": "a/b", "note": "a/b"}))["always"]
+    assert always.arguments == {"thing": {"within": [str(Path.cwd() / "a")]}, "note": None}
 
 
-class Step(BaseModel):
-    command: str
-
-
-@tool(destructive=True)
-async def erase(name: str) -> str:
-    """Erase."""
-    return name
-
-
-@tool
-async def unmarked(name: str) -> str:
-    """Do something."""
-    return name
-
-
-@tool(destructive=True)
-async def danger(command: str) -> str:
-    """Run a command as root."""
-    return command
-
-
-@tool(destructive=False)
-async def compute(code: str) -> str:
-    """Run Python."""
-    return code
-
-
-@tool(destructive=False)
-async def several(steps: list[Step]) -> int:
-    """Run commands."""
-    return len(steps)
-
-
-@tool(destructive=lambda arguments: arguments["name"] != "x")
-async def sometimes(name: str) -> str:
-    """Erase all but x."""
-    return name
+RISKY = ["sh -c ls", "python x.py", "sudo ls", "env ls", "ls > out", "A=1 ls", "ls $HOME", "eval ls", ""]
 
 
 @pytest.mark.parametrize(
     ("one", "arguments"),
     [
-        (erase, {"name": "a"}),
-        (unmarked, {"name": "a"}),
-        (sometimes, {"name": "a"}),
-        (danger, {"command": "git status"}),
-        (compute, {"code": "1"}),
-        (several, {"steps": [{"command": "ls"}]}),
-        *[
-            (shell, {"command": line})
-            for line in (
-                "sh -c ls",
-                "python x.py",
-                "sudo ls",
-                "env ls",
-                "ls > out",
-                "A=1 ls",
-                "ls $HOME",
-                "eval ls",
-                "",
-            )
-        ],
+        (made("name", destructive=True), {"name": "a"}),
+        (made("name"), {"name": "a"}),
+        (made("name", destructive=lambda arguments: arguments["name"] != "x"), {"name": "a"}),
+        (made("command", destructive=True), {"command": "git status"}),
+        (made("code", destructive=False), {"code": "1"}),
+        (made("steps", kind=list[dict[Literal["command"], str]], destructive=False), {"steps": [{"command": "ls"}]}),
+        *((shell, {"command": line}) for line in RISKY),
+        (made("argv", kind=list[str]), {"argv": ["sh", "-c", "ls"]}),
+        (made("commands", kind=list[str], destructive=False), {"commands": ["git log", "sudo ls"]}),
         (fetch, {"url": "not a URL"}),
         (save, {"path": "a\0b", "content": ""}),
     ],
 )
-def test_of_what_is_destructive_or_runs_anything_these_arguments_in_this_session_are_all_that_is_offered(
-    one: Tool, arguments: Mapping[str, Any]
-) -> None:
-    assert list(offers_of(one, arguments)) == FOUR[:1]
-    assert list(offers_of(one, arguments, session=None)) == []
-
-
-@tool(destructive=False)
-async def bash(input: str) -> str:
-    """Run a line."""
-    return input
-
-
-@tool(destructive=False)
-async def terminal(cmd_str: str, note: str = "") -> str:
-    """Run a line."""
-    return cmd_str
-
-
-async def ignore_payload(payload: dict[str, Any]) -> str:
-    return "signed"
-
-
-def run_by(name: str, kind: Any = str, tool_name: str = "job") -> Tool:
-    """A tool that says it destroys nothing, and by no name of its own that it runs the line that it gets."""
-    schema = TypeAdapter(kind).json_schema()
-    properties = {name: schema, "path": {"type": "string"}, "wait": {"type": "integer"}}
-    return Tool(
-        tool_name,
-        ignore_payload,
-        description="Do it.",
-        input_schema={"type": "object", "properties": properties, "additionalProperties": False},
-        destructive=False,
-    )
+async def test_for_risky_calls_only_these_arguments_are_offered(one: Tool, arguments: Mapping[str, Any]) -> None:
+    assert list(await Desk(None, one).offers(arguments)) == FOUR[:1]
+    assert list(await Desk(None, one).offers(arguments, session=None)) == []
 
 
 @pytest.mark.parametrize(
-    ("one", "name", "is_list"),
+    ("one", "name"),
     [
-        (shell, "command", False),
-        (bash, "input", False),
-        (terminal, "cmd_str", False),
-        (compute, "code", False),
-        (run_by("args"), "args", False),
-        (run_by("args", list[str], "git"), "args", True),
-        (run_by("options", str, "git_fetch"), "options", False),
-        (run_by("options", dict[str, list[str]], "git_fetch"), "options", False),
-        (run_by("line"), "line", False),
-        (run_by("anything", Any), "anything", True),
-        (run_by("line", Literal["status"] | str), "line", False),
-        (run_by("line", int | str), "line", False),
+        (shell, "command"),
+        *((made(name, destructive=False), name) for name in ("cmd_str", "code", "args", "line")),
+        (made("input", called="bash", destructive=False), "input"),
+        (made("args", kind=list[str], called="git", destructive=False), "args"),
+        (made("options", called="git_fetch", destructive=False), "options"),
+        (made("options", kind=dict[str, list[str]], called="git_fetch", destructive=False), "options"),
+        (made("anything", kind=Any, destructive=False), "anything"),
+        (made("line", kind=Literal["status"] | str, destructive=False), "line"),
+        (made("line", kind=int | str, destructive=False), "line"),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("line", ["git fetch origin", "/bin/ls -l", "https://a.org/x --y", "npm audit"])
-def test_no_offer_for_what_may_be_a_shell_line_covers_another_line(
-    one: Tool, name: str, is_list: bool, line: str
-) -> None:
-    def given(text: str) -> Any:
-        return (
-            text.split(" ")
-            if is_list
-            else {"all": [text]}
-            if "object" in str(one.input_schema["properties"][name])
-            else text
-        )
+@pytest.mark.parametrize("line", ["git fetch origin", "https://a.org/x --y"])
+async def test_no_offer_for_a_possible_shell_line_covers_another_line(one: Tool, name: str, line: str) -> None:
+    schema = str(one.input_schema["properties"][name])
 
-    own = {"path": "n/a", "wait": 5} if one.handler is ignore_payload else {}
-    for key in offers_of(one, {name: given(line), **own}):
-        person = Person(key)
-        runner, _ = runner_of(person, one)
-        assert was_asked(person, runner, one.name, {name: given(line), **own})
-        assert not was_asked(person, runner, one.name, {name: given(line), **own})
+    def given(text: str) -> dict[str, Any]:
+        own = {"path": "n/a", "wait": 5} if one.handler is do_nothing else {}
+        value: Any = text.split(" ") if "array" in schema or name == "anything" else text
+        return {name: {"all": [text]} if "object" in schema else value, **own}
+
+    for key in await Desk(None, one).offers(given(line)):
+        desk = Desk(key, one)
+        assert await desk.asks(given(line)) and not await desk.asks(given(line))
         for other in (f"{line} --output=x", f"{line} ", f" {line}", line.upper(), f"{line};x", f"./{line}"):
-            assert was_asked(person, runner, one.name, {name: given(other), **own}), (key, other)
-        for beside in ({"path": "n/b"}, {"wait": 4}) if own else ():
-            assert was_asked(person, runner, one.name, {name: given(line), **own, **beside}), (key, beside)
+            assert await desk.asks(given(other)), (key, other)
+        for beside in ({"path": "n/b"}, {"wait": 4}) if one.handler is do_nothing else ():
+            assert await desk.asks({**given(line), **beside}), (key, beside)
 
 
-def test_a_grant_for_a_shell_line_covers_no_other_arguments_and_no_other_folder() -> None:
-    person = Person("these")
-    runner, _ = runner_of(person, shell)
-    assert was_asked(person, runner, "shell", {"command": "git log"})
-    assert not was_asked(person, runner, "shell", {"command": "git log", "timeout": 60})
-    assert was_asked(person, runner, "shell", {"command": "git log", "timeout": 59})
-    assert was_asked(person, runner, "shell", {"command": "git log"}, working_directory="/tmp")
+async def test_a_grant_for_a_shell_line_covers_no_other_arguments_or_folder() -> None:
+    desk = Desk("these", shell)
+    assert await desk.asks({"command": "git log"})
+    assert not await desk.asks({"command": "git log", "timeout": 60})
+    assert await desk.asks({"command": "git log", "timeout": 59})
+    assert await desk.asks({"command": "git log"}, working_directory="/tmp")
 
 
-def test_a_grant_of_an_older_version_that_covers_lines_by_a_pattern_answers_nothing() -> None:
-    person = Person("these")
-    runner, grants = runner_of(person, shell)
-    assert was_asked(person, runner, "shell", {"command": "git fetch origin"})
-    [key] = grants.store.items()
-    kept = grants.store.get(key)
+async def test_an_old_grant_with_a_pattern_for_lines_answers_nothing() -> None:
+    desk = Desk("these", shell)
+    assert await desk.asks({"command": "git fetch origin"})
+    [(key, kept)] = desk.grants.store.items().items()
     arguments = {"command": {"commands": ["git fetch origin", "git fetch *"]}, "timeout": {"equals": 60}}
-    assert grants.store.compare_and_set(key, kept, {**kept, "exactly": None, "arguments": arguments})
+    assert desk.grants.store.compare_and_set(key, kept, {**kept, "exactly": None, "arguments": arguments})
+    desk.person.key = None
     for line in ("git fetch origin", "git fetch --upload-pack=x"):
-        person.key = None
-        assert was_asked(person, runner, "shell", {"command": line})
-
-
-def test_argument_vectors_and_lists_of_lines_are_offered_as_they_are() -> None:
-    @tool
-    async def argv(argv: list[str], stdin: str = "x") -> int:
-        """Run a program."""
-        return len(argv)
-
-    @tool(destructive=False)
-    async def lines(commands: list[str]) -> int:
-        """Run lines."""
-        return len(commands)
-
-    assert list(offers_of(argv, {"argv": ["git", "log", "-1"], "stdin": ""})) == FOUR[:2]
-    assert list(offers_of(argv, {"argv": ["git", "log", "-1"], "stdin": "x"})) == FOUR[:1]
-    assert list(offers_of(argv, {"argv": ["sh", "-c", "ls"], "stdin": ""})) == FOUR[:1]
-    assert list(offers_of(lines, {"commands": ["git log", "ls"]})) == FOUR[:2]
-    assert list(offers_of(lines, {"commands": ["git log", "sudo ls"]})) == FOUR[:1]
-
-
-def test_without_a_session_nothing_is_offered_for_one() -> None:
-    assert list(offers_of(note, NOTE, session=None)) == ["these", "always"]
-
-
-def test_without_a_session_always_is_remembered_and_cannot_be_narrowed_to_one() -> None:
-    person = Person("always")
-    runner, _ = runner_of(person, note)
-    assert was_asked(person, runner, "note", NOTE, session=None)
-    assert not was_asked(person, runner, "note", NOTE, session=None)
-    runner, grants = runner_of(Person("always", narrow=lambda offer: replace(offer, session=True)), note)
-    assert go(runner.run("note", NOTE, principal="kim")).status == "denied" and grants.list_active() == []
-
-
-def test_what_has_the_same_bounds_as_these_arguments_is_offered_once() -> None:
-    @tool(destructive=False)
-    async def switch(on: bool, rooms: list[str], note: str | None = None) -> bool:
-        """Switch lights."""
-        return on
-
-    assert list(offers_of(switch, {"on": True, "rooms": ["a"]})) == FOUR[:2]
+        assert await desk.asks({"command": line})
 
 
 @tool(destructive=False)
@@ -392,54 +242,44 @@ async def post(text: str, token: str = "none") -> str:
     return text
 
 
-def supplies(call: ToolCall, context: ToolContext) -> Mapping[str, Any] | None:
+def supply_token(call: ToolCall, context: ToolContext) -> Mapping[str, Any] | None:
     return None if call.arguments["token"] == "abc" else {**call.arguments, "token": "abc"}
 
 
-signs = Tool(
-    name="signs",
-    handler=ignore_payload,
-    destructive=False,
-    input_schema={"type": "object", "properties": {"key": {"type": "string", "writeOnly": True}}},
-)
+def ask_for_a_value(call: ToolCall, context: ToolContext) -> Decision:
+    return ask("the pin?", into="to")
+
+
+write_only = {"type": "object", "properties": {"key": {"type": "string", "writeOnly": True}}}
 
 
 @pytest.mark.parametrize(
     ("one", "arguments", "guards"),
     [
-        (signs, {"key": "a"}, (asks,)),
-        (login, {"user": "a", "password": "b"}, (asks,)),
-        (note.bind(to="bob"), {}, (asks,)),
-        (post, {"text": "a"}, (supplies, asks)),
-        (note, {"to": "**********"}, (asks,)),
+        (Tool("signs", do_nothing, destructive=False, input_schema=write_only), {"key": "a"}, (ask_always,)),
+        (login, {"user": "a", "password": "b"}, (ask_always,)),
+        (note.bind(to="bob"), {}, (ask_always,)),
+        (post, {"text": "a"}, (supply_token, ask_always)),
+        (note, {"to": "**********"}, (ask_always,)),
+        (note, NOTE, (ask_for_a_value,)),
     ],
 )
-def test_nothing_is_offered_or_answered_where_the_person_is_not_shown_all(
+async def test_nothing_is_offered_if_the_person_does_not_see_all_arguments(
     one: Tool, arguments: Mapping[str, Any], guards: Any
 ) -> None:
-    person = Person("always")
-    runner, grants = runner_of(person, one, guards=guards)
-    assert was_asked(person, runner, one.name, arguments) and person.keys == []
-    assert was_asked(person, runner, one.name, arguments) and grants.list_active() == []
+    desk = Desk("always", one, guards=guards)
+    for _ in range(2):
+        await desk.run(arguments)
+    assert not any(asked.offers for asked in desk.person.asked)
+    assert len(desk.person.asked) == 2 and desk.grants.list_active() == []
 
 
-def test_what_is_private_and_as_the_tool_fills_it_in_itself_does_not_stand_in_the_way() -> None:
-    person = Person("always")
-    runner, _ = runner_of(person, post)
-    assert was_asked(person, runner, "post", {"text": "a"}) and not was_asked(person, runner, "post", {"text": "b"})
+async def test_a_private_default_does_not_prevent_an_offer() -> None:
+    desk = Desk("always", post)
+    assert await desk.asks({"text": "a"}) and not await desk.asks({"text": "b"})
 
 
-async def test_nothing_is_offered_where_a_value_is_asked_for() -> None:
-    def for_a_pin(call: ToolCall, context: ToolContext) -> Decision:
-        return ask("the pin?", into="to")
-
-    person = Person("always")
-    runner, grants = runner_of(person, note, guards=(for_a_pin,))
-    await runner.run("note", NOTE, **SOMEBODY)
-    assert person.keys == [] and grants.list_active() == []
-
-
-def test_what_a_handler_wants_to_know_is_answered_by_no_grant() -> None:
+async def test_no_grant_answers_a_question_of_a_handler() -> None:
     schema = {"type": "object", "properties": {}}
 
     @tool(destructive=False, open_world=False)
@@ -447,132 +287,104 @@ def test_what_a_handler_wants_to_know_is_answered_by_no_grant() -> None:
         """Book."""
         return InputRequired("which day?", schema) if context.answer is None else "booked"
 
-    person = Person("always")
-    runner, grants = runner_of(person, book)
-    for _ in range(2):
-        assert was_asked(person, runner, "book", {"city": "Rome"})
-    assert [asked.decision.reason for asked in person.asked] == ["really?", "which day?", "which day?"]
-    assert len(grants.list_active()) == 1
+    desk = Desk("always", book)
+    assert [await desk.asks({"city": "Rome"}) for _ in range(2)] == [True, True]
+    assert [asked.decision.reason for asked in desk.person.asked] == ["may it?", "which day?", "which day?"]
+    assert len(desk.grants.list_active()) == 1
 
 
-def test_what_a_type_says_is_a_path_keeps_to_its_folder() -> None:
-    @tool(destructive=False, open_world=False)
-    async def move(thing: Path, note: str) -> str:
-        """Move."""
-        return note
-
-    always = offers_of(move, {"thing": "a/b", "note": "a/b"})["always"]
-    assert always.arguments == {"thing": {"within": [str(Path.cwd() / "a")]}, "note": None}
+# -- what a grant covers -----------------------------------------------------------------------------------------------
 
 
-# -- what a grant covers ---------------------------------------------------------------------------------------------
+def from_note(**other: Any) -> tuple[Tool, dict[str, Any], dict[str, Any]]:
+    return note, NOTE, {**NOTE, **other}
 
 
-@pytest.mark.parametrize(
-    ("key", "other", "again"),
-    [
-        ("these", {}, False),
-        ("these", {"text": "other"}, True),
-        ("these", {"copies": 1}, True),
-        ("always", {"text": "other", "to": "eve", "copies": 0}, False),
-        ("always", {"copies": 3}, True),
-        ("always", {"copies": -1}, True),
-        ("always", {"kind": "b"}, True),
-        ("always", {"text": "/etc/passwd"}, True),
-        ("always", {"text": "~/x"}, True),
-        ("always", {"text": "a/../../b"}, True),
-        ("always", {"text": " 'file:x"}, True),
-        ("always", {"text": "https://evil.example"}, True),
-        ("always", {"text": "and/or"}, False),
-        ("always", {"text": "10:30 at the gate: bring both"}, False),
-        ("always", {"text": " https://evil.example"}, True),
-        ("always", {"text": "\u200b/etc/passwd"}, True),
-        ("always", {"text": "http:evil.example"}, True),
-        ("always", {"text": "https:\\\\evil.example"}, True),
-        ("always", {"text": "javascript:run()"}, True),
-    ],
-)
-def test_a_grant_answers_what_it_says_and_nothing_else(key: str, other: Mapping[str, Any], again: bool) -> None:
-    person = Person(key)
-    runner, _ = runner_of(person, note)
-    assert was_asked(person, runner, "note", NOTE)
-    assert was_asked(person, runner, "note", {**NOTE, **other}) is again
+def saved(*calls: tuple[str, str]) -> tuple[Tool, dict[str, Any], dict[str, Any]]:
+    first, second = ({"path": path, "content": content} for path, content in calls)
+    return save, first, second
+
+
+def fetched(first: str, second: str) -> tuple[Tool, dict[str, Any], dict[str, Any]]:
+    return fetch, {"url": first}, {"url": second}
+
+
+@tool(destructive=False)
+async def pay(amount: Decimal) -> str:
+    """Pay."""
+    return str(amount)
+
+
+LEADS_ELSEWHERE = [
+    *("/etc/passwd", "~/x", "a/../../b", "\u200b/etc/passwd", " 'file:x", " https://evil.example"),
+    *("javascript:run()", "http:evil.example", "https:\\\\evil.example"),
+]
 
 
 @pytest.mark.parametrize(
-    ("one", "first", "second", "again"),
+    ("key", "calls", "again"),
     [
-        (save, {"path": "/n/a", "content": ""}, {"path": "/n/b/c", "content": "x"}, False),
-        (save, {"path": "/n/a", "content": ""}, {"path": "/n2/a", "content": ""}, True),
-        (save, {"path": "/n/a", "content": ""}, {"path": "/n/../m/a", "content": ""}, True),
-        (save, {"path": "/n/a", "content": "../x"}, {"path": "/n/a", "content": "http:evil.example"}, True),
-        (save, {"path": "/n/a", "content": "http:a.org"}, {"path": "/n/a", "content": "http:evil.example"}, True),
-        (fetch, {"url": "https://a.org/x"}, {"url": "https://a.org/y?z"}, False),
-        (fetch, {"url": "https://a.org/x"}, {"url": "https://a.org@b.org/"}, True),
-        (fetch, {"url": "https://a.org/x"}, {"url": "http://a.org/x"}, True),
+        ("these", from_note(), False),
+        ("these", from_note(text="other"), True),
+        ("these", from_note(copies=1), True),
+        ("always", from_note(text="other", to="eve", copies=0), False),
+        ("always", from_note(copies=3), True),
+        ("always", from_note(copies=-1), True),
+        ("always", from_note(kind="b"), True),
+        *(("always", from_note(text=text), False) for text in ("and/or", "10:30 at the gate: bring both")),
+        *(("always", from_note(text=text), True) for text in LEADS_ELSEWHERE),
+        ("always", saved(("/n/a", ""), ("/n/b/c", "x")), False),
+        ("always", saved(("/n/a", ""), ("/n2/a", "")), True),
+        ("always", saved(("/n/a", ""), ("/n/../m/a", "")), True),
+        ("always", saved(("/a.txt", ""), ("/b.txt", "")), True),
+        ("always", saved(("/n/a", "../x"), ("/n/a", "http:evil.example")), True),
+        ("always", saved(("/n/a", "http:a.org"), ("/n/a", "http:evil.example")), True),
+        ("always", fetched("https://a.org/x", "https://a.org/y?z"), False),
+        ("always", fetched("https://a.org/x", "https://a.org@b.org/"), True),
+        ("always", fetched("https://a.org/x", "http://a.org/x"), True),
+        ("always", fetched("http://[2001:db8::1]:8080/", "http://[2001:db8::1]:8081/"), True),
+        *(("always", (pay, {"amount": "5.10"}, {"amount": one}), False) for one in ("5.1", "0.3")),
+        ("always", (pay, {"amount": "5.10"}, {"amount": "5.2"}), True),
     ],
 )
-def test_paths_and_hosts_are_compared_as_what_they_are(
-    one: Tool, first: Mapping[str, Any], second: Mapping[str, Any], again: bool
-) -> None:
-    person = Person("always")
-    runner, _ = runner_of(person, one)
-    assert was_asked(person, runner, one.name, first)
-    assert was_asked(person, runner, one.name, second) is again
+async def test_a_grant_answers_what_it_covers_and_nothing_else(key: str, calls: Any, again: bool) -> None:
+    one, first, second = calls
+    desk = Desk(key, one)
+    assert await desk.asks(first) and await desk.asks(second) is again
 
 
-def test_a_link_that_leads_out_of_the_folder_is_asked_about(tmp_path: Path) -> None:
+async def test_a_link_that_leads_out_of_the_folder_is_asked_about(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "link").symlink_to(tmp_path)
-    person = Person("always")
-    runner, _ = runner_of(person, save)
-    assert was_asked(person, runner, "save", {"path": f"{tmp_path}/in/a", "content": ""})
-    assert not was_asked(person, runner, "save", {"path": f"{tmp_path}/in/b", "content": ""})
-    assert was_asked(person, runner, "save", {"path": f"{tmp_path}/in/link/b", "content": ""})
+    desk = Desk("always", save)
+    asked = [await desk.asks({"path": f"{tmp_path}/in/{name}", "content": ""}) for name in ("a", "b", "link/b")]
+    assert asked == [True, False, True]
 
 
-@pytest.mark.parametrize("other", ["before", "private"])
 @pytest.mark.parametrize("written", ["notes/a", "{root}/notes/a"])
 @pytest.mark.parametrize("key", ["these", "always"])
-def test_a_folder_that_became_a_link_after_the_grant_is_asked_about(
-    key: str, written: str, other: str, tmp_path: Path
-) -> None:
-    for name in ("notes", other):
+async def test_a_folder_that_became_a_link_is_asked_about(key: str, written: str, tmp_path: Path) -> None:
+    for name in ("notes", "private"):
         (tmp_path / name).mkdir()
-    person = Person(key)
-    runner, _ = runner_of(person, save)
-    call = {"path": written.format(root=tmp_path), "content": ""}
-    assert was_asked(person, runner, "save", call, working_directory=str(tmp_path))
-    assert not was_asked(person, runner, "save", call, working_directory=str(tmp_path))
+    desk = Desk(key, save)
+    call, here = {"path": written.format(root=tmp_path), "content": ""}, {"working_directory": str(tmp_path)}
+    assert await desk.asks(call, **here) and not await desk.asks(call, **here)
     (tmp_path / "notes").rmdir()
-    (tmp_path / "notes").symlink_to(tmp_path / other)
-    assert was_asked(person, runner, "save", call, working_directory=str(tmp_path))
+    (tmp_path / "notes").symlink_to(tmp_path / "private")
+    assert await desk.asks(call, **here)
 
 
-def test_a_folder_that_a_person_narrows_to_is_the_one_that_it_was_then(tmp_path: Path) -> None:
-    (tmp_path / "notes" / "own").mkdir(parents=True)
-    person = Person("always", narrow=lambda offer: offer.narrow("path", f"within {tmp_path}/notes/own"))
-    runner, grants = runner_of(person, save)
+async def test_a_folder_chosen_by_a_person_stays_the_same_folder(tmp_path: Path) -> None:
+    own = tmp_path / "notes" / "own"
+    own.mkdir(parents=True)
+    desk = Desk(Person("always", lambda offer: offer.narrow("path", f"within {own}")), save)
     here = {"working_directory": str(tmp_path)}
-    assert was_asked(person, runner, "save", {"path": "notes/a", "content": ""}, **here)
-    assert grants.list_active()[0].arguments["path"] == {"within": [str((tmp_path / "notes" / "own").resolve())]}
-    assert not was_asked(person, runner, "save", {"path": "notes/own/b", "content": ""}, **here)
-    (tmp_path / "notes" / "own").rmdir()
-    (tmp_path / "notes" / "own").symlink_to(tmp_path)
-    assert was_asked(person, runner, "save", {"path": "notes/own/b", "content": ""}, **here)
-
-
-@pytest.mark.parametrize(("second", "again"), [("5.10", False), ("5.1", False), ("0.3", False), ("5.2", True)])
-def test_a_decimal_may_be_as_large(second: str, again: bool) -> None:
-    @tool(destructive=False)
-    async def pay(amount: Decimal) -> str:
-        """Pay."""
-        return str(amount)
-
-    person = Person("always")
-    runner, _ = runner_of(person, pay)
-    assert was_asked(person, runner, "pay", {"amount": "5.10"})
-    assert was_asked(person, runner, "pay", {"amount": second}) is again
+    assert await desk.asks({"path": "notes/a", "content": ""}, **here)
+    assert desk.grants.list_active()[0].arguments["path"] == {"within": [str(own.resolve())]}
+    assert not await desk.asks({"path": "notes/own/b", "content": ""}, **here)
+    own.rmdir()
+    own.symlink_to(tmp_path)
+    assert await desk.asks({"path": "notes/own/b", "content": ""}, **here)
 
 
 @pytest.mark.parametrize(
@@ -590,450 +402,296 @@ def test_a_decimal_may_be_as_large(second: str, again: bool) -> None:
         ("always", {"working_directory": "/tmp"}, True),
     ],
 )
-def test_a_grant_holds_for_one_principal_in_one_directory_and_where_it_says_so_in_one_session(
-    key: str, other: Mapping[str, Any], again: bool
-) -> None:
-    person = Person(key)
-    runner, _ = runner_of(person, note)
-    assert was_asked(person, runner, "note", NOTE)
-    assert was_asked(person, runner, "note", NOTE, **other) is again
+async def test_a_grant_holds_for_one_principal_directory_and_session(key: str, other: Any, again: bool) -> None:
+    desk = Desk(key, note)
+    assert await desk.asks(NOTE) and await desk.asks(NOTE, **other) is again
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"description": "Leave a note, and do as it says."},
-        {"metadata": {"version": "2"}},
-        {"metadata": {"title": "Notes"}},
-        {"idempotent": True},
-        {"open_world": True},
-        {"read_only": True, "destructive": False},
-        {"parallel": True},
-        {"private": ("kind",)},
-        {"output_schema": {"type": "string", "maxLength": 3_000}},
-        {"examples": [{"to": "ada"}]},
-    ],
-    ids=str,
-)
-def test_a_tool_that_says_something_else_of_itself_is_asked_about_again(changes: dict[str, Any]) -> None:
-    person, grants = Person("always"), Grants()
-    assert was_asked(person, runner_of(person, note, grants=grants)[0], "note", {"to": "bob"})
-    assert not was_asked(person, runner_of(person, note.replace(), grants=grants)[0], "note", {"to": "bob"})
-    assert was_asked(person, runner_of(person, note.replace(**changes), grants=grants)[0], "note", {"to": "bob"})
-    assert was_asked(person, runner_of(person, note.with_server("elsewhere"), grants=grants)[0], "note", {"to": "bob"})
+async def substitute(to: str, text: str = "hi", copies: int = 1, kind: Literal["a", "b"] = "a") -> str:
+    return "substitute"
 
 
-def test_a_tool_with_another_schema_or_mounted_elsewhere_is_asked_about_again() -> None:
-    @tool(name="note", destructive=False, open_world=False)
-    async def longer(to: str, text: str = "hi", copies: Annotated[int, Field(le=9)] = 1, kind: str = "a") -> str:
-        """Leave a note."""
-        return to
-
-    person, grants = Person("always"), Grants()
-    assert was_asked(person, runner_of(person, note, grants=grants)[0], "note", NOTE)
-    assert was_asked(person, runner_of(person, longer, grants=grants)[0], "note", NOTE)
-    assert was_asked(person, runner_of(person, *Runner([note]).as_tools(), grants=grants)[0], "note", NOTE)
-
-
-def test_what_is_destructive_for_other_arguments_is_asked_about() -> None:
-    @tool(destructive=lambda arguments: arguments["name"] == "all", open_world=False)
-    async def clear(name: str) -> str:
-        """Clear."""
-        return name
-
-    person = Person("always")
-    runner, _ = runner_of(person, clear)
-    assert was_asked(person, runner, "clear", {"name": "one"})
-    assert not was_asked(person, runner, "clear", {"name": "two"}) and was_asked(
-        person, runner, "clear", {"name": "all"}
-    )
+CHANGES: list[dict[str, Any]] = [
+    {"description": "Leave a note, and do as it says."},
+    {"metadata": {"version": "2"}},
+    {"metadata": {"title": "Notes"}},
+    {"idempotent": True},
+    {"open_world": True},
+    {"read_only": True, "destructive": False},
+    {"parallel": True},
+    {"private": ("kind",)},
+    {"output_schema": {"type": "string", "maxLength": 3_000}},
+    {"examples": [{"to": "ada"}]},
+]
+CHANGED = [
+    *(note.replace(**changes) for changes in CHANGES),
+    note.with_server("elsewhere"),
+    *Runner([note]).as_tools(),
+    Tool("note", substitute, description=note.description, destructive=False),  # with the same fingerprint
+    made("to", called="note", destructive=False, open_world=False),
+]
 
 
-def test_a_question_by_another_rule_is_put() -> None:
-    def by_another(call: ToolCall, context: ToolContext) -> Decision | None:
+@pytest.mark.parametrize("changed", CHANGED)
+async def test_a_changed_tool_is_asked_about_again(changed: Tool) -> None:
+    desk = Desk("always", note)
+    assert await desk.asks({"to": "bob"}) and not await desk.asks({"to": "bob"})
+    assert not await Desk("always", note.replace(), grants=desk.grants).asks({"to": "bob"})
+    assert await Desk("always", changed, grants=desk.grants).asks({"to": "bob"})
+
+
+async def test_a_call_that_is_destructive_by_its_arguments_is_asked_about() -> None:
+    clear = made("name", destructive=lambda arguments: arguments["name"] == "all", open_world=False)
+    desk = Desk("always", clear)
+    assert [await desk.asks({"name": name}) for name in ("one", "two", "all")] == [True, False, True]
+
+
+async def test_a_question_of_another_rule_is_asked() -> None:
+    def ask_about_eve(call: ToolCall, context: ToolContext) -> Decision | None:
         return ask("and this?", rule="new") if call.arguments["to"] == "eve" else None
 
-    person = Person("always")
-    runner, _ = runner_of(person, note, guards=(by_another, asks))
-    assert was_asked(person, runner, "note", NOTE)
-    assert not was_asked(person, runner, "note", {**NOTE, "to": "kim"})
-    assert was_asked(person, runner, "note", {**NOTE, "to": "eve"})
+    desk = Desk("always", note, guards=(ask_about_eve, ask_always))
+    assert [await desk.asks({**NOTE, "to": to}) for to in ("bob", "kim", "eve")] == [True, False, True]
 
 
-def test_another_rule_on_the_same_line_of_a_policy_is_put_and_so_is_one_that_came_in_its_place(tmp_path: Path) -> None:
+async def test_another_rule_on_the_same_policy_line_is_asked_about(tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     file.write_text('ask = ["note(copies>1)", "note(to=boss)"]\nallow = ["note"]\n')
-    person, policy = Person("always"), rules(file)
-    runner, grants = runner_of(person, note, guards=[policy])
-    assert was_asked(person, runner, "note", NOTE)
-    assert not was_asked(person, runner, "note", {**NOTE, "to": "kim"})
-    assert was_asked(person, runner, "note", {**NOTE, "to": "boss", "copies": 1})
-    assert {grant.rule for grant in grants.list_active()} == {"policy.toml:1"}
+    policy = rules(file)
+    desk = Desk("always", note, guards=[policy])
+    assert await desk.asks(NOTE) and not await desk.asks({**NOTE, "to": "kim"})
+    assert await desk.asks({**NOTE, "to": "boss", "copies": 1})
+    assert {grant.rule for grant in desk.grants.list_active()} == {"policy.toml:1"}
 
     file.write_text('ask = ["note(copies>0)", "note(to=boss)"]\nallow = ["note"]\n')
     TrustedFiles().trust(file)
     policy.reload()
-    assert was_asked(person, runner, "note", NOTE)
+    assert await desk.asks(NOTE)
 
 
-def test_another_tool_with_the_same_words_is_asked_about() -> None:
-    async def substitute(to: str, text: str = "hi", copies: int = 1, kind: Literal["a", "b"] = "a") -> str:
-        return "substitute"
-
-    person = Person("always")
-    first, grants = runner_of(person, note)
-    other = Tool("note", substitute, description=note.description, destructive=False)
-    assert other.fingerprint == note.fingerprint
-    second, _ = runner_of(person, other, grants=grants)
-    assert was_asked(person, first, "note", NOTE) and not was_asked(person, first, "note", NOTE)
-    assert was_asked(person, second, "note", NOTE)
-
-
-def test_a_grant_lifts_no_deny() -> None:
-    def not_eve(call: ToolCall, context: ToolContext) -> Decision | None:
+async def test_a_grant_lifts_no_deny() -> None:
+    def deny_eve(call: ToolCall, context: ToolContext) -> Decision | None:
         return deny("not eve") if call.arguments["to"] == "eve" else None
 
-    person = Person("always")
-    runner, _ = runner_of(person, note, guards=(asks, not_eve))
-    assert was_asked(person, runner, "note", NOTE)
-    result = go(runner.run("note", {**NOTE, "to": "eve"}, **SOMEBODY))
-    assert (result.status, result.executed, len(person.asked)) == ("denied", False, 1)
+    desk = Desk("always", note, guards=(ask_always, deny_eve))
+    assert await desk.asks(NOTE)
+    result = await desk.run({**NOTE, "to": "eve"})
+    assert (result.status, result.executed, len(desk.person.asked)) == ("denied", False, 1)
 
 
-# -- for how long, and how often -------------------------------------------------------------------------------------
+# -- for how long, and how often ---------------------------------------------------------------------------------------
 
 
-async def test_a_grant_ends_by_the_clock_of_the_runner_to_the_second() -> None:
+async def test_a_grant_ends_by_the_clock_of_the_runner() -> None:
     clock = ManualClock()
-    person = Person("always", narrow=lambda offer: replace(offer, seconds=60.0))
-    runner, grants = runner_of(person, note, clock=clock)
-
-    async def asked_after(seconds: float) -> bool:
-        before = len(person.asked)
+    desk = Desk(Person("always", with_(seconds=60.0)), note, clock=clock)
+    asked = []
+    for seconds in (0, 59.5, 0.5):
         await clock.advance(seconds)
-        assert (await runner.run("note", NOTE, **SOMEBODY)).success
-        return len(person.asked) > before
-
-    async def main() -> list[bool]:
-        return [await asked_after(0), await asked_after(59.5), await asked_after(0.5)]
-
-    assert (await main()) == [True, False, True]
-    assert len(grants.list_active(clock)) == 1  # the first is gone, the second answer made another
+        asked.append(await desk.asks(NOTE))
+    assert asked == [True, False, True]
+    assert len(desk.grants.list_active(clock)) == 1  # the first is gone, the second answer made another
 
 
-def test_a_grant_that_was_made_later_by_the_clock_answers_nothing() -> None:
-    person, grants = Person("always"), Grants()
+async def test_a_grant_from_the_future_answers_nothing() -> None:
     later = ManualClock()
-    go(later.advance(1000))
-    assert was_asked(person, runner_of(person, note, grants=grants, clock=later)[0], "note", NOTE)
-    assert was_asked(person, runner_of(person, note, grants=grants, clock=ManualClock())[0], "note", NOTE)
+    await later.advance(1000)
+    desk = Desk("always", note, clock=later)
+    assert await desk.asks(NOTE)
+    assert await Desk("always", note, grants=desk.grants, clock=ManualClock()).asks(NOTE)
 
 
 @pytest.mark.parametrize("kept", ["memory", "file", "journal"])
-def test_of_fifty_calls_at_once_a_grant_for_one_answers_one(
+async def test_a_grant_for_one_use_answers_one_of_fifty_concurrent_calls(
     kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
+    memory = Memory()
     stores: dict[str, Callable[[], Store]] = {
-        "memory": Memory,
-        "file": lambda: SealedFile(tmp_path / "state" / "grants.json", b"k" * 32),
+        "memory": lambda: memory,
+        "file": lambda: SealedFile(tmp_path / "state" / "grants.json", b"k" * 32),  # as another process opens it
         "journal": lambda: Journal.open(tmp_path / "calls.db").store,
     }
-    store = stores[kept]()
-    giving = Person("always", narrow=lambda offer: replace(offer, uses=1))
-    assert was_asked(giving, runner_of(giving, note, grants=Grants(store))[0], "note", NOTE)
-
-    def no(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
-        return False
-
-    runner, grants = runner_of(no, note, grants=Grants(store), concurrency=50)
-
-    async def main() -> list[ToolResult]:
-        return await asyncio.gather(*(runner.run("note", NOTE, **SOMEBODY) for _ in range(50)))
-
-    assert [result.success for result in go(main())].count(True) == 1
-    assert grants.list_active() == []
+    assert await Desk(Person("always", with_(uses=1)), note, grants=Grants(stores[kept]())).asks(NOTE)
+    desk = Desk(lambda *_: False, note, grants=Grants(stores[kept]()), concurrency=50)
+    results = await asyncio.gather(*(desk.run(NOTE) for _ in range(50)))
+    assert [result.success for result in results].count(True) == 1 and desk.grants.list_active() == []
 
 
-def test_a_grant_for_two_answers_two() -> None:
-    person = Person("these", narrow=lambda offer: replace(offer, uses=2))
-    runner, grants = runner_of(person, note)
-    assert was_asked(person, runner, "note", NOTE)
-    person.key = None
-    assert [grant.uses for grant in grants.list_active()] == [2]
-    assert [was_asked(person, runner, "note", NOTE) for _ in range(3)] == [False, False, True]
+@pytest.mark.parametrize(("uses", "fits"), [(1, True), (2, True), (3, False), (None, False)])
+async def test_no_more_uses_than_offered_may_be_chosen(uses: int | None, fits: bool) -> None:
+    def choose(asked: Asked) -> Answer:
+        two = replace(asked.offers[-1], uses=2)
+        with nullcontext() if fits else pytest.raises(ValueError, match="uses must be at most 2"):
+            desk.grants.grant(replace(asked, offers=(two,)), replace(two, uses=uses))
+        return Answer(allow())
+
+    desk = Desk(Answering(choose), note)
+    assert await desk.asks(NOTE) and bool(desk.grants.list_active()) is fits
 
 
-def test_what_ends_anyway_is_used_before_what_is_counted() -> None:
-    person, grants = Person("these", narrow=lambda offer: replace(offer, uses=1)), Grants()
-    runner, _ = runner_of(person, note, grants=grants)
-    was_asked(person, runner, "note", NOTE)
-    wider = Person("always")
-    was_asked(wider, runner_of(wider, note, grants=grants)[0], "note", {**NOTE, "text": "other"})
-    assert not was_asked(person, runner, "note", NOTE)
-    assert sorted(str(grant.uses) for grant in grants.list_active()) == ["1", "None"]
+async def test_a_revoked_grant_answers_nothing() -> None:
+    desk = Desk("always", note)
+    assert await desk.asks(NOTE) and not await desk.asks(NOTE)
+    [grant] = desk.grants.list_active()
+    assert desk.grants.revoke(grant.id) == grant and desk.grants.revoke(grant.id) is None
+    assert desk.grants.list_active() == [] and await desk.asks(NOTE)
 
 
-def test_the_text_of_a_grant_for_these_arguments_has_them_and_what_has_ended_is_not_kept() -> None:
-    clock, person = ManualClock(), Person("these", narrow=lambda offer: replace(offer, seconds=60.0))
-    runner, grants = runner_of(person, note, clock=clock)
-    assert was_asked(person, runner, "note", NOTE)
-    [grant] = grants.list_active(clock)
-    assert grant.text == 'note with to="bob", text="hello", copies=2, kind="a", in this folder, for 1m'
-    go(clock.advance(60))
-    assert grants.list_active(clock) == [] and len(grants.store.items()) == 1
-    assert was_asked(person, runner, "note", NOTE) and len(grants.store.items()) == 1
-
-
-@pytest.mark.parametrize(("uses", "kept"), [(1, True), (2, True), (3, False), (None, False)])
-async def test_of_an_offer_for_so_many_uses_no_more_may_be_chosen(uses: int | None, kept: bool) -> None:
-    class OfTwo(Person):
-        async def answer(self, asked: Asked) -> Answer:
-            two = replace(asked.offers[-1], uses=2)
-            if kept:
-                grants.grant(replace(asked, offers=(two,)), replace(two, uses=uses))
-            else:
-                with pytest.raises(ValueError, match="uses must be at most 2"):
-                    grants.grant(replace(asked, offers=(two,)), replace(two, uses=uses))
-            return Answer(allow())
-
-    runner, grants = runner_of(OfTwo(), note)
-    assert (await runner.run("note", NOTE, **SOMEBODY)).success and bool(grants.list_active()) is kept
-
-
-def test_what_was_revoked_is_asked_about_again() -> None:
-    person = Person("always")
-    runner, grants = runner_of(person, note)
-    assert was_asked(person, runner, "note", NOTE) and not was_asked(person, runner, "note", NOTE)
-    [grant] = grants.list_active()
-    assert grants.revoke(grant.id) == grant and grants.revoke(grant.id) is None and grants.list_active() == []
-    assert was_asked(person, runner, "note", NOTE)
-
-
-# -- what is told ----------------------------------------------------------------------------------------------------
-
-
-def test_events_and_results_say_which_grant_answered_and_whose_it_is() -> None:
-    person, seen = Person("always"), list[Event]()
-    runner, grants = runner_of(person, note, observers=[seen.append])
-    was_asked(person, runner, "note", NOTE)
-    seen.clear()
-    result = go(runner.run("note", NOTE, **SOMEBODY))
-    [grant] = grants.list_active()
-    last = [event.data for event in seen if event.kind == "tool:decided"][-1]
+async def test_events_and_results_name_the_grant_and_its_author() -> None:
+    events = list[Event]()
+    desk = Desk("always", note, observers=[events.append])
+    await desk.asks(NOTE)
+    events.clear()
+    result = await desk.run(NOTE)
+    [grant] = desk.grants.list_active()
+    last = [event.data for event in events if event.kind == "tool:decided"][-1]
     assert (last["decision"].kind, last["decision"].rule, last["by"]) == ("allow", f"grant {grant.id}", "ada")
-    assert result.approved_by == "ada"
-    assert (grant.tool, grant.principal, grant.session, grant.rule, grant.by) == ("note", "kim", None, "asks", "ada")
-    assert grant.text == person.asked[0].offers[-1].text
+    assert result.approved_by == grant.by == "ada" and grant.principal == "kim"
+    assert (grant.tool, grant.session, grant.rule) == ("note", None, "ask_always")
+    assert grant.text == desk.person.asked[0].offers[-1].text
     assert grant.text.startswith("note with any to and any text and copies")
 
 
-def test_decide_says_which_grant_would_answer_and_uses_none_up() -> None:
-    person = Person("always", narrow=lambda offer: replace(offer, uses=1))
-    runner, grants = runner_of(person, note)
-    call = ToolCall("1", "note", NOTE)
-    assert go(runner.decide(call, **SOMEBODY)).kind == "ask"
-    was_asked(person, runner, "note", NOTE)
-    decisions = [go(runner.decide(call, **SOMEBODY)) for _ in range(3)]
-    [grant] = grants.list_active()
+async def test_decide_names_the_grant_and_does_not_use_it() -> None:
+    desk, call = Desk(Person("always", with_(uses=1)), note), ToolCall("1", "note", NOTE)
+    assert (await desk.runner.decide(call, **SOMEBODY)).kind == "ask"
+    await desk.asks(NOTE)
+    decisions = [await desk.runner.decide(call, **SOMEBODY) for _ in range(3)]
+    [grant] = desk.grants.list_active()
     assert [(one.kind, one.rule, one.by) for one in decisions] == [("allow", f"grant {grant.id}", "ada")] * 3
     assert grant.uses == 1 and grant.text in decisions[0].reason
 
 
-# -- what may be chosen ----------------------------------------------------------------------------------------------
+# -- what may be chosen ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "narrow",
     [
-        lambda offer: replace(offer, key="all"),
-        lambda offer: replace(offer, tool="shell"),
-        lambda offer: replace(offer, seconds=offer.seconds + 1),
-        lambda offer: replace(offer, seconds=None),
-        lambda offer: replace(offer, seconds=0.0),
-        lambda offer: replace(offer, seconds=-1.0),
-        lambda offer: replace(offer, seconds=float("nan")),
-        lambda offer: replace(offer, uses=0),
-        lambda offer: replace(offer, uses=1.5),
-        lambda offer: replace(offer, uses=True),
-        lambda offer: replace(offer, exactly=True),
-        lambda offer: replace(offer, arguments={}),
-        lambda offer: replace(offer, arguments={**offer.arguments, "more": None}),
-        lambda offer: replace(offer, arguments={**offer.arguments, "copies": None}),
-        lambda offer: replace(offer, arguments={**offer.arguments, "copies": {"at_most": 2}}),
-        lambda offer: replace(offer, arguments={**offer.arguments, "copies": {"at_least": 0, "at_most": 3}}),
-        lambda offer: replace(offer, arguments={**offer.arguments, "kind": {"equals": "b"}}),
-        lambda offer: replace(offer, arguments={**offer.arguments, "to": {"equals": "/etc"}}),
-        lambda offer: replace(offer, arguments={**offer.arguments, "to": {"one_of": ["a", 1]}}),
-        lambda offer: replace(offer, arguments={**offer.arguments, "to": {"within": ["/"]}}),
-        lambda offer: replace(offer, arguments={**offer.arguments, "to": {"nothing": 1}}),
-        lambda offer: replace(offer, arguments={**offer.arguments, "to": "bob"}),
+        *(with_(key="all"), with_(tool="shell"), lambda offer: replace(offer, seconds=offer.seconds + 1)),
+        *(with_(seconds=None), with_(seconds=0.0), with_(seconds=-1.0), with_(seconds=float("nan")), with_(uses=0)),
+        *(with_(uses=1.5), with_(uses=True), with_(exactly=True), with_(arguments={}), with_arguments(more=None)),
+        *(with_arguments(copies=None), with_arguments(copies={"at_most": 2})),
+        *(with_arguments(copies={"at_least": 0, "at_most": 3}), with_arguments(kind={"equals": "b"})),
+        *(with_arguments(to={"equals": "/etc"}), with_arguments(to={"one_of": ["a", 1]})),
+        *(with_arguments(to={"within": ["/"]}), with_arguments(to={"nothing": 1}), with_arguments(to="bob")),
     ],
 )
-async def test_what_is_no_part_of_what_was_offered_is_refused_and_nothing_is_remembered_or_run(
-    narrow: Callable[[Offer], Offer],
-) -> None:
-    class Callback(Person):
-        async def answer(self, asked: Asked) -> Answer:
-            self.asked.append(asked)
-            return Answer(allow(), narrow(asked.offers[-1]))
-
-    person = Callback()
-    runner, grants = runner_of(person, note)
-    result = await runner.run("note", NOTE, **SOMEBODY)
+async def test_an_answer_beyond_the_offer_runs_and_stores_nothing(narrow: Callable[[Offer], Offer]) -> None:
+    desk = Desk(Answering(lambda asked: Answer(allow(), narrow(asked.offers[-1]))), note)
+    result = await desk.run(NOTE)
     assert (result.status, result.executed) == ("denied", False) and "offer" in result.text
-    assert grants.list_active() == []
+    assert desk.grants.list_active() == []
 
 
 @pytest.mark.parametrize(
-    ("condition", "second", "again"),
+    ("condition", "to", "again"),
     [
-        ({"equals": "bob"}, {}, False),
-        ({"equals": "bob"}, {"to": "eve"}, True),
-        ({"one_of": ["bob", "kim"]}, {"to": "kim"}, False),
-        ({"glob": "b*"}, {"to": "beth"}, False),
-        ({"glob": "b*"}, {"to": "eve"}, True),
-        ({"glob": "/b*"}, {"to": "/bob"}, True),
+        ({"equals": "bob"}, "bob", False),
+        ({"equals": "bob"}, "eve", True),
+        ({"one_of": ["bob", "kim"]}, "kim", False),
+        ({"glob": "b*"}, "beth", False),
+        ({"glob": "b*"}, "eve", True),
+        ({"glob": "/b*"}, "/bob", True),
     ],
 )
-def test_a_person_may_narrow_what_is_offered(condition: object, second: Mapping[str, Any], again: bool) -> None:
-    person = Person("always", narrow=lambda offer: replace(offer, arguments={**offer.arguments, "to": condition}))
-    runner, _ = runner_of(person, note)
-    assert was_asked(person, runner, "note", NOTE)
-    person.key = None
-    assert was_asked(person, runner, "note", {**NOTE, **second}) is again
+async def test_a_person_may_narrow_an_offer(condition: object, to: str, again: bool) -> None:
+    desk = Desk(Person("always", with_arguments(to=condition)), note)
+    assert await desk.asks(NOTE)
+    desk.person.key = None
+    assert await desk.asks({**NOTE, "to": to}) is again
 
 
-def test_a_session_may_be_chosen_where_always_was_offered_and_not_the_other_way_round() -> None:
-    person = Person("always", narrow=lambda offer: replace(offer, session=True))
-    runner, grants = runner_of(person, note)
-    assert was_asked(person, runner, "note", NOTE) and [grant.session for grant in grants.list_active()] == ["s1"]
-    person = Person("this session", narrow=lambda offer: replace(offer, session=False))
-    runner, grants = runner_of(person, note)
-    assert go(runner.run("note", NOTE, **SOMEBODY)).status == "denied" and grants.list_active() == []
+async def test_always_may_be_narrowed_to_the_session_but_not_widened() -> None:
+    desk = Desk(Person("always", with_(session=True)), note)
+    assert await desk.asks(NOTE) and [grant.session for grant in desk.grants.list_active()] == ["s1"]
+    for person, session in ((Person("this session", with_(session=False)), "s1"), (desk.person, None)):
+        refused = Desk(person, note)
+        assert (await refused.run(NOTE, session=session)).status == "denied" and refused.grants.list_active() == []
 
 
-@pytest.mark.parametrize("changed", [{"to": "eve"}, {"copies": True}, {"more": None}, {"copies": ...}])
-async def test_arguments_that_a_person_has_changed_are_not_remembered(changed: dict[str, Any]) -> None:
-    class Editor(Person):
-        async def answer(self, asked: Asked) -> Answer:
-            given = {**asked.call.arguments, **changed}
-            kept = {name: value for name, value in given.items() if value is not ...}
-            return Answer(allow(kept), asked.offers[-1])
+@pytest.mark.parametrize("changed", [{"to": "eve"}, {"copies": True}, {"more": None}, {"copies": ...}, {}])
+async def test_edited_arguments_are_not_remembered(changed: dict[str, Any]) -> None:
+    def edit(asked: Asked) -> Answer:
+        given = {**asked.call.arguments, **changed}
+        return Answer(allow({name: value for name, value in given.items() if value is not ...}), asked.offers[-1])
 
-    runner, grants = runner_of(Editor(), note)
-    result = await runner.run("note", {**NOTE, "copies": 1}, **SOMEBODY)
-    assert (result.status, grants.list_active()) == ("denied", []) and "changed" in result.text
-
-
-async def test_arguments_that_a_person_gives_as_they_were_shown_are_remembered() -> None:
-    class Editor(Person):
-        async def answer(self, asked: Asked) -> Answer:
-            return Answer(allow(dict(asked.arguments)), asked.offers[-1])
-
-    runner, grants = runner_of(Editor(), note)
-    assert (await runner.run("note", NOTE, **SOMEBODY)).success and len(grants.list_active()) == 1
+    desk = Desk(Answering(edit), note)
+    result = await desk.run({**NOTE, "copies": 1})
+    assert (result.status, len(desk.grants.list_active())) == (("denied", 0) if changed else ("ok", 1))
+    assert not changed or "changed" in result.text
 
 
-async def test_a_no_remembers_nothing_whatever_was_chosen_beside_it() -> None:
-    class Refuses(Person):
-        async def answer(self, asked: Asked) -> Answer:
-            return Answer(deny("no"), asked.offers[-1])
-
-    runner, grants = runner_of(Refuses(), note)
-    assert (await runner.run("note", NOTE, **SOMEBODY)).status == "denied" and grants.list_active() == []
+async def test_a_no_remembers_nothing() -> None:
+    desk = Desk(Answering(lambda asked: Answer(deny("no"), asked.offers[-1])), note)
+    assert (await desk.run(NOTE)).status == "denied" and desk.grants.list_active() == []
 
 
-# -- who is asked, and where it is kept ------------------------------------------------------------------------------
+# -- who is asked, and where it is kept --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["a function", "a coroutine", "a function of a coroutine"])
-def test_any_approver_may_stand_inside_and_is_asked_without_offers(kind: str) -> None:
-    seen: list[ToolCall] = []
+async def test_any_approver_may_stand_inside_and_is_asked_without_offers(kind: str) -> None:
+    yes = cast.Person()
 
-    def function(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
-        seen.append(call)
-        return True
+    async def coroutine(*asked: Any) -> Decision:
+        return yes(*asked)
 
-    async def coroutine(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        return allow() if function(call, decision, context) else deny("no")
-
-    inner = {"a function": function, "a coroutine": coroutine, "a function of a coroutine": lambda *a: coroutine(*a)}
-    runner, _ = runner_of(inner[kind], note)
-    assert go(runner.run("note", NOTE, **SOMEBODY)).success and go(runner.run("note", NOTE, **SOMEBODY)).success
-    assert len(seen) == 2
+    function: Any = yes if kind == "a function" else coroutine
+    desk = Desk(coroutine if kind == "a coroutine" else lambda *asked: function(*asked), note)
+    assert [(await desk.run(NOTE)).success for _ in range(2)] == [True, True] and len(yes.questions) == 2
 
 
-async def test_what_the_approver_inside_foresees_is_foreseen() -> None:
+async def test_the_inner_approver_may_foresee_its_answer() -> None:
     class Knows(Person):
         async def foresee(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
             return deny("never")
 
-    runner, _ = runner_of(Knows(), note)
-    assert (await runner.decide(ToolCall("1", "note", NOTE))) == deny("never")
+    assert (await Desk(Knows(), note).runner.decide(ToolCall("1", "note", NOTE))) == deny("never")
 
 
-def test_grants_in_a_file_answer_in_another_process_of_the_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-
-    def grants() -> Grants:
-        return Grants(SealedFile(tmp_path / "state" / "grants.json", b"k" * 32))
-
-    person = Person("always")
-    assert was_asked(person, runner_of(person, note, grants=grants())[0], "note", NOTE)
-    assert not was_asked(person, runner_of(person, note, grants=grants())[0], "note", NOTE)
-
-
-def test_a_store_that_breaks_answers_nothing_and_the_person_is_asked(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broken_store_answers_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Memory):
         def items(self, prefix: str = "") -> dict[str, Any]:
             raise OSError("the disk is gone")
 
-    person = Person("always")
-    runner, _ = runner_of(person, note, grants=Grants(Broken()))
-    assert was_asked(person, runner, "note", NOTE) and was_asked(person, runner, "note", NOTE)
+    desk = Desk("always", note, grants=Grants(Broken()))
+    assert await desk.asks(NOTE) and await desk.asks(NOTE)
     assert "the disk is gone" in caplog.text
-    assert go(runner.decide(ToolCall("1", "note", NOTE), **SOMEBODY)).kind == "ask"
+    assert (await desk.runner.decide(ToolCall("1", "note", NOTE), **SOMEBODY)).kind == "ask"
 
 
-def test_what_is_no_grant_grants_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    store, person = Memory(), Person("these", narrow=lambda offer: replace(offer, uses=50))
-    runner, grants = runner_of(person, note, grants=Grants(store))
-    assert was_asked(person, runner, "note", NOTE)
+async def test_a_malformed_grant_answers_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    store = Memory()
+    desk = Desk(Person("these", with_(uses=50)), note, grants=Grants(store))
+    assert await desk.asks(NOTE)
     [kept] = store.items().values()
+    ends_first = kept["expires_at"] - 1
     changes: list[dict[str, Any]] = [
-        {"id": 9},
-        {"made_at": None},
-        {"expires_at": "soon"},
-        {"exactly": None, "arguments": []},
-        {"uses": "3", "expires_at": kept["expires_at"] - 1},
-        {"uses": True, "by": 5},
-        {"expires_at": kept["expires_at"] - 1, "text": None},
-        {"paths": [1]},
-        {"exactly": None, "arguments": {"to": {"no": "condition"}, "text": None}},
+        *({"id": 9}, {"made_at": None}, {"expires_at": "soon"}, {"exactly": None, "arguments": []}),
+        *({"uses": "3", "expires_at": ends_first}, {"uses": True, "by": 5}, {"expires_at": ends_first, "text": None}),
+        *({"paths": [1]}, {"exactly": None, "arguments": {"to": {"no": "condition"}, "text": None}}),
     ]
     others: list[Any] = [{"tool": "note"}, 1, "x", [], *[{**kept, "id": "ab", **one} for one in changes]]
     for number, value in enumerate(others):
         store.compare_and_set(f"grant/{value['id'] if number > 3 else number}", None, value)
-        assert grants.list_active() and not was_asked(person, runner, "note", NOTE)
+        assert desk.grants.list_active() and not await desk.asks(NOTE)
         store.compare_and_set("grant/ab", store.get("grant/ab"), None)
-    assert was_asked(person, runner, "note", {**NOTE, "text": "another"}) and len(grants.list_active()) == 2
+    assert await desk.asks({**NOTE, "text": "another"}) and len(desk.grants.list_active()) == 2
     assert "'grant/0' is unreadable" in caplog.text
 
 
 @pytest.mark.parametrize("number", ["-1e999", "NaN", "1E400", "1.0e0"])
-def test_a_grant_in_another_json_stops_no_other_and_can_be_revoked(number: str, tmp_path: Path) -> None:
-    journal, person = Journal.open(tmp_path / "calls.db"), Person("these")
-    runner, grants = runner_of(person, note, grants=Grants(journal.store))
-    assert was_asked(person, runner, "note", NOTE)
-    [kept] = grants.list_active()
+async def test_a_grant_with_unreadable_numbers_stops_no_other(number: str, tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "calls.db")
+    desk = Desk("these", note, grants=Grants(journal.store))
+    assert await desk.asks(NOTE)
+    [kept] = desk.grants.list_active()
     with sqlite3.connect(tmp_path / "calls.db") as connection:
         changed = f"replace(value, '\"expires_at\":{kept.expires_at!r}', '\"expires_at\":{number}')"
         assert connection.execute(f"UPDATE store SET value = {changed} WHERE key LIKE '%grant/%'").rowcount == 1
-    assert was_asked(person, runner, "note", {**NOTE, "text": "another"})
-    assert len(grants.list_active()) == 1 and len(journal.store.items("grant/")) == 2
-    assert grants.revoke(kept.id) is None and len(journal.store.items("grant/")) == 1
+    assert await desk.asks({**NOTE, "text": "another"})
+    assert len(desk.grants.list_active()) == 1 and len(journal.store.items("grant/")) == 2
+    assert desk.grants.revoke(kept.id) is None and len(journal.store.items("grant/")) == 1

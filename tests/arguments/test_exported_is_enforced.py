@@ -1,4 +1,4 @@
-"""Text by text: what a tool takes is what its exported schema allows, with formats, and the other way round."""
+"""A tool accepts exactly the texts that its exported schema allows, formats included."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import copy
 import json
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal, localcontext
-from enum import IntEnum
 from ipaddress import IPv4Address
 from typing import Annotated, Any, Literal, NamedTuple, Optional
 from uuid import UUID
@@ -17,14 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import (
-    AfterValidator,
     AwareDatetime,
     BaseModel,
     ConfigDict,
     Field,
-    NaiveDatetime,
-    SecretStr,
-    ValidationInfo,
     WithJsonSchema,
     create_model,
 )
@@ -32,21 +27,15 @@ from typing_extensions import TypeAliasType, TypedDict
 
 import probe
 from ferrule import Tool, ToolCall, ToolHandler, ToolResult, tool
-from ferrule.arguments.argument_errors import ArgumentErrors
 from ferrule.arguments.parameters import Invalid, Parameters
 from ferrule.runner import Runner
-from ferrule.values.json_text import SHORT_TEXT, Malformed, check_digits, is_same_json, parse_json
-from steps import lines
+from ferrule.values.json_text import SHORT_TEXT, is_same_json
 
 
 class Pair(NamedTuple):
     left: int
     right: str = "r"
     when: datetime | None = None
-
-
-class Small(IntEnum):
-    ONE = 1
 
 
 class Lax(BaseModel):
@@ -87,19 +76,7 @@ Pet = Annotated[Cat | Dog, Field(discriminator="kind")]
 Coloured = Annotated[Black | White, Field(discriminator="colour")]
 
 IDENTITY = "12345678-1234-5678-1234-567812345678"
-STAMPS = [
-    "1700000000",
-    "0",
-    "170",
-    "-1",
-    "1700000000000",
-    "1700000000.5",
-    "0000001700000000",
-    "1e9",
-    1700000000,
-    0,
-    1.5,
-]
+STAMPS = ["1700000000", "0", "-1", "1700000000.5", "0000001700000000", "1e9", 1700000000, 1.5]
 
 # The annotation, what is taken, and what is refused.
 KINDS: dict[str, tuple[Any, list[Any], list[Any]]] = {
@@ -109,7 +86,6 @@ KINDS: dict[str, tuple[Any, list[Any], list[Any]]] = {
         [*STAMPS, "2026-03-01", "x", "", "2026-03-01T24:00:00Z", "2026-13-01T00:00:00Z", True],
     ),
     "aware": (AwareDatetime, ["2026-03-01T12:00:00Z"], [*STAMPS, "2026-03-01T12:00:00"]),
-    "naive": (NaiveDatetime, ["2026-03-01T12:00:00"], [*STAMPS, "2026-03-01T12:00:00Z"]),
     "datetime after another": (
         Annotated[datetime, Field(gt=datetime(2020, 1, 1, tzinfo=UTC), description="When")],
         ["2026-03-01T12:00:00Z"],
@@ -159,20 +135,10 @@ SAID: dict[str, tuple[Any, list[Any], list[Any]]] = {
         [[{"kind": "cat"}, {"kind": "cat"}], [{"kind": "dog"}, {"kind": "cat", "lives": 3}]],
         [[{}, {}], [{"lives": 3}, {"kind": "cat"}], [{"kind": "dog"}, {"kind": "dog"}]],
     ),
-    "tagged unions that share a branch": (
-        tuple[Pet, Annotated[Cat | Pack, Field(discriminator="kind")]],
-        [[{"kind": "cat"}, {"kind": "cat"}], [{"kind": "dog"}, {"kind": "pack"}]],
-        [[{"kind": "cat"}, {}], [{}, {"kind": "cat"}], [{"kind": "cat"}, {"kind": "dog"}]],
-    ),
     "recursive tagged union": (
         Pack,
         [{"kind": "pack", "of": [{"kind": "dog"}, {"kind": "pack", "of": [{"kind": "pack"}]}]}],
         [{"kind": "pack", "of": [wrong]} for wrong in ({}, {"name": "x"}, {"kind": "pack", "of": [{}]})],
-    ),
-    "tagged union in a tagged union": (
-        Annotated[Coloured | Dog, Field(discriminator="kind")],
-        [{"kind": "dog"}, {"kind": "cat", "colour": "white", "from": 1}],
-        [{}, {"kind": "cat"}, {"colour": "black"}, {"kind": "dog", "colour": "black"}],
     ),
     "tagged union in a tagged union and alone": (
         tuple[Annotated[Coloured | Dog, Field(discriminator="kind")], Coloured],
@@ -227,34 +193,20 @@ def run(one: Any, arguments: Any = None, **options: Any) -> ToolResult:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", [*KINDS, *SAID])
-def test_it_is_taken_or_refused_wherever_it_stands(kind: str, place: str) -> None:
+def test_a_type_is_enforced_wherever_it_stands(kind: str, place: str) -> None:
     annotation, fits, refused = (KINDS | SAID)[kind]
     around, put = PLACES[place]
     parameters = parameters_of(around(annotation))
     assert [value for value in fits if not taken(parameters, put(value))] == []
     wrong = [value for value in refused if value is not None or place != "optional"]
     assert [value for value in wrong if taken(parameters, put(value))] == []
-
-
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("kind", SAID)
-def test_what_is_taken_is_what_is_exported_wherever_it_stands(kind: str, place: str) -> None:
-    annotation, fits, refused = SAID[kind]
-    around, put = PLACES[place]
-    parameters = parameters_of(around(annotation))
-    assert [value for value in fits if not valid(parameters, put(value))] == []
-    wrong = [value for value in refused if value is not None or place != "optional"]
-    assert [value for value in wrong if valid(parameters, put(value))] == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_repair_makes_no_guess_of_it_either(kind: str) -> None:
-    annotation, _, refused = KINDS[kind]
-    parameters = parameters_of(annotation)
-    for value in refused:
+    for value in refused if kind in KINDS and place == "alone" else ():  # and repairs guess nothing
         if not isinstance(value, dict | list) and kind not in {"union", "union of two"}:  # "5" is lossless for an int
             with pytest.raises(Invalid):
                 parameters.validate_with_repairs("take", json.dumps({"value": value}))
+    if kind in SAID:
+        assert [value for value in fits if not valid(parameters, put(value))] == []
+        assert [value for value in wrong if valid(parameters, put(value))] == []
 
 
 OBJECTS = {
@@ -270,7 +222,7 @@ OBJECTS = {
 
 @pytest.mark.parametrize("kind", OBJECTS)
 @given(st.data())
-def test_what_pydantic_writes_is_read_back(kind: str, data: st.DataObject) -> None:
+def test_pydantics_own_json_is_accepted(kind: str, data: st.DataObject) -> None:
     annotation, objects = OBJECTS[kind]
     value = data.draw(objects)
     values, _, _ = parameters_of(annotation).validate_with_repairs("take", {"value": value})
@@ -289,30 +241,9 @@ def test_digits_are_no_date(annotation: Any, digits: Any) -> None:
     assert not taken(parameters_of(annotation), digits)
 
 
-def test_an_errors_text_says_what_is_wanted() -> None:
-    async def plan(when: datetime, day: date, price: Decimal, id: UUID) -> str:
-        return "ran"
-
-    error = str(run(plan, {"when": "1700000000", "day": "0", "price": "x", "id": "x"}).error)
-    for word in ("2026-03-01T12:30:00Z", "YYYY-MM-DD", "decimal", "UUID"):
-        assert word in error, error
-    assert "pattern" not in error and "[0-9]" not in error
-
-
-def test_a_schema_of_the_authors_own_word_is_left_as_it_is() -> None:
+def test_an_authors_own_schema_is_kept() -> None:
     parameters = parameters_of(Annotated[datetime, WithJsonSchema({"type": "string", "pattern": "^[0-9]+$"})])
     assert parameters.exported["properties"]["value"] == {"type": "string", "pattern": "^[0-9]+$"}
-
-
-def test_formats_and_descriptions_are_still_shown() -> None:
-    async def plan(when: Annotated[datetime, Field(description="When")], until: AwareDatetime, id: UUID) -> str:
-        return "ran"
-
-    shown = tool(plan).input_schema["properties"]
-    assert shown["when"]["description"] == "When"
-    assert shown["when"]["format"] == "date-time"
-    assert shown["until"] == {"type": "string", "format": "date-time"}
-    assert shown["id"] == {"type": "string", "format": "uuid"}
 
 
 # Digits of decimals
@@ -353,34 +284,26 @@ def test_a_decimal_is_never_rounded(number: str) -> None:
     assert run(price, json.dumps({"value": number})).output[0] == str(Decimal(number))
 
 
-def test_a_number_with_more_digits_than_a_double_is_refused_beside_a_decimal_too() -> None:
-    result = run(price, f'{{"value": 1.5, "other": {LONG[0]}}}')
-    assert result.status == "invalid" and "must be a string" in str(result.error)
-    assert run(price, '{"value": 1.5, "other": 0.123456789012345}').status == "ok"
-
-
 @pytest.mark.parametrize("number", ["562949953421312.2", "1003564331999029.7", "-977074346337913.2"])
 def test_a_number_whose_last_digit_could_be_another_is_refused(number: str) -> None:
     """The double of each ends in .25 or .75, and Pydantic and Python round that to another digit."""
     result = run(price, f'{{"value": {number}}}')
     assert result.status == "invalid" and "must be a string" in str(result.error)
     assert run(price, f'{{"value": "{number}"}}').output[0] == number
-
-
-def test_a_number_beyond_all_that_decimals_have_is_refused() -> None:
-    with pytest.raises(Malformed, match="must be a string"):
-        check_digits('{"price": 1e912345678901234567}')
+    result = run(price, f'{{"value": 1.5, "other": {LONG[0]}}}')  # beside a decimal too
+    assert result.status == "invalid" and "must be a string" in str(result.error)
+    assert run(price, '{"value": 1.5, "other": 0.123456789012345}').status == "ok"
 
 
 @given(st.floats(1e-300, 1e300) | st.floats(-1e300, -1e-300) | st.just(0.0), st.integers())
-def test_a_number_that_a_double_keeps_is_taken_with_its_digits(number: float, whole: int) -> None:
+def test_a_number_that_fits_a_double_keeps_its_digits(number: float, whole: int) -> None:
     for text in (f"{number:.15g}", str(whole)):  # every double keeps 15 digits (DBL_DIG of IEEE 754)
         assert Decimal(run(price, f'{{"value": {text}}}').output[0]) == Decimal(text)
 
 
 @pytest.mark.parametrize("number", [f"1.{'0' * 40}1", f"0.1{'0' * 60}1", f"2.5{'0' * 3_000}1", "1e-999999999"])
 @pytest.mark.parametrize("precision", [5, 28])
-def test_a_digit_beyond_those_that_decimals_are_rounded_to_is_not_lost(number: str, precision: int) -> None:
+def test_digits_beyond_the_decimal_precision_are_not_lost(number: str, precision: int) -> None:
     with localcontext(prec=precision):
         result = run(price, f'{{"value": {number}}}')
         assert result.status == "invalid" and "must be a string" in str(result.error)
@@ -394,66 +317,12 @@ def test_a_number_for_a_decimal_is_exact_or_refused(number: str) -> None:
     assert result.status == "invalid" or Decimal(result.output[0]) == Decimal(number)
 
 
-def test_an_exponent_beyond_decimals_breaks_nothing() -> None:
-    assert run(price, '{"value": 1e-99999999999999999999}').status == "invalid"
-    assert run(price, '{"value": 1e99999999999999999999}').status == "invalid"
-    assert run(price, '{"value": "1e99999999999999999999"}').status == "invalid"
-
-
 # Keys that came twice
-
-
-class Item(BaseModel):
-    id: str
-    note: str = ""
-
-
-@tool
-async def order(
-    id: str,
-    items: list[Item],
-    customer: Item,
-    tags: set[str] | None = None,
-    note: str = "",
-    extra: dict[str, str] | None = None,
-    when: datetime | None = None,
-    either: list[str] | str = "",
-) -> str:
-    """Order."""
-    return id
 
 
 TEXTS = st.sampled_from(
     ["x", "a,b", '"id": 1', "a: b", "\\", ",", '","id":"', "\u00e4", "\n", "id", "note", "y" * 1200]
 )
-ITEM = st.fixed_dictionaries({"id": TEXTS}, optional={"note": TEXTS})
-FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    "id": TEXTS,
-    "items": st.lists(ITEM, max_size=2),
-    "customer": ITEM,
-    "tags": st.none() | st.lists(TEXTS, max_size=2, unique=True),
-    "note": TEXTS,
-    "extra": st.none() | st.dictionaries(TEXTS, TEXTS, max_size=2),
-    "when": st.none() | st.just("2026-03-01T12:00:00Z"),
-    "either": TEXTS | st.lists(TEXTS, max_size=2),
-}
-
-
-@given(st.data(), st.sampled_from([None, 1]))
-def test_no_key_of_the_top_level_comes_twice_with_another_value(data: st.DataObject, indent: Any) -> None:
-    more = data.draw(st.lists(st.sampled_from(sorted(FIELDS)), max_size=4))
-    names = data.draw(st.permutations(["id", "items", "customer", *more]))
-    pairs = [(name, data.draw(FIELDS[name])) for name in names]
-    keys = [json.dumps(name) for name, _ in pairs]
-    space = data.draw(st.sampled_from(["", " ", "\n"]))
-    values = [json.dumps(value, indent=indent, ensure_ascii=False) for _, value in pairs]
-    text = space + "{" + ",".join(f"{k}{space}:{space}{v}" for k, v in zip(keys, values, strict=True)) + "}"
-    differ = any(one[0] == other[0] and not is_same_json(one[1], other[1]) for one in pairs for other in pairs)
-    shown: list[Any] = []
-    result = run(order, text, guards=[lambda call, context: shown.append(dict(call.arguments))])
-    assert result.status == ("invalid" if differ and len(text) <= SHORT_TEXT else result.status if differ else "ok")
-    texts = {name: value for name, value in dict(pairs).items() if isinstance(value, str)}
-    assert result.status == "invalid" or texts.items() <= dict(shown[0]).items()
 
 
 @pytest.mark.parametrize(
@@ -465,7 +334,7 @@ def test_no_key_of_the_top_level_comes_twice_with_another_value(data: st.DataObj
         '{"items": [{"id": "x", "note": "1"}], "customer": {"id": "c"}, "id": "a", "id": "b", "note": "}{"}',
     ],
 )
-def test_of_a_key_that_came_twice_unseen_the_handler_has_what_the_guards_saw(text: str) -> None:
+def test_guards_and_handler_see_the_same_duplicate_key(text: str) -> None:
     ran: list[Any] = []
     seen: list[Any] = []
 
@@ -476,84 +345,7 @@ def test_of_a_key_that_came_twice_unseen_the_handler_has_what_the_guards_saw(tex
     assert run(take, text).status == "invalid" or ran == seen
 
 
-def test_a_string_that_is_the_name_of_a_key_is_no_key() -> None:
-    assert (
-        run(order, '{"note": "id", "items": [], "customer": {"id": "id"}, "id": "id", "either": ["id"]}').status == "ok"
-    )
-
-
-def test_keys_are_compared_in_few_steps_for_each() -> None:
-    many = ",".join(f'"k{n}": "a,b"' for n in range(40_000))
-
-    def twice() -> None:
-        with pytest.raises(Malformed, match="'k0' came twice"):
-            parse_json(f'{{{many}, "k0": 1}}')
-
-    assert len(parse_json(f"{{{many}}}")) == 40_000
-    assert lines(lambda: parse_json(f"{{{many}}}")) < 20 * 40_000
-    assert lines(twice) < 20 * 40_000
-
-
 # Defaults that are made
-
-
-def counted() -> tuple[list[int], Any]:
-    made: list[int] = []
-
-    def make() -> int:
-        made.append(len(made))
-        return made[-1]
-
-    return made, make
-
-
-def maker(way: str) -> tuple[list[int], Tool]:
-    """A tool with a default that is made for each call, and how often it was."""
-    made, make = counted()
-
-    async def function(count: int, value: int = Field(default_factory=make)) -> Any:
-        return value
-
-    class Handling(ToolHandler):
-        count: int
-        value: int = Field(default_factory=make)
-
-        async def __call__(self) -> Any:
-            return self.value
-
-    class Checked(Handling):
-        def model_post_init(self, context: Any) -> None:
-            assert isinstance(self.value, int)
-
-    return made, {"function": tool(function), "class": Tool("h", Handling), "checked": Tool("h", Checked)}[way]
-
-
-@pytest.mark.parametrize("way", ["function", "class", "checked"])
-@pytest.mark.parametrize(
-    "arguments", ['{"count": 1}', '{"count": "1"}', '```json\n{"count": "1"}\n```', {"count": "1"}]
-)
-def test_a_default_that_is_made_is_judged_and_runs_whatever_is_repaired(way: str, arguments: Any) -> None:
-    made, one = maker(way)
-    seen: list[Any] = []
-    for _ in range(2):
-        result = run(one, arguments, guards=[lambda call, context: seen.append(call.arguments["value"])])
-        assert (result.status, result.output) == ("ok", made[-1]) and seen[-1] == made[-1]
-    assert seen[0] != seen[1]
-
-
-def test_what_is_read_ahead_has_the_defaults() -> None:
-    async def take(a: int, b: str = "x", **rest: Any) -> str:
-        return b
-
-    _, make = counted()
-
-    async def made(a: int, c: int = Field(default_factory=make), b: str = "x", **rest: Any) -> str:
-        return b
-
-    for one, more in ((tool(take), {}), (tool(made), {"c": 0})):
-        assert (
-            dict(probe.parameters(one).parse_arguments("take", '{"a": 1, "z": 2}')) == {"a": 1, "b": "x", "z": 2} | more
-        )
 
 
 # Unknown keys of raw schemas that are composed
@@ -586,33 +378,7 @@ def test_unknown_keys_of_a_composed_schema_are_refused(kind: str) -> None:
 # What an author's own validators see
 
 
-def test_a_validator_sees_no_context_where_nobody_gave_one() -> None:
-    contexts: list[Any] = []
-
-    def look(value: int, info: ValidationInfo) -> int:
-        contexts.append(info.context)
-        return value
-
-    async def take(value):  # type: ignore[no-untyped-def]
-        return value
-
-    take.__annotations__ = {"value": Annotated[int, AfterValidator(look)]}
-    assert run(take, '{"value": 1}').output == run(take, '{"value": "1"}').output == 1
-    assert set(contexts) == {None}
-
-
-def test_a_mistake_is_still_told_by_its_place() -> None:
-    parameters = parameters_of(list[Priced])
-    with pytest.raises(ArgumentErrors) as caught:
-        parameters.validate('{"value": [{"price": "1"}, {"price": "x"}]}')
-    assert [error.path for error in caught.value.errors] == [("value", 1, "price")]
-
-
 # Defaults that are made, and their JSON
-
-
-class Client:
-    """An object without a JSON form."""
 
 
 def made_by(way: str, annotation: Any, make: Any, ran: list[Any]) -> Tool:
@@ -644,57 +410,23 @@ MADE: dict[str, tuple[Any, Any, Any]] = {
     "model": (Cat, Cat(lives=3), {"kind": "cat", "lives": 3}),
     "nothing": (Cat | None, None, None),
 }
-NOT_MADE: dict[str, tuple[Any, Any]] = {
-    "object": (Any, Client()),
-    "integer for a text": (str, 5),
-    "not a number": (Any, float("nan")),
-}
 WAYS = pytest.mark.parametrize("way", ["function", "class"])
 
 
 @WAYS
 @pytest.mark.parametrize("kind", MADE)
-def test_what_a_factory_makes_is_judged_as_its_json_and_arrives_as_itself(way: str, kind: str) -> None:
+def test_a_made_default_is_judged_as_json(way: str, kind: str) -> None:
     annotation, value, shown = MADE[kind]
     ran: list[Any] = []
     seen: list[Any] = []
     one = made_by(way, annotation, lambda: value, ran)
     result = run(one, '{"count": "1"}', guards=[lambda call, context: seen.append(dict(call.arguments))])
     assert (result.status, ran) == ("ok", [value]), result.error
-    assert seen == [{"count": 1, "value": shown}]
+    assert seen == [{"count": 1, "value": shown}] and result.repairs
 
 
 @WAYS
-@pytest.mark.parametrize("kind", NOT_MADE)
-def test_what_a_factory_makes_without_a_json_form_runs_under_no_guard(way: str, kind: str) -> None:
-    annotation, value = NOT_MADE[kind]
-    ran: list[Any] = []
-    result = run(made_by(way, annotation, lambda: value, ran), "{}", guards=[lambda call, context: None])
-    assert (result.status, ran) == ("failed", []) and "'value'" in str(result.error)
-
-
-@WAYS
-def test_a_secret_that_a_factory_makes_fails_the_call(way: str) -> None:
-    ran: list[Any] = []
-    seen: list[Any] = []
-    one = made_by(way, SecretStr, lambda: SecretStr("hunter2"), ran)
-    result = run(one, "{}", guards=[lambda call, context: seen.append(call.arguments["value"])])
-    assert (result.status, ran, seen) == ("failed", [], []) and "hunter2" not in str(result.error)
-
-
-@WAYS
-def test_a_factory_that_works_only_during_a_call_may_fail_when_it_is_defined(way: str) -> None:
-    ready: list[int] = []
-    ran: list[Any] = []
-    one = made_by(way, int, lambda: ready[0], ran)
-    result = run(one, "{}")
-    assert (result.status, result.executed) == ("invalid", False)
-    ready.append(7)
-    assert run(one, "{}").status == "ok" and ran == [7]
-
-
-@WAYS
-def test_what_was_made_stays_when_a_guard_changes_something_else(way: str) -> None:
+def test_a_made_default_survives_a_guards_change(way: str) -> None:
     numbers = iter(range(100))
     ran: list[Any] = []
     one = made_by(way, int, lambda: next(numbers), ran)
@@ -708,26 +440,6 @@ def test_what_was_made_stays_when_a_guard_changes_something_else(way: str) -> No
     run(one, "{}", guards=[lambda call, context: {**call.arguments, "value": 50}])
     run(one, '{"value": 60}')
     assert ran == [0, 50, 60]
-
-
-@WAYS
-def test_null_for_what_a_factory_makes_is_absence_where_null_is_no_value(way: str) -> None:
-    numbers = iter(range(100))
-    ran: list[Any] = []
-    run(made_by(way, int, lambda: next(numbers), ran), '{"value": null}')
-    run(made_by(way, int | None, lambda: next(numbers), ran), '{"value": null}')
-    assert ran == [0, None]
-
-
-@WAYS
-def test_an_empty_container_is_a_default_like_any_other(way: str) -> None:
-    ran: list[Any] = []
-    one = made_by(way, list[int], list, ran)
-    assert one.input_schema["properties"]["value"]["default"] == []
-    for _ in range(2):
-        assert run(one, "{}").status == "ok"
-        ran[-1].append(1)
-    assert ran == [[1], [1]]
 
 
 # Keys that came twice beside what may be null
@@ -770,19 +482,6 @@ async def many(
     return s
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"a":[],"s":"x","a":null,"b":[]}',
-        '{"b":[],"a":[],"s":"x","a":null}',
-        '{"s":"b","a":[1],"\\u0062":[],"a":null}',
-        '{"s":"x","a":null,"b":[],"a":[1],"a":null}',
-    ],
-)
-def test_a_key_that_came_twice_is_refused_whatever_stands_beside_the_one_list_that_is_left(text: str) -> None:
-    assert run(twice, text).status == "invalid"
-
-
 NESTED = st.recursive(st.none(), lambda inner: st.dictionaries(TEXTS, inner, max_size=2), max_leaves=4)
 TREE = st.recursive(
     st.fixed_dictionaries({}, optional={"name": TEXTS}),
@@ -806,7 +505,7 @@ FEW = {"recursive": ("a", "s"), "twice": ("a", "b", "s"), "many": tuple(MANY)}
 
 @pytest.mark.parametrize("one", [recursive, twice, many], ids=lambda one: one.name)
 @given(st.data())
-def test_no_key_comes_twice_beside_such_types(one: Tool, data: st.DataObject) -> None:
+def test_a_duplicate_key_is_refused_beside_any_type(one: Tool, data: st.DataObject) -> None:
     names = FEW[one.name]
     drawn = {**MANY, "a": NESTED if one is not twice else st.none() | WHOLE, "b": MANY["b"] if one is many else WHOLE}
     order = data.draw(st.permutations([*names, *data.draw(st.lists(st.sampled_from(names), max_size=3))]))
@@ -823,7 +522,7 @@ def test_no_key_comes_twice_beside_such_types(one: Tool, data: st.DataObject) ->
 # Tags
 
 
-def test_a_branch_of_a_tagged_union_is_shown_with_its_tag_and_taken_without_it_where_it_stands_alone() -> None:
+def test_a_tag_is_required_only_inside_its_union() -> None:
     async def take(pet: Pet, cat: Cat) -> None:
         """Take."""
 

@@ -1,8 +1,9 @@
-"""The nearest names: the same few that a person would think of, among many too."""
+"""The nearest names are the ones a person would think of, among many too."""
 
 from __future__ import annotations
 
 import asyncio
+from difflib import get_close_matches
 
 import pytest
 from hypothesis import given
@@ -29,16 +30,22 @@ MANY = [
         ("everything", "delete_everything"),
     ],
 )
-def test_the_name_that_was_meant_comes_first(name: str, first: str) -> None:
+def test_the_intended_name_comes_first(name: str, first: str) -> None:
     assert FEW.find_nearest(name)[0] == first
-
-
-def test_a_name_like_none_has_no_neighbours() -> None:
     assert FEW.find_nearest("xyzzy") == [] and NameIndex([]).find_nearest("x") == []
 
 
+names = st.text("abc_", min_size=1, max_size=8)
+
+
+@given(names, st.lists(names, min_size=1, max_size=6))
+def test_every_name_that_difflib_finds_is_found(name: str, known: list[str]) -> None:
+    found = get_close_matches(name, list(dict.fromkeys(known)), n=3, cutoff=0.5)
+    assert NameIndex(known).find_nearest(name)[: len(found)] == found
+
+
 @given(st.sampled_from(MANY), st.integers(1, 30), st.sampled_from(["", "x", "_"]))
-def test_what_is_found_among_many_begins_or_ends_like_what_was_written(name: str, at: int, instead: str) -> None:
+def test_near_names_share_a_first_or_last_letter(name: str, at: int, instead: str) -> None:
     typed = name[:at] + instead + name[at + 1 :]
     near = NameIndex(MANY).find_nearest(typed)
     assert len(near) == 3
@@ -61,7 +68,7 @@ def test_a_toolset_names_the_nearest_of_its_tools() -> None:
     ("name", "is_offered"),
     [("read_mail_77", False), ("Read-Mail_7", True), ("functions.no_tool", False), ("xyzzy", True)],
 )
-def test_an_unknown_name_is_as_little_work_among_many_tools_as_among_few(name: str, is_offered: bool) -> None:
+def test_an_unknown_name_takes_few_steps_among_many_tools(name: str, is_offered: bool) -> None:
     base = tool(lambda: None, name="base")
 
     def work(number: int) -> int:
@@ -75,7 +82,7 @@ def test_an_unknown_name_is_as_little_work_among_many_tools_as_among_few(name: s
     assert work(9_000) < 2 * work(100) + 500
 
 
-async def test_no_tool_is_named_that_was_offered_and_is_not_the_runners() -> None:
+async def test_only_the_runners_offered_tools_are_suggested() -> None:
     base = tool(lambda: None, name="base")
     runner, offered = (Toolset(base.replace(name=name) for name in names) for names in (["a1", "a2"], ["a2", "a3"]))
     result = await Runner(runner).run("a4", offered=runner.only("a2") + offered.only("a3"))

@@ -1,4 +1,4 @@
-"""Malformed calls as models send them: what is lossless is mended and told, what would be a guess is refused."""
+"""Malformed calls of models: lossless repairs are made and recorded, guesses are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, create_model
 
 import probe
-from ferrule import Runner, Tool, ToolCall, ToolResult, build_tool, tool
+from ferrule import Runner, Tool, ToolCall, ToolResult, tool
 from ferrule.arguments.parameters import Invalid
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import Malformed, parse_json
@@ -113,12 +113,12 @@ def check(case: dict[str, Any], one: Tool, seen: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case['id']}-{case['kind']}" for case in CASES])
-def test_a_call_from_the_wild_comes_out_as_it_may(case: dict[str, Any]) -> None:
+def test_calls_from_the_wild_have_an_allowed_outcome(case: dict[str, Any]) -> None:
     check(case, *raw_tool(case["tool"], case["schema"]))
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case['id']}-{case['kind']}" for case in CASES])
-def test_it_does_so_for_a_function_of_the_same_types(case: dict[str, Any]) -> None:
+def test_calls_from_the_wild_work_for_functions_too(case: dict[str, Any]) -> None:
     check(case, *typed_tool(case["tool"], case["schema"]))
 
 
@@ -144,7 +144,7 @@ SCHEMA = {
 BOTH = pytest.mark.parametrize("make", [raw_tool, typed_tool])
 
 
-def given_to(make: Any, arguments: Any) -> tuple[ToolResult, Any]:
+def call_made_tool(make: Any, arguments: Any) -> tuple[ToolResult, Any]:
     """The result, and what the handler got; `None` where it was not run."""
     one, seen = make("t", SCHEMA)
     result = run(one, "t", arguments)
@@ -153,12 +153,9 @@ def given_to(make: Any, arguments: Any) -> tuple[ToolResult, Any]:
 
 MENDED: list[tuple[str, dict[str, Any], str]] = [
     ('{"count": "5"}', {"count": 5}, "count"),
-    ('{"count": "-5"}', {"count": -5}, "count"),
     ('{"count": "9007199254740993"}', {"count": 2**53 + 1}, "count"),
     ('{"ratio": "0.5"}', {"ratio": 0.5}, "ratio"),
-    ('{"ratio": "1e3"}', {"ratio": 1000.0}, "ratio"),
     ('{"flag": "true"}', {"flag": True}, "flag"),
-    ('{"flag": "false"}', {"flag": False}, "flag"),
     ('{"items": "[1, 2]"}', {"items": [1, 2]}, "items"),
     ('{"items": ["1", 2]}', {"items": [1, 2]}, "items[0]"),
     ('{"items": "[\\"1\\", 2]"}', {"items": [1, 2]}, "items"),
@@ -168,113 +165,45 @@ MENDED: list[tuple[str, dict[str, Any], str]] = [
     ('{"rows": "[{\\"n\\": 1}]"}', {"rows": [{"n": 1}]}, "rows"),
     ('{"rows": ["{\\"n\\": 1}"]}', {"rows": [{"n": 1}]}, "rows[0]"),
     ('```json\n{"count": 5}\n```', {"count": 5}, "fence"),
-    ('```\n{"count": 5}\n```', {"count": 5}, "fence"),
     ('"{\\"count\\": 5}"', {"count": 5}, "twice"),
     ('{"count": 5,}', {"count": 5}, "comma"),
     ('{"items": [1, 2,], "count": 5, }', {"items": [1, 2], "count": 5}, "comma"),
     ('{"text": "a\nb"}', {"text": "a\nb"}, "control"),
     ('{"text": "a\tb", "items": [1,]}', {"text": "a\tb", "items": [1]}, "control"),
     ('{"count": 5}{"count": 5}', {"count": 5}, "identical"),
-    ('{"count": 5}\n{"count": 5}', {"count": 5}, "identical"),
     ('\ufeff{"count": 5}', {"count": 5}, "mark"),
 ]
 
 
 @BOTH
 @pytest.mark.parametrize(("text", "wanted", "said"), MENDED, ids=range(len(MENDED)))
-def test_what_is_lossless_is_mended_and_recorded(make: Any, text: str, wanted: dict[str, Any], said: str) -> None:
-    result, got = given_to(make, text)
+def test_a_lossless_repair_is_made_and_recorded(make: Any, text: str, wanted: dict[str, Any], said: str) -> None:
+    result, got = call_made_tool(make, text)
     assert same(got, wanted), result
     assert any(said in repair for repair in result.repairs), result.repairs
     assert result.record()["repairs"] == list(result.repairs)
 
 
 REFUSED: list[str] = [
-    '{"count": "5.0.0"}',
-    '{"count": "5.5"}',
-    '{"count": "five"}',
-    '{"count": "0x10"}',
-    '{"count": "1_000"}',
-    '{"count": "١"}',
-    '{"count": " 5"}',
-    '{"count": "+5"}',
-    '{"count": "05"}',
-    '{"count": ""}',
-    '{"count": true}',
-    '{"count": "true"}',
-    '{"count": [5]}',
-    '{"count": 1e30}',
-    '{"count": "1e30"}',
-    '{"count": 9007199254740993.0}',
-    '{"ratio": "NaN"}',
-    '{"ratio": "Infinity"}',
-    '{"ratio": "1e999"}',
-    '{"flag": "yes"}',
-    '{"flag": "1"}',
-    '{"flag": 1}',
-    '{"flag": "TRUE"}',
-    '{"flag": ""}',
-    '{"items": "1, 2"}',
-    '{"items": "[1, 2"}',
-    '{"items": "{\\"a\\": 1}"}',
-    '{"items": 5}',
-    '{"items": {"0": 1}}',
-    '{"items": "[NaN]"}',
-    '{"table": "[1]"}',
-    '{"table": "{\\"a\\": 1, \\"a\\": 2}"}',
-    '{"rows": {"n": 1}}',
-    '{"rows": [{"n": null}]}',
-    '{"rows": [{}]}',
-    '{"rows": [null]}',
-    '{"rows": [{"n": "x"}]}',
-    '{"text": 5}',
-    '{"text": ["a"]}',
-    '{"text": {"a": 1}}',
-    '{"other": 5}',
-    '{"count": 5, "other": 5}',
-    '{"count": 5',
-    '{"count": 5}}',
-    '{"text": "a',
-    '{"text": "a"',
-    '{"text": "a", ',
-    '{"text": "a", "co',
-    '{"items": [1, 2',
-    '{"items": [1, 2]',
-    "{'count': 5}",
-    "{count: 5}",
-    '{"count": 5,,}',
-    '{,"count": 5}',
-    '{"items": [,1]}',
-    '{"count": 5} and more',
-    'I call {"count": 5}',
-    '{"count": 5}{"count": 6}',
-    '{"count": 5}{}',
-    '{}{"count": 5}',
-    '{"count": 5}[]',
-    '{"count": 5, "count": 6}',
-    '{"count": 5, "count": "5"}',
-    '{"count": NaN}',
-    '{"text": NaN}',
-    '[{"count": 5}]',
-    '"count"',
-    '"\\"{\\\\\\"count\\\\\\": 5}\\""',
-    '```json\n{"count": 5}\n``` done',
-    '```json\n{"count": 5}',
-    '```json\n```json\n{"count": 5}\n```\n```',
-    '<parameter name="count">5</parameter>',
-    '{"count": 5 /* five */}',
-    '{"count": 5} // five',
-    '{"flag": True}',
-    '{"text": None}',
-    '{"text": undefined}',
-    '{"text": "a" "b"}',
+    *('{"count": "5.0.0"}', '{"count": "5.5"}', '{"count": "0x10"}', '{"count": "١"}', '{"count": " 5"}'),
+    *('{"count": "+5"}', '{"count": "05"}', '{"count": ""}', '{"count": "true"}', '{"count": [5]}', '{"count": 1e30}'),
+    *('{"count": "1e30"}', '{"count": 9007199254740993.0}', '{"ratio": "NaN"}', '{"ratio": "1e999"}', '{"flag": "1"}'),
+    *('{"flag": 1}', '{"flag": "TRUE"}', '{"items": "1, 2"}', '{"items": "[1, 2"}', '{"items": "{\\"a\\": 1}"}'),
+    *('{"items": {"0": 1}}', '{"items": "[NaN]"}', '{"table": "[1]"}', '{"table": "{\\"a\\": 1, \\"a\\": 2}"}'),
+    *('{"rows": {"n": 1}}', '{"rows": [{"n": null}]}', '{"rows": [{}]}', '{"rows": [{"n": "x"}]}', '{"text": 5}'),
+    *('{"text": {"a": 1}}', '{"other": 5}', '{"count": 5}}', "{'count': 5}", "{count: 5}", '{"count": 5,,}'),
+    *('{,"count": 5}', '{"items": [,1]}', '{"count": 5} and more', 'I call {"count": 5}', '{"count": 5}[]'),
+    *('{"count": 5, "count": "5"}', '{"count": NaN}', '{"text": NaN}', '[{"count": 5}]', '"count"'),
+    *('"\\"{\\\\\\"count\\\\\\": 5}\\""', '```json\n{"count": 5}\n``` done', '```json\n{"count": 5}'),
+    *('```json\n```json\n{"count": 5}\n```\n```', '<parameter name="count">5</parameter>', '{"count": 5 /* five */}'),
+    *('{"count": 5} // five', '{"text": undefined}', '{"text": "a" "b"}'),
 ]
 
 
 @BOTH
 @pytest.mark.parametrize("text", REFUSED, ids=range(len(REFUSED)))
-def test_what_would_be_a_guess_is_refused_and_nothing_runs(make: Any, text: str) -> None:
-    result, got = given_to(make, text)
+def test_a_guess_is_refused(make: Any, text: str) -> None:
+    result, got = call_made_tool(make, text)
     assert (result.status, got) == ("invalid", None)
     assert result.executed is False and "Nothing was run" in str(result.error)
 
@@ -304,40 +233,16 @@ UNTOUCHED: list[dict[str, Any]] = [
 @BOTH
 @pytest.mark.parametrize("value", UNTOUCHED, ids=range(len(UNTOUCHED)))
 def test_a_valid_value_is_never_touched(make: Any, value: dict[str, Any]) -> None:
-    result, got = given_to(make, json.dumps(value))
-    assert same(got, value)
-    assert result.repairs == ()
-
-
-@BOTH
-@pytest.mark.parametrize("value", UNTOUCHED, ids=range(len(UNTOUCHED)))
-def test_not_even_when_another_value_of_the_same_call_is_mended(make: Any, value: dict[str, Any]) -> None:
-    if "rows" in value:
-        return
-    result, got = given_to(make, json.dumps({**value, "rows": '[{"n": 1}]'}))
-    assert same(got, {**value, "rows": [{"n": 1}]})
-    assert len(result.repairs) == 1
-
-
-@BOTH
-@pytest.mark.parametrize(
-    ("text", "repairs"),
-    [
-        ('{\n  "count": 5,\n}', 1),
-        ('```json\n{\n\t"count": 5\n}\n```', 1),
-        ('\r\n{"count": 5}\t', 0),
-        ('{"count":\n5}', 0),
-    ],
-)
-def test_only_what_was_mended_is_recorded(make: Any, text: str, repairs: int) -> None:
-    result, got = given_to(make, text)
-    assert (got, len(result.repairs)) == ({"count": 5}, repairs), result.repairs
+    result, got = call_made_tool(make, json.dumps(value))
+    assert same(got, value) and result.repairs == ()
+    result, got = call_made_tool(make, json.dumps({**value, "rows": '[{"n": 1}]'}))  # nor beside one that is repaired
+    assert same(got, {**value, "rows": [{"n": 1}]}) and len(result.repairs) == 1
 
 
 @BOTH
 @pytest.mark.parametrize("name", ["text", "count", "items", "table", "flag"])
-def test_null_for_an_optional_one_is_absence_and_no_repair(make: Any, name: str) -> None:
-    result, got = given_to(make, json.dumps({name: None}))
+def test_null_for_an_optional_value_means_absent(make: Any, name: str) -> None:
+    result, got = call_made_tool(make, json.dumps({name: None}))
     assert (got, result.repairs) == ({}, ())
 
 
@@ -364,7 +269,7 @@ FITTING = st.fixed_dictionaries(
 @given(FITTING, st.sets(st.sampled_from(["count", "flag", "items", "table", "rows"])))
 def test_encoding_a_value_once_more_loses_nothing(make: Any, value: dict[str, Any], which: set[str]) -> None:
     encoded = {key: json.dumps(item) if key in which else item for key, item in value.items()}
-    result, got = given_to(make, json.dumps(encoded))
+    result, got = call_made_tool(make, json.dumps(encoded))
     assert same(got, value), result
     assert len(result.repairs) == len(which & value.keys())
 
@@ -379,7 +284,7 @@ def test_wrapping_the_whole_once_loses_nothing(make: Any, value: dict[str, Any],
         "again": f"{text}\n{text}",
         "comma": f"{text[:-1]},}}" if value else text,
     }[how]
-    result, got = given_to(make, wrapped)
+    result, got = call_made_tool(make, wrapped)
     assert same(got, value), result
     assert len(result.repairs) == (0 if wrapped == text else 1)
 
@@ -389,7 +294,7 @@ def test_wrapping_the_whole_once_loses_nothing(make: Any, value: dict[str, Any],
 def test_a_call_that_was_cut_off_anywhere_never_runs(make: Any, value: dict[str, Any], data: st.DataObject) -> None:
     text = json.dumps(value)
     cut = data.draw(st.integers(1, len(text) - 1))
-    result, got = given_to(make, text[:cut])
+    result, got = call_made_tool(make, text[:cut])
     assert (result.status, got) == ("invalid", None)
 
 
@@ -398,11 +303,11 @@ def test_a_call_that_was_cut_off_anywhere_never_runs(make: Any, value: dict[str,
 def test_two_different_objects_in_one_call_never_run(make: Any, one: dict[str, Any], other: dict[str, Any]) -> None:
     if same(one, other):
         return
-    result, got = given_to(make, json.dumps(one) + json.dumps(other))
+    result, got = call_made_tool(make, json.dumps(one) + json.dumps(other))
     assert (result.status, got) == ("invalid", None)
 
 
-async def test_a_repair_is_no_way_round_a_guard() -> None:
+async def test_a_guard_sees_the_repaired_arguments() -> None:
     seen: list[Any] = []
 
     def look(call: ToolCall, context: Any) -> None:
@@ -413,7 +318,7 @@ async def test_a_repair_is_no_way_round_a_guard() -> None:
     assert seen == [{"items": [1, 2]}] == got
 
 
-def test_what_a_branch_alone_would_want_is_no_reason_to_decode() -> None:
+def test_one_branch_of_a_union_alone_causes_no_repair() -> None:
     one, seen = raw_tool(
         "t",
         {
@@ -430,41 +335,6 @@ def test_what_a_branch_alone_would_want_is_no_reason_to_decode() -> None:
     )
     result = run(one, "t", '{"value": {"n": "[1]", "m": 1}}')
     assert (result.status, seen) == ("invalid", [])
-
-
-class Single(BaseModel):
-    n: int
-
-
-class Several(BaseModel):
-    n: list[int]
-
-
-def test_what_a_branch_alone_would_want_is_no_reason_to_decode_for_a_function_either() -> None:
-    ran: list[Any] = []
-
-    @tool(name="t")
-    async def take(value: Single | Several) -> str:
-        """Take."""
-        ran.append(value)
-        return "done"
-
-    assert run(take, "t", '{"value": {"n": "[1]"}}').status == "invalid"
-    assert run(take, "t", '{"value": {"n": [1]}}').status == "ok"
-    assert ran == [Several(n=[1])]
-
-
-def test_a_definition_as_a_dict_is_repaired_the_same_way() -> None:
-    made = build_tool(
-        {
-            "name": "t",
-            "input_schema": SCHEMA,
-            "execute": lambda payload: payload,
-            "check_permissions": lambda payload: None,
-        }
-    )
-    result = run(made, "t", '{"count": "5"}')
-    assert result.output == {"count": 5} and result.repairs
 
 
 # Nulls in one of several forms: strict modes make a model send them for what it leaves out
@@ -515,31 +385,22 @@ HOW = pytest.mark.parametrize("how", ["typed", "schema"])
         ),
     ],
 )
-def test_null_for_an_optional_one_of_one_of_several_forms_is_absence(how: str, given: Any, taken: Any) -> None:
+def test_null_inside_a_union_means_absent(how: str, given: Any, taken: Any) -> None:
     assert decoded(how, {"shape": given})["shape"] == taken
 
 
 @HOW
-def test_each_of_many_values_of_several_forms_is_read_for_itself(how: str) -> None:
-    after = [{"radius": n, "label": None} if n % 2 else n for n in range(200)]
-    taken = decoded(how, {"shape": {"radius": 1, "label": None}, "after": after})
-    assert taken["shape"] == {"radius": 1}
-    assert taken["after"] == [{"radius": n} if n % 2 else n for n in range(200)]
-
-
-@HOW
 @pytest.mark.parametrize(
-    "given",
-    [{"radius": None, "label": None}, {"members": None}, {"members": [[None]], "weight": None}],
+    "given", [{"radius": None, "label": None}, {"members": None}, {"members": [[None]], "weight": None}]
 )
-def test_nulls_that_no_form_can_leave_out_are_refused(how: str, given: Any) -> None:
+def test_required_nulls_inside_a_union_are_refused(how: str, given: Any) -> None:
     with pytest.raises(Invalid, match="Nothing was run") as refused:
         decoded(how, {"shape": given})
     assert next(iter(given)) in str(refused.value)  # the model is told of what it sent, not of what was tried
 
 
 @HOW
-def test_a_null_that_may_be_data_of_another_form_is_not_left_out(how: str) -> None:
+def test_a_null_that_may_be_data_is_kept(how: str) -> None:
     for shape in ({"radius": None}, {"radius": 1, "label": None}, {"any": None}):
         with pytest.raises(Invalid):
             decoded(how, {"shape": shape}, sum_up)
@@ -554,14 +415,14 @@ def test_a_null_that_may_be_data_of_another_form_is_not_left_out(how: str) -> No
         ({"$ref": "#/$defs/some", "title": "T"}, False),
     ],
 )
-def test_null_is_left_out_where_one_part_of_a_schema_refuses_it(node: dict[str, Any], kept: bool) -> None:
+def test_a_null_that_the_schema_refuses_is_left_out(node: dict[str, Any], kept: bool) -> None:
     schema = {"type": "object", "properties": {"x": node, "n": {"type": "integer"}}}
     one, seen = raw_tool("pick", {**schema, "$defs": {"some": {"type": "array"}}})
     run(one, "pick", '{"x": null, "n": "1"}')
     assert seen == [{"x": None, "n": 1} if kept else {"n": 1}]
 
 
-def test_of_several_readings_the_one_that_leaves_out_least_is_taken() -> None:
+def test_the_reading_that_drops_least_is_chosen() -> None:
     first = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
     second = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}}, "required": ["b"]}
     for forms in ([first, second], [second, first]):
@@ -570,28 +431,16 @@ def test_of_several_readings_the_one_that_leaves_out_least_is_taken() -> None:
         assert seen == [{"x": {"b": None}}]
 
 
-def test_a_reading_that_leaves_out_what_its_form_requires_gives_way_to_the_next() -> None:
-    first = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": ["integer", "null"]}}}
-    second = {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "integer"}}, "required": ["a"]}
-    forms = [first | {"required": ["a"]}, second]
-    one, seen = raw_tool("pick", {"type": "object", "properties": {"x": {"anyOf": forms}}})
-    run(one, "pick", '{"x": {"a": null, "b": null}}')
-    assert seen == [{"x": {"a": None}}]
-
-
 @writes_all_levels
 @pytest.mark.parametrize(("levels", "fits"), [(200, True), (201, False)])
-def test_json_may_nest_as_deep_as_pydantic_reads_it_whatever_its_strings_say(levels: int, fits: bool) -> None:
+def test_json_may_nest_200_deep(levels: int, fits: bool) -> None:
     text = '{"say": "[{[{\\"[{", "value": ' + "[" * levels + "]" * levels + "}"
     if fits:
         assert parse_json(text)["say"] == '[{[{"[{'
+        assert len(parse_json("[" + ",".join(["[{}]"] * 1000) + "]")) == 1000
     else:
         with pytest.raises(Malformed, match="recursion limit"):
             parse_json(text)
-
-
-def test_brackets_beside_each_other_are_not_deep() -> None:
-    assert len(parse_json("[" + ",".join(["[{}]"] * 1000) + "]")) == 1000
 
 
 class Plus(BaseModel):
@@ -617,7 +466,7 @@ Times.model_rebuild()
 
 
 @writes_all_levels
-async def test_nulls_and_repairs_deep_in_a_recursive_union_take_no_time_that_doubles_with_every_level() -> None:
+async def test_deep_unions_are_repaired_in_linear_time() -> None:
     @tool
     async def count(term: Term, times: int = 1) -> int:
         return times
@@ -628,23 +477,6 @@ async def test_nulls_and_repairs_deep_in_a_recursive_union_take_no_time_that_dou
     for times, wanted in (("2", 2), (None, 1)):
         result = await Runner([count]).run("count", {"term": term, "times": times})
         assert (result.status, result.output) == ("ok", wanted)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        ('{"a": 1e999}', "Out of range float values"),
-        ('{"a": NaN}', "line 1 column 7"),
-        ('{"é": 1,\n "a": -Infinity}', "line 2 column 8"),
-        ({"a": float("nan")}, "line 1 column 6"),
-        ('{"a": "\\ud800"}', "line 1 column 14"),
-        (f'{{"a": {"1" * 5000}}}', "number out of range"),
-    ],
-)
-async def test_what_is_no_json_is_said_with_its_place(arguments: Any, why: str) -> None:
-    take, seen = raw_tool("take", {"type": "object"})
-    result = await Runner([take]).run("take", arguments)
-    assert (result.status, seen) == ("invalid", []) and why in str(result.error)
 
 
 CHOICES = st.lists(
@@ -690,7 +522,7 @@ def taking(kind: Any, schema: dict[str, Any] | None = None) -> Tool:
 
 
 @given(CHOICES, st.data())
-def test_a_text_that_names_one_choice_is_read_as_that_choice(choices: list[Any], data: st.DataObject) -> None:
+def test_a_text_that_names_a_choice_becomes_that_choice(choices: list[Any], data: st.DataObject) -> None:
     choice = data.draw(st.sampled_from(choices))
     sent = choice if isinstance(choice, str) else json.dumps(choice)
     wanted = sent if sent in choices else choice  # a text that is a choice itself is that one
@@ -714,23 +546,19 @@ def test_a_text_that_names_one_choice_is_read_as_that_choice(choices: list[Any],
         (Literal[1, 2], "2", 2),
         (Level, "2", Level.HIGH),
         (Share, "0.5", Share.HALF),
-        (Share, "1", Share.WHOLE),
         (Literal[True], "true", True),
-        (Level | None, "1", Level.LOW),
         (list[Level], ["1", 2], [Level.LOW, Level.HIGH]),
         (Literal[1, "1"], "1", "1"),
         (Annotated[One | Two, Field(discriminator="k")], {"k": "2", "x": "4"}, Two(k=2, x=4)),
         (list[Annotated[One | Two, Field(discriminator="k")]], [{"k": "1"}, {"k": 2}], [One(k=Level.LOW), Two(k=2)]),
         (Annotated[One | Two, Field(discriminator="k")], {"k": "3"}, None),
         (Literal[1, 2] | str, "2", "2"),
-        (Literal[1, 2] | float, "2.5", 2.5),
         *((Literal[1, 2], text, None) for text in ("3", " 2", "02", "2.0", "two", "", "true", "null", "[2]")),
         (Literal[True], "1", None),
-        (Literal[True], "True", None),
         (Literal["1"], 1, None),
     ],
 )
-def test_one_rule_reads_texts_for_all_kinds_of_choices(kind: Any, sent: Any, wanted: Any) -> None:
+def test_all_kinds_of_choices_are_read_alike(kind: Any, sent: Any, wanted: Any) -> None:
     seen: list[Any] = []
 
     def take(x: Any) -> None:

@@ -1,17 +1,16 @@
-"""What a model is shown is what is enforced, at every depth, and nobody can change it from outside."""
+"""The schema that a model sees is enforced at every depth and cannot be changed."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import copy
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from enum import Enum, IntEnum, StrEnum
+from enum import Enum, IntEnum
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NotRequired, Optional, TypeVar, Union
@@ -21,10 +20,10 @@ import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, RootModel, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, RootModel, SecretStr, create_model
 from typing_extensions import TypedDict
 
-from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolResult, Toolset, build_tool, tool
+from ferrule import Runner, Tool, ToolCall, ToolResult, Toolset, build_tool, tool
 from ferrule.providers import anthropic, openai_chat, openai_responses
 
 T = TypeVar("T")
@@ -40,10 +39,6 @@ class Colour(Enum):
 class Level(IntEnum):
     LOW = 1
     HIGH = 2
-
-
-class Word(StrEnum):
-    YES = "yes"
 
 
 class Mixed(Enum):
@@ -141,27 +136,21 @@ TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
     "bool": (bool, True, True, [1, 0, "yes", "1", "True"]),
     "str": (str, "5", "5", [5, 1.5, True, ["x"]]),
     "list": (list[int], [1, 2], [1, 2], [["a"], [True], {"a": 1}, 5]),
-    "nested list": (list[list[int]], [[1], []], [[1], []], [[1], [[1.5]], [[True]]]),
     "tuple": (tuple[int, str], [1, "a"], (1, "a"), [[1], [1, "a", 2], ["a", 1], [True, "a"]]),
     "endless tuple": (tuple[int, ...], [1, 2], (1, 2), [["a"], [True]]),
     "set": (set[int], [1, 2], {1, 2}, [["a"]]),
-    "frozenset": (frozenset[str], ["a"], frozenset({"a"}), [[1]]),
     "sequence": (Sequence[int], [1], [1], [["a"], "abc"]),
     "dict": (dict[str, int], {"a": 1}, {"a": 1}, [{"a": "b"}, {"a": True}, [1]]),
-    "mapping": (Mapping[str, float], {"a": 1.5}, {"a": 1.5}, [{"a": "b"}]),
     "dict of int keys": (dict[int, str], {"1": "a"}, {1: "a"}, [{"a": "b"}]),
     "any": (Any, {"a": [1, None]}, {"a": [1, None]}, []),
-    "object": (object, [1], [1], []),
     "optional": (Optional[int], None, None, ["x", 1.5, True]),  # noqa: UP045
     "union": (int | str, "a", "a", [1.5, True, []]),
     "union of models": (Inner | Point, {"x": 1}, Point(1), [{"x": 1, "number": 1}, {"z": 1}, {}]),
     "literal": (Literal["a", "b"], "b", "b", ["c", 1, "A"]),
     "literal numbers": (Literal[1, 2], 2, 2, [3, True, "x", 1.5]),
-    "literal bools": (Literal[True], True, True, [1, False]),
     "literal enum": (Literal[Colour.RED], "red", Colour.RED, ["blue"]),
     "enum": (Colour, "red", Colour.RED, ["RED", "green", 1]),
     "int enum": (Level, 2, Level.HIGH, [3, True, "HIGH"]),
-    "str enum": (Word, "yes", Word.YES, ["no", 1]),
     "mixed enum": (Mixed, 1, Mixed.ONE, [True, "one"]),
     "model": (Inner, {"number": 1}, Inner(number=1), [{}, {"number": 1, "x": 2}, {"number": 10}, {"number": "x"}]),
     "nested model": (
@@ -177,7 +166,6 @@ TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
             {"inner": {"number": 1}, "x": 1},
         ],
     ),
-    "list of models": (list[Inner], [{"number": 1}], [Inner(number=1)], [[{"number": 1, "x": 1}], [{"number": -1}]]),
     "models that say something": (
         HoldsOthers,
         {"closed": {"number": 1}, "open": {"a": 1}, "careless": {"a": 1}},
@@ -226,10 +214,8 @@ TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
     "path": (Path, "a/b", Path("a/b"), [5, []]),
     "date": (date, "2026-03-01", date(2026, 3, 1), ["tomorrow", "2026-13-01", True]),
     "datetime": (datetime, "2026-03-01T12:00:00Z", datetime(2026, 3, 1, 12, tzinfo=UTC), ["noon"]),
-    "time": (time, "12:30:00", time(12, 30), ["noon"]),
     "timedelta": (timedelta, "P1DT2H", timedelta(days=1, hours=2), ["long"]),
     "decimal": (Decimal, "1.10", Decimal("1.10"), ["x", "NaN", "Infinity", True, []]),
-    "decimal of a number": (Decimal, 1.5, Decimal("1.5"), []),
     "uuid": (UUID, "12345678-1234-5678-1234-567812345678", UUID(int=0x12345678123456781234567812345678), ["x", 5]),
     "bytes": (bytes, "YWJj", b"abc", [5]),
     "url": (HttpUrl, "https://example.org/x", HttpUrl("https://example.org/x"), ["not a url", "ftp://x", 5]),
@@ -237,10 +223,8 @@ TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
     "secret": (SecretStr, "s", SecretStr("s"), [5]),
     "bounds": (Annotated[int, Field(ge=1, le=5)], 5, 5, [0, 6]),
     "exclusive bounds": (Annotated[float, Field(gt=0, lt=1)], 0.5, 0.5, [0, 1]),
-    "multiple": (Annotated[int, Field(multiple_of=5)], 10, 10, [11]),
     "length": (Annotated[str, Field(min_length=2, max_length=3)], "ab", "ab", ["a", "abcd"]),
     "pattern": (Annotated[str, Field(pattern="^a+$")], "aa", "aa", ["b"]),
-    "items": (Annotated[list[int], Field(min_length=1, max_length=2)], [1], [1], [[], [1, 2, 3]]),
     "validator": (Even, 5, 4, ["x"]),
 }
 ALL = pytest.mark.parametrize("name", TYPES)
@@ -277,31 +261,21 @@ def plain(schema: Any) -> Any:
 
 
 @ALL
-def test_every_type_arrives_as_a_real_object(name: str) -> None:
-    annotation, fits, expected, _ = TYPES[name]
+def test_a_value_of_every_type_arrives_as_an_object_or_is_refused(name: str) -> None:
+    annotation, fits, expected, refused = TYPES[name]
     made, seen = made_of(annotation)
     result = run(made, json.dumps({"value": fits}))
-    assert result.status == "ok", result.error
-    assert result.repairs == ()
-    assert seen == [expected]
-    assert type(seen[0]) is type(expected)
-
-
-@ALL
-def test_what_fits_is_valid_under_the_schema_that_is_shown(name: str) -> None:
-    annotation, fits, _, _ = TYPES[name]
-    made, _ = made_of(annotation)
+    assert (result.status, result.repairs) == ("ok", ()), result.error
+    assert seen == [expected] and type(seen[0]) is type(expected)
+    for wrong in refused:
+        assert (run(made, json.dumps({"value": wrong})).status, len(seen)) == ("invalid", 1), wrong
+    taken = [wrong for wrong in refused if valid(made.input_schema, {"value": wrong})]
+    assert [wrong for wrong in taken if (name, repr(wrong)) not in BEYOND] == []
     jsonschema_rs.meta.validate(plain(made.input_schema))
     assert valid(made.input_schema, {"value": fits}, formats=False)  # RFC 3339 wants an offset for each time
-
-
-@ALL
-def test_what_does_not_fit_is_refused_and_nothing_runs(name: str) -> None:
-    annotation, _, _, refused = TYPES[name]
-    made, seen = made_of(annotation)
-    for wrong in refused:
-        result = run(made, json.dumps({"value": wrong}))
-        assert (result.status, seen) == ("invalid", []), wrong
+    assert '"title": "' not in json.dumps(made.input_schema["properties"]) and "Value" not in json.dumps(
+        made.input_schema
+    )
 
 
 # What Pydantic checks and JSON Schema has no word for, or calls by another name.
@@ -315,15 +289,7 @@ BEYOND = {
 
 
 @ALL
-def test_what_is_refused_is_no_more_valid_under_the_schema(name: str) -> None:
-    annotation, _, _, refused = TYPES[name]
-    made, _ = made_of(annotation)
-    taken = [wrong for wrong in refused if valid(made.input_schema, {"value": wrong})]
-    assert [wrong for wrong in taken if (name, repr(wrong)) not in BEYOND] == []
-
-
-@ALL
-async def test_direct_calls_take_the_objects_themselves(name: str) -> None:
+async def test_direct_calls_take_objects(name: str) -> None:
     annotation, _, expected, _ = TYPES[name]
     if name == "validator":  # an even number is what it makes of an odd one
         return
@@ -333,61 +299,29 @@ async def test_direct_calls_take_the_objects_themselves(name: str) -> None:
 
 
 @ALL
-def test_the_same_holds_in_a_list_a_dict_and_a_field(name: str) -> None:
+def test_the_same_holds_in_a_list_a_dict_and_a_model(name: str) -> None:
     annotation, fits, expected, refused = TYPES[name]
-    for wrapped, put in ((list[annotation], lambda v: [v]), (dict[str, annotation], lambda v: {"k": v})):
-        made, seen = made_of(wrapped)
+    model = create_model("Arguments", value=(annotation, ...))
+    got: list[Any] = []
+
+    @tool(input_schema=model, name="take")
+    async def take(args: Any) -> None:
+        got.append(args.value)
+
+    listed, mapped = made_of(list[annotation]), made_of(dict[str, annotation])
+    ways: list[Any] = [(*listed, lambda v: [v]), (*mapped, lambda v: {"k": v}), (take, got, lambda v: v)]
+    for made, seen, put in ways:
         result = run(made, json.dumps({"value": put(fits)}))
         assert (result.status, seen) == ("ok", [put(expected)]), result.error
         for wrong in refused:
-            if wrong is not None:
-                assert run(made, json.dumps({"value": put(wrong)})).status == "invalid", wrong
+            assert run(made, json.dumps({"value": put(wrong)})).status == "invalid", wrong
         assert valid(made.input_schema, {"value": put(fits)}, formats=False)
-
-
-@ALL
-def test_the_same_holds_for_a_field_of_a_handler_class(name: str) -> None:
-    from pydantic import create_model
-
-    annotation, fits, expected, refused = TYPES[name]
-    model = create_model("Arguments", value=(annotation, ...))
-    seen: list[Any] = []
-
-    @tool(input_schema=model, name="take")
-    async def take(args: Any) -> str:
-        seen.append(args.value)
-        return "taken"
-
-    assert run(take, json.dumps({"value": fits})).status == "ok"
-    assert seen == [expected]
-    for wrong in refused:
-        assert run(take, json.dumps({"value": wrong})).status == "invalid", wrong
-    assert len(seen) == 1
-
-
-@ALL
-def test_no_schema_has_a_title_that_says_nothing(name: str) -> None:
-    annotation = TYPES[name][0]
-    made, _ = made_of(annotation)
-    assert '"title": "' not in json.dumps([made.input_schema["properties"], made.input_schema.get("required")]), (
-        made.input_schema
-    )
-    assert "Value" not in json.dumps(made.input_schema)
 
 
 # What the schema looks like
 
 
-def test_nested_models_stand_under_defs_and_are_closed() -> None:
-    made, _ = made_of(list[Outer])
-    schema = made.input_schema
-    assert schema["properties"]["value"] == {"type": "array", "items": {"$ref": "#/$defs/Outer"}}
-    assert schema["$defs"]["Outer"]["additionalProperties"] is False
-    assert schema["$defs"]["Inner"]["additionalProperties"] is False
-    assert schema["$defs"]["Inner"]["properties"]["number"] == {"type": "integer", "minimum": 0, "maximum": 9}
-
-
-def test_a_models_own_word_on_other_keys_is_respected() -> None:
+def test_a_models_extra_setting_is_respected() -> None:
     made, seen = made_of(HoldsOthers)
     definitions = made.input_schema["$defs"]
     assert definitions["Open"].get("additionalProperties") is not False
@@ -490,7 +424,7 @@ INSTANCES = st.recursive(
 
 @pytest.mark.slow
 @given(ANNOTATIONS, st.lists(INSTANCES, min_size=1, max_size=8))
-def test_a_tool_takes_strictly_just_what_its_schema_allows(annotation: Any, instances: list[Any]) -> None:
+def test_a_tool_accepts_exactly_what_its_schema_allows(annotation: Any, instances: list[Any]) -> None:
     made, seen = made_of(annotation)
     for instance in instances:
         seen.clear()
@@ -505,7 +439,7 @@ def test_a_tool_takes_strictly_just_what_its_schema_allows(annotation: Any, inst
 # Nobody changes it
 
 
-def test_what_a_caller_does_to_an_exported_schema_never_reaches_the_tool() -> None:
+def test_an_exported_schema_cannot_be_changed() -> None:
     made, _ = made_of(Outer)
     before = json.dumps(made.input_schema)
     fingerprint = made.fingerprint
@@ -525,7 +459,7 @@ def test_what_a_caller_does_to_an_exported_schema_never_reaches_the_tool() -> No
     assert run(made, '{"value": {"inner": {"number": "x"}}}').status == "invalid"
 
 
-def test_what_becomes_of_a_given_schema_never_reaches_the_tool() -> None:
+def test_a_tool_copies_the_schema_it_is_given() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}}
     made = raw(schema)
     schema["properties"]["a"]["items"]["type"] = "string"
@@ -552,11 +486,7 @@ DEEP: dict[str, Any] = {
         "order": {
             "type": "object",
             "properties": {
-                "lines": {
-                    "type": "array",
-                    "minItems": 1,
-                    "items": {"$ref": "#/$defs/line"},
-                },
+                "lines": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/line"}},
                 "state": {"enum": ["open", "closed"]},
             },
             "required": ["lines"],
@@ -584,30 +514,22 @@ DEEP: dict[str, Any] = {
         {"order": {"lines": []}},
         {"order": {"lines": [{"sku": "a"}]}},
         {"order": {"lines": [{"sku": "A", "count": 0}]}},
-        {"order": {"lines": [{"sku": "A", "count": True}]}},
         {"order": {"lines": [{"sku": "A", "count": 1.5}]}},
         {"order": {"lines": [{"sku": "A", "colour": 1}]}},
         {"order": {"lines": [{"sku": "A"}], "state": "lost"}},
-        {"order": {"lines": [{"sku": "A"}], "other": 1}},
         {"order": {"lines": [{"sku": "A"}]}, "other": 1},
         {"order": {"state": "open"}},
-        {"order": None},
-        {},
     ],
 )
 def test_a_raw_schema_is_enforced_in_depth(wrong: Any) -> None:
+    fits = {"order": {"lines": [{"sku": "A", "count": 1}, {"sku": "B"}], "state": "open"}}
+    assert run(raw(DEEP), json.dumps(fits)).output == fits
     result = run(raw(DEEP), json.dumps(wrong))
     assert (result.status, result.executed) == ("invalid", False)
     assert not valid({**DEEP, "additionalProperties": False}, wrong)
 
 
-def test_a_raw_schema_takes_what_fits_as_it_is() -> None:
-    value = {"order": {"lines": [{"sku": "A", "count": 1}, {"sku": "B"}], "state": "open"}}
-    result = run(raw(DEEP), json.dumps(value))
-    assert (result.output, result.repairs) == (value, ())
-
-
-def test_a_raw_schema_that_wants_other_keys_gets_them() -> None:
+def test_a_raw_schema_may_allow_other_keys() -> None:
     for schema in (
         {"type": "object"},
         {"type": "object", "properties": {"a": {}}, "additionalProperties": True},
@@ -616,36 +538,13 @@ def test_a_raw_schema_that_wants_other_keys_gets_them() -> None:
         assert run(raw(schema), '{"b1": 5}').output == {"b1": 5}
 
 
-def test_a_composed_schema_is_closed_without_losing_its_parts() -> None:
-    schema = {
-        "properties": {"a": {"type": "integer"}},
-        "allOf": [{"properties": {"b": {"type": "integer"}}}],
-    }
-    assert run(raw(schema), '{"a": 1, "b": 2}').output == {"a": 1, "b": 2}
-    assert run(raw(schema), '{"a": 1, "c": 2}').status == "invalid"
-    assert run(raw(schema), '{"b": "x"}').status == "invalid"
-
-
-@pytest.mark.parametrize(
-    "ref", ["http://127.0.0.1:9/schema.json", "https://example.invalid/x", "file:///etc/hostname", "other.json"]
-)
-def test_a_reference_to_elsewhere_is_refused_and_never_fetched(ref: str) -> None:
-    with pytest.raises(DefinitionError, match="schema"):
-        raw({"type": "object", "properties": {"a": {"$ref": ref}}})
-
-
-def test_a_pattern_that_explodes_in_other_engines_takes_no_time() -> None:
-    made = raw({"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}})
-    assert run(made, json.dumps({"a": "a" * 40 + "b"})).status == "invalid"
-
-
-def test_a_schema_with_names_that_are_no_python_names_works() -> None:
+def test_parameter_names_need_not_be_python_names() -> None:
     made = raw({"type": "object", "properties": {"a-b": {"type": "integer"}, "class": {}, "": {}, "$x": {}}})
     value = {"a-b": 1, "class": 2, "": 3, "$x": 4}
     assert run(made, json.dumps(value)).output == value
 
 
-def test_the_output_schema_comes_from_the_return_type_and_is_kept_to() -> None:
+def test_the_return_type_is_the_enforced_output_schema() -> None:
     @tool
     async def lie() -> Point:
         """Lie."""
@@ -661,9 +560,3 @@ def test_the_output_schema_comes_from_the_return_type_and_is_kept_to() -> None:
     assert run(tell, None).output == {"x": 1, "y": 2}
     assert run(lie, None).status == "failed" and run(lie, None).executed is True
     assert dataclasses.asdict(Point(1, 2)) == json.loads(run(tell, None).text)
-
-
-def test_a_type_that_holds_bytes_takes_what_its_schema_says() -> None:
-    made, seen = made_of(bytes)
-    assert run(made, json.dumps({"value": base64.b64encode(b"x").decode()})).status == "ok"
-    assert seen == [b"x"]

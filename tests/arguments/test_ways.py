@@ -1,4 +1,4 @@
-"""Calls that would be tried in too many ways, or are wrong in too many places, are answered in few steps."""
+"""Huge or ambiguous arguments are answered in few steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, Discriminator, Tag, create_model
 from typing_extensions import TypeAliasType, TypedDict
 
-from ferrule import DefinitionError, Runner, Tool, ToolResult, Toolset, allow
+from ferrule import DefinitionError, Runner, Tool, ToolResult, Toolset
 from steps import lines, peak, steps
 
 
@@ -153,7 +153,7 @@ UNTAGGED: list[Any] = [And | Or | Not, list[Or], Apart, Both, dict[str, Either],
 
 
 @pytest.mark.parametrize("kind", UNTAGGED)
-def test_a_union_of_several_types_that_hold_it_again_needs_a_discriminator(kind: Any) -> None:
+def test_a_recursive_union_needs_a_discriminator(kind: Any) -> None:
     def function(x: Any) -> int:
         return 1
 
@@ -184,7 +184,7 @@ All.model_rebuild()
 AnyOf.model_rebuild()
 
 
-def test_a_callable_discriminator_is_one() -> None:
+def test_a_callable_discriminator_suffices() -> None:
     def search(query: Query) -> int:
         return 1
 
@@ -206,7 +206,7 @@ def test_a_tag_or_a_single_branch_multiplies_nothing() -> None:
     assert run(chain, {"link": link}).success
 
 
-def test_a_schema_that_refers_to_itself_is_enforced_at_any_depth_and_told_soon() -> None:
+def test_a_recursive_schema_is_enforced_at_any_depth() -> None:
     for choice in ("anyOf", "oneOf"):
         one = schema_tool(NODE, node={choice: [branch("first"), branch("second"), branch("third")]})
         assert run(one, {"x": nested(80, {"third": 1}, third=1)}).success
@@ -216,7 +216,7 @@ def test_a_schema_that_refers_to_itself_is_enforced_at_any_depth_and_told_soon()
         assert "'x" in str(run(one, {"x": nested(2, "wrong")}).error)
 
 
-def test_an_output_that_does_not_fit_a_schema_that_refers_to_itself_is_told_soon() -> None:
+def test_an_output_against_a_recursive_schema_is_checked_fast() -> None:
     schema = {"$ref": "#/$defs/node", "$defs": {"node": {"anyOf": [branch("first"), branch("second")]}}}
 
     def give(deep: int) -> Any:
@@ -247,25 +247,27 @@ def doubled(levels: int, wrap: Callable[[list[Any]], dict[str, Any]]) -> dict[st
         lambda both: {"additionalProperties": {"allOf": both}},
     ],
 )
-def test_a_schema_is_refused_whose_references_double_at_every_level(wrap: Callable[[list[Any]], Any]) -> None:
+def test_a_schema_with_doubling_references_is_refused(wrap: Callable[[list[Any]], Any]) -> None:
     with pytest.raises(DefinitionError, match="too large once its references are written out"):
         schema_tool({"$ref": "#/$defs/d0"}, **doubled(29, wrap))
     few = schema_tool({"$ref": "#/$defs/d0"}, **doubled(3, wrap))
     assert run(few, {"x": 1}).status in {"ok", "invalid"}
 
 
-def test_a_schema_is_refused_whose_references_double_between_two_that_refer_to_themselves() -> None:
+def test_doubling_references_beside_recursion_are_refused() -> None:
     doubling = doubled(28, lambda both: {"properties": {"k": {"allOf": both}}})
     first = {"properties": {"again": {"$ref": "#/$defs/first"}, "k": {"$ref": "#/$defs/d0"}}}
     last = {"properties": {"again": {"$ref": "#/$defs/d28"}}}
-    with pytest.raises(DefinitionError, match="written out"):
-        schema_tool({"$ref": "#/$defs/first"}, **{**doubling, "first": first, "d28": last})
-
-
-def test_a_schema_is_refused_whose_references_double_and_all_refer_to_themselves_further_down() -> None:
-    doubling = doubled(28, lambda both: {"allOf": both, "properties": {"again": {"$ref": "#/$defs/d0"}}})
-    with pytest.raises(DefinitionError, match="written out"):
-        schema_tool({"$ref": "#/$defs/d0"}, **{**doubling, "d28": {"properties": {"again": {"$ref": "#/$defs/d0"}}}})
+    again = {"again": {"$ref": "#/$defs/d0"}}
+    inner = {**doubled(28, lambda both: {"allOf": both, "properties": again}), "d28": {"properties": again}}
+    chain = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(3000)}
+    for begin, definitions in (
+        ("first", {**doubling, "first": first, "d28": last}),
+        ("d0", inner),
+        ("d0", {**chain, "d3000": {}}),
+    ):
+        with pytest.raises(DefinitionError, match="written out"):
+            schema_tool({"$ref": f"#/$defs/{begin}"}, **definitions)
 
 
 def test_references_by_anchor_and_into_lists_are_followed() -> None:
@@ -277,13 +279,7 @@ def test_references_by_anchor_and_into_lists_are_followed() -> None:
         schema_tool({"$ref": "#/$defs/all/allOf/0"}, all={"allOf": [*listed, {}]})
 
 
-def test_a_schema_is_refused_whose_references_lead_on_longer_than_anybody_can_follow() -> None:
-    chain = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(3000)}
-    with pytest.raises(DefinitionError, match="written out"):
-        schema_tool({"$ref": "#/$defs/d0"}, **chain, d3000={})
-
-
-def test_models_that_double_at_every_level_are_refused() -> None:
+def test_doubling_models_are_refused() -> None:
     below: Any = int
     for level in range(12):
         one, other = (create_model(f"{side}{level}", k=(below, ...)) for side in ("One", "Other"))
@@ -297,7 +293,7 @@ def test_models_that_double_at_every_level_are_refused() -> None:
 
 
 @pytest.mark.parametrize("leaf", [["a"] * 1_100, "a" * 500_000])
-def test_what_is_wrong_in_models_that_double_a_few_times_is_not_copied_for_each(leaf: Any) -> None:
+def test_mistakes_in_doubling_models_are_not_copied(leaf: Any) -> None:
     below: Any = list[int]
     for level in range(8):
         one, other = (create_model(f"{side}{level}", k=(below, ...)) for side in ("One", "Other"))
@@ -311,22 +307,7 @@ def test_what_is_wrong_in_models_that_double_a_few_times_is_not_copied_for_each(
     assert peak(lambda: run(made, {"x": leaf}).status == "invalid") < 40_000_000
 
 
-@pytest.mark.large  # fewer of them are told in the same way, by the tests round this one
-def test_a_million_wrong_items_are_told_by_the_first() -> None:
-    for one, text in (
-        (total, '{"numbers": [' + '"",' * 300_000 + '""]}'),
-        (items, '{"each": [' + '"",' * 300_000 + '""]}'),
-        (pairs, json.dumps({"each": {str(key): "" for key in range(60_000)}})),
-        (total, json.dumps({"numbers": [1], **{f"more{key}": 1 for key in range(50_000)}})),
-    ):
-        call = calling(one, text)
-        result = call()
-        assert steps(call) < 20 * 300_000
-        assert result.status == "invalid" and len(str(result.error)) < 1500
-        assert "numbers[0]" in str(result.error) or "each" in str(result.error) or "more0" in str(result.error)
-
-
-def test_a_schema_says_that_much_is_wrong_without_saying_where() -> None:
+def test_too_many_mistakes_have_no_places() -> None:
     one = schema_tool({"type": ["array", "null"], "items": {"anyOf": [{"type": "integer"}, {"type": "boolean"}]}})
     call = calling(one, {"x": [""] * 200_000})
     result = call()
@@ -335,7 +316,7 @@ def test_a_schema_says_that_much_is_wrong_without_saying_where() -> None:
     assert run(one, {"x": [1] * 200_000}).success
 
 
-def test_what_is_missing_within_what_is_private_is_missed() -> None:
+def test_an_incomplete_private_value_is_refused() -> None:
     options = {"type": "object", "properties": {"limit": {"type": "integer"}}, "required": ["limit"]}
     schema = {"type": "object", "properties": {"city": {"type": "string"}, "options": options}, "required": ["options"]}
     one = Tool("given", lambda payload: "ran", description="Take.", input_schema=schema, private=["options"])
@@ -348,18 +329,7 @@ def test_what_is_missing_within_what_is_private_is_missed() -> None:
     assert (result({}).status, result({}).executed) == ("denied", False)
 
 
-async def test_what_is_private_is_not_missed_where_much_else_came() -> None:
-    schema = {"type": "object", "properties": {"x": {"type": "array"}, "key": {}}, "required": ["x", "key"]}
-    one = Tool("given", lambda payload: "ran", description="Take.", input_schema=schema, private=["key"])
-
-    def fill(call: Any, context: Any) -> Any:
-        return allow({**call.arguments, "key": 1}) if "key" not in call.arguments else None
-
-    text = json.dumps({"x": [0] * 50_000})
-    assert (await Runner([one], guards=[fill]).run("given", text)).success
-
-
-def test_what_is_wrong_deep_within_much_else_is_not_copied_at_every_level() -> None:
+def test_a_deep_mistake_is_not_copied_at_every_level() -> None:
     def keep(value: Json) -> int:
         return 1
 
@@ -375,7 +345,7 @@ def test_what_is_wrong_deep_within_much_else_is_not_copied_at_every_level() -> N
     assert run(keep, {"value": [[0] * 150_000, {"a": {"b": [1]}}]}).success
 
 
-def test_a_long_text_that_would_be_copied_into_many_errors_is_not() -> None:
+def test_a_long_text_is_not_copied_into_many_errors() -> None:
     text = "wrong" * 150_000
     given = schema_tool(NODE, node={"anyOf": [branch("first"), branch("second")]})
     for one, arguments in ((search, {"query": [nested(80, text)]}), (given, {"x": nested(8, text)})):
@@ -385,7 +355,7 @@ def test_a_long_text_that_would_be_copied_into_many_errors_is_not() -> None:
 
 
 @pytest.mark.parametrize("one", [total, schema_tool({"type": "array", "items": {"type": "integer"}})])
-def test_ten_thousand_numbers_in_quotes_are_repaired_and_more_are_told(one: Any) -> None:
+def test_only_ten_thousand_numbers_are_repaired(one: Any) -> None:
     name = "numbers" if one is total else "x"
     result = run(one, {name: [str(number) for number in range(10_000)]})
     assert result.success and len(result.repairs) == 10_000
@@ -414,12 +384,12 @@ WRONG: dict[str, Callable[[int], Any]] = {
         (schema_tool({"type": "array", "items": NODE}, node={}), "lists"),
     ],
 )
-def test_telling_takes_steps_that_grow_with_what_is_wrong(one: Any, wrong: str) -> None:
+def test_explaining_mistakes_takes_linear_steps(one: Any, wrong: str) -> None:
     name = next(iter(next(iter(Toolset([one]))).input_schema["properties"]))
 
-    def told(size: int) -> int:
+    def count_steps(size: int) -> int:
         call = calling(one, {name: WRONG[wrong](size)})
         call()
         return lines(call)
 
-    assert told(600) < 5 * told(150) + 1_000
+    assert count_steps(600) < 5 * count_steps(150) + 1_000

@@ -1,4 +1,4 @@
-"""Arguments, in the cases of the sample and more of their kinds: one value for guard, record and handler, or no run."""
+"""Attacks by arguments: guard, record and handler see one value, or nothing runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RETURNED: list[Any] = [
 
 
 @pytest.mark.parametrize("returned", RETURNED, ids=lambda one: repr(one)[:40])
-async def test_what_a_guard_returns_that_is_no_answer_denies(returned: Any) -> None:
+async def test_a_guard_that_returns_no_answer_denies(returned: Any) -> None:
     ran: list[str] = []
 
     @tool
@@ -50,7 +50,7 @@ async def test_what_a_guard_returns_that_is_no_answer_denies(returned: Any) -> N
         assert result.status == "denied" and ran == []
 
 
-async def test_a_guard_that_says_nothing_lifts_no_question() -> None:
+async def test_a_guard_without_objection_lifts_no_question() -> None:
     @tool
     def act() -> str:
         return ""
@@ -60,7 +60,7 @@ async def test_a_guard_that_says_nothing_lifts_no_question() -> None:
 
 
 class Seen:
-    """What a guard, the record and the handler had of the same call."""
+    """The arguments that a guard and the handler saw of the same call."""
 
     def __init__(self, by_schema: bool) -> None:
         self.guard: list[Any] = []
@@ -92,31 +92,16 @@ class Seen:
 
 CONFUSED = [
     *CASES["atk022"]["input"]["values"],
-    {"n": 1.5},
-    {"n": 1e400},
-    {"n": "0x1"},
-    {"n": "1e3"},
-    {"n": []},
-    {"n": [1]},
-]
-CONFUSED += [
-    {"b": "true"},
-    {"b": 0},
-    {"b": "on"},
-    {"b": []},
-    {"s": ["a"]},
-    {"s": {"a": 1}},
-    {"s": True},
-    {"n": "\u0661"},
+    *({"n": value} for value in (1.5, 1e400, "0x1", "1e3", "\u0661", [], [1])),
+    *({"b": value} for value in ("true", 0, "on", [])),
+    *({"s": value} for value in (["a"], {"a": 1}, True)),
 ]
 KINDS = {"n": int, "b": bool, "s": str}
 
 
 @pytest.mark.parametrize("by_schema", [False, True])
 @pytest.mark.parametrize("arguments", CONFUSED, ids=str)
-async def test_a_value_of_another_type_is_refused_or_the_same_for_all_and_noted(
-    arguments: Any, by_schema: bool
-) -> None:
+async def test_a_value_of_another_type_is_refused_or_the_same_for_all(arguments: Any, by_schema: bool) -> None:
     seen = Seen(by_schema)
     result = await seen.runner.run("typed", json.dumps(arguments))
     assert result.status == ("ok" if seen.handler else "invalid")
@@ -131,26 +116,24 @@ async def test_a_value_of_another_type_is_refused_or_the_same_for_all_and_noted(
         assert json.loads(str(sent).lower()) == found  # no other value than the one that was meant
 
 
-def test_what_is_too_much_is_refused_before_it_is_read() -> None:
+def test_too_many_arguments_are_refused_before_they_are_read() -> None:
     @tool
     def act(s: str = "", **more: int) -> str:
         raise AssertionError("it ran")
 
     sizes = CASES["atk025"]["input"]["generate"]
     runner = Runner([act])
-    texts = ["{" + ", ".join(f'"k{n}": 1' for n in range(sizes["keys"])) + "}"]
-    texts += [json.dumps({"s": "x" * sizes["string_bytes"]}), "[" * 5_000_000, '{"s": ' * 400_000]
-    results: list[Any] = []
+    many = {f"k{n}": 1 for n in range(sizes["keys"])}
+    texts = [json.dumps(many), json.dumps({"s": "x" * sizes["string_bytes"]}), "[" * 5_000_000, '{"s": ' * 400_000]
+    results: list[Any] = [asyncio.run(runner.run("act", many))]
     for text in texts:
         held = peak(partial(lambda given: results.append(asyncio.run(runner.run("act", given))), text))
         assert held < len(text) + 2_000_000
-    many = {f"k{n}": 1 for n in range(sizes["keys"])}
-    results.append(asyncio.run(runner.run("act", many)))
     assert {result.status for result in results} == {"invalid"}
     assert all(len(result.text) < 2_000 for result in results)
 
 
-async def test_ten_thousand_calls_in_a_batch_have_one_result_each() -> None:
+async def test_ten_thousand_calls_have_one_result_each() -> None:
     @tool(read_only=True)
     async def act(n: int) -> int:
         return n
@@ -162,7 +145,7 @@ async def test_ten_thousand_calls_in_a_batch_have_one_result_each() -> None:
 
 @pytest.mark.parametrize("pattern", ["^[a-z]+$", "[a-z]+$", r"\A[a-z]+$"])
 @pytest.mark.parametrize("value", ["abc\n", "abc\r\n", "abc\u2028", "\nabc"])
-def test_a_pattern_that_ends_its_text_takes_no_line_break_after_it(pattern: str, value: str) -> None:
+async def test_an_anchored_pattern_takes_no_trailing_line_break(pattern: str, value: str) -> None:
     @tool(read_only=True)
     def typed(s: Annotated[str, Field(pattern=pattern)]) -> str:
         return s
@@ -172,34 +155,19 @@ def test_a_pattern_that_ends_its_text_takes_no_line_break_after_it(pattern: str,
     runner = Runner([typed, foreign])
     for name in ("typed", "foreign"):
         if value != "\nabc" or pattern[0] in "^\\":
-            assert asyncio.run(runner.run(name, {"s": value})).status == "invalid", name
-        assert asyncio.run(runner.run(name, {"s": "abc"})).success
+            assert (await runner.run(name, {"s": value})).status == "invalid", name
+        assert (await runner.run(name, {"s": "abc"})).success
 
 
-ODD_KEYS = [CASES["atk031"]["input"]["arguments"], {"__class__": "x"}, {"__proto__": {}}, {"constructor": {}}, {"": 1}]
+ODD_KEYS = [CASES["atk031"]["input"]["arguments"], {"__proto__": {}}, {"constructor": {}}, {"args": []}, {"kwargs": {}}]
 ODD_KEYS += [
-    {"a.b": 1},
-    {"__init__": 1},
-    {"__dict__": {}},
-    {"self": 1},
-    {"cls": 1},
-    {"context": {}},
-    {"ctx": 1},
-    {"A": 1},
+    {name: 1} for name in ("", "a.b", "__class__", "__init__", "__dict__", "self", "cls", "context", "ctx", "A")
 ]
-ODD_KEYS += [
-    {"\uff41": 1},
-    {"a\u200b": 1},
-    {"a ": 1},
-    {".".join("a" * 1000): 1},
-    {"args": []},
-    {"kwargs": {}},
-    {"pin": 1},
-]
+ODD_KEYS += [{name: 1} for name in ("\uff41", "a\u200b", "a ", ".".join("a" * 1000), "pin")]
 
 
 @pytest.mark.parametrize("arguments", ODD_KEYS, ids=lambda one: ascii(one)[:40])
-def test_a_key_that_is_no_parameter_is_refused_and_changes_nothing(arguments: Any) -> None:
+async def test_an_unknown_key_is_refused_and_changes_nothing(arguments: Any) -> None:
     before = vars(Tool).copy(), vars(ToolCall).copy(), vars(ToolContext).copy()
     ran: list[int] = []
 
@@ -211,29 +179,20 @@ def test_a_key_that_is_no_parameter_is_refused_and_changes_nothing(arguments: An
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     foreign = Tool(name="foreign", description="x", handler=lambda payload: dict(payload), input_schema=schema)
     runner = Runner([act, foreign])
-    assert asyncio.run(runner.run("act", arguments)).status == "invalid" and ran == []
-    result = asyncio.run(runner.run("foreign", json.dumps(arguments)))
+    assert (await runner.run("act", arguments)).status == "invalid" and ran == []
+    result = await runner.run("foreign", json.dumps(arguments))
     assert result.status in ("invalid", "ok")
     assert (vars(Tool).copy(), vars(ToolCall).copy(), vars(ToolContext).copy()) == before
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"a": 1, "a": 2}',
-        '{"a": NaN}',
-        '{"a": Infinity}',
-        '{"a": 1e999}',
-        '{"a": "\\ud800"}',
-        '{"a": 1}{"a": 2}',
-        '[{"a": 1}]',
-        '"a"',
-        '{"a": 0x10}',
-        '{"a": 99999999999999999999999999999999999999.5}',
-        "\x00",
-    ],
-)
-async def test_text_that_two_readers_could_read_otherwise_does_not_run(text: str) -> None:
+AMBIGUOUS = [
+    *('{"a": 1, "a": 2}', '{"a": NaN}', '{"a": Infinity}', '{"a": 1e999}', '{"a": "\\ud800"}', '{"a": 1}{"a": 2}'),
+    *('[{"a": 1}]', '"a"', '{"a": 0x10}', '{"a": 99999999999999999999999999999999999999.5}', "\x00"),
+]
+
+
+@pytest.mark.parametrize("text", AMBIGUOUS)
+async def test_ambiguous_json_does_not_run(text: str) -> None:
     ran: list[Any] = []
 
     @tool

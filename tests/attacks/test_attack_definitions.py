@@ -1,8 +1,7 @@
-"""The sample's attacks by definitions: one that is swapped, one that praises itself, and schemas that are none."""
+"""Attacks by definitions: swapped ones, ones that praise themselves, and invalid schemas."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from pathlib import Path
@@ -17,7 +16,6 @@ from ferrule import Decision, Runner, ToolCall, ToolContext, Toolset, allow, mcp
 from ferrule.guards import ask_before_changes
 from ferrule.middleware import retry
 from ferrule.policy.lock import format_lock, make_definition
-from waits import BOUND
 
 PROGRAM = """
 import json, sys
@@ -39,10 +37,6 @@ for line in sys.stdin:
         answer = {"error": {"code": -32601, "message": "no such method"}}
     print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
 """
-
-
-def go(main: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(main, BOUND))
 
 
 class Swapping:
@@ -67,7 +61,7 @@ class Swapping:
 
 
 @pytest.mark.parametrize("part", ["description", "schema", "traits"])
-async def test_a_call_whose_definition_is_swapped_after_it_was_approved_does_not_run(tmp_path: Path, part: str) -> None:
+async def test_a_call_whose_definition_changed_after_approval_does_not_run(tmp_path: Path, part: str) -> None:
     assert CASES["atk034"]["input"]["events"] == ["approve", "replace definition", "run"]
 
     shop, file = Swapping(), tmp_path / "ferrule.lock"
@@ -92,8 +86,7 @@ async def test_a_call_whose_definition_is_swapped_after_it_was_approved_does_not
     assert (result.status, result.executed, shop.calls) == ("denied", False, [])
 
 
-async def test_a_call_that_runs_while_the_definition_is_swapped_ends_as_it_was_approved() -> None:
-
+async def test_a_running_call_keeps_the_definition_that_was_approved() -> None:
     shop = Swapping()
     async with mcp.connect(mcp.Memory(shop.server, name="shop")) as toolset:
 
@@ -105,7 +98,7 @@ async def test_a_call_that_runs_while_the_definition_is_swapped_ends_as_it_was_a
         assert (await runner.run("shop__pay", {})).success and shop.calls == [{}]
 
 
-async def test_nothing_follows_from_what_an_untrusted_server_says_of_its_harmlessness() -> None:
+async def test_an_untrusted_server_cannot_declare_itself_harmless() -> None:
     hints = CASES["atk037"]["input"]["annotations"]
     shop = Swapping()
     shop.hints = types.ToolAnnotations.model_validate(hints)
@@ -126,7 +119,7 @@ async def test_nothing_follows_from_what_an_untrusted_server_says_of_its_harmles
         assert failed.status == "failed" and len(shop.calls) == 1
 
 
-async def test_no_schema_that_is_none_takes_anything_and_none_takes_the_other_tools_down() -> None:
+async def test_an_invalid_schema_leaves_out_its_tool_alone() -> None:
     schemas = CASES["atk040"]["input"]["schemas"]
     bad = [{"name": f"bad{at}", "inputSchema": schema} for at, schema in enumerate(schemas)]
     good = {"name": "good", "inputSchema": {"type": "object", "properties": {"a": {"type": "string"}}}}

@@ -1,4 +1,4 @@
-"""How handlers run, in the cases of the sample: deadlines, processes, slots, order, bombs, calls that come twice."""
+"""Attacks on execution: deadlines, slots, order, archive bombs, calls delivered twice."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from sample import CASES, make_folder
 
 from ferrule import Runner, ToolCall, ToolContext, Waits, tool
 from ferrule.guards import ask_before_changes, within
+from ferrule.testing import ManualClock
 from ferrule.tools import files
 from waits import BOUND
 
 
-async def test_a_thread_that_goes_on_after_its_deadline_is_told_of_and_keeps_its_slot(tmp_path: Path) -> None:
+async def test_a_thread_that_outlives_its_deadline_keeps_its_slot(tmp_path: Path) -> None:
     go_on, written = threading.Event(), threading.Event()
 
     @tool(concurrency=1)
@@ -29,23 +30,19 @@ async def test_a_thread_that_goes_on_after_its_deadline_is_told_of_and_keeps_its
         written.set()
         return "done"
 
-    async def main() -> tuple[Any, int, Any]:
-        runner = Runner([late], timeout=CASES["atk055"]["input"]["timeout"], waits=Waits(slot=0.05))
-        first = await runner.run("late")
-        left = runner.left_running
-        second = await runner.run("late")
-        go_on.set()
-        await asyncio.to_thread(written.wait, 30)
-        return first, left, second
-
-    first, left, second = await main()
+    runner = Runner([late], timeout=CASES["atk055"]["input"]["timeout"], waits=Waits(slot=0.05))
+    first = await runner.run("late")
+    left = runner.left_running
+    second = await runner.run("late")
+    go_on.set()
+    await asyncio.to_thread(written.wait, 30)
     assert (first.status, left) == ("timeout", 1) and first.executed is not False
     assert "still running" in (first.error or "") and "Do not repeat" in (first.error or "")
     assert second.status == "limited" and second.executed is False
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_a_time_out_of_its_own_is_told_from_that_of_the_runner(late: bool) -> None:
+async def test_a_timeout_of_a_handler_is_no_timeout_of_the_runner(late: bool) -> None:
     @tool
     async def act() -> str:
         if late:
@@ -57,7 +54,7 @@ async def test_a_time_out_of_its_own_is_told_from_that_of_the_runner(late: bool)
     assert ("deadline" in (result.error or "")) is late
 
 
-async def test_a_tool_with_a_limit_that_hangs_keeps_no_other_from_answering() -> None:
+async def test_a_hanging_tool_with_a_limit_blocks_no_other() -> None:
     free = threading.Event()
 
     @tool(read_only=True, concurrency=8)
@@ -82,7 +79,7 @@ async def test_a_tool_with_a_limit_that_hangs_keeps_no_other_from_answering() ->
     assert (await main()) == "here"
 
 
-async def test_only_what_the_host_calls_parallel_is_and_the_rest_keeps_its_order() -> None:
+async def test_only_parallel_tools_run_out_of_order() -> None:
     order: list[str] = []
     together: list[int] = []
     inside = 0
@@ -107,7 +104,7 @@ async def test_only_what_the_host_calls_parallel_is_and_the_rest_keeps_its_order
     assert order == calls and max(together) == 1
 
 
-async def test_what_unpacks_to_more_than_its_size_is_not_unpacked_by_the_file_tools(tmp_path: Path) -> None:
+async def test_the_file_tools_unpack_no_archive_bomb(tmp_path: Path) -> None:
     folder = make_folder(Path(os.path.realpath(tmp_path)))
     with zipfile.ZipFile(folder / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("../../new.txt", b"\0" * 20_000_000)
@@ -121,15 +118,7 @@ async def test_what_unpacks_to_more_than_its_size_is_not_unpacked_by_the_file_to
     assert not (tmp_path / "new.txt").exists()
 
 
-async def test_a_large_output_is_bounded_whatever_made_it() -> None:
-    @tool(read_only=True)
-    def bomb() -> str:
-        return gzip.decompress(gzip.compress(b"a" * 20_000_000)).decode()
-
-    assert len((await Runner([bomb]).run("bomb")).text) <= 100_000
-
-
-async def test_a_call_that_is_delivered_twice_runs_once() -> None:
+async def test_a_call_delivered_twice_runs_once() -> None:
     ran: list[str] = []
 
     @tool
@@ -143,30 +132,27 @@ async def test_a_call_that_is_delivered_twice_runs_once() -> None:
     assert len(ran) == 1 and [result.call_id for result in results] == ["c1", "c1"]
 
 
-async def test_a_call_that_waits_for_a_person_holds_no_slot_no_key_and_no_time() -> None:
-    async def main() -> tuple[Any, Any]:
-        asked, answered = asyncio.Event(), asyncio.Event()
+async def test_a_waiting_call_holds_no_slot_no_key_and_no_deadline() -> None:
+    asked, answered, clock = asyncio.Event(), asyncio.Event(), ManualClock()
 
-        async def approve(call: ToolCall, decision: Any, context: Any) -> bool:
-            asked.set()
-            await answered.wait()
-            return True
+    async def approve(call: ToolCall, decision: Any, context: Any) -> bool:
+        asked.set()
+        await answered.wait()
+        return True
 
-        @tool(resources=lambda arguments: ["one"])
-        async def act() -> str:
-            return "acted"
+    @tool(resources=lambda arguments: ["one"])
+    async def act() -> str:
+        return "acted"
 
-        @tool(read_only=True, resources=lambda arguments: ["one"])
-        async def look() -> str:
-            return "looked"
+    @tool(read_only=True, resources=lambda arguments: ["one"])
+    async def look() -> str:
+        return "looked"
 
-        runner = Runner([act, look], guards=[ask_before_changes], approve=approve, concurrency=1, timeout=0.05)
-        first = asyncio.create_task(runner.run("act"))
-        await asked.wait()
-        second = await runner.run("look")
-        await asyncio.to_thread(threading.Event().wait, 0.1)  # longer than the deadline
-        answered.set()
-        return second, await first
-
-    second, first = await main()
-    assert second.output == "looked" and first.output == "acted"
+    guards: Any = [ask_before_changes]
+    runner = Runner([act, look], guards=guards, approve=approve, concurrency=1, timeout=5, clock=clock)
+    first = asyncio.create_task(runner.run("act"))
+    await asked.wait()
+    assert (await runner.run("look")).output == "looked"
+    await clock.advance(10)  # longer than the deadline
+    answered.set()
+    assert (await first).output == "acted"

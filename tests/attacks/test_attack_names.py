@@ -1,14 +1,14 @@
-"""Names of tools in the sample, and definitions that a program gives: a schema that is none, and one that changed."""
+"""Attacks by names of tools, and by definitions that are invalid or changed."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
 from sample import CASES, rows
 
+from cast import ask_always
 from ferrule import DefinitionError, Runner, Tool, Toolset, allow, ask, tool
 
 
@@ -35,39 +35,23 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("name", REFUSED, ids=ascii)
-def test_a_name_that_could_be_read_as_something_else_is_none(name: str) -> None:
+def test_an_ambiguous_name_is_refused(name: str) -> None:
     with pytest.raises(DefinitionError, match="name is 1 to 128"):
         named(name)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "a",
-        "_",
-        "A1",
-        "1a",
-        "a-b",
-        "a.b",
-        "a/b",
-        "a:b",
-        "server__tool",
-        "__class__",
-        "con",
-        "class",
-        "\u00e9t\u00e9",
-        "\u4e2d\u6587",
-        "\u0916\u094b\u091c",
-    ],
-)
-async def test_a_name_of_letters_of_any_script_is_one(name: str) -> None:
+PLAIN = ["a", "_", "A1", "1a", "a-b", "a.b", "a/b", "a:b", "server__tool", "__class__", "con", "class"]
+
+
+@pytest.mark.parametrize("name", [*PLAIN, "\u00e9t\u00e9", "\u4e2d\u6587", "\u0916\u094b\u091c"])
+async def test_a_name_may_have_letters_of_any_script(name: str) -> None:
     assert (await Runner([named(name)]).run(name)).output == "own"
 
 
 @pytest.mark.parametrize(
     "other", ["re\u0430d_file", "READ_FILE", "\uff52ead_file", "read_f\u0456le", "r\u0435ad_fil\u0435"]
 )
-def test_a_name_that_looks_like_another_is_an_error_in_every_order(other: str) -> None:
+def test_a_look_alike_name_is_refused_in_any_order(other: str) -> None:
     for pair in ([named("read_file"), named(other)], [named(other), named("read_file")]):
         with pytest.raises(DefinitionError, match=r"look alike|only in"):
             Toolset(pair)
@@ -75,28 +59,27 @@ def test_a_name_that_looks_like_another_is_an_error_in_every_order(other: str) -
         Toolset([named("read_file")]) + Toolset([named(other)])
 
 
-def test_what_was_approved_of_another_definition_is_not_resumed() -> None:
+async def test_an_approval_of_another_definition_is_not_resumed() -> None:
     ran: list[str] = []
 
-    def runner_of(kind: type, description: str = "Act.", **traits: Any) -> Runner:
+    def runner_of(kind: type, **traits: Any) -> Runner:
         def act(n: Any) -> str:
+            """Act."""
             ran.append("act")
             return "done"
 
         act.__annotations__["n"] = kind
-        made = tool(act, name="act", description=description, **traits)
-        guards = [lambda call, context: ask("may it?")]
-        return Runner([made], guards=guards, approve=lambda *_: ask("later"), resume_key=b"k" * 32)
+        made = tool(act, **traits)
+        return Runner([made], guards=[ask_always], approve=lambda *_: ask("later"), resume_key=b"k" * 32)
 
-    suspended = asyncio.run(runner_of(int).run("act", {"n": 1}))
-    record = json.loads(json.dumps(suspended.record()))
+    record = json.loads(json.dumps((await runner_of(int).run("act", {"n": 1})).record()))
     for changed in (runner_of(bool), runner_of(int, destructive=False)):
-        assert asyncio.run(changed.resume(record, allow())).status == "invalid"
+        assert (await changed.resume(record, allow())).status == "invalid"
     assert ran == []
-    assert asyncio.run(runner_of(int).resume(record, allow())).success and ran == ["act"]
+    assert (await runner_of(int).resume(record, allow())).success and ran == ["act"]
 
 
 @pytest.mark.parametrize("schema", CASES["atk040"]["input"]["schemas"][1:], ids=str)
-def test_a_schema_that_takes_anything_or_is_none_is_refused_when_the_tool_is_defined(schema: Any) -> None:
+def test_an_invalid_schema_is_refused_at_definition(schema: Any) -> None:
     with pytest.raises(DefinitionError):
         Tool(name="one", description="x", handler=lambda payload: "ran", input_schema=schema)

@@ -1,8 +1,7 @@
-"""What is written down, in the cases of the sample: one line for each call, read back as it was, without secrets."""
+"""Attacks on logs: each call is one line, which is read back as it was, without secrets."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import re
@@ -15,19 +14,12 @@ from sample import CASES
 from ferrule import Event, Runner, ToolCall, ToolContext, ToolError, tool
 from ferrule.journal import events
 
-HOSTILE = [
-    CASES["atk088"]["input"]["args"]["s"],
-    "a\r\nb\u2028c\u2029d\x85e\x0b\x0c",
-    "%s %(a)s {0} {a!r}",
-    "\"'\\\n",
-    "\x1b[2K\x00",
-]
+HOSTILE = [CASES["atk088"]["input"]["args"]["s"], "a\r\nb\u2028c\u2029d\x85e\x0b\x0c", "%s %(a)s {0} {a!r}"]
+HOSTILE += ["\"'\\\n", "\x1b[2K\x00"]
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
-def test_one_call_is_one_line_that_gives_back_what_it_was(
-    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_one_call_is_one_line_of_the_log(text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     @tool(read_only=True)
     def act(s: str, kind: str) -> str:
         if kind == "raised":
@@ -41,7 +33,7 @@ def test_one_call_is_one_line_that_gives_back_what_it_was(
     log = events.to_file(tmp_path / "log", include=["input", "output", "error"])
     with log, caplog.at_level(logging.DEBUG, "ferrule"):
         runner = Runner([act], observers=[log])
-        results = [asyncio.run(runner.run(call)) for call in calls]
+        results = [await runner.run(call) for call in calls]
     written = (tmp_path / "log").read_bytes()
     lines = written.decode().splitlines()
     assert len(lines) == len(calls) and written.isascii() and b"\x1b" not in written
@@ -52,7 +44,7 @@ def test_one_call_is_one_line_that_gives_back_what_it_was(
         assert "approval granted\x1b" not in record.getMessage() and "\n2026" not in record.getMessage()
 
 
-async def test_what_is_declared_secret_is_nowhere_that_is_written_or_told(
+async def test_a_declared_secret_is_nowhere_in_events_and_logs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = CASES["atk094"]["input"]["arg"]
@@ -87,7 +79,7 @@ async def test_what_is_declared_secret_is_nowhere_that_is_written_or_told(
 
 
 @pytest.mark.parametrize("exception", [RuntimeError, ConnectionError, ToolError, KeyError])
-async def test_a_credential_in_an_address_is_in_no_text_that_leaves_an_exception(
+async def test_a_credential_in_an_exception_is_masked(
     exception: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     @tool
@@ -100,7 +92,7 @@ async def test_a_credential_in_an_address_is_in_no_text_that_leaves_an_exception
     assert ("TOPSECRET" in str(result.error)) is (exception is ToolError)  # whose text is meant for the model
 
 
-async def test_content_is_written_only_where_it_is_asked_for(tmp_path: Path) -> None:
+async def test_content_is_logged_only_on_request(tmp_path: Path) -> None:
     @tool(read_only=True)
     def act(s: str) -> str:
         return f"{s} back"
@@ -110,7 +102,7 @@ async def test_content_is_written_only_where_it_is_asked_for(tmp_path: Path) -> 
     assert not re.search("TOPSECRET|back", (tmp_path / "log").read_text())
 
 
-def test_a_log_that_was_cut_at_any_byte_takes_lines_again_and_keeps_all_earlier_ones(tmp_path: Path) -> None:
+async def test_a_log_cut_at_any_byte_keeps_all_earlier_lines(tmp_path: Path) -> None:
     @tool(read_only=True)
     def act(n: int) -> int:
         return n
@@ -118,14 +110,14 @@ def test_a_log_that_was_cut_at_any_byte_takes_lines_again_and_keeps_all_earlier_
     file = tmp_path / "log"
     with events.to_file(file) as log:
         for n in range(3):
-            asyncio.run(Runner([act], observers=[log]).run("act", {"n": n}))
+            await Runner([act], observers=[log]).run("act", {"n": n})
     whole = file.read_bytes()
     complete = whole.splitlines(keepends=True)
     for cut in range(1, CASES["atk091"]["input"]["cuts"]):
         torn = whole[: len(whole) - cut]
         file.write_bytes(torn)
         with events.to_file(file) as log:
-            asyncio.run(Runner([act], observers=[log]).run("act", {"n": 9}))
+            await Runner([act], observers=[log]).run("act", {"n": 9})
         left = file.read_bytes().splitlines(keepends=True)
         whole_lines = torn.count(b"\n")
         assert left[:whole_lines] == complete[:whole_lines]

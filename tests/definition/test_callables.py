@@ -1,4 +1,4 @@
-"""Callables that are no plain functions, and annotations that cannot be evaluated, on every Python."""
+"""Unusual callables and unresolvable annotations, on every Python."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def outcome(made: Tool, arguments: dict[str, Any]) -> ToolResult:
         lambda: functools.partial(Decorated(scale)),
     ],
 )
-def test_a_callable_of_any_kind_is_the_tool_that_its_function_is(make: Callable[[], Any]) -> None:
+def test_every_kind_of_callable_makes_the_same_tool(make: Callable[[], Any]) -> None:
     made = tool(make(), name="scale")
     assert made.input_schema == tool(scale).input_schema and made.description == "Scale a number."
     assert made.handling.is_async
@@ -68,7 +68,7 @@ def test_a_callable_of_any_kind_is_the_tool_that_its_function_is(make: Callable[
 
 
 @pytest.mark.parametrize("function", [functools.partial(scale, by=5), functools.partial(Decorated(scale), by=5)])
-def test_what_a_partial_fills_is_no_parameter(function: Callable[..., Any]) -> None:
+def test_a_filled_argument_of_a_partial_is_no_parameter(function: Callable[..., Any]) -> None:
     bound = types.MethodType(functools.partial(Scales.scale, by=5), Scales())
     for made in (tool(function, name="scale"), tool(bound, name="scale")):
         assert list(made.input_schema["properties"]) == ["a"]
@@ -76,26 +76,10 @@ def test_what_a_partial_fills_is_no_parameter(function: Callable[..., Any]) -> N
         assert outcome(made, {"a": 3, "by": 7}).status == "invalid"
 
 
-def test_a_cached_function_is_a_tool() -> None:
-    @tool
-    @functools.lru_cache
-    def double(a: int) -> int:
-        """Double a number."""
-        return a * 2
-
-    assert double.description == "Double a number." and double.input_schema["properties"]["a"] == {"type": "integer"}
-    assert outcome(double, {"a": 3}).output == 6
-
-
 @pytest.mark.parametrize(
-    "taken_off",
-    [
-        functools.lru_cache(Scales.scale),
-        functools.partial(Scales.scale, by=5),
-        Decorated(Scales.scale),
-    ],
+    "taken_off", [functools.lru_cache(Scales.scale), functools.partial(Scales.scale, by=5), Decorated(Scales.scale)]
 )
-def test_a_method_that_was_taken_off_its_class_is_refused_however_it_is_wrapped(taken_off: Any) -> None:
+def test_an_unbound_method_is_refused(taken_off: Any) -> None:
     with pytest.raises(DefinitionError, match="nobody fills the first parameter"):
         Toolset([tool(taken_off, name="scale")])
 
@@ -133,25 +117,20 @@ def written(source: str, **names: Any) -> Any:
         ("ferrule.Missing", "module 'ferrule' has no attribute 'Missing'"),
     ],
 )
-def test_an_annotation_that_cannot_be_evaluated_is_refused_with_its_parameter(hint: str, problem: str) -> None:
+def test_an_unresolvable_annotation_is_refused(hint: str, problem: str) -> None:
     function = written(f"async def f(right: int, amount: {hint}) -> int: return 1")
     with pytest.raises(DefinitionError, match=f"'amount' cannot be resolved: .*{problem}"):
         tool(function)
 
 
-def test_an_annotation_that_no_python_can_read_is_refused_with_its_error() -> None:
-    with pytest.raises(DefinitionError, match="unsupported operand"):
-        tool(written("async def f(amount: 'int' | None) -> int: return 1"))
-
-
-def test_a_return_annotation_for_type_checkers_alone_leaves_the_parameters_as_they_are() -> None:
+def test_an_unresolvable_return_annotation_is_ignored() -> None:
     function = written("async def f(a: int, context: ferrule.ToolContext) -> Missing: return a")
     made = tool(function)
     assert made.input_schema["properties"] == {"a": {"type": "integer"}}
     assert outcome(made, {"a": 3}).output == 3
 
 
-async def test_where_no_annotation_is_needed_none_has_to_be_evaluated() -> None:
+async def test_unneeded_annotations_are_not_evaluated() -> None:
     guard = written("def f(call: Missing, context: Missing) -> Missing: return allow()", allow=allow)
     trait = written("def f(arguments: Missing) -> Missing: return True")
     change = written("def f(call: Missing, context: Missing) -> Missing: return None")

@@ -1,4 +1,4 @@
-"""Defaults of a signature: each call has its own, and one that nobody could judge is refused."""
+"""Each call has its own default, and a default that nobody could judge is refused."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def with_default(kind: Any, default: Any) -> Callable[..., list[str]]:
         (Held, Held()),
     ],
 )
-def test_what_a_handler_puts_into_a_default_does_not_reach_the_next_principal(kind: Any, default: Any) -> None:
+def test_a_mutable_default_is_not_shared_between_calls(kind: Any, default: Any) -> None:
     one = tool(with_default(kind, default))
     judged: list[Any] = []
     looking = one.replace(guards=[lambda call, context: judged.append(call.arguments["also"])])
@@ -82,7 +82,7 @@ CONSTANTS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
-def test_a_constant_default_is_what_the_handler_gets(name: str) -> None:
+def test_a_constant_default_reaches_the_handler(name: str) -> None:
     kind, default = CONSTANTS[name]
     got: list[Any] = []
 
@@ -96,7 +96,7 @@ def test_a_constant_default_is_what_the_handler_gets(name: str) -> None:
 
 
 @pytest.mark.parametrize("default", [object(), print, b"\xff", {1, object()}])
-def test_a_default_that_nobody_could_be_shown_is_refused_where_the_model_may_fill_it(default: Any) -> None:
+def test_a_default_without_a_json_form_is_refused(default: Any) -> None:
     def find(text: str, limit: Any = default) -> bool:
         return limit is default
 
@@ -109,7 +109,7 @@ def test_a_default_that_nobody_could_be_shown_is_refused_where_the_model_may_fil
     ("kind", "default"),
     [(int, "3"), (Annotated[int, Field(ge=1)], 0), (Literal["a", "b"], "c"), (list[int], ["x"]), (Also, {"name": []})],
 )
-def test_a_default_that_its_own_type_refuses_is_refused(kind: Any, default: Any) -> None:
+def test_a_default_that_does_not_fit_its_type_is_refused(kind: Any, default: Any) -> None:
     def find(limit: Any = default) -> None: ...
 
     find.__annotations__["limit"] = kind
@@ -123,20 +123,3 @@ def test_none_is_a_default_of_any_type() -> None:
 
     guards = [lambda call, context: call.arguments and None]
     assert run(find, guards=guards).output == run(find).output == "[None, None]"
-
-
-NUMBERED: list[int] = []
-
-
-def numbered() -> int:
-    NUMBERED.append(1)
-    return len(NUMBERED)
-
-
-def test_a_factory_is_not_called_when_the_tool_is_defined() -> None:
-    def find(id: Annotated[int, Field(default_factory=numbered)], most: int = 3) -> int:
-        return id
-
-    one = tool(find)
-    assert NUMBERED == []
-    assert run(one).output == 1

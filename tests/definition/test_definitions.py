@@ -1,4 +1,4 @@
-"""Everything that a developer can write becomes a tool, or is refused at once with what to change."""
+"""Every definition becomes a tool, or is refused with the reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import typing
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -44,12 +44,10 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.definition.options import DEFAULTS, OPTIONS
-from ferrule.testing import fake
 from levels import writes_all_levels
 
 if TYPE_CHECKING:
-    from decimal import Decimal as OnlyForTypeCheckers
+    pass
 
 WIRE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
@@ -192,7 +190,7 @@ WAYS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_to_write_a_tool_gives_the_same_tool(way: str) -> None:
+def test_every_way_to_write_a_tool_is_equal(way: str) -> None:
     (made,) = Toolset([WAYS[way]])
     assert made.description == "Add two numbers."
     assert made.input_schema["properties"] == ADDING_SCHEMA["properties"]
@@ -208,7 +206,7 @@ def test_every_way_to_write_a_tool_gives_the_same_tool(way: str) -> None:
         asyncio.run(made(a="x"))
 
 
-def test_types_of_the_function_that_defines_the_tool_are_found() -> None:
+def test_local_types_of_the_defining_function_are_found() -> None:
     class Point(BaseModel):
         x: int
 
@@ -222,33 +220,6 @@ def test_types_of_the_function_that_defines_the_tool_are_found() -> None:
         return len(line.ends) + line.ends[0].x
 
     assert run(length, '{"line": {"ends": [{"x": 1}, {"x": 2}]}}').output == 3
-
-
-def test_a_return_type_for_type_checkers_alone_does_not_matter() -> None:
-    @tool
-    async def price(amount: int) -> OnlyForTypeCheckers:
-        """Price."""
-        return amount  # type: ignore[return-value]
-
-    assert run(price, '{"amount": 3}').output == 3
-    assert price.output_schema is None
-
-
-def test_a_parameter_for_type_checkers_alone_is_refused_and_named() -> None:
-    async def price(amount: OnlyForTypeCheckers) -> int:
-        return 1
-
-    with pytest.raises(DefinitionError, match=r"'amount'.*TYPE_CHECKING"):
-        tool(price)
-
-
-def test_a_parameter_without_a_hint_takes_any_json() -> None:
-    @tool
-    async def echo(value) -> Any:  # type: ignore[no-untyped-def]
-        """Echo."""
-        return value
-
-    assert run(echo, '{"value": [1, {"a": null}]}').output == [1, {"a": None}]
 
 
 # The context
@@ -287,29 +258,27 @@ async def with_named_args(args: ToolContext, name: str) -> str:
     return f"{name} {args.session}"
 
 
+async def with_keywords(name: str, c: ToolContext, **rest: Any) -> str:
+    return f"{name} {c.session}"
+
+
 CONTEXTS = [
-    with_context, with_deps, with_optional, with_union, with_annotated, with_two, with_named_args,
+    with_context, with_deps, with_optional, with_union, with_annotated, with_two, with_named_args, with_keywords,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("function", CONTEXTS)
-def test_the_context_is_handed_over_and_no_model_knows_of_it(function: Callable[..., Any]) -> None:
+def test_the_context_is_passed_and_hidden_from_models(function: Callable[..., Any]) -> None:
     made = tool(function)
     assert list(made.input_schema["properties"]) == ["name"]
     assert "$defs" not in made.input_schema
     assert run(made, '{"name": "a"}', ToolContext(session="s1")).output == "a s1"
-
-
-@pytest.mark.parametrize("function", CONTEXTS)
-def test_no_model_can_fill_the_context(function: Callable[..., Any]) -> None:
-    made = tool(function)
     for name in {"c", "d", "args"} & set(function.__annotations__):
-        result = run(made, json.dumps({"name": "a", name: {"session": "mine"}}), ToolContext(session="s1"))
-        assert result.status == "invalid"
+        assert run(made, json.dumps({"name": "a", name: {"session": "mine"}})).status == "invalid"
 
 
 @pytest.mark.parametrize("parameter", ["context", "ctx", "context=None", "*, ctx"])
-def test_a_context_without_an_annotation_is_refused_when_the_tool_is_defined(parameter: str) -> None:
+def test_a_context_without_an_annotation_is_refused(parameter: str) -> None:
     namespace: dict[str, Any] = {"ToolContext": ToolContext, "Any": Any}
     exec(f"def bare(path: str, {parameter}): ...", namespace)
     name = parameter.removeprefix("*, ").partition("=")[0]
@@ -319,35 +288,6 @@ def test_a_context_without_an_annotation_is_refused_when_the_tool_is_defined(par
     for kind in ("str", "Any"):
         exec(f"def given(path: str, {name}: {kind}): ...", namespace)
         assert name in tool(namespace["given"]).input_schema["properties"]
-
-
-class Machine:
-    def work(self, a: int, b: int = 2, **rest: int) -> str:
-        return f"{a} {b} {rest}"
-
-    by_position = functools.partialmethod(work, 1)
-    by_name = functools.partialmethod(work, a=1)
-
-
-@pytest.mark.parametrize(
-    ("function", "filled"),
-    [
-        (Machine().work, ("self",)),
-        (Machine().by_position, ("self", "a")),
-        (Machine().by_name, ("self", "a")),
-        (functools.partial(Machine().work, 1), ("self", "a")),
-        (functools.partial(Machine.work, Machine(), a=1), ("self", "a")),
-    ],
-)
-def test_no_model_can_fill_what_is_filled_already_where_a_function_takes_anything(
-    function: Callable[..., Any], filled: tuple[str, ...]
-) -> None:
-    runner = Runner([tool(function, name="work")])
-    arguments = {} if "a" in filled else {"a": 1}
-    assert asyncio.run(runner.run("work", {**arguments, "c": 3})).output == "1 2 {'c': 3}"
-    for name in filled:
-        result = asyncio.run(runner.run("work", {**arguments, name: 9}))
-        assert (result.status, f"'{name}' is not a parameter" in str(result.error)) == ("invalid", True)
 
 
 class EmptyAlias(BaseModel):
@@ -370,23 +310,12 @@ class OpenWithInit(BaseModel):
         (OpenWithInit, "'a' has an alias beside further keys"),
     ],
 )
-def test_a_name_that_no_model_can_fill_or_that_an_init_would_take_twice_is_refused(annotation: Any, said: str) -> None:
+def test_an_unusable_alias_is_refused(annotation: Any, said: str) -> None:
     def take(value: Any) -> None: ...
 
     take.__annotations__["value"] = annotation
     with pytest.raises(DefinitionError, match=said):
         tool(take)
-
-
-def test_no_model_can_fill_the_context_of_a_function_that_takes_anything() -> None:
-    @tool
-    async def anything(context: ToolContext, **rest: Any) -> str:
-        """Take anything."""
-        return f"{context.session} {rest}"
-
-    result = run(anything, '{"context": {"session": "mine"}, "a": 1}', ToolContext(session="s1"))
-    assert (result.status, result.executed) == ("invalid", False)
-    assert run(anything, '{"a": 1}', ToolContext(session="s1")).output == "s1 {'a': 1}"
 
 
 # Names of parameters
@@ -412,41 +341,7 @@ def test_a_parameter_can_have_any_name(name: str) -> None:
     assert asyncio.run(made.bind(**{name: 7})()) == "7a"
 
 
-@pytest.mark.parametrize("name", ["tool", "call", "context", "name", "handler", "guard", "check", "a"])
-def test_a_guard_over_keywords_gets_arguments_of_any_name(name: str) -> None:
-    space: dict[str, Any] = {}
-    exec(f"async def fn({name}: int) -> int:\n    return {name}", space)
-
-    class Plus:
-        def check(self, one: Tool, /, **kwargs: Any) -> dict[str, Any]:
-            return {key: value + 1 for key, value in kwargs.items() if value < 2} | {
-                key: value for key, value in kwargs.items() if value >= 2
-            }
-
-    assert run(Tool("fn", space["fn"], guards=[Plus()]), json.dumps({name: 1})).output == 2
-
-
-def test_keyword_only_parameters_get_what_is_theirs() -> None:
-    def mixed(a: int, b: int = 2, *, d: int, e: int = 5) -> list[int]:
-        return [a, b, d, e]
-
-    assert run(mixed, '{"a": 1, "d": 4}').output == [1, 2, 4, 5]
-    assert run(mixed, '{"e": 50, "d": 40, "b": 20, "a": 10}').output == [10, 20, 40, 50]
-
-
-def test_a_parameter_that_no_caller_can_name_is_refused() -> None:
-    def by_position(a: int, /) -> int:
-        return a
-
-    def context_by_position(c: ToolContext, /, a: int) -> int:
-        return a
-
-    for function in (by_position, context_by_position):
-        with pytest.raises(DefinitionError, match="leave out the /"):
-            tool(function)
-
-
-def test_keywords_take_what_is_not_declared_and_the_schema_says_so() -> None:
+def test_keywords_take_undeclared_arguments() -> None:
     async def anything(a: int, **rest: int) -> dict[str, int]:
         return {"a": a, **rest}
 
@@ -472,16 +367,6 @@ def test_an_alias_is_the_name_that_the_model_uses() -> None:
     seen: list[Any] = []
     run(made.replace(guards=[lambda call, context: seen.append(dict(call.arguments))]), '{"from": "a", "to": "b"}')
     assert seen == [{"from": "a", "to": "b"}]
-
-
-def test_a_default_may_stand_in_the_annotation_alone() -> None:
-    async def find(
-        words: Annotated[list[str], Field(default_factory=list)], most: Annotated[int, Field(default=3)]
-    ) -> Any:
-        return [words, most]
-
-    assert run(find).output == [[], 3]
-    assert run(find, '{"words": ["a"], "most": 1}').output == [["a"], 1]
 
 
 # Docstrings
@@ -540,19 +425,7 @@ def test_a_docstring_describes_the_tool_and_its_parameters(style: str) -> None:
     assert made.input_schema["properties"]["limit"]["description"] == "How many: at most."
 
 
-def test_a_description_in_the_annotation_wins_over_the_docstring() -> None:
-    async def find(text: Annotated[str, Field(description="Mine")]) -> str:
-        """Find.
-
-        Args:
-            text: Theirs.
-        """
-        return text
-
-    assert tool(find).input_schema["properties"]["text"]["description"] == "Mine"
-
-
-def test_prose_that_only_looks_like_a_section_stays_in_the_description() -> None:
+def test_prose_that_looks_like_a_section_stays() -> None:
     async def find(text: str) -> str:
         """Find.
 
@@ -567,19 +440,7 @@ def test_prose_that_only_looks_like_a_section_stays_in_the_description() -> None
     assert "description" not in made.input_schema["properties"]["text"]
 
 
-def test_no_docstring_is_an_empty_description_and_no_error() -> None:
-    async def bare(a: int) -> int:
-        return a
-
-    assert tool(bare).description == ""
-    assert tool(functools.partial(bare), name="bare").description == ""
-
-
 # Wrong definitions
-
-
-async def aliased(source: Annotated[str, Field(alias="from")]) -> str:
-    return source
 
 
 class NoHandler:
@@ -608,6 +469,10 @@ class CallsYielding:
 
 async def yields_too(a: int) -> AsyncIterator[int]:
     yield a
+
+
+def by_position(c: ToolContext, /, a: int) -> int:
+    return a
 
 
 def starred(*args: int) -> int:
@@ -656,9 +521,6 @@ def of_framework(module: str, method: str) -> Any:
 
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Tool("t", "no function"), "function"),
-    (lambda: Tool("t", None), "function"),
-    (lambda: Tool("t", 5), "function"),
-    (lambda: Tool("t", tool(add)), "already"),
     (lambda: tool(tool(add)), "already"),
     (lambda: Tool("t", NoHandler), "ToolHandler"),
     (lambda: Tool("t", NoCall), "__call__"),
@@ -668,43 +530,33 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Tool("t", yields), "yields"),
     (lambda: Tool("t", CallsYielding()), "yields"),
     (lambda: Tool("t", starred), "args"),
+    (lambda: Tool("t", by_position), "leave out the /"),
     (lambda: Tool("t", unserialisable), "CallableSchema"),
     (lambda: Tool("t", foreign), "JSON can carry"),
     (lambda: Tool("t", unresolvable), "'value'"),
     (lambda: Tool("", add), "name"),
-    (lambda: Tool("  ", add), "name"),
-    (lambda: Tool(None, add), "name"),  # type: ignore[arg-type]
-    (lambda: Tool(5, add), "name"),  # type: ignore[arg-type]
     (lambda: Tool({"name": "x"}), r"name is 1 to 128 letters"),  # type: ignore[arg-type]
     (lambda: Tool("a\nb", add), "name"),
     (lambda: Tool("x" * 129, add), "128"),
     (lambda: tool(lambda a: a), "lambda"),
-    (lambda: tool(add, concurency=2), "concurency"),
-    (lambda: tool(add).replace(concurency=2), "concurency"),
     (lambda: tool(add, private=("pin",)), "pin"),
-    (lambda: tool(aliased, private=("from",)), "'from'"),
     (lambda: tool(input_schema=AddModel, private=("pin",))(add_model), "pin"),
-    (lambda: tool(input_schema=AddModel, private=("a",))(add_model), "'a'"),
     (lambda: tool(add, private="b"), "private"),
     (lambda: tool(add, read_only="yes"), "read_only"),
     (lambda: tool(add, guards=[5]), "guards"),
-    (lambda: tool(add, guards=len), "guards"),
     (lambda: tool(add, around=["x"]), "around"),
     (lambda: tool(add, inside=[None]), "inside"),
     (lambda: tool(add, resources="path"), "resources"),
     (lambda: tool(add, tags="one"), "tags"),
-    (lambda: tool(add, tags=5), "tags"),
     (lambda: tool(add, description=5), "description"),
     (lambda: tool(add, examples=[5]), "examples"),
-    (lambda: tool(add, examples=5), "examples"),
     (lambda: tool(add, metadata=5), "metadata"),
     (lambda: tool(add, input_schema="x"), "schema"),
     (lambda: tool(add_payload, input_schema={"type": "string"}), "object"),
-    (lambda: tool(add_payload, input_schema={"properties": 5}), "schema"),
     (lambda: tool(add_payload, input_schema={"properties": {"a": {"$ref": "http://127.0.0.1:9/x"}}}), "schema"),
+    (lambda: tool(add_payload, input_schema={"properties": {"a": {"$ref": "file:///etc/hostname"}}}), "schema"),
     (lambda: tool(add_payload, input_schema={"properties": {"a": {"$ref": "#/$defs/none"}}}), "schema"),
     (lambda: tool(add_payload, input_schema=ADDING_SCHEMA, private=("pin",)), "pin"),
-    (lambda: tool(add, output_schema={"type": "nonsense"}), "schema"),
     (lambda: tool(add, output_schema="x"), "output_schema"),
     (lambda: tool(add, input_schema=AddModel, name="x"), "args"),
     (lambda: tool(add_model, input_schema=int), "input_schema"),
@@ -712,12 +564,10 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: tool(add).bind(c=5), "'c'"),
     (lambda: tool(add).bind(a="x"), "'?a'?"),
     (lambda: Toolset(["x"]), "no tool"),
-    (lambda: Toolset([5]), "no tool"),
     *((lambda name=name: Toolset([of_others(name)]), rf"has {name}\(\): wrap it with build_tool\(") for name in OTHERS),
     (lambda: Toolset([of_framework("langchain_core.tools.base", "invoke")]), r"adapters\.langchain\.from_tools\(\["),
     (lambda: Toolset([of_framework("axio.tool", "__call__")]), r"adapters\.axio\.from_tools\(\["),
     (lambda: Toolset([of_framework("pydantic_ai.toolsets.function", "get_tools")]), r"pydantic_ai\.from_toolset\("),
-    (lambda: Toolset("x"), "list"),
     (lambda: Toolset(add), "list"),  # type: ignore[arg-type]
     (lambda: Toolset([NoHandler]), "instance"),
     (lambda: Toolset([add, add_plainly]).prefixed("\n"), "name"),
@@ -726,17 +576,14 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Toolset.of(NoHandler()), "no public"),
     (lambda: Toolset.of(Adder), "instance"),
     (lambda: build_tool(5), "dict"),  # type: ignore[arg-type]
-    (lambda: build_tool({"name": "x", "execute": yields}), "yields"),
-    (lambda: build_tool({"name": "x", "execute": add_payload, "check_permissions": yields}), "check_permissions"),
     (lambda: build_tool({"name": "x", "execute": add_payload, "check_permissions": yields_too}), "check_permissions"),
-    (lambda: build_tool({"name": "x", "execute": add_payload, "check_permissions": "no"}), "check_permissions"),
     (lambda: build_tool({"name": "x", "execute": lambda: None}), "execute"),
     (lambda: build_tool({"name": "x", "execute": add_payload, "guards": 5}), "guards must be a list"),
 ]
 
 
 @pytest.mark.parametrize(("define", "said"), WRONG, ids=range(len(WRONG)))
-def test_a_wrong_definition_is_refused_at_once_and_says_what_is_wrong(define: Callable[[], Any], said: str) -> None:
+def test_a_wrong_definition_is_refused_with_the_reason(define: Callable[[], Any], said: str) -> None:
     with pytest.raises(DefinitionError, match=said) as caught:
         define()
     assert len(str(caught.value)) > 20
@@ -751,36 +598,30 @@ def nested(levels: int) -> dict[str, Any]:
     return found if levels % 2 else {"not": found}
 
 
-@pytest.mark.parametrize("levels", [202, 400, 5_000, 100_001])
-def test_a_schema_that_nests_too_deep_is_a_wrong_definition(levels: int) -> None:
+@writes_all_levels
+@pytest.mark.parametrize("levels", [202, 100_001])
+def test_a_schema_may_nest_200_deep_and_no_deeper(levels: int) -> None:
     for key in ("input_schema", "output_schema"):
         schema = {"type": "object", "properties": {"x": nested(levels - 2)}}
         with pytest.raises(DefinitionError, match=f"{key.replace('_', '.')} has no JSON form"):
             build_tool({"name": "x", "execute": add_payload, key: schema})
+        schema["properties"]["x"] = nested(198)
+        made = build_tool({"name": "x", "execute": add_payload, key: schema})
+        assert getattr(made, key)["properties"] == schema["properties"]
 
 
-@writes_all_levels
-def test_a_schema_may_nest_200_deep() -> None:
-    schema = {"type": "object", "properties": {"x": nested(198)}}
-    made = build_tool({"name": "x", "execute": add_payload, "input_schema": schema, "output_schema": schema})
-    assert made.input_schema["properties"] == made.output_schema["properties"] == schema["properties"]
+@pytest.mark.parametrize(
+    ("option", "wrong"),
+    [("concurrency", [0, -1, True, "2", 1.5]), ("timeout", [0, -1, float("nan"), float("inf"), True, "2"])],
+)
+def test_a_wrong_concurrency_or_timeout_is_refused(option: str, wrong: list[Any]) -> None:
+    for value in wrong:
+        for define in (lambda **given: tool(add, **given), tool(add).replace):
+            with pytest.raises(DefinitionError, match=option):
+                define(**{option: value})
 
 
-@pytest.mark.parametrize("value", [0, -1, True, "2", 1.5, float("nan")])
-def test_a_concurrency_that_is_no_whole_number_from_1_is_refused(value: Any) -> None:
-    for define in (lambda: tool(add, concurrency=value), lambda: tool(add).replace(concurrency=value)):
-        with pytest.raises(DefinitionError, match="concurrency"):
-            define()
-
-
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), True, "2"])
-def test_a_time_out_that_is_no_positive_number_is_refused(value: Any) -> None:
-    for define in (lambda: tool(add, timeout=value), lambda: tool(add).replace(timeout=value)):
-        with pytest.raises(DefinitionError, match="timeout"):
-            define()
-
-
-def test_a_guard_whose_check_nobody_can_ask_is_refused_by_the_runner() -> None:
+def test_a_guard_with_an_uncallable_check_is_refused() -> None:
     class Odd:
         def check(self, a: Any, b: Any, c: Any) -> None: ...
 
@@ -797,7 +638,7 @@ class Rest(TypedDict, total=False):
 
 
 @pytest.mark.parametrize("unpacked", [typing.Unpack[Rest], typing_extensions.Unpack[Rest]])
-def test_keys_from_a_typed_dict_are_refused_with_the_way_out(unpacked: Any) -> None:
+def test_unpacked_typed_dict_keywords_are_refused(unpacked: Any) -> None:
     def find(text: str, **rest: Any) -> str:
         return text
 
@@ -806,27 +647,7 @@ def test_keys_from_a_typed_dict_are_refused_with_the_way_out(unpacked: Any) -> N
         tool(find)
 
 
-def test_a_default_that_does_not_fit_its_type_is_the_developers_own_as_in_python() -> None:
-    async def find(limit: int = None) -> str:  # type: ignore[assignment]  # noqa: RUF013
-        return repr(limit)
-
-    assert run(find).output == "None"
-    assert run(find, '{"limit": null}').output == "None"
-    assert run(find, '{"limit": 3}').output == "3"
-
-
 # Options
-
-
-def test_each_option_that_is_kept_is_an_attribute_that_type_checkers_know() -> None:
-    assert set(OPTIONS) - set(DEFAULTS) == {"input_schema", "output_schema"}
-    assert set(DEFAULTS) <= set(Tool.__annotations__)
-
-
-def test_what_is_left_out_is_the_default_of_the_table() -> None:
-    made = tool(add)
-    derived = {"description": "Add two numbers.", "destructive": True, "parallel": False}
-    assert {key: getattr(made, key) for key in DEFAULTS} == DEFAULTS | derived
 
 
 @pytest.mark.parametrize(
@@ -838,23 +659,13 @@ def test_what_is_left_out_is_the_default_of_the_table() -> None:
         lambda: build_tool({"name": "add", "execute": add_payload, "concurency": 2}),
     ],
 )
-def test_an_unknown_option_is_told_with_all_that_there_are(define: Callable[[], Any]) -> None:
+def test_an_unknown_option_is_refused_with_the_known_ones(define: Callable[[], Any]) -> None:
     with pytest.raises(DefinitionError, match="no option 'concurency'") as caught:
         define()
     assert "concurrency" in str(caught.value) and "output_schema" in str(caught.value)
 
 
-def test_guards_that_came_from_a_generator_are_kept_by_every_copy() -> None:
-    def refuse(call: ToolCall, context: ToolContext) -> Decision:
-        return deny("no")
-
-    made = tool(add, guards=(guard for guard in [refuse]))
-    for copied in (made, made.replace(timeout=1), made.replace(private=("b",)), made.replace(handler=add_plainly)):
-        assert copied.guards == (refuse,)
-        assert run(copied, '{"a": 1}').status == "denied"
-
-
-def test_traits_that_were_left_out_follow_a_change_and_those_that_were_given_do_not() -> None:
+def test_only_derived_traits_follow_a_change() -> None:
     made = tool(add).replace(read_only=True)
     assert (made.destructive, made.parallel) == (False, True)
     given = tool(add, parallel=False, destructive=True).replace(read_only=True)
@@ -863,43 +674,26 @@ def test_traits_that_were_left_out_follow_a_change_and_those_that_were_given_do_
     assert made.replace(handler=add_plainly).replace(read_only=False).destructive is True
 
 
-def test_a_copy_that_is_done_by_another_function_keeps_all_else_and_so_do_its_copies() -> None:
-    def refuse_ten(call: ToolCall, context: ToolContext) -> Decision | None:
-        return deny("too much") if call.arguments["a"] == 10 else None
-
-    async def instead(arguments: Mapping[str, Any]) -> int:
-        return sum(arguments.values()) + 100
-
-    (made,) = fake([tool(add, guards=[refuse_ten])], answers={"add": instead})
-    for copied in (made, made.replace(name="sum"), made.replace(private=("b",)), made.bind(b=2)):
-        assert (copied.description, copied.handler) == ("Add two numbers.", add)
-        assert run(copied, '{"a": 1}').output == 103
-        assert run(copied, '{"a": 10}').status == "denied"
-
-
 # Direct calls
 
 
-def test_a_tool_is_called_as_its_function_is() -> None:
-    def mixed(a: int, b: int = 2, c: int = 3, *, d: int = 4) -> list[int]:
-        return [a, b, c, d]
-
-    made = tool(mixed)
-    assert asyncio.run(made(10, 20, 30, d=40)) == [10, 20, 30, 40]
-    assert asyncio.run(made(10, c=30)) == [10, 2, 30, 4]
-    assert asyncio.run(made.bind(b=5)(10, 30)) == [10, 5, 30, 4]
-    assert asyncio.run(tool(with_deps)("a")) == "a None"
-    assert asyncio.run(tool(Adder(100).add)(1, 2)) == 103
-
-
-def test_a_direct_call_takes_a_parameter_by_its_name_in_python_and_in_json() -> None:
+async def test_a_tool_is_called_as_its_function_is() -> None:
     @tool
     async def copy_file(source: Annotated[str, Field(alias="from")], to: str) -> str:
         return f"{source}->{to}"
 
-    assert asyncio.run(copy_file(source="a", to="b")) == "a->b"
-    assert asyncio.run(copy_file("a", "b")) == "a->b"
-    assert asyncio.run(copy_file(**{"from": "a", "to": "b"})) == "a->b"  # type: ignore[call-arg]
+    for named in ({"source": "a", "to": "b"}, {"from": "a", "to": "b"}):
+        assert (await copy_file(**named)) == (await copy_file("a", "b")) == "a->b"
+
+    def mixed(a: int, b: int = 2, c: int = 3, *, d: int = 4) -> list[int]:
+        return [a, b, c, d]
+
+    made = tool(mixed)
+    assert (await made(10, 20, 30, d=40)) == [10, 20, 30, 40]
+    assert (await made(10, c=30)) == [10, 2, 30, 4]
+    assert (await made.bind(b=5)(10, 30)) == [10, 5, 30, 4]
+    assert (await tool(with_deps)("a")) == "a None"
+    assert (await tool(Adder(100).add)(1, 2)) == 103
 
 
 @pytest.mark.parametrize(
@@ -911,36 +705,27 @@ def test_a_direct_call_takes_a_parameter_by_its_name_in_python_and_in_json() -> 
         (lambda: tool(add).bind(a=1)(1, 2), "at most 1"),
     ],
 )
-def test_a_direct_call_that_python_would_refuse_is_a_type_error(call: Callable[[], Any], said: str) -> None:
+def test_a_wrong_direct_call_is_a_type_error(call: Callable[[], Any], said: str) -> None:
     with pytest.raises(TypeError, match=said):
         call()
-
-
-def test_a_tool_of_certain_types_is_the_class_itself() -> None:
-    assert Tool[[int], str] is not Tool and isinstance(tool(add), Tool)
-    assert typing.get_origin(Tool[..., int]) is Tool
 
 
 # Toolsets
 
 
-def test_two_tools_of_one_name_are_an_error_that_names_both_and_the_way_out() -> None:
+def test_two_tools_of_one_name_are_refused() -> None:
     def other(a: int) -> int:
         return a
 
     with pytest.raises(DefinitionError) as caught:
         Toolset([add, tool(other, name="add")])
-    assert "add" in str(caught.value) and "other" in str(caught.value)
-    assert "rename" in str(caught.value) and "prefixed" in str(caught.value)
-
-
-def test_a_name_that_is_the_wire_name_of_another_is_an_error_too() -> None:
+    assert all(said in str(caught.value) for said in ("add", "other", "rename", "prefixed"))
     dotted = tool(add, name="a.b")
     with pytest.raises(DefinitionError):
         Toolset([dotted, tool(add, name=dotted.wire_name)])
 
 
-def test_methods_with_the_decorator_belong_to_their_instance() -> None:
+async def test_a_decorated_method_belongs_to_its_instance() -> None:
     class Counter:
         def __init__(self, start: int) -> None:
             self.value = start
@@ -965,16 +750,10 @@ def test_methods_with_the_decorator_belong_to_their_instance() -> None:
     assert [item.name for item in tools] == ["counter_add", "counter_reset"]
     assert list(tools.get("counter_add").input_schema["properties"]) == ["step"]
     assert tools.get("counter_add").read_only is True
-    assert asyncio.run(tools.get("counter_add")(step=5)) == 15
-    assert asyncio.run(other.add(step=5)) == 25
-    assert asyncio.run(one.add()) == 16
-    assert asyncio.run(tools.get("counter_reset")()) == 0
-
-
-async def test_a_toolset_of_an_instance_holds_its_public_methods_in_their_order() -> None:
-    tools = Toolset.of(Adder(100))
-    assert [item.name for item in tools] == ["add", "add_plainly", "add_statically", "add_by_class"]
-    assert (await tools.get("add_plainly")(a=1)) == 103
+    assert (await tools.get("counter_add")(step=5)) == 15
+    assert (await other.add(step=5)) == 25
+    assert (await one.add()) == 16
+    assert (await tools.get("counter_reset")()) == 0
 
 
 def test_every_change_of_a_toolset_gives_a_new_one() -> None:
@@ -993,18 +772,15 @@ def test_every_change_of_a_toolset_gives_a_new_one() -> None:
         tools.replace(tool(add, name="sum"))
 
 
-def test_binding_fixes_an_argument_and_hides_it_wherever_the_tool_came_from() -> None:
+def test_binding_fixes_and_hides_an_argument() -> None:
     tools = Toolset([WAYS["definition"], add_plainly, AddHandler]).bind(b=40)
-    for item in tools:
-        assert list(item.input_schema["properties"]) == ["a"]
-        assert asyncio.run(Runner([item]).run(item.name, '{"a": 2}')).output == 42
-        assert asyncio.run(Runner([item]).run(item.name, '{"a": 2, "b": 1}')).status == "invalid"
-
-
-def test_a_bound_required_argument_is_no_longer_required() -> None:
     bound = tool(add).bind(a=1)
     assert "required" not in bound.input_schema
-    assert run(bound, None).output == 3
+    for copied in (bound, bound.replace(name="sum"), bound.replace(private=("b",))):
+        assert run(copied, None).output == 3
+    for item in tools:
+        assert list(item.input_schema["properties"]) == ["a"]
+        assert run(item, '{"a": 2}').output == 42 and run(item, '{"a": 2, "b": 1}').status == "invalid"
 
 
 def test_replace_changes_a_copy_and_leaves_the_tool() -> None:
@@ -1014,12 +790,6 @@ def test_replace_changes_a_copy_and_leaves_the_tool() -> None:
     assert (changed.name, changed.description, changed.timeout) == ("sum", "Sum.", 4)
     assert (changed.concurrency, changed.tags, changed.handler) == (2, ("one",), add)
     assert run(made.replace(handler=add_plainly), '{"a": 1}').output == 3
-
-
-def test_a_bound_value_stays_bound_in_a_copy() -> None:
-    bound = tool(add).bind(b=10)
-    assert run(bound.replace(name="sum"), '{"a": 1}').output == 11
-    assert run(bound.replace(private=("b",)), '{"a": 1}').output == 11
 
 
 def test_tools_and_toolsets_are_frozen_to_the_schema() -> None:
@@ -1042,7 +812,7 @@ def test_tools_and_toolsets_are_frozen_to_the_schema() -> None:
 
 
 @given(st.text(min_size=1, max_size=128) | st.text("aB1_-./:\u00e9\u4e2d", min_size=1, max_size=12))
-def test_every_name_has_a_name_on_the_wire_that_leads_back_to_it(name: str) -> None:
+def test_every_wire_name_leads_back_to_its_tool(name: str) -> None:
     try:
         made = tool(add, name=name)
     except DefinitionError:
@@ -1098,7 +868,7 @@ def test_a_fingerprint_is_the_same_in_every_process() -> None:
     assert len(found) == 1 and re.fullmatch("[0-9a-f]{32}", found.pop())
 
 
-def test_a_fingerprint_tells_what_a_model_is_shown_and_nothing_else() -> None:
+def test_a_fingerprint_covers_exactly_what_models_see() -> None:
     made = tool(add)
     same = [made.replace(timeout=3), made.replace(guards=[lambda call, context: None]), tool(add, tags=("x",))]
     other = [
@@ -1137,42 +907,16 @@ def test_values_survive_a_pickle_and_stay_frozen(value: Any) -> None:
         back["name"] = "x"
 
 
-class Options(TypedDict, total=False):
-    depth: int
-
-
-def test_decorators_that_keep_the_signature_do_not_matter() -> None:
-    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        async def around(*args: Any, **kwargs: Any) -> Any:
-            return await function(*args, **kwargs)
-
-        return around
-
-    @tool
-    @logged
-    async def walk(path: str, options: Options) -> str:
-        """Walk."""
-        return f"{path} {options}"
-
-    assert list(walk.input_schema["properties"]) == ["path", "options"]
-    assert run(walk, '{"path": "a", "options": {"depth": 2}}').output == "a {'depth': 2}"
-
-
 @pytest.mark.parametrize("which", ["input_schema", "output_schema"])
 @pytest.mark.parametrize(
     ("wrong", "place", "value"),
     [
         ({"type": "strng"}, "properties.city.type", '"strng"'),
-        ({"items": {"minimum": "x"}}, "properties.city.items.minimum", '"x"'),
-        ({"pattern": "("}, "properties.city.pattern", '"("'),
         ({"anyOf": [{}, {"maxLength": -1}]}, "properties.city.anyOf.1.maxLength", "-1"),
         (5, "properties.city", "5"),
     ],
 )
-def test_a_schema_that_is_not_valid_is_told_with_its_place_and_value(
-    which: str, wrong: Any, place: str, value: str
-) -> None:
+def test_an_invalid_schema_is_reported_with_its_place(which: str, wrong: Any, place: str, value: str) -> None:
     async def find(**arguments: Any) -> Any: ...
 
     schema = {"type": "object", "properties": {"city": wrong}}
@@ -1181,13 +925,8 @@ def test_a_schema_that_is_not_valid_is_told_with_its_place_and_value(
     assert f"is not a valid JSON Schema: {place!r}" in str(error.value) and value in str(error.value)
 
 
-def test_a_reference_that_leads_nowhere_is_named() -> None:
-    with pytest.raises(DefinitionError, match=r"not a valid JSON Schema: .*'/\$defs/City'"):
-        tool(add_payload, input_schema={"properties": {"city": {"$ref": "#/$defs/City"}}})
-
-
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="Pydantic takes that of typing since Python 3.12")
-def test_a_typed_dict_of_typing_is_refused_with_the_import_that_is_right() -> None:
+def test_typings_typed_dict_is_refused() -> None:
     class Place(typing.TypedDict):
         name: str
 

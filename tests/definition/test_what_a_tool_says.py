@@ -1,9 +1,8 @@
-"""What a tool may say besides its parameters: that it is asked about, what a call would change, how one looks."""
+"""Options of a tool besides its parameters: `ask`, `preview`, examples and provider options."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -34,7 +33,7 @@ async def pay(amount: int, to: str = "me") -> int:
     return amount
 
 
-class Asked:
+class Approver:
     """A person who remembers the questions."""
 
     def __init__(self, answer: Decision | bool = True) -> None:
@@ -54,50 +53,30 @@ def run(one: Tool, arguments: Any = None, **options: Any) -> ToolResult:
 # ask
 
 
-def test_a_tool_with_ask_is_asked_about_by_name() -> None:
-    person = Asked()
-    assert (run(pay, approve=person).output, person.questions) == (3, ["really run pay?"])
-
-
-def test_the_reason_of_ask_is_what_the_person_reads() -> None:
-    person = Asked(False)
-    result = run(pay.replace(ask="this costs money"), approve=person)
-    assert (result.status, result.executed, person.questions) == ("denied", False, ["this costs money"])
-
-
-def test_with_nobody_to_ask_it_does_not_run() -> None:
-    result = run(pay)
+async def test_a_tool_with_ask_is_asked_about_however_it_is_called() -> None:
+    person = Approver()
+    (mounted,) = Runner([pay]).as_tools()
+    for one in (pay, mounted):
+        assert (await Runner([one], approve=person).run("pay", {"amount": 3})).output == 3
+    assert person.questions == ["really run pay?"] * 2
+    costly = pay.replace(ask="this costs money")
+    result = await Runner([costly], approve=Approver(False)).run("pay", {"amount": 3})
     assert (result.status, result.executed) == ("denied", False)
-    assert "nobody is there to ask (really run pay?)" in (result.error or "")
-
-
-def test_a_copy_without_ask_is_not_asked_about() -> None:
-    assert run(pay.replace(ask=False)).output == 3
-    assert (pay.ask, pay.replace(ask=False).ask, tool(name="x")(lambda: 1).ask) == (True, False, False)
-
-
-async def test_a_direct_call_of_it_is_a_guard_error() -> None:
+    decision = await Runner([costly]).decide(ToolCall("1", "pay", {"amount": 1}))
+    assert (decision.kind, decision.reason) == ("ask", "this costs money")
     with pytest.raises(GuardError, match="really run pay"):
         await pay(amount=3)
+    result = await Runner([pay]).run("pay", {"amount": 3})
+    assert result.status == "denied" and "nobody is there to ask (really run pay?)" in result.text
+    assert (await Runner([pay.replace(ask=False)]).run("pay", {"amount": 3})).output == 3
 
 
-def test_a_guard_that_denies_is_stricter_than_ask_and_one_that_allows_is_not() -> None:
-    person = Asked()
+def test_denying_overrides_ask_and_allowing_does_not() -> None:
+    person = Approver()
     assert run(pay, guards=[lambda call, context: deny("no")], approve=person).status == "denied"
     assert person.questions == []
     assert run(pay, guards=[lambda call, context: allow()], approve=person).success
     assert len(person.questions) == 1
-
-
-async def test_decide_says_that_it_asks() -> None:
-    decision = await Runner([pay]).decide(ToolCall("1", "pay", {"amount": 1}))
-    assert (decision.kind, decision.reason) == ("ask", "really run pay?")
-
-
-def test_a_mounted_tool_takes_its_ask_along() -> None:
-    person = Asked()
-    (mounted,) = Runner([pay]).as_tools()
-    assert run(mounted, approve=person).success and person.questions == ["really run pay?"]
 
 
 class Wire(ToolHandler):
@@ -118,12 +97,12 @@ class Wire(ToolHandler):
     ],
 )
 def test_every_way_to_write_a_tool_takes_ask(asked: Tool) -> None:
-    assert run(asked).status == "denied" and run(asked, approve=Asked()).success
+    assert run(asked).status == "denied" and run(asked, approve=Approver()).success
 
 
-def test_a_definition_without_permissions_asks_unless_it_says_otherwise() -> None:
+def test_a_definition_without_permissions_asks() -> None:
     definition = {"name": "x", "execute": lambda payload: 1}
-    person = Asked()
+    person = Approver()
     assert run(build_tool(definition), approve=person).success and person.questions == ["x has no check_permissions"]
     assert run(build_tool({**definition, "ask": False})).success
     assert run(build_tool(definition).replace(ask=False)).success
@@ -138,7 +117,7 @@ def test_ask_is_true_false_or_a_reason(wrong: Any) -> None:
 # preview
 
 
-def test_a_preview_is_kept_and_whoever_is_asked_can_show_it() -> None:
+def test_an_approver_can_show_the_preview() -> None:
     shown: list[object] = []
 
     def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
@@ -147,15 +126,9 @@ def test_a_preview_is_kept_and_whoever_is_asked_can_show_it() -> None:
 
     one = pay.replace(preview=lambda arguments: Diff("0", str(arguments["amount"]), arguments["to"]))
     assert run(one, approve=approve).output == 3
+    assert run(pay.replace(preview=lambda arguments: 1 / 0), approve=Approver()).output == 3  # it is not called
     assert shown == [Diff("0", "3", "me")]
     assert pay.preview is None and one.replace(timeout=1).preview is one.preview
-
-
-def test_a_preview_that_is_not_called_costs_nothing_and_cannot_break_a_call() -> None:
-    def breaks(arguments: Any) -> str:
-        raise RuntimeError
-
-    assert run(pay.replace(preview=breaks), approve=Asked()).output == 3
 
 
 async def later(arguments: Any) -> str:
@@ -169,26 +142,13 @@ def test_a_preview_is_a_plain_function_of_the_arguments(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("option", ["resources", "read_only", "destructive", "idempotent", "open_world", "parallel"])
-def test_what_is_asked_of_the_arguments_takes_them_as_one_mapping(option: str) -> None:
+def test_an_option_function_takes_the_arguments_as_one_mapping(option: str) -> None:
     for wrong in (lambda amount, to: [], later):
         with pytest.raises(DefinitionError, match=f"{option} must be .*a function of the arguments, which takes them"):
             pay.replace(**{option: wrong})  # type: ignore[arg-type]
 
 
-def test_a_diff_is_a_frozen_value() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Diff("a", "b").before = "c"  # type: ignore[misc]
-    assert (Diff("a", "b"), Diff("a", "b").name) == (Diff("a", "b", ""), "")
-
-
 # examples
-
-
-def test_examples_that_fit_are_kept() -> None:
-    assert pay.replace(examples=[{"amount": 1}, {"amount": 2, "to": "you"}]).examples == (
-        {"amount": 1},
-        {"amount": 2, "to": "you"},
-    )
 
 
 SCHEMA = {"type": "object", "properties": {"amount": {"type": "integer"}}, "required": ["amount"]}
@@ -216,7 +176,7 @@ DEFINED: list[Callable[[Any], Tool]] = [
     ],
 )
 @pytest.mark.parametrize("define", DEFINED)
-def test_an_example_that_no_model_should_follow_is_refused_where_it_is_defined(
+def test_an_example_that_does_not_fit_is_refused(
     example: dict[str, Any], said: str, define: Callable[[Any], Tool]
 ) -> None:
     with pytest.raises(DefinitionError, match=said) as caught:
@@ -224,20 +184,17 @@ def test_an_example_that_no_model_should_follow_is_refused_where_it_is_defined(
     assert f"tool 'pay': the example {example!r} does not fit" in str(caught.value)
 
 
-def test_a_copy_checks_its_examples_anew_where_they_or_its_parameters_change() -> None:
+def test_a_copy_checks_its_examples_again() -> None:
     async def other(name: str) -> str:
         return name
 
     one = pay.replace(examples=[{"amount": 1}])
-    assert one.replace(name="spend").examples == one.examples
+    assert one.replace(name="spend").examples == one.examples == ({"amount": 1},)
+    assert one.fingerprint != pay.fingerprint == pay.replace(examples=[]).fingerprint
     with pytest.raises(DefinitionError, match="does not fit"):
         one.replace(handler=other)
     with pytest.raises(DefinitionError, match="does not fit"):
         one.replace(examples=[{"to": "me"}])
-
-
-def test_examples_are_part_of_what_a_model_is_shown() -> None:
-    assert pay.replace(examples=[{"amount": 1}]).fingerprint != pay.fingerprint == pay.replace(examples=[]).fingerprint
 
 
 # provider
@@ -253,15 +210,9 @@ def test_examples_are_part_of_what_a_model_is_shown() -> None:
         ({"anthropic": True}, r"provider\['anthropic'\] must be a dict, not True"),
     ],
 )
-def test_what_is_for_one_provider_is_a_dict_for_each(wrong: Any, said: str) -> None:
+def test_provider_options_are_a_dict_per_provider(wrong: Any, said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
         pay.replace(provider=wrong)
-
-
-@pytest.mark.parametrize("written", ["strict", "readonly", "asks"])
-def test_an_option_that_there_is_not_is_told_with_those_that_there_are(written: str) -> None:
-    with pytest.raises(DefinitionError, match=rf"no option '{written}'\. The options are: .*ask, .*read_only, "):
-        tool(**{written: "x"})(named)
 
 
 def named() -> None:
@@ -315,6 +266,6 @@ class Silent:
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_what_python_writes_in_the_place_of_a_docstring_is_no_description(thing: Any, description: str) -> None:
+def test_a_generated_docstring_is_no_description(thing: Any, description: str) -> None:
     """A model would read the defaults of a dataclass by their `repr`, which may be secrets or addresses in memory."""
     assert tool(thing, name="search").description == description

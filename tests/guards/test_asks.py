@@ -1,4 +1,4 @@
-"""A guard that says that it does not ask about a tool asks about no call of it."""
+"""`ask_before_changes`, and guards that say in advance whether they ask about a tool."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrule import DefinitionError, Runner, Tool, ToolCall, tool
+from cast import Person
+from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, deny, tool
 from ferrule.adapters.adapter import can_ask
 from ferrule.guards import ask_before_changes, commands, hosts, rules, within
 from ferrule.types import Guard
@@ -54,14 +55,8 @@ VALUES = st.recursive(
 CALLS = st.dictionaries(NAMES, VALUES, max_size=3).map(_object).flatmap(lambda of: st.tuples(st.just(of[0]), of[1]))
 GUARDS = st.sampled_from(
     [
-        ask_before_changes,
-        within("/tmp"),
-        hosts(),
-        hosts("*.example.org"),
-        hosts(ask=["example.org"]),
-        hosts(deny=["example.org"]),
-        commands(),
-        commands(allow=["git status"], text=["command"]),
+        *(ask_before_changes, within("/tmp"), hosts(), hosts("*.example.org"), hosts(ask=["example.org"])),
+        *(hosts(deny=["example.org"]), commands(), commands(allow=["git status"], text=["command"])),
         commands(ask=["git *"], parameters=["note"]),
     ]
 )
@@ -77,7 +72,7 @@ def kind_of(made: Tool, guard: Guard, arguments: dict[str, Any]) -> str:
 
 @given(called=CALLS, guard=GUARDS, read_only=st.sampled_from([True, False, lambda arguments: "note" in arguments]))
 @settings(max_examples=300, deadline=None)
-def test_a_guard_asks_about_no_tool_of_which_it_says_that_it_does_not(called: Any, guard: Any, read_only: Any) -> None:
+def test_a_guard_that_does_not_ask_about_a_tool_never_asks(called: Any, guard: Any, read_only: Any) -> None:
     schema, arguments = called
     made = Tool("a_tool", nothing, description="A tool.", input_schema=schema, read_only=read_only)
     try:
@@ -89,17 +84,9 @@ def test_a_guard_asks_about_no_tool_of_which_it_says_that_it_does_not(called: An
 
 
 LINES = [
-    'allow = ["refund"]',
-    'allow = ["refund(amount<=100)"]',
-    'ask = ["refund(amount>5)"]',
-    'ask = ["other"]',
-    'deny = ["refund"]',
-    'deny = ["look(name=*.pem)"]',
-    'deny = ["*(name=*rm*)"]',
-    'deny = ["shell(rm *)"]',
-    'allow = ["*"]',
-    'mode = "never_ask"',
-    'mode = "read_only"',
+    *('allow = ["refund"]', 'allow = ["refund(amount<=100)"]', 'ask = ["refund(amount>5)"]', 'ask = ["other"]'),
+    *('deny = ["refund"]', 'deny = ["look(name=*.pem)"]', 'deny = ["*(name=*rm*)"]', 'deny = ["shell(rm *)"]'),
+    *('allow = ["*"]', 'mode = "never_ask"', 'mode = "read_only"'),
     '[[rule]]\ndecide = "allow"\ntools = ["refund"]\nprincipals = ["ada"]',
     '[[rule]]\ndecide = "allow"\ntraits = ["read_only"]',
 ]
@@ -132,7 +119,7 @@ def maybe(amount: int = 1) -> None:
     text=TEXTS,
 )
 @settings(max_examples=150, deadline=None)
-def test_a_policy_asks_about_no_tool_of_which_it_says_that_it_does_not(
+def test_a_policy_that_does_not_ask_about_a_tool_never_asks(
     lines: list[str], made: Tool, number: int, text: str
 ) -> None:
     given_arguments = {"amount": number, "note": text, "name": text, "command": text}
@@ -163,11 +150,11 @@ def test_a_policy_asks_about_no_tool_of_which_it_says_that_it_does_not(
         (lambda call, context: None, look, True),
     ],
 )
-def test_what_the_guards_say(guard: Any, made: Tool, asks: bool) -> None:
+def test_guards_say_whether_they_ask_about_a_tool(guard: Any, made: Tool, asks: bool) -> None:
     assert can_ask(Runner([made], guards=[guard]), made) is asks
 
 
-def test_what_a_tool_says_of_itself_and_a_runner_that_it_is_mounted_from() -> None:
+def test_a_tool_and_its_own_runner_may_ask() -> None:
     inner = Runner([refund], guards=[ask_before_changes])
     outer = Runner(inner.as_tools(), guards=[within("/tmp")])
     [mounted] = outer.tools
@@ -176,10 +163,48 @@ def test_what_a_tool_says_of_itself_and_a_runner_that_it_is_mounted_from() -> No
     assert not can_ask(Runner([refund]), refund)
 
 
-def test_a_guard_of_ones_own_says_it_by_a_function_of_the_tool() -> None:
+def test_a_guard_may_have_a_function_asks() -> None:
     def large(call: ToolCall, context: object) -> None:
         """A guard."""
 
     vars(large)["asks"] = lambda made: made.name == "refund"
     runner = Runner([refund, look], guards=[large])
     assert [can_ask(runner, made) for made in runner.tools] == [True, False]
+
+
+# -- ask_before_changes ------------------------------------------------------------------------------------------------
+
+
+def may_read(arguments: Any) -> Any:
+    return arguments["name"]
+
+
+@pytest.mark.parametrize(
+    ("name", "read_only", "asks"),
+    [
+        ("x", True, False),
+        ("x", False, True),
+        (True, may_read, False),  # the trait of this call
+        (False, may_read, True),
+        (1, may_read, True),  # not plainly true
+        ("x", lambda arguments: arguments["missing"], True),
+    ],
+)
+def test_only_calls_that_surely_read_are_not_asked_about(name: Any, read_only: Any, asks: bool) -> None:
+    made = Tool("a_tool", nothing, description="A tool.", input_schema={"type": "object"}, read_only=read_only)
+    assert (kind_of(made, ask_before_changes, {"name": name}) == "ask") is asks
+
+
+@pytest.mark.slow
+@given(st.text(min_size=1))
+def test_no_tool_name_makes_the_question_long_or_unprintable(name: str) -> None:
+    decision = ask_before_changes(ToolCall("1", name, {"pin": "1234"}), ToolContext())  # of an unknown tool
+    assert decision is not None and decision.kind == "ask"
+    assert len(decision.reason) < 200 and decision.reason.isprintable() and "1234" not in decision.reason
+
+
+async def test_a_person_decides_about_changes() -> None:
+    person = Person(deny("no"))
+    runner = Runner([look, refund], guards=[ask_before_changes], approve=person)
+    statuses = [(await runner.run(name)).status for name in ("look", "refund")]
+    assert statuses == ["ok", "denied"] and [one.name for one in person.questions] == ["refund"]

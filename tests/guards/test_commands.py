@@ -1,9 +1,8 @@
-"""`commands`: shell lines run what is named, through a runner with a shell that really runs them."""
+"""`commands`: shell lines run only the commands that patterns allow."""
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,16 +62,16 @@ def kind(arguments: dict[str, Any], **options: Any) -> str:
         ({"command": "cd x && ./run"}, "ask"),
     ],
 )
-def test_what_stands_under_the_name_of_a_command_is_judged(arguments: dict[str, Any], expected: str) -> None:
+def test_the_arguments_of_a_command_are_judged(arguments: dict[str, Any], expected: str) -> None:
     assert kind(arguments) == expected
 
 
-def test_more_names_are_commands_and_others_none() -> None:
+def test_names_may_be_added_and_excluded() -> None:
     assert kind({"script": "rm x"}, parameters=["script"]) == "deny"
     assert kind({"command": "rm x"}, text=["command"]) == "none"
 
 
-async def test_what_the_schema_lists_is_no_shell_line() -> None:
+async def test_an_enumerated_command_is_no_shell_line() -> None:
     @tool
     def edit(command: Literal["view", "create"], path: str) -> str:
         """Edit."""
@@ -116,7 +115,7 @@ CHANGED: list[tuple[Tool, str]] = [
 
 
 @pytest.mark.parametrize(("made", "name"), UNSEEN, ids=lambda one: getattr(one, "input_schema", one))
-def test_a_tool_whose_line_the_guard_does_not_find_is_refused_with_the_remedy(made: Tool, name: str) -> None:
+def test_a_tool_with_an_unrecognized_shell_line_is_refused(made: Tool, name: str) -> None:
     with pytest.raises(DefinitionError, match=rf"no shell line .*'{made.name}'.*parameters=\('{name}',\)"):
         Runner([made], guards=[commands()])
     Runner([made], guards=[commands(parameters=[name])])
@@ -124,13 +123,13 @@ def test_a_tool_whose_line_the_guard_does_not_find_is_refused_with_the_remedy(ma
 
 
 @pytest.mark.parametrize(("made", "name"), CHANGED, ids=lambda one: getattr(one, "input_schema", one))
-def test_a_tool_with_an_option_that_may_change_what_runs_is_refused_with_the_remedy(made: Tool, name: str) -> None:
+def test_a_tool_with_an_option_that_may_change_what_runs_is_refused(made: Tool, name: str) -> None:
     with pytest.raises(DefinitionError, match=rf"'{name}' may change what its command runs.*harmless=\('{name}',\)"):
         Runner([made], guards=[commands(allow=["git *"])])
     Runner([made], guards=[commands(allow=["git *"], harmless=[name])])
 
 
-def test_numbers_explanations_and_what_is_read_with_a_command_stand_beside_it() -> None:
+def test_harmless_options_may_stand_beside_a_command() -> None:
     beside = {"args": TEXT, "env": {"type": "object"}, "cwd": TEXT, "timeout": NUMBER, "description": TEXT}
     Runner(
         [made_with(command=TEXT, **beside), made_with("note", text=TEXT, zip_code=TEXT, args={"type": "object"})],
@@ -141,8 +140,7 @@ def test_numbers_explanations_and_what_is_read_with_a_command_stand_beside_it() 
 # The parameters of the shell tools of coding agents, as their makers have published them in 2025 and 2026.
 PUBLISHED = [
     made_with("Bash", command=TEXT, timeout=NUMBER, description=TEXT, run_in_background=FLAG),
-    made_with("BashOutput", bash_id=TEXT, filter=TEXT),
-    made_with("KillShell", shell_id=TEXT),
+    *(made_with("BashOutput", bash_id=TEXT, filter=TEXT), made_with("KillShell", shell_id=TEXT)),
     made_with("bash", command=TEXT, restart=FLAG),
     made_with("run_shell_command", command=TEXT, description=TEXT, dir_path=TEXT, is_background=FLAG),
     made_with("run_in_terminal", command=TEXT, explanation=TEXT, isBackground=FLAG),
@@ -155,14 +153,14 @@ PUBLISHED = [
 
 
 @pytest.mark.parametrize("made", PUBLISHED, ids=lambda made: made.name)
-async def test_ordinary_tools_are_taken_as_they_are(made: Tool) -> None:
+async def test_published_shell_tools_are_accepted(made: Tool) -> None:
     runner = Runner([made], guards=[commands(allow=["git *"])])
     everything = {name: filled(node) for name, node in made.input_schema["properties"].items()}
     everything = {name: "." if name in ("Cwd", "cd", "dir_path") else value for name, value in everything.items()}
     assert (await runner.decide(ToolCall("1", made.name, everything))).kind == "allow"
 
 
-def test_a_schema_that_stands_in_itself_is_read() -> None:
+def test_a_recursive_schema_is_read() -> None:
     class Step(BaseModel):
         command: str
         children: list[Step] = []
@@ -180,7 +178,7 @@ def test_a_schema_that_stands_in_itself_is_read() -> None:
     Runner([steps], guards=[commands(harmless=["executable"])])
 
 
-async def test_what_no_model_fills_may_stand_beside_a_command() -> None:
+async def test_a_private_option_may_stand_beside_a_command() -> None:
     @tool(private=["executable"])
     def shell(command: str, executable: str = "/bin/bash") -> str:
         """Run a line."""
@@ -190,7 +188,7 @@ async def test_what_no_model_fills_may_stand_beside_a_command() -> None:
     assert (await runner.run("shell", {"command": "git status"})).success
 
 
-def test_a_guard_that_a_tool_has_of_its_own_has_to_find_a_line_there() -> None:
+def test_the_own_guard_of_a_tool_must_find_a_line() -> None:
     with pytest.raises(DefinitionError, match="no shell line"):
         Runner([made_with(guards=[commands()], todo=TEXT)])
     Runner([made_with(guards=[commands(parameters=["todo"])], todo=TEXT), made_with("other", todo=TEXT)])
@@ -199,16 +197,13 @@ def test_a_guard_that_a_tool_has_of_its_own_has_to_find_a_line_there() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"script": "rm x"},
-        {"job": {"code": "rm x"}},
-        {"command": "git log", "executable": "./x"},
-        {"command": "git log", "shell": True},
-        {"command": "git log", "sandbox": False},
+        *({"script": "rm x"}, {"job": {"code": "rm x"}}, {"command": "git log", "executable": "./x"}),
+        *({"command": "git log", "shell": True}, {"command": "git log", "sandbox": False}),
         {"steps": [{"command": "git log"}], "env": {"A": "b"}},
         {"steps": [{"command": "git log"}, {"command": "git log", "options": ["x"]}]},
     ],
 )
-async def test_what_a_schema_leaves_open_is_asked_about_when_it_is_given(arguments: dict[str, Any]) -> None:
+async def test_an_option_of_an_open_schema_is_asked_about(arguments: dict[str, Any]) -> None:
     made = Tool("act", lambda payload: "ran", description="Act.", input_schema={"type": "object"})
     runner = Runner([made], guards=[commands(allow=["git *"])])
     decision = await runner.decide(ToolCall("1", "act", arguments))
@@ -234,7 +229,7 @@ def filled(node: dict[str, Any]) -> Any:
 
 
 @given(st.dictionaries(NAMES, NODES, max_size=4))
-def test_a_tool_that_the_guard_takes_has_no_option_that_it_asks_about_later(properties: dict[str, Any]) -> None:
+def test_an_accepted_tool_has_no_option_that_is_asked_about(properties: dict[str, Any]) -> None:
     made = made_with(**properties)
     guard = commands(allow=["git *", "a *"])
     try:
@@ -246,7 +241,7 @@ def test_a_tool_that_the_guard_takes_has_no_option_that_it_asks_about_later(prop
     assert "what runs is unknown" not in decision.reason
 
 
-def test_redirections_open_files_within_alone(tmp_path: Path) -> None:
+def test_redirections_stay_within_the_allowed_folders(tmp_path: Path) -> None:
     def of(line: str, **more: Any) -> str:
         decision = judged({"command": line, **more}, tmp_path, within=["out"])
         return "none" if decision is None else decision.kind
@@ -261,75 +256,57 @@ def test_redirections_open_files_within_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["git log > ../a", "cd x && git log > a", "git log > $x", "eval x > a", "bash -c 'a > /etc/x'"]
+    ("line", "opens_outside"),
+    [
+        *((line, True) for line in ("git log > ../a", "cd x && git log > a", "git log > $x", "eval x > a")),
+        ("bash -c 'a > /etc/x'", True),
+        *((line, False) for line in ("git log > a 2>&1", "git log | wc -l", "case $x in a) ;; esac")),
+        ("cd x && git log > {folder}/a", False),
+    ],
 )
-def test_within_judges_what_redirections_open(line: str, tmp_path: Path) -> None:
+def test_within_judges_the_files_of_redirections(line: str, opens_outside: bool, tmp_path: Path) -> None:
     context = ToolContext[Any](working_directory=tmp_path)
-    refused = within(".")(ToolCall("1", "shell", {"command": line}), context)
-    assert refused is not None and refused.kind == "deny" and "redirection" in refused.reason
+    call = ToolCall("1", "shell", {"command": line.format(folder=tmp_path)})
+    refused = within(".")(call, context)
+    assert (refused is not None and refused.kind == "deny" and "redirection" in refused.reason) is opens_outside
+    assert (refused is None) is not opens_outside
+    assert within(".", text=["command"])(call, context) is None
     assert within("/")(ToolCall("1", "shell", {"command": "git log > ../a"}), context) is None
-    assert within(".", text=["command"])(ToolCall("1", "shell", {"command": line}), context) is None
 
 
-def test_within_leaves_a_line_alone_that_opens_nothing_outside(tmp_path: Path) -> None:
-    context = ToolContext[Any](working_directory=tmp_path)
-    for line in ("git log > a 2>&1", "git log | wc -l", "case $x in a) ;; esac", f"cd x && git log > {tmp_path}/a"):
-        assert within(".")(ToolCall("1", "shell", {"command": line}), context) is None
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("git log; ls -l 'a b'", """nothing allows "ls -l 'a b'\""""),
+        ("rm x", "commands like 'rm *' are forbidden"),
+        ("git push", "this runs 'git push *'"),
+        ("git log `x`", "this may run 'rm *'; unknown is a command in backquotes"),
+        ("git log > x", "nothing allows > 'x'"),
+        ("git log; git commit -m rm", "this may run 'rm *'; unknown is 'git commit -m rm'"),
+        ("git log; sh -c 'x=1 $y'", "this may run 'rm *'; unknown is 'sh x=… …'"),
+    ],
+)
+def test_the_reason_says_which_command_and_why(line: str, reason: str) -> None:
+    decision = judged({"command": line})
+    assert decision is not None and decision.reason == reason
 
 
-def test_the_reason_says_which_command_and_why() -> None:
-    def reason(line: str) -> str:
-        decision = judged({"command": line})
-        assert decision is not None
-        return decision.reason
-
-    assert reason("git log; ls -l 'a b'") == """nothing allows "ls -l 'a b'\""""
-    assert reason("rm x") == "commands like 'rm *' are forbidden"
-    assert reason("git push") == "this runs 'git push *'"
-    assert reason("git log `x`") == "this may run 'rm *'; unknown is a command in backquotes"
-    assert reason("git log > x") == "nothing allows > 'x'"
-    unknown = "this may run 'rm *'; unknown is "
-    assert reason("git log; git commit -m rm") == unknown + "'git commit -m rm'"
-    assert reason("git log; sh -c 'x=1 $y'") == unknown + "'sh x=… …'"
-
-
-def test_what_is_no_pattern_is_a_mistake_of_the_program() -> None:
+def test_a_wrong_pattern_is_a_definition_error() -> None:
     for options in ({"allow": "git *"}, {"deny": ["* x"]}, {"within": [""]}, {"parameters": "script"}):
         with pytest.raises(DefinitionError):
             commands(**options)  # type: ignore[arg-type]
 
 
-# -- through a runner, with a real shell -------------------------------------------------------------------------------
-
-
-def shell_in(folder: Path, **options: Any) -> Runner[Any]:
-    @tool
-    def shell(command: str) -> str:
-        """Run a shell line."""
-        line = ["/bin/bash", "--norc", "--noprofile", "-c", command]
-        clean = {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "HOME": str(folder)}
-        done = subprocess.run(line, cwd=folder, env=clean, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        return done.stdout
-
-    (folder / "bin").mkdir()
-    for name in ("git", "pytest", "make"):
-        (folder / "bin" / name).write_text(f'#!/bin/sh\nprintf "%s|" {name} "$@"\n')
-        (folder / "bin" / name).chmod(0o755)
-    return Runner([shell], guards=[commands(**options)])
-
-
 @pytest.mark.parametrize(
-    ("line", "allow", "told"),
+    ("line", "allow"),
     [
-        ("git status", "git status *", "git|status|"),
-        ("g'it' \"status\" 'a b'", "git status *", "git|status|a b|"),
-        ("pytest -q tests/", "pytest *", "pytest|-q|tests/|"),
-        ("make test 2>&1", "make test", "make|test|"),
-        ("cd bin && pytest", "pytest *", "pytest|"),
-        ("git log --oneline -5 | head -3", "git log *", "git|log|--oneline|-5|"),
-        ("git log \\\n  -5 # five", "git log *", "git|log|-5|"),
+        ("g'it' \"status\" 'a b'", "git status *"),
+        ("pytest -q tests/", "pytest *"),
+        ("make test 2>&1", "make test"),
+        ("cd bin && pytest", "pytest *"),
+        ("git log --oneline -5 | head -3", "git log *"),
+        ("git log \\\n  -5 # five", "git log *"),
     ],
 )
-async def test_what_is_allowed_runs(line: str, allow: str, told: str, tmp_path: Path) -> None:
-    runner = shell_in(tmp_path, allow=[allow, "head *", "cd *"], deny=["rm *"])
-    assert (await runner.run("shell", {"command": line})).output == told
+def test_a_line_of_allowed_commands_is_allowed(line: str, allow: str) -> None:
+    assert kind({"command": line}, allow=[allow, "head *", "cd *"]) == "none"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from pydantic import AnyUrl, HttpUrl, IPvAnyAddress, PostgresDsn, create_model
+from pydantic import HttpUrl, IPvAnyAddress, PostgresDsn, create_model
 
 from ferrule import Decision, Runner, Tool, ToolCall, tool
 from ferrule.errors import DefinitionError
@@ -17,12 +17,12 @@ from steps import steps
 
 ATTACKS = json.loads((Path(__file__).parent.parent / "data" / "url_attacks.json").read_text(encoding="utf-8"))
 RESOLVED = ("//internal.test", "v6internal.test", "mixed.test", "rebind.test", "/r1", "/r2", "/r3", "/r4", "/loop")
-"""Of the attacks, what no text tells; tests/test_http.py has all."""
+"""Attacks that cannot be seen in the text; tests/security/test_http.py runs all of them."""
 LOOPBACK = "http://127.0.0.1/"
 
 
 def judged(kind: Any, value: Any, name: str = "value", guard: Any = None, **call: Any) -> Decision:
-    """What the guard says of a call of a read-only tool with one parameter of this type, or of this JSON Schema."""
+    """The decision about a call of a tool with one parameter of this type, or of this JSON Schema."""
     if isinstance(kind, dict):
         schema = {"type": "object", "properties": {name: kind}, "required": [name]}
         taken = Tool(name="take", description="x", handler=lambda payload: None, input_schema=schema, read_only=True)
@@ -37,7 +37,7 @@ def judged(kind: Any, value: Any, name: str = "value", guard: Any = None, **call
 
 
 @pytest.mark.parametrize("row", ATTACKS["rows"], ids=lambda row: ascii(row["url"]))
-def test_every_attack_is_denied_by_name_by_type_and_by_how_it_reads(row: dict[str, str]) -> None:
+def test_every_attack_is_denied_by_name_type_and_text(row: dict[str, str]) -> None:
     url = row["url"]
     denied = row["expect"] == "deny" and not url.endswith(tuple(RESOLVED)) and not any(one in url for one in RESOLVED)
     uri = {"type": "string", "format": "uri"}
@@ -49,27 +49,22 @@ def test_every_attack_is_denied_by_name_by_type_and_by_how_it_reads(row: dict[st
     ("kind", "name", "value"),
     [
         (str, "url", "127.0.0.1:8000/x"),
-        (str, "imageUrl", "localhost:8000"),
         (str, "proxy", "127.0.0.1:8080"),
         (dict[str, str], "proxies", {"http": "127.0.0.1:8080"}),
         (list[str], "urls", ["https://example.org/", "example.org"]),
         (str, "host", "127.1"),
         (str, "hostname", "db"),
         (str, "host", LOOPBACK),
-        (str, "host", ""),
         (int, "host", 2130706433),
-        (float, "host", 127.1),
         (list[int], "ips", [0]),
         (dict[str, int], "hosts", {"10.0.0.1": 22}),
         (str, "ip_address", "::1"),
-        (AnyUrl, "value", "ftp://example.org/"),
         (HttpUrl, "value", "http://0x7f.1/"),
         (dict[str, HttpUrl], "value", {"a": LOOPBACK}),
         (HttpUrl | str, "value", "localhost"),
         (PostgresDsn, "value", "postgres://u:p@example.org/db"),
         (IPvAnyAddress, "value", "10.0.0.1"),
         ({"type": "string", "format": "uri-reference"}, "value", "//example.org/x"),
-        ({"type": "string", "format": "uri-reference"}, "value", "localhost:8000/x"),
         ({"type": "string", "format": "hostname"}, "value", "db"),
         ({"type": "object", "propertyNames": {"format": "hostname"}}, "value", {"db": 1}),
         ({"type": "object"}, "value", {"url": "localhost:1"}),
@@ -82,19 +77,17 @@ def test_every_attack_is_denied_by_name_by_type_and_by_how_it_reads(row: dict[st
         (str, "value", f"'{LOOPBACK}'"),
         (str, "value", f"{LOOPBACK} is the page"),
         (str, "value", "HTTP:127.0.0.1"),
-        (str, "value", f"<{LOOPBACK}>"),
         (str, "value", f"<URL:{LOOPBACK}>"),
         (str, "value", f"\ufeff{LOOPBACK}"),
         (str, "value", f"view-source:{LOOPBACK}"),
         (str, "value", f"url:jar:{LOOPBACK}!/a"),
         (str, "value", f"feed:\n{LOOPBACK}"),
-        (str, "value", "view-source:http:127.0.0.1"),
         (str, "value", "http:// 127.0.0.1/"),
         (str, "value", "gopher:/127.0.0.1:6379/_x"),
         (str, "value", "\\\\server\\share"),
     ],
 )
-def test_what_is_known_to_be_a_url_or_a_host_is_denied_elsewhere(kind: Any, name: str, value: Any) -> None:
+def test_a_url_or_host_that_is_not_public_is_denied(kind: Any, name: str, value: Any) -> None:
     assert judged(kind, value, name).kind == "deny"
 
 
@@ -104,9 +97,7 @@ def test_what_is_known_to_be_a_url_or_a_host_is_denied_elsewhere(kind: Any, name
         (str, "url", "https://example.org/a?b=http://127.0.0.1/"),
         (str, "url", ""),
         (str, "url", "/users/5?x=a:b"),
-        (str, "endpoint", "#top"),
         (Literal["auto", "https://example.org/"], "url", "auto"),
-        (dict[str, str], "urls", {"home": "https://example.org/"}),
         (str, "host", "example.org:8080"),
         (str, "host", "https://example.org"),
         (str, "server_ip", "[2606:4700::1111]:443"),
@@ -118,25 +109,22 @@ def test_what_is_known_to_be_a_url_or_a_host_is_denied_elsewhere(kind: Any, name
         ({"type": "string", "contentMediaType": "text/html"}, "value", LOOPBACK),
         (str, "value", "see http://127.0.0.1/"),
         (str, "value", "// a comment"),
-        (str, "value", "//TODO this"),
         (str, "value", "http: the protocol"),
         (str, "value", "https://example.org/x is down"),
         (str, "value", "https://example.org, https://example.com: both are down"),
-        (str, "value", "<https://example.org> is down"),
         (str, "value", "<https://example.org>"),
         (str, "value", '"https://example.org": down'),
         (str, "value", "Source:https://example.org/"),
-        (str, "value", "data:/var/lib and host:/srv"),
         (str, "value", "12:30 and /usr/bin and C:\\x and a//b"),
         (str, "curl", "localhost:1"),
         (str, "link", "docs/a.md"),
     ],
 )
-def test_what_leads_to_a_public_host_or_to_none_is_no_objection(kind: Any, name: str, value: Any) -> None:
+def test_public_hosts_and_other_texts_are_allowed(kind: Any, name: str, value: Any) -> None:
     assert judged(kind, value, name).kind == "allow"
 
 
-def test_what_is_allowed_asked_about_and_denied_goes_by_the_strictest() -> None:
+def test_the_strictest_matching_pattern_counts() -> None:
     guard = hosts("*.example.org", "127.0.0.1:8000", ask=["pay.example.org", "*:22"], deny=["evil.example.org"])
     kinds = {
         "https://a.example.org/": "allow",
@@ -157,7 +145,7 @@ def test_what_is_allowed_asked_about_and_denied_goes_by_the_strictest() -> None:
     assert judged(list[str], several[::-1], "urls", guard).kind == "deny"
 
 
-def test_schemes_and_ports_are_bounded_and_what_has_no_host_goes_by_its_scheme() -> None:
+def test_schemes_and_ports_are_bounded() -> None:
     guard = hosts(schemes=("https", "data"), ports=(443, 8443))
     kinds = {
         "https://example.org/": "allow",
@@ -172,7 +160,7 @@ def test_schemes_and_ports_are_bounded_and_what_has_no_host_goes_by_its_scheme()
     assert [judged(str, host, "host", guard).kind for host in ("example.org", "example.org:443")] == ["deny", "allow"]
 
 
-def test_names_say_what_is_a_url_and_what_is_text() -> None:
+def test_names_may_be_of_urls_or_of_text() -> None:
     guard = hosts(parameters=("target",), text=("url", "content", "place"))
     assert judged(str, "localhost:80", "target", guard).kind == "deny"
     assert judged(str, "example.org:80", "target", guard).kind == "allow"
@@ -181,7 +169,7 @@ def test_names_say_what_is_a_url_and_what_is_text() -> None:
     assert judged(HttpUrl, LOOPBACK, "place", guard).kind == "allow"
 
 
-def test_the_reason_says_what_is_wrong_and_what_would_be_right() -> None:
+def test_the_reason_says_what_would_be_right() -> None:
     reason = judged(str, LOOPBACK, "url", hosts("example.org", "*.example.com")).reason
     assert reason == (
         f"url='{LOOPBACK}' leads to 127.0.0.1 (loopback), which only a pattern with the whole name allows; "
@@ -191,19 +179,16 @@ def test_the_reason_says_what_is_wrong_and_what_would_be_right() -> None:
     assert "write it as it is in the DNS" in str(judged(str, "http://bücher.test/", "url").reason)
 
 
-def test_what_the_program_fills_in_is_not_told() -> None:
+@pytest.mark.parametrize(("url", "kind"), [("http://secret.internal/", "deny"), ("https://example.org/", "allow")])
+async def test_a_bound_url_is_judged_but_not_named(url: str, kind: str) -> None:
     @tool
     def fetch(url: str, note: str) -> None:
         """Fetch."""
 
-    runner = Runner([fetch.bind(url="http://secret.internal/", note=LOOPBACK)], guards=[hosts()])
-    decision = asyncio.run(runner.decide(ToolCall("1", "fetch", {})))
-    assert (decision.kind, decision.reason) == (
-        "deny",
-        "a URL set by the program leads to a host that is not allowed",
-    )
-    runner = Runner([fetch.bind(url="https://example.org/", note=LOOPBACK)], guards=[hosts()])
-    assert asyncio.run(runner.decide(ToolCall("1", "fetch", {}))).kind == "allow"
+    runner = Runner([fetch.bind(url=url, note=LOOPBACK)], guards=[hosts()])
+    decision = await runner.decide(ToolCall("1", "fetch", {}))
+    assert decision.kind == kind
+    assert kind == "allow" or decision.reason == "a URL set by the program leads to a host that is not allowed"
 
 
 @pytest.mark.parametrize(
@@ -218,12 +203,12 @@ def test_what_the_program_fills_in_is_not_told() -> None:
         {"parameters": ["a"], "text": ["a"]},
     ],
 )
-def test_options_that_say_nothing_are_definition_errors(options: dict[str, Any]) -> None:
+def test_a_wrong_option_is_a_definition_error(options: dict[str, Any]) -> None:
     with pytest.raises(DefinitionError):
         hosts(**options)
 
 
-def test_the_steps_grow_with_the_arguments_alone() -> None:
+def test_judging_costs_no_more_than_the_arguments() -> None:
     """Each form of a schema that refers to itself is found once, however deep the arguments are."""
     node: dict[str, Any] = {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "string", "format": "uri"}]}
     properties = {"left": node, "right": node, "urls": {"type": "array", "items": node}}

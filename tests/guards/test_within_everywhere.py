@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,24 +17,38 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StringCo
 from pydantic_core import to_jsonable_python
 
 from ferrule import Runner, Tool, ToolContext, ToolHandler, ToolResult, tool
-from ferrule.errors import DefinitionError
 from ferrule.guards import within
 from ferrule.tools import files
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX")
 
 
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder `ws`, which is the working directory, beside a secret that a link in it leads to."""
-    root = Path(os.path.realpath(tmp_path))
-    (root / "ws" / "sub").mkdir(parents=True)
+def make_world(root: Path) -> Path:
+    """A folder `ws` beside a secret that a link in it leads to."""
+    for folder in ("sub", "a b"):
+        (root / "ws" / folder).mkdir(parents=True)
     (root / "ws" / "a.txt").write_text("ok")
     (root / "secret.txt").write_text("SECRET")
     (root / "ws" / "out").symlink_to("../secret.txt")
     (root / "ws" / "in").symlink_to("sub")
-    monkeypatch.chdir(root / "ws")
     return root / "ws"
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`make_world`, as the working directory."""
+    made = make_world(Path(os.path.realpath(tmp_path)))
+    monkeypatch.chdir(made)
+    return made
+
+
+@contextmanager
+def working_folder() -> Iterator[Path]:
+    """The same, for each example of a property."""
+    with tempfile.TemporaryDirectory() as made:
+        base = make_world(Path(os.path.realpath(made)))
+        with chdir(base):
+            yield base
 
 
 class Taken:
@@ -122,35 +137,24 @@ OUTSIDE = ["../secret.txt", "/etc/passwd", "out", "sub/../../x", "~/x", "~", "in
 
 
 @given(kinds, st.sampled_from(OUTSIDE), st.integers(0, 20))
-def test_every_path_outside_is_denied_wherever_it_stands(kind: Any, outside: str, where: int) -> None:
-    before = os.getcwd()
-    with tempfile.TemporaryDirectory() as made:
-        base = Path(os.path.realpath(made)) / "ws"
-        (base / "sub").mkdir(parents=True)
-        (base / "out").symlink_to("../secret.txt")
-        (base / "in").symlink_to("sub")
-        os.chdir(base)
-        try:
-            take = Taken(type_of(kind))
-            count = 0
+def test_a_path_outside_is_denied_in_values_of_any_type(kind: Any, outside: str, where: int) -> None:
+    with working_folder() as base:
+        take = Taken(type_of(kind))
+        count = 0
 
-            def inside() -> Iterator[str]:
-                nonlocal count
-                while True:
-                    count += 1
-                    yield f"in/{count}"
+        def inside() -> Iterator[str]:
+            nonlocal count
+            while True:
+                count += 1
+                yield f"in/{count}"
 
-            result = take(value_of(kind, inside()))
-            assert result.success, result.error
-            assert all(text.startswith(f"{base}/sub/") for text in texts_in(take.got.pop()))
-            if count:
-                paths = [f"in/{number}" for number in range(count)]
-                paths[where % count] = outside
-                result = take(value_of(kind, iter(paths)))
-                assert result.status == "denied"
-                assert not take.got
-        finally:
-            os.chdir(before)
+        result = take(value_of(kind, inside()))
+        assert result.success, result.error
+        assert all(text.startswith(f"{base}/sub/") for text in texts_in(take.got.pop()))
+        if count:
+            paths = [f"in/{number}" for number in range(count)]
+            paths[where % count] = outside
+            assert take(value_of(kind, iter(paths))).status == "denied" and not take.got
 
 
 REWRITTEN: dict[str, tuple[Any, Any]] = {
@@ -163,7 +167,7 @@ REWRITTEN: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("case", REWRITTEN)
-def test_what_a_validator_makes_of_a_path_is_what_is_judged(case: str, world: Path) -> None:
+def test_a_path_is_judged_after_its_validators(case: str, world: Path) -> None:
     kind, value = REWRITTEN[case]
     take = Taken(kind, "path")
     assert take(value.format(ws=world) if isinstance(value, str) else value).status == "denied"
@@ -178,17 +182,17 @@ class Write(ToolHandler):
         return f"{self.where} {self.also}"
 
 
-def test_tools_of_every_kind_are_judged(world: Path) -> None:
+async def test_tools_of_every_kind_are_judged(world: Path) -> None:
     schema = {"type": "object", "properties": {"where": {"type": "string", "format": "path"}}}
     by_schema = Tool(name="by_schema", description="x", handler=lambda payload: payload["where"], input_schema=schema)
     by_class = Tool(name="by_class", description="x", handler=Write)
     mounted = [one.replace(name=f"mounted_{one.name}") for one in Runner([by_schema, by_class]).as_tools()]
     runner = Runner([by_schema, by_class, *mounted], guards=[within(world)])
     for name in [one.name for one in runner.tools]:
-        assert asyncio.run(runner.run(name, {"where": "in/x"})).text.startswith(str(world / "sub" / "x"))
-        assert asyncio.run(runner.run(name, {"where": "../x"})).status == "denied"
+        assert (await runner.run(name, {"where": "in/x"})).text.startswith(str(world / "sub" / "x"))
+        assert (await runner.run(name, {"where": "../x"})).status == "denied"
     also = {"where": "a.txt", "also": {"k": "out"}}
-    assert asyncio.run(runner.run("by_class", also)).status == "denied"
+    assert (await runner.run("by_class", also)).status == "denied"
 
 
 # -- by name -----------------------------------------------------------------------------------------------------------
@@ -232,7 +236,7 @@ UNDER_A_NAME: list[tuple[str, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "kind", "value"), UNDER_A_NAME)
-def test_what_stands_under_the_name_of_a_path_is_judged(name: str, kind: Any, value: Any, world: Path) -> None:
+def test_values_under_the_name_of_a_path_are_judged(name: str, kind: Any, value: Any, world: Path) -> None:
     take = Taken(kind, name)
     assert take(value).status == "denied"
     assert not take.got
@@ -249,7 +253,7 @@ def test_what_stands_under_the_name_of_a_path_is_judged(name: str, kind: Any, va
         (dict[str, Path], {"main": "in/a"}, {"main": "{ws}/sub/a"}),
     ],
 )
-def test_what_is_written_to_a_path_stays_as_it_is(kind: Any, value: Any, expected: Any, world: Path) -> None:
+def test_the_content_for_a_path_is_unchanged(kind: Any, value: Any, expected: Any, world: Path) -> None:
     if expected is None:
         expected = {str(world / key.replace("in/", "sub/")): text for key, text in value.items()}
     take = Taken(kind, "files")
@@ -308,7 +312,7 @@ def statuses(arguments: Any, **options: Any) -> set[str]:
 
 @posix
 @pytest.mark.parametrize("path", ["/etc/passwd", "../secret.txt", "~/x", "sub/../a.txt", "file:///etc/passwd"])
-def test_text_that_reads_as_a_path_is_judged_in_every_tool_at_every_depth(path: str, world: Path) -> None:
+def test_a_text_that_reads_as_a_path_is_judged_in_every_tool(path: str, world: Path) -> None:
     assert statuses({"output": path}) == {"denied"}
     assert statuses({"output": "a", "steps": [{"more": [{"run": path}]}]}) == {"denied"}
     assert statuses({"output": "a", "free": {path: 1}}) == {"denied"}
@@ -317,39 +321,34 @@ def test_text_that_reads_as_a_path_is_judged_in_every_tool_at_every_depth(path: 
 
 
 @posix
-def test_a_name_of_text_counts_where_the_schema_has_it_and_no_model_makes_one_up(world: Path) -> None:
+async def test_a_name_for_text_counts_only_if_the_schema_has_it(world: Path) -> None:
     runner = Runner(reporting(), guards=[within("sub", text=["output", "run"])])
 
-    def status(name: str, arguments: Any) -> str:
-        return asyncio.run(runner.run(name, arguments)).status
+    async def status(name: str, arguments: Any) -> str:
+        return (await runner.run(name, arguments)).status
 
     for name in ("of_class", "of_schema", "read_only", "mounted_of_class"):
-        assert status(name, {"output": "/etc/passwd", "steps": [{"run": "../x"}]}) == "ok"
-        assert status(name, {"output": "a", "free": {"run": "/etc/passwd"}}) == "denied"
-        assert status(name, {"output": "a", "free": {"x": {"output": "../x"}}}) == "denied"
+        assert await status(name, {"output": "/etc/passwd", "steps": [{"run": "../x"}]}) == "ok"
+        for made_up in ({"run": "/etc/passwd"}, {"x": {"output": "../x"}}):
+            assert await status(name, {"output": "a", "free": made_up}) == "denied"
     for name in ("open", "by_keywords"):
-        assert status(name, {"output": "/etc/passwd"}) == "denied"
+        assert await status(name, {"output": "/etc/passwd"}) == "denied"
 
 
 @posix
-def test_a_schema_says_itself_what_is_text(world: Path) -> None:
+async def test_a_schema_may_mark_text(world: Path) -> None:
     runner = Runner(reporting()[:3], guards=[within("sub")])
     for name in ("of_class", "of_schema"):
         arguments = {"output": "a", "steps": [{"more": [{"code": "/etc/passwd"}]}]}
-        assert asyncio.run(runner.run(name, arguments)).success
+        assert (await runner.run(name, arguments)).success
         arguments["free"] = {"code": "/etc/passwd"}
-        assert asyncio.run(runner.run(name, arguments)).status == "denied"
+        assert (await runner.run(name, arguments)).status == "denied"
 
 
 # How handlers read a text that they take for a path.
 READERS: list[Callable[[str], str]] = [
-    str,
-    str.strip,
-    lambda text: text.strip("'\""),
-    os.path.normpath,
-    lambda text: os.path.normpath(text.strip()),
-    lambda text: text.replace("\\", "/") if ".." in text else text,
-    os.path.expanduser,
+    *(str, str.strip, lambda text: text.strip("'\""), os.path.normpath, lambda text: os.path.normpath(text.strip())),
+    *(lambda text: text.replace("\\", "/") if ".." in text else text, os.path.expanduser),
 ]
 bits = st.sampled_from(
     ["/", "//", "..", ".", "~", "ws", "sub", "a b", " ", "\n", "'", "\\", "secret.txt", "in", "out", "x"]
@@ -358,30 +357,16 @@ bits = st.sampled_from(
 
 @posix
 @given(st.lists(bits, min_size=1, max_size=10), st.booleans())
-def test_no_text_that_passes_is_a_path_to_something_outside_however_a_handler_reads_it(
-    parts: list[str], rooted: bool
-) -> None:
-    before = os.getcwd()
-    with tempfile.TemporaryDirectory() as made:
-        base = Path(os.path.realpath(made)) / "ws"
-        (base / "sub").mkdir(parents=True)
-        (base / "a b").mkdir()
-        (base.parent / "secret.txt").write_text("SECRET")
-        (base / "out").symlink_to("../secret.txt")
-        (base / "in").symlink_to("sub")
-        os.chdir(base)
-        try:
-            text = (f"{base.parent}/" if rooted else "") + "".join(parts)
-            if Taken(str)(text).success:
-                for read in READERS:
-                    path = read(text)
-                    if os.path.isabs(path) or ".." in path.split("/"):
-                        reached = {
-                            one for one in (path, os.path.normpath(path), Path(path).resolve()) if os.path.exists(one)
-                        }
-                        assert all(Path(one).resolve().is_relative_to(base) for one in reached), (path, reached)
-        finally:
-            os.chdir(before)
+def test_no_allowed_text_is_a_path_outside_however_it_is_read(parts: list[str], rooted: bool) -> None:
+    with working_folder() as base:
+        text = (f"{base.parent}/" if rooted else "") + "".join(parts)
+        if Taken(str)(text).success:
+            for read in READERS:
+                path = read(text)
+                if os.path.isabs(path) or ".." in path.split("/"):
+                    ways = (path, os.path.normpath(path), Path(path).resolve())
+                    reached = {one for one in ways if os.path.exists(one)}
+                    assert all(Path(one).resolve().is_relative_to(base) for one in reached), (path, reached)
 
 
 class Shell(BaseModel):
@@ -394,7 +379,7 @@ class Python(BaseModel):
     code: Text
 
 
-def test_what_one_form_of_a_union_calls_text_is_judged_in_the_others(world: Path) -> None:
+def test_text_in_one_form_of_a_union_is_judged_in_the_others(world: Path) -> None:
     take = Taken(Annotated[Shell | Python, Field(discriminator="kind")])
     assert take({"kind": "shell", "code": "/etc/passwd"}).status == "denied"
     assert Taken(Python | None)({"kind": "python", "code": "/etc/passwd"}).success
@@ -403,27 +388,26 @@ def test_what_one_form_of_a_union_calls_text_is_judged_in_the_others(world: Path
     assert Taken(Text | Path)("/etc/passwd").status == "denied"
 
 
-def test_what_the_program_binds_is_judged_where_it_is_a_path_and_not_for_how_it_reads(world: Path) -> None:
+@pytest.mark.parametrize(
+    ("bound", "status"), [({"script": "/opt/app/run.sh"}, "ok"), ({"script": "x", "path": "/etc"}, "denied")]
+)
+async def test_a_bound_value_is_judged_only_if_it_is_a_path(bound: Any, status: str, world: Path) -> None:
     @tool
     def run(script: str, path: str = ".") -> str:
         return script
 
-    def status(**bound: str) -> str:
-        return asyncio.run(Runner([run.bind(**bound)], guards=[within()]).run("run", {})).status
-
-    assert status(script="/opt/app/run.sh") == "ok"
-    assert status(script="x", path="/etc") == "denied"
+    assert (await Runner([run.bind(**bound)], guards=[within()]).run("run", {})).status == status
 
 
 @posix
-def test_the_file_tools_write_any_text(world: Path) -> None:
+async def test_the_file_tools_write_any_text(world: Path) -> None:
     runner = Runner(files.tools, guards=[within("sub")])
     for content in ("/etc/passwd", "// x", "../x", "~/x"):
-        assert asyncio.run(runner.run("write_file", {"path": "sub/a", "content": content})).success
+        assert (await runner.run("write_file", {"path": "sub/a", "content": content})).success
         edit = {"path": "sub/a", "old": content, "new": f"{content} /"}
-        assert asyncio.run(runner.run("edit_file", edit)).success
-        assert asyncio.run(runner.run("search_files", {"pattern": "/etc", "path": "sub"})).success
-    assert asyncio.run(runner.run("write_file", {"path": "/etc/x", "content": ""})).status == "denied"
+        assert (await runner.run("edit_file", edit)).success
+        assert (await runner.run("search_files", {"pattern": "/etc", "path": "sub"})).success
+    assert (await runner.run("write_file", {"path": "/etc/x", "content": ""})).status == "denied"
 
 
 # -- roots -------------------------------------------------------------------------------------------------------------
@@ -443,9 +427,7 @@ def test_a_change_of_the_directory_changes_nothing(world: Path, monkeypatch: pyt
         assert everywhere.got.pop() == world / "x"
 
 
-def test_a_directory_that_the_caller_gives_is_where_paths_and_roots_start(
-    world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_and_roots_start_at_the_directory_of_the_caller(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take = Taken(Path, guard=within("sub"))
     fixed = Taken(Path, guard=within(world / "sub"))
     (world / "other" / "sub").mkdir(parents=True)
@@ -459,18 +441,9 @@ def test_a_directory_that_the_caller_gives_is_where_paths_and_roots_start(
 
 
 @posix
-def test_a_root_that_is_exchanged_for_a_link_leads_nowhere_else(world: Path) -> None:
+def test_a_root_exchanged_for_a_link_leads_nowhere_else(world: Path) -> None:
     take = Taken(Path, guard=within("sub"))
-    assert take("sub/x").success
-    assert take("sub/x", world).success
+    assert take("sub/x").success and take("sub/x", world).success
     (world / "sub").rmdir()
     (world / "sub").symlink_to("/etc")
-    assert take("sub/passwd").status == "denied"
-    assert take("sub/passwd", world).status == "denied"
-
-
-@posix
-def test_a_root_that_cannot_be_told_is_a_mistake_at_once(world: Path) -> None:
-    (world / "loop").symlink_to("loop")
-    with pytest.raises(DefinitionError, match="loop"):
-        within("loop")
+    assert take("sub/passwd").status == take("sub/passwd", world).status == "denied"

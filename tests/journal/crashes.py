@@ -1,4 +1,4 @@
-"""Programs that are killed by SIGKILL at a point of a call's life, and what those who come after them see.
+"""Programs that are killed by SIGKILL at a point of a call, and programs that come after them.
 
 Each is forked from a process that has imported Ferrule and has no thread (`Forks`), so that one takes no more than some
 milliseconds. What a program did and what it was told it writes at the end of files, whose pages outlive the process.
@@ -49,7 +49,7 @@ def kill() -> None:
 
 
 class Stops:
-    """Where this program is killed, at the `count`-th time that it comes there, and where it stands still."""
+    """Kills this program at the `count`-th time that it comes to a point, or pauses it there."""
 
     def __init__(self, order: Order, control: socket.socket) -> None:
         self._order = order
@@ -117,20 +117,18 @@ class Journal(SQLiteJournal):
 
 @dataclass
 class Order:
-    """What a program is to do, and where it is killed.
+    """What a program does, and where it is killed.
 
     Attributes:
-        folder: Where its files are: `calls.db`, and `effects` and `said`, to which it adds lines.
-        session: That of its calls.
-        calls: The tool of each; the id is its place.
-        does: What it does, in order: `recover`, `send` all calls at once, `suspend` them, `resume` those; `resolve`
-            work that was handed on, each with its receipt.
-        at: The name of the point at which it is killed.
-        count: The how manieth time that it comes there.
-        step: At the how manieth call or return of a function, in any thread, from before it opens its journal.
-        pause_at: The name of the point at which it stands still, until it is told to go on.
-        patient: Whether it waits where another program is at its calls.
-        records: Of the calls that it resumes.
+        folder: The folder of `calls.db`, and of `effects` and `said`, to which it adds lines.
+        session: The session of its calls.
+        calls: The tool of each call; the id is its place.
+        does: Its steps: `recover`, `send` all calls at once, `suspend` them, `resume` those; `resolve` deferred work.
+        at: The name of the point at which it is killed, the `count`-th time that it comes there.
+        step: The number of the call or return of a function, in any thread, at which it is killed.
+        pause_at: The name of the point at which it stops until it gets a byte.
+        patient: Whether it waits for calls that another program runs.
+        records: The records that it resumes.
     """
 
     folder: str
@@ -206,7 +204,7 @@ def perform(order: Order, control: socket.socket | None = None) -> None:
         return f"{order.session}/c{n}"
 
     async def resolve(runner: Runner, n: int) -> ToolResult:
-        """What it came to, as whoever did it says."""
+        """Resolve deferred work with its receipt."""
         [receipt] = [
             made["receipt"]
             for session, made in lines(order.folder, "effects")
@@ -290,7 +288,7 @@ def kill_at_step(step: int) -> None:
 
 
 def lines(folder: str | Path, name: str) -> list[Any]:
-    """What was written there, but for a line that was cut off."""
+    """The lines of a file, without one that was cut off."""
     path = Path(folder, name)
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
@@ -377,7 +375,7 @@ def serve(control: socket.socket) -> None:
 
 @dataclass
 class Seen:
-    """What is known of one call of one session: its effects, and what was told of it, in order."""
+    """The effects of one call of a session, and the results that were given, in order."""
 
     tool: str
     effects: list[dict[str, Any]]
@@ -416,7 +414,7 @@ class Seen:
 
 
 def seen(folder: str | Path, session: str, calls: list[str]) -> list[Seen]:
-    """What is known of the calls of a session."""
+    """The effects and results of the calls of a session."""
     found = {f"c{n}": Seen(name, [], []) for n, name in enumerate(calls)}
     for name in ("effects", "said"):
         for of, what in lines(folder, name):

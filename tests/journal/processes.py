@@ -1,4 +1,4 @@
-"""Programs beside a test, which say what they do and wait for its word."""
+"""Programs beside a test, which print what they do and wait for a line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from ferrule.values.journal_entry import Intent
 
 SECONDS = 60
-"""How long a test waits for what has to come."""
+"""How long a test waits for something that must happen."""
 _numbers = itertools.count(1)
 
 PROGRAM = """
@@ -28,7 +28,7 @@ def wait(): return sys.stdin.readline().strip()
 
 
 def intent(key: str, claim: str | None = None, **facts: Any) -> Intent:
-    """What a call of this key is begun with, under a claim of its own."""
+    """The intent of a call of this key, with a claim of its own."""
     given: dict[str, Any] = {
         "key": key,
         "reference": key,
@@ -46,29 +46,29 @@ def intent(key: str, claim: str | None = None, **facts: Any) -> Intent:
 
 
 class Program:
-    """One that runs `PROGRAM` and then a text of its own."""
+    """A process that runs `PROGRAM` and then a text of its own."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
 
-    def heard(self) -> str:
-        """The next line that it says; empty where it has ended."""
+    def read_line(self) -> str:
+        """Return the next line that it prints; empty if it has ended."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def tell(self, what: str = "") -> None:
-        """End its wait."""
+        """Send it a line."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{what}\n")
         self.process.stdin.flush()
 
     def kill(self) -> None:
-        """End it by SIGKILL, and be sure that it has ended."""
+        """End it by SIGKILL, and wait until it has ended."""
         self.process.kill()
         self.process.wait(SECONDS)
 
     def rest(self) -> str:
-        """All else that it says, until it ends by itself, well."""
+        """Wait until it has ended by itself, and return all that it printed."""
         said, _ = self.process.communicate(timeout=SECONDS)
         assert self.process.returncode == 0, said
         return said.strip()
@@ -76,7 +76,7 @@ class Program:
 
 @contextmanager
 def program(text: str, *arguments: object, under: tuple[str, ...] = ()) -> Iterator[Program]:
-    """It runs in this block; `under` is a command that runs it."""
+    """Run a program in this block; `under` is a command that runs it."""
     command = [*under, sys.executable, "-c", PROGRAM + text, *map(str, arguments)]
     environment = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
     process = subprocess.Popen(
@@ -87,3 +87,26 @@ def program(text: str, *arguments: object, under: tuple[str, ...] = ()) -> Itera
     finally:
         process.kill()
         process.communicate()
+
+
+BEGINS = """
+async def main():
+    journal = Journal.open(path)
+    for key in sys.argv[2:] or ["one"]:
+        await journal.begin(intent(key, claim=f"of {key}"))
+    say("begun")
+    wait()
+    for key in sys.argv[2:]:
+        await journal.end(intent(key, claim=f"of {key}"), {"status": "ok"})
+    say("ended")
+    wait()
+asyncio.run(main())
+"""
+"""Begins a call for each key, and ends them at a word."""
+LOOKS = "journal = Journal.open(path); say(asyncio.run(journal.find(sys.argv[2])).state); journal.close()"
+
+
+def state_elsewhere(path: object, before: str = "", key: str = "one") -> str:
+    """The state of a call, as a process finds it that begins with the text `before`."""
+    with program(before + LOOKS, path, key) as other:
+        return other.rest()

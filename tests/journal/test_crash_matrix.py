@@ -1,8 +1,7 @@
-"""A call whose process is killed at any point of its life happened at most once, and what was told of it stays.
+"""A call whose process is killed at any point runs at most once, and no outcome that was given is lost.
 
-Each test kills a program at one named point, or at one step of many, and has others come after it on the same file,
-as `crashes.py` says. `FERRULE_CRASHES=100` is how often each point is tried, with a session of its own each time and
-one file for all of them: CI does so on the newest Python.
+Each test kills a program at a named point, or at one step of many, and starts others on the same file (`crashes.py`).
+`FERRULE_CRASHES=100` is how often each point is tried: CI does so on the newest Python.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ ROUNDS = int(os.environ.get("FERRULE_CRASHES", "1"))
 
 
 class Came(NamedTuple):
-    """What a call had come to when its program was killed."""
+    """How far a call had come when its program was killed."""
 
     begun: bool = False
     effect: bool = False
@@ -81,9 +80,7 @@ def is_whole(folder: Path) -> bool:
 
 @pytest.mark.parametrize("name", TOOLS)
 @pytest.mark.parametrize("point", POINTS)
-def test_after_a_kill_at_any_point_of_a_call_it_comes_to_what_it_has_to(
-    point: str, name: str, forks: Forks, tmp_path: Path
-) -> None:
+def test_a_call_killed_at_any_point_runs_at_most_once(point: str, name: str, forks: Forks, tmp_path: Path) -> None:
     came = POINTS[point]
     for n in range(-(-ROUNDS // len(TOOLS))):
         order = Order(str(tmp_path), f"s{n}", [name], ["send"])
@@ -119,7 +116,7 @@ AFTERWARDS = {
     ("name", "does", "point"),
     [(*what, point) for what, points in AFTERWARDS.items() for point in dict.fromkeys(points)],
 )
-def test_after_a_kill_of_who_comes_after_a_kill_it_is_as_after_one(
+def test_a_second_kill_during_recovery_changes_nothing(
     name: str, does: str, point: str, forks: Forks, tmp_path: Path
 ) -> None:
     for n in range(-(-ROUNDS // 2)):
@@ -142,9 +139,7 @@ TAKING = {"taking queued": NOTHING, "taking not committed": NOTHING, "taking com
 
 
 @pytest.mark.parametrize("point", [*TAKING, *POINTS])
-def test_after_a_kill_at_any_point_of_a_resumed_call_it_happened_at_most_once(
-    point: str, forks: Forks, tmp_path: Path
-) -> None:
+def test_a_resumed_call_killed_at_any_point_runs_at_most_once(point: str, forks: Forks, tmp_path: Path) -> None:
     came = {**POINTS, **TAKING}[point]
     for n in range(ROUNDS if point in TAKING else -(-ROUNDS // 3)):
         name = TOOLS[(n + len(point)) % len(TOOLS)]
@@ -176,9 +171,7 @@ HANDED_ON = {point: came for point, came in POINTS.items() if point not in ("jud
 
 
 @pytest.mark.parametrize("point", HANDED_ON)
-def test_after_a_kill_of_who_hands_work_on_it_is_begun_once_and_ended_once_where_that_was_kept(
-    point: str, forks: Forks, tmp_path: Path
-) -> None:
+def test_deferred_work_killed_at_any_point_begins_and_ends_once(point: str, forks: Forks, tmp_path: Path) -> None:
     came = HANDED_ON[point]
     for n in range(-(-ROUNDS // 5)):
         order = Order(str(tmp_path), f"s{n}", ["hand"], ["send"])
@@ -200,7 +193,7 @@ def test_after_a_kill_of_who_hands_work_on_it_is_begun_once_and_ended_once_where
 
 
 @pytest.mark.parametrize("point", ["settling queued", "settling not committed", "settling committed", "being told"])
-def test_after_a_kill_of_who_says_what_work_came_to_it_is_ended_once(point: str, forks: Forks, tmp_path: Path) -> None:
+def test_a_kill_while_deferred_work_is_resolved_ends_it_once(point: str, forks: Forks, tmp_path: Path) -> None:
     for n in range(-(-ROUNDS // 5)):
         order = Order(str(tmp_path), f"s{n}", ["hand"], ["send"])
         assert not forks.run(order)
@@ -216,9 +209,7 @@ def test_after_a_kill_of_who_says_what_work_came_to_it_is_ended_once(point: str,
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_after_a_kill_at_any_point_work_in_the_background_happened_at_most_once(
-    point: str, forks: Forks, tmp_path: Path
-) -> None:
+def test_background_work_killed_at_any_point_runs_at_most_once(point: str, forks: Forks, tmp_path: Path) -> None:
     came = POINTS[point]
     for n in range(-(-ROUNDS // 5)):
         order = Order(str(tmp_path), f"s{n}", ["grind"], ["send"])
@@ -239,9 +230,7 @@ def test_after_a_kill_at_any_point_work_in_the_background_happened_at_most_once(
 # -- two programs ------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_that_another_program_is_at_is_neither_run_nor_unknown(
-    forks: Forks, others: Forks, tmp_path: Path
-) -> None:
+def test_a_call_that_another_program_runs_is_limited(forks: Forks, others: Forks, tmp_path: Path) -> None:
     for name in TOOLS:
         for point in ("intent committed", "effect made"):
             order = Order(str(tmp_path), f"{name} {point}", [name], ["send"])
@@ -263,7 +252,7 @@ def test_a_call_that_another_program_is_at_is_neither_run_nor_unknown(
         ("book", "effect made", "recover", "reconciling", 1),
     ],
 )
-def test_of_two_programs_that_both_found_that_a_call_may_run_one_runs_it(
+def test_one_of_two_programs_that_may_run_a_call_runs_it(
     name: str, cut_off_at: str | None, does: str, point: str, effects: int, forks: Forks, others: Forks, tmp_path: Path
 ) -> None:
     order = Order(str(tmp_path), "s", [name], ["send"])
@@ -283,7 +272,7 @@ def test_of_two_programs_that_both_found_that_a_call_may_run_one_runs_it(
 
 
 @pytest.mark.parametrize("nth", [1, 2])
-def test_a_kill_while_the_log_is_written_back_loses_nothing(nth: int, forks: Forks, tmp_path: Path) -> None:
+def test_a_kill_during_a_checkpoint_loses_nothing(nth: int, forks: Forks, tmp_path: Path) -> None:
     for n in range(ROUNDS):
         order = Order(str(tmp_path), f"s{n}", [*TOOLS], ["send"])
         assert forks.run(replace(order, at="checkpoint", count=nth)), "it was not killed"
@@ -294,7 +283,7 @@ def test_a_kill_while_the_log_is_written_back_loses_nothing(nth: int, forks: For
     assert is_whole(tmp_path)
 
 
-def test_kills_at_any_step_of_several_programs_at_once_double_and_lose_nothing(tmp_path: Path) -> None:
+def test_kills_of_several_programs_at_any_step_double_and_lose_nothing(tmp_path: Path) -> None:
     several = [Forks() for _ in range(3)]
     try:
         found = soak(tmp_path, several, rounds=max(3, ROUNDS), seed=1)
@@ -308,7 +297,7 @@ def test_kills_at_any_step_of_several_programs_at_once_double_and_lose_nothing(t
 
 @pytest.mark.large
 @pytest.mark.parametrize("writes", ["pwrite64", "fdatasync,fsync", "ftruncate,unlink"])
-def test_a_kill_at_each_write_to_the_disk_doubles_and_loses_nothing(writes: str, forks: Forks, tmp_path: Path) -> None:
+def test_a_kill_at_each_write_doubles_and_loses_nothing(writes: str, forks: Forks, tmp_path: Path) -> None:
     strace, killed = needed("strace")["strace"], True
     nth = 0
     while killed:

@@ -1,4 +1,4 @@
-"""Work that a handler hands to somebody else: suspended, looked at, ended or given up, and never begun twice."""
+"""Deferred work, which somebody else does: suspended, looked at, resolved or given up, and never begun twice."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
+from cast import Person, ask_always
 from ferrule import (
-    Decision,
     Deferred,
     DefinitionError,
     Journal,
     Runner,
-    Sizes,
     ToolCall,
     ToolContext,
     ToolResult,
@@ -31,14 +29,20 @@ from ferrule.errors import ToolError, UnknownOutcomeError
 from ferrule.executors.process.transfer import pack
 from ferrule.journal import MemoryJournal, memory
 from ferrule.testing import ManualClock
+from watched import TERMINAL, Watch
 
 WHO = {"session": "s1", "principal": "ann"}
 KEY = b"k" * 32
-ENDS = ("tool:post", "tool:error")
 
 
 class Printer:
-    """Prints elsewhere; what was begun, and what it says when somebody looks."""
+    """Prints elsewhere.
+
+    Attributes:
+        begun: What it began to print.
+        looks: The tickets that it was asked about.
+        says: What it returns or raises then.
+    """
 
     def __init__(self, says: Any = None, **deferred: Any) -> None:
         self.begun: list[int] = []
@@ -63,20 +67,6 @@ def call(pages: int = 3) -> ToolCall:
     return ToolCall("c1", "print_pages", {"pages": pages})
 
 
-class Seen:
-    """The kinds of the events."""
-
-    def __init__(self) -> None:
-        self.kinds: list[str] = []
-
-    def __call__(self, event: Any) -> None:
-        self.kinds.append(event.kind)
-
-    @property
-    def ends(self) -> list[str]:
-        return [kind for kind in self.kinds if kind in ENDS]
-
-
 def runner_of(printer: Printer, journal: Any = None, **options: Any) -> Runner:
     return Runner([printer.tool], journal=journal, resume_key=KEY, **options)
 
@@ -89,9 +79,8 @@ def made(journal: Any) -> MemoryJournal | None:
 
 
 @with_and_without
-async def test_a_deferred_call_is_suspended_with_its_ticket_and_when_to_look(journal: Any) -> None:
-
-    clock, seen = ManualClock(), Seen()
+async def test_a_deferred_call_is_suspended_with_its_ticket(journal: Any) -> None:
+    clock, seen = ManualClock(), Watch()
     printer = Printer(poll_after=30, expires_in=600, reason="the printer is slow")
     runner = runner_of(printer, made(journal), clock=clock, observers=[seen])
     result = await runner.run(call(), **WHO)
@@ -101,11 +90,10 @@ async def test_a_deferred_call_is_suspended_with_its_ticket_and_when_to_look(jou
     assert (pending["kind"], pending["reason"]) == ("work", "the printer is slow")
     assert pending["state"] == {"ticket": "job-3", "poll_at": clock.now() + 30}
     assert pending["expires_at"] == clock.now() + 600
-    assert seen.kinds == ["tool:pre", "tool:started", "tool:suspended"]
+    assert seen.kinds() == ["tool:pre", "tool:suspended"]
 
 
-async def test_without_times_nobody_looks_and_it_expires_as_any_suspended_call() -> None:
-
+async def test_deferred_work_without_times_is_not_polled_and_expires() -> None:
     clock, printer = ManualClock(), Printer()
     runner = runner_of(printer, memory(), clock=clock, waits=Waits(resume=1000))
     pending = (await runner.run(call(), **WHO)).record()["pending"]
@@ -113,8 +101,7 @@ async def test_without_times_nobody_looks_and_it_expires_as_any_suspended_call()
     assert await runner.recover() == [] and printer.looks == []
 
 
-async def test_a_deferred_call_that_comes_again_is_not_begun_again_and_has_the_same_record() -> None:
-
+async def test_a_repeated_deferred_call_does_not_begin_again() -> None:
     printer, journal = Printer(), memory()
     first = await runner_of(printer, journal).run(call(), **WHO)
     again = await runner_of(printer, journal).run(call(), **WHO)
@@ -124,9 +111,8 @@ async def test_a_deferred_call_that_comes_again_is_not_begun_again_and_has_the_s
 
 
 @with_and_without
-async def test_what_the_work_came_to_ends_the_call_once_and_runs_nothing(journal: Any) -> None:
-
-    printer, seen, keeps, judged = Printer(), Seen(), made(journal), []
+async def test_a_resolved_call_ends_once_and_runs_nothing(journal: Any) -> None:
+    printer, seen, keeps, judged = Printer(), Watch(), made(journal), []
 
     def guard(call: ToolCall, context: ToolContext) -> None:
         judged.append(call.id)
@@ -137,8 +123,8 @@ async def test_what_the_work_came_to_ends_the_call_once_and_runs_nothing(journal
     ended = await runner.resume(record, ToolResult("3 pages", metadata={"paper": "a4"}), by="printer")
     assert (ended.status, ended.output, ended.executed) == ("ok", "3 pages", True)
     assert (ended.call_id, ended.metadata["paper"], ended.approved_by) == ("c1", "a4", "printer")
-    assert (printer.begun, printer.looks, judged, seen.ends) == ([3], [], [], ["tool:post"])
-    assert seen.kinds.count("tool:started") == 1
+    assert (printer.begun, printer.looks, judged, seen.ends()) == ([3], [], [], ["tool:post"])
+    assert [event.kind for event in seen.events].count("tool:started") == 1
     second = await runner.resume(record, ToolResult("4 pages"))
     if keeps is None:
         assert (second.status, "resumed already" in str(second.error)) == ("invalid", True)
@@ -148,48 +134,9 @@ async def test_what_the_work_came_to_ends_the_call_once_and_runs_nothing(journal
         assert (again.output, again.metadata["replayed"], printer.begun) == ("3 pages", True, [3])
 
 
-async def test_what_the_work_came_to_goes_the_way_of_what_a_handler_returns() -> None:
-    class Pages(BaseModel):
-        count: int
-
-    begun, went = [], []
-
-    @tool(concurrency=1)
-    async def print_pages(pages: int) -> Pages | Deferred:
-        """Print."""
-        begun.append(pages)
-        if pages == 9:
-            await asyncio.Event().wait()
-        return Deferred("job")
-
-    async def around(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        result: ToolResult = await next(call, context)
-        went.append(("around", result.status))
-        return result
-
-    async def inside(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        result: ToolResult = await next(call, context)
-        went.append(("inside", result.status))
-        return result
-
-    runner = Runner([print_pages], around=[around], inside=[inside], journal=memory(), sizes=Sizes(output=100))
-    records = [(await runner.run(ToolCall(f"c{n}", "print_pages", {"pages": n}), **WHO)).record() for n in range(3)]
-    busy = asyncio.create_task(runner.run(ToolCall("c9", "print_pages", {"pages": 9})))
-    while 9 not in begun:
-        await asyncio.sleep(0)
-    del went[:]
-    fits = await runner.resume(records[0], ToolResult({"count": 3}))
-    assert fits.status == "ok" and went == [("inside", "ok"), ("around", "ok")]
-    misfit = await runner.resume(records[1], ToolResult(error="x" * 300))
-    assert (misfit.status, len(str(misfit.error))) == ("failed", 100)
-    busy.cancel()
-    await asyncio.wait({busy})
-
-
 @with_and_without
-async def test_a_look_runs_the_handler_with_its_ticket_until_it_has_a_value(journal: Any) -> None:
-
-    clock, seen, keeps = ManualClock(), Seen(), made(journal)
+async def test_a_look_runs_the_handler_until_it_returns_a_value(journal: Any) -> None:
+    clock, seen, keeps = ManualClock(), Watch(), made(journal)
     printer = Printer(says=Deferred("job-3b", poll_after=5))
     runner = runner_of(printer, keeps, clock=clock, observers=[seen])
     first = (await runner.run(call(), **WHO)).record()
@@ -198,67 +145,55 @@ async def test_a_look_runs_the_handler_with_its_ticket_until_it_has_a_value(jour
     again = await runner.resume(first, True)
     assert again.status == ("invalid" if keeps is None else "suspended")
     assert keeps is None or again.record()["pending"] == still.record()["pending"]
-    seen.kinds.clear()
+    seen.events.clear()
     printer.says = "3 pages"
     ended = await runner.resume(still.record(), True)
     assert (ended.status, ended.output, printer.looks) == ("ok", "3 pages", ["job-3", "job-3b"])
-    assert printer.begun == [3] and seen.ends == ["tool:post"]
+    assert printer.begun == [3] and seen.ends() == ["tool:post"]
     other = await runner.resume(still.record(), ToolResult("other"))
     assert other.status == "invalid" if keeps is None else other.output == "3 pages"
     if keeps is not None:
         assert (await runner.run(call(), **WHO)).output == "3 pages"
 
 
-async def test_guards_judge_a_look_and_nobody_is_asked() -> None:
-
-    printer, asked, says = Printer(says="done"), [], [ask("may it?")]
-
-    def person(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
-        asked.append(call.id)
-        return True
-
-    runner = runner_of(printer, memory(), guards=[lambda call, context: says[-1]], approve=person)
+async def test_a_look_is_judged_but_not_asked_about() -> None:
+    printer, person, answers = Printer(says="done"), Person(), [ask("may it?")]
+    runner = runner_of(printer, memory(), guards=[lambda call, context: answers[-1]], approve=person)
     record = (await runner.run(call(), **WHO)).record()
-    says.append(deny("closed"))
+    answers.append(deny("closed"))
     denied = await runner.resume(record, True)
     assert (denied.status, printer.looks) == ("denied", [])
-    says.append(ask("may it?"))
-    assert (await runner.resume(record, True)).output == "done" and asked == ["c1"]
+    answers.append(ask("may it?"))
+    assert (await runner.resume(record, True)).output == "done" and len(person.questions) == 1
 
 
 @with_and_without
-@pytest.mark.parametrize("answer", [False, deny("enough")])
-async def test_work_is_given_up_once_and_its_effect_is_not_known(journal: Any, answer: Any) -> None:
-
-    printer, seen, keeps = Printer(), Seen(), made(journal)
+async def test_deferred_work_is_given_up_once_with_an_unknown_effect(journal: Any) -> None:
+    printer, seen, keeps = Printer(), Watch(), made(journal)
     runner = runner_of(printer, keeps, observers=[seen])
     record = (await runner.run(call(), **WHO)).record()
-    result = await runner.resume(record, answer)
-    assert (result.status, result.executed, seen.ends) == ("cancelled", None, ["tool:error"])
+    result = await runner.resume(record, deny("enough"))
+    assert (result.status, result.executed, seen.ends()) == ("cancelled", None, ["tool:error"])
     other = await runner.resume(record, ToolResult("3 pages"))
     assert other.status == ("invalid" if keeps is None else "cancelled")
     if keeps is not None:
         assert (await runner.run(call(), **WHO)).status == "cancelled" and printer.begun == [3]
 
 
-async def test_what_is_no_answer_to_work_or_to_a_question_is_refused() -> None:
-
+async def test_an_answer_of_the_wrong_kind_is_refused() -> None:
     printer = Printer()
     runner = runner_of(printer)
     work = (await runner.run(call())).record()
     for wrong in (ask("later"), None, "done"):
         with pytest.raises(DefinitionError, match="deferred work is resumed with the ToolResult"):
             await runner.resume(work, wrong)  # type: ignore[arg-type]
-    asks = runner_of(
-        printer, guards=[lambda call, context: ask("?")], approve=lambda call, decision, context: ask("later")
-    )
+    asks = runner_of(printer, guards=[ask_always], approve=Person(ask("later")))
     with pytest.raises(DefinitionError, match="waits for a decision"):
         await asks.resume((await asks.run(call())).record(), ToolResult("done"))
-    assert (await runner.resume(work, allow())).status == "failed"  # the handler gave None, and says a text
+    assert (await runner.resume(work, allow())).status == "failed"  # the handler returns None, but its type is str
 
 
-async def test_a_web_hook_ends_work_by_its_ticket_in_another_process_and_no_other() -> None:
-
+async def test_a_web_hook_resolves_work_by_its_ticket() -> None:
     printer, journal = Printer(), memory()
     await runner_of(printer, journal).run(call(), **WHO)
     other = runner_of(printer, journal)
@@ -270,8 +205,7 @@ async def test_a_web_hook_ends_work_by_its_ticket_in_another_process_and_no_othe
         await runner_of(printer).resolve("job-3", ToolResult("3 pages"))
 
 
-async def test_of_two_who_look_at_the_same_time_one_ends_the_call() -> None:
-
+async def test_one_of_two_concurrent_looks_ends_the_call() -> None:
     journal, both, looking = memory(), asyncio.Event(), []
 
     @tool
@@ -295,8 +229,7 @@ async def test_of_two_who_look_at_the_same_time_one_ends_the_call() -> None:
     assert (await runner.run(call(), **WHO)).output == "done"
 
 
-async def test_a_look_that_is_late_or_cut_off_ends_nothing() -> None:
-
+async def test_a_late_or_cancelled_look_ends_nothing() -> None:
     clock, journal, looking = ManualClock(), memory(), asyncio.Event()
 
     @tool(timeout=10)
@@ -322,9 +255,8 @@ async def test_a_look_that_is_late_or_cut_off_ends_nothing() -> None:
     assert (await runner.resume(record, ToolResult("3 pages"))).output == "3 pages"
 
 
-async def test_recover_looks_at_what_is_due_and_settles_what_has_expired() -> None:
-
-    clock, seen, journal = ManualClock(), Seen(), memory()
+async def test_recover_looks_at_due_work_and_settles_expired_work() -> None:
+    clock, seen, journal = ManualClock(), Watch(), memory()
     printer = Printer(says=Deferred("job-3", poll_after=50, expires_in=100), poll_after=30)
     await runner_of(printer, journal, clock=clock).run(call(), **WHO)
     runner = runner_of(printer, journal, clock=clock, observers=[seen])
@@ -335,43 +267,30 @@ async def test_recover_looks_at_what_is_due_and_settles_what_has_expired() -> No
     assert await runner.recover() == [] and printer.looks == ["job-3"]
     await clock.advance(51)
     [expired] = await runner.recover()
-    assert (expired.status, expired.executed, seen.ends) == ("unknown", None, ["tool:error"])
+    assert (expired.status, expired.executed, seen.ends()) == ("unknown", None, ["tool:error"])
     assert "not said in time" in str(expired.error) and await runner.recover() == []
     assert (await runner.run(call(), **WHO)).status == "unknown" and printer.begun == [3]
 
 
-def test_a_row_that_cannot_be_read_keeps_recover_from_no_other(tmp_path: Path, caplog: Any) -> None:
-    broken = [
-        "{",
-        "[" * 5_000,
-        '{"pending": 5}',
-        '{"pending": {"expires_at": "soon"}}',
-        '{"pending": {"expires_at": 9e9}}',
-    ]
-    printer = Printer(says="printed", poll_after=0)
-
-    async def main() -> list[ToolResult]:
-        with closing(Journal.open(path)) as journal:
-            for pages in range(len(broken) + 1):
-                await runner_of(printer, journal).run(ToolCall(f"c{pages}", "print_pages", {"pages": pages}), **WHO)
-        with closing(sqlite3.connect(path)) as connection, connection:
-            for number, outcome in enumerate(broken):
-                connection.execute("UPDATE calls SET outcome = ? WHERE call_id = ?", (outcome, f"c{number}"))
-        with closing(Journal.open(path)) as journal:
-            return await runner_of(printer, journal).recover()
-
-    path = tmp_path / "calls.db"
-    assert [(result.call_id, result.output) for result in asyncio.run(main())] == [("c5", "printed")]
-    assert caplog.text.count("'print_pages' cannot be") == len(broken)
+async def test_an_unreadable_row_keeps_recover_from_no_other(tmp_path: Path, caplog: Any) -> None:
+    unreadable = ["{", "[" * 5_000, '{"pending": 5}', '{"pending": {"expires_at": "soon"}}']
+    printer, path = Printer(says="printed", poll_after=0), tmp_path / "calls.db"
+    with closing(Journal.open(path)) as journal:
+        for pages in range(len(unreadable) + 1):
+            await runner_of(printer, journal).run(ToolCall(f"c{pages}", "print_pages", {"pages": pages}), **WHO)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for number, outcome in enumerate(unreadable):
+            connection.execute("UPDATE calls SET outcome = ? WHERE call_id = ?", (outcome, f"c{number}"))
+    with closing(Journal.open(path)) as journal:
+        results = await runner_of(printer, journal).recover()
+    assert [(result.call_id, result.output) for result in results] == [("c4", "printed")]
+    assert caplog.text.count("'print_pages' cannot be") == len(unreadable)
 
 
-async def test_recover_looks_at_nothing_that_another_key_has_sealed(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        printer, journal = Printer(says="done", poll_after=0), memory()
-        await Runner([printer.tool], journal=journal).run(call(), **WHO)
-        assert await Runner([printer.tool], journal=journal).recover() == [] and printer.looks == []
-
-    await main()
+async def test_recover_skips_work_that_another_key_has_sealed(caplog: pytest.LogCaptureFixture) -> None:
+    printer, journal = Printer(says="done", poll_after=0), memory()
+    await Runner([printer.tool], journal=journal).run(call(), **WHO)
+    assert await Runner([printer.tool], journal=journal).recover() == [] and printer.looks == []
     assert "resume_key" in caplog.text
 
 
@@ -382,13 +301,13 @@ def test_a_deferred_is_checked_when_it_is_made(given: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("transfer", ["json", "pickle"])
-def test_a_process_of_its_own_gives_no_deferred_and_says_so(transfer: Any) -> None:
+def test_a_worker_process_cannot_return_deferred(transfer: Any) -> None:
     with pytest.raises(ToolError, match="is Deferred, which a process of its own cannot give"):
         pack(Deferred("job"), transfer)
 
 
 @pytest.mark.parametrize("end", ["a look", "recovery", "a web hook", "given up"])
-def test_work_that_is_done_elsewhere_is_begun_once_whatever_reconcile_says(end: str) -> None:
+async def test_deferred_work_begins_once_whatever_reconcile_says(end: str) -> None:
     ordered: list[str] = []
 
     @tool(reconcile=lambda call, context: False)  # the shop has no receipt yet
@@ -399,24 +318,21 @@ def test_work_that_is_done_elsewhere_is_begun_once_whatever_reconcile_says(end: 
         ordered.append(book)
         return Deferred("t-1", poll_after=0)
 
-    async def main() -> None:
-        runner, sent = Runner([order], journal=memory()), ToolCall("c1", "order", {"book": "B"})
-        first = await runner.run(sent, session="s")
-        if end == "a look":
-            await runner.resume(first, True)
-        elif end == "recovery":
-            await runner.recover()
-        elif end == "a web hook":
-            await runner.resolve("t-1", ToolResult(error="not known", status="unknown", executed=None))
-        else:
-            await runner.resume(first, False)
-        again = await runner.run(sent, session="s")
-        assert not again.success and again.executed is None and ordered == ["B"]
-
-    asyncio.run(main())
+    runner, sent = Runner([order], journal=memory()), ToolCall("c1", "order", {"book": "B"})
+    first = await runner.run(sent, session="s")
+    if end == "a look":
+        await runner.resume(first, True)
+    elif end == "recovery":
+        await runner.recover()
+    elif end == "a web hook":
+        await runner.resolve("t-1", ToolResult(error="not known", status="unknown", executed=None))
+    else:
+        await runner.resume(first, False)
+    again = await runner.run(sent, session="s")
+    assert not again.success and again.executed is None and ordered == ["B"]
 
 
-async def test_work_whose_end_is_being_written_as_the_runner_closes_has_that_end() -> None:
+async def test_an_outcome_that_is_written_as_the_runner_closes_is_kept() -> None:
     class Gated(MemoryJournal):
         async def settle(self, *given: Any) -> bool:
             writing.set()
@@ -425,13 +341,10 @@ async def test_work_whose_end_is_being_written_as_the_runner_closes_has_that_end
 
     writing, goes_on, journal = asyncio.Event(), asyncio.Event(), Gated()
 
-    async def main() -> None:
-        async with Runner([Printer().tool], journal=journal, waits=Waits(drain=0)) as runner:
-            first = await runner.run(call(), **WHO)
-            ending = asyncio.ensure_future(runner.resume(first, ToolResult("three pages")))
-            await writing.wait()
-        goes_on.set()
-        assert (await ending).output == "three pages"
-
-    await main()
-    assert [event.kind for event in journal.events if event.kind in ENDS] == ["tool:post"]
+    async with Runner([Printer().tool], journal=journal, waits=Waits(drain=0)) as runner:
+        first = await runner.run(call(), **WHO)
+        ending = asyncio.ensure_future(runner.resume(first, ToolResult("three pages")))
+        await writing.wait()
+    goes_on.set()
+    assert (await ending).output == "three pages"
+    assert [event.kind for event in journal.events if event.kind in TERMINAL] == ["tool:post"]

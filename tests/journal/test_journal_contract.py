@@ -38,3 +38,9 @@ class TestSQLite(JournalContract):
     def reopen(self, journal: Journal) -> Journal:
         journal.close()
         return Journal.open(self.path)
+
+
+def test_a_store_keeps_its_journal_open(tmp_path: Path) -> None:
+    store = Journal.open(tmp_path / "calls.db").store
+    assert store.compare_and_set("a", None, 1) and store.get("a") == 1
+    assert Journal.open(tmp_path / "calls.db").store.items() == {"a": 1}

@@ -1,13 +1,11 @@
-"""Whatever happens to calls that a journal keeps, in any order: each comes to one thing, which stays.
+"""Whatever happens to calls of a journal, in any order: each comes to one outcome, which stays.
 
-A machine sends the same few calls again and again, answers, puts off, resumes, lets handlers end, cancels, lets time
-pass, holds what the journal is asked before and after it has done it, kills the program at that moment and begins
-another, with the same definitions or changed ones. A program that is killed here is one whose journal nobody looks at
-any more: what comes after it goes on with a copy of that, as it was then, in which no process lives.
+A machine sends the same few calls again and again, answers, postpones, resumes, lets handlers end, cancels, lets time
+pass, holds the journal before and after its operations, kills the program at that moment and begins another, with the
+same definitions or changed ones. A killed program is one whose journal nobody uses any more: the next one goes on with
+a copy of it.
 
-What the machine knows is only what it did. What has come of it is seen where the handlers, an observer and `reconcile`
-have looked, and in the journal. Time stands still until the machine moves it on.
-
+The machine knows only what it did. What became of it, handlers, an observer, `reconcile` and the journal have seen.
 `FERRULE_TESTS=all` runs four times as many machines, and `FERRULE_MACHINES=40` forty times as many.
 """
 
@@ -52,7 +50,7 @@ ONCE = ("pay", "book")
 
 
 class Holds:
-    """What stops a journal, once, before or after it does what it is asked.
+    """Stops a journal once, before or after an operation.
 
     Attributes:
         place: Where it stops next.
@@ -85,11 +83,11 @@ class Holds:
             work.close()
 
 
-class InMemory(MemoryJournal):
-    """One that may be held."""
+class Held:
+    """A journal that may be held."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *path: Path) -> None:
+        super().__init__(*path)
         self.holds = Holds()
 
     async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
@@ -104,8 +102,10 @@ class InMemory(MemoryJournal):
     async def take(self, key: str, expires_at: float) -> bool:
         return await self.holds.around("take", super().take(key, expires_at))
 
+
+class InMemory(Held, MemoryJournal):
     def after_a_kill(self) -> InMemory:
-        """What the next program finds."""
+        """The journal that the next program finds."""
         found = InMemory()
         alone = {"holds": found.holds, "_waiters": Waiters(), "_lock": threading.Lock(), "_store": self._store}
         vars(found).update({name: copy.copy(value) for name, value in vars(self).items() if name not in alone} | alone)
@@ -116,27 +116,11 @@ class InMemory(MemoryJournal):
         return list(self._calls.values())
 
 
-class InFile(SQLiteJournal):
-    """One that may be held, in a folder of its own."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.holds = Holds()
-
-    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
-        return await self.holds.around("begin", super().begin(intent, after=after))
-
-    async def end(self, intent: Intent, outcome: Any) -> None:
-        await self.holds.around("end", super().end(intent, outcome))
-
-    async def settle(self, kept: JournalEntry, outcome: Any) -> bool:
-        return await self.holds.around("settle", super().settle(kept, outcome))
-
-    async def take(self, key: str, expires_at: float) -> bool:
-        return await self.holds.around("take", super().take(key, expires_at))
+class InFile(Held, SQLiteJournal):
+    """A journal in a folder of its own."""
 
     def after_a_kill(self) -> InFile:
-        """What the next program finds: the files as they are, in another place, where nobody has a lock."""
+        """The journal that the next program finds: a copy of the files, of which nobody has a lock."""
         place = Path(tempfile.mkdtemp(dir=Path(self.path).parent))
         with self._lock.committing():
             for ending in ("", "-wal"):
@@ -145,8 +129,7 @@ class InFile(SQLiteJournal):
         return InFile(place / "calls.db")
 
     def kept(self) -> list[JournalEntry]:
-        query = "SELECT key FROM calls"
-        found = [self._read_entry(key) for (key,) in self._reads.rows(query, ())]
+        found = [self._read_entry(key) for (key,) in self._reads.rows("SELECT key FROM calls", ())]
         return [kept for kept in found if kept is not None]
 
 
@@ -173,7 +156,7 @@ class Call:
 
     @property
     def final(self) -> list[ToolResult]:
-        """What it has come to, as it was told each time; that it is not known may be found out later."""
+        """The final results that were given; an unknown outcome may become known later."""
         return [one for one in self.told if one.executed is not False and one.status not in (*NOT_FINAL, "unknown")]
 
     def __repr__(self) -> str:
@@ -299,7 +282,7 @@ class KeptCalls(RuleBasedStateMachine):
         return f"run {run.number}"
 
     def check_run(self, call: Call, run: Run, seen: dict[str, Any]) -> None:
-        """What must not be when a handler begins is a fault."""
+        """Record a fault if the handler must not run now."""
         if seen != call.judged:
             self.faults.append(f"{call} ran on {seen}")
         if call.final:
@@ -340,7 +323,7 @@ class KeptCalls(RuleBasedStateMachine):
             await wait_until_idle()
 
     def then(self) -> None:
-        """What was done comes to rest, and what has ended is looked at."""
+        """Wait until all is quiet, and check the calls that have ended."""
         self.run(self.quiet())
         for one in self.tries:
             if one.task.done() and not one.looked_at:

@@ -1,4 +1,4 @@
-"""The locks of a journal hold whatever else its processes open, close, fork and start."""
+"""Locks say whose calls run and whose are cut off, whatever the processes open, close, fork and start."""
 
 from __future__ import annotations
 
@@ -10,40 +10,27 @@ import shutil
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-from processes import SECONDS, intent, program
+from processes import BEGINS, SECONDS, Program, intent, program, state_elsewhere
 
-from ferrule import Journal, Runner, ToolCall, tool
+from ferrule import Journal, Runner, tool
 from ferrule.errors import DefinitionError, JournalError
 from ferrule.executors.liveness import LIVENESS_FILES
 from ferrule.guards import within
 from ferrule.journal import _lockfile, _open_files
+from ferrule.journal._lockfile import LockFile
 from ferrule.journal.reading import Reader
 from ferrule.tools import files
 
-T = TypeVar("T")
 pytestmark = pytest.mark.slow
 FLOCK = """
 from ferrule.journal import _lockfile, _open_files
 _lockfile.has_open_file_locks = _open_files.has_open_file_locks = lambda descriptor: False
-"""
-LOOKS = """
-journal = Journal.open(path)
-say(asyncio.run(journal.find("one")).state)
-journal.close()
-"""
-BEGINS = """
-async def main():
-    journal = Journal.open(path)
-    await journal.begin(intent("one"))
-    say("begun")
-    wait()
-asyncio.run(main())
 """
 CALLS = """
 from ferrule import Runner, ToolCall, tool
@@ -66,22 +53,11 @@ if not os.fork():
     signal.pause()
 signal.pause()
 """
-LOOP = asyncio.Runner()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_loop() -> Iterator[None]:
-    yield
-    LOOP.close()
-
-
-def run(waited: Coroutine[Any, Any, T]) -> T:
-    return LOOP.run(asyncio.wait_for(waited, SECONDS))
 
 
 @pytest.fixture(params=["bytes", pytest.param("flock", marks=pytest.mark.large)])
 def text_before(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What other programs begin with, so that they lock as this one does: by the system's own way, and by flock."""
+    """The text that makes other programs lock as this one does: by the lock of the system, or by flock."""
     if request.param == "bytes":
         return ""
     for module in (_lockfile, _open_files):
@@ -89,10 +65,216 @@ def text_before(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     return FLOCK
 
 
-def state_elsewhere(path: Path, before: str = "") -> str:
-    """The state of the call "one", as another process finds it that opens the journal and closes it."""
-    with program(before + LOOKS, path) as other:
-        return other.rest()
+# -- processes that run, end, fork or are killed -----------------------------------------------------------------------
+
+
+async def test_a_call_of_another_process_runs_until_it_is_killed(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "calls.db")
+    with program(BEGINS, journal.path, "one", "two") as other:
+        assert other.read_line() == "begun"
+        running = await journal.find("one")
+        assert running is not None and running.state == "running"
+        assert await journal.unfinished() == []
+        assert (await journal.begin(intent("one"), after=running)).earlier == running
+        other.kill()
+    found = await journal.find("one")
+    assert found is not None and found.state == "cut_off"
+    assert [kept.intent.key for kept in await journal.unfinished()] == ["one", "two"]
+    assert (await journal.begin(intent("one"), after=found)).earlier is None
+    assert await journal.settle((await journal.unfinished())[0], {"status": "unknown"})
+    assert await journal.unfinished() == []
+    journal.close()
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "outcome"), [(Program.tell, "ended", {"status": "ok"}), (Program.kill, "cut_off", None)]
+)
+async def test_a_waiter_is_woken_when_another_process_ends_the_call_or_dies(
+    tmp_path: Path, end: Callable[[Program], object], state: str, outcome: Any
+) -> None:
+    journal = Journal.open(tmp_path / "calls.db")
+    with program(BEGINS, journal.path, "one") as other:
+        assert other.read_line() == "begun"
+        waiting = asyncio.ensure_future(journal.find("one", wait=True))
+        await journal.flush()
+        assert not waiting.done()
+        end(other)
+        found = await waiting
+        assert found is not None and (found.state, found.outcome) == (state, outcome)
+    journal.close()
+
+
+@pytest.mark.parametrize("look", ["find", "unfinished"])
+async def test_a_call_that_ends_while_it_is_read_is_not_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    journal = Journal.open(tmp_path / "calls.db")
+    with program(BEGINS, journal.path, "one") as other:
+        assert other.read_line() == "begun"
+
+        def lives(lock: LockFile, owner: int) -> bool:  # the journal asks after it has read the call
+            if other.process.poll() is None:
+                other.tell()
+                assert other.read_line() == "ended"
+                other.kill()
+            return looked(lock, owner)
+
+        looked = LockFile.lives
+        monkeypatch.setattr(LockFile, "lives", lives)
+        if look == "find":
+            found = await journal.find("one")
+            assert found is not None and found.state == "ended"
+        else:
+            assert await journal.unfinished() == []
+    journal.close()
+
+
+async def test_closing_one_of_two_journals_cuts_off_only_its_own_calls(tmp_path: Path) -> None:
+    path = tmp_path / "calls.db"
+    one, other = Journal.open(path), Journal.open(path)
+    await one.begin(intent("one"))
+    await other.begin(intent("two"))
+    other.close()
+    assert state_elsewhere(path, key="one") == "running"
+    assert state_elsewhere(path, key="two") == "cut_off"
+    found = await one.find("two")
+    assert found is not None and found.state == "cut_off"
+    one.close()
+    assert state_elsewhere(path, key="one") == "cut_off"
+
+
+FORKS_AND_USES = """
+from ferrule import Event, ToolCall
+journal = Journal.open(path)
+asyncio.run(journal.begin(intent("one")))
+async def goes_on():
+    await journal.begin(intent("two"))
+    return (await journal.find("two")).state
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    say(asyncio.run(goes_on()))
+    wait()
+    journal.close()
+    sys.exit()
+async def opened(): Journal.open(path)
+for waited in (journal.find("one"), journal.begin(intent("three")), journal.end(intent("one"), None), opened()):
+    try:
+        asyncio.run(waited)
+    except JournalError as error:
+        assert "was open when this process was forked" in str(error), error
+    else:
+        raise AssertionError("it was not refused")
+journal.note(Event("tool:pre", ToolCall("c", "pay", {})))
+journal.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+async def test_a_forked_child_cannot_use_the_journal_of_its_parent(tmp_path: Path) -> None:
+    path = tmp_path / "calls.db"
+    with program(FORKS_AND_USES, path) as other:
+        assert other.read_line() == "running"
+        assert state_elsewhere(path, key="one") == "running"
+        other.tell()
+        other.rest()
+    journal = Journal.open(path)
+    found = [await journal.find(key) for key in ("one", "two", "three")]
+    assert [kept and kept.state for kept in found] == ["cut_off", "cut_off", None]
+    journal.close()
+
+
+def test_a_forked_child_does_not_block_on_a_lock_of_its_parent(tmp_path: Path) -> None:
+    text = """
+import threading
+from ferrule import Event, ToolCall
+journal, held, forked = Journal.open(path), threading.Event(), threading.Event()
+def hold():  # as the thread that writes may at that moment
+    with journal._writer._changed:
+        held.set()
+        forked.wait()
+threading.Thread(target=hold).start()
+held.wait()
+if not os.fork():
+    signal.alarm(20)
+    for count in range(10_001):
+        journal.note(Event("tool:pre", ToolCall("c", "pay", {})))
+    say("noted"); os._exit(0)
+forked.set()
+os.wait()
+"""
+    with program(text, tmp_path / "calls.db") as other:
+        assert other.read_line() == "noted"
+
+
+def test_events_are_written_if_a_program_ends_without_closing(tmp_path: Path) -> None:
+    text = """
+from ferrule import Event, ToolCall
+journal = Journal.open(path)
+for n in range(1000): journal.note(Event("tool:pre", ToolCall(f"c{n}", "pay", {})))
+"""
+    path = tmp_path / "calls.db"
+    with program(text, path) as other:
+        other.rest()
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT count(*) FROM events").fetchone() == (1000,)
+    connection.close()
+
+
+async def test_a_collected_journal_releases_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "calls.db"
+    before = set(threading.enumerate())
+    journal = Journal.open(path)
+    (writes,) = set(threading.enumerate()) - before
+    await journal.begin(intent("one"))
+    del journal
+    gc.collect()
+    writes.join(SECONDS)
+    assert not (tmp_path / "calls.db-wal").exists()
+    assert state_elsewhere(path, key="one") == "cut_off"
+
+
+def test_of_many_processes_one_begins_each_call(tmp_path: Path) -> None:
+    text = """
+async def main():
+    journal = Journal.open(path)
+    say("ready"); wait()
+    async def one(key):
+        return (await journal.begin(intent(key, claim=f"{os.getpid()} {key}"))).earlier is None
+    say(*await asyncio.gather(*(one(f"k{n}") for n in range(200))))
+    wait()
+asyncio.run(main())
+"""
+    with ExitStack() as stack:
+        others = [stack.enter_context(program(text, tmp_path / "calls.db")) for _ in range(4)]
+        assert [other.read_line() for other in others] == ["ready"] * 4
+        for other in others:
+            other.tell()
+        won = [other.read_line().split() for other in others]
+    assert [sum(one == "True" for one in of_a_key) for of_a_key in zip(*won, strict=True)] == [1] * 200
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_calls_without_an_id_in_forked_processes_are_distinct(tmp_path: Path) -> None:
+    forks = """
+from ferrule import Runner, tool
+@tool
+async def pay(euros: int) -> str:
+    "Pay."
+    return "paid"
+async def main():
+    runner = Runner([pay], journal=Journal.open(path))
+    result = await runner.run("pay", {"euros": 5}, session="s")
+    say(result.call_id, *result.metadata)
+for _ in range(2):
+    if not (child := os.fork()):
+        asyncio.run(main())
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+    with program(forks, str(tmp_path / "calls.db")) as program_that_forks:
+        one, other = program_that_forks.rest().splitlines()
+    assert one != other and "replayed" not in one + other
 
 
 # -- descriptors -------------------------------------------------------------------------------------------------------
@@ -114,25 +296,27 @@ def open_for_writing(folder: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="SQLite's own locks are dropped here")
 @pytest.mark.parametrize("reads", [read_files, copy_folder, open_for_writing])
-def test_reading_the_files_of_an_open_journal_costs_it_nothing(tmp_path: Path, reads: Callable[[Path], None]) -> None:
+async def test_reading_the_files_of_an_open_journal_drops_no_lock(
+    tmp_path: Path, reads: Callable[[Path], None]
+) -> None:
     folder = tmp_path / "state"
     folder.mkdir()
     path = folder / "calls.db"
     journal, mine = Journal.open(path), intent("one")
-    run(journal.begin(mine))
+    await journal.begin(mine)
     reads(folder)
     assert state_elsewhere(path) == "running"
     reads(folder)
-    run(journal.end(mine, {"status": "ok"}))
+    await journal.end(mine, {"status": "ok"})
     assert state_elsewhere(path) == "ended"
     journal.close()
     assert [file.name for file in folder.iterdir()] == ["calls.db"]
 
 
-def test_closing_a_descriptor_drops_no_lock(tmp_path: Path, text_before: str) -> None:
+async def test_closing_a_descriptor_drops_no_lock(tmp_path: Path, text_before: str) -> None:
     path = tmp_path / "calls.db"
     journal = Journal.open(path)
-    run(journal.begin(intent("one")))
+    await journal.begin(intent("one"))
     for file in tmp_path.glob("calls.db*" if not text_before else "calls.db-lock*"):
         file.read_bytes()
     assert state_elsewhere(path, text_before) == "running"
@@ -164,7 +348,7 @@ say("written")
 
 
 @pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="SQLite's own locks are dropped here")
-def test_programs_that_write_and_read_the_folder_all_the_time_lose_nothing(tmp_path: Path) -> None:
+def test_programs_that_write_and_read_the_folder_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "calls.db"
     with ExitStack() as stack:
         others = [stack.enter_context(program(READS_AND_WRITES, path)) for _ in range(3)]
@@ -195,7 +379,7 @@ def test_a_journal_that_cannot_be_opened_leaves_no_descriptor_open(tmp_path: Pat
 
 
 @pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="the system cannot tell who has it open")
-def test_supervisors_get_open_descriptors_while_journals_are_opened_and_closed(tmp_path: Path) -> None:
+def test_supervisors_get_open_descriptors_of_journals(tmp_path: Path) -> None:
     path = tmp_path / "calls.db"
     journal, file = Journal.open(path), os.stat(path)
 
@@ -213,7 +397,7 @@ def test_supervisors_get_open_descriptors_while_journals_are_opened_and_closed(t
     assert LIVENESS_FILES.all_descriptors() == []
 
 
-# -- processes ---------------------------------------------------------------------------------------------------------
+# -- ends of programs -------------------------------------------------------------------------------------------------
 
 
 OPENS_AND_CLOSES = """
@@ -229,16 +413,16 @@ wait()
 def test_the_log_stays_while_it_is_read(tmp_path: Path, text_before: str) -> None:
     path = tmp_path / "calls.db"
     with program(text_before + OPENS_AND_CLOSES, path) as other:
-        assert other.heard() == "open"
+        assert other.read_line() == "open"
 
-        def is_kept(look: object) -> bool:
+        def log_exists(look: object) -> bool:
             other.tell()
-            return other.heard() == "closed" and Path(f"{path}-wal").exists()
+            return other.read_line() == "closed" and Path(f"{path}-wal").exists()
 
-        assert Reader(path).look(is_kept)
+        assert Reader(path).look(log_exists)
 
 
-def test_a_journal_that_is_collected_keeps_no_lock_waiting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_collected_journal_waits_for_no_lock(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     journal = Journal.open(tmp_path / "calls.db")
     dropped: list[Any] = [Journal.open(tmp_path / "calls.db")]
     dropped.append(dropped)
@@ -249,10 +433,10 @@ def test_a_journal_that_is_collected_keeps_no_lock_waiting(tmp_path: Path, caplo
     assert caplog.text == ""
 
 
-def test_who_has_a_read_only_file_system_sees_who_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_file_system_shows_which_calls_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "calls.db"
     with program(CALLS, path) as other:
-        assert other.heard() == "called"
+        assert other.read_line() == "called"
         other.kill()
     real = os.open
 
@@ -265,16 +449,6 @@ def test_who_has_a_read_only_file_system_sees_who_lives(tmp_path: Path, monkeypa
     assert [call.status for call in Reader(path).calls()] == ["cut_off"]
 
 
-def test_a_process_lives_until_it_is_killed(tmp_path: Path, text_before: str) -> None:
-    path = tmp_path / "calls.db"
-    with program(text_before + BEGINS, path) as other:
-        assert other.heard() == "begun"
-        assert state_elsewhere(path, text_before) == "running"
-        other.kill()
-    assert state_elsewhere(path, text_before) == "cut_off"
-    assert len(list(tmp_path.glob("calls.db-lock.*"))) <= 1  # the last program's, which the next one removes
-
-
 ENDS_SLOWLY = """
 import atexit
 atexit.register(lambda: (say("closed"), wait()))
@@ -283,14 +457,15 @@ asyncio.run(journal.begin(intent("one")))
 """
 
 
-def test_a_program_that_ends_lives_as_long_as_its_threads(tmp_path: Path, text_before: str) -> None:
+def test_a_call_runs_until_the_threads_of_its_program_have_ended(tmp_path: Path, text_before: str) -> None:
     path = tmp_path / "calls.db"
     with program(text_before + ENDS_SLOWLY, path) as other:
-        assert other.heard() == "closed"
+        assert other.read_line() == "closed"
         assert state_elsewhere(path, text_before) == "running"
         other.tell()
         other.rest()
     assert state_elsewhere(path, text_before) == "cut_off"
+    assert len(list(tmp_path.glob("calls.db-lock.*"))) <= 1  # the next program removes it
 
 
 SERVES_IN_A_THREAD = """
@@ -306,12 +481,10 @@ threading.Thread(target=serve).start()
 """
 
 
-def test_a_journal_that_is_closed_after_the_main_thread_has_ended_lives_no_longer(
-    tmp_path: Path, text_before: str
-) -> None:
+def test_a_journal_closed_after_the_main_thread_cuts_off_its_calls(tmp_path: Path, text_before: str) -> None:
     path = tmp_path / "calls.db"
     with program(text_before + SERVES_IN_A_THREAD, path) as other:
-        assert other.heard() == "closed"
+        assert other.read_line() == "closed"
         assert state_elsewhere(path, text_before) == "cut_off"
         other.tell()
         other.rest()
@@ -350,7 +523,7 @@ def test_an_open_journal_whose_log_would_be_missed_is_refused(
     path = tmp_path / "calls.db"
     with ExitStack() as stack:
         if is_elsewhere:
-            assert stack.enter_context(program(BEGINS, path)).heard() == "begun"
+            assert stack.enter_context(program(BEGINS, path)).read_line() == "begun"
         else:
             stack.callback(Journal.open(path).close)
         changed = change(path)
@@ -359,19 +532,17 @@ def test_an_open_journal_whose_log_would_be_missed_is_refused(
     Journal.open(changed).close()
 
 
-def test_a_program_that_has_locked_the_file_and_makes_its_log_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opening_waits_for_a_program_that_makes_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([True, False])
     monkeypatch.setattr(_lockfile.LockFile, "has_sqlite", lambda *_: next(answers))
     Journal.open(tmp_path / "calls.db").close()
 
 
 @pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="the lock is a file of its own there")
-def test_an_open_journal_that_is_moved_with_its_log_keeps_its_locks(tmp_path: Path) -> None:
+def test_an_open_journal_moved_with_its_log_keeps_its_locks(tmp_path: Path) -> None:
     path = tmp_path / "calls.db"
     with program(BEGINS, path) as other:
-        assert other.heard() == "begun"
+        assert other.read_line() == "begun"
         for file in list(tmp_path.iterdir()):
             file.rename(file.with_name(file.name.replace("calls", "moved")))
         assert state_elsewhere(tmp_path / "moved.db") == "running"
@@ -379,10 +550,10 @@ def test_an_open_journal_that_is_moved_with_its_log_keeps_its_locks(tmp_path: Pa
     assert state_elsewhere(tmp_path / "moved.db") == "cut_off"
 
 
-def test_a_forked_child_that_outlives_its_parent_keeps_no_call_running(tmp_path: Path, text_before: str) -> None:
+def test_a_forked_child_keeps_no_call_of_its_parent_running(tmp_path: Path, text_before: str) -> None:
     path = tmp_path / "calls.db"
     with program(text_before + FORKS, path) as parent:
-        child = int(parent.heard())
+        child = int(parent.read_line())
         try:
             parent.kill()
             assert state_elsewhere(path, text_before) == "cut_off"
@@ -426,7 +597,7 @@ wait()
 
 
 @pytest.mark.parametrize("end", [IS_KILLED, EXITS], ids=["killed", "exits"])
-def test_a_call_runs_until_the_worker_of_a_program_has_ended(
+async def test_a_call_runs_until_the_worker_of_a_program_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text_before: str, end: str
 ) -> None:
     (tmp_path / "works.py").write_text(WORKS, encoding="utf-8")
@@ -439,7 +610,7 @@ def test_a_call_runs_until_the_worker_of_a_program_has_ended(
         try:
             other.tell()
             if end == IS_KILLED:
-                assert other.heard() == "committing"
+                assert other.read_line() == "committing"
                 other.kill()
             other.process.wait(SECONDS)
             journal = Journal.open(path)  # which commits: what was being committed ended with the program
@@ -447,7 +618,7 @@ def test_a_call_runs_until_the_worker_of_a_program_has_ended(
             assert call.status == "running" and call.intent is not None
         finally:
             os.kill(supervisor, signal.SIGCONT)
-        found = run(journal.find(call.intent.key, wait=True))
+        found = await journal.find(call.intent.key, wait=True)
     assert found is not None and found.state == "cut_off"
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
@@ -458,24 +629,24 @@ def test_a_call_runs_until_the_worker_of_a_program_has_ended(
 
 
 @pytest.mark.parametrize("ending", ["", "-wal", "-shm", " linked"])
-def test_file_tools_open_no_file_of_an_open_journal(tmp_path: Path, ending: str) -> None:
+async def test_file_tools_open_no_file_of_an_open_journal(tmp_path: Path, ending: str) -> None:
     path = tmp_path / "calls.db"
     journal = Journal.open(path, within_reach=True)
     os.link(path, tmp_path / "calls.db linked")
     runner = Runner(files.tools, guards=[within(tmp_path)])
     name, before = f"{path}{ending}", Path(f"{path}{ending}").stat()
-    for call in (
-        ToolCall("c1", "read_file", {"path": name}),
-        ToolCall("c2", "write_file", {"path": name, "content": "paid"}),
-        ToolCall("c3", "edit_file", {"path": name, "old": "a", "new": "b"}),
-        ToolCall("c4", "search_files", {"path": name, "pattern": "."}),
+    for tool_name, arguments in (
+        ("read_file", {}),
+        ("write_file", {"content": "paid"}),
+        ("edit_file", {"old": "a", "new": "b"}),
+        ("search_files", {"pattern": "."}),
     ):
-        result = run(runner.run(call))
+        result = await runner.run(tool_name, {"path": name, **arguments})
         assert not result.success and "belongs to an open journal" in str(result.error)
     assert os.path.samestat(before, Path(name).stat())
-    assert "skipped: 4" in run(runner.run("search_files", {"path": str(tmp_path), "pattern": "."})).text
+    assert "skipped: 4" in (await runner.run("search_files", {"path": str(tmp_path), "pattern": "."})).text
     journal.close()
-    assert "not text" in str(run(runner.run("read_file", {"path": str(path)})).error)
+    assert "not text" in str((await runner.run("read_file", {"path": str(path)})).error)
 
 
 @tool
@@ -484,7 +655,7 @@ async def note(path: str) -> str:
     return path
 
 
-def test_a_journal_where_within_lets_tools_reach_is_refused_unless_it_says_so(tmp_path: Path) -> None:
+def test_a_runner_refuses_a_journal_within_reach_of_its_tools(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     reached, apart = Journal.open(tmp_path / "notes" / "calls.db"), Journal.open(tmp_path / "notes.db")
     guard = within(tmp_path / "notes")

@@ -1,4 +1,4 @@
-"""Programs with several loops, one after the other: what becomes of calls whose loop has ended."""
+"""Programs with several event loops, one after the other: what becomes of calls whose loop has ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,21 +55,6 @@ class Bank:
         return await Runner([self.pay], journal=journal, waits=Waits(slot=0.001)).run(ToolCall("c1", "pay"), **WHO)
 
 
-@pytest.fixture
-def closed_under() -> Callable[[Bank, Journal], None]:
-    """Closes a loop under a call that it runs."""
-    kept: list[Any] = []  # what runs is collected no earlier
-
-    def close(bank: Bank, journal: Journal) -> None:
-        loop = asyncio.new_event_loop()
-        loop.set_exception_handler(lambda *_: None)  # it tells of tasks that were pending when they were collected
-        kept.append(loop.run_until_complete(bank.begin(journal)))
-        assert loop.run_until_complete(bank.again(journal)).status == "limited"
-        loop.close()
-
-    return close
-
-
 def after_a_crash(journal: Journal) -> Journal:
     """The journal as the next process finds it."""
     if isinstance(journal, MemoryJournal):
@@ -89,15 +74,15 @@ def after_a_crash(journal: Journal) -> Journal:
     ],
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_call_whose_loop_was_closed_under_it_is_not_run_again_while_its_process_lives(
-    journal: Journal,
-    closed_under: Callable[[Bank, Journal], None],
-    options: dict[str, Any],
-    status: str,
-    later: str | None,
+def test_a_call_whose_loop_was_closed_does_not_run_again_in_its_process(
+    journal: Journal, options: dict[str, Any], status: str, later: str | None
 ) -> None:
     bank = Bank(**options)  # its handler may be in a thread or a worker, which go on without the loop
-    closed_under(bank, journal)
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # it complains of tasks that were pending when they were collected
+    pending = loop.run_until_complete(bank.begin(journal))
+    assert loop.run_until_complete(bank.again(journal)).status == "limited"
+    loop.close()
     [kept] = asyncio.run(journal.unfinished())
     assert (kept.state, kept.may_go_on, kept.intent.call_id) == ("cut_off", True, "c1")
     assert asyncio.run(Runner([bank.pay], journal=journal).recover()) == []
@@ -106,9 +91,10 @@ def test_a_call_whose_loop_was_closed_under_it_is_not_run_again_while_its_proces
     with contextlib.closing(after_a_crash(journal)) as opened:
         again = asyncio.run(bank.again(opened))
         assert (again.status, again.text) == (("unknown", again.text) if later is None else ("ok", later))
-        [*settled] = asyncio.run(Runner([bank.pay], journal=opened).recover())
+        settled = asyncio.run(Runner([bank.pay], journal=opened).recover())
         assert [result.status for result in settled] == (["unknown"] if later is None else [])
         assert asyncio.run(opened.unfinished()) == []
+    del pending  # what ran is collected no earlier
 
 
 PROGRAM = """
@@ -139,7 +125,7 @@ print([asyncio.run(again(n)) for n in range(5)], asyncio.run(journal.unfinished(
 
 
 @pytest.mark.slow
-def test_a_loop_for_each_request_leaves_nothing_that_runs(tmp_path: Path) -> None:
+def test_a_loop_for_each_request_leaves_no_call_running(tmp_path: Path) -> None:
     made = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "calls.db")], capture_output=True, text=True, timeout=60
     )
@@ -155,34 +141,29 @@ class SlowJournal(MemoryJournal):
 
 @pytest.mark.parametrize("cancels", [False, True])
 @pytest.mark.parametrize("make_journal", [MemoryJournal, SlowJournal])
-def test_a_loop_that_ends_in_any_turn_of_a_call_loses_no_outcome(
-    make_journal: type[MemoryJournal], cancels: bool
-) -> None:
+def test_a_loop_that_ends_at_any_turn_of_a_call_loses_no_outcome(make_journal: Any, cancels: bool) -> None:
     async def wait_turns(count: int) -> None:
         for _ in range(count):
             await asyncio.sleep(0)
 
-    def end_loop_after(turns: int) -> tuple[Journal, list[str]]:
+    ended = 0
+    for turns in range(30):
         journal, paid = make_journal(), list[str]()
 
         @tool
         async def pay() -> str:
             await wait_turns(3)
-            paid.append("paid")
+            paid.append("paid")  # noqa: B023
             return "paid"
 
         async def main() -> None:
-            call = asyncio.ensure_future(Runner([pay], journal=journal).run(ToolCall("c1", "pay"), **WHO))
-            await wait_turns(turns)
+            runner = Runner([pay], journal=journal)  # noqa: B023
+            call = asyncio.ensure_future(runner.run(ToolCall("c1", "pay"), **WHO))
+            await wait_turns(turns)  # noqa: B023
             if cancels:
                 call.cancel()
 
         asyncio.run(main())  # which cancels all tasks at its end
-        return journal, paid
-
-    ended = 0
-    for turns in range(30):
-        journal, paid = end_loop_after(turns)
         assert asyncio.run(journal.unfinished()) == [], (turns, paid)
         ended += bool(paid)
     assert 0 < ended < 30

@@ -1,31 +1,33 @@
-"""Once for each call that may change something: what a runner makes of what its journal keeps."""
+"""A call that may change something runs once: what a runner makes of what its journal has."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from killed import DyingJournal
+from processes import intent
 
-from ferrule import Journal, Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, allow, ask, deny, tool
+from cast import Person, ask_always
+from ferrule import Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, allow, ask, deny, models, tool
 from ferrule.errors import JournalError, UnknownOutcomeError
 from ferrule.executors import Executor, StartedCall
 from ferrule.journal import MemoryJournal, memory
-from ferrule.journal._lockfile import LockFile
+from ferrule.loop import NotResumed, resume, run
 from ferrule.testing import ManualClock
 from ferrule.types import Begun
 from ferrule.values.journal_entry import Intent, JournalEntry, outcome_from_result
 from ferrule.values.result import KERNEL_METADATA
+from waits import BOUND
 
 WHO = {"session": "s1", "principal": "ann"}
 
 
 class Bank:
-    """What was paid, outside of what any call knows."""
+    """Tool `pay`, and what was paid."""
 
     def __init__(self, **options: Any) -> None:
         self.paid: list[int] = []
@@ -39,28 +41,36 @@ class Bank:
             return f"paid {euros}"
 
         self.pay = pay
+        self.answer = ask("may it?")
+
+    def asking_runner(self, journal: MemoryJournal) -> Runner:
+        """A runner whose guard gives the answer of this bank, and whose person decides later."""
+        guards = [lambda call, context: self.answer]
+        return Runner([self.pay], guards=guards, approve=later, journal=journal, resume_key=b"k" * 32)
+
+
+async def later(call: ToolCall, decision: Any, context: ToolContext) -> Any:
+    """A person who decides later."""
+    return ask("later")
+
+
+async def run_twice(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+    await next(call, context)
+    result: ToolResult = await next(call, context)
+    return result
 
 
 def call(euros: int = 5, id: str = "c1") -> ToolCall:
     return ToolCall(id, "pay", {"euros": euros})
 
 
-async def cut_off(bank: Bank, journal: MemoryJournal, **options: Any) -> Runner:
+async def cut_off(bank: Bank, journal: DyingJournal, **options: Any) -> Runner:
     """A runner of a program that begins after one that was killed while it paid."""
-
-    class Killed(MemoryJournal):
-        async def end(self, intent: Intent, outcome: Any) -> None:
-            """It never comes to that."""
-
-    before = Killed()
-    vars(before).update(vars(journal))
-    await Runner([bank.pay], journal=before).run(call(), **WHO)
-    journal.cut_off()
+    await journal.while_dying(Runner([bank.pay], journal=journal).run(call(), **WHO))
     return Runner([bank.pay], journal=journal, **options)
 
 
-async def test_a_call_that_comes_again_gets_the_first_result_and_is_not_run() -> None:
-
+async def test_a_repeated_call_gets_the_first_result_and_does_not_run() -> None:
     bank, journal = Bank(), memory()
     first = await Runner([bank.pay], journal=journal).run(call(), **WHO)
     again = await Runner([bank.pay], journal=journal).run(call(), **WHO)
@@ -74,8 +84,7 @@ async def test_a_call_that_comes_again_gets_the_first_result_and_is_not_run() ->
     [{"session": "s2"}, {"principal": "bob"}, {"session": None}, {"turn": "2"}],
     ids=["session", "principal", "no session", "turn"],
 )
-async def test_another_session_principal_or_turn_has_calls_of_its_own(other: dict[str, Any]) -> None:
-
+async def test_another_session_principal_or_turn_is_another_call(other: dict[str, Any]) -> None:
     bank = Bank()
     runner = Runner([bank.pay], journal=memory())
     await runner.run(call(), **WHO)
@@ -83,53 +92,37 @@ async def test_another_session_principal_or_turn_has_calls_of_its_own(other: dic
     assert bank.paid == [5, 5] and result.metadata == {}
 
 
-async def test_other_arguments_under_the_same_id_are_another_call_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        bank = Bank()
-        runner = Runner([bank.pay], journal=memory())
-        await runner.run(call(), **WHO)
-        result = await runner.run(call(7), **WHO)
-        assert bank.paid == [5, 7] and result.metadata == {"other_arguments": True}
-
-    await main()
+async def test_other_arguments_under_the_same_id_are_another_call(caplog: pytest.LogCaptureFixture) -> None:
+    bank = Bank()
+    runner = Runner([bank.pay], journal=memory())
+    await runner.run(call(), **WHO)
+    result = await runner.run(call(7), **WHO)
+    assert bank.paid == [5, 7] and result.metadata == {"other_arguments": True}
     assert "under an id that another call with other arguments had" in caplog.text
 
 
-async def test_the_same_arguments_however_they_are_written_are_the_same_call() -> None:
-
-    bank = Bank()
-    runner = Runner([bank.pay], journal=memory())
-    for raw in (
-        {"euros": 5},
-        '{"euros":5}',
-        '{ "euros" : 5 }',
-        {"euros": 5.0},
-        '{"euros": 5.0}',
-        '{"euros": 50e-1}',
-    ):
-        result = await runner.run(ToolCall("c1", "pay", raw), **WHO)
-        assert "other_arguments" not in result.metadata
-    assert bank.paid == [5]
-
-
-async def test_no_arguments_are_the_same_call_however_they_are_written() -> None:
-
+@pytest.mark.parametrize(
+    ("name", "spellings"),
+    [
+        ("pay", [{"euros": 5}, '{"euros":5}', '{ "euros" : 5 }', {"euros": 5.0}, '{"euros": 50e-1}']),
+        ("stop", [{}, "{}", "", " ", "null"]),
+    ],
+)
+async def test_the_spelling_of_arguments_makes_no_other_call(name: str, spellings: list[Any]) -> None:
     ran = []
 
     @tool
     async def stop() -> str:
         """Stop."""
-        ran.append(1)
         return "stopped"
 
-    runner = Runner([stop], journal=memory())
-    for raw in ({}, "{}", "", " ", "null"):
-        assert (await runner.run(ToolCall("c1", "stop", raw), **WHO)).text == "stopped"
-    assert ran == [1]
+    runner = Runner([Bank().pay, stop], journal=memory(), observers=[lambda event: ran.append(event.kind)])
+    for raw in spellings:
+        assert "other_arguments" not in (await runner.run(ToolCall("c1", name, raw), **WHO)).metadata
+    assert ran.count("tool:started") == 1
 
 
-async def test_who_comes_while_the_first_is_under_way_waits_for_its_result() -> None:
-
+async def test_a_repeated_call_waits_for_the_first_that_still_runs() -> None:
     begun, go_on, ran = asyncio.Event(), asyncio.Event(), []
 
     @tool
@@ -151,8 +144,7 @@ async def test_who_comes_while_the_first_is_under_way_waits_for_its_result() -> 
     assert ran == [5] and [result.metadata.get("replayed", False) for result in results] == [False] + 3 * [True]
 
 
-async def test_who_waits_for_the_first_waits_no_longer_than_for_a_slot() -> None:
-
+async def test_waiting_for_the_first_call_ends_with_the_slot_timeout() -> None:
     begun, clock = asyncio.Event(), ManualClock()
 
     @tool
@@ -174,52 +166,28 @@ async def test_who_waits_for_the_first_waits_no_longer_than_for_a_slot() -> None
     await asyncio.wait({first})
 
 
-async def test_guards_judge_a_call_that_comes_again_and_nobody_is_asked_again() -> None:
-
-    bank, asked, journal = Bank(), [], memory()
-
-    def person(call: ToolCall, decision: Any, context: ToolContext) -> bool:
-        asked.append(call.id)
-        return True
-
-    def asks(call: ToolCall, context: ToolContext) -> Any:
-        return ask("may it?")
-
-    def denies(call: ToolCall, context: ToolContext) -> Any:
-        return deny("no longer")
-
-    runner = Runner([bank.pay], guards=[asks], approve=person, journal=journal)
+async def test_a_repeated_call_is_judged_again_but_not_asked_about() -> None:
+    bank, person = Bank(), Person()
+    runner = Runner([bank.pay], guards=[ask_always], approve=person, journal=memory())
     assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid 5", "paid 5"]
-    assert (asked, bank.paid) == (["c1"], [5])
-    denied = await runner.replace(guards=[denies]).run(call(), **WHO)
+    assert (len(person.questions), bank.paid) == (1, [5])
+    denied = await runner.replace(guards=[lambda call, context: deny("no longer")]).run(call(), **WHO)
     assert denied.status == "denied" and "paid" not in denied.text
 
 
-async def test_of_two_suspensions_of_one_call_both_are_resumed_and_one_runs() -> None:
-
+async def test_a_call_suspended_twice_runs_once() -> None:
     bank = Bank()
-    runner = Runner(
-        [bank.pay],
-        guards=[lambda call, context: ask("may it?")],
-        approve=lambda call, decision, context: ask("later"),
-        journal=memory(),
-    )
+    runner = Runner([bank.pay], guards=[ask_always], approve=later, journal=memory())
     records = [(await runner.run(call(), **WHO)).record() for _ in range(2)]
     results = [await runner.resume(record, True) for record in records]
     assert [result.text for result in results] == ["paid 5", "paid 5"] and bank.paid == [5]
     assert results[1].metadata == {"replayed": True}
 
 
-async def test_what_was_suspended_limited_or_cancelled_before_its_start_is_not_kept() -> None:
-
+async def test_a_call_that_never_started_leaves_nothing_in_the_journal() -> None:
     bank, journal = Bank(), memory()
-    later = Runner(
-        [bank.pay],
-        guards=[lambda call, context: ask("?")],
-        approve=lambda call, decision, context: ask("later"),
-        journal=journal,
-    )
-    assert (await later.run(call(), **WHO)).status == "suspended"
+    suspends = Runner([bank.pay], guards=[ask_always], approve=later, journal=journal)
+    assert (await suspends.run(call(), **WHO)).status == "suspended"
 
     class Slow(MemoryJournal):
         async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
@@ -240,8 +208,7 @@ async def test_what_was_suspended_limited_or_cancelled_before_its_start_is_not_k
     assert bank.paid == [5]
 
 
-async def test_the_intent_holds_what_was_judged_and_is_there_before_the_handler_runs() -> None:
-
+async def test_the_intent_is_written_before_the_handler_runs() -> None:
     journal, seen = memory(), []
 
     @tool(private=["pin"])
@@ -258,26 +225,24 @@ async def test_the_intent_holds_what_was_judged_and_is_there_before_the_handler_
     assert "no hex 4711" not in repr(journal._calls) + repr([dict(event.data) for event in journal.events])
 
 
-async def test_the_outcome_is_kept_before_anybody_is_told() -> None:
-
-    bank, journal, told = Bank(), memory(), []
+async def test_the_outcome_is_written_before_anybody_sees_it() -> None:
+    bank, journal, states = Bank(), memory(), []
 
     def watch(event: Any) -> None:
         if event.kind == "tool:post":
-            told.extend(kept.state for kept in journal._calls.values())
+            states.extend(kept.state for kept in journal._calls.values())
 
     async def around(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
         result: ToolResult = await next(call, context)
-        told.extend(kept.state for kept in journal._calls.values())
+        states.extend(kept.state for kept in journal._calls.values())
         return result
 
     await Runner([bank.pay], journal=journal, observers=[watch], around=[around]).run(call(), **WHO)
-    assert told == ["ended", "ended"]
+    assert states == ["ended", "ended"]
 
 
 @pytest.mark.parametrize("method", ["find", "begin"])
-async def test_where_the_journal_breaks_before_the_run_nothing_is_run(method: str) -> None:
-
+async def test_a_journal_that_breaks_before_the_run_stops_the_call(method: str) -> None:
     bank = Bank()
 
     async def breaks(*given: Any, **options: Any) -> Any:
@@ -290,30 +255,26 @@ async def test_where_the_journal_breaks_before_the_run_nothing_is_run(method: st
     assert "the journal cannot be read or written" in str(result.error)
 
 
-async def test_a_result_whose_outcome_cannot_be_written_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        bank = Bank()
+async def test_a_result_that_cannot_be_recorded_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    bank = Bank()
 
-        async def breaks(*given: Any) -> Any:
-            raise JournalError("the disk is full")
+    async def breaks(*given: Any) -> Any:
+        raise JournalError("the disk is full")
 
-        journal, told = memory(), list[Any]()
-        journal.end = breaks  # type: ignore[method-assign]
-        runner = Runner([bank.pay], journal=journal, observers=[told.append])
-        result = await runner.run(call(), **WHO)
-        assert (result.text, result.metadata) == ("paid 5", {"unrecorded": True})
-        assert told[-1].data["result"].metadata == {"unrecorded": True}
-
-    await main()
+    journal, events = memory(), list[Any]()
+    journal.end = breaks  # type: ignore[method-assign]
+    runner = Runner([bank.pay], journal=journal, observers=[events.append])
+    result = await runner.run(call(), **WHO)
+    assert (result.text, result.metadata) == ("paid 5", {"unrecorded": True})
+    assert events[-1].data["result"].metadata == {"unrecorded": True}
     assert "the disk is full" in caplog.text
 
 
 # -- after a crash -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_call_that_was_cut_off_is_unknown_and_not_run_again() -> None:
-
-    bank, journal = Bank(), memory()
+async def test_a_cut_off_call_is_unknown_and_does_not_run_again() -> None:
+    bank, journal = Bank(), DyingJournal()
     runner = await cut_off(bank, journal)
     result = await runner.run(call(), **WHO)
     assert (result.status, result.executed, bank.paid) == ("unknown", None, [5])
@@ -321,106 +282,76 @@ async def test_a_call_that_was_cut_off_is_unknown_and_not_run_again() -> None:
 
 
 @pytest.mark.parametrize("trait", ["idempotent", "read_only"])
-async def test_a_call_that_was_cut_off_is_run_again_where_twice_is_as_once_with_the_same_key(trait: str) -> None:
-
-    bank, journal = Bank(**{trait: lambda arguments: True}), memory()
+async def test_a_cut_off_idempotent_call_runs_again_with_the_same_key(trait: str) -> None:
+    bank, journal = Bank(**{trait: lambda arguments: True}), DyingJournal()
     runner = await cut_off(bank, journal)
     assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid 5", "paid 5"]
     assert bank.paid == [5, 5] and len(set(bank.keys)) == 1
 
 
-async def test_a_call_that_was_cut_off_is_not_run_again_where_the_tool_is_another_since() -> None:
-
-    bank, journal = Bank(idempotent=True), memory()
+async def test_a_cut_off_call_does_not_run_again_with_a_changed_tool() -> None:
+    bank, journal = Bank(idempotent=True), DyingJournal()
     await cut_off(bank, journal)
     runner = Runner([bank.pay.replace(metadata={"version": "2"})], journal=journal)
     assert (await runner.run(call(), **WHO)).status == "unknown" and bank.paid == [5]
 
 
-def test_what_reconcile_says_of_a_call_that_was_cut_off_counts() -> None:
-    async def main(says: Any, twice: Any) -> tuple[list[str], list[int]]:
-        bank, journal, context = Bank(), memory(), []
+@pytest.mark.parametrize(
+    ("answer", "texts", "paid"),
+    [
+        (ToolResult("it was paid"), ["it was paid"] * 2, [5]),
+        (False, ["paid 5"] * 2, [5, 5]),
+        *((answer, ["unknown"] * 2, [5]) for answer in (None, "paid", True)),
+        (ToolResult(None, "still under way", status="suspended"), ["unknown"] * 2, [5]),
+    ],
+)
+async def test_reconcile_decides_about_a_cut_off_call(answer: Any, texts: list[str], paid: list[int]) -> None:
+    seen = []
 
-        async def reconcile(call: ToolCall, given: ToolContext) -> Any:
-            context.append((dict(call.arguments), given.idempotency_key, given.principal))
-            return says
+    async def reconcile(call: ToolCall, context: ToolContext) -> Any:
+        seen.append((dict(call.arguments), context.idempotency_key, context.principal))
+        return answer
 
-        bank.pay = bank.pay.replace(reconcile=reconcile)
-        runner = await cut_off(bank, journal)
-        results = [await runner.run(call(), **WHO) for _ in range(2)]
-        assert context[0] == ({"euros": 5}, bank.keys[0], "ann")
-        return [result.text if result.success else result.status for result in results], bank.paid
-
-    assert asyncio.run(main(ToolResult("it was paid"), 1)) == (["it was paid", "it was paid"], [5])
-    assert asyncio.run(main(False, 2)) == (["paid 5", "paid 5"], [5, 5])
-    assert asyncio.run(main(None, 2)) == (["unknown", "unknown"], [5])
-    for no_end in ("paid", True, ToolResult(None, "still under way", status="suspended")):
-        assert asyncio.run(main(no_end, 2)) == (["unknown", "unknown"], [5])
+    bank = Bank(reconcile=reconcile)
+    runner = await cut_off(bank, DyingJournal())
+    results = [await runner.run(call(), **WHO) for _ in range(2)]
+    assert [result.text if result.success else result.status for result in results] == texts and bank.paid == paid
+    assert seen[0] == ({"euros": 5}, bank.keys[0], "ann")
 
 
-@pytest.mark.parametrize("says", [ToolResult("it was paid"), False, None])
-@pytest.mark.parametrize("end", ["is late", "does not know", "is late and goes on"])
-async def test_reconcile_is_asked_for_an_outcome_that_nobody_knows(says: Any, end: str) -> None:
+@pytest.mark.parametrize("answer", [ToolResult("it was paid"), False, None])
+@pytest.mark.parametrize("is_late", [True, False])
+async def test_reconcile_is_asked_about_an_unknown_outcome(answer: Any, is_late: bool) -> None:
     paid, go_on = list[int](), threading.Event()
 
-    def reconcile(call: ToolCall, context: ToolContext) -> Any:
-        return says
-
-    async def pay(euros: int) -> str:
+    @tool(reconcile=lambda call, context: answer)
+    def pay(euros: int) -> str:
+        """Pay."""
         if paid:
             return "paid now"
         paid.append(euros)
-        if end == "does not know":
+        if not is_late:
             raise UnknownOutcomeError("the line is dead")
-        await asyncio.Event().wait()
-        return "never"
-
-    def pay_in_a_thread(euros: int) -> str:
-        paid.append(euros)
-        go_on.wait(60)
+        go_on.wait(BOUND)
         return "paid late"
 
-    async def main() -> list[ToolResult]:
-        made = tool(pay_in_a_thread if "goes on" in end else pay, name="pay", reconcile=reconcile)
-        runner = Runner(
-            [made], journal=memory(), timeout=None if end == "does not know" else 0.01, waits=Waits(grace=0.01)
-        )
-        return [await runner.run(call(), **WHO) for _ in range(2)]
-
+    runner = Runner([pay], journal=memory(), timeout=0.01 if is_late else None, waits=Waits(grace=0.01))
     try:
-        results = await main()
+        results = [await runner.run(call(), **WHO) for _ in range(2)]
     finally:
         go_on.set()
-    unknown = "unknown" if end == "does not know" else "timeout"
     first, again = [(result.status, result.executed) for result in results]
-    if isinstance(says, ToolResult):
+    if isinstance(answer, ToolResult):
         assert first == again == ("ok", True) and results[0].text == "it was paid"
-    elif says is None or "late" in end:  # what was stopped may happen yet, in another thread or on a server
-        assert first == again == (unknown, None)
+    elif answer is None or is_late:  # what was stopped may happen yet, in another thread or on a server
+        assert first == again == ("timeout" if is_late else "unknown", None)
     else:
         assert first == ("failed", False) and "may be sent again" in str(results[0].error)
         assert (again, results[1].text) == (("ok", True), "paid now")
 
 
-@pytest.mark.parametrize(
-    ("says", "error"),
-    [
-        (False, "pay did not happen. Nothing was run; the call may be sent again."),
-        (ToolResult(error="the bank knows of no such transfer", executed=False), "the bank knows of no such transfer"),
-    ],
-)
-async def test_a_call_that_did_not_happen_is_failed_after_recovery_and_may_be_sent_again(says: Any, error: str) -> None:
-
-    bank, journal = Bank(reconcile=lambda call, context: says), memory()
-    runner = await cut_off(bank, journal)
-    [result] = await runner.recover()
-    assert (result.status, result.executed, result.error) == ("failed", False, error)
-    assert await journal.unfinished() == []
-    assert (await runner.run(call(), **WHO)).text == "paid 5"
-
-
 @pytest.mark.parametrize("recovers", [False, True])
-async def test_a_cut_off_call_of_another_machine_is_not_run_again_as_it_may_still_happen(recovers: bool) -> None:
+async def test_a_cut_off_call_on_another_machine_does_not_run_again(recovers: bool) -> None:
     class Elsewhere(Executor):
         def executor(self, tool: Tool) -> Executor:
             self.handler = tool.handling
@@ -429,7 +360,7 @@ async def test_a_cut_off_call_of_another_machine_is_not_run_again_as_it_may_stil
         async def run(self, values: Any, call: StartedCall) -> object:
             return await self.handler.call(values, call.context)
 
-    bank, journal = Bank(reconcile=lambda call, context: False, isolation=Elsewhere()), memory()
+    bank, journal = Bank(reconcile=lambda call, context: False, isolation=Elsewhere()), DyingJournal()
     runner = await cut_off(bank, journal)
     if recovers:
         assert [result.status for result in await runner.recover()] == ["unknown"]
@@ -437,9 +368,8 @@ async def test_a_cut_off_call_of_another_machine_is_not_run_again_as_it_may_stil
     assert bank.paid == [5]
 
 
-async def test_where_another_program_settles_a_call_first_what_it_kept_is_told() -> None:
-
-    bank, journal = Bank(), memory()
+async def test_the_first_program_that_settles_a_call_decides_its_result() -> None:
+    bank, journal = Bank(), DyingJournal()
 
     async def reconcile(call: ToolCall, context: ToolContext) -> ToolResult:
         [kept] = await journal.unfinished()
@@ -452,24 +382,19 @@ async def test_where_another_program_settles_a_call_first_what_it_kept_is_told()
     assert bank.paid == [5]
 
 
-async def test_what_is_kept_of_a_call_and_cannot_be_read_stops_no_recovery_and_counts_as_unknown() -> None:
-
-    bank, journal = Bank(), memory()
+async def test_an_unreadable_outcome_counts_as_unknown_and_stops_no_recovery() -> None:
+    bank, journal = Bank(), DyingJournal()
     runner = await cut_off(bank, journal)
     [kept] = await journal.unfinished()
-    await journal.settle(
-        kept, {**outcome_from_result(ToolResult("?")), "status": "suspended"}
-    )  # with nothing to resume it by
-    assert [(one.status, one.executed) for one in (await runner.run(call(), **WHO), *await runner.recover())] == [
-        ("unknown", None),
-        ("unknown", None),
-    ]
+    nothing_to_resume_by = {**outcome_from_result(ToolResult("?")), "status": "suspended"}
+    await journal.settle(kept, nothing_to_resume_by)
+    results = [await runner.run(call(), **WHO), *await runner.recover()]
+    assert [(one.status, one.executed) for one in results] == [("unknown", None)] * 2
     assert bank.paid == [5] and await journal.unfinished() == []
 
 
-async def test_recover_settles_what_was_cut_off_once_and_says_what_may_run_again() -> None:
-
-    bank, journal, seen = Bank(), memory(), []
+async def test_recover_settles_a_cut_off_call_once() -> None:
+    bank, journal, seen = Bank(), DyingJournal(), []
     runner = await cut_off(bank, journal, observers=[lambda event: seen.append((event.kind, event.call.id))])
     [result] = await runner.recover()
     assert (result.status, result.call_id, result.executed) == ("unknown", "c1", None)
@@ -478,7 +403,7 @@ async def test_recover_settles_what_was_cut_off_once_and_says_what_may_run_again
     again = await runner.run(call(), **WHO)
     assert (again.status, again.metadata) == ("unknown", {"replayed": True})
 
-    bank, journal = Bank(idempotent=True), memory()
+    bank, journal = Bank(idempotent=True), DyingJournal()
     runner = await cut_off(bank, journal)
     [left] = await runner.recover()
     assert (left.status, left.metadata) == ("unknown", {"runs_again": True})
@@ -486,22 +411,15 @@ async def test_recover_settles_what_was_cut_off_once_and_says_what_may_run_again
     assert (await runner.run(call(), **WHO)).text == "paid 5"
 
 
-def many(tool_name: str, count: int) -> list[Intent]:
-    facts: dict[str, Any] = {"tool_name": tool_name, "principal": "ann", "session": "s1", "parent": None}
-    facts |= {"fingerprint": "f", "arguments": {"euros": 5}, "at": 1.0}
-    return [Intent(key=f"k{n:03}", reference=f"k{n}", claim=f"c{n}", call_id=f"c{n}", **facts) for n in range(count)]
+async def test_recover_settles_many_calls_in_order_and_some_side_by_side() -> None:
+    running = most = 0
 
-
-def test_recover_settles_many_calls_side_by_side_but_not_all_at_once() -> None:
-    """In the order in which they came; and each is settled or left before an error of one is told."""
-    at_once = most = 0
-
-    async def finds_out(call: ToolCall, context: ToolContext) -> ToolResult | bool:
-        nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
+    async def find_out(call: ToolCall, context: ToolContext) -> ToolResult | bool:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
         await asyncio.sleep(0)
-        at_once -= 1
+        running -= 1
         return ToolResult(f"paid by {call.id}")
 
     class Fails(MemoryJournal):
@@ -510,91 +428,40 @@ def test_recover_settles_many_calls_side_by_side_but_not_all_at_once() -> None:
                 raise JournalError("the disk is full")
             return await super().settle(kept, outcome)
 
-    async def main(journal: MemoryJournal) -> tuple[list[ToolResult], list[str]]:
-        bank = Bank(reconcile=finds_out)
-        for intent in many("pay", 200):
-            await journal.begin(intent)
+    async def recover(journal: MemoryJournal) -> tuple[list[str], list[str]]:
+        for n in range(200):
+            await journal.begin(intent(f"k{n:03}", call_id=f"c{n}", session="s1", arguments={"euros": 5}))
         journal.cut_off()
         results: list[ToolResult] = []
         with suppress(JournalError):
-            results = await Runner([bank.pay], journal=journal).recover()
-        return results, [kept.intent.call_id for kept in await journal.unfinished()]
+            results = await Runner([Bank(reconcile=find_out).pay], journal=journal).recover()
+        return [one.text for one in results], [kept.intent.call_id for kept in await journal.unfinished()]
 
-    results, left = asyncio.run(main(memory()))
-    assert [result.text for result in results] == [f"paid by c{n}" for n in range(200)] and left == []
-    assert 2 <= most <= 64 and at_once == 0
-    results, left = asyncio.run(main(Fails()))
-    assert results == [] and left == ["c7", *(f"c{n}" for n in range(64, 200))]
-
-
-def test_recover_settles_many_calls_in_few_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commits = 0
-
-    @contextmanager
-    def counted(lock: LockFile) -> Iterator[None]:
-        nonlocal commits
-        with committing(lock):
-            commits += 1
-            yield
-
-    async def begin(journal: Journal) -> None:
-        await asyncio.gather(*map(journal.begin, many("pay", 640)))
-
-    asyncio.run(begin(before := Journal.open(tmp_path / "calls.db", durable="normal")))
-    before.close()
-    committing = LockFile.committing
-    monkeypatch.setattr(LockFile, "committing", counted)
-    with closing(Journal.open(tmp_path / "calls.db", durable="normal")) as journal:
-        results = asyncio.run(Runner([Bank().pay], journal=journal).recover())
-    assert [result.status for result in results] == ["unknown"] * 640
-    assert commits <= 640 / 8
+    assert await recover(memory()) == ([f"paid by c{n}" for n in range(200)], [])
+    assert 2 <= most <= 64 and running == 0
+    # Each call that is under way is settled before the error is raised.
+    assert await recover(Fails()) == ([], ["c7", *(f"c{n}" for n in range(64, 200))])
 
 
-async def test_what_a_person_allows_with_other_arguments_is_known_by_what_came() -> None:
-
+async def test_a_call_that_a_person_edited_is_found_by_its_own_arguments() -> None:
     bank = Bank()
-    runner = Runner(
-        [bank.pay],
-        guards=[lambda call, context: ask("how much?")],
-        approve=lambda call, decision, context: allow({"euros": 3}),
-        journal=memory(),
-    )
+    runner = Runner([bank.pay], guards=[ask_always], approve=Person(allow({"euros": 3})), journal=memory())
     assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid 3", "paid 3"]
     assert bank.paid == [3]
 
 
-async def test_the_key_is_the_same_for_each_attempt_and_after_a_suspension_and_needs_no_journal() -> None:
-
-    keys: list[str] = []
-
-    @tool
-    async def pay(euros: int, context: ToolContext) -> str:
-        """Pay."""
-        keys.append(context.idempotency_key)
-        return "paid"
-
-    async def twice(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        await next(call, context)
-        result: ToolResult = await next(call, context)
-        return result
-
-    suspends = Runner(
-        [pay],
-        guards=[lambda call, context: ask("?")],
-        approve=lambda call, decision, context: ask("later"),
-        inside=[twice],
-    )
+async def test_the_idempotency_key_survives_retries_and_a_suspension() -> None:
+    bank = Bank()
+    runner = Runner([bank.pay], guards=[ask_always], approve=later, inside=[run_twice])
     for who in (WHO, {}):
-        record = (await suspends.run(call(), **who)).record()
-        keys.append(record["pending"]["idempotency_key"])
-        await suspends.resume(record, True)
-        assert len(keys) == 3 and len(set(keys)) == 1 and len(keys[0]) == 32
-        del keys[:]
+        del bank.keys[:]
+        record = (await runner.run(call(), **who)).record()
+        await runner.resume(record, True)
+        assert bank.keys == [record["pending"]["idempotency_key"]] * 2 and len(bank.keys[0]) == 32
 
 
-async def test_a_retry_around_runs_the_call_again_and_its_last_outcome_is_kept() -> None:
-
-    journal, ran = memory(), []
+async def test_a_retry_around_the_call_keeps_its_last_outcome() -> None:
+    ran = []
 
     @tool
     async def pay(euros: int) -> str:
@@ -604,18 +471,12 @@ async def test_a_retry_around_runs_the_call_again_and_its_last_outcome_is_kept()
             raise ValueError("down")
         return "paid"
 
-    async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        await next(call, context)
-        result: ToolResult = await next(call, context)
-        return result
-
-    runner = Runner([pay], journal=journal, around=[again])
+    runner = Runner([pay], journal=memory(), around=[run_twice])
     assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid", "paid"] and ran == [5, 5]
 
 
-@pytest.mark.parametrize("status", ["ok", "limited", "failed", "suspended", None])
-async def test_no_middleware_inside_can_say_that_a_call_was_not_run_which_then_runs_again(status: Any) -> None:
-
+@pytest.mark.parametrize("status", ["ok", "limited", "suspended", None])
+async def test_no_middleware_can_deny_that_a_call_ran(status: Any) -> None:
     bank = Bank()
 
     async def says_otherwise(call: ToolCall, context: ToolContext, next: Any) -> Any:
@@ -629,7 +490,7 @@ async def test_no_middleware_inside_can_say_that_a_call_was_not_run_which_then_r
 
 
 @pytest.mark.parametrize("journal", [None, memory()], ids=["no journal", "journal"])
-async def test_no_handler_can_say_that_a_call_was_replayed_or_resumed_elsewhere(journal: MemoryJournal | None) -> None:
+async def test_no_handler_can_set_the_metadata_of_the_kernel(journal: MemoryJournal | None) -> None:
     said = {**dict.fromkeys(KERNEL_METADATA, True), "of": "mine"}
 
     @tool
@@ -639,3 +500,99 @@ async def test_no_handler_can_say_that_a_call_was_replayed_or_resumed_elsewhere(
 
     result = await Runner([pay], journal=journal).run(call(), **WHO)
     assert result.metadata == {"of": "mine"} and said["replayed"] is True
+
+
+# -- records that are resumed again ------------------------------------------------------------------------------------
+
+
+async def suspended_record(desk: Bank, journal: DyingJournal, **who: Any) -> dict[str, Any]:
+    return (await desk.asking_runner(journal).run(ToolCall("c1", "pay", {"euros": 5}), **who)).record()
+
+
+@pytest.mark.parametrize("who", [{}, {"session": "s1"}], ids=["no session", "session"])
+async def test_a_record_resumed_again_gets_the_first_outcome_and_does_not_run(who: Any) -> None:
+    desk, journal = Bank(), DyingJournal()
+    record = await suspended_record(desk, journal, **who)
+    first = await desk.asking_runner(journal).resume(record, True)
+    again = await desk.asking_runner(journal).resume(record, True)
+    assert first.metadata == {} and again.metadata == {"replayed": True, "resumed_already": True}
+    assert (again.text, again.executed, desk.paid) == ("paid 5", True, [5])
+    desk.answer = deny("no longer")
+    assert "paid" not in (await desk.asking_runner(journal).resume(record, True)).text
+
+
+async def test_a_resumed_call_that_was_cut_off_is_unknown_afterwards() -> None:
+    desk, journal = Bank(), DyingJournal()
+    record = await suspended_record(desk, journal, session="s1")
+    await journal.while_dying(desk.asking_runner(journal).resume(record, True))
+    again = await desk.asking_runner(journal).resume(record, True)
+    assert (again.status, again.executed, desk.paid) == ("unknown", None, [5])
+
+
+async def test_a_cut_off_resumed_idempotent_call_runs_again_if_allowed() -> None:
+    desk, journal = Bank(idempotent=True), DyingJournal()
+    record = await suspended_record(desk, journal)
+    await journal.while_dying(desk.asking_runner(journal).resume(record, True))
+    refused = await desk.asking_runner(journal).resume(record, False)
+    assert (refused.status, refused.executed, desk.paid) == ("denied", None, [5])
+    again = await desk.asking_runner(journal).resume(record, True)
+    assert (again.text, again.metadata, desk.paid) == ("paid 5", {}, [5, 5])
+
+
+async def test_a_denied_or_postponed_call_has_no_outcome() -> None:
+    desk, journal = Bank(), DyingJournal()
+    for answer in (False, ask("later")):
+        record = await suspended_record(desk, journal)
+        await desk.asking_runner(journal).resume(record, answer)
+        again = await desk.asking_runner(journal).resume(record, True)
+        assert (again.status, again.executed, desk.paid) == ("invalid", False, [])
+
+
+async def test_a_second_resume_waits_for_the_outcome_of_the_first() -> None:
+    begun, go_on, journal = asyncio.Event(), asyncio.Event(), DyingJournal()
+    desk = Bank()
+
+    @tool
+    async def pay(euros: int) -> str:
+        """Pay."""
+        desk.paid.append(euros)
+        begun.set()
+        await go_on.wait()
+        return "paid"
+
+    desk.pay = pay
+    record, runner = await suspended_record(desk, journal), desk.asking_runner(journal)
+    first = asyncio.create_task(runner.resume(record, True))
+    await begun.wait()
+    second = asyncio.create_task(runner.resume(record, True))
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert runner.waiting == 1
+    go_on.set()
+    assert [(await one).text for one in (first, second)] == ["paid", "paid"] and desk.paid == [5]
+
+
+async def test_a_run_resumes_after_a_crash_and_only_once() -> None:
+    async def suspended_run(desk: Bank, journal: DyingJournal) -> tuple[Any, dict[str, bool]]:
+        steps: list[Any] = [[("pay", {"euros": 5})], "done"]
+        first = await run(
+            models.Scripted(steps), models.Scripted([]).user("Pay."), desk.asking_runner(journal), session="s1"
+        )
+        assert first.suspended is not None
+        return first.suspended, dict.fromkeys(first.suspended["waiting"], True)
+
+    def dies(messages: Any) -> Any:
+        raise RuntimeError("killed")
+
+    desk, journal = Bank(), DyingJournal()
+    state, answers = await suspended_run(desk, journal)
+    with pytest.raises(RuntimeError, match="killed"):
+        await journal.while_dying(resume(state, answers, models.Scripted([dies]), desk.asking_runner(journal)))
+    again = await resume(state, answers, models.Scripted(["ask the bank"]), desk.asking_runner(journal))
+    assert (again.status, again.results[0].status, desk.paid) == ("done", "unknown", [5])
+
+    desk, journal = Bank(), DyingJournal()
+    state, answers = await suspended_run(desk, journal)
+    await resume(state, answers, models.Scripted(["done"]), desk.asking_runner(journal))
+    with pytest.raises(NotResumed, match=r"resumed already.*It came to: paid 5"):
+        await resume(state, answers, models.Scripted(["done"]), desk.asking_runner(journal))

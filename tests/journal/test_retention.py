@@ -1,4 +1,4 @@
-"""What is deleted of a journal, and what stays however old it is."""
+"""A journal deletes old calls, but no unfinished ones."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ferrule.journal.reading import Found, LoggedCall, Reader
 from ferrule.journal.retention import Pruned
 from ferrule.models import ModelError, Scripted
 from journal_desk import ADA, DESK, aged, call, desk, found, journaled, one_of_each, the_call
+from waits import wait_until
 
 CUT_OFF = """
 asyncio.run(kept(path, lambda runner: runner.run(call(sys.argv[2], sys.argv[3], order="slow"), ADA)))
@@ -39,9 +40,8 @@ def pruned(path: Path, days: float) -> Pruned:
 
 def cut_off(path: Path, id: str, name: str) -> None:
     with program(DESK + CUT_OFF, path, id, name) as other:
-        assert other.heard() == "slow"
-        while (id, "running") not in found(path):  # what a call that only reads does is written a little later
-            pass
+        assert other.read_line() == "slow"
+        wait_until(lambda: (id, "running") in found(path))  # what a call that only reads does is written a little later
         other.kill()
 
 
@@ -70,7 +70,7 @@ def deferred(path: Path) -> None:
     connection.close()
 
 
-def test_what_ended_long_ago_goes_and_what_is_younger_stays(path: Path) -> None:
+def test_only_calls_that_ended_long_ago_are_deleted(path: Path) -> None:
     journaled(path, one_of_each)
     aged(path, 100)
     journaled(path, lambda runner: runner.run(call("young"), ADA))
@@ -85,42 +85,32 @@ def test_what_ended_long_ago_goes_and_what_is_younger_stays(path: Path) -> None:
     assert [event.kind for event in Reader(path).events()] == ["journal:pruned"] * 2
 
 
-def test_what_is_not_finished_stays_however_old_it_is(path: Path) -> None:
-    journaled(path, one_of_each)
-    deferred(path)
+async def test_an_unfinished_call_is_never_deleted(path: Path) -> None:
+    await asyncio.to_thread(journaled, path, one_of_each)
+    await asyncio.to_thread(deferred, path)
     cut_off(path, "changing", "refund")
     unfinished = [("changing", "cut_off"), ("d1", "deferred")]
     aged(path, 1000)
-
-    async def main() -> None:
-        journal = SQLiteJournal(path)
-        runner = desk(journal)
-        waiting = asyncio.create_task(runner.run(call("running", order="slow"), ADA))
-        record = (await runner.run(call("asked", order="later"), ADA)).record()
-        await journal.flush()
-        assert await asyncio.to_thread(journal.prune, 0) == Pruned(calls=5, events=18)
-        assert sorted(found(path)) == [("asked", "suspended"), *unfinished, ("running", "running")]
-        assert (await runner.resume(record, True)).success
-        waiting.cancel()
-        await asyncio.wait([waiting], timeout=SECONDS)
-        journal.close()
-
-    asyncio.run(main())
+    journal = SQLiteJournal(path)
+    runner = desk(journal)
+    waiting = asyncio.create_task(runner.run(call("running", order="slow"), ADA))
+    record = (await runner.run(call("asked", order="later"), ADA)).record()
+    await journal.flush()
+    assert await asyncio.to_thread(journal.prune, 0) == Pruned(calls=5, events=18)
+    assert sorted(found(path)) == [("asked", "suspended"), *unfinished, ("running", "running")]
+    assert (await runner.resume(record, True)).success
+    waiting.cancel()
+    await asyncio.wait([waiting], timeout=SECONDS)
+    journal.close()
     assert pruned(path, 0).calls == 2
     assert sorted(found(path)) == unfinished
 
 
-def test_a_call_that_was_cut_off_and_changes_nothing_is_over(path: Path) -> None:
+def test_a_cut_off_call_is_deleted_if_it_only_reads_or_once_it_is_settled(path: Path) -> None:
     cut_off(path, "reading", "look")
-    aged(path, 100)
-    assert pruned(path, 90).calls == 1
-    assert found(path) == []
-
-
-def test_what_was_cut_off_goes_once_it_is_settled(path: Path) -> None:
     cut_off(path, "changing", "refund")
     aged(path, 100)
-    assert pruned(path, 90) == Pruned()
+    assert pruned(path, 90).calls == 1 and pruned(path, 90) == Pruned()
     journaled(path, lambda runner: runner.recover())
     assert found(path) == [("changing", "unknown")]
     assert pruned(path, 90) == Pruned()  # it was settled today
@@ -129,7 +119,7 @@ def test_what_was_cut_off_goes_once_it_is_settled(path: Path) -> None:
     assert rows(path, "calls") == 0
 
 
-def test_once_for_each_call_is_forgotten_with_what_is_deleted(path: Path) -> None:
+def test_a_deleted_call_may_run_again(path: Path) -> None:
     journaled(path, lambda runner: runner.run(call("c1"), ADA))
     again = journaled(path, lambda runner: runner.run(call("c1"), ADA))
     assert again.metadata.get("replayed") is True
@@ -138,16 +128,14 @@ def test_once_for_each_call_is_forgotten_with_what_is_deleted(path: Path) -> Non
     assert after.success and "replayed" not in after.metadata
 
 
-def test_a_journal_may_prune_itself_from_when_it_is_opened_until_it_is_closed(path: Path) -> None:
+def test_an_open_journal_prunes_itself_until_it_is_closed(path: Path) -> None:
     journaled(path, one_of_each)
     aged(path, 100)
     journaled(path, lambda runner: runner.run(call("young"), ADA))
     before = {*threading.enumerate()}
     journal = Journal.open(path, keep=90)
     [pruning] = [one for one in {*threading.enumerate()} - before if one.name == "ferrule journal retention"]
-    end = time.monotonic() + SECONDS
-    while len(found(path)) > 1:
-        assert time.monotonic() < end
+    wait_until(lambda: len(found(path)) == 1)
     assert found(path) == [("young", "ok")]
     journal.close()
     pruning.join(SECONDS)
@@ -155,13 +143,13 @@ def test_a_journal_may_prune_itself_from_when_it_is_opened_until_it_is_closed(pa
 
 
 @pytest.mark.parametrize("days", [-1, float("nan"), float("inf"), True, "90d"])
-def test_days_are_a_number(path: Path, days: float) -> None:
+def test_keep_must_be_a_number_of_days(path: Path, days: float) -> None:
     with pytest.raises(DefinitionError, match="number of days"):
         Journal.open(path, keep=days)
     assert not path.exists()
 
 
-def test_who_follows_a_journal_misses_what_is_deleted_meanwhile_and_goes_on(path: Path) -> None:
+def test_following_survives_calls_deleted_meanwhile(path: Path) -> None:
     class Slow(Reader):
         """Others delete between what it finds and what it loads."""
 
@@ -178,17 +166,7 @@ def test_who_follows_a_journal_misses_what_is_deleted_meanwhile_and_goes_on(path
     assert [(one.call_id, one.status) for one in following.news()] == [("c6", "suspended")]
 
 
-def test_many_calls_are_deleted_in_parts_and_others_are_written_between(path: Path) -> None:
-    async def many(runner: Runner) -> None:
-        for number in range(300):
-            await runner.run(call(f"m{number}", "look"), ADA)
-
-    journaled(path, many)
-    assert pruned(path, 0) == Pruned(calls=300, events=1200)
-    assert [event.kind for event in Reader(path).events()] == ["journal:pruned"]
-
-
-async def test_a_run_that_was_put_aside_goes_with_its_age_and_not_while_its_question_can_be_answered(
+async def test_a_stopped_run_is_deleted_unless_its_question_waits(
     path: Path,
 ) -> None:
     @tool

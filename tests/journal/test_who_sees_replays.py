@@ -1,4 +1,4 @@
-"""What those make of it that see a call's result, where it comes from the journal, or nobody knows it."""
+"""Middleware, loops and observers treat replayed and unknown results in their own way."""
 
 from __future__ import annotations
 
@@ -8,25 +8,18 @@ import re
 from typing import Any
 
 import pytest
+from killed import DyingJournal
 from rich.console import Console
 
 from ferrule import Runner, ToolCall, ToolContext, ToolResult, tool
 from ferrule.cli.timeline import Timeline
-from ferrule.journal import MemoryJournal, memory
-from ferrule.loop import LoopResult, run
+from ferrule.journal import memory
+from ferrule.loop import run
 from ferrule.middleware import breaker, budget, rate, retry
 from ferrule.models import Scripted
 from ferrule.testing import Recorder
-from ferrule.values.journal_entry import Intent
 
 WHO = {"session": "s1", "principal": "ann"}
-
-
-class Killed(MemoryJournal):
-    """Of a program that is killed before an outcome is written."""
-
-    async def end(self, intent: Intent, outcome: Any) -> None:
-        """It never comes to that."""
 
 
 def call(euros: int) -> ToolCall:
@@ -50,8 +43,7 @@ async def statuses(runner: Runner, *calls: int) -> list[str]:
     return [(await runner.run(call(euros), **WHO)).status for euros in calls]
 
 
-async def test_a_call_from_the_journal_costs_a_budget_nothing_and_takes_no_turn_of_a_rate() -> None:
-
+async def test_a_replayed_call_costs_no_budget_and_no_rate() -> None:
     for costs in (budget(calls=2), budget(cost=2, reserve={"cost": 1})):
         runner = Runner([pay], journal=memory(), around=[costs])
         assert await statuses(runner, 1, 1, 1, 2, 3) == ["ok", "ok", "ok", "ok", "limited"]
@@ -61,32 +53,20 @@ async def test_a_call_from_the_journal_costs_a_budget_nothing_and_takes_no_turn_
     assert await statuses(runner, 1, 1, 1, 2, 1, 3) == ["ok", "ok", "ok", "ok", "limited", "limited"]
 
 
-async def test_what_a_handler_says_of_itself_spares_it_no_budget() -> None:
-    @tool
-    async def pay(euros: int) -> ToolResult:
-        """Pay."""
-        return ToolResult("paid", metadata={"replayed": True})
-
-    costs = budget(calls=1)
-    assert (await statuses(Runner([pay], journal=memory(), around=[costs]), 1, 2)) == ["ok", "limited"]
-
-
-async def test_a_failure_from_the_journal_opens_no_breaker() -> None:
+async def test_a_replayed_failure_opens_no_breaker() -> None:
     runner = Runner([pay], journal=memory(), around=[breaker(2, 60)])
     assert (await statuses(runner, 500, 500, 500, 1)) == ["failed", "failed", "failed", "ok"]
 
 
-async def test_what_was_cut_off_costs_a_budget_nothing() -> None:
-
-    journal, costs = Killed(), budget(calls=2)
+async def test_a_cut_off_call_costs_no_budget() -> None:
+    journal, costs = DyingJournal(), budget(calls=2)
     runner = Runner([pay], journal=journal, around=[costs])
-    assert await statuses(runner, 1) == ["ok"]
-    journal.cut_off()
+    assert await journal.while_dying(statuses(runner, 1)) == ["ok"]
     assert await statuses(runner, 1, 1) == ["unknown", "unknown"] and costs.used("s1") == {"calls": 1.0}
 
 
 @pytest.mark.parametrize("marks", [{}, {"idempotent": True}, {"read_only": True}], ids=str)
-async def test_retry_tries_nothing_again_that_is_not_known(marks: dict[str, bool]) -> None:
+async def test_retry_repeats_no_unknown_outcome(marks: dict[str, bool]) -> None:
     tried: list[str] = []
 
     async def far_away(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
@@ -98,25 +78,7 @@ async def test_retry_tries_nothing_again_that_is_not_known(marks: dict[str, bool
     assert tried == ["c1"]
 
 
-async def test_retry_sees_nothing_of_a_call_that_was_tried_before() -> None:
-    ran = []
-
-    @tool(idempotent=True)
-    async def pay(euros: int) -> str:
-        """Pay."""
-        ran.append(euros)
-        raise RuntimeError("out of reach")
-
-    async def main() -> list[ToolResult]:
-        runner = Runner([pay], inside=[retry(3, wait=0)], journal=memory())
-        return [await runner.run(call(1), **WHO) for _ in range(2)]
-
-    first, second = await main()
-    assert ran == [1, 1, 1] and len(second.metadata["attempts"]) == 3
-    assert dict(second.metadata) == {**first.metadata, "replayed": True}
-
-
-async def test_a_recorder_counts_what_ran_and_says_what_was_replayed() -> None:
+async def test_a_recorder_counts_no_replayed_call() -> None:
     recorder = Recorder()
     await statuses(Runner([pay], journal=memory(), observers=[recorder]), 1, 1)
     recorder.assert_called(pay, euros=1, times=1)
@@ -125,17 +87,14 @@ async def test_a_recorder_counts_what_ran_and_says_what_was_replayed() -> None:
 
 
 @pytest.mark.parametrize(("on_failure", "status"), [("continue", "done"), ("degrade", "degraded"), ("fail", "failed")])
-def test_a_run_takes_what_is_not_known_for_a_failure(on_failure: Any, status: str) -> None:
-    async def main() -> LoopResult:
-        model = Scripted([[("pay", {"euros": 5})], "I do not know."])
-        return await run(model, model.user("Pay."), Runner([pay], around=[nobody_knows]), on_failure=on_failure)
-
-    result = asyncio.run(main())
+async def test_a_run_takes_an_unknown_outcome_for_a_failure(on_failure: Any, status: str) -> None:
+    model = Scripted([[("pay", {"euros": 5})], "I do not know."])
+    result = await run(model, model.user("Pay."), Runner([pay], around=[nobody_knows]), on_failure=on_failure)
     assert result.status == status and "may have happened" in str(result.messages)
     assert [one.status for one in result.results] == ["unknown"]
 
 
-def test_a_timeline_says_that_a_call_was_replayed_and_that_one_is_not_known() -> None:
+def test_a_timeline_marks_replayed_and_unknown_calls() -> None:
     shown = io.StringIO()
     timeline = Timeline(Console(file=shown, width=200), lambda: 0.0)
     runner = Runner([pay], journal=memory(), observers=[timeline.event])

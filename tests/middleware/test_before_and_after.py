@@ -1,4 +1,4 @@
-"""`before` and `after`: functions round a call, which see the context only where they ask for it."""
+"""`before` and `after` call a function around a call, with the context on request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(arguments: Any, **middleware: Any) -> ToolResult:
 
 
 @pytest.mark.parametrize("raw", ["{'n': 5", '{"n": ', "[1]", "no json", '{"n": 1, "n": 2}'])
-def test_a_call_that_does_not_decode_is_not_made_one_that_runs(raw: str) -> None:
+def test_a_malformed_call_stays_malformed(raw: str) -> None:
     hooks: list[Callable[[Any], Any]] = [lambda arguments: {"n": 1}, lambda arguments: {**arguments}]
     for hook in hooks:
         result = run(raw, around=[before(hook)])
@@ -40,7 +40,7 @@ def test_a_call_that_does_not_decode_is_not_made_one_that_runs(raw: str) -> None
 
 
 @pytest.mark.parametrize("raw", ["", "  ", None, {"n": 5}, '{"n": 5}', '```json\n{"n": 5}\n```'])
-def test_a_call_that_decodes_or_has_no_arguments_is_changed(raw: Any) -> None:
+def test_before_changes_well_formed_or_missing_arguments(raw: Any) -> None:
     assert run(raw, around=[before(lambda arguments: {"n": 1})]).output == 2
 
 
@@ -83,7 +83,7 @@ def whatever(*arguments: Any) -> dict[str, int]:
         *(whatever, partial(optional_other, extra=5)),
     ],
 )
-def test_the_context_is_given_to_what_asks_for_it(hook: Any) -> None:
+def test_a_hook_that_asks_for_the_context_gets_it(hook: Any) -> None:
     result = run({"n": 7}, around=[before(hook)])
     assert result.output == 2, result.error
     result = run({"n": 7}, inside=[after(hook)])
@@ -92,6 +92,6 @@ def test_the_context_is_given_to_what_asks_for_it(hook: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [str, int, 5, "text", lambda: None, lambda a, b, c: None, dict, lambda *, a: None])
 @pytest.mark.parametrize("of", [before, after])
-def test_what_takes_neither_one_nor_two_is_a_mistake_at_once(of: Any, wrong: Any) -> None:
+def test_a_hook_must_take_one_or_two_arguments(of: Any, wrong: Any) -> None:
     with pytest.raises(DefinitionError):
         of(wrong)

@@ -1,4 +1,4 @@
-"""`breaker`: what fails again and again is left alone for a while, and then tried with care."""
+"""`breaker` stops calling a tool that keeps failing, and then tries it with care."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from two_threads import in_two_threads
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, Waits, tool
-from ferrule.middleware import breaker, cache, retry
+from ferrule.middleware import breaker
 from ferrule.middleware._limits import make_limited_result
 from ferrule.testing import ManualClock
 from watched import BOUND, go, plain
@@ -54,39 +54,30 @@ async def ask(runner: Runner, count: int = 1) -> str:
     return " ".join([(await runner.run("ask")).status for _ in range(count)])
 
 
-async def test_after_so_many_failures_in_a_row_calls_are_refused_and_say_until_when() -> None:
+async def test_the_breaker_opens_after_several_failures() -> None:
     service = Service()
-
-    async def main() -> ToolResult:
-        clock = ManualClock()
-        runner = Runner([service.tool], inside=[breaker(3, 30, clock=clock)])
-        assert await ask(runner, 3) == "failed failed failed"
-        await clock.advance(10)
-        return await runner.run("ask")
-
-    result = await main()
+    clock = ManualClock()
+    runner = Runner([service.tool], inside=[breaker(3, 30, clock=clock)])
+    assert await ask(runner, 3) == "failed failed failed"
+    await clock.advance(10)
+    result = await runner.run("ask")
     assert (result.status, result.executed, result.metadata["retry_after"], service.runs) == ("limited", False, 20.0, 3)
     assert plain(result) == (
         "ask is not called for now: 3 calls in a row have failed. Nothing was run. Try again in 20 s."
     )
 
 
-async def test_a_success_ends_the_row() -> None:
+async def test_a_success_resets_the_count() -> None:
     service = Service()
-
-    async def main() -> str:
-        runner = Runner([service.tool], inside=[breaker(3, clock=ManualClock())])
-        found = []
-        for service.down in (True, True, False, True, True, False, True, True, True, True):
-            found.append(await ask(runner))
-        return " ".join(found[-3:])
-
-    assert (await main()) == "failed failed limited"
+    runner = Runner([service.tool], inside=[breaker(3, clock=ManualClock())])
+    found = []
+    for service.down in (True, True, False, True, True, False, True, True, True, True):
+        found.append(await ask(runner))
+    assert " ".join(found[-3:]) == "failed failed limited"
 
 
-async def test_one_probe_that_succeeds_closes_it_and_one_that_fails_opens_it_again() -> None:
+async def test_a_probe_closes_or_reopens_the_breaker() -> None:
     service = Service()
-
     clock = ManualClock()
     runner = Runner([service.tool], inside=[breaker(1, 30, clock=clock)])
     assert await ask(runner, 2) == "failed limited"
@@ -100,9 +91,8 @@ async def test_one_probe_that_succeeds_closes_it_and_one_that_fails_opens_it_aga
 
 
 @pytest.mark.parametrize("probes", [1, 3])
-async def test_half_open_lets_a_batch_through_one_probe_at_a_time(probes: int) -> None:
+async def test_a_half_open_breaker_bounds_the_probes(probes: int) -> None:
     service = Service()
-
     clock = ManualClock()
     runner = Runner([service.tool], inside=[breaker(1, 30, probes=probes, clock=clock)])
     await ask(runner)
@@ -131,9 +121,7 @@ STEPS = st.lists(
 
 @pytest.mark.slow
 @given(st.integers(1, 3), st.integers(1, 3), STEPS)
-def test_while_it_is_not_closed_there_are_never_more_probes_than_allowed(
-    failures: int, probes: int, steps: list[tuple[str, Any]]
-) -> None:
+def test_an_open_breaker_never_exceeds_its_probes(failures: int, probes: int, steps: list[tuple[str, Any]]) -> None:
     service = Service()
 
     async def main() -> None:
@@ -172,19 +160,18 @@ def test_while_it_is_not_closed_there_are_never_more_probes_than_allowed(
     go(main())
 
 
-async def test_a_deadline_that_comes_first_is_a_failure() -> None:
+async def test_a_deadline_and_a_middleware_that_breaks_are_failures() -> None:
+    async def breaks(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        raise RuntimeError
+
     service = Service()
-
-    async def main() -> str:
-        service.gate = asyncio.Event()
-        return await ask(Runner([service.tool], inside=[breaker(2)], timeout=0.01), 3)
-
-    assert (await main()) == "timeout timeout limited"
+    assert await ask(Runner([service.tool], inside=[breaker(2), breaks]), 3) == "failed failed limited"
+    service.gate = asyncio.Event()
+    assert await ask(Runner([service.tool], inside=[breaker(2)], timeout=0.01), 3) == "timeout timeout limited"
 
 
-async def test_a_cancellation_from_outside_is_neither_failure_nor_success_and_frees_the_probe() -> None:
+async def test_a_cancelled_probe_counts_as_neither_and_frees_its_place() -> None:
     service = Service()
-
     clock = ManualClock()
     runner = Runner([service.tool], inside=[breaker(1, 30, clock=clock)], timeout=100)
     await ask(runner)
@@ -198,33 +185,8 @@ async def test_a_cancellation_from_outside_is_neither_failure_nor_success_and_fr
     assert await ask(runner, 2) == "ok ok"
 
 
-async def test_a_probe_that_outlived_its_deadline_does_not_hold_its_place_for_ever() -> None:
-    stubborn = asyncio.Event()
-
-    @tool(read_only=True)
-    async def ask(how: str) -> None:
-        if how == "fails":
-            raise ConnectionError
-        while how == "stays" and not stubborn.is_set():
-            try:
-                await stubborn.wait()
-            except asyncio.CancelledError:
-                pass
-
-    clock = ManualClock()
-    runner = Runner([ask], inside=[breaker(1, 30, clock=clock)], waits=Waits(grace=0))
-    await runner.run("ask", {"how": "fails"})
-    await clock.advance(30)
-    stays = await runner.run("ask", {"how": "stays"}, timeout=0.01)
-    assert (stays.status, runner.left_running) == ("timeout", 1)
-    assert (await runner.run("ask", {"how": "works"})).success
-    stubborn.set()
-    await clock.advance(0)
-    assert runner.left_running == 0
-
-
 @pytest.mark.parametrize("how", ["its deadline came", "it was cancelled"])
-async def test_a_probe_that_was_given_up_makes_room_at_once_though_its_handler_takes_its_time(how: str) -> None:
+async def test_an_abandoned_probe_frees_its_place_at_once(how: str) -> None:
     service = Service()
     ending, done = asyncio.Event(), asyncio.Event()
 
@@ -258,30 +220,11 @@ async def test_a_probe_that_was_given_up_makes_room_at_once_though_its_handler_t
     assert (await ask(runner)) == "ok"
 
 
-def test_a_probe_whose_loop_was_closed_makes_room() -> None:
-    service = Service()
-    clock = ManualClock()
-    circuit = breaker(1, 30, clock=clock)
-    runner = Runner([service.tool], inside=[circuit])
-    go(ask(runner))
-    go(clock.advance(30))
-    service.gate = asyncio.Event()
-    loop = asyncio.new_event_loop()
-    left = loop.create_task(runner.run("ask"))
-    loop.run_until_complete(asyncio.sleep(0))
-    loop.run_until_complete(asyncio.sleep(0))
-    loop.close()
-    service.gate, service.down = None, False
-    assert go(ask(Runner([service.tool], inside=[circuit]), 2)) == "ok ok"
-    left._log_destroy_pending = False  # type: ignore[attr-defined]
-    left.get_coro().close()  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize(
     "answer",
     [make_limited_result("Full."), ToolResult("kept", executed=False), ToolResult(error="no", status="denied")],
 )
-async def test_what_the_tool_did_not_answer_tells_nothing_of_it(answer: ToolResult) -> None:
+async def test_results_not_from_the_tool_do_not_count(answer: ToolResult) -> None:
     service = Service()
     answers: list[ToolResult] = []
 
@@ -299,38 +242,8 @@ async def test_what_the_tool_did_not_answer_tells_nothing_of_it(answer: ToolResu
     assert await ask(runner, 3) == f"{answer.status} failed limited"
 
 
-async def test_what_comes_from_a_cache_further_in_does_not_close_it() -> None:
-    service = Service()
-
-    clock = ManualClock()
-    runner = Runner([service.tool], inside=[breaker(1, 30, clock=clock), cache(clock=clock)])
-    service.down = False
-    await runner.run("ask", {"n": 1})
-    service.down = True
-    await runner.run("ask", {"n": 2})
-    await clock.advance(30)
-    assert (await runner.run("ask", {"n": 1})).metadata["cached"]
-    assert (await runner.run("ask", {"n": 2})).status == "failed"
-    assert (await runner.run("ask", {"n": 2})).status == "limited"
-
-
-async def test_a_failure_further_in_is_not_shared_by_a_cache_so_that_each_counts() -> None:
-    service = Service()
-
-    async def main() -> str:
-        service.gate = asyncio.Event()
-        runner = Runner([service.tool], inside=[breaker(3), cache()])
-        batch = asyncio.ensure_future(runner.run_all([ToolCall(f"c{n}", "ask") for n in range(3)]))
-        await ManualClock().advance(0)
-        service.gate.set()
-        return f"{statuses(await batch)}, {await ask(runner, 1)}"
-
-    assert (await main()) == "failed failed failed, limited"
-    assert service.runs == 3
-
-
 @pytest.mark.parametrize("ends", ["in its grace", "when it was abandoned"])
-async def test_a_handler_that_answers_after_its_deadline_failed(ends: str) -> None:
+async def test_an_answer_after_the_deadline_is_a_failure(ends: str) -> None:
     done = asyncio.Event()
 
     @tool(read_only=True)
@@ -352,67 +265,23 @@ async def test_a_handler_that_answers_after_its_deadline_failed(ends: str) -> No
     assert circuit.is_open("ask")
 
 
-async def test_what_the_deadline_of_the_call_that_made_it_kept_from_starting_did_not_fail() -> None:
-    late = asyncio.Event()
-
-    @tool(read_only=True)
-    async def ask() -> str:
-        return "in time"
-
-    @tool(timeout=0.01)
-    async def work(context: ToolContext) -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            assert (await context.run("ask")).status == "timeout"
-            late.set()
-
-    circuit = breaker(1)
-    assert (await Runner([ask, work], inside=[circuit]).run("work")).status == "timeout"
-    assert late.is_set() and not circuit.is_open("ask")
-
-
-async def test_a_retry_further_out_waits_until_it_is_half_open_and_is_the_probe() -> None:
-    service = Service()
-
-    async def main() -> ToolResult:
-        clock = ManualClock()
-        inside = [retry(5, wait=0, clock=clock), breaker(1, 30, clock=clock)]
-        task = asyncio.ensure_future(Runner([service.tool], inside=inside).run("ask"))
-        await clock.advance(30)
-        service.down = False
-        await clock.advance(30)
-        return await task
-
-    made = (await main()).metadata["attempts"]
-    assert [attempt["status"] for attempt in made] == ["failed", "limited", "failed", "limited", "ok"]
-    assert [attempt["wait"] for attempt in made] == [0, 30, 0, 30, None]
-
-
-async def test_when_says_what_is_a_failure() -> None:
+async def test_when_decides_what_is_a_failure() -> None:
     @tool(read_only=True)
     async def ask(how: str) -> None:
         raise KeyError if how == "missing" else ConnectionError
 
-    async def main() -> str:
-        def not_missing(result: ToolResult) -> bool:
-            return not isinstance(result.exception, LookupError)
+    def not_missing(result: ToolResult) -> bool:
+        return not isinstance(result.exception, LookupError)
 
-        runner = Runner([ask], inside=[breaker(2, when=not_missing)])
-        hows = ["missing", "missing", "missing", "down", "down", "down"]
-        return " ".join([(await runner.run("ask", {"how": how})).status for how in hows])
-
-    assert (await main()) == "failed failed failed failed failed limited"
-
-
-async def test_a_middleware_further_in_that_breaks_is_a_failure() -> None:
-    async def breaks(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
-        raise RuntimeError
-
-    assert (await ask(Runner([Service().tool], inside=[breaker(2), breaks]), 3)) == "failed failed limited"
+    runner = Runner([ask], inside=[breaker(2, when=not_missing)])
+    hows = ["missing", "missing", "missing", "down", "down", "down"]
+    assert (
+        " ".join([(await runner.run("ask", {"how": how})).status for how in hows])
+        == "failed failed failed failed failed limited"
+    )
 
 
-async def test_who_began_before_it_opened_does_not_close_it() -> None:
+async def test_an_earlier_call_does_not_close_the_breaker() -> None:
     slow = asyncio.Event()
 
     @tool(read_only=True)
@@ -432,48 +301,19 @@ async def test_who_began_before_it_opened_does_not_close_it() -> None:
     assert (await runner.run("act", {"how": "down"})).status == "limited"
 
 
-def test_each_tool_has_a_breaker_of_its_own_and_by_says_otherwise() -> None:
-    async def main(by: Any) -> str:
-        service, healthy = Service(), Service()
-        healthy.down = False
-        runner = Runner([service.tool, healthy.tool.replace(name="other")], inside=[breaker(1, by=by)])
-        await runner.run("ask")
-        return (await runner.run("other")).status
-
-    assert go(main("tool")) == "ok"
-    assert go(main("all")) == "limited"
-
-
-async def test_a_key_that_is_none_fails_the_call_and_nothing_runs() -> None:
+async def test_forget_closes_the_breaker_of_one_key() -> None:
     service = Service()
-    result = await Runner([service.tool], inside=[breaker(by=lambda call, context: {})]).run("ask")
-    assert (result.status, result.executed, service.runs) == ("failed", False, 0)
-
-
-async def test_a_tool_that_never_failed_takes_no_room_and_forget_closes() -> None:
-    service = Service()
-
-    circuit = breaker(1)
-    runner = Runner([service.tool], inside=[circuit])
+    circuit, healthy = breaker(1), tool(lambda: 1, name="other", read_only=True)
+    runner = Runner([service.tool, healthy], inside=[circuit])
     await ask(runner)
-    assert circuit.is_open("ask")
+    assert circuit.is_open("ask") and (await runner.run("other")).success
+    together = Runner([service.tool, healthy], inside=[breaker(1, by="all")])
+    await ask(together)
+    assert (await together.run("other")).status == "limited"
     circuit.forget("ask")
     service.down = False
     assert not circuit.is_open("ask") and await ask(runner) == "ok"
     assert not circuit._open and not circuit._closed
-
-
-@pytest.mark.slow
-@pytest.mark.large  # the same with room for three is below
-async def test_ten_thousand_others_that_fail_do_not_make_it_forget_one_that_is_open() -> None:
-    service = Service()
-    circuit = breaker(2, by="session", clock=ManualClock())
-
-    runner = Runner([service.tool], inside=[circuit])
-    for session in ["open", "open", *map(str, range(10_050))]:
-        await runner.run("ask", None, ToolContext(session=session))
-    assert len(circuit._closed) + len(circuit._open) == 10_000
-    assert (await runner.run("ask", None, ToolContext(session="open"))).status == "limited"
 
 
 @pytest.fixture
@@ -485,7 +325,7 @@ def room_for_three(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("room_for_three")
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from([*"012345", "advance", "mend"]), max_size=40))
-def test_none_that_is_open_is_forgotten_whatever_fails(steps: list[str]) -> None:
+def test_an_open_breaker_is_never_forgotten(steps: list[str]) -> None:
     service = Service()
 
     async def main() -> None:
@@ -509,9 +349,8 @@ def test_none_that_is_open_is_forgotten_whatever_fails(steps: list[str]) -> None
 
 
 @pytest.mark.usefixtures("room_for_three")
-async def test_where_as_many_as_it_remembers_are_open_others_are_refused_until_the_first_is_half_open() -> None:
+async def test_a_full_memory_of_open_breakers_refuses_new_keys() -> None:
     service = Service()
-
     clock = ManualClock()
     runner = Runner([service.tool], inside=[breaker(1, 30, by="session", clock=clock)])
     for session in "abc":
@@ -534,18 +373,9 @@ def test_loops_in_two_threads_share_one_breaker() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        {"failures": 0},
-        {"seconds": 0},
-        {"seconds": "30"},
-        {"probes": 0},
-        {"probes": True},
-        {"when": 1},
-        {"by": "user"},
-        {"clock": 1},
-    ],
+    [{"failures": 0}, {"seconds": 0}, {"seconds": "30"}, {"probes": True}, {"when": 1}, {"by": "user"}, {"clock": 1}],
 )
-def test_wrong_parameters_are_a_mistake_at_once(arguments: Any) -> None:
+def test_wrong_parameters_are_refused(arguments: Any) -> None:
     make: Callable[..., Any] = breaker
     with pytest.raises(DefinitionError, match=next(iter(arguments))):
         make(**arguments)

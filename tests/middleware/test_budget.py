@@ -1,4 +1,4 @@
-"""`budget`: what all calls of a session use together stays within it, side by side too."""
+"""`budget` bounds what all calls of a session use, concurrent ones too."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def statuses(results: list[ToolResult]) -> list[str]:
     st.integers(1, 20),
     st.lists(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), max_size=8), max_size=5),
 )
-def test_no_batches_of_any_calls_use_more_than_the_budget(
-    tokens: int, most: int, batches: list[list[tuple[int, int]]]
-) -> None:
+def test_no_batches_exceed_the_budget(tokens: int, most: int, batches: list[list[tuple[int, int]]]) -> None:
     limit = budget(tokens=tokens, reserve={"tokens": most})
     running = used = 0
 
@@ -74,24 +72,14 @@ def test_no_batches_of_any_calls_use_more_than_the_budget(
     go(main())
 
 
-@given(st.integers(1, 6), st.lists(st.integers(0, 5), max_size=4))
-def test_no_batches_make_more_calls_than_the_budget(most: int, batches: list[int]) -> None:
-    async def main() -> int:
-        runner = Runner([think], inside=[budget(calls=most)])
-        return sum([statuses(await runner.run_all(calls(*[{}] * size), S)).count("ok") for size in batches])
-
-    assert go(main()) == min(most, sum(batches))
-
-
-async def test_what_is_over_the_budget_is_told_so_and_does_not_run() -> None:
+async def test_a_call_over_the_budget_does_not_run() -> None:
     results = await Runner([think], inside=[budget(calls=2)]).run_all(calls({}, {}, {}), S)
     assert statuses(results) == ["ok", "ok", "limited"]
     assert plain(results[2]) == "The budget of 2 calls for this session is used up. Nothing was run."
     assert (results[2].executed, dict(results[2].metadata)) == (False, {})
 
 
-async def test_what_others_only_reserved_may_come_back_so_the_call_may_too() -> None:
-
+async def test_a_call_blocked_by_reservations_may_retry() -> None:
     runner = Runner([think], inside=[budget(tokens=100, reserve={"tokens": 60})])
     first, second = await runner.run_all(calls({"uses": 10, "waits": 3}, {"uses": 10}), S)
     assert first.success
@@ -106,29 +94,21 @@ async def test_what_others_only_reserved_may_come_back_so_the_call_may_too() -> 
 
 
 @pytest.mark.parametrize(
-    "usage", [None, 5, {}, {"tokens": "5"}, {"tokens": -5}, {"tokens": float("nan")}, {"tokens": True}]
+    ("usage", "used"),
+    [
+        *((usage, 30) for usage in (None, 5, {}, {"tokens": "5"}, {"tokens": -5}, {"tokens": float("nan")})),
+        *((usage, 7) for usage in ({"tokens": 7, "cost": None}, {"total_tokens": 7})),
+        ({"input_tokens": 3, "output_tokens": 4}, 7),
+    ],
 )
-async def test_where_nobody_says_what_was_used_the_reservation_stays(usage: Any) -> None:
+async def test_usage_is_read_or_the_reservation_is_charged(usage: Any, used: int) -> None:
     limit = budget(tokens=100, reserve={"tokens": 30})
 
     async def says(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
         return (await next(call, context)).replace(metadata={"usage": usage})  # type: ignore[no-any-return]
 
     await Runner([think], inside=[limit, says]).run("think", {}, S)
-    assert limit.used("s") == {"tokens": 30}
-
-
-@pytest.mark.parametrize(
-    "usage", [{"tokens": 7}, {"total_tokens": 7}, {"input_tokens": 3, "output_tokens": 4}, {"tokens": 7, "cost": None}]
-)
-async def test_what_was_used_is_read_as_model_apis_name_it(usage: Any) -> None:
-    limit = budget(tokens=100, reserve={"tokens": 30})
-
-    async def says(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
-        return (await next(call, context)).replace(metadata={"usage": usage})  # type: ignore[no-any-return]
-
-    await Runner([think], inside=[limit, says]).run("think", {}, S)
-    assert limit.used("s") == {"tokens": 7}
+    assert limit.used("s") == {"tokens": used}
 
 
 def _no_usage(result: ToolResult) -> Any:
@@ -136,54 +116,37 @@ def _no_usage(result: ToolResult) -> Any:
 
 
 @pytest.mark.parametrize("usage", [_no_usage, lambda result: 5, lambda result: [("tokens", 5)]])
-async def test_a_usage_that_raises_is_logged_and_the_call_keeps_its_result_and_its_reservation(
-    usage: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_usage_function_that_raises_keeps_the_reservation(usage: Any, caplog: pytest.LogCaptureFixture) -> None:
     limit = budget(tokens=100, reserve={"tokens": 60}, usage=usage)
 
-    async def main() -> None:
-        runner = Runner([think], inside=[limit])
-        assert (await runner.run("think", {}, S)).output == "thought"
-        refused = await runner.run("think", {}, S)
-        assert (refused.status, "retry_after" in refused.metadata) == ("limited", False)  # nothing runs any more
-
-    await main()
+    runner = Runner([think], inside=[limit])
+    assert (await runner.run("think", {}, S)).output == "thought"
+    refused = await runner.run("think", {}, S)
+    assert (refused.status, "retry_after" in refused.metadata) == ("limited", False)  # nothing runs any more
     assert limit.used("s") == {"tokens": 60}
     assert "budget: usage raised" in caplog.text
 
 
-@pytest.mark.parametrize("limits", [{"calls": 1}, {"tokens": 10, "reserve": {"tokens": 10}}])
-async def test_a_middleware_further_in_that_gives_no_result_leaves_the_account_in_order(limits: Any) -> None:
-    answers: list[Any] = [None]
-
-    async def first(call: ToolCall, context: ToolContext[Any], next: Any) -> Any:
-        return answers.pop() if answers else await next(call, context)
-
-    async def main() -> list[str]:
-        runner = Runner([think], inside=[budget(**limits), first])
-        return [(await runner.run("think", {"uses": 10}, S)).status for _ in range(3)]
-
-    assert (await main()) == ["failed", "ok", "limited"]
-
-
-async def test_a_function_may_say_what_was_used_and_what_is_to_be_reserved() -> None:
+async def test_functions_may_compute_usage_and_reservation() -> None:
     limit = budget(
         cost=1,
         reserve=lambda call, context: {"cost": call.arguments["uses"]},
         usage=lambda result: {"cost": 0.25} if result.success else None,
     )
 
-    async def main() -> list[str]:
-        runner = Runner([think], inside=[limit])
-        return [(await runner.run("think", {"uses": uses}, S)).status for uses in (1, 0.75, 0.75, 0.5)]
-
-    assert (await main()) == ["ok", "ok", "limited", "ok"]
+    runner = Runner([think], inside=[limit])
+    assert [(await runner.run("think", {"uses": uses}, S)).status for uses in (1, 0.75, 0.75, 0.5)] == [
+        "ok",
+        "ok",
+        "limited",
+        "ok",
+    ]
 
 
 @pytest.mark.parametrize(
     "reserve", [lambda call, context: {}, lambda call, context: 5, lambda call, context: {"cost": -1}]
 )
-async def test_a_reservation_that_is_none_fails_the_call_and_nothing_runs(reserve: Any) -> None:
+async def test_an_invalid_reservation_fails_the_call(reserve: Any) -> None:
     result = await Runner([think], inside=[budget(cost=1, reserve=reserve)]).run("think", {}, S)
     assert (result.status, result.executed) == ("failed", False)
     assert "Nothing was run." in plain(result)
@@ -196,33 +159,27 @@ async def test_ten_times_a_tenth_is_one() -> None:
     assert limit.used("s") == {"cost": 1.0}
 
 
-async def test_what_used_more_than_it_might_is_charged_for_all_of_it() -> None:
+async def test_use_beyond_the_reservation_is_charged() -> None:
     limit = budget(tokens=100, reserve={"tokens": 10})
 
-    async def main() -> list[str]:
-        runner = Runner([think], inside=[limit])
-        return [(await runner.run("think", {"uses": uses}, S)).status for uses in (95, 1)]
-
-    assert (await main()) == ["ok", "limited"]
+    runner = Runner([think], inside=[limit])
+    assert [(await runner.run("think", {"uses": uses}, S)).status for uses in (95, 1)] == ["ok", "limited"]
     assert limit.used("s") == {"tokens": 95}
 
 
 @pytest.mark.parametrize("limits", [{"calls": 1}, {"calls": 1, "tokens": 10}])
-async def test_what_ran_nothing_gets_all_back(limits: Any) -> None:
+async def test_a_call_that_did_not_run_costs_nothing(limits: Any) -> None:
     answers = [make_limited_result("Full.")]
 
     async def full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
         return answers.pop() if answers else await next(call, context)
 
-    async def main() -> list[str]:
-        runner = Runner([think], inside=[budget(**limits, reserve={"tokens": 10}), full])
-        return [(await runner.run("think", {}, S)).status for _ in range(3)]
-
-    assert (await main()) == ["limited", "ok", "limited"]
+    runner = Runner([think], inside=[budget(**limits, reserve={"tokens": 10}), full])
+    assert [(await runner.run("think", {}, S)).status for _ in range(3)] == ["limited", "ok", "limited"]
 
 
 @pytest.mark.parametrize("limits", [{"calls": 2}, {"calls": 2, "tokens": 20}])
-async def test_what_ran_counts_even_if_a_middleware_says_that_it_did_not(limits: Any) -> None:
+async def test_a_call_that_ran_counts_whatever_middleware_says(limits: Any) -> None:
     async def denies_it(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
         return (await next(call, context)).replace(executed=False)  # type: ignore[no-any-return]
 
@@ -232,49 +189,6 @@ async def test_what_ran_counts_even_if_a_middleware_says_that_it_did_not(limits:
     assert limit.used("s") == limits
 
 
-@pytest.mark.parametrize("limits", [{"calls": 9}, {"calls": 9, "tokens": 90}])
-async def test_an_attempt_that_ran_nothing_costs_nothing_after_one_that_ran(limits: Any) -> None:
-    answers = [make_limited_result("Full.", 0), make_limited_result("Full.", 0)]
-    runs: list[int] = []
-
-    @tool(idempotent=True)
-    async def act() -> None:
-        runs.append(1)
-        if len(runs) == 1:
-            raise ValueError
-
-    async def full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
-        return answers.pop() if runs and answers else await next(call, context)
-
-    limit = budget(**limits, reserve={"tokens": 10})
-    result = await Runner([act], inside=[retry(5, wait=0), limit, full]).run("act", None, S)
-    assert [made["status"] for made in result.metadata["attempts"]] == ["failed", "limited", "limited", "ok"]
-    assert limit.used("s")["calls"] == len(runs) == 2
-
-
-async def test_what_comes_from_a_cache_further_in_costs_nothing() -> None:
-    limit = budget(calls=5, tokens=50, reserve={"tokens": 10})
-    runner = Runner([think], inside=[limit, cache()])
-
-    async def one_by_one() -> list[ToolResult]:  # what runs at once reserves, whatever it will cost
-        return [await runner.run(call, S) for call in calls(*[{"uses": 7}] * 9)]
-
-    assert statuses(await one_by_one()) == ["ok"] * 9
-    assert limit.used("s") == {"calls": 1, "tokens": 7}
-
-
-@pytest.mark.parametrize("limits", [{"calls": 9}, {"calls": 9, "tokens": 90}])
-async def test_a_failure_that_no_cache_further_in_shares_costs_what_each_call_does(limits: Any) -> None:
-    @tool(read_only=True)
-    async def act() -> None:
-        await asyncio.sleep(0)
-        raise ValueError
-
-    limit = budget(**limits, reserve={"tokens": 10})
-    await Runner([act], inside=[limit, cache()]).run_all([ToolCall(f"c{n}", "act") for n in range(5)], S)
-    assert limit.used("s") == {unit: 5 * most / 9 for unit, most in limits.items()}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", [{"calls": 100_000}, {"calls": 100_000, "tokens": 1_000_000}])
 @given(
@@ -282,7 +196,7 @@ async def test_a_failure_that_no_cache_further_in_shares_costs_what_each_call_do
     st.lists(st.booleans(), min_size=1, max_size=8),
     st.sampled_from([None, BOUND]),
 )
-def test_whoever_is_cancelled_or_fails_what_the_kernel_ran_is_what_counts(
+def test_exactly_the_executed_calls_are_charged(
     limits: Any, steps: list[tuple[int, bool, int]], fails: list[bool], timeout: float | None
 ) -> None:
     ran = 0
@@ -316,7 +230,7 @@ def test_whoever_is_cancelled_or_fails_what_the_kernel_ran_is_what_counts(
 
 @pytest.mark.parametrize("limits", [{"calls": 1}, {"calls": 1, "tokens": 10, "seconds": 50}])
 @pytest.mark.parametrize("end", ["raises", "cancelled"])
-async def test_what_came_to_an_end_before_it_ran_gets_all_back(limits: Any, end: str) -> None:
+async def test_a_call_that_ended_before_it_ran_costs_nothing(limits: Any, end: str) -> None:
     never: list[asyncio.Event] = []
 
     async def first(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
@@ -327,46 +241,18 @@ async def test_what_came_to_an_end_before_it_ran_gets_all_back(limits: Any, end:
             await never[0].wait()
         return await next(call, context)  # type: ignore[no-any-return]
 
-    async def main() -> list[str]:
-        clock = ManualClock()
-        inside = [budget(**limits, reserve={"tokens": 10, "seconds": 1}, clock=clock), first]
-        runner = Runner([think], inside=inside)
-        task = asyncio.ensure_future(runner.run("think", {}, S))
-        while not never:
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
-        return [(await runner.run("think", {}, S)).status for _ in range(2)]
-
-    assert (await main()) == ["ok", "limited"]
+    clock = ManualClock()
+    inside = [budget(**limits, reserve={"tokens": 10, "seconds": 1}, clock=clock), first]
+    runner = Runner([think], inside=inside)
+    task = asyncio.ensure_future(runner.run("think", {}, S))
+    while not never:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert [(await runner.run("think", {}, S)).status for _ in range(2)] == ["ok", "limited"]
 
 
-@pytest.mark.parametrize("limits", [{"calls": 1}, {"calls": 1, "tokens": 10, "seconds": 50}])
-@pytest.mark.parametrize("end", ["raises", "cancelled"])
-async def test_what_did_not_come_to_its_end_counts(limits: Any, end: str) -> None:
-    begun = []
-
-    @tool(read_only=True)
-    async def act() -> None:
-        begun.append(1)
-        if end == "raises":
-            raise ValueError
-        await asyncio.Event().wait()
-
-    async def main() -> str:
-        clock = ManualClock()
-        runner = Runner([act], inside=[budget(**limits, reserve={"tokens": 10, "seconds": 1}, clock=clock)])
-        task = asyncio.ensure_future(runner.run("act", None, S))
-        while not begun:
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
-        return (await runner.run("act", None, S)).status
-
-    assert (await main()) == "limited"
-
-
-async def test_seconds_are_added_up_and_what_may_yet_be_used_is_reserved() -> None:
+async def test_seconds_are_summed_and_reserved() -> None:
     clock = ManualClock()
     limit = budget(seconds=10, reserve={"seconds": 6}, clock=clock)
 
@@ -374,57 +260,47 @@ async def test_seconds_are_added_up_and_what_may_yet_be_used_is_reserved() -> No
     async def act(seconds: float) -> None:
         await clock.sleep(seconds)
 
-    async def main() -> list[str]:
-        runner = Runner([act], inside=[limit])
-        batch = [ToolCall("a", "act", {"seconds": 3}), ToolCall("b", "act", {"seconds": 3})]
-        task = asyncio.ensure_future(runner.run_all(batch, S))
-        while not clock.sleeping:
+    runner = Runner([act], inside=[limit])
+    batch = [ToolCall("a", "act", {"seconds": 3}), ToolCall("b", "act", {"seconds": 3})]
+    task = asyncio.ensure_future(runner.run_all(batch, S))
+    while not clock.sleeping:
+        await asyncio.sleep(0)
+    await clock.advance(10)
+    found = statuses(await task)
+    for seconds in (4, 1):
+        again = asyncio.ensure_future(runner.run("act", {"seconds": seconds}, S))
+        while not clock.sleeping and not again.done():
             await asyncio.sleep(0)
         await clock.advance(10)
-        found = statuses(await task)
-        for seconds in (4, 1):
-            again = asyncio.ensure_future(runner.run("act", {"seconds": seconds}, S))
-            while not clock.sleeping and not again.done():
-                await asyncio.sleep(0)
-            await clock.advance(10)
-            found.append((await again).status)
-        return found
-
-    assert (await main()) == ["ok", "limited", "ok", "limited"]
+        found.append((await again).status)
+    assert found == ["ok", "limited", "ok", "limited"]
     assert limit.used("s") == {"seconds": 7.0}
 
 
 @pytest.mark.parametrize(
     ("timeout", "side_by_side"), [(None, ["ok", "limited"]), (4, ["ok", "ok"]), (6, ["ok", "limited"])]
 )
-async def test_without_a_word_on_seconds_the_deadline_counts_or_all_that_there_is(
+async def test_seconds_default_to_the_deadline_or_the_whole_budget(
     timeout: float | None, side_by_side: list[str]
 ) -> None:
-    async def main() -> list[str]:
-        runner = Runner([think], inside=[budget(seconds=10, clock=ManualClock())], timeout=timeout)
-        return statuses(await runner.run_all(calls({"waits": 3}, {"waits": 3}), S))
-
-    assert (await main()) == side_by_side
+    runner = Runner([think], inside=[budget(seconds=10, clock=ManualClock())], timeout=timeout)
+    assert statuses(await runner.run_all(calls({"waits": 3}, {"waits": 3}), S)) == side_by_side
 
 
 @pytest.mark.parametrize(
     ("by", "another"),
     [
         ("session", ToolContext(session="t")),
-        ("principal", ToolContext(session="s", principal="p")),
         (("session", "principal"), ToolContext(session="s", principal="p")),
         (lambda call, context: context.metadata.get("k"), ToolContext(session="s", metadata={"k": 1})),
     ],
 )
-async def test_each_key_has_a_budget_of_its_own(by: Any, another: ToolContext) -> None:
-    async def main() -> list[str]:
-        runner = Runner([think], inside=[budget(calls=1, by=by)])
-        return [(await runner.run("think", {}, context)).status for context in (S, S, another)]
-
-    assert (await main()) == ["ok", "limited", "ok"]
+async def test_each_key_has_its_own_budget(by: Any, another: ToolContext) -> None:
+    runner = Runner([think], inside=[budget(calls=1, by=by)])
+    assert [(await runner.run("think", {}, context)).status for context in (S, S, another)] == ["ok", "limited", "ok"]
 
 
-async def test_a_key_that_is_none_fails_the_call_and_nothing_runs() -> None:
+async def test_an_invalid_key_fails_the_call() -> None:
     result = await Runner([think], inside=[budget(calls=1, by=lambda call, context: [])]).run("think", {}, S)
     assert (result.status, result.executed) == ("failed", False)
 
@@ -432,15 +308,12 @@ async def test_a_key_that_is_none_fails_the_call_and_nothing_runs() -> None:
 async def test_forget_closes_the_account() -> None:
     limit = budget(calls=1)
 
-    async def main() -> list[str]:
-        runner = Runner([think], inside=[limit])
-        found = []
-        for _ in range(2):
-            found += [(await runner.run("think", {}, S)).status for _ in range(2)]
-            limit.forget("s")
-        return found
-
-    assert (await main()) == ["ok", "limited", "ok", "limited"]
+    runner = Runner([think], inside=[limit])
+    found = []
+    for _ in range(2):
+        found += [(await runner.run("think", {}, S)).status for _ in range(2)]
+        limit.forget("s")
+    assert found == ["ok", "limited", "ok", "limited"]
     assert not limit._accounts
 
 
@@ -468,21 +341,7 @@ def test_loops_in_two_threads_share_one_budget(limits: Any) -> None:
         ({"calls": 5, "clock": object()}, "clock"),
     ],
 )
-def test_wrong_parameters_are_a_mistake_at_once(arguments: Any, said: str) -> None:
+def test_wrong_parameters_are_refused(arguments: Any, said: str) -> None:
     make: Callable[..., Any] = budget
     with pytest.raises(DefinitionError, match=said):
         make(**arguments)
-
-
-@pytest.mark.parametrize("cost", [1e308, 10**400, 1e200])
-def test_a_use_beyond_all_that_can_be_counted_uses_the_budget_up_and_fails_nothing(cost: float) -> None:
-    @tool
-    async def act() -> ToolResult:
-        return ToolResult("done", metadata={"usage": {"cost": cost}})
-
-    limit = budget(cost=5, reserve={"cost": 1}, by="all")
-    runner = Runner([act], inside=[limit])
-    assert go(runner.run("act")).output == "done"
-    second = go(runner.run("act"))
-    assert second.status == "limited" and "of 5 cost are used" in second.text
-    assert limit.used()["cost"] == 1e200

@@ -1,4 +1,4 @@
-"""`limit_output`: all that a call gives the model stays within the limit."""
+"""`limit_output` bounds everything that a call gives the model."""
 
 from __future__ import annotations
 
@@ -45,12 +45,6 @@ def test_no_output_is_longer_than_the_limit(output: Any, characters: int) -> Non
         json.loads(result.text)
 
 
-def test_the_limit_is_for_all_strings_together() -> None:
-    result = limited(ToolResult({f"k{n}": "x" * 90 for n in range(1000)}), 500)
-    assert count_characters(result.content) <= 500
-    assert "[cut]" in json.loads(result.text)
-
-
 def test_the_limit_is_for_all_blocks_together() -> None:
     blocks: list[Block] = [Text("x" * 400), Media("file", b"y" * 3000, "text/plain"), Text("z" * 400)]
     result = limited(ToolResult(content=blocks), 600)
@@ -69,7 +63,7 @@ def test_a_limit_of_text_keeps_images_within_a_limit_of_their_own(options: dict[
         limit_output(4_000, max_media=0)
 
 
-def test_a_runner_leaves_out_what_is_more_than_its_max_media() -> None:
+def test_a_runner_leaves_out_media_over_its_limit() -> None:
     @tool(read_only=True)
     def draw() -> Media:
         return Media("image", b"y" * 7_000, "image/png")
@@ -80,27 +74,21 @@ def test_a_runner_leaves_out_what_is_more_than_its_max_media() -> None:
     assert "left out" in Runner([draw], sizes=Sizes(media=6_000)).run_sync("draw").text
 
 
-def test_an_error_is_cut_and_says_so() -> None:
-    result = limited(ToolResult(error="e" * 5000), 100)
-    assert result.status == "failed"
-    assert result.error is not None
-    assert len(result.error) <= 100
-    assert re.fullmatch(r"e{30,}\n\[cut: 49\d\d characters left out\]\ne{30,}", result.error)
-    assert result.content == (Text(result.error),)
-
-
-def test_an_error_with_content_is_counted_once_altogether() -> None:
+def test_an_error_and_its_content_share_the_limit() -> None:
+    alone = limited(ToolResult(error="e" * 5000), 100)
+    assert (alone.status, alone.content, len(str(alone.error)) <= 100) == ("failed", (Text(str(alone.error)),), True)
+    assert re.fullmatch(r"e{30,}\n\[cut: 49\d\d characters left out\]\ne{30,}", str(alone.error))
     result = limited(ToolResult(error="e" * 80, content=[Text("c" * 500)]), 200)
     assert result.error == "e" * 80
     assert count_characters(result.content) + 80 <= 200
 
 
-def test_what_fits_is_the_same_result() -> None:
+def test_a_result_that_fits_is_unchanged() -> None:
     for result in (ToolResult("short"), ToolResult(error="short"), ToolResult(error="e", content=[Text("c")])):
         assert limited(result, 100) is result
 
 
-def test_the_value_and_all_else_are_left_alone() -> None:
+def test_limiting_changes_nothing_but_the_content() -> None:
     output = ["x" * 1000]
     result = limited(ToolResult(output, metadata={"a": 1}, duration_ms=3.0), 100)
     assert result.output is output
@@ -111,7 +99,7 @@ def test_the_value_and_all_else_are_left_alone() -> None:
 
 @pytest.mark.parametrize(("keep", "starts", "ends"), [("head", 1, 0), ("tail", 0, 1), ("both", 1, 1)])
 @pytest.mark.parametrize("what", ["output", "error", "content beside an error"])
-def test_the_end_that_is_asked_for_is_kept(keep: Keep, starts: bool, ends: bool, what: str) -> None:
+def test_the_requested_end_is_kept(keep: Keep, starts: bool, ends: bool, what: str) -> None:
     log = "collected 900 tests\n" + ".\n" * 9000 + "3 failed, 897 passed"
     made = {
         "output": ToolResult(log),
@@ -125,13 +113,9 @@ def test_the_end_that_is_asked_for_is_kept(keep: Keep, starts: bool, ends: bool,
         assert limited(made[what], 400).text == result.text
 
 
-@pytest.mark.parametrize("wrong", ["start", "", None, ["head"]])
-def test_an_end_that_is_none_is_a_mistake_at_once(wrong: Any) -> None:
-    with pytest.raises(DefinitionError, match="'head', 'tail' or 'both'"):
-        limit_output(100, keep=wrong)
-
-
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "16000", None])
-def test_a_limit_that_is_none_is_a_mistake_at_once(wrong: Any) -> None:
+def test_an_invalid_limit_is_refused(wrong: Any) -> None:
     with pytest.raises(DefinitionError):
         limit_output(wrong)
+    with pytest.raises(DefinitionError, match="'head', 'tail' or 'both'"):
+        limit_output(100, keep=wrong)

@@ -1,4 +1,4 @@
-"""Every middleware keeps the contract that users run on theirs."""
+"""Every middleware keeps the contract that users run on their own."""
 
 from __future__ import annotations
 
@@ -51,22 +51,11 @@ class TestAfterThatChanges(MiddlewareContract):
         return after(louder)
 
 
-class TestAfterAround(MiddlewareContract):
-    place = "around"
-
-    def middleware(self) -> Middleware:
-        return after(lambda result: None)
-
-
 class TestBreaker(MiddlewareContract):
     may_answer = True
 
     def middleware(self) -> Middleware:
         return breaker(3)
-
-
-class TestBreakerAround(TestBreaker):
-    place = "around"
 
 
 class TestBudget(MiddlewareContract):

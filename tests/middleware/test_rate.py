@@ -1,4 +1,4 @@
-"""`rate`: not more calls than so many in any such while, however they come."""
+"""`rate` admits no more calls than its limit in any window."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from two_threads import let_through
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, middleware, tool
-from ferrule.middleware import retry
-from ferrule.scheduling.clock import MONOTONIC
 from ferrule.stores.limits import SharedLimits
 from ferrule.testing import ManualClock
 from ferrule.values.result import ToolResult
@@ -41,9 +39,7 @@ def calls(count: int, name: str = "look") -> list[ToolCall]:
 
 
 @given(st.integers(1, 4), st.integers(1, 8), st.lists(st.integers(0, 5), max_size=40))
-def test_any_schedule_gets_as_many_calls_through_in_any_window_as_the_limit_and_not_one_more(
-    most: int, seconds: int, pauses: list[int]
-) -> None:
+def test_any_window_admits_exactly_the_limit(most: int, seconds: int, pauses: list[int]) -> None:
     async def main() -> None:
         clock = ManualClock()
         runner = Runner([look], inside=[rate(most, seconds, clock=clock)])
@@ -109,21 +105,18 @@ def test_waiting_calls_run_in_order_as_soon_as_the_rate_allows(most: int, second
     assert [at for _, at in began] == pytest.approx(turns)
 
 
-async def test_a_call_that_would_wait_too_long_is_limited_and_takes_no_turn() -> None:
+async def test_a_call_that_would_wait_too_long_is_limited() -> None:
     clock = ManualClock()
 
-    async def main() -> list[str]:
-        runner = Runner([look], inside=[rate(1, 20, wait=30, clock=clock)], clock=clock)
-        tasks = [await started(clock, runner.run("look", {"n": n})) for n in range(3)]
-        await clock.advance(20)
-        tasks.append(await started(clock, runner.run("look")))  # 20 s after the second, not after the third
-        await clock.advance(20)
-        return [(await task).status for task in tasks]
-
-    assert (await main()) == ["ok", "ok", "limited", "ok"]
+    runner = Runner([look], inside=[rate(1, 20, wait=30, clock=clock)], clock=clock)
+    tasks = [await started(clock, runner.run("look", {"n": n})) for n in range(3)]
+    await clock.advance(20)
+    tasks.append(await started(clock, runner.run("look")))  # 20 s after the second, not after the third
+    await clock.advance(20)
+    assert [(await task).status for task in tasks] == ["ok", "ok", "limited", "ok"]
 
 
-async def test_a_batch_gets_as_many_through_as_the_limit_and_the_others_are_told_when_to_come_back() -> None:
+async def test_a_batch_is_limited_and_learns_when_to_retry() -> None:
     clock = ManualClock()
     runner = Runner([look], inside=[rate(3, 60, clock=clock)])
     results = await runner.run_all(calls(5))
@@ -144,32 +137,31 @@ def by_key(call: ToolCall, context: ToolContext[Any]) -> str:
     [
         ("tool", ("look", ToolContext(principal="a")), ("other", ToolContext())),
         ("principal", ("other", ToolContext()), ("look", ToolContext(principal="a"))),
-        ("session", ("other", ToolContext(principal="a")), ("look", ToolContext(session="s"))),
-        (("tool", "session"), ("look", ToolContext(principal="a")), ("other", ToolContext())),
         (("tool", "session"), ("look", ToolContext(principal="a")), ("look", ToolContext(session="s"))),
         (by_key, ("other", ToolContext(metadata={"key": "x"})), ("look", ToolContext(metadata={"key": "y"}))),
     ],
 )
-async def test_each_key_has_a_count_of_its_own(by: Any, same: Any, another: Any) -> None:
+async def test_each_key_has_its_own_count(by: Any, same: Any, another: Any) -> None:
     first = ToolContext(metadata={"key": "x"})
 
-    async def main() -> list[str]:
-        runner = Runner([look, other], inside=[rate(1, by=by, clock=ManualClock())])
-        await runner.run("look", None, first)
-        return [(await runner.run(name, None, context)).status for name, context in (same, another)]
-
-    assert (await main()) == ["limited", "ok"]
+    runner = Runner([look, other], inside=[rate(1, by=by, clock=ManualClock())])
+    await runner.run("look", None, first)
+    assert [(await runner.run(name, None, context)).status for name, context in (same, another)] == ["limited", "ok"]
 
 
-async def test_with_by_all_everything_counts_together() -> None:
+async def test_forget_begins_anew() -> None:
+    limit = rate(1, by="session", clock=ManualClock())
+    runner, context = Runner([look], inside=[limit]), ToolContext(session="s")
+    found = [(await runner.run("look", None, context)).status for _ in range(2)]
+    limit.forget("s")
+    assert [*found, (await runner.run("look", None, context)).status] == ["ok", "limited", "ok"]
+
+
+async def test_by_all_counts_everything_together() -> None:
     runner = Runner([look, other], inside=[rate(1, by="all", clock=ManualClock())])
     results = await runner.run_all([*calls(1), ToolCall("o", "other")])
     assert [result.status for result in results] == ["ok", "limited"]
     assert "all calls together" in plain(results[1])
-
-
-async def later(call: ToolCall, context: ToolContext[Any]) -> str:
-    return "key"
 
 
 class Later:
@@ -181,7 +173,7 @@ class Later:
 @pytest.mark.parametrize(
     "by", [lambda call, context: [1], lambda call, context: 1 / 0, lambda call, context: float("nan"), Later()]
 )
-async def test_a_key_that_is_none_fails_the_call_and_nothing_runs(by: Any) -> None:
+async def test_an_invalid_key_fails_the_call(by: Any) -> None:
     ran = []
 
     @tool
@@ -193,22 +185,7 @@ async def test_a_key_that_is_none_fails_the_call_and_nothing_runs(by: Any) -> No
     assert "Nothing was run." in plain(result)
 
 
-async def test_a_retry_further_out_waits_as_long_as_it_is_told() -> None:
-    async def main() -> tuple[Any, float]:
-        clock = ManualClock()
-        runner = Runner([look], inside=[retry(jitter=0, clock=clock), rate(1, 20, clock=clock)])
-        await runner.run("look")
-        second = asyncio.create_task(runner.run("look"))
-        while not clock.sleeping:
-            await asyncio.sleep(0)
-        await clock.advance(20)
-        return await second, clock.time()
-
-    result, now = await main()
-    assert (result.success, now) == (True, 20.0)
-
-
-def test_keys_that_nobody_uses_are_forgotten() -> None:
+def test_unused_keys_are_forgotten() -> None:
     async def main(limits: SharedLimits | None, keys: int) -> int:
         clock = ManualClock()
         limit = rate(1, 1, by="session", clock=clock, limits=limits)
@@ -222,20 +199,6 @@ def test_keys_that_nobody_uses_are_forgotten() -> None:
     assert go(main(limits, 5000)) <= 1000 if limits is None else go(main(limits, 1000)) <= 500
 
 
-async def test_forget_begins_anew() -> None:
-    limit = rate(1, by="session", clock=ManualClock())
-    runner = Runner([look], inside=[limit])
-
-    async def main() -> list[str]:
-        found = []
-        for _ in range(2):
-            found += [(await runner.run("look", None, ToolContext(session="s"))).status for _ in range(2)]
-            limit.forget("s")
-        return found
-
-    assert (await main()) == ["ok", "limited", "ok", "limited"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["process"], indirect=True)  # of programs: tests/limits
 def test_loops_in_two_threads_share_one_count() -> None:
@@ -247,37 +210,22 @@ def test_loops_in_two_threads_share_one_count() -> None:
     [
         ({"calls": 0}, "calls"),
         ({"calls": 1.5}, "whole number"),
-        ({"calls": True}, "whole number"),
-        ({"calls": 1, "seconds": 0}, "seconds"),
         ({"calls": 1, "seconds": float("inf")}, "seconds"),
         ({"calls": 1, "seconds": 10**400}, "seconds"),
         ({"calls": 1, "by": "user"}, "'principal'"),
-        ({"calls": 1, "by": ()}, "'principal'"),
-        ({"calls": 1, "by": 5}, "'principal'"),
-        ({"calls": 1, "by": later}, "plain function"),
         ({"calls": 1, "clock": 5}, "sleep"),
-        ({"calls": 1, "clock": ManualClock}, "sleep"),
     ],
 )
-def test_wrong_parameters_are_a_mistake_at_once(arguments: Any, said: str) -> None:
+def test_wrong_parameters_are_refused(arguments: Any, said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
         rate(**arguments)
-
-
-async def test_the_clock_of_the_machine_goes_on() -> None:
-    async def main() -> float:
-        began = MONOTONIC.time()
-        await MONOTONIC.sleep(0.001)
-        return MONOTONIC.time() - began
-
-    assert (await main()) > 0
 
 
 # The clock that all these tests are moved by.
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 10))
-def test_a_clock_moved_by_hand_wakes_who_is_due_in_order_and_at_its_time(sleeps: list[int], moved: int) -> None:
+def test_a_manual_clock_wakes_sleepers_in_order(sleeps: list[int], moved: int) -> None:
     async def main() -> None:
         clock = ManualClock(100)
         woken: list[tuple[float, int]] = []
@@ -297,26 +245,3 @@ def test_a_clock_moved_by_hand_wakes_who_is_due_in_order_and_at_its_time(sleeps:
         assert clock.sleeping == ()
 
     go(main())
-
-
-async def test_who_falls_asleep_again_on_the_way_is_woken_again_on_the_way() -> None:
-    async def main() -> list[float]:
-        clock = ManualClock()
-        times: list[float] = []
-
-        async def ticks() -> None:
-            while True:
-                await clock.sleep(2)
-                times.append(clock.time())
-
-        task = asyncio.ensure_future(ticks())
-        await clock.advance(7)
-        task.cancel()
-        return times
-
-    assert (await main()) == [2, 4, 6]
-
-
-async def test_a_clock_does_not_go_back() -> None:
-    with pytest.raises(ValueError, match="-1"):
-        await ManualClock().advance(-1)

@@ -1,4 +1,4 @@
-"""`redact`: no credential is in what comes back, and what is none stays."""
+"""`redact` masks every credential in a result, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import DefinitionError, Runner, Text, ToolError, ToolResult, deny, tool
+from ferrule import Runner, Text, ToolError, ToolResult, deny, tool
 from ferrule.journal import events
 from ferrule.middleware import limit_output, redact, sanitize, untrusted
 from ferrule.security.masking import mask_certain_credentials
@@ -61,7 +61,7 @@ def redacted_stream(*pieces: str) -> ToolResult:
 
 
 @pytest.mark.parametrize("credential", CREDENTIALS)
-async def test_a_credential_is_stars_wherever_it_stands(credential: str, tmp_path: Path) -> None:
+async def test_a_credential_is_masked_everywhere(credential: str, tmp_path: Path) -> None:
     secret = secret_of(credential)
 
     @tool(read_only=True)
@@ -98,7 +98,7 @@ async def test_a_credential_is_stars_wherever_it_stands(credential: str, tmp_pat
 
 
 @pytest.mark.parametrize("credential", sampled(CREDENTIALS, one_in=3))
-def test_a_credential_in_two_pieces_is_found_at_every_border(credential: str) -> None:
+def test_a_split_credential_is_masked(credential: str) -> None:
     secret = secret_of(credential)
     for place in range(1, len(credential)):
         result = redacted_stream(credential[:place], credential[place:])
@@ -109,7 +109,7 @@ def test_a_credential_in_two_pieces_is_found_at_every_border(credential: str) ->
 
 
 @pytest.mark.parametrize("order", [[redact, sanitize], [sanitize, redact]])
-async def test_what_nobody_sees_hides_no_credential(order: list[Any]) -> None:
+async def test_invisible_characters_hide_no_credential(order: list[Any]) -> None:
     @tool(read_only=True)
     def fetch() -> str:
         return f"sk-\u200bproj-{RANDOM[:8]}\u2060{RANDOM[8:]}"
@@ -135,12 +135,12 @@ async def test_what_nobody_sees_hides_no_credential(order: list[Any]) -> None:
         "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABgQC7 bob@host",
     ],
 )
-def test_what_is_no_credential_stays(text: str) -> None:
+def test_other_texts_stay(text: str) -> None:
     assert redacted(text).text == redacted(text).output == text
     assert redacted({text: [text]}).output == {text: [text]}
 
 
-def test_a_text_is_a_credential_by_the_name_of_its_member() -> None:
+def test_a_value_is_masked_by_its_key() -> None:
     result = redacted({"password": "Tr0ub4dor33x", "of": [{"api_key": RANDOM, "name": RANDOM}], "DB_PASSWORD": "hush"})
     assert result.output == {"password": "***", "of": [{"api_key": "***", "name": RANDOM}], "DB_PASSWORD": "***"}
     assert json.loads(result.text) == result.output
@@ -156,7 +156,7 @@ def test_a_secret_is_found_before_the_output_is_cut() -> None:
     assert RANDOM[:8] not in text and RANDOM[-8:] not in text
 
 
-async def test_refusals_stay_the_runners_own() -> None:
+async def test_refusals_are_not_wrapped() -> None:
     @tool(read_only=True)
     def fetch() -> str:
         return ""
@@ -178,15 +178,6 @@ def test_a_text_of_few_pieces_is_searched_to_its_end(pieces: str, end: str) -> N
 
 
 @pytest.mark.parametrize(("pieces", "end"), [("=password", " "), ("password=a1b2c3d4", "(")])
-def test_names_of_passwords_after_each_other_do_not_begin_the_search_anew(pieces: str, end: str) -> None:
+def test_repeated_password_names_take_linear_time(pieces: str, end: str) -> None:
     # Twenty minutes, where each name looks to the end for what would make its value one.
     mask_certain_credentials(pieces * (1_000_000 // len(pieces)) + end)
-
-
-def test_inside_it_is_a_mistake() -> None:
-    @tool(read_only=True)
-    def fetch() -> str:
-        return ""
-
-    with pytest.raises(DefinitionError, match="belongs in `around`"):
-        Runner([fetch], inside=[redact])

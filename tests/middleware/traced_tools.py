@@ -10,21 +10,11 @@ from opentelemetry.trace import get_current_span
 from ferrule import ToolContext, tool
 
 
-class LostError(Exception):
-    """Is raised in a process of its own."""
-
-
 @tool(read_only=True, isolation="process")
 def which_trace() -> str:
     """Say in which trace this is, and below which span."""
     current = get_current_span().get_span_context()
     return f"{current.trace_id:032x}-{current.span_id:016x}"
-
-
-@tool(isolation="process")
-def gone() -> None:
-    """Fail."""
-    raise LostError
 
 
 @tool(isolation="process")

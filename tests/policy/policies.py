@@ -14,7 +14,7 @@ from ferrule.policy.reading import read_document
 
 
 def findings_of(text: str, scope: Any = "managed", **options: Any) -> list[Finding]:
-    """What is wrong in a policy with this text."""
+    """The findings of a policy with this text."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "policy.toml")
         file.write_text(text, encoding="utf-8")
@@ -38,7 +38,7 @@ def rules_of(text: str) -> tuple[Any, ...]:
 
 
 def decided(policy: Any, made: Tool, arguments: dict[str, Any], **context: Any) -> Decision:
-    """What a runner with this policy decides of a call, as `decide` has it; no objection is an allow."""
+    """The decision of a runner with this policy; no objection is an allow."""
     runner = Runner([made], guards=[policy])
     return asyncio.run(runner.decide(ToolCall("c1", made.name, arguments), ToolContext[Any](**context)))
 

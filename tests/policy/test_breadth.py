@@ -12,53 +12,43 @@ from ferrule.policy import Policy, TrustedFiles
 from ferrule.security.programs import find_risk
 
 
+def policy_with(folder: Path, text: str, **options: Any) -> Policy:
+    (folder / "policy.toml").write_text(text)
+    return Policy([("managed", folder / "policy.toml")], trusted=TrustedFiles(folder / "trusted.json"), **options)
+
+
 def warnings_of(folder: Path, text: str, *tools: Any) -> list[str]:
     """The findings of a file, each of which is a warning."""
-    file = folder / "policy.toml"
-    file.write_text(text)
-    findings = Policy([("managed", file)], tools=tools or None, trusted=TrustedFiles(folder / "trusted.json")).findings
+    findings = policy_with(folder, text, tools=tools or None).findings
     assert {one.level for one in findings} <= {"warning"}
     return [one.text for one in findings]
 
 
 EVERYTHING = [
     *("find *", "xargs *", "env *", "sudo *", "bash *", "python *", "sed *", "tar *", "git *", "ssh *", "awk *"),
-    *(
-        "perl *",
-        "node *",
-        "npx *",
-        *(f"{name} *" for name in ("xcrun", "ghc", "swift", "ocaml", "ftp", "fzf")),
-        "make *",
-        "docker *",
-        "/usr/bin/env *",
-        "./node_modules/.bin/jest *",
-        "PYTHON3.12 *",
-    ),
-    *("git log *", "git -*", "git -c * status", "tar *.gz", "sort *", "curl *", "tee *", "cp a *", "timeout 5 *"),
-    *("python scripts/*", "python", "bash -s", "sh -c *", "bash.exe *"),
+    *("perl *", "npx *", "xcrun *", "ghc *", "fzf *", "make *", "docker *", "/usr/bin/env *", "PYTHON3.12 *"),
+    *("./node_modules/.bin/jest *", "git log *", "git -*", "git -c * status", "tar *.gz", "sort *", "curl *", "tee *"),
+    *("cp a *", "timeout 5 *", "python scripts/*", "python", "bash -s", "sh -c *", "bash.exe *"),
 ]
 NARROW = [
     *("git status", "git status *", "git log --oneline", "git log -- *", "git add src/*", "tar -tf x.tar", "ls *"),
-    *("cat *", "grep *", "python manage.py check", "bash --version", "make test", "pytest -q tests/unit", "my-tool *"),
-    *("sort -u x", "echo *", "wc *", "git add *", "git commit -m *"),
+    *("cat *", "python manage.py check", "bash --version", "make test", "my-tool *", "sort -u x", "git commit -m *"),
 ]
 
 
 @pytest.mark.parametrize("pattern", EVERYTHING)
-def test_an_allow_of_a_program_that_can_run_or_write_anything_is_warned_of(pattern: str, tmp_path: Path) -> None:
+def test_an_allow_of_a_program_that_can_run_anything_is_warned_of(pattern: str, tmp_path: Path) -> None:
     [said] = warnings_of(tmp_path, f'allow = ["shell({pattern})"]')
     assert repr(pattern) in said and pattern.split()[0] in said
     assert warnings_of(tmp_path, f'deny = ["shell({pattern})"]\nask = ["run({pattern})"]') == []
 
 
 @pytest.mark.parametrize("pattern", NARROW)
-def test_an_allow_of_known_words_or_of_a_program_that_only_does_what_it_says_is_not(
-    pattern: str, tmp_path: Path
-) -> None:
+def test_a_narrow_allow_gets_no_warning(pattern: str, tmp_path: Path) -> None:
     assert warnings_of(tmp_path, f'allow = ["shell({pattern})"]') == []
 
 
-def test_a_program_is_known_by_its_name_wherever_it_is() -> None:
+def test_a_program_is_known_by_its_name_in_any_folder() -> None:
     for program in ("python", "python3", "python3.11", "/usr/bin/python3", "../bin/Python.exe"):
         assert (found := find_risk(program)) is not None and found.kind == "interpreter"
     assert find_risk("pythonista") is None and find_risk("") is None
@@ -101,9 +91,7 @@ def read_later(name: str) -> str:
         ('ask = ["read_*"]', []),
     ],
 )
-def test_a_name_with_a_star_that_covers_a_destructive_or_open_world_tool_is_warned_of(
-    text: str, covered: list[str], tmp_path: Path
-) -> None:
+def test_a_star_that_covers_a_risky_tool_is_warned_of(text: str, covered: list[str], tmp_path: Path) -> None:
     said = " ".join(warnings_of(tmp_path, text, read_note, read_page, read_and_delete, read_later))
     names = ["'read_note'", "'read_page'", "'read_and_delete'", "'read_later'"]
     assert [name for name in names if name in said.partition(" covers ")[2]] == covered
@@ -148,46 +136,33 @@ def bash(input: str) -> str:
         ('allow = ["term*(ls *)"]', ""),
     ],
 )
-def test_what_a_rule_does_not_see_of_a_shell_tool_is_warned_of(text: str, said: str, tmp_path: Path) -> None:
+def test_a_rule_that_misses_part_of_a_shell_tool_is_warned_of(text: str, said: str, tmp_path: Path) -> None:
     found = warnings_of(tmp_path, text, shell, job, bash, terminal)
     assert bool(found) == bool(said) and said in "".join(found)
 
 
-def test_an_argument_that_may_change_what_runs_is_allowed_only_with_a_condition(tmp_path: Path) -> None:
-    def kinds(allow: str) -> list[str]:
-        (tmp_path / "policy.toml").write_text(f"allow = {allow}")
-        policy = Policy([("managed", tmp_path / "policy.toml")], trusted=TrustedFiles(tmp_path / "trusted.json"))
-        calls = [{}, {"executable": "/bin/bash"}, {"executable": "./evil"}, {"sudo": True}]
-        context = ToolContext[Any]()
-        decided = [policy.decide(ToolCall("1", "shell", {"command": "ls", **one}), context, shell) for one in calls]
-        return ["none" if one.decision is None else one.decision.kind for one in decided]
-
-    assert kinds('["shell(ls *)"]') == ["allow", "ask", "ask", "ask"]
-    assert kinds('["shell(ls *)", "shell(ls *, executable=/bin/bash)"]') == ["allow", "allow", "ask", "ask"]
-    assert kinds('["shell(ls *, sudo=true)"]') == ["ask", "ask", "ask", "allow"]
-    by_place = '[]\n[[rule]]\ndecide = "allow"\ntools = ["*"]\narguments = { command = { commands = ["ls *"] } }'
-    assert kinds(by_place) == ["allow", "ask", "ask", "ask"]
+BY_PLACE = '[[rule]]\ndecide = "allow"\ntools = ["*"]\narguments = {{ {0} = {{ commands = ["ls *"] }} }}'
 
 
-def test_a_line_under_a_name_of_the_rule_is_bound_to_what_stands_beside_it(tmp_path: Path) -> None:
-    rule = '[[rule]]\ndecide = "allow"\ntools = ["job"]\narguments = { script = { commands = ["ls *"] } }'
-    (tmp_path / "policy.toml").write_text(rule)
-    policy = Policy([("managed", tmp_path / "policy.toml")], trusted=TrustedFiles(tmp_path / "trusted.json"))
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ('allow = ["shell(ls *)"]', ["allow", "ask", "ask", "ask"]),
+        ('allow = ["shell(ls *)", "shell(ls *, executable=/bin/bash)"]', ["allow", "allow", "ask", "ask"]),
+        ('allow = ["shell(ls *, sudo=true)"]', ["ask", "ask", "ask", "allow"]),
+        (BY_PLACE.format("command"), ["allow", "ask", "ask", "ask"]),
+    ],
+)
+def test_an_argument_that_changes_what_runs_needs_a_condition(text: str, kinds: list[str], tmp_path: Path) -> None:
+    policy = policy_with(tmp_path, text)
+    calls = [{}, {"executable": "/bin/bash"}, {"executable": "./evil"}, {"sudo": True}]
+    calls = [ToolCall("1", "shell", {"command": "ls", **beside}) for beside in calls]
+    decisions = [policy.decide(call, ToolContext[Any](), shell).decision for call in calls]
+    assert [getattr(one, "kind", None) for one in decisions] == kinds
+
+
+def test_a_line_under_another_name_is_judged_with_its_options(tmp_path: Path) -> None:
+    policy = policy_with(tmp_path, BY_PLACE.format("script").replace('["*"]\narg', '["job"]\narg'))
     for beside, kind in (({}, "allow"), ({"shell": "./evil"}, "ask")):
         decision = policy(ToolCall("1", "job", {"script": "ls -l", **beside}), ToolContext())
         assert decision is not None and decision.kind == kind
-
-
-def test_a_live_file_takes_another_deny_of_everything(tmp_path: Path) -> None:
-    file = tmp_path / "policy.toml"
-    text = 'allow = ["shell(ls)", "read_note"]\nask = ["job"]\ndeny = ["job(script=x)"]\n'
-    file.write_text(text)
-    trusted = TrustedFiles(tmp_path / "trusted.json")
-    policy = Policy([("managed", file)], trusted=trusted)
-    call = ToolCall("1", "read_note", {"name": "x"})
-    assert (decision := policy(call, ToolContext())) is not None and decision.kind == "allow"
-    for times in (1, 2):
-        file.write_text(text + times * '[[rule]]\ndecide = "deny"\ntools = ["*"]\n')
-        trusted.trust(file)
-        assert {one.level for one in policy.reload()} == {"warning"}
-        assert (decision := policy(call, ToolContext())) is not None and decision.kind == "deny"

@@ -1,4 +1,4 @@
-"""What a rule says of one argument: true, false, or not to be known."""
+"""A condition on one argument is true, false, or unknown."""
 
 from __future__ import annotations
 
@@ -29,41 +29,27 @@ NOBODY = ToolContext[Any]()
         ({"equals": 1}, True, None),
         ({"equals": True}, True, True),
         ({"equals": "EUR"}, "eur", False),
-        ({"equals": "EUR"}, None, False),
         ({"equals": "EUR"}, ["EUR"], None),
         ({"one_of": ["EUR", 5]}, "USD", False),
         ({"one_of": ["EUR", "USD"]}, 5, None),
         ({"glob": "a*c"}, "abc", True),
         ({"glob": "a*c"}, "a\nc", True),
-        ({"glob": "ab*ba"}, "aba", False),
-        ({"glob": "*a*b*"}, "xbxaxb", True),
         ({"glob": "a?"}, "ab", False),
         ({"glob": "1*"}, 12, None),
-        ({"at_most": 100}, 100, True),
-        ({"at_most": 100}, 100.5, False),
-        ({"below": 100}, 100, False),
-        ({"above": 100}, 100, False),
-        ({"at_least": 100}, 100, True),
-        ({"above": 0, "at_most": 10}, 0, False),
         ({"at_most": 100}, True, None),
         ({"at_most": 100}, math.nan, None),
         ({"at_most": 100}, "100.00", True),
         ({"at_most": 100}, "100.01", False),
-        ({"at_most": 100}, "1e1", None),
-        ({"at_most": 100}, "５", None),
-        ({"at_most": 100}, "0x1", None),
-        ({"at_most": 100}, "010", None),
+        *(({"at_most": 100}, text, None) for text in ("1e1", "５", "0x1", "010")),
         ({"at_most": 100}, [1], None),
         ({"hosts": ["*.example.org"]}, "https://a.example.org/", True),
         ({"hosts": ["*.example.org"]}, "https://example.net/", False),
         ({"hosts": ["*.example.org"]}, "https://a.example.org\\@b.net/", None),
-        ({"hosts": ["*.example.org"]}, None, False),
         ({"hosts": ["*.example.org"]}, 5, None),
         ({"within": ["/srv/a", "/srv/b"]}, "/srv/b/x", True),
         ({"within": ["/srv/a"]}, "/srv/ab", False),
         ({"within": ["/srv/a"]}, "file:/srv/a", None),
         ({"within": ["/srv/a"]}, "~/srv/a", None),
-        ({"within": ["/srv/a"]}, None, False),
         ({"within": ["/srv/a"]}, 5, None),
         ({"commands": ["pytest *"]}, "pytest -q | pytest", True),
         ({"commands": ["pytest *"]}, "pytest -q | rm", False),
@@ -72,10 +58,9 @@ NOBODY = ToolContext[Any]()
         ({"commands": ["pytest *"]}, ["rm", "pytest"], False),
         ({"commands": ["pytest *"]}, [], None),
         ({"commands": ["pytest *"]}, [5], None),
-        ({"commands": ["pytest *"]}, None, False),
     ],
 )
-def test_a_value_of_another_kind_is_not_known_and_any_other_is_so_or_not(
+def test_a_value_of_another_kind_is_unknown_and_others_match_or_not(
     table: dict[str, Any], value: Any, answer: bool | None
 ) -> None:
     assert parse_condition(table).matches(value, NOBODY) is answer
@@ -85,13 +70,11 @@ def test_a_value_of_another_kind_is_not_known_and_any_other_is_so_or_not(
     ("table", "value", "answer"),
     [
         ({"hosts": ["*"]}, "http://127.0.0.1/", True),
-        ({"hosts": ["*"]}, None, False),
         ({"hosts": ["*"]}, 5, None),
         ({"commands": ["rm *"]}, "ls && rm x", True),
         ({"commands": ["rm *"]}, "ls", False),
         ({"commands": ["rm *"]}, "$PROGRAM x", None),
         ({"commands": ["rm *"]}, ["env", "rm", "x"], True),
-        ({"commands": ["rm *"]}, None, False),
         ({"commands": ["rm *"]}, 5, None),
         ({"at_most": 5}, 5, True),
     ],
@@ -100,26 +83,8 @@ def test_an_ask_or_a_deny_finds_any_part_of_a_value(table: dict[str, Any], value
     assert parse_condition(table).has_match(value, NOBODY) is answer
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "covers"),
-    [
-        ({"commands": ["git *"]}, {"commands": ["git log *", "git status"]}, True),
-        ({"commands": ["git log *"]}, {"commands": ["git *"]}, False),
-        ({"commands": ["git *"], "within": ["/a"]}, {"commands": ["git log"], "within": ["/a/b"]}, True),
-        ({"commands": ["git *"]}, {"commands": ["git log"], "within": ["/a"]}, False),
-        ({"hosts": ["*.example.org"]}, {"hosts": ["a.example.org"]}, True),
-        ({"hosts": ["a.example.org"]}, {"hosts": ["*.example.org"]}, False),
-        ({"hosts": ["a.example.org"]}, {"glob": "a"}, False),
-        ({"commands": ["a"]}, {"glob": "a"}, False),
-        ({"within": ["a"]}, {"within": ["a/b"]}, False),
-    ],
-)
-def test_hosts_and_commands_are_compared_by_their_patterns(one: Any, other: Any, covers: bool) -> None:
-    assert parse_condition(one).covers(parse_condition(other)) is covers
-
-
 @given(st.integers(), st.integers())
-def test_a_range_compares_a_decimal_written_as_text_as_the_number_it_is(bound: int, cents: int) -> None:
+def test_a_decimal_text_is_compared_as_a_number(bound: int, cents: int) -> None:
     amount = Decimal(cents) / 100
     assert parse_condition({"at_most": bound}).matches(f"{amount:.2f}", NOBODY) is (amount <= bound)
 
@@ -132,13 +97,13 @@ def test_a_range_compares_a_decimal_written_as_text_as_the_number_it_is(bound: i
         ({"above": True}, "above takes a number"),
         ({"above": math.inf}, "above takes a finite number"),
         ({"above": 1, "at_least": 1}, "one lower bound"),
-        ({"above": 2, "below": 1}, "never matches|so this can never match"),
-        ({"above": 1, "at_most": 1}, "never matches|so this can never match"),
+        ({"above": 2, "below": 1}, "never match"),
+        ({"above": 1, "at_most": 1}, "never match"),
         ({"equals": math.nan}, "takes a finite number"),
         ({"equals": [1]}, "a value is text, a number, true or false"),
-        ({"one_of": []}, "never matches|so this can never match"),
+        ({"one_of": []}, "never match"),
         ({"one_of": "EUR"}, "takes a list"),
-        ({"within": []}, "never matches|so this can never match"),
+        ({"within": []}, "never match"),
         ({"within": "notes"}, "takes a list"),
         ({"within": ["~nobody-of-that-name/x"]}, "the home directory in"),
         ({"glob": ""}, "is not a pattern"),
@@ -148,14 +113,9 @@ def test_a_range_compares_a_decimal_written_as_text_as_the_number_it_is(bound: i
         (5, "a condition is a table"),
     ],
 )
-def test_a_table_that_means_nothing_or_nothing_that_can_be_is_refused(table: Any, said: str) -> None:
+def test_a_condition_that_can_never_match_is_refused(table: Any, said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
         parse_condition(table)
-
-
-@given(CONDITIONS)
-def test_the_json_of_a_condition_makes_it_again(one: Condition) -> None:
-    assert parse_condition(one.to_json()) == one
 
 
 @given(CONDITIONS, CONDITIONS, VALUES)
@@ -166,20 +126,19 @@ def test_the_json_of_a_condition_makes_it_again(one: Condition) -> None:
     parse_condition({"commands": ["ls"], "within": ["/"]}),
     "ls > /b",
 )
-def test_what_covers_another_matches_and_finds_whatever_that_one_matches(
-    one: Condition, other: Condition, value: Any
-) -> None:
+def test_a_covering_condition_matches_all_that_the_other_matches(one: Condition, other: Condition, value: Any) -> None:
     if one.covers(other) and other.matches(value, NOBODY) is True:
         assert one.matches(value, NOBODY) is True and one.has_match(value, NOBODY) is True
 
 
 @given(CONDITIONS)
-def test_a_condition_covers_itself(one: Condition) -> None:
-    assert one.covers(one)
+def test_every_condition_covers_itself_survives_json_and_needs_a_value(one: Condition) -> None:
+    assert one.covers(one) and parse_condition(one.to_json()) == one
+    assert one.matches(None, NOBODY) is False and one.has_match(None, NOBODY) is False
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("wide", "narrow"),
     [
         ({"at_most": 2}, {"at_most": 1}),
         ({"at_most": 2}, {"above": 0, "below": 2}),
@@ -188,24 +147,32 @@ def test_a_condition_covers_itself(one: Condition) -> None:
         ({"glob": "a*"}, {"one_of": ["a", "ab"]}),
         ({"one_of": [1, 2]}, {"equals": 2}),
         ({"within": ["/a", "/b"]}, {"within": ["/b/c"]}),
+        ({"commands": ["git *"]}, {"commands": ["git log *", "git status"]}),
+        ({"commands": ["git *"], "within": ["/a"]}, {"commands": ["git log"], "within": ["/a/b"]}),
+        ({"hosts": ["*.example.org"]}, {"hosts": ["a.example.org"]}),
     ],
 )
-def test_a_wider_condition_covers_a_narrower_one_and_not_the_other_way(
-    one: dict[str, Any], other: dict[str, Any]
-) -> None:
-    assert parse_condition(one).covers(parse_condition(other)) and not parse_condition(other).covers(
-        parse_condition(one)
-    )
+def test_a_wide_condition_covers_a_narrow_one_and_not_vice_versa(wide: dict[str, Any], narrow: dict[str, Any]) -> None:
+    assert parse_condition(wide).covers(parse_condition(narrow))
+    assert not parse_condition(narrow).covers(parse_condition(wide))
 
 
-@given(CONDITIONS)
-def test_no_condition_holds_of_what_is_not_there(one: Condition) -> None:
-    assert one.matches(None, NOBODY) is False and one.has_match(None, NOBODY) is False
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"commands": ["git *"]}, {"commands": ["git log"], "within": ["/a"]}),
+        ({"hosts": ["a.example.org"]}, {"glob": "a"}),
+        ({"commands": ["a"]}, {"glob": "a"}),
+        ({"within": ["a"]}, {"within": ["a/b"]}),
+    ],
+)
+def test_conditions_that_cannot_be_compared_cover_nothing(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert not parse_condition(one).covers(parse_condition(other))
 
 
 @given(st.text("ab*", min_size=1, max_size=6), st.text("ab\n", max_size=6))
 @example("*ab*", "ba")
-def test_a_glob_is_text_with_any_characters_for_each_star(pattern: str, value: str) -> None:
+def test_a_glob_has_any_characters_for_each_star(pattern: str, value: str) -> None:
     as_regex = ".*".join(map(re.escape, pattern.split("*")))
     assert parse_condition({"glob": pattern}).matches(value, NOBODY) is (
         re.fullmatch(as_regex, value, re.DOTALL) is not None
@@ -216,7 +183,7 @@ BOUNDS = st.none() | st.integers(-1, 1)
 
 
 @given(BOUNDS, st.booleans(), BOUNDS, st.booleans())
-def test_a_range_takes_what_is_between_its_bounds_and_where_nothing_can_be_it_is_refused(
+def test_a_range_matches_between_its_bounds_or_is_refused(
     low: int | None, low_is_in: bool, high: int | None, high_is_in: bool
 ) -> None:
     bounds = {"at_least" if low_is_in else "above": low, "at_most" if high_is_in else "below": high}

@@ -1,4 +1,4 @@
-"""Loading is strict: what is wrong in a file is said with its line, all of it, and nothing is allowed by mistake."""
+"""Loading is strict: every error of a file is reported with its line, and nothing is allowed by mistake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from ferrule import Tool, ToolCall, ToolContext, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import rules
-from ferrule.policy import Finding, Policy, TrustedFiles
+from ferrule.policy import Policy, TrustedFiles
 from ferrule.policy.checks import check_redundancy, find_fit, is_misspelling, may_have_arguments
 from ferrule.policy.conditions import parse_condition
 from ferrule.policy.files import MAX_FILE_BYTES
@@ -34,6 +34,9 @@ ROOT = Path(__file__).parent.parent.parent
 TOOLS = [refund, shell, fetch, write_file, move]
 
 
+DENY = '[[rule]]\ndecide = "deny"\ntools = ["t"]\n'
+
+
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
@@ -42,8 +45,8 @@ TOOLS = [refund, shell, fetch, write_file, move]
         ("x = " + "[" * 5000, 0, "it is not TOML"),
         ("\nx" + ".x" * 500 + " = 1", 2, "a key has at most 100 parts"),
         ("\n[x" + '. "x"' * 500 + "]", 2, "a key has at most 100 parts"),
-        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments = { a = { above = 0x' + "f" * 4000 + " } }", 1, "digits"),
-        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments = { a = { equals = ' + "1" * 4000 + " } }", 1, "digits"),
+        (DENY + "arguments = { a = { above = 0x" + "f" * 4000 + " } }", 1, "digits"),
+        (DENY + "arguments = { a = { equals = " + "1" * 4000 + " } }", 1, "digits"),
         ('[[rule]]\ndecide = "deny"\ntags = [""]', 1, "'' is not a tag"),
         ('[[rule]]\ndecide = "deny"\ntags = ["a\\u0000"]', 1, "is not a tag"),
         ('\nalow = ["a"]', 2, "a policy has no 'alow': did you mean 'allow'?"),
@@ -65,31 +68,21 @@ TOOLS = [refund, shell, fetch, write_file, move]
         ('[[rule]]\ndecide = "deny"', 1, "a rule needs tools"),
         ('[[rule]]\ntools = ["t"]', 1, "a rule needs decide"),
         ('\n[[rule]]\ndecide = "deny"\ntools = "t"', 2, "tools is a list of texts"),
-        (
-            '[[rule]]\ndecide = "deny"\ntools = ["t"]\n\n[[rule]]\ndecide = "deny"\ntool = ["t"]',
-            5,
-            "did you mean 'tools'?",
-        ),
-        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\nreason = 5', 1, "reason is text"),
-        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\ninto = "pin"', 1, "into is only for"),
-        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\nmatch = [{ on = 2026-01-01 }]', 1, "is not JSON"),
-        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments = { a = 5 }', 1, "a: a condition is a table"),
-        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments.order.amount = { above = 5 }', 1, "in quotes"),
-        (
-            '[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments = { "a..b" = { above = 5 } }',
-            1,
-            "is not the place of an argument",
-        ),
-        (
-            '[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments = { cmd = { commands = ["rm *"], within = ["x"] } }',
-            1,
-            "within",
-        ),
+        (f'{DENY}\n[[rule]]\ndecide = "deny"\ntool = ["t"]', 5, "did you mean 'tools'?"),
+        (DENY + "reason = 5", 1, "reason is text"),
+        (DENY + 'into = "pin"', 1, "into is only for"),
+        (DENY + "match = [{ on = 2026-01-01 }]", 1, "is not JSON"),
+        (DENY + "arguments = { a = 5 }", 1, "a: a condition is a table"),
+        (DENY + "arguments.order.amount = { above = 5 }", 1, "in quotes"),
+        (DENY + 'arguments = { "a..b" = { above = 5 } }', 1, "is not the place of an argument"),
+        (DENY + 'arguments = { cmd = { commands = ["rm *"], within = ["x"] } }', 1, "within"),
+        (DENY + 'arguments = { "(command)" = { equals = "rm x" } }', 1, ""),
+        (DENY + f"arguments = {{ amount = {{ above = {'9' * 5000} }} }}", 0, ""),
         ('[[test]]\ncall = "t"', 1, "a test needs expect"),
         ('[[test]]\ncall = "t"\nexpect = "maybe"', 1, "expect is"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_an_error_at_its_line(text: str, line: int, said: str) -> None:
+def test_an_error_in_a_file_is_reported_with_its_line(text: str, line: int, said: str) -> None:
     found = findings_of(text)
     assert [(one.level, one.line) for one in found] == [("error", line)] and said in found[0].text
 
@@ -110,7 +103,7 @@ EXAMPLE = '[[rule]]\ndecide = "{0}"\ntools = [{1}]\narguments = {{ n = {{ above 
         ('"t*"', 'match = [{ tool = "u", n = 6 }]', False),
     ],
 )
-def test_an_example_that_does_not_hold_is_an_error(tools: str, examples: str, right: bool) -> None:
+def test_a_wrong_example_is_an_error(tools: str, examples: str, right: bool) -> None:
     found = findings_of(EXAMPLE.format("deny", tools, examples))
     assert [one.level for one in found] == ([] if right else ["error"])
     assert right or "is wrong" in found[0].text
@@ -131,20 +124,19 @@ def test_an_example_that_does_not_hold_is_an_error(tools: str, examples: str, ri
         ('ask = ["t*"]\n[[rule]]\ndecide = "ask"\ntools = ["t1"]\ninto = "pin"', None, 0, ""),
     ],
 )
-def test_a_rule_that_never_counts_or_says_nothing_more_is_found(text: str, level: Any, line: int, said: str) -> None:
+def test_a_rule_without_effect_is_reported(text: str, level: Any, line: int, said: str) -> None:
     found = findings_of(text)
     assert [(one.level, one.line) for one in found] == ([] if level is None else [(level, line)])
     assert level is None or said in found[0].text
 
 
-def test_what_two_files_have_against_each_other_is_a_warning(tmp_path: Path) -> None:
+def test_a_rule_without_effect_beside_another_file_is_a_warning(tmp_path: Path) -> None:
     policy = policy_of(tmp_path, 'deny = ["t*"]', 'allow = ["t1"]')
-    assert [str(one) for one in policy.findings] == [
-        "p1.toml:1: 'allow t1' has no effect: p0.toml:1 ('deny t*') is stricter"
-    ]
+    text = "'allow t1' has no effect: p0.toml:1 ('deny t*') is stricter"
+    assert [str(one) for one in policy.findings] == [f"p1.toml:1: {text}"]
 
 
-def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     file.write_text('alow = ["a"]\nask = ["b(n<=x)"]\n\n[[rule]]\ndecide = "no"\ntools = ["c"]\n')
     with pytest.raises(DefinitionError) as raised:
@@ -153,7 +145,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     assert lines == [str(tmp_path / "gone.toml"), "policy.toml:1", "policy.toml:2", "policy.toml:4"]
 
 
-def test_a_policy_that_is_broken_denies_every_call(tmp_path: Path) -> None:
+def test_a_broken_policy_denies_every_call(tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     file.write_text('allow = ["*"]\nallow2 = []')
     decision = decided(Policy([("managed", file)]), fetch, {"url": "https://a.org/"})
@@ -170,13 +162,13 @@ def test_a_policy_that_is_broken_denies_every_call(tmp_path: Path) -> None:
         (b"allow = [" + b'"a",' * (MAX_RULES + 1) + b"]", f"at most {MAX_RULES} rules"),
     ],
 )
-def test_a_file_has_a_bound(data: bytes, said: str, tmp_path: Path) -> None:
+def test_an_empty_or_oversized_file_is_refused(data: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_bytes(data)
     with pytest.raises(DefinitionError, match=said):
         rules(tmp_path / "policy.toml")
 
 
-def test_what_it_takes_to_hold_rules_against_each_other_grows_with_their_number_and_not_its_square() -> None:
+def test_comparing_rules_costs_no_quadratic_time() -> None:
     def work(count: int) -> int:
         text = "allow = [" + ", ".join(f'"tool_{at}(amount<={at})"' for at in range(count)) + "]"
         made = [*read_document(text, "policy.toml", "managed").rules]
@@ -187,29 +179,26 @@ def test_what_it_takes_to_hold_rules_against_each_other_grows_with_their_number_
 
 
 @pytest.mark.parametrize("tools", ["b", "a*", "*"])
-def test_what_covers_a_rule_is_found_by_any_of_its_names(tools: str) -> None:
+def test_a_covering_rule_is_found_by_any_of_its_names(tools: str) -> None:
     for several in (f'["x", "{tools}"]', f'["{tools}", "x"]'):
         text = f'[[rule]]\ndecide = "deny"\ntools = {several}\n[[rule]]\ndecide = "allow"\ntools = ["{tools}"]'
         [found] = findings_of(text)
         assert "has no effect" in found.text
 
 
-def test_of_rules_that_all_say_the_same_each_is_named_once(tmp_path: Path) -> None:
-    (tmp_path / "policy.toml").write_text(f"allow = {[f'a(amount<={most})' for most in range(40)]}\n")
-    found = Policy([("managed", tmp_path / "policy.toml")]).findings
-    assert len(found) == 39 and {one.level for one in found} == {"warning"}
-    (tmp_path / "policy.toml").write_text(f"allow = {['a'] * 40}\n")
-    found = Policy([("managed", tmp_path / "policy.toml")]).findings
+@pytest.mark.parametrize("allow", [[f"a(amount<={most})" for most in range(40)], ["a"] * 40])
+def test_each_redundant_rule_is_named_once(allow: list[str]) -> None:
+    found = findings_of(f"allow = {allow}\n")
     assert len(found) == 39 and {one.level for one in found} == {"warning"}
 
 
-def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "policy.toml")
     with pytest.raises(DefinitionError, match="cannot be read"):
         rules(tmp_path / "policy.toml")
 
 
-def test_a_policy_needs_a_file_and_each_once(tmp_path: Path) -> None:
+def test_a_policy_needs_a_file_and_each_only_once(tmp_path: Path) -> None:
     with pytest.raises(DefinitionError, match="takes policy files"):
         rules()
     (tmp_path / "policy.toml").write_text('ask = ["t"]')
@@ -226,7 +215,7 @@ GAPS = st.sampled_from([" ", "\n", "\n# [ \" '\n", "\n\n  "])
 @given(
     st.lists(st.tuples(GAPS, WORDS), max_size=5), st.sampled_from(["", "# '\n", 'mode = "ask" # [\n', "deny = [\n]\n"])
 )
-def test_each_rule_has_the_line_where_its_text_begins(items: list[tuple[str, str]], before: str) -> None:
+def test_each_rule_has_the_line_of_its_text(items: list[tuple[str, str]], before: str) -> None:
     text, lines = f"{before}'allow' = [", []
     for gap, word in items:
         text += gap
@@ -248,6 +237,11 @@ class Box(TypedDict):
 
 
 @tool
+async def now() -> str:
+    return "now"
+
+
+@tool
 async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], order: dict[str, int], box: Box) -> str:
     return "shipped"
 
@@ -256,9 +250,7 @@ async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], or
     ("text", "scope", "level", "said"),
     [
         ('deny = ["refnd"]', "managed", "warning", "there is no tool 'refnd': did you mean 'refund'?"),
-        ('deny = ["refnd"]', "user", "warning", "there is no tool"),
         ('deny = ["refnd"]', "project", "error", "there is no tool"),
-        ('deny = ["refnd"]', "session", "error", "there is no tool"),
         ('deny = ["Re-Fund"]', "session", "error", "there is no tool 'Re-Fund': did you mean 'refund'?"),
         ('deny = ["files__read"]', "project", "warning", "The rule applies once its tool is loaded"),
         ('deny = ["refunds"]\nask = ["refund"]', "session", "warning", "among the loaded tools: did you mean"),
@@ -268,32 +260,23 @@ async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], or
         ('ask = ["refund(amonut>5)"]', "managed", "error", "refund has no argument 'amonut': did you mean 'amount'?"),
         ('ask = ["*(amonut>5)"]', "managed", "warning", "did you mean 'amount'?"),
         ('ask = ["refund(git push)"]', "managed", "error", "refund has no shell line"),
-        (
-            'ask = ["refund(amount between 1 and 5)"]',
-            "managed",
-            "error",
-            "no shell line, and 'amount between 1 and 5' reads as a command; conditions are name<=5",
-        ),
+        ('ask = ["refund(amount between 1 and 5)"]', "managed", "error", "reads as a command; conditions are name<=5"),
         ('[[rule]]\ndecide = "ask"\ntools = ["refund"]\ninto = "pin"', "managed", "error", "the value of into"),
         ('[[rule]]\ndecide = "ask"\ntools = ["refund"]\ninto = "note"', "managed", None, ""),
         ('ask = ["ship(kind=parcell)"]', "managed", "error", "kind is one of 'parcel', 'letter'"),
         ('ask = ["ship(kind>5)"]', "managed", None, ""),
         ('ask = ["ship(weight=heavy)"]', "managed", "error", "weight is integer"),
         ('ask = ["ship(to=ada)"]', "managed", "error", "for its items write to[]"),
-        ('ask = ["ship(to=a*)"]', "managed", "error", "for its items write to[]"),
         ('ask = ["ship(to[]=ada)"]', "managed", None, ""),
-        ('ask = ["ship(order.amount>5)"]', "managed", None, ""),
         ('ask = ["ship(box.width>5)"]', "managed", None, ""),
         ('ask = ["ship(box.widht>5)"]', "managed", "error", "has no argument 'box.widht'"),
         ('ask = ["ship(weight.x>5)"]', "managed", "error", "has no argument 'weight.x'"),
-        ('ask = ["*(amount>5)"]', "managed", None, ""),
+        ('deny = ["now(zone=x)"]', "managed", "error", "has no argument 'zone'"),
         ('ask = ["move(files[].path within src)"]', "managed", None, ""),
     ],
 )
-def test_a_rule_that_cannot_speak_of_the_tools_that_there_are_is_found(
-    text: str, scope: Any, level: Any, said: str
-) -> None:
-    found = findings_of(text, scope, tools=[*TOOLS, ship])
+def test_a_rule_that_fits_no_loaded_tool_is_reported(text: str, scope: Any, level: Any, said: str) -> None:
+    found = findings_of(text, scope, tools=[*TOOLS, ship, now])
     assert [one.level for one in found] == ([] if level is None else [level])
     assert level is None or said in found[0].text
 
@@ -302,7 +285,7 @@ NAMES = st.text("abcdefgh_", min_size=5, max_size=12)
 
 
 @given(NAMES, st.data())
-def test_one_typing_error_is_a_misspelling_and_another_digit_is_not(name: str, data: st.DataObject) -> None:
+def test_one_typing_error_is_a_misspelling_but_not_another_digit(name: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(name) - 2))
     other = data.draw(st.sampled_from("abcdefgh_"))
     changed = name[:at] + other + name[at + 1 :]
@@ -362,7 +345,7 @@ CONDITIONS = [(place, table) for place in PLACES for table in OF_VALUES] + [
 @example({"command": {"type": "object"}}, False, ("command", {"commands": ["x *"]}), "t")
 @example({"command": {"type": "array"}}, False, ("command", {"commands": ["x *"]}), "t")
 @example({"a": {"type": "object"}}, False, (ANY_COMMAND, {"commands": ["x *"]}), "*")
-def test_no_rule_is_left_out_for_a_tool_of_which_some_call_matches_it_nor_is_an_error_there(
+def test_a_rule_that_some_call_matches_always_applies_to_its_tool(
     properties: Any, is_open: bool, placed: tuple[str, Any], name: str
 ) -> None:
     place, table = placed
@@ -382,7 +365,7 @@ async def _anything(arguments: dict[str, Any]) -> str:
     return "done"
 
 
-def test_a_path_or_a_url_by_its_type_takes_its_own_condition_alone(tmp_path: Path) -> None:
+def test_a_path_or_url_type_takes_only_its_own_condition(tmp_path: Path) -> None:
     from pydantic import AnyUrl
 
     @tool
@@ -394,21 +377,18 @@ def test_a_path_or_a_url_by_its_type_takes_its_own_condition_alone(tmp_path: Pat
         assert (found.level, found.line) == ("error", 1) and said in found.text
 
 
-@pytest.mark.parametrize(("decide", "kind"), [("allow", "ask"), ("ask", "ask"), ("deny", "ask")])
-def test_a_rule_that_meets_a_tool_which_it_does_not_fit_never_allows_and_else_asks(
-    decide: str, kind: str, tmp_path: Path, caplog: Any
-) -> None:
+@pytest.mark.parametrize("decide", ["allow", "ask", "deny"])
+def test_a_rule_that_does_not_fit_a_tool_asks(decide: str, tmp_path: Path, caplog: Any) -> None:
     policy = policy_of(tmp_path, f'{decide} = ["refund(amonut>5)"]')
     with caplog.at_level(logging.WARNING, "ferrule"):
         decisions = [decided(policy, refund, {"amount": 1}) for _ in range(2)]
-    assert [one.kind for one in decisions] == [kind, kind]
-    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
-        "p0.toml:1: refund has no argument 'amonut': did you mean 'amount'?"
-    ]
+    assert [one.kind for one in decisions] == ["ask", "ask"]
+    [record] = caplog.records
+    assert record.getMessage().startswith("p0.toml:1: refund has no argument 'amonut': did you mean 'amount'?")
     assert decide == "allow" or "amonut" in decisions[0].reason
 
 
-def test_a_rule_for_many_tools_does_not_speak_of_those_without_its_arguments(tmp_path: Path) -> None:
+def test_a_rule_for_many_tools_ignores_those_without_its_argument(tmp_path: Path) -> None:
     policy = policy_of(tmp_path, 'allow = ["*"]\ndeny = ["*(url host *.internal)"]')
     assert decided(policy, refund, {"amount": 1}).kind == "allow"
 
@@ -422,9 +402,7 @@ def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrustedFiles:
     return TrustedFiles(tmp_path / "state" / "trusted.json")
 
 
-def test_loading_again_keeps_what_was_there_where_the_new_is_broken_and_says_so(
-    tmp_path: Path, trusted: TrustedFiles, caplog: Any
-) -> None:
+def test_reloading_a_broken_file_keeps_the_old_rules(tmp_path: Path, trusted: TrustedFiles, caplog: Any) -> None:
     file = tmp_path / "p0.toml"
     policy = policy_of(tmp_path, 'deny = ["refund"]')
     file.write_text("deny = [")
@@ -439,7 +417,7 @@ def test_loading_again_keeps_what_was_there_where_the_new_is_broken_and_says_so(
     assert decided(policy, refund, {"amount": 1}).kind == "allow"
 
 
-def test_of_two_that_load_again_at_once_the_one_that_reads_last_counts(tmp_path: Path, trusted: TrustedFiles) -> None:
+def test_of_two_concurrent_reloads_the_last_reader_counts(tmp_path: Path, trusted: TrustedFiles) -> None:
     file = tmp_path / "p.toml"
 
     class Waiting(TrustedFiles):
@@ -468,14 +446,6 @@ def test_of_two_that_load_again_at_once_the_one_that_reads_last_counts(tmp_path:
     assert decided(policies["it"], refund, {"amount": 1}).kind == "deny"
 
 
-def test_the_digest_is_that_of_what_was_read(tmp_path: Path) -> None:
-    from hashlib import sha256
-
-    policy = policy_of(tmp_path, 'deny = ["refund"]')
-    file = tmp_path / "p0.toml"
-    assert policy.digests == {str(file): sha256(file.read_bytes()).hexdigest()}
-
-
 def test_a_policy_has_the_tests_of_its_files(tmp_path: Path) -> None:
     policy = policy_of(
         tmp_path, 'allow = ["t"]\n\n[[test]]\ncall = "t"\nexpect = "allow"\narguments = { n = 1 }\ntags = ["x"]'
@@ -486,16 +456,11 @@ def test_a_policy_has_the_tests_of_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", re.findall(r"```toml\n(.*?)```", (ROOT / "docs/policy.md").read_text(), re.DOTALL))
-def test_what_the_page_on_policy_files_shows_is_right(text: str) -> None:
+def test_the_examples_of_the_policy_page_are_valid(text: str) -> None:
     assert findings_of(text) == []
 
 
-def test_a_finding_is_written_with_its_file_and_line() -> None:
-    assert str(Finding("error", "policy.toml", 3, "no")) == "policy.toml:3: no"
-    assert str(Finding("error", "policy.toml", 0, "no")) == "policy.toml: no"
-
-
-def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_files_of_the_same_name_are_distinguished(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "policy.toml").write_text('deny = ["t"]' if name != "c" else 'ask = ["t(n>5)"]')
@@ -504,23 +469,14 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert names == [f"{tmp_path}/b/policy.toml:1", f"{tmp_path}/c/policy.toml:1", "managed/policy.toml:1"]
 
 
-def test_of_a_tool_without_a_schema_the_rules_count(tmp_path: Path) -> None:
+def test_rules_hold_for_a_tool_without_a_schema(tmp_path: Path) -> None:
     named = SimpleNamespace(name="refund", tags=(), read_only=True)
     policy = policy_of(tmp_path, 'deny = ["refund(amount>5)"]')
     found = policy.decide(ToolCall("c1", "refund", {"amount": 6}), ToolContext[Any](), tool=named)
     assert found.decision is not None and found.decision.kind == "deny"
 
 
-def test_of_a_tool_without_arguments_no_argument_is_spoken_of() -> None:
-    @tool
-    async def now() -> str:
-        return "now"
-
-    [found] = findings_of('deny = ["now(zone=x)"]', tools=[now])
-    assert found.level == "error" and "has no argument 'zone'" in found.text
-
-
-def test_a_policy_is_asked_outside_of_a_call_too(tmp_path: Path) -> None:
+def test_a_policy_can_be_asked_without_a_tool(tmp_path: Path) -> None:
     policy = policy_of(tmp_path, '[[rule]]\ndecide = "deny"\ntags = ["x"]', 'allow = ["t"]')
     decision = policy(ToolCall("c1", "t", {}), ToolContext[Any]())
     assert decision is not None and decision.kind == "ask"
@@ -536,31 +492,18 @@ def test_a_policy_is_asked_outside_of_a_call_too(tmp_path: Path) -> None:
     ],
     ids=lambda rule: rule[:40],
 )
-def test_a_rule_that_is_written_otherwise_than_it_would_be_read_is_an_error(rule: str) -> None:
+def test_an_ambiguous_rule_is_an_error(rule: str) -> None:
     for decide in ("allow", "deny"):
         [finding] = findings_of(f'{decide} = ["{rule}"]')
         assert (finding.level, finding.line) == ("error", 1)
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        'arguments = { "(command)" = { equals = "rm x" } }',
-        f"arguments = {{ amount = {{ above = {'9' * 5000} }} }}",
-    ],
-    ids=["an equality of commands", "a number too large to read"],
-)
-def test_a_table_that_could_not_decide_is_an_error(table: str) -> None:
-    [finding] = findings_of(f'[[rule]]\ndecide = "deny"\ntools = ["*"]\n{table}')
-    assert finding.level == "error"
-
-
-def test_a_folder_in_quotes_is_the_folder_without_them(tmp_path: Path) -> None:
+def test_a_folder_may_be_quoted(tmp_path: Path) -> None:
     policy = policy_of(tmp_path, """deny = ['*(path within "my (own) files"|x)']""")
     [condition] = policy.rules[0].arguments.values()
     assert condition.to_json() == {"within": ["my (own) files", "x"]}
 
 
 @pytest.mark.parametrize("command", ["host example.org", "make CC=gcc", "npm run *", "docker run *", "command -v *"])
-def test_a_bare_command_that_is_one_is_read_as_such(command: str) -> None:
+def test_a_bare_command_is_read_as_a_command(command: str) -> None:
     assert findings_of(f'deny = ["shell({command})"]') == []

@@ -1,4 +1,4 @@
-"""Whose rules count: a project grants itself nothing, and a file counts in the version that a person trusted."""
+"""A project grants itself nothing, and a file counts in the version that a person trusted."""
 
 from __future__ import annotations
 
@@ -42,12 +42,21 @@ def project(home: Path, text: str) -> Path:
     return file
 
 
+def trust_elsewhere(file: Path) -> None:
+    """Trust the file in another process."""
+    trust = f"from ferrule.policy import TrustedFiles; TrustedFiles().trust({str(file)!r})"
+    subprocess.run([sys.executable, "-c", trust], check=True, timeout=60)
+
+
 # -- trust -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_allows_of_a_project_file_count_where_somebody_has_trusted_it_as_it_is(home: Path) -> None:
+def test_the_allows_of_a_project_count_once_it_is_trusted(home: Path) -> None:
     file = project(home, 'allow = ["*"]\ndeny = ["write_file"]\nmode = "never_ask"')
-    kinds = lambda: [decided(rules(project=file), made, given).kind for made, given in CALLS]  # noqa: E731
+
+    def kinds() -> list[str]:
+        return [decided(rules(project=file), made, given).kind for made, given in CALLS]
+
     assert kinds() == ["deny", "deny"]
     [found] = rules(project=file).findings
     assert found.level == "warning" and found.line == 1 and f"ferrule policy trust {file}" in found.text
@@ -58,7 +67,7 @@ def test_the_allows_of_a_project_file_count_where_somebody_has_trusted_it_as_it_
 
 
 @pytest.mark.parametrize("links", [".ferrule/policy.toml", ".ferrule"])
-def test_a_project_whose_file_is_a_link_has_not_the_trust_of_where_it_leads(links: str, home: Path) -> None:
+def test_a_link_does_not_inherit_the_trust_of_its_target(links: str, home: Path) -> None:
     other = project(home, 'allow = ["*"]')
     TrustedFiles().trust(other)
     cloned = home / "cloned" / links
@@ -72,32 +81,24 @@ def test_a_project_whose_file_is_a_link_has_not_the_trust_of_where_it_leads(link
     assert TrustedFiles().forget(file) and decided(rules(project=other), refund, {"amount": 1}).kind == "allow"
 
 
-def test_what_several_trust_and_forget_at_once_is_all_noted(home: Path) -> None:
+def test_concurrent_trusting_and_forgetting_loses_nothing(home: Path) -> None:
     files = [home / f"p{at}.toml" for at in range(16)]
     for file in files:
         file.write_text('allow = ["*"]')
     for file in files[:8]:
         TrustedFiles().trust(file)
-    changes = [
-        *((TrustedFiles().forget, file) for file in files[:8]),
-        *((TrustedFiles().trust, file) for file in files[8:]),
-    ]
-    with ThreadPoolExecutor(len(changes)) as at_once:
-        for done in [at_once.submit(change, file) for change, file in changes]:
-            done.result()
+    with ThreadPoolExecutor(len(files)) as threads:
+        changes = [threads.submit(TrustedFiles().forget, file) for file in files[:8]]
+        changes += [threads.submit(TrustedFiles().trust, file) for file in files[8:]]
+        for change in changes:
+            change.result()
     assert set(TrustedFiles().versions()) == {str(file) for file in files[8:]}
 
 
 CALLS: list[tuple[Tool, dict[str, Any]]] = [(refund, {"amount": 1}), (write_file, {"path": "a"})]
 
 
-@pytest.mark.parametrize("scope", ["managed", "user", "session"])
-def test_the_allows_of_the_other_scopes_count(scope: str, home: Path) -> None:
-    (home / "p.toml").write_text('allow = ["refund"]')
-    assert decided(rules(**{scope: home / "p.toml"}), refund, {"amount": 1}).kind == "allow"
-
-
-def test_what_is_trusted_is_that_persons_alone_and_is_what_was_shown(home: Path) -> None:
+def test_the_list_of_trusted_files_is_private(home: Path) -> None:
     file, trusted = project(home, 'allow = ["*"]'), TrustedFiles()
     digest = trusted.trust(file)
     assert trusted.path == str(home / "state" / "ferrule" / "trusted.json")
@@ -109,16 +110,8 @@ def test_what_is_trusted_is_that_persons_alone_and_is_what_was_shown(home: Path)
         trusted.trust(file, "0" * 64)
 
 
-def test_a_file_is_trusted_and_forgotten_beside_others(home: Path) -> None:
-    files = [home / "work" / name for name in ("a.toml", "b.toml", "c.toml")]
-    for file in files:
-        file.write_text(f'allow = ["{file.stem}"]')
-        TrustedFiles().trust(file)
-    assert TrustedFiles().forget(files[1]) and list(TrustedFiles().versions()) == [str(files[0]), str(files[2])]
-
-
 @pytest.mark.parametrize(("name", "mode"), [("trusted.json", 0o620), ("trusted.json", 0o602), ("", 0o770), ("", 0o777)])
-def test_trust_that_others_may_write_is_no_trust(name: str, mode: int, home: Path) -> None:
+def test_a_list_that_others_may_write_trusts_nothing(name: str, mode: int, home: Path) -> None:
     file = project(home, 'allow = ["*"]')
     TrustedFiles().trust(file)
     os.chmod(home / "state" / "ferrule" / name, mode)
@@ -128,7 +121,7 @@ def test_trust_that_others_may_write_is_no_trust(name: str, mode: int, home: Pat
 
 
 @pytest.mark.parametrize("text", ["[", "[]", '{"a": 1}', "[" * 100_000])
-def test_trust_that_cannot_be_read_is_no_trust(text: str, home: Path) -> None:
+def test_an_unreadable_list_trusts_nothing(text: str, home: Path) -> None:
     file = project(home, 'allow = ["*"]')
     TrustedFiles().trust(file)
     Path(TrustedFiles().path).write_text(text)
@@ -136,16 +129,13 @@ def test_trust_that_cannot_be_read_is_no_trust(text: str, home: Path) -> None:
     assert decided(policy, refund, {"amount": 1}).kind == "ask" and "cannot be read" in policy.findings[0].text
 
 
-def test_the_files_that_are_found_are_those_that_are_there(home: Path) -> None:
+def test_only_existing_files_are_found(home: Path, monkeypatch: Any) -> None:
     file = project(home, "")
     assert [scope for scope, _ in list_standard_files()] == ["managed", "user", "project"]
     assert [found for found in find_files() if found[0] != "managed"] == [("project", str(file))]
     (home / "config" / "ferrule" / "policy.toml").write_text("")
     assert [scope for scope, _ in find_files(home / "work") if scope != "managed"] == ["user", "project"]
-
-
-def test_a_folder_of_the_environment_that_is_not_absolute_does_not_count(home: Path, monkeypatch: Any) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", "config")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "config")  # which is not absolute, and does not count
     assert dict(list_standard_files())["user"] == str(home / ".config" / "ferrule" / "policy.toml")
 
 
@@ -182,9 +172,7 @@ WAYS = [overwrite, replace_atomically, put_a_link, exchange_the_folder, empty, P
 
 @pytest.mark.parametrize("scope", ["managed", "user", "project", "session"])
 @pytest.mark.parametrize("change", WAYS)
-def test_a_file_that_was_changed_in_any_way_is_not_loaded_again(
-    change: Any, scope: str, home: Path, caplog: Any
-) -> None:
+def test_a_file_changed_in_any_way_is_not_reloaded(change: Any, scope: str, home: Path, caplog: Any) -> None:
     file = project(home, 'allow = ["write_file"]\ndeny = ["refund"]')
     TrustedFiles().trust(file)
     policy = rules(**{scope: file})
@@ -194,29 +182,6 @@ def test_a_file_that_was_changed_in_any_way_is_not_loaded_again(
         findings = policy.reload()
     assert any(one.level == "error" for one in findings) and len(caplog.records) == 1
     assert policy.rules == before and decided(policy, refund, {"amount": 1}).kind == "deny"
-
-
-def test_a_change_that_nobody_trusted_is_named_with_both_digests_and_the_remedy(home: Path) -> None:
-    file = home / "p.toml"
-    file.write_text('deny = ["refund"]')
-    policy = rules(file)
-    before = policy.digests[str(file)]
-    file.write_text('allow = ["refund"]')
-    [found] = policy.reload()
-    now = sha256(file.read_bytes()).hexdigest()
-    assert found.level == "error"
-    for part in (str(file), before[:12], now[:12], f"`ferrule policy trust {file}`"):
-        assert part in found.text
-    TrustedFiles().trust(file)
-    assert policy.reload() == () and decided(policy, refund, {"amount": 1}).kind == "allow"
-
-
-def test_the_log_names_the_digest_that_was_loaded(home: Path, caplog: Any) -> None:
-    (home / "p.toml").write_text('deny = ["refund"]')
-    with caplog.at_level("INFO", "ferrule"):
-        policy = rules(home / "p.toml")
-    assert [str(home / "p.toml") in one.message for one in caplog.records] == [True]
-    assert policy.digests[str(home / "p.toml")] in caplog.text
 
 
 STEPS = st.lists(st.sampled_from(["write a", "write b", "write c", "trust", "forget", "reload"]), max_size=12)
@@ -253,18 +218,16 @@ def test_rules_are_those_of_the_start_or_of_a_trusted_version(steps: list[str], 
 
 
 @pytest.mark.parametrize("scope", ["managed", "user", "project", "session"])
-def test_what_changed_since_it_was_trusted_restricts_and_allows_nothing(scope: str, home: Path, caplog: Any) -> None:
+def test_a_file_changed_since_it_was_trusted_only_restricts(scope: str, home: Path, caplog: Any) -> None:
     file = project(home, 'allow = ["shell"]\ndeny = ["refund"]')
     TrustedFiles().trust(file)
     (home / "wide.toml").write_text('allow = ["*"]')
     file.write_text('allow = ["*"]\ndeny = ["move"]')
-    alone, beside = rules(**{scope: file}), rules(home / "wide.toml", **({scope: file} if scope != "managed" else {}))
+    alone = rules(**{scope: file})
     assert decided(alone, shell, {"command": "ls"}).kind == "ask"
-    assert [decided(alone, made, given).kind for made, given in ((refund, {"amount": 1}), (move, {"files": []}))] == [
-        "deny",
-        "deny",
-    ]
+    assert decided(alone, refund, {"amount": 1}).kind == decided(alone, move, {"files": []}).kind == "deny"
     if scope != "managed":
+        beside = rules(home / "wide.toml", **{scope: file})
         assert decided(beside, refund, {"amount": 1}).rule == "policy.toml (as trusted):2"
     [found] = [one for one in alone.findings if "since it was trusted" in one.text]
     assert f"ferrule policy trust {file}" in found.text and found.text in caplog.text
@@ -272,7 +235,7 @@ def test_what_changed_since_it_was_trusted_restricts_and_allows_nothing(scope: s
     assert decided(rules(**{scope: file}), shell, {"command": "ls"}).kind == "allow"
 
 
-def test_whoever_can_only_write_adds_nothing_to_what_is_trusted(home: Path) -> None:
+def test_a_forged_list_trusts_nothing(home: Path) -> None:
     """The list is sealed: a command that writes a file (`sort -oFILE`) cannot make a seal."""
     file = project(home, 'deny = ["refund"]')
     TrustedFiles().trust(file)
@@ -297,7 +260,7 @@ def test_whoever_can_only_write_adds_nothing_to_what_is_trusted(home: Path) -> N
 
 
 @pytest.mark.parametrize("was_trusted", [True, False])
-def test_a_program_goes_by_the_key_that_it_had_when_it_started(was_trusted: bool, home: Path) -> None:
+def test_a_program_keeps_the_key_it_started_with(was_trusted: bool, home: Path) -> None:
     """Whoever writes policy, list and key, each as a whole, changes nothing in a program that runs."""
     file = project(home, 'deny = ["refund"]')
     if was_trusted:
@@ -306,36 +269,45 @@ def test_a_program_goes_by_the_key_that_it_had_when_it_started(was_trusted: bool
     key, listed = home / "config" / "ferrule" / "trusted.key", home / "state" / "ferrule" / "trusted.json"
     key.unlink()
     file.write_text('allow = ["*"]')
-    forge = f"from ferrule.policy import TrustedFiles; TrustedFiles().trust({str(file)!r})"
     listed.unlink(missing_ok=True)
-    subprocess.run([sys.executable, "-c", forge], check=True, timeout=60)
+    trust_elsewhere(file)
     assert key.exists() and listed.exists()
     [found] = policy.reload()
     assert found.level == "error" and decided(policy, refund, {"amount": 1}).kind == "deny"
 
 
-def test_what_another_process_trusts_is_loaded_again(home: Path) -> None:
+@pytest.mark.parametrize("process", ["another", "this"])
+def test_a_version_that_was_trusted_since_is_reloaded(process: str, home: Path, caplog: Any) -> None:
     file = project(home, 'deny = ["refund"]')
-    policy = rules(file)
+    with caplog.at_level("INFO", "ferrule"):
+        policy = rules(file)
+    before = sha256(file.read_bytes()).hexdigest()
+    assert policy.digests == {str(file): before} and before in caplog.text
     file.write_text('allow = ["refund"]')
-    trust = f"from ferrule.policy import TrustedFiles; TrustedFiles().trust({str(file)!r})"
-    subprocess.run([sys.executable, "-c", trust], check=True, timeout=60)
+    [found] = policy.reload()
+    assert found.level == "error"
+    for part in (str(file), before[:12], sha256(file.read_bytes()).hexdigest()[:12], f"`ferrule policy trust {file}`"):
+        assert part in found.text
+    if process == "this":
+        TrustedFiles().trust(file)
+    else:
+        trust_elsewhere(file)
     assert policy.reload() == () and decided(policy, refund, {"amount": 1}).kind == "allow"
 
 
-def test_no_key_is_made_in_a_folder_of_another_account(home: Path, monkeypatch: Any) -> None:
+def test_no_key_is_made_in_the_folder_of_another_account(home: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(home).st_uid + 1)
     rules(project(home, 'deny = ["refund"]'))
     assert not (home / "config" / "ferrule" / "trusted.key").exists()
 
 
-def test_a_list_in_a_folder_that_may_not_be_entered_is_none(home: Path) -> None:
+def test_an_inaccessible_list_trusts_nothing(home: Path) -> None:
     (home / "state").write_text("no folder")
     (home / "p.toml").write_text('allow = ["refund"]')
     assert decided(rules(home / "p.toml"), refund, {"amount": 1}).kind == "allow"
 
 
-def test_a_file_of_a_scope_that_needs_trust_allows_nothing_before(home: Path) -> None:
+def test_a_scope_that_needs_trust_allows_nothing_before(home: Path) -> None:
     (home / "p.toml").write_text('allow = ["refund"]')
     policy = Policy([("user", home / "p.toml")], needs_trust=["user"])
     assert decided(policy, refund, {"amount": 1}).kind == "ask"
@@ -344,18 +316,9 @@ def test_a_file_of_a_scope_that_needs_trust_allows_nothing_before(home: Path) ->
 # -- path parameters of tools, and no words of shell lines -------------------------------------------------------------
 
 NAMES = [
-    ".ferrule/policy.toml",
-    "./x/../.ferrule/policy.toml",
-    ".ferrule",
-    "~/work/.ferrule/policy.toml",
-    "link.toml",
-    "folder/policy.toml",
-    "hard.toml",
-    "{home}/config/ferrule/policy.toml",
-    "../config",
-    "{home}/state/ferrule/trusted.json",
-    "../state/ferrule/grants.json",
-    LOCK_FILE,
+    *(".ferrule/policy.toml", "./x/../.ferrule/policy.toml", ".ferrule", "~/work/.ferrule/policy.toml", "link.toml"),
+    *("folder/policy.toml", "hard.toml", "{home}/config/ferrule/policy.toml", "../config"),
+    *("{home}/state/ferrule/trusted.json", "../state/ferrule/grants.json", LOCK_FILE),
 ]
 
 
@@ -370,9 +333,7 @@ def guarded(home: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_path_parameter_of_a_tool_that_changes_things_leads_to_a_policy_file(
-    name: str, guarded: Any, home: Path
-) -> None:
+def test_no_tool_that_changes_things_gets_the_path_of_a_policy(name: str, guarded: Any, home: Path) -> None:
     written = name.format(home=home)
 
     @tool
@@ -404,18 +365,18 @@ def test_no_path_parameter_of_a_tool_that_changes_things_leads_to_a_policy_file(
         (refund, {"amount": 1, "note": "\0"}),
     ],
 )
-def test_what_no_path_parameter_names_is_not_refused(made: Any, given: dict[str, Any], guarded: Any) -> None:
+def test_other_paths_and_texts_are_not_refused(made: Any, given: dict[str, Any], guarded: Any) -> None:
     assert decided(guarded, made, given).kind == "allow"
 
 
-def test_the_project_file_of_another_working_directory_is_not_written_either(guarded: Any, home: Path) -> None:
+def test_the_policy_of_another_working_directory_is_protected(guarded: Any, home: Path) -> None:
     (home / "other" / ".ferrule").mkdir(parents=True)
     (home / "other" / "folder").symlink_to(".ferrule")
     for name in (".ferrule/policy.toml", "folder/policy.toml"):  # neither is there
         assert decided(guarded, write_file, {"path": name}, working_directory=home / "other").kind == "deny"
 
 
-def test_a_working_directory_that_is_reached_by_a_link_may_be_named(home: Path) -> None:
+def test_a_linked_working_directory_may_be_named(home: Path) -> None:
     (home / "link").symlink_to("work")
     (home / "work" / "p.toml").write_text('allow = ["*"]')
     policy = rules(home / "link" / "p.toml")
@@ -427,29 +388,27 @@ def test_a_working_directory_that_is_reached_by_a_link_may_be_named(home: Path) 
 # -- in shadow ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_policy_in_shadow_never_counts_and_says_where_it_differs(home: Path, caplog: Any) -> None:
+def test_a_shadow_policy_never_counts_and_reports_differences(home: Path, caplog: Any) -> None:
     (home / "next.toml").write_text('allow = ["refund(amount<=10)"]\ndeny = ["refund(amount>100)"]')
     policy = policy_of(home, 'allow = ["refund"]', shadow=home / "next.toml")
     with caplog.at_level("WARNING", "ferrule"):
         decisions = [decided(policy, refund, {"amount": amount}) for amount in (5, 50, 500, 600)]
     assert {one.kind for one in decisions} == {"allow"}
-    found = [(one.tool, one.now, one.shadow, one.now_rule, one.shadow_rule, one.count) for one in policy.differences()]
-    assert found == [
-        ("refund", "allow", "deny", "p0.toml:1", "next.toml:2", 2),
-        ("refund", "allow", "ask", "p0.toml:1", None, 1),
-    ]
-    assert policy.differences()[0].example["amount"] == 500
+    denied, asked = policy.differences()
+    assert (denied.tool, denied.now, denied.shadow, denied.count) == ("refund", "allow", "deny", 2)
+    assert (denied.now_rule, denied.shadow_rule, denied.example["amount"]) == ("p0.toml:1", "next.toml:2", 500)
+    assert (asked.now, asked.shadow, asked.shadow_rule, asked.count) == ("allow", "ask", None, 1)
     assert len(caplog.records) == 2
 
 
-def test_what_is_broken_in_shadow_breaks_nothing(home: Path) -> None:
+def test_a_broken_shadow_policy_breaks_nothing(home: Path) -> None:
     (home / "next.toml").write_text("allow = [")
     policy = policy_of(home, 'allow = ["refund"]', shadow=home / "next.toml")
     assert [(one.level, one.source) for one in policy.findings] == [("warning", "next.toml")]
     assert decided(policy, refund, {"amount": 1}).kind == "allow" and policy.differences() == ()
 
 
-def test_in_shadow_private_values_are_stars_and_kinds_of_differences_have_a_bound(home: Path) -> None:
+def test_shadow_differences_are_bounded_and_hide_private_values(home: Path) -> None:
     @tool(private=["tenant"])
     async def pay(amount: int, tenant: str) -> str:
         return "paid"
@@ -462,7 +421,7 @@ def test_in_shadow_private_values_are_stars_and_kinds_of_differences_have_a_boun
     assert len(found) == 100 and "acme" not in repr(found)
 
 
-def test_a_policy_that_was_loaded_for_its_findings_is_the_same_guard(home: Path) -> None:
+def test_a_policy_loaded_for_its_findings_is_the_same_guard(home: Path) -> None:
     (home / "p.toml").write_text('deny = ["refund"]')
     policy = Policy([("user", home / "p.toml")])
     assert policy.__name__ == "rules(p.toml)" and policy.modes == frozenset()

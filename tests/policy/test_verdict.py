@@ -1,16 +1,14 @@
-"""The one verdict over many rules: deny, ask, allow, whatever their order, and nothing that is not known is allowed."""
+"""The verdict of many rules: deny, then ask, then allow, in any order; nothing unknown is allowed."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import Field
 
-from attacks.sample import rows
 from ferrule import Runner, ToolCall, ToolContext, Toolset, tool
 from ferrule.errors import DefinitionError
 from ferrule.policy import Policy, TrustedFiles
@@ -25,16 +23,6 @@ CONTEXT = ToolContext[Any]()
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("row", rows("rules"), ids=lambda row: f"{row['call']}: {row['why']}")
-def test_the_rows_of_rules_in_the_sample(row: dict[str, Any], tmp_path: Path) -> None:
-    kinds = [kind for kind in ("deny", "ask", "allow") if row[kind]]
-    policy = policy_of(tmp_path, *(f"{kind} = {row[kind]}" for kind in kinds))
-    made = refund.replace(name=row["call"])
-    decision = decided(policy, made, {"amount": 1})
-    expected = {"deny": {"deny"}, "ask_or_deny": {"ask", "deny"}, "documented": {"allow"}, "unknown": {"ask"}}
-    assert decision.kind in expected[row["expect"]]
 
 
 def kind_of(policy: Any, made: Any, arguments: dict[str, Any], **context: Any) -> str:
@@ -69,7 +57,7 @@ deny = ["*(url host *.internal)", "shell(rm *)", "refund(note=*gift*)"]
         (write_file, {"path": "src/../b"}, "ask"),
     ],
 )
-def test_a_call_is_decided_by_deny_then_ask_then_allow_and_else_asked_about_where_it_changes_things(
+def test_deny_comes_before_ask_and_ask_before_allow(
     made: Any, arguments: dict[str, Any], kind: str, tmp_path: Path
 ) -> None:
     assert kind_of(policy_of(tmp_path, POLICY), made, arguments, working_directory=tmp_path) == kind
@@ -83,13 +71,9 @@ def test_a_call_is_decided_by_deny_then_ask_then_allow_and_else_asked_about_wher
         ("never_ask", ["allow", "deny", "allow"]),
     ],
 )
-def test_a_mode_comes_on_top_of_what_the_rules_say(mode: str, kinds: list[str], tmp_path: Path) -> None:
+def test_a_mode_changes_the_verdict_of_the_rules(mode: str, kinds: list[str], tmp_path: Path) -> None:
     policy = policy_of(tmp_path, f'mode = "{mode}"\n{POLICY}')
-    calls: list[tuple[Any, dict[str, Any]]] = [
-        (refund, {"amount": 1}),
-        (refund, {"amount": 900}),
-        (fetch, {"url": "https://a.org/"}),
-    ]
+    calls: Any = [(refund, {"amount": 1}), (refund, {"amount": 900}), (fetch, {"url": "https://a.org/"})]
     assert [kind_of(policy, made, arguments) for made, arguments in calls] == kinds
 
 
@@ -119,7 +103,7 @@ MODES = st.sets(st.sampled_from(["read_only", "never_ask"])).map(lambda given: d
 
 
 class Kind:
-    """What a tool is, for a policy that is asked without a runner."""
+    """The traits of a tool, for a policy that is asked without a runner."""
 
     def __init__(self, read_only: bool, tags: tuple[str, ...] = (), destructive: bool | None = None) -> None:
         self.name, self.tags, self.read_only, self.destructive = "t", tags, read_only, destructive
@@ -145,7 +129,7 @@ def test_a_further_ask_or_deny_never_widens(
 
 
 @given(RULES, RULES, ARGUMENTS)
-def test_a_further_allow_changes_only_calls_that_no_other_rule_may_match(
+def test_a_further_allow_changes_only_calls_that_no_rule_may_match(
     some: list[Rule], more: list[Rule], arguments: dict[str, Any]
 ) -> None:
     call = ToolCall("c1", "t", arguments)
@@ -163,7 +147,7 @@ def test_the_order_of_the_rules_changes_nothing(
 
 
 @given(RULES, ARGUMENTS)
-def test_what_is_allowed_is_matched_by_an_allow_and_surely_by_nothing_else(some: list[Rule], arguments: Any) -> None:
+def test_an_allowed_call_matches_an_allow_and_surely_nothing_else(some: list[Rule], arguments: Any) -> None:
     call = ToolCall("c1", "t", arguments)
     answers = [(rule.decide, rule.matches(call, CONTEXT, Kind(False))) for rule in some]
     nothing_else = all(answer is False for decide, answer in answers if decide != "allow")
@@ -227,7 +211,7 @@ def test_a_short_form_and_its_table_are_one_rule(short: str, table: str) -> None
 
 
 @given(CONDITIONS, st.sampled_from(["allow", "ask", "deny"]))
-def test_what_is_written_of_a_condition_is_read_as_it(one: Any, decide: str) -> None:
+def test_a_written_condition_is_read_as_the_same(one: Any, decide: str) -> None:
     def toml(value: Any) -> str:
         if isinstance(value, list):
             return f"[{', '.join(map(toml, value))}]"
@@ -242,7 +226,7 @@ def test_what_is_written_of_a_condition_is_read_as_it(one: Any, decide: str) -> 
 # -- what a rule speaks of ---------------------------------------------------------------------------------------------
 
 FITTING = {"*", "t", "t*"}
-"""Of the globs below, those that fit the name `t`."""
+"""The globs below that match the name `t`."""
 SPEAKING = st.builds(
     lambda decide, tools, tags, traits, principals, arguments: Rule(
         decide,
@@ -264,7 +248,7 @@ PEOPLE = st.sampled_from([ToolContext[Any](principal=who) for who in (None, "t",
 
 
 @given(SPEAKING, KINDS | st.none(), PEOPLE, ARGUMENTS)
-def test_a_rule_speaks_of_a_call_where_all_that_it_says_is_so_and_not_where_any_is_not(
+def test_a_rule_matches_a_call_if_all_its_parts_match(
     rule: Rule, kind: Kind | None, context: ToolContext, arguments: dict[str, Any]
 ) -> None:
     of_tool: list[bool | None] = [not rule.tools or not FITTING.isdisjoint(rule.tools)]
@@ -292,7 +276,7 @@ def _all_of(answers: list[bool | None]) -> bool | None:
 
 
 @given(SPEAKING, SPEAKING, KINDS, PEOPLE, ARGUMENTS)
-def test_a_rule_that_covers_a_milder_one_matches_whatever_that_one_does(
+def test_a_covering_rule_matches_all_that_the_milder_one_matches(
     one: Rule, other: Rule, kind: Kind, context: ToolContext, arguments: dict[str, Any]
 ) -> None:
     call = ToolCall("c1", "t", arguments)
@@ -301,7 +285,7 @@ def test_a_rule_that_covers_a_milder_one_matches_whatever_that_one_does(
 
 
 @given(SPEAKING, SPEAKING)
-def test_a_rule_covers_itself_with_anything_more_said(one: Rule, more: Rule) -> None:
+def test_a_rule_covers_itself_with_further_conditions(one: Rule, more: Rule) -> None:
     narrower = Rule(
         one.decide,
         one.tools or more.tools,
@@ -315,20 +299,14 @@ def test_a_rule_covers_itself_with_anything_more_said(one: Rule, more: Rule) -> 
     assert one.covers(one) and one.covers(narrower) is not allows_more
 
 
-def test_of_several_values_all_have_to_be_so_for_an_allow_and_one_for_a_deny(tmp_path: Path) -> None:
+def test_an_allow_needs_all_values_and_a_deny_one(tmp_path: Path) -> None:
     allows = policy_of(tmp_path, 'allow = ["move(files[].path within src)"]')
     denies = policy_of(tmp_path, 'allow = ["*"]\ndeny = ["move(files[].path within src)"]')
     inside, outside = {"path": "src/a"}, {"path": "b"}
     lists: list[list[dict[str, str]]] = [[inside], [inside, outside], [outside], [], [{"to": "src"}, inside]]
-    said = {"working_directory": tmp_path}
-    assert [kind_of(allows, move, {"files": files}, **said) for files in lists] == ["allow", "ask", "ask", "ask", "ask"]
-    assert [kind_of(denies, move, {"files": files}, **said) for files in lists] == [
-        "deny",
-        "deny",
-        "allow",
-        "allow",
-        "deny",
-    ]
+    for policy, kinds in ((allows, "allow ask ask ask ask"), (denies, "deny deny allow allow deny")):
+        found = [kind_of(policy, move, {"files": files}, working_directory=tmp_path) for files in lists]
+        assert found == kinds.split()
 
 
 @pytest.mark.parametrize("place", ["commands", "commands[]", "jobs[].commands", "jobs[].commands[]"])
@@ -343,7 +321,7 @@ def test_of_several_values_all_have_to_be_so_for_an_allow_and_one_for_a_deny(tmp
         ({"args": ["x"]}, False),
     ],
 )
-def test_what_stands_beside_a_list_of_lines_counts_for_each_of_its_lines(
+def test_options_beside_a_list_of_lines_count_for_each_line(
     place: str, beside: dict[str, Any], answer: bool | None
 ) -> None:
     job = {"commands": ["./run", "./run"], **beside}
@@ -352,7 +330,7 @@ def test_what_stands_beside_a_list_of_lines_counts_for_each_of_its_lines(
     assert rule.matches(call, CONTEXT, None) is answer
 
 
-def test_tags_traits_and_principals_are_asked_of_the_tool_and_the_context(tmp_path: Path) -> None:
+def test_rules_match_tags_traits_and_principals(tmp_path: Path) -> None:
     made = refund.replace(tags=["money"], destructive=lambda arguments: arguments["amount"] > 10)
     text = '[[rule]]\ndecide = "{0}"\n{1} = ["{2}"]\n'
     tags = policy_of(tmp_path, text.format("deny", "tags", "money"))
@@ -360,30 +338,19 @@ def test_tags_traits_and_principals_are_asked_of_the_tool_and_the_context(tmp_pa
     traits = policy_of(tmp_path, text.format("allow", "traits", "not destructive"))
     assert [kind_of(traits, made, {"amount": amount}) for amount in (1, 11)] == ["allow", "ask"]
     people = policy_of(tmp_path, text.format("deny", "principals", "eve*"), 'allow = ["*"]')
-    assert [kind_of(people, refund, {"amount": 1}, principal=who) for who in ("eve2", "ada", None)] == [
-        "deny",
-        "allow",
-        "ask",
-    ]
+    kinds = [kind_of(people, refund, {"amount": 1}, principal=who) for who in ("eve2", "ada", None)]
+    assert kinds == ["deny", "allow", "ask"]
 
 
 @pytest.mark.parametrize(
     ("who", "kind"),
     [
-        ("josé", "deny"),
+        *((who, "deny") for who in ("josé", "team-1")),
         ("ada", "allow"),
-        ("José", "ask"),
-        ("jose\u0301", "ask"),
-        ("jоsé", "ask"),  # with a Cyrillic letter
-        (" josé ", "ask"),
-        ("team-1", "deny"),
-        ("Team-1", "ask"),
-        ("", "ask"),
-        (" ", "ask"),
-        (None, "ask"),
+        *((who, "ask") for who in ("José", "jose\u0301", "j\u043esé", " josé ", "Team-1", "", " ", None)),
     ],
 )
-def test_a_principal_that_may_be_one_of_those_denied_is_asked_about(who: str | None, kind: str, tmp_path: Path) -> None:
+def test_a_principal_that_may_be_a_denied_one_is_asked_about(who: str | None, kind: str, tmp_path: Path) -> None:
     text = 'allow = ["*"]\n[[rule]]\ndecide = "deny"\ntools = ["*"]\nprincipals = ["jos\\u00e9", "team-*"]'
     policy = policy_of(tmp_path, text)
     assert decided(policy, refund, {"amount": 1}, principal=who).kind == kind
@@ -403,7 +370,7 @@ def test_a_principal_that_may_be_one_of_those_denied_is_asked_about(who: str | N
     ],
 )
 @pytest.mark.parametrize("own", [True, False])
-async def test_a_deny_by_the_name_in_the_runner_that_a_tool_comes_from_holds_wherever_it_is_mounted(
+async def test_a_deny_holds_for_a_tool_mounted_under_another_name(
     text: str, kind: str, own: bool, tmp_path: Path
 ) -> None:
     policy = policy_of(tmp_path, text)
@@ -414,7 +381,7 @@ async def test_a_deny_by_the_name_in_the_runner_that_a_tool_comes_from_holds_whe
     assert any("there is no tool 'refund'" in one.text for one in found) is ('allow = ["refund"]' in text)
 
 
-def test_commands_of_one_line_may_be_allowed_by_several_rules_whose_other_conditions_hold(tmp_path: Path) -> None:
+def test_several_rules_may_allow_the_commands_of_one_line(tmp_path: Path) -> None:
     @tool
     async def run(command: str, cwd: str = ".") -> str:
         return "run"
@@ -436,7 +403,7 @@ def test_commands_of_one_line_may_be_allowed_by_several_rules_whose_other_condit
     assert kind_of(policy, run, {"command": "pytest -q; echo ok > log"}, **said) == "ask"
 
 
-def test_an_ask_may_ask_for_a_value_and_of_two_asks_both_reasons_are_shown(tmp_path: Path) -> None:
+def test_two_asks_show_both_reasons_and_may_ask_for_a_value(tmp_path: Path) -> None:
     rule = '[[rule]]\ndecide = "ask"\ntools = ["refund"]\nreason = "{0}"\n'
     policy = policy_of(tmp_path, rule.format("which note?") + 'into = "note"', rule.format("is it right?"))
     decision = decided(policy, refund, {"amount": 1})
@@ -454,7 +421,7 @@ def test_a_policy_lifts_no_other_guards_answer(tmp_path: Path) -> None:
     assert runner.run_sync(ToolCall("c1", "refund", {"amount": 1})).status == "denied"
 
 
-def test_a_condition_of_what_is_private_is_judged_and_not_shown(tmp_path: Path) -> None:
+def test_a_condition_on_a_private_value_is_judged_but_not_shown(tmp_path: Path) -> None:
     @tool(private=["tenant"])
     async def pay(amount: int, tenant: str) -> str:
         return "paid"
@@ -465,7 +432,7 @@ def test_a_condition_of_what_is_private_is_judged_and_not_shown(tmp_path: Path) 
     assert kind_of(policy, pay.bind(tenant="other"), {"amount": 1}) == "ask"
 
 
-def test_each_rule_says_what_it_answers_and_which_of_them_spoke(tmp_path: Path) -> None:
+def test_a_decision_names_the_rules_and_their_answers(tmp_path: Path) -> None:
     policy = policy_of(tmp_path, POLICY)
     found = policy.decide(ToolCall("c1", "refund", {"amount": 1, "currency": "XAU"}), CONTEXT, tool=refund)
     assert found.decision is not None and found.decision.kind == "ask"
@@ -478,29 +445,15 @@ def test_each_rule_says_what_it_answers_and_which_of_them_spoke(tmp_path: Path) 
 @pytest.mark.parametrize(
     "given",
     [
-        {"decide": "maybe", "tools": ("t",)},
-        {"decide": "deny"},
-        {"decide": "deny", "tools": ("t?",)},
-        {"decide": "deny", "tools": ("",)},
-        {"decide": "deny", "traits": ("harmless",)},
+        *({"decide": "maybe", "tools": ("t",)}, {"decide": "deny"}, {"decide": "deny", "tools": ("t?",)}),
+        *({"decide": "deny", "tools": ("",)}, {"decide": "deny", "traits": ("harmless",)}),
         {"decide": "deny", "traits": ("read_only", "not read_only")},
         {"decide": "deny", "tools": ("t",), "into": "pin"},
     ],
 )
-def test_a_rule_that_says_nothing_that_can_be_is_none(given: dict[str, Any]) -> None:
+def test_an_impossible_rule_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(DefinitionError):
         Rule(**given)
-
-
-def test_a_decimal_is_compared_as_the_number_it_is(tmp_path: Path) -> None:
-    from decimal import Decimal
-
-    @tool
-    async def pay(amount: Annotated[Decimal, Field(max_digits=9)]) -> str:
-        return "paid"
-
-    policy = policy_of(tmp_path, 'allow = ["pay(amount<=100)"]', tools=[pay])
-    assert [kind_of(policy, pay, {"amount": amount}) for amount in ("99.99", "100.01")] == ["allow", "ask"]
 
 
 @pytest.mark.parametrize(
@@ -518,12 +471,12 @@ def test_a_decimal_is_compared_as_the_number_it_is(tmp_path: Path) -> None:
         ('tools = ["t"]\narguments = { cmd = { commands = ["rm *"] } }', "deny t(cmd runs rm *)"),
     ],
 )
-def test_a_table_is_told_as_a_person_reads_it(table: str, text: str) -> None:
+def test_a_rule_has_a_readable_text(table: str, text: str) -> None:
     [rule] = rules_of(f'[[rule]]\ndecide = "deny"\n{table}')
     assert rule.text == text
 
 
-def test_what_cannot_be_known_of_a_line_is_named_in_the_question(tmp_path: Path) -> None:
+def test_the_question_names_the_unknown_part_of_a_line(tmp_path: Path) -> None:
     policy = policy_of(tmp_path, 'allow = ["shell(pytest *)"]\nask = ["shell(git push *)"]\ndeny = ["shell(rm *)"]\n')
     doubts = {
         "source .venv/bin/activate && pytest": "what 'source' does with its arguments",
@@ -540,7 +493,7 @@ def test_what_cannot_be_known_of_a_line_is_named_in_the_question(tmp_path: Path)
     assert decided(on_one_line, shell, {"command": "pytest $x"}).rule == "p0.toml:1"
 
 
-def test_what_a_model_does_not_see_of_a_line_is_not_in_the_question(tmp_path: Path) -> None:
+def test_a_bound_line_is_not_in_the_question(tmp_path: Path) -> None:
     bound = shell.bind(command="pytest $x --secret")
     decision = decided(policy_of(tmp_path, 'deny = ["shell(rm *)"]\n'), bound, {})
     assert decision.kind == "ask" and "secret" not in decision.reason

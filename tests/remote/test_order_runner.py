@@ -1,4 +1,4 @@
-"""An order, from the executor to where the handler runs and back, over a transport in memory."""
+"""Orders go from the executor to the worker and back, over a transport in memory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Event, Runner, Tool, ToolCall, ToolContext, ToolResult, Toolset, tool
 from ferrule.executors import Executor
-from ferrule.remote import OrderRunner, OrderTransport, RemoteExecutor, Seal, _order_runner, list_places
+from ferrule.remote import OrderRunner, OrderTransport, RemoteExecutor, Seal, _executor, _order_runner, list_places
 from ferrule.remote._wire import Order
-from waits import BOUND
 
 KEY = b"k" * 32
 HANDLERS = [
@@ -30,7 +29,7 @@ HANDLERS = [
 
 
 class Memory(OrderTransport):
-    """Hands an order to an order runner, and what it tells back; others may stand between."""
+    """A transport to an order runner; `between` may change its messages."""
 
     def __init__(self, order_runner: OrderRunner, between: Callable[[list[str]], list[str]] | None = None) -> None:
         self.order_runner = order_runner
@@ -64,8 +63,6 @@ class Memory(OrderTransport):
 
 
 class Place:
-    """What `isolation=` takes."""
-
     def __init__(self, transport: OrderTransport, seal: Seal | None = None) -> None:
         self.transport = transport
         self.seal = seal or Seal(KEY, ())
@@ -78,59 +75,58 @@ def make_order_runner(seal: Seal | None = None, **given: Any) -> OrderRunner:
     return OrderRunner(list_places(Toolset(HANDLERS)), seal or Seal(KEY, ()), **given)
 
 
-def run(
-    handler: Any, transport: OrderTransport, arguments: Any = None, *, seal: Seal | None = None, **options: Any
-) -> ToolResult:
+async def run(handler: Any, transport: OrderTransport, arguments: Any = None, **options: Any) -> ToolResult:
     [known] = Toolset([handler])
-    made = known.replace(isolation=Place(transport, seal))
-
-    async def bounded() -> ToolResult:
-        async with asyncio.timeout(BOUND):
-            return await Runner([made], **options).run(ToolCall("c1", made.name, arguments or {}))
-
-    return asyncio.run(bounded())
+    made = known.replace(isolation=Place(transport))
+    return await Runner([made], **options).run(ToolCall("c1", made.name, arguments or {}))
 
 
-def test_a_handler_runs_over_there_with_what_was_judged() -> None:
-    result = run(remote_handlers.add, Memory(make_order_runner()), {"a": 1})
+async def test_a_handler_runs_in_the_worker() -> None:
+    result = await run(remote_handlers.add, Memory(make_order_runner()), {"a": 1})
     assert (result.status, result.output, result.executed) == ("ok", 3, True)
 
 
-def test_a_tool_has_the_context_of_its_own_module() -> None:
-    assert run(remote_handlers.own, Memory(make_order_runner())).output == "the module's"
+async def test_a_tool_gets_the_context_of_its_own_module() -> None:
+    assert (await run(remote_handlers.own, Memory(make_order_runner()))).output == "the module's"
 
 
-def test_nothing_is_imported_but_what_was_named() -> None:
-    result = run(textwrap.shorten, Memory(make_order_runner()), {"text": "one two", "width": 5})
+async def test_a_worker_imports_only_its_own_handlers() -> None:
+    result = await run(textwrap.shorten, Memory(make_order_runner()), {"text": "one two", "width": 5})
     assert (result.status, result.executed) == ("failed", False)
     assert "textwrap:shorten is not a handler of this worker's tools" in (result.error or "")
 
 
-def test_an_order_of_another_key_is_refused() -> None:
-    result = run(remote_handlers.add, Memory(make_order_runner(Seal(b"o" * 32, ()))), {"a": 1})
+async def test_an_expired_order_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_executor, "VALID_SECONDS", -1.0)
+    result = await run(remote_handlers.add, Memory(make_order_runner()), {"a": 1})
     assert (result.status, result.executed) == ("unknown", None)
 
 
-def test_of_what_nobody_ordered_for_that_call_nothing_is_run_or_signed() -> None:
+async def test_an_order_with_another_key_is_refused() -> None:
+    result = await run(remote_handlers.add, Memory(make_order_runner(Seal(b"o" * 32, ()))), {"a": 1})
+    assert (result.status, result.executed) == ("unknown", None)
+
+
+async def test_an_order_for_another_call_runs_nothing() -> None:
     transport = Memory(make_order_runner())
-    assert run(remote_handlers.add, transport, {"a": 1}).success
+    assert (await run(remote_handlers.add, transport, {"a": 1})).success
     [(workflow, order)] = transport.orders
 
     async def told(text: str, **about: object) -> list[str]:
         return [message async for message in transport.order_runner.run(text, **about)]
 
-    assert len(asyncio.run(told(order, queue="memory", workflow=workflow))) == 2
+    assert len(await told(order, queue="memory", workflow=workflow)) == 2
     for text, about in (
         (order, {"queue": "memory", "workflow": "w2"}),
         (order, {"queue": "other", "workflow": workflow}),
         (order, {"queue": "memory", "workflow": workflow, "repeatable": True}),
         ("no order", {"queue": "memory", "workflow": workflow}),
     ):
-        assert asyncio.run(told(text, **about)) == []
+        assert await told(text, **about) == []
 
 
-def test_what_a_handler_raises_is_no_word_on_whether_it_was_started() -> None:
-    result = run(remote_handlers.pretends, Memory(make_order_runner()))
+async def test_an_error_of_a_handler_does_not_deny_its_start() -> None:
+    result = await run(remote_handlers.pretends, Memory(make_order_runner()))
     assert (result.status, result.executed) == ("failed", True)
 
 
@@ -138,7 +134,7 @@ PROGRESS = 4
 
 
 @given(order=st.lists(st.integers(0, 6), max_size=9))
-def test_no_message_that_is_missing_moved_or_doubled_makes_another_result(order: list[int]) -> None:
+def test_lost_moved_or_doubled_messages_make_no_other_result(order: list[int]) -> None:
     def between(messages: list[str]) -> list[str]:
         return [messages[place % len(messages)] for place in order]
 
@@ -148,51 +144,48 @@ def test_no_message_that_is_missing_moved_or_doubled_makes_another_result(order:
         if event.kind == "tool:progress":
             seen.append(event.data["chunk"])
 
-    result = run(remote_handlers.chunks, Memory(make_order_runner(), between), {"count": PROGRESS}, observers=[observe])
+    call = run(remote_handlers.chunks, Memory(make_order_runner(), between), {"count": PROGRESS}, observers=[observe])
+    result = asyncio.run(call)
     whole = [f"{chunk} " for chunk in range(PROGRESS)]
     assert result.status != "ok" or (result.output, seen[-PROGRESS:]) == ("".join(whole), whole)
     assert result.status == "ok" or (result.status, result.executed) == ("unknown", None)
 
 
-async def test_messages_of_two_runs_are_not_one_result() -> None:
+async def test_messages_of_two_runs_do_not_make_one_result() -> None:
     kept: list[list[str]] = []
 
     def between(messages: list[str]) -> list[str]:
         kept.append(messages)
         return messages
 
-    async def both() -> list[str]:
-        transport = Memory(make_order_runner(), between)
-        made = tool(remote_handlers.add, isolation=Place(transport))
-        assert (await Runner([made]).run(ToolCall("c1", "add", {"a": 1}), session="s")).success
-        assert (await Runner([made]).run(ToolCall("c1", "add", {"a": 1}), session="s")).success
-        transport.between = lambda messages: [kept[0][0], kept[1][1]]
-        mixed = await Runner([made]).run(ToolCall("c1", "add", {"a": 1}), session="s")
-        return [mixed.status]
-
-    assert (await both()) == ["unknown"]
+    transport = Memory(make_order_runner(), between)
+    made = tool(remote_handlers.add, isolation=Place(transport))
+    assert (await Runner([made]).run(ToolCall("c1", "add", {"a": 1}), session="s")).success
+    assert (await Runner([made]).run(ToolCall("c1", "add", {"a": 1}), session="s")).success
+    transport.between = lambda messages: [kept[0][0], kept[1][1]]
+    assert (await Runner([made]).run(ToolCall("c1", "add", {"a": 1}), session="s")).status == "unknown"
 
 
-def test_a_message_of_another_version_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_order_runner, "VERSION", 2)
-    assert run(remote_handlers.add, Memory(make_order_runner()), {"a": 1}).status == "unknown"
+    assert (await run(remote_handlers.add, Memory(make_order_runner()), {"a": 1})).status == "unknown"
 
 
-def test_an_order_of_another_version_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_order_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     transport = Memory(make_order_runner())
     write = Order.text
     monkeypatch.setattr(Order, "text", lambda order: write(order).replace('"version": 1', '"version": 2'))
-    result = run(remote_handlers.add, transport, {"a": 1})
+    result = await run(remote_handlers.add, transport, {"a": 1})
     assert (result.status, result.executed) == ("failed", False) and "version 2" in (result.error or "")
 
 
-def test_progress_that_is_no_plain_json_does_not_harm_the_result() -> None:
-    here = asyncio.run(Runner([tool(remote_handlers.odd_progress)]).run("odd_progress"))
-    there = run(remote_handlers.odd_progress, Memory(make_order_runner()))
+async def test_progress_that_is_no_json_does_not_harm_the_result() -> None:
+    here = await Runner([tool(remote_handlers.odd_progress)]).run("odd_progress")
+    there = await run(remote_handlers.odd_progress, Memory(make_order_runner()))
     assert (there.status, there.text) == (here.status, here.text) == ("ok", here.text)
 
 
-def test_what_comes_back_of_another_call_is_not_believed() -> None:
+async def test_an_answer_about_another_call_is_refused() -> None:
     first = Memory(make_order_runner())
     recorded: list[str] = []
 
@@ -201,37 +194,32 @@ def test_what_comes_back_of_another_call_is_not_believed() -> None:
         return messages
 
     first.between = record
-    assert run(remote_handlers.add, first, {"a": 1}).output == 3
+    assert (await run(remote_handlers.add, first, {"a": 1})).output == 3
     second = Memory(make_order_runner(), lambda messages: recorded)
-    assert run(remote_handlers.add, second, {"a": 5}).status == "unknown"
+    assert (await run(remote_handlers.add, second, {"a": 5})).status == "unknown"
 
 
-def test_a_line_that_breaks_leaves_the_call_unknown(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broken_connection_leaves_the_call_unknown(caplog: pytest.LogCaptureFixture) -> None:
     class Breaks(Memory):
         async def send(self, *args: Any, **options: Any) -> AsyncGenerator[str | None, None]:
             async for message in super().send(*args, **options):
                 yield message
                 raise OSError("the password is sesame")
 
-    result = run(remote_handlers.add, Breaks(make_order_runner()), {"a": 1})
+    result = await run(remote_handlers.add, Breaks(make_order_runner()), {"a": 1})
     assert (result.status, result.executed) == ("unknown", None) and "sesame" not in result.text
 
 
 async def test_a_deadline_ends_the_handler(tmp_path: Path) -> None:
     began = tmp_path / "began"
     made = tool(remote_handlers.wait, isolation=Place(Memory(make_order_runner())))
-
-    async def cut_off() -> ToolResult:
-        result = await Runner([made], timeout=0.2).run("wait", {"began": str(began)})
-        assert Path(f"{began}.cancelled").exists()  # and not when the loop ends
-        return result
-
-    result = await cut_off()
+    result = await Runner([made], timeout=0.2).run("wait", {"began": str(began)})
+    assert Path(f"{began}.cancelled").exists()  # and not when the loop ends
     assert (result.status, result.executed) == ("timeout", None)
 
 
-def test_what_the_program_has_is_not_asked_for_over_there() -> None:
-    result = run(remote_handlers.ask, Memory(make_order_runner()))
+async def test_a_handler_in_a_worker_cannot_call_other_tools() -> None:
+    result = await run(remote_handlers.ask, Memory(make_order_runner()))
     assert result.status == "failed" and "context.run(...) is not available" in (result.error or "")
 
 
@@ -241,7 +229,7 @@ def test_hidden_values_need_a_seal_that_encrypts() -> None:
         Runner([bound])
 
 
-async def test_hidden_values_are_not_to_be_read_on_their_way() -> None:
+async def test_hidden_values_are_encrypted_on_their_way() -> None:
     seal = Seal(KEY, KEY)
     transport = Memory(make_order_runner(seal))
     bound = tool(remote_handlers.guarded, isolation=Place(transport, seal)).bind(token="sesame")
@@ -249,7 +237,7 @@ async def test_hidden_values_are_not_to_be_read_on_their_way() -> None:
     assert result.output == "door with sesame" and "sesame" not in transport.orders[0][1]
 
 
-async def test_no_deps_and_no_secrets_are_in_an_order() -> None:
+async def test_an_order_has_no_deps_and_no_secrets() -> None:
     transport = Memory(make_order_runner())
     made = tool(remote_handlers.steps, isolation=Place(transport))
     context = ToolContext(deps="sesame", secrets={"token": "sesame"}, session="s1", metadata={"tenant": 7})
@@ -257,8 +245,8 @@ async def test_no_deps_and_no_secrets_are_in_an_order() -> None:
     assert "sesame" not in transport.orders[0][1] and "tenant" in transport.orders[0][1]
 
 
-def test_the_trace_of_the_caller_goes_on_over_there() -> None:
+async def test_the_trace_of_the_caller_continues_in_the_worker() -> None:
     trace = pytest.importorskip("opentelemetry.trace")
     parent = trace.NonRecordingSpan(trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1)))
     with trace.use_span(parent):
-        assert run(remote_handlers.traced, Memory(make_order_runner())).output == f"{0xABC:032x}"
+        assert (await run(remote_handlers.traced, Memory(make_order_runner()))).output == f"{0xABC:032x}"

@@ -17,7 +17,7 @@ ABOUT = {"kind": "order", "queue": "tools", "workflow": "w1"}
 
 
 @given(body=st.text(), encrypts=st.booleans())
-def test_what_was_sealed_is_opened(body: str, encrypts: bool) -> None:
+def test_a_sealed_text_is_opened(body: str, encrypts: bool) -> None:
     seal = Seal(KEY, OTHER if encrypts else ())
     opened, about = seal.open(seal.close(body, valid=60, **ABOUT), **ABOUT)
     assert opened == body and about.items() >= ABOUT.items()
@@ -29,7 +29,7 @@ def test_what_was_sealed_is_opened(body: str, encrypts: bool) -> None:
     how=st.sampled_from(["gone", "more", "cut", "empty"]),
     encrypts=st.booleans(),
 )
-def test_no_other_text_is_opened(place: float, other: str, how: str, encrypts: bool) -> None:
+def test_a_changed_text_is_not_opened(place: float, other: str, how: str, encrypts: bool) -> None:
     seal = Seal(KEY, OTHER if encrypts else ())
     text = seal.close("the body", valid=60, **ABOUT)
     at = int(place * len(text))
@@ -47,13 +47,13 @@ def test_no_other_text_is_opened(place: float, other: str, how: str, encrypts: b
 
 
 @pytest.mark.parametrize("name", ["kind", "queue", "workflow"])
-def test_what_is_about_something_else_is_not_opened(name: str) -> None:
+def test_a_text_about_something_else_is_not_opened(name: str) -> None:
     seal = Seal(KEY, ())
     with pytest.raises(SealError, match=f"another {name}"):
         seal.open(seal.close("body", valid=60, **ABOUT), **{**ABOUT, name: "else"})
 
 
-def test_what_has_expired_is_not_opened() -> None:
+def test_an_expired_text_is_not_opened() -> None:
     seal = Seal(KEY, ())
     with pytest.raises(SealError, match="expired"):
         seal.open(seal.close("body", valid=-1, **ABOUT), **ABOUT)
@@ -67,7 +67,7 @@ def test_the_first_key_signs_and_all_verify() -> None:
         old.open(both.close("body", valid=60, **ABOUT), **ABOUT)
 
 
-def test_what_is_encrypted_is_read_with_its_key_alone() -> None:
+def test_an_encrypted_text_is_read_only_with_its_key() -> None:
     text = Seal(KEY, OTHER).close("the body", valid=60, **ABOUT)
     assert "the body" not in text
     with pytest.raises(SealError, match="encrypted"):
@@ -75,7 +75,7 @@ def test_what_is_encrypted_is_read_with_its_key_alone() -> None:
     assert Seal(KEY, [KEY, OTHER]).open(text, **ABOUT)[0] == "the body"
 
 
-def test_what_is_not_encrypted_is_not_read_where_it_has_to_be() -> None:
+def test_a_plain_text_is_refused_if_encryption_is_required() -> None:
     with pytest.raises(SealError, match="encrypted"):
         Seal(KEY, OTHER).open(Seal(KEY, ()).close("the body", valid=60, **ABOUT), **ABOUT)
 
@@ -96,7 +96,7 @@ def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
         ("", b"short", "32"),
     ],
 )
-def test_what_is_no_key_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str, given: object, said: str) -> None:
+def test_a_wrong_key_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str, given: object, said: str) -> None:
     monkeypatch.setenv("FERRULE_REMOTE_KEY", variable)
     with pytest.raises(DefinitionError, match=said):
         Seal(given)  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -24,7 +23,7 @@ NAMED = dict(PROGRAMS)
 
 
 class Collector:
-    """What a program sent to it, over HTTP as OTLP has it."""
+    """The spans and metrics that a program sent over OTLP."""
 
     def __init__(self) -> None:
         self.spans: list[Any] = []
@@ -99,7 +98,7 @@ def test_spans_and_metrics_reach_a_collector(tmp_path: Path) -> None:
     assert {"ferrule.calls", "gen_ai.execute_tool.duration", "ferrule.call.queued"} <= {*collector.metrics}
 
 
-def test_with_logfire_the_span_is_below_the_programs_own(tmp_path: Path) -> None:
+def test_with_logfire_the_span_is_a_child_of_the_programs(tmp_path: Path) -> None:
     with collecting() as (collector, address):
         output_of(NAMED["Logfire"], tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=address, LOGFIRE_CONSOLE="false")
     (above,) = [span for span in collector.spans if span.name == "answer a customer"]
@@ -112,6 +111,6 @@ def test_with_logfire_the_span_is_below_the_programs_own(tmp_path: Path) -> None
     )
 
 
-@pytest.mark.parametrize("kind", ["The log"])
-def test_a_line_of_the_log_says_which_call_it_is_about(tmp_path: Path, kind: str) -> None:
-    assert re.search(r"^WARNING fails call_\w+ of ada: tool 'fails' raised$", output_of(NAMED[kind], tmp_path), re.M)
+def test_a_log_line_names_its_call(tmp_path: Path) -> None:
+    said = output_of(NAMED["The log"], tmp_path)
+    assert re.search(r"^WARNING fails call_\w+ of ada: tool 'fails' raised$", said, re.M)

@@ -1,10 +1,9 @@
-"""Each test of `ApproverContract` fails for an approver that breaks what it is about, and passes for one that does
-not."""
+"""Each test of `ApproverContract` passes for a right approver and fails for a wrong one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from unittest import SkipTest
 
@@ -40,25 +39,14 @@ class Right:
         self.answer_to(call).set_result(answer)
 
 
-class SaysByWord(Right):
-    async def waits(self, call: ToolCall) -> Any:
-        return "yes" if await super().waits(call) else "no"
+def waiting(change: Callable[[Any], Any]) -> type[Right]:
+    """An approver that changes what a person answered."""
 
+    class Changed(Right):
+        async def waits(self, call: ToolCall) -> Any:
+            return change(await super().waits(call))
 
-class SaysYesAlways(Right):
-    async def waits(self, call: ToolCall) -> Any:
-        await super().waits(call)
-        return allow()
-
-
-class PaysSomebodyElse(Right):
-    async def waits(self, call: ToolCall) -> Any:
-        return allow({"to": "eve", "euros": 5}) if await super().waits(call) else False
-
-
-class TakesANoForAnEdit(Right):
-    async def waits(self, call: ToolCall) -> Any:
-        return await super().waits(call) or allow({"to": "eve", "euros": 0})
+    return Changed
 
 
 class ReadsOnlyAscii(Right):
@@ -101,13 +89,6 @@ class RemembersByTool(Right):
         return self.allowed
 
 
-class RunsWhatWasAskedAbout(Right):
-    """It forgets what a person has changed."""
-
-    async def waits(self, call: ToolCall) -> Any:
-        return (await super().waits(call)) is not False
-
-
 class LeavesItsQuestion(Right):
     async def waits(self, call: ToolCall) -> Any:
         self.asking = asyncio.create_task(super().waits(call))
@@ -120,14 +101,6 @@ class SaysNoWhenItIsCancelled(Right):
             return await super().waits(call)
         except asyncio.CancelledError:
             return False
-
-
-class WaitsOnWhenItIsCancelled(Right):
-    async def waits(self, call: ToolCall) -> Any:
-        try:
-            return await super().waits(call)
-        except asyncio.CancelledError:
-            return await super().waits(call)
 
 
 class TakesTheFirstAnswer(Right):
@@ -149,11 +122,14 @@ class TakesTheFirstAnswer(Right):
             self.answer_to(call).set_result(deny("it was answered before") if answer else True)
 
 
+SaysByWord = waiting(lambda answer: "yes" if answer else "no")
+PaysEve = waiting(lambda answer: allow({"to": "eve", "euros": 5}) if answer else False)
+TakesANoForAnEdit = waiting(lambda answer: answer or allow({"to": "eve", "euros": 0}))
 WRONG: list[tuple[str, type[Right], str]] = [
     ("it_returns_a_decision_or_a_bool", SaysByWord, "it gave ['yes']"),
     ("only_a_yes_runs_the_call", SaysByWord, "the answer was yes, and it is denied"),
-    ("only_a_yes_runs_the_call", SaysYesAlways, "the answer was no, and it is ok"),
-    ("only_a_yes_runs_the_call", PaysSomebodyElse, "and what ran is [('eve', 5)]"),
+    ("only_a_yes_runs_the_call", waiting(lambda answer: allow()), "the answer was no, and it is ok"),
+    ("only_a_yes_runs_the_call", PaysEve, "and what ran is [('eve', 5)]"),
     ("only_a_yes_runs_the_call", TakesANoForAnEdit, "the answer was no, and it is ok"),
     ("no_question_makes_it_raise", ReadsOnlyAscii, "it raised [UnicodeEncodeError("),
     ("a_missing_value_is_not_made_up", MakesUpValues, "given a yes, and it is ok"),
@@ -161,21 +137,16 @@ WRONG: list[tuple[str, type[Right], str]] = [
     ("bound_and_secret_values_are_not_shown", TellsSecrets, "it says 'secret-4712-efgh'"),
     ("two_waiting_calls_each_get_their_own_answer", MixesUp, "and it is ok"),
     ("a_yes_covers_one_call_only", RemembersByTool, "the answer was no, and it is ok"),
-    ("an_edit_is_judged_again", RunsWhatWasAskedAbout, "ran [('ada', 5)]"),
+    ("an_edit_is_judged_again", waiting(lambda answer: answer is not False), "ran [('ada', 5)]"),
     (
         "a_cancelled_call_leaves_nothing_waiting",
         SaysNoWhenItIsCancelled,
         "its call was cancelled, and is <Task finished",
     ),
-    (
-        "a_cancelled_call_leaves_nothing_waiting",
-        WaitsOnWhenItIsCancelled,
-        "its call was cancelled, and is <Task cancelling",
-    ),
     ("a_cancelled_call_leaves_nothing_waiting", LeavesItsQuestion, "after the call was cancelled there are"),
     ("a_cancelled_call_leaves_nothing_waiting", TakesTheFirstAnswer, "the answer was yes, and it is denied"),
 ]
-"""A test of the kit, an approver that breaks what it is about, and what the failure says."""
+"""A test of the kit, a wrong approver, and the text of the failure."""
 
 
 class Contract(ApproverContract):
@@ -195,21 +166,19 @@ class Contract(ApproverContract):
         return str(approver.log)
 
 
-def test_every_test_of_the_contract_has_an_approver_that_fails_it() -> None:
+def test_each_test_of_the_contract_has_an_approver_that_fails() -> None:
     tests = {name.removeprefix("test_") for name in vars(ApproverContract) if name.startswith("test_")}
     assert tests == {name for name, _, _ in WRONG}
 
 
 @pytest.mark.parametrize(("name", "made", "said"), WRONG)
-def test_an_approver_that_breaks_it_fails(
-    name: str, made: type[Right], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_approver_fails(name: str, made: type[Right], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run_kit_test(Contract(Right), name)
     monkeypatch.setattr("ferrule.testing.approver_contract.SECONDS", 0.6)
     expect_kit_failure(Contract(made), name, said)
 
 
-def test_what_a_contract_needs_is_said() -> None:
+def test_a_missing_hook_is_named() -> None:
     class Bare(ApproverContract):
         def approver(self) -> Approver:
             return lambda call, decision, context: True
@@ -221,15 +190,13 @@ def test_what_a_contract_needs_is_said() -> None:
         ApproverContract().test_it_returns_a_decision_or_a_bool()
     with pytest.raises(DefinitionError, match="possible_answers takes"):
         Shouts().test_it_returns_a_decision_or_a_bool()
-    for name, hook in {
-        "bound_and_secret_values_are_not_shown": "read_shown_text",
-        "an_edit_is_judged_again": "edit",
-    }.items():
+    hooks = {"bound_and_secret_values_are_not_shown": "read_shown_text", "an_edit_is_judged_again": "edit"}
+    for name, hook in hooks.items():
         with pytest.raises(SkipTest, match=f"give {hook}"):
             getattr(Bare(), f"test_{name}")()
 
 
-def test_one_that_can_only_say_yes_is_held_to_that() -> None:
+def test_an_approver_that_only_says_yes_passes() -> None:
     class Bare(ApproverContract):
         possible_answers = ("yes",)
 
@@ -256,7 +223,7 @@ class PutsOff(ApproverContract):
         return ""
 
 
-def test_one_that_suspends_the_call_is_held_to_what_comes_of_it_later() -> None:
+def test_an_approver_that_suspends_passes() -> None:
     names = [name for name in vars(ApproverContract) if name.startswith("test_") and "edit" not in name]
     for name in names:
         run_kit_test(PutsOff(), name.removeprefix("test_"))

@@ -31,7 +31,7 @@ def test_the_page_shows_what_its_program_prints(tmp_path: Path, capsys: pytest.C
     assert "case " in shown and f"```text\n{shown}```\n" in PAGE
 
 
-def test_the_page_shows_a_real_failure_of_the_cases_of_its_file(tmp_path: Path) -> None:
+def test_the_page_shows_a_real_failure(tmp_path: Path) -> None:
     program = run_program(tmp_path)
     rows = re.search(r"^```json\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert rows is not None

@@ -25,7 +25,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from ferrule import Runner, ToolCall, ToolContext, ToolHandler, Toolset, tool
 from ferrule.definition.tool import Tool
-from ferrule.errors import DefinitionError, GuardError, ToolError
+from ferrule.errors import DefinitionError, ToolError
 from ferrule.testing import fake
 from ferrule.values.decision import Decision, allow, deny
 from ferrule.values.result import ToolResult, get_original
@@ -43,7 +43,7 @@ def returning(schema: Any, name: str = "look") -> Tool:
 
 def answers(tools: Any, arguments: Any = None, **options: Any) -> ToolResult:
     toolset = fake(tools, **options)
-    return asyncio.run(Runner(toolset).run(next(iter(toolset)).name, arguments or {}))
+    return Runner(toolset).run_sync(next(iter(toolset)).name, arguments or {})
 
 
 def fits(schema: Any, value: Any) -> bool:
@@ -55,12 +55,9 @@ def assert_fits(schema: Any) -> None:
     made = fake(returning(schema))
     runner = Runner(made)
     for n in range(4):
-        result = asyncio.run(runner.run("look", {"n": n}))
+        result = runner.run_sync("look", {"n": n})
         assert result.success, result.error
         assert fits(schema, result.output), (schema, result.output)
-
-
-# -- a family of schemas, each of which something fits ----------------------------------------------------------------
 
 
 def numbers(kind: str) -> st.SearchStrategy[Any]:
@@ -163,7 +160,7 @@ SCHEMAS = st.recursive(LEAVES, lambda inner: st.one_of(arrays(inner), objects(in
 
 @pytest.mark.slow
 @given(schema=SCHEMAS)
-def test_what_a_fake_gives_fits_the_output_schema(schema: Any) -> None:
+def test_an_answer_fits_the_output_schema(schema: Any) -> None:
     assert_fits({"allOf": [schema]})
 
 
@@ -180,28 +177,21 @@ def test_the_same_seed_and_arguments_have_the_same_answer(schema: Any, seed: int
         {"type": "integer", "multipleOf": 0.5, "minimum": 1, "maximum": 1.4},
         {"type": "number", "multipleOf": 0.1, "exclusiveMinimum": 0, "maximum": 0.3},
         {"type": "integer", "minimum": 10**30, "maximum": 10**30 + 1},
-        {"type": "number", "minimum": -1.7e308, "maximum": 1.7e308},
         {"required": ["a"]},
-        {"type": "string", "minLength": 40, "maxLength": 41},
-        {"type": "string", "minLength": 2, "maxLength": 2},
         {"type": "array", "uniqueItems": True, "minItems": 3, "items": {"enum": ["a", "b", "c"]}},
-        {"type": "array", "prefixItems": [{"const": 1}], "items": False, "minItems": 1},
         {"allOf": [{"type": "integer", "minimum": 5}, {"type": "integer", "maximum": 6, "multipleOf": 2}]},
         {"oneOf": [{"type": "integer", "minimum": 0}, {"type": "integer", "maximum": 5}]},
         {"type": "object", "properties": {"a": {"type": "string"}, "b": {}}, "required": ["a"],
          "anyOf": [{"required": ["c"]}, {"properties": {"a": {"minLength": 30}}, "required": ["b"]}]},
         {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "maxProperties": 1},
         {"properties": {"a": {"$ref": "#/$defs/q~1r"}}, "required": ["a"], "$defs": {"q/r": {"enum": [[1]]}}},
-        {"$ref": "#/$defs/w", "$defs": {"w": {"type": "string"}}, "minLength": 20},
-        {"anyOf": [False, {"const": 2}]},
         {"anyOf": [{"type": "string", "pattern": "^a$"}, {"type": "null"}]},
-        {"type": "array", "items": {"type": "string", "pattern": "^a$"}},
         {"type": "object", "properties": {"a": {"not": {}}}, "additionalProperties": {"pattern": "^a$"}},
         {"type": "string", "pattern": "^a$", "default": "a"},
         {"type": "string", "format": "a-format-of-our-own"},
     ],
 )  # fmt: skip
-def test_what_is_hard_to_fit_is_fitted(schema: Any) -> None:
+def test_an_answer_fits_a_hard_schema(schema: Any) -> None:
     assert_fits(schema)
 
 
@@ -222,7 +212,7 @@ TREE = {
 }
 
 
-def test_an_answer_of_a_schema_that_refers_to_itself_ends() -> None:
+def test_an_answer_of_a_recursive_schema_ends() -> None:
     assert_fits(TREE)
     mostly_more: dict[str, Any] = {"anyOf": [*[{"$ref": "#"}] * 20, {"type": "null"}]}
     assert_fits({"type": "object", "properties": dict.fromkeys("abc", mostly_more), "required": ["a", "b", "c"]})
@@ -230,7 +220,7 @@ def test_an_answer_of_a_schema_that_refers_to_itself_ends() -> None:
     assert_fits({"type": "object", "properties": {"next": {"$ref": "#"}}, "required": []})
 
 
-def test_an_example_of_the_schema_is_an_answer_and_a_wrong_example_is_none() -> None:
+def test_a_valid_example_is_the_answer() -> None:
     assert answers(returning({"type": "string", "examples": ["Lisbon"]})).output == "Lisbon"
     assert isinstance(answers(returning({"type": "integer", "examples": ["Lisbon"]})).output, int)
 
@@ -242,30 +232,21 @@ def test_an_example_of_the_schema_is_an_answer_and_a_wrong_example_is_none() -> 
          "'code'", "its schema has 'pattern', for which no value is made up"),
         ({"type": "array", "minItems": 1, "items": {"not": {"type": "string"}}}, "'0'", "'not'"),
         ({"if": {"required": ["a"]}, "then": {"required": ["b"]}, "type": "object"}, "as a whole", "'if'"),
-        ({"type": "array", "contains": {"const": 7}}, "as a whole", "'contains'"),
         ({"type": "object", "properties": {"n": {"type": "integer", "minimum": 2, "maximum": 1}}, "required": ["n"]},
          "'n'", "no whole number is within {'minimum': 2, 'maximum': 1}"),
         ({"type": "string", "minLength": 2, "maxLength": 1}, "as a whole", "no text has from 2 to 1 characters"),
         ({"allOf": [{"type": "string"}, {"type": "null"}]}, "as a whole", "'type' twice: 'string' and 'null'"),
         ({"$ref": "#word", "$defs": {"w": {"$anchor": "word", "type": "string"}}}, "as a whole", "only '#/…' is"),
         ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "'a'", "without end"),
-        ({"type": "array", "minItems": 1, "items": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}}, "'0'", "without end"),
         ({"type": "array", "minItems": 3, "uniqueItems": True, "items": {"type": "boolean"}}, "'2'", "must differ"),
-        ({"type": "object", "properties": {"a": False}, "required": ["a"]}, "'a'", "false"),
-        ({"type": "integer", "enum": []}, "as a whole", "does not fit"),
     ],
 )  # fmt: skip
-def test_a_schema_that_nothing_was_found_for_is_refused_with_the_place_and_the_way_out(
-    schema: Any, where: str, why: str
-) -> None:
+def test_an_impossible_schema_is_refused_with_the_place(schema: Any, where: str, why: str) -> None:
     with pytest.raises(DefinitionError) as caught:
         fake([returning(schema)])
     text = str(caught.value)
     assert "'look'" in text and where in text and why in text and "answers={'look': …}" in text
     assert answers(returning(schema), answers={"look": lambda arguments: ToolResult(output=1)}).success
-
-
-# -- types ------------------------------------------------------------------------------------------------------------
 
 
 class Colour(Enum):
@@ -321,7 +302,6 @@ def nothing() -> None:
 
 @tool
 async def forecast(city: str) -> str:
-    """Say how the weather will be."""
     return never()
 
 
@@ -330,7 +310,7 @@ def untold(city: str):  # type: ignore[no-untyped-def]
     never()
 
 
-def test_a_tool_with_a_return_type_answers_with_an_object_of_it() -> None:
+def test_a_return_type_gives_an_object_of_it() -> None:
     for seed in range(20):
         result = answers(everything, seed=seed)
         made = get_original(result)[0]
@@ -339,7 +319,7 @@ def test_a_tool_with_a_return_type_answers_with_an_object_of_it() -> None:
         assert fits(json.loads(json.dumps(everything.output_schema)), json.loads(result.text))
 
 
-def test_what_a_check_in_code_refuses_is_no_answer() -> None:
+def test_an_answer_passes_validators_in_code() -> None:
     def even() -> Annotated[int, AfterValidator(lambda n: n if n % 2 == 0 else never())]:
         return int(never())
 
@@ -347,32 +327,19 @@ def test_what_a_check_in_code_refuses_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("told", [forecast, untold])
-def test_a_tool_that_says_nothing_of_its_output_answers_with_a_short_text_that_names_it(told: Tool) -> None:
+def test_a_tool_without_an_output_schema_answers_with_a_text(told: Tool) -> None:
     text = answers(told, {"city": "Lisbon"}).output
     assert text.startswith(f"{told.name}: ") and 10 < len(text) < 60
     assert text != answers(told, {"city": "Porto"}).output
 
 
-def test_a_tool_that_returns_nothing_answers_nothing() -> None:
-    result = answers(nothing)
-    assert result.success and result.output is None
-
-
-# -- seeds ------------------------------------------------------------------------------------------------------------
-
-
-def test_another_seed_another_name_and_other_arguments_have_another_answer() -> None:
+def test_seed_name_and_arguments_determine_the_answer() -> None:
     schema = {"type": "integer", "minimum": 0, "maximum": 10**15}
     first = answers(returning(schema), {"a": 1}).output
     assert first == answers(returning(schema), {"a": 1}, seed=0).output
     assert first != answers(returning(schema), {"a": 1}, seed="0x").output
     assert first != answers(returning(schema), {"a": 2}).output
     assert first != answers(returning(schema, "other"), {"a": 1}).output
-
-
-def test_the_order_of_the_arguments_changes_nothing() -> None:
-    assert answers(untold.replace(input_schema=None), {"city": "x"}).success
-    schema = {"type": "integer", "maximum": 10**15}
     assert answers(returning(schema), {"a": 1, "b": 2}).output == answers(returning(schema), {"b": 2, "a": 1}).output
 
 
@@ -383,28 +350,19 @@ from ferrule.testing import fake
 definition = {"name": "look", "execute": lambda payload: None, "check_permissions": lambda payload: None,
               "output_schema": {"type": "object", "additionalProperties": {"type": "array"}, "minProperties": 4}}
 result = asyncio.run(Runner(fake(definition, seed="s")).run("look", {"a": "b"}))
-assert result.success
+print(json.dumps(result.output))
 """
 
 
-def printed(first: str, last: str, hash_seed: str) -> list[str]:
-    program = [sys.executable, "-c", f"{first}\n{PROGRAM}{last}"]
-    env = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    done = subprocess.run(program, env=env, capture_output=True, text=True, timeout=60, check=True)
-    return done.stdout.splitlines()
-
-
-def test_another_process_has_the_same_answers() -> None:
-    one, other = (printed("", "print(json.dumps(result.output))", seed) for seed in ("1", "2"))
-    assert one == other and len(json.loads(one[0])) >= 4
-
-
-# -- answers ----------------------------------------------------------------------------------------------------------
+def test_another_process_gives_the_same_answers() -> None:
+    command = [sys.executable, "-c", PROGRAM]
+    environments = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2")]
+    one, other = (subprocess.check_output(command, env=env, text=True, timeout=60) for env in environments)
+    assert one == other and len(json.loads(one)) >= 4
 
 
 @tool(read_only=True)
 async def add(a: int, b: int = 2) -> int:
-    """Add two numbers."""
     return never()
 
 
@@ -418,19 +376,10 @@ async def product(arguments: Any) -> int:
     return int(arguments["a"] * arguments["b"])
 
 
-def broken(arguments: Any) -> int:
-    raise LookupError("no such number")
-
-
-def test_an_answer_is_a_value_or_what_a_function_makes_of_the_arguments() -> None:
+def test_an_answer_is_a_value_or_a_function() -> None:
     assert answers(add, {"a": 3}, answers={"add": 7}).output == 7
     assert answers(add, {"a": 3}, answers={"add": lambda arguments: arguments["a"] - arguments["b"]}).output == 1
     assert answers(add, {"a": 3}, answers={"add": product}).output == 6
-
-
-def test_a_function_that_raises_fails_the_call_as_a_handler_would() -> None:
-    result = answers(add, {"a": 3}, answers={"add": broken})
-    assert (result.status, result.error) == ("failed", "add failed: LookupError: no such number.")
 
 
 @pytest.mark.parametrize(
@@ -441,7 +390,7 @@ def test_a_function_that_raises_fails_the_call_as_a_handler_would() -> None:
         (LookupError, "add failed: LookupError."),
     ],
 )
-def test_an_exception_that_is_an_answer_is_raised_in_each_call(answer: Any, error: str) -> None:
+def test_an_exception_as_an_answer_is_raised(answer: Any, error: str) -> None:
     runner = Runner(fake(add, answers={"add": answer}))
     traces = set()
     for _ in range(3):
@@ -451,32 +400,20 @@ def test_an_exception_that_is_an_answer_is_raised_in_each_call(answer: Any, erro
     assert len(traces) == 1  # it does not grow
 
 
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        (UnicodeDecodeError, "the answer of 'add': UnicodeDecodeError needs arguments .*; give an instance of it"),
-        (KeyboardInterrupt(), "the answer of 'add' is .*, which is no exception that a handler fails with"),
-    ],
-)
-def test_an_exception_that_no_handler_fails_with_is_refused(answer: Any, why: str) -> None:
-    with pytest.raises(DefinitionError, match=why):
-        fake(add, answers={"add": answer})
-
-
-def test_a_function_whose_answer_does_not_fit_fails_the_call() -> None:
+def test_a_function_with_a_wrong_answer_fails_the_call() -> None:
     result = answers(add, {"a": 3}, answers={"add": lambda arguments: "six"})
     assert result.status == "failed" and "does not fit its output schema" in str(result.error)
 
 
-def test_a_value_that_does_not_fit_is_refused_at_once() -> None:
+def test_a_wrong_value_is_refused() -> None:
     with pytest.raises(DefinitionError, match="the answer of 'add' does not fit its output schema"):
         fake([add], answers={"add": "six"})
 
 
-def test_an_answer_that_was_changed_by_who_got_it_stays_the_same_for_the_next() -> None:
+async def test_changing_an_answer_does_not_change_the_next() -> None:
     runner = Runner(fake(listed, answers={"listed": [1]}))
-    asyncio.run(runner.run("listed")).output.append(2)
-    assert asyncio.run(runner.run("listed")).output == [1]
+    (await runner.run("listed")).output.append(2)
+    assert (await runner.run("listed")).output == [1]
 
 
 def test_an_answer_to_an_unknown_tool_names_the_nearest() -> None:
@@ -484,9 +421,6 @@ def test_an_answer_to_an_unknown_tool_names_the_nearest() -> None:
         fake([forecast, add], answers={"forcast": ""})
     with pytest.raises(DefinitionError, match=r"there are \['add'\]"):
         fake([add], answers={"zzz": ""})
-
-
-# -- what stays -------------------------------------------------------------------------------------------------------
 
 
 class Write(ToolHandler):
@@ -514,7 +448,7 @@ class Search:
         return True
 
 
-def test_names_schemas_and_traits_are_the_same() -> None:
+def test_a_fake_keeps_names_schemas_and_traits() -> None:
     real = Toolset([everything, forecast, add, Write, Search(), returning({"type": "integer"})])
     made = fake(real)
     assert made.fingerprint == real.fingerprint
@@ -524,35 +458,19 @@ def test_names_schemas_and_traits_are_the_same() -> None:
             assert one.trait(trait, {}) == other.trait(trait, {})
 
 
-def test_arguments_are_still_validated() -> None:
-    assert answers(add, {"a": "x"}).status == "invalid"
-    assert answers(add, {"c": 1}).status == "invalid"
-    assert answers(Write, {}).status == "invalid"
+def test_a_fake_validates_arguments() -> None:
+    assert answers(add, {"a": "x"}).status == answers(Write, {}).status == "invalid"
 
 
-def test_guards_still_judge() -> None:
+async def test_a_fake_keeps_guards() -> None:
     def small(call: ToolCall, context: ToolContext[Any]) -> Decision:
         return deny("too large") if call.arguments["a"] > 9 else allow()
 
     guarded = fake(add.replace(guards=[small]))
-    assert asyncio.run(Runner(guarded).run("add", {"a": 10})).status == "denied"
-    assert asyncio.run(Runner(guarded).run("add", {"a": 1})).success
-    assert (
-        asyncio.run(Runner(fake(Search())).run("search", {"q": "secret"})).error == "Denied: not that. Nothing was run."
-    )
-    assert asyncio.run(Runner(fake(Search())).run("search", {"q": "other"})).success
-
-
-def test_a_handler_class_is_faked_and_a_guard_of_its_form_still_sees_its_instance() -> None:
-    class Inside:
-        def check(self, handler: Write) -> Write:
-            if handler.path.startswith("/"):
-                raise GuardError("outside")
-            return handler
-
-    made = fake(Tool("write", Write, guards=[Inside()]))
-    assert asyncio.run(Runner(made).run("write", {"path": "/etc"})).status == "denied"
-    assert asyncio.run(Runner(made).run("write", {"path": "a"})).output.startswith("write: ")
+    assert (await Runner(guarded).run("add", {"a": 10})).status == "denied"
+    assert (await Runner(guarded).run("add", {"a": 1})).success
+    assert (await Runner(fake(Search())).run("search", {"q": "secret"})).error == "Denied: not that. Nothing was run."
+    assert (await Runner(fake(Search())).run("search", {"q": "other"})).success
 
 
 async def test_a_copy_of_a_fake_is_a_fake() -> None:
@@ -572,17 +490,9 @@ async def never_int(a: int, b: int = 2) -> int:
     return int(never())
 
 
-async def test_a_fake_that_is_called_directly_gives_its_answer() -> None:
-    async def directly() -> Any:
-        (one,) = fake(add, answers={"add": 5})
-        return await one(a=1)
-
-    assert (await directly()) == 5
-
-
-def test_the_fake_of_a_blocking_tool_runs_in_no_thread() -> None:
-    # In a process of its own: the kernel's threads stay, and another test may have started some.
-    assert printed("import threading", "print(threading.active_count())", "7") == ["1"]
+async def test_a_fake_may_be_called_directly() -> None:
+    (one,) = fake(add, answers={"add": 5})
+    assert (await one(a=1)) == 5
 
 
 async def counted(n: int) -> AsyncIterator[int]:
@@ -594,29 +504,24 @@ def in_a_process() -> int:
     return os.getpid()
 
 
-def test_a_tool_that_yields_answers_with_the_whole() -> None:
+def test_generators_and_functions_without_a_result_are_faked() -> None:
+    assert answers(nothing).success and answers(nothing).output is None
     result = answers(tool(counted), {"n": 2})
     assert result.success and isinstance(result.output, list) and all(isinstance(item, int) for item in result.output)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="isolation needs process groups")
-def test_the_fake_of_a_tool_in_a_process_of_its_own_runs_here() -> None:
+def test_the_fake_of_an_isolated_tool_runs_here() -> None:
     isolated = tool(in_a_process, isolation="process")
     assert answers(isolated, answers={"in_a_process": lambda arguments: os.getpid()}).output == os.getpid()
 
 
 @pytest.mark.parametrize("tools", [add, [add], Toolset([add]), {"name": "add", "execute": never}, never_int, Search()])
-def test_one_tool_a_list_and_a_toolset_are_taken(tools: Any) -> None:
+def test_fake_takes_a_tool_a_list_or_a_toolset(tools: Any) -> None:
     assert len(fake(tools)) == 1
 
 
-@pytest.mark.parametrize("tools", ["add", 7, [7]])
-def test_what_is_no_tool_is_refused(tools: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"takes a list of tools, not 'add'|7 is no tool"):
-        fake(tools)
-
-
 @pytest.mark.parametrize("seed", [None, 1.5, object()])
-def test_a_seed_that_is_not_the_same_everywhere_is_refused(seed: Any) -> None:
+def test_a_seed_must_be_a_number_or_a_text(seed: Any) -> None:
     with pytest.raises(DefinitionError, match="seed must be a whole number or a text"):
         fake(add, seed=seed)

@@ -30,21 +30,18 @@ SHORT = 0.02
 
 @tool(read_only=True)
 async def look(key: str = "") -> str:
-    """Look something up."""
     RAN[key] += 1
     return f"found {key}"
 
 
 @tool
 def write(key: str = "") -> str:
-    """Write something down."""
     RAN[key] += 1
     return "written"
 
 
 @tool
 async def broken(key: str = "") -> str:
-    """Fail by itself."""
     raise LookupError("of its own")
 
 
@@ -55,20 +52,14 @@ def nothing_has_run() -> None:
 
 def called(tools: Any, name: str = "look", arguments: Any = None, **options: Any) -> ToolResult:
     RAN.clear()
-    return asyncio.run(Runner(tools, **options).run(name, arguments or {}))
+    return Runner(tools, **options).run_sync(name, arguments or {})
 
 
 def outcomes(tools: Toolset, calls: Sequence[tuple[str, str]], **options: Any) -> list[Any]:
-    """What became of each call, with the tool's own result and what was done to it."""
-
-    async def all_of_them() -> list[ToolResult]:
-        made = [ToolCall(str(n), name, {"key": key}) for n, (name, key) in enumerate(calls)]
-        return await Runner(tools, **options).run_all(made)
-
-    return [(r.tool_name, r.status, r.error, r.metadata.get("fault")) for r in asyncio.run(all_of_them())]
-
-
-# -- how often --------------------------------------------------------------------------------------------------------
+    """Return the outcome of each call, with its fault."""
+    made = [ToolCall(str(n), name, {"key": key}) for n, (name, key) in enumerate(calls)]
+    results = asyncio.run(Runner(tools, **options).run_all(made))
+    return [(r.tool_name, r.status, r.error, r.metadata.get("fault")) for r in results]
 
 
 @pytest.mark.slow
@@ -93,7 +84,7 @@ def test_rates_hold_over_many_calls(seed: int, errors: float, hangs: float, befo
     assert not seen or abs(early / len(seen) - before) < 2.5 / len(seen) ** 0.5
 
 
-def test_a_higher_rate_keeps_the_faults_of_a_lower_one() -> None:
+def test_a_higher_rate_keeps_the_faults_of_a_lower_rate() -> None:
     calls = [("look", str(n)) for n in range(200)]
     few = outcomes(faults(look, errors=0.2), calls)
     more = outcomes(faults(look, errors=0.4, timeouts=0.3), calls)
@@ -101,12 +92,18 @@ def test_a_higher_rate_keeps_the_faults_of_a_lower_one() -> None:
     assert failed and all(more[n] == few[n] for n in failed)
 
 
-def test_without_rates_nothing_is_changed() -> None:
-    result = called(faults(look), arguments={"key": "a"})
+@pytest.mark.parametrize("tools", [look, [look], Toolset([look])])
+def test_without_rates_nothing_is_changed(tools: Any) -> None:
+    made = faults(tools)
+    assert (made.fingerprint, made.get("look").read_only) == (Toolset([look]).fingerprint, True)
+    result = called(made, arguments={"key": "a"})
     assert (result.output, dict(result.metadata), result.executed) == ("found a", {}, True)
 
 
-# -- the same seed ----------------------------------------------------------------------------------------------------
+def test_each_kind_of_error_occurs() -> None:
+    found = outcomes(faults(look, errors=1, kinds=[OSError("a"), LookupError, ValueError("c")]), [("look", "")] * 60)
+    assert {outcome[3]["error"] for outcome in found} == {"OSError: a", "LookupError: ", "ValueError: c"}
+
 
 CALLS = st.lists(st.tuples(st.sampled_from(["look", "write", "broken"]), st.sampled_from("abc")), max_size=12)
 
@@ -119,7 +116,7 @@ def by_call(calls: Sequence[tuple[str, str]], found: list[Any]) -> dict[tuple[st
 
 
 @given(calls=CALLS, order=st.randoms(use_true_random=False), seed=st.text(max_size=3))
-def test_the_same_seed_makes_the_same_faults_in_any_order_of_the_calls(
+def test_the_same_seed_makes_the_same_faults_in_any_order(
     calls: list[tuple[str, str]], order: Random, seed: str
 ) -> None:
     def new() -> Toolset:
@@ -132,7 +129,7 @@ def test_the_same_seed_makes_the_same_faults_in_any_order_of_the_calls(
 
 
 @given(seed=st.integers(), order=st.permutations(range(6)))
-def test_who_is_slower_changes_nothing(seed: int, order: list[int]) -> None:
+def test_faults_do_not_depend_on_the_speed_of_handlers(seed: int, order: list[int]) -> None:
     """The handlers of a batch end in any order; the faults come after them."""
 
     async def run(order: Sequence[int]) -> list[Any]:
@@ -154,12 +151,12 @@ def test_who_is_slower_changes_nothing(seed: int, order: list[int]) -> None:
     assert asyncio.run(run(order)) == asyncio.run(run(range(6)))
 
 
-def test_the_same_call_once_more_is_drawn_anew() -> None:
+def test_a_repeated_call_is_drawn_anew() -> None:
     found = outcomes(faults(look, errors=0.5), [("look", "a")] * 40)
     assert 5 < sum(outcome[1] == "failed" for outcome in found) < 35
 
 
-def test_other_seeds_names_and_arguments_have_other_faults() -> None:
+def test_seed_name_and_arguments_determine_the_faults() -> None:
     def failed(tools: Toolset, name: str = "look", key: str = "") -> list[str]:
         return [outcome[1] for outcome in outcomes(tools, [(name, key)] * 40)]
 
@@ -182,27 +179,16 @@ print([asyncio.run(runner.run("look", {"key": str(n)})).record()["metadata"] for
 """
 
 
-def test_another_process_has_the_same_faults() -> None:
-    said = [
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            timeout=BOUND,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]
+def test_another_process_makes_the_same_faults() -> None:
+    command = [sys.executable, "-c", PROGRAM]
+    environments = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2")]
+    said = [subprocess.check_output(command, env=one, text=True, timeout=BOUND) for one in environments]
     assert said[0] == said[1] and "'error'" in said[0] and "'latency'" in said[0]
-
-
-# -- errors -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("one", [look, write])
 @pytest.mark.parametrize("early", [True, False])
-def test_the_model_is_told_the_same_of_an_error_before_the_handler_and_one_after_it(one: Tool, early: bool) -> None:
+def test_the_model_reads_the_same_error_before_and_after_the_handler(one: Tool, early: bool) -> None:
     tools = faults(one, errors=1, before=float(early), kinds=[OSError("the disk is full")])
     result = called(tools, one.name, {"key": "a"})
     may_have = "" if one is look else " It had been started, so its effect may have happened."
@@ -213,7 +199,7 @@ def test_the_model_is_told_the_same_of_an_error_before_the_handler_and_one_after
     assert result.metadata["fault"] == {"kind": "error", "seconds": 0.0, "ran": not early, "error": error}
 
 
-def test_an_error_is_told_as_if_the_handler_had_raised_it() -> None:
+def test_an_error_looks_like_one_of_the_handler() -> None:
     secret = RuntimeError("the password is x")
     result = called(faults(look, errors=1, kinds=[secret]))
     assert result.error == "look failed: RuntimeError." and result.exception is secret
@@ -222,17 +208,12 @@ def test_an_error_is_told_as_if_the_handler_had_raised_it() -> None:
     assert later.error == "too many calls" and later.metadata["retry_after"] == 3
 
 
-def test_every_kind_of_error_comes_up() -> None:
-    found = outcomes(faults(look, errors=1, kinds=[OSError("a"), LookupError, ValueError("c")]), [("look", "")] * 60)
-    assert {outcome[3]["error"] for outcome in found} == {"OSError: a", "LookupError: ", "ValueError: c"}
-
-
-def test_a_handler_that_fails_by_itself_is_left_alone_by_what_comes_after_it() -> None:
+def test_a_failing_handler_gets_no_fault() -> None:
     result = called(faults(broken, errors=1, before=0), "broken")
     assert "of its own" in str(result.error) and "fault" not in result.metadata
 
 
-def test_a_middleware_that_tries_again_gets_through() -> None:
+def test_a_retrying_middleware_succeeds() -> None:
     async def again(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
         tried: list[Any] = []
         for _ in range(100):
@@ -248,17 +229,14 @@ def test_a_middleware_that_tries_again_gets_through() -> None:
     assert len(tried) > 1 and RAN["a"] == 1 + sum(fault["ran"] for fault in tried[:-1])
 
 
-def test_a_call_that_does_not_get_to_its_handler_has_no_fault() -> None:
+def test_an_invalid_call_has_no_fault() -> None:
     result = called(faults(look, errors=1), arguments={"key": 1.5})
     assert result.status == "invalid" and "fault" not in result.metadata
 
 
-# -- hangs ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("one", [look, write])
 @pytest.mark.parametrize("early", [True, False])
-def test_a_hang_ends_at_the_deadline_and_nobody_knows_whether_the_effect_happened(one: Tool, early: bool) -> None:
+def test_a_hang_ends_at_the_deadline(one: Tool, early: bool) -> None:
     result = called(faults(one, timeouts=1, before=float(early)), one.name, {"key": "a"}, timeout=SHORT)
     assert (result.status, result.executed) == ("timeout", None)
     ran = "It had been started, " + ("and changes nothing." if one is look else "so its effect may have happened.")
@@ -266,33 +244,24 @@ def test_a_hang_ends_at_the_deadline_and_nobody_knows_whether_the_effect_happene
     assert RAN["a"] == (not early)
 
 
-def test_a_hang_without_a_deadline_fails_and_says_so() -> None:
+def test_a_hang_without_a_deadline_fails() -> None:
     result = called(faults(look, timeouts=1))
     assert result.status == "failed" and "it has no deadline" in str(result.error)
 
 
-async def test_a_hang_ends_by_a_cancellation() -> None:
+async def test_a_cancellation_ends_a_hang() -> None:
     events: list[Event] = []
-
-    async def cancelled() -> None:
-        runner = Runner(faults(look, timeouts=1), timeout=BOUND, observers=[events.append])
-        call = asyncio.ensure_future(runner.run("look"))
-        await wait_until_idle()
-        call.cancel()
-        async with asyncio.timeout(BOUND):
-            await call
-
+    runner = Runner(faults(look, timeouts=1), timeout=BOUND, observers=[events.append])
+    call = asyncio.ensure_future(runner.run("look"))
+    await wait_until_idle()
+    call.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await cancelled()
+        await call
     assert [event.kind for event in events] == ["tool:pre", "tool:started", "tool:progress", "tool:error"]
     assert events[2].data["fault"]["kind"] == "timeout"
 
 
-# -- latency ----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_call_waits_for_its_latency_by_the_clock() -> None:
-
+async def test_a_call_waits_for_its_latency() -> None:
     clock = ManualClock()
     runner = Runner(faults(look, latency=(2, 3), clock=clock))
     call = asyncio.ensure_future(runner.run("look", {"key": "slow"}))
@@ -303,109 +272,59 @@ async def test_a_call_waits_for_its_latency_by_the_clock() -> None:
     assert call.done() and call.result().metadata["fault"] == {"kind": "latency", "seconds": due}
 
 
-def test_latencies_are_spread_over_their_range() -> None:
-    async def run() -> tuple[float, ...]:
-        clock = ManualClock()
-        runner = Runner(faults(look, latency=(1, 5), clock=clock), concurrency=None)
-        calls = [asyncio.ensure_future(runner.run("look", {"key": str(n)})) for n in range(300)]
-        await wait_until_idle()
-        due = clock.sleeping
-        await clock.advance(5)
-        assert all(call.done() for call in calls)
-        return due
-
-    due = asyncio.run(run())
-    assert len(due) == 300 and 1 <= due[0] < 1.2 and 4.8 < due[-1] <= 5 and 2.8 < due[150] < 3.2
-
-
 @pytest.mark.parametrize("latency", [4, (4, 4), lambda draw: 4.0 if 0 <= draw.random() < 1 else 0.0])
-def test_a_latency_may_be_a_number_a_range_or_a_function_of_a_seeded_draw(latency: Any) -> None:
-    async def run() -> Any:
-        clock = ManualClock()
-        call = asyncio.ensure_future(Runner(faults(look, latency=latency, errors=1, clock=clock)).run("look"))
-        await clock.advance(4)
-        return call.result().metadata["fault"]
-
-    assert asyncio.run(run())["seconds"] == 4
+async def test_a_latency_is_a_number_a_range_or_a_function(latency: Any) -> None:
+    clock = ManualClock()
+    call = asyncio.ensure_future(Runner(faults(look, latency=latency, errors=1, clock=clock)).run("look"))
+    await clock.advance(4)
+    assert call.result().metadata["fault"]["seconds"] == 4
 
 
-def test_observers_hear_of_the_latency_and_of_the_error_after_it() -> None:
+async def test_observers_get_the_latency_and_then_the_error() -> None:
     events: list[Event] = []
 
     def keep(event: Event) -> None:
         if event.kind != "tool:started":
             events.append(event)
 
-    async def run() -> None:
-        clock = ManualClock()
-        runner = Runner(faults(look, latency=2, errors=1, clock=clock), observers=[keep])
-        call = asyncio.ensure_future(runner.run("look"))
-        await wait_until_idle()
-        assert [event.data["fault"]["kind"] for event in events[1:]] == ["latency"]
-        await clock.advance(2)
-        assert call.done()
-
-    asyncio.run(run())
+    clock = ManualClock()
+    runner = Runner(faults(look, latency=2, errors=1, clock=clock), observers=[keep])
+    call = asyncio.ensure_future(runner.run("look"))
+    await wait_until_idle()
+    assert [event.data["fault"]["kind"] for event in events[1:]] == ["latency"]
+    await clock.advance(2)
+    assert call.done()
     assert [event.data["fault"]["kind"] for event in events[1:-1]] == ["latency", "error"]
-
-
-# -- what is refused --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         ({"errors": 1.1}, "errors must be a share from 0 to 1, not 1.1"),
-        ({"errors": -0.1}, "errors must be a share"),
         ({"errors": True}, "errors must be a share"),
         ({"timeouts": float("nan")}, "timeouts must be a share"),
-        ({"before": "half"}, "before must be a share"),
         ({"errors": 0.6, "timeouts": 0.6}, "are shares of all calls, and their sum exceeds 1"),
         ({"latency": -1}, "latency must be in seconds from 0 upwards, not -1"),
         ({"latency": (3, 2)}, "3.0 is more than 2.0"),
-        ({"latency": float("inf")}, "latency must be in seconds"),
-        ({"latency": (1, 2, 3)}, "latency must be in seconds"),
         ({"errors": 1, "kinds": ()}, "kinds is empty"),
         ({"kinds": OSError("x")}, "kinds must be a tuple of exceptions"),
         ({"kinds": [KeyboardInterrupt]}, "which is no exception that a handler fails with"),
-        ({"kinds": ["x"]}, "which is no exception that a handler fails with"),
-        ({"kinds": [UnicodeDecodeError]}, "UnicodeDecodeError needs arguments"),
         ({"seed": 1.5}, "faults: seed must be a whole number or a text"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(options: dict[str, Any], text: str) -> None:
+def test_a_wrong_option_is_refused_with_the_reason(options: dict[str, Any], text: str) -> None:
     with pytest.raises(DefinitionError) as caught:
         faults(look, **options)
     assert text in str(caught.value)
 
 
-def test_a_latency_function_that_draws_less_than_no_time_fails_the_call() -> None:
-    result = called(faults(look, latency=lambda draw: -1.0))
-    assert result.status == "failed" and isinstance(result.exception, DefinitionError)
-
-
-# -- what stays -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("tools", [look, [look], Toolset([look])])
-def test_one_tool_a_list_and_a_toolset_are_taken(tools: Any) -> None:
-    made = faults(tools, errors=1)
-    assert [one.name for one in made] == ["look"] and made.fingerprint == Toolset([look]).fingerprint
-    assert made.get("look").read_only is True
-
-
-def test_an_agent_can_be_tried_without_its_services() -> None:
+def test_faults_wrap_fakes() -> None:
     tools = faults(fake([look, write]), seed=1, errors=0.3)
     found = outcomes(tools, [(name, key) for name in ("look", "write") for key in "abcdefghij"])
     assert {outcome[1] for outcome in found} == {"ok", "failed"} and not RAN.total()
 
 
-def test_faults_go_round_faults() -> None:
-    slow = faults(look, latency=60)
-    assert called(faults(slow, errors=1), timeout=SHORT).status == "timeout"
-
-
-def test_a_call_that_a_faulty_tool_makes_has_faults_of_its_own() -> None:
+def test_a_nested_call_has_its_own_faults() -> None:
     @tool
     async def outer(context: ToolContext[Any]) -> str:
         inner = await context.run("look", {"key": "a"})

@@ -1,4 +1,4 @@
-"""Each test of `GuardContract` fails for a guard that breaks what it is about, and passes for one that does not."""
+"""Each test of `GuardContract` passes for a right guard and fails for a wrong one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from ferrule.testing import ExpectedDecision, GuardContract
 
 @tool
 async def pay(euros: int, to: str = "ada") -> str:
-    """Pay somebody."""
     return f"paid {to} {euros}"
 
 
 @tool(read_only=True)
 async def look(at: str) -> str:
-    """Look at something."""
     return at
 
 
@@ -125,18 +123,6 @@ class HalvesOnce:
         return {**call.arguments, "euros": call.arguments["euros"] // 2}
 
 
-class RefusesWhatItMakes:
-    """It lets fifty pass where it has made that itself."""
-
-    made = False
-
-    def __call__(self, call: ToolCall, context: ToolContext[Any]) -> Any:
-        if call.name != "pay" or self.made:
-            return None
-        self.made = True
-        return deny("fifty is odd") if call.arguments["euros"] == 50 else {**call.arguments, "euros": 50}
-
-
 def says_a_name(call: ToolCall, context: ToolContext[Any]) -> Any:
     return right(call, context)
 
@@ -164,11 +150,10 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     ("edited_arguments_are_judged", RemembersByName, "that a person changes to"),
     ("its_own_change_settles", lambda: grows, "kept changing the arguments"),
     ("its_own_change_settles", HalvesOnce, "and judges that otherwise: Decision(kind='allow'"),
-    ("its_own_change_settles", RefusesWhatItMakes, "and judges that otherwise: Decision(kind='deny'"),
     ("it_never_asks_about_a_tool_that_its_asks_excludes", lambda: asks_of_all, "its asks says never for pay"),
     ("it_never_asks_about_a_tool_that_its_asks_excludes", lambda: says_a_name, "a function of a tool, not 'pay'"),
 ]
-"""A test of the kit, what makes a guard that breaks what it is about, and what the failure says."""
+"""A test of the kit, a function that makes a wrong guard, and the text of the failure."""
 
 
 def contract_of(make: Callable[[], Any], calls: list[ExpectedDecision] = CALLS) -> GuardContract:
@@ -195,18 +180,18 @@ class ByCall:
         return call.arguments.get("euros", 0) <= 1000
 
 
-def test_every_test_of_the_contract_has_a_guard_that_fails_it() -> None:
+def test_each_test_of_the_contract_has_a_guard_that_fails() -> None:
     tests = {name.removeprefix("test_") for name in vars(GuardContract) if name.startswith("test_")}
     assert tests == {name for name, _, _ in WRONG}
 
 
 @pytest.mark.parametrize(("name", "make", "said"), WRONG)
-def test_a_guard_that_breaks_it_fails(name: str, make: Callable[[], Any], said: str) -> None:
+def test_a_wrong_guard_fails(name: str, make: Callable[[], Any], said: str) -> None:
     run_kit_test(contract_of(lambda: right), name)
     expect_kit_failure(contract_of(make), name, said)
 
 
-def test_arguments_that_no_repair_reads_are_not_judged() -> None:
+def test_unrepairable_arguments_are_not_judged() -> None:
     @tool
     async def rate(stars: Literal[1, 2, 3]) -> str:
         return f"{stars} stars"
@@ -224,12 +209,7 @@ def test_arguments_that_no_repair_reads_are_not_judged() -> None:
     run_kit_test(Contract(), "repaired_arguments_are_judged")
 
 
-def test_a_failure_says_which_call_and_what_was_decided() -> None:
-    with pytest.raises(AssertionError, match=r"pay\(\{'euros': 5000\}\) is to be 'deny', and is Decision\(kind='ask'"):
-        contract_of(lambda: too_mild).test_each_call_has_the_expected_decision()
-
-
-def test_what_a_contract_needs_is_said() -> None:
+def test_a_missing_hook_is_named() -> None:
     with pytest.raises(DefinitionError, match=r"needs a method guard\(self\)"):
         GuardContract()._runner()
     with pytest.raises(DefinitionError, match="at least one"):
@@ -238,19 +218,13 @@ def test_what_a_contract_needs_is_said() -> None:
         contract_of(lambda: right, [("look", {"at": "it"}, "allow")]).test_edited_arguments_are_judged()
 
 
-@pytest.mark.parametrize("make", [ByArguments, ByCall])
-def test_a_guard_with_a_check_keeps_the_contract(make: Callable[[], Any]) -> None:
-    contract = contract_of(make, [("pay", {"euros": 5}, "allow"), ("pay", {"euros": 5000}, "deny")])
-    for name in vars(GuardContract):
-        if name.startswith("test_"):
-            getattr(contract, name)()
+def at_most_fifty(call: ToolCall, context: ToolContext[Any]) -> Decision | None:
+    return allow({**call.arguments, "euros": 50}) if call.arguments.get("euros", 0) > 50 else None
 
 
-def test_a_guard_that_changes_arguments_for_good_keeps_the_contract() -> None:
-    def at_most_fifty(call: ToolCall, context: ToolContext[Any]) -> Decision | None:
-        return allow({**call.arguments, "euros": 50}) if call.arguments.get("euros", 0) > 50 else None
-
-    contract = contract_of(lambda: at_most_fifty, [("pay", {"euros": 500}, "allow"), ("pay", {"euros": 5}, "allow")])
+@pytest.mark.parametrize(("make", "many"), [(ByArguments, "deny"), (ByCall, "deny"), (lambda: at_most_fifty, "allow")])
+def test_guards_of_other_shapes_pass(make: Callable[[], Any], many: Literal["allow", "deny"]) -> None:
+    contract = contract_of(make, [("pay", {"euros": 5}, "allow"), ("pay", {"euros": 5000}, many)])
     for name in vars(GuardContract):
         if name.startswith("test_"):
             getattr(contract, name)()

@@ -1,11 +1,9 @@
-"""Each test of `MiddlewareContract` fails for a middleware that breaks what it is about, and passes for one that does
-not."""
+"""Each test of `MiddlewareContract` passes for a right middleware and fails for a wrong one."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Literal
 
 import pytest
@@ -23,28 +21,23 @@ async def right(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolRe
     return result.replace(metadata={**result.metadata, "seen": True})
 
 
-async def gives_the_text_alone(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
-    result = await next(call, context)
-    return result if result.error is not None else ToolResult(result.text)
+def changing(change: Callable[[ToolResult], ToolResult]) -> Middleware:
+    """A middleware that changes results."""
+
+    async def changed(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        return change(await next(call, context))
+
+    return changed
 
 
-async def loses_metadata(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
-    return (await next(call, context)).replace(metadata={"seen": True})
-
-
-async def makes_errors_of_its_own(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
-    result = await next(call, context)
-    return ToolResult(error=f"it failed: {result.error}") if result.status == "failed" else result
-
-
-async def makes_successes_of_errors(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
-    result = await next(call, context)
-    return result.replace(status="ok", error=None) if result.status == "failed" else result
-
-
-async def ends_what_is_suspended(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
-    result = await next(call, context)
-    return ToolResult(error="nobody is here") if result.status == "suspended" else result
+gives_the_text_alone = changing(lambda result: ToolResult(result.text) if result.error is None else result)
+loses_metadata = changing(lambda result: result.replace(metadata={"seen": True}))
+makes_successes_of_errors = changing(
+    lambda result: result.replace(status="ok", error=None) if result.status == "failed" else result
+)
+ends_what_is_suspended = changing(
+    lambda result: ToolResult(error="nobody is here") if result.status == "suspended" else result
+)
 
 
 async def makes_results_of_exceptions(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
@@ -59,12 +52,6 @@ async def raises_its_own(call: ToolCall, context: ToolContext[Any], next: Next) 
         return await next(call, context)
     except Exception as error:
         raise RuntimeError("what follows is broken") from error
-
-
-async def swallows(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
-    with suppress(Exception):
-        return await next(call, context)
-    return ToolResult("nothing")
 
 
 async def strips(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
@@ -132,34 +119,11 @@ class KeepsTheLast:
         return self.last
 
 
-class KeepsContexts:
-    def __init__(self) -> None:
-        self.seen: set[ToolContext[Any]] = set()
-
-    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
-        self.seen.add(context)
-        return await next(call, context)
-
-
 async def answers_when_it_is_cancelled(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
     try:
         return await next(call, context)
     except asyncio.CancelledError:
         return ToolResult(error="it was cancelled")
-
-
-async def goes_on_when_it_is_cancelled(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
-    running = asyncio.ensure_future(next(call, context))
-    with suppress(asyncio.CancelledError):
-        return await running
-    return ToolResult("gone on")
-
-
-async def waits_on_when_it_is_cancelled(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
-    with suppress(asyncio.CancelledError):
-        return await next(call, context)
-    await asyncio.Event().wait()
-    return ToolResult("gone on")
 
 
 class KnowsNobody:
@@ -178,11 +142,9 @@ class KnowsNobody:
 WRONG: list[tuple[str, Callable[[], Any], str]] = [
     ("a_success_passes", lambda: gives_the_text_alone, "with it {"),
     ("a_success_passes", lambda: loses_metadata, "the metadata {'unit'} of look_up are lost"),
-    ("a_failure_passes", lambda: makes_errors_of_its_own, "with it {"),
     ("a_failure_passes", lambda: makes_successes_of_errors, "with it {'status': 'ok'"),
     ("a_suspension_passes_and_can_be_resumed", lambda: ends_what_is_suspended, "asks, and is failed"),
     ("a_suspension_passes_and_can_be_resumed", AnswersRepeats, "was answered, and is ok"),
-    ("an_exception_of_the_next_middleware_passes", lambda: swallows, "it made a result that is ok of it"),
     ("an_exception_of_the_next_middleware_passes", lambda: makes_results_of_exceptions, "it made a result that is"),
     ("an_exception_of_the_next_middleware_passes", lambda: raises_its_own, "it made RuntimeError of it"),
     ("the_handler_gets_the_judged_arguments_and_the_context", lambda: strips, "was sent, ["),
@@ -193,12 +155,9 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     ("results_are_not_shared_between_callers", KnowsNobody, "bob in s1 got ok: 'ada in s1'"),
     ("it_works_for_two_runners_in_two_loops", OfOneLoop, "beside others"),
     ("an_ended_call_is_not_kept_in_memory", KeepsTheLast, "it keeps 1"),
-    ("an_ended_call_is_not_kept_in_memory", KeepsContexts, "it keeps 4"),
     ("a_cancellation_passes_and_the_call_ends", lambda: answers_when_it_is_cancelled, "a result that is failed"),
-    ("a_cancellation_passes_and_the_call_ends", lambda: goes_on_when_it_is_cancelled, "a result that is ok"),
-    ("a_cancellation_passes_and_the_call_ends", lambda: waits_on_when_it_is_cancelled, "was cancelled, and goes on"),
 ]
-"""A test of the kit, what makes a middleware that breaks what it is about, and what the failure says."""
+"""A test of the kit, a function that makes a wrong middleware, and the text of the failure."""
 
 
 def contract_of(make: Callable[[], Middleware], at: Literal["around", "inside"], **said: Any) -> MiddlewareContract:
@@ -212,14 +171,14 @@ def contract_of(make: Callable[[], Middleware], at: Literal["around", "inside"],
     return contract
 
 
-def test_every_test_of_the_contract_has_a_middleware_that_fails_it() -> None:
+def test_each_test_of_the_contract_has_a_middleware_that_fails() -> None:
     tests = {name.removeprefix("test_") for name in vars(MiddlewareContract) if name.startswith("test_")}
     assert tests == {name for name, _, _ in WRONG}
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("name", "make", "said"), WRONG)
-def test_a_middleware_that_breaks_it_fails(
+def test_a_wrong_middleware_fails(
     name: str, make: Callable[[], Any], said: str, place: Literal["around", "inside"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_kit_test(contract_of(lambda: right, place), name)
@@ -227,7 +186,7 @@ def test_a_middleware_that_breaks_it_fails(
     expect_kit_failure(contract_of(make, place), name, said)
 
 
-def test_one_that_may_answer_says_that_nothing_was_run_and_does_answer() -> None:
+def test_may_answer_requires_answers_marked_as_not_executed() -> None:
     contract_of(
         lambda: Answers(executed=False), "inside", may_answer=True
     ).test_an_answer_without_a_run_is_marked_as_not_executed()
@@ -238,12 +197,12 @@ def test_one_that_may_answer_says_that_nothing_was_run_and_does_answer() -> None
         contract_of(lambda: Answers(executed=False), "inside").test_an_answer_without_a_run_is_marked_as_not_executed()
 
 
-def test_what_a_contract_says_that_its_middleware_may_do_is_not_held_against_it() -> None:
+def test_a_declared_behaviour_passes() -> None:
     contract_of(RunsTwice, "inside", may_repeat=True).test_the_handler_runs_once()
     contract_of(lambda: gives_the_text_alone, "around", changes_text=True).test_a_failure_passes()
     contract_of(KeepsTheLast, "inside", may_answer=True).test_an_ended_call_is_not_kept_in_memory()
 
 
-def test_what_a_contract_needs_is_said() -> None:
+def test_a_missing_hook_is_named() -> None:
     with pytest.raises(DefinitionError, match=r"needs a method middleware\(self\)"):
         MiddlewareContract().test_a_success_passes()

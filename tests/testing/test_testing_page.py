@@ -39,19 +39,19 @@ def summary_of(programs: list[str], folder: Path) -> str:
     return done.stdout.splitlines()[-1]
 
 
-def test_each_program_of_the_page_passes_in_a_file_of_its_own(tmp_path: Path) -> None:
+def test_each_program_of_the_page_passes(tmp_path: Path) -> None:
     programs = programs_of(PAGE)
     assert len(programs) == 8
     assert summary_of(programs, tmp_path).startswith(f"{sum(one.count('def test_') for one in programs)} passed in")
 
 
-def test_each_program_of_the_page_of_contracts_passes_in_a_file_of_its_own(tmp_path: Path) -> None:
+def test_each_program_of_the_contracts_page_passes(tmp_path: Path) -> None:
     programs = programs_of(CONTRACTS)
     assert len(programs) == len(KITS)
     assert summary_of(programs, tmp_path).startswith(f"{sum(len(names_of(kit)) for kit in KITS)} passed in")
 
 
-def test_the_page_of_contracts_names_each_test_of_each_kit() -> None:
+def test_the_contracts_page_names_each_test_of_each_kit() -> None:
     named = re.findall(r"`(test_\w+)`", "\n".join(re.findall(r"^\| `test_.*?\|", CONTRACTS, re.MULTILINE)))
     assert sorted(named) == sorted(name for kit in KITS for name in names_of(kit))
 
@@ -66,7 +66,7 @@ async def read_note(path: str) -> None:
     """Read a note."""
 
 
-def test_a_failure_looks_as_the_page_shows_it() -> None:
+def test_the_page_shows_a_real_failure_of_a_recorder() -> None:
     def not_of_bob(call: Any, context: Any) -> Any:
         return deny("that is somebody else's note") if "bob" in call.arguments["path"] else None
 

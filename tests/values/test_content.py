@@ -1,4 +1,4 @@
-"""Content stays within its limit as a whole, and stays what it was: JSON is JSON, text is UTF-8."""
+"""Truncated content stays within its limit, JSON stays JSON, and text stays UTF-8."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from ferrule.values.content import (
     count_media_bytes,
     to_blocks,
     to_json_text,
-    to_sentence,
     truncate_blocks,
     truncate_text,
 )
@@ -53,51 +52,32 @@ def strictly(text: str) -> Any:
 
 @pytest.mark.slow
 @given(json_values, st.integers(1, 400))
-def test_any_json_value_within_any_limit_is_valid_json(value: Any, limit: int) -> None:
+def test_truncated_json_is_valid_json(value: Any, limit: int) -> None:
     short = truncate_text(to_json_text(value), limit)
     assert len(short) <= limit
     strictly(short)
-
-
-@given(json_values, st.integers(1, 400))
-def test_one_block_of_json_stays_one_block_of_json_when_bound(value: Any, limit: int) -> None:
     (block,) = truncate_blocks((Text(to_json_text(value)),), limit)
-    assert isinstance(block, Text)
-    assert len(block.text) <= limit
+    assert isinstance(block, Text) and len(block.text) <= limit
     strictly(block.text)
 
 
 @given(blocks, st.integers(0, 300), st.sampled_from(KEEP_CHOICES))
-def test_blocks_are_within_the_limit_altogether(given_blocks: tuple[Any, ...], limit: int, keep: Keep) -> None:
+def test_truncated_blocks_share_the_limit(given_blocks: tuple[Any, ...], limit: int, keep: Keep) -> None:
     short = truncate_blocks(given_blocks, limit, keep)
     assert count_characters(short) <= limit
     assert len(short) <= max(limit, 1) + 1
 
 
 @given(blocks, st.integers(120, 300), st.sampled_from(KEEP_CHOICES))
-def test_whatever_is_left_out_is_said(given_blocks: tuple[Any, ...], limit: int, keep: Keep) -> None:
+def test_every_omission_is_announced(given_blocks: tuple[Any, ...], limit: int, keep: Keep) -> None:
     short = truncate_blocks(given_blocks, limit, keep)
     if short != given_blocks:
         said = "".join(block.text for block in short if isinstance(block, Text))
         assert "[cut" in said or "left out" in said
 
 
-def test_a_block_after_one_that_fills_the_limit_is_not_dropped_in_silence() -> None:
-    short = truncate_blocks((Text("a" * 100), Text("b" * 50)), 100)
-    assert count_characters(short) <= 100
-    assert "cut" in "".join(block.text for block in short if isinstance(block, Text))
-
-
-def test_many_empty_blocks_do_not_get_through() -> None:
-    short = truncate_blocks((Text(""),) * 100_000, 100_000)
-    assert len(short) < 100_000 / 32 + 2
-    assert count_characters(short) <= 100_000
-    (note,) = {block.text for block in short if isinstance(block, Text)} - {""}
-    assert note == f"[cut: {100_000 - len(short) + 1} blocks left out]"
-
-
 @given(st.lists(st.sampled_from([Text(""), Text("a"), Media("image", None, "a/b")])).map(tuple), st.integers(0, 300))
-def test_every_block_but_the_first_costs_its_place(given_blocks: tuple[Any, ...], limit: int) -> None:
+def test_every_further_block_costs_a_place(given_blocks: tuple[Any, ...], limit: int) -> None:
     assert count_characters(given_blocks) >= 32 * (len(given_blocks) - 1)
     assert count_characters(truncate_blocks(given_blocks, limit)) <= limit
 
@@ -105,59 +85,32 @@ def test_every_block_but_the_first_costs_its_place(given_blocks: tuple[Any, ...]
 def test_the_types_of_media_count() -> None:
     assert count_characters((Media("image", None, "a/" + "b" * 200),)) == len("image") + 202
     assert count_characters(truncate_blocks((Media("file", None, "a/b;" + "c" * 250),), 100)) <= 100
-
-
-BAD_TYPES = [
-    "",
-    "png",
-    "text/",
-    "a/b\n",
-    "a/b\nc",
-    "a b/c",
-    "a/<untrusted>",
-    "a/b; \x1b[2J",
-    "a/b;" + "c" * 252,
-    None,
-    5,
-]
-
-
-@pytest.mark.parametrize("mime_type", BAD_TYPES)
-def test_a_type_that_is_none_does_not_get_through(mime_type: Any) -> None:
-    with pytest.raises(TypeError, match="mime_type"):
-        Media("image", b"x", mime_type, name="n")
-
-
-@pytest.mark.parametrize("kind", ["video", "", None, ["image"], "</untrusted>"])
-def test_a_kind_that_is_none_does_not_get_through(kind: Any) -> None:
-    with pytest.raises(TypeError, match="kind"):
-        Media(kind, b"x", "image/png")
-
-
-@pytest.mark.parametrize("mime_type", ["image/svg+xml", "text/plain; charset=utf-8", "application/vnd.a-b.c", "a/b;"])
-def test_a_type_that_is_one_is_left_alone(mime_type: str) -> None:
-    media = Media("file", b"x", mime_type)
-    assert check_blocks([media]) == to_blocks(media) == (media,)
-
-
-def test_addresses_of_media_count() -> None:
     media = tuple(Media("resource", None, "text/plain", uri=f"https://example.org/{n:090}") for n in range(100))
     assert count_characters(truncate_blocks(media, 1000)) <= 1000
 
 
+BAD_TYPES = ["", "png", "text/", "a/b\n", "a b/c", "a/<untrusted>", "a/b; \x1b[2J", "a/b;" + "c" * 252, None]
+
+
+@pytest.mark.parametrize("mime_type", BAD_TYPES)
+def test_an_invalid_media_type_is_refused(mime_type: Any) -> None:
+    with pytest.raises(TypeError, match="mime_type"):
+        Media("image", b"x", mime_type, name="n")
+    for kind in ("video", "", None, ["image"], "</untrusted>"):
+        with pytest.raises(TypeError, match="kind"):
+            Media(kind, b"x", "image/png")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mime_type", ["image/svg+xml", "text/plain; charset=utf-8", "application/vnd.a-b.c", "a/b;"])
+def test_a_valid_media_type_is_kept(mime_type: str) -> None:
+    media = Media("file", b"x", mime_type)
+    assert check_blocks([media]) == to_blocks(media) == (media,)
+
+
 @pytest.mark.parametrize(
-    "text",
-    [
-        "[NaN, " + "1, " * 50 + "1]",
-        "[1e999, " + "1, " * 50 + "1]",
-        '["\\ud800", ' + "1, " * 50 + "1]",
-        "[" + "9" * 5000 + "]",
-        "9" * 5000,
-        '"' + "a" * 500 + '"',
-        "  [" + "1, " * 50 + "1]",
-    ],
+    "text", [*(f"{first}{'1, ' * 50}1]" for first in ("[NaN, ", "[1e999, ", '["\\ud800", ', "  [")), "9" * 5000]
 )
-def test_odd_json_texts_are_cut_to_utf_8_that_says_so(text: str) -> None:
+def test_odd_json_is_cut_to_valid_utf_8(text: str) -> None:
     short = truncate_text(text, 60)
     short.encode()
     assert len(short) <= 60
@@ -186,7 +139,7 @@ def test_records_are_kept_whole_from_the_ends_on(keep: Keep, ahead: int, after: 
 
 
 @given(st.text(st.characters(exclude_characters="[")), st.integers(0, 300), st.sampled_from(KEEP_CHOICES))
-def test_the_ends_of_a_text_are_kept_and_the_rest_counted(text: str, limit: int, keep: Keep) -> None:
+def test_a_cut_text_counts_what_it_left_out(text: str, limit: int, keep: Keep) -> None:
     text = "." + text * 12  # no JSON
     short = truncate_text(text, limit, keep)
     assert len(short) <= limit
@@ -199,19 +152,12 @@ def test_the_ends_of_a_text_are_kept_and_the_rest_counted(text: str, limit: int,
 
 
 @given(json_values, st.integers(1, 400), st.sampled_from(KEEP_CHOICES))
-def test_the_ends_of_json_are_kept_wherever_they_are(value: Any, limit: int, keep: Keep) -> None:
+def test_cut_json_keeps_its_ends(value: Any, limit: int, keep: Keep) -> None:
     short = truncate_text(to_json_text({"first": 1, "rest": [value] * 40, "last": 2}), limit, keep)
     assert len(short) <= limit
     found = strictly(short)
     if isinstance(found, dict) and len(found) == 3 and keep == "both" and "[cut]" in found:
         assert list(found) == ["first", "[cut]", "last"]
-
-
-def test_an_object_with_a_key_like_the_note_keeps_both() -> None:
-    value = {f"k{n}": n for n in range(500)} | {"[cut]": "a value of the tool's own"}
-    short = json.loads(truncate_text(json.dumps(value), 500))
-    assert short["[cut]"] == "a value of the tool's own"
-    assert short["[[cut]]"] == f"{501 - len(short) + 1} keys left out"
 
 
 @pytest.mark.parametrize(
@@ -226,7 +172,7 @@ def test_the_ends_of_many_blocks_are_kept(keep: Keep, starts: bool, ends: bool) 
     assert note == Text(f"[cut: {1000 - len(short) + 1} blocks left out]")
 
 
-def test_short_blocks_and_media_that_fit_are_kept_whole_beside_a_long_text() -> None:
+def test_short_blocks_stay_whole_beside_a_long_text() -> None:
     image, long = Media("image", b"y" * 7000, "image/png"), Text("x" * 5000 + "the end")
     for order in ((image, long, Text("exit code 3")), (Text("exit code 3"), long, image)):
         short = truncate_blocks(order, 1000)
@@ -234,7 +180,7 @@ def test_short_blocks_and_media_that_fit_are_kept_whole_beside_a_long_text() -> 
         assert short[1].text.endswith("the end")  # type: ignore[union-attr]
 
 
-def test_of_images_as_many_are_kept_as_fit_and_the_others_are_named() -> None:
+def test_images_over_the_limit_are_named() -> None:
     images = tuple(Media("image", bytes([n]) * 3000, "image/png") for n in range(4))
     for keep, kept in (("head", images[:2]), ("both", images[:2]), ("tail", images[2:])):
         short = truncate_blocks(images, 1_000, keep, max_media=8_000)  # type: ignore[arg-type]
@@ -243,7 +189,7 @@ def test_of_images_as_many_are_kept_as_fit_and_the_others_are_named() -> None:
         assert short.count(Text(left_out)) == 2
 
 
-def test_media_that_are_shown_as_text_count_as_text() -> None:
+def test_textual_media_count_as_text() -> None:
     csv = Media("file", b"a,b\n" * 2_000, "text/csv")
     assert truncate_blocks((csv,), 4_000) == (Text("[file of 8000 bytes left out: the output limit is 4000]"),)
     assert truncate_blocks((csv,), 16_000, max_media=1) == (csv,)
@@ -255,13 +201,8 @@ def test_bounded_blocks_keep_both_limits(given_blocks: tuple[Any, ...], limit: i
     assert count_characters(short) <= limit and count_media_bytes(short) <= max_media
 
 
-def test_most_of_the_limit_is_used() -> None:
-    assert len(truncate_text(json.dumps(list(range(100_000))), 16_000)) > 15_000
-    assert len(truncate_text(json.dumps({"text": "\n" * 100_000}), 16_000)) > 15_000
-
-
 @pytest.mark.parametrize("of", [lambda inner: [inner, 1], lambda inner: {"a": inner, "b": 1}], ids=["lists", "objects"])
-def test_json_that_nests_is_cut_however_deep_the_caller_is_in_calls(of: Callable[[Any], Any]) -> None:
+def test_nested_json_is_cut_at_any_stack_depth(of: Callable[[Any], Any]) -> None:
     value: Any = "x" * 5000
     for _ in range(190):
         value = of(value)
@@ -276,14 +217,7 @@ def test_json_that_nests_is_cut_however_deep_the_caller_is_in_calls(of: Callable
     strictly(beneath(200))
 
 
-def test_keys_that_are_cut_do_not_hide_each_other() -> None:
-    short = truncate_text(json.dumps({"k" * 500 + str(n): n for n in range(10)}), 200)
-    pairs = json.loads(short, object_pairs_hook=list)
-    assert len({key for key, _ in pairs}) == len(pairs)
-    assert pairs[-1][0] == "[cut]"
-
-
-def test_the_cost_of_a_cut_does_not_grow_with_the_square_of_the_text() -> None:
+def test_cutting_takes_linear_steps() -> None:
     value: Any = "x" * 40
     for _ in range(14):
         value = {"a": value, "b": [value]} if len(json.dumps(value)) < 1_000_000 else value
@@ -292,7 +226,7 @@ def test_the_cost_of_a_cut_does_not_grow_with_the_square_of_the_text() -> None:
 
 
 @pytest.mark.parametrize("block", [Text("a line"), Media("image", b"x" * 10, "image/png")], ids=["texts", "media"])
-def test_blocks_that_have_no_place_cost_next_to_nothing(block: Block) -> None:
+def test_dropped_blocks_cost_almost_nothing(block: Block) -> None:
     few, many = (block,) * 2_000, (block,) * 20_000
     more = steps(lambda: truncate_blocks(many, 16_000)) - steps(lambda: truncate_blocks(few, 16_000))
     assert more < 8 * (len(many) - len(few))
@@ -308,7 +242,7 @@ def test_blocks_that_have_no_place_cost_next_to_nothing(block: Block) -> None:
     ],
     ids=["numbers", "texts", "records", "an object"],
 )
-def test_a_result_over_the_limit_is_rendered_once_and_cut_in_a_few_steps_for_each_item(value: Any, items: int) -> None:
+def test_a_long_result_is_cut_in_few_steps(value: Any, items: int) -> None:
     results: list[ToolResult] = []
 
     async def give() -> Any:
@@ -319,18 +253,3 @@ def test_a_result_over_the_limit_is_rendered_once_and_cut_in_a_few_steps_for_eac
     assert work < 15 * items
     (block,) = results[0].content
     assert isinstance(block, Text) and 18_000 < len(block.text) <= 20_000 and strictly(block.text)
-
-
-@pytest.mark.parametrize("value", [0, "", [], {}, False, None])
-def test_falsy_values_render_as_themselves(value: Any) -> None:
-    (block,) = to_blocks(value)
-    assert isinstance(block, Text)
-    assert block.text == (value if isinstance(value, str) else json.dumps(value))
-
-
-@pytest.mark.parametrize(
-    ("said", "ended"),
-    [("no", "no."), ("no.", "no."), ("refund i1?", "refund i1?"), ("stop!\n", "stop!"), ("cut …", "cut …"), ("", ".")],
-)
-def test_somebodys_words_get_a_mark_at_their_end_where_they_have_none(said: str, ended: str) -> None:
-    assert to_sentence(said) == ended

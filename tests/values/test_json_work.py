@@ -77,8 +77,3 @@ def test_as_many_keys_as_there_is_room_for() -> None:
                 return "{" + ",".join(pairs) + "}"
 
             assert grows_with_its_length(keys)
-
-
-def test_one_number_as_long_as_there_is_room_for() -> None:
-    for number in ("9", "0.9", "0.", "1e", "1e-", "-0.0"):
-        assert grows_with_its_length(lambda size, number=number: '{"a":' + number + "9" * size + "}")  # type: ignore[misc]

@@ -1,20 +1,17 @@
-"""No text of a model, a tool or a server begins a line of the log, or sends escapes to a terminal."""
+"""No foreign text begins a line of the log or sends escapes to a terminal."""
 
 from __future__ import annotations
 
 import io
 import logging
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import ferrule
 from ferrule import Runner, ToolCall, ToolContext, ToolError, deny, tool
 from ferrule.middleware import budget
 from ferrule.values.log import escape_text, make_logger
@@ -67,21 +64,13 @@ ERRORS = [
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("secrets", [{}, {"key": "a-secret-of-the-program"}])
-def test_what_a_handler_raises_begins_no_line(error: BaseException, secrets: dict[str, str]) -> None:
+def test_an_exception_cannot_forge_a_log_line(error: BaseException, secrets: dict[str, str]) -> None:
     error.add_note(FORGED)
     call = ToolCall(FORGED, "act", {"text": FORGED})
     with log_of("ferrule", FORMAT) as written:
         Runner([raising(error)], secrets=secrets).run_sync(call, ToolContext(principal=FORGED, session=FORGED))
     levels = ("WARNING act all is well\\n", "INFO act all is well\\n")
     check(written.getvalue(), next(one for one in levels if written.getvalue().startswith(one)))
-
-
-def test_a_secret_in_a_traceback_is_redacted_and_its_lines_are_indented() -> None:
-    secret = "a-secret-of-the-program"
-    with log_of("ferrule", "%(message)s") as written:
-        Runner([raising(RuntimeError(f"{secret}\nCRITICAL forged"))], secrets={"key": secret}).run_sync("act")
-    assert secret not in written.getvalue() and "\n  CRITICAL forged" in written.getvalue()
-    check(written.getvalue(), "tool 'act' raised")
 
 
 def is_temporary(error: Exception) -> bool:
@@ -98,7 +87,7 @@ def raise_other() -> None:
         raise ExceptionGroup("several", [ValueError("broken")])  # noqa: B904
 
 
-def test_a_broken_observer_does_not_log_the_exception_that_a_handler_is_handling() -> None:
+def test_a_broken_observer_does_not_log_the_handled_exception() -> None:
     secret = "a-secret-of-the-program"
 
     @tool
@@ -132,7 +121,7 @@ def test_a_broken_observer_does_not_log_the_exception_that_a_handler_is_handling
     )
 
 
-async def test_a_background_job_does_not_log_the_exception_that_its_starter_is_handling() -> None:
+async def test_a_background_job_does_not_log_its_starters_exception() -> None:
     secret = "a-secret-of-the-program"
 
     @tool(background=True)
@@ -148,16 +137,13 @@ async def test_a_background_job_does_not_log_the_exception_that_its_starter_is_h
         except RuntimeError:
             return (await context.run("tidy")).text
 
-    async def main() -> None:
+    with log_of("ferrule", "%(message)s") as written:
         async with Runner([act.bind(key=secret), tidy], secrets={"other": "another one"}) as runner:
             assert (await runner.run("act")).success
-
-    with log_of("ferrule", "%(message)s") as written:
-        await main()
     assert "KeyError: 'an error of its own'" in written.getvalue() and secret not in written.getvalue()
 
 
-def test_guards_names_and_observers_begin_no_line() -> None:
+def test_guards_and_observers_cannot_forge_a_log_line() -> None:
     def breaks(call: Any, context: Any) -> Any:
         raise RuntimeError(FORGED)
 
@@ -175,7 +161,7 @@ def test_guards_names_and_observers_begin_no_line() -> None:
 
 @pytest.mark.parametrize("name", ["ferrule", "ferrule.mcp", "ferrule.cli"])
 @given(texts=st.lists(st.text(), min_size=3, max_size=3))
-def test_no_text_begins_a_line_however_it_is_logged(name: str, texts: list[str]) -> None:
+def test_no_logged_text_begins_a_line(name: str, texts: list[str]) -> None:
     logger = make_logger(name)
     with log_of(name, "> %(message)s") as written:
         logger.info("%s %r %.5r", *texts)
@@ -185,18 +171,7 @@ def test_no_text_begins_a_line_however_it_is_logged(name: str, texts: list[str])
     check(written.getvalue(), ">")
 
 
-def test_every_logger_of_ferrule_escapes() -> None:
-    source = "".join(path.read_text("utf-8") for path in Path(ferrule.__file__).parent.rglob("*.py"))
-    assert re.findall(r'log = (?:logging\.)?getLogger\("ferrule\..+?"\)', source) == []
-
-
 @given(st.text())
-def test_what_is_printable_is_logged_as_it_is(text: str) -> None:
+def test_printable_text_is_logged_unchanged(text: str) -> None:
     assert escape_text(text).isprintable()
     assert escape_text(text) == text or not text.isprintable()
-
-
-def test_numbers_and_plain_texts_reach_handlers_as_they_are() -> None:
-    record = logging.LogRecord("ferrule", logging.INFO, "", 0, "%d calls of %r by %s", (3, "pay", None), None)
-    assert logging.getLogger("ferrule").filter(record)
-    assert record.args == (3, "pay", None) and record.getMessage() == "3 calls of 'pay' by None"

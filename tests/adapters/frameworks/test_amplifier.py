@@ -1,4 +1,4 @@
-"""amplifier: a real session, whose orchestrator makes the calls; and its tools and modules in a runner."""
+"""amplifier: a real session whose orchestrator makes the calls, and its tools and modules in a runner."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from amplifier_core.approval import ApprovalTimeoutError
 from amplifier_core.testing import MockCoordinator
 from amplifier_core.validation.tool import ToolValidator
 
-from ferrule import DefinitionError, Media, Runner, Text, ToolCall, ToolContext, ask, tool
+from ferrule import Media, Runner, Text, ToolCall, ToolContext, ask, tool
 from ferrule.adapters import amplifier
 from ferrule.guards import ask_before_changes
 from ferrule.middleware import before
 from ferrule.testing import BlockingAdapterContract, Framework, FrameworkRun, ModelView, ScriptedCall
-from ferrule.testing.bounded import in_time
 from ferrule.testing.world import World
 
 EVENTS = ("tool:pre", "tool:post", "tool:error")
@@ -41,7 +40,7 @@ class Modules(ModuleLoader):
 
 
 class Orchestrator:
-    """Makes the calls beside each other, as their `loop-basic` does; with `emits`, it tells the hooks of each."""
+    """Makes the calls concurrently, as `loop-basic` does; with `emits`, it announces each to the hooks."""
 
     def __init__(self, calls: tuple[ScriptedCall, ...], emits: bool) -> None:
         self.calls, self.emits = calls, emits
@@ -146,33 +145,46 @@ class Amplifier(Framework):
         return driven
 
 
-class TestWithAnOrchestratorThatTellsTheHooks(BlockingAdapterContract):
+class TestWithEmittingOrchestrator(BlockingAdapterContract):
     framework: ClassVar = Amplifier(emits=True)
 
 
-class TestWithAnOrchestratorThatTellsNobody(BlockingAdapterContract):
+class TestWithSilentOrchestrator(BlockingAdapterContract):
     framework: ClassVar = Amplifier(emits=False)
 
 
 @tool
 async def pay(to: str, euros: int = 1) -> str:
-    """Pay."""
     return f"paid {euros} EUR to {to}"
 
 
-# The hooks of the coordinator
+def note_in(events: list[str]) -> Any:
+    async def note(event: str, data: dict[str, Any]) -> HookResult:
+        events.append(event)
+        return HookResult(action="continue")
+
+    return note
+
+
+def hook_that(**result: Any) -> Any:
+    """A hook with this result; `tool_input` replaces the input."""
+
+    async def hook(event: str, data: dict[str, Any]) -> HookResult:
+        changed = {"data": {**data, "tool_input": result["tool_input"]}} if "tool_input" in result else {}
+        return HookResult(**{name: one for name, one in result.items() if name != "tool_input"}, **changed)
+
+    return hook
 
 
 @pytest.mark.parametrize("emits", [True, False])
-def test_the_hooks_are_told_once_of_each_beginning_and_each_end(emits: bool) -> None:
+async def test_hooks_get_each_start_and_end_once(emits: bool) -> None:
     calls = [ScriptedCall(f"c{n}", "pay", {"to": "ada"}) for n in range(3)] + [ScriptedCall("c4", "pay", {"to": 5})]
-    driven = in_time(Amplifier(emits).start_run(Runner([pay]), *calls))
-    told: list[Any] = driven.told
-    assert sorted(told) == [("tool:error", "pay")] + [("tool:post", "pay")] * 3 + [("tool:pre", "pay")] * 4
+    driven = await Amplifier(emits).start_run(Runner([pay]), *calls)
+    assert sorted(driven.told) == [("tool:error", "pay")] + [("tool:post", "pay")] * 3 + [("tool:pre", "pay")] * 4
 
 
 @pytest.mark.parametrize("emits", [True, False])
-def test_a_hook_that_denies_lets_nothing_run_and_the_next_call_is_told_of_once(emits: bool) -> None:
+async def test_a_hook_denies_one_call_and_not_the_next(emits: bool) -> None:
     async def no_bob(event: str, data: dict[str, Any]) -> HookResult:
         bob = data["tool_input"]["to"] == "bob"
         return HookResult(action="deny", reason="bob is out") if bob else HookResult(action="continue")
@@ -180,55 +192,42 @@ def test_a_hook_that_denies_lets_nothing_run_and_the_next_call_is_told_of_once(e
     world = World()
     runner = world.runner(guards=[])
     calls = [ScriptedCall("c1", "pay", {"to": "bob"}), ScriptedCall("c2", "pay", {"to": "ada"})]
-    driven = in_time(Amplifier(emits).start_run(runner, *calls, hooks=[("tool:pre", no_bob)]))
+    driven = await Amplifier(emits).start_run(runner, *calls, hooks=[("tool:pre", no_bob)])
     assert world.paid == {"ada 1": 1}
     assert driven.results["c1"].failed and driven.results["c2"] == ModelView("paid 1 EUR to ada")
-    told: list[Any] = driven.told
-    assert told.count(("tool:post", "pay")) == 1 and told.count(("tool:pre", "pay")) == 2
+    assert driven.told.count(("tool:post", "pay")) == 1 and driven.told.count(("tool:pre", "pay")) == 2
 
 
 @pytest.mark.parametrize(
     "denied_by", ["a hook", "a person, before the prompt", "a person, before the request", "a person, just now"]
 )
-def test_a_call_that_never_came_stands_for_no_other_one(denied_by: str) -> None:
-    """An orchestrator tells of a call, which is denied; then something else calls the tool, and tells nobody."""
+async def test_an_announced_call_that_never_came_hides_no_other(denied_by: str) -> None:
+    """An orchestrator announces a call, which is denied; then something else calls the tool unannounced."""
     told: list[str] = []
 
-    async def note(event: str, data: dict[str, Any]) -> HookResult:
-        told.append(event)
-        return HookResult(action="continue")
-
-    async def no(event: str, data: dict[str, Any]) -> HookResult:
-        return HookResult(action="deny", reason="no")
-
-    async def run() -> None:
-        coordinator = MockCoordinator()
-        await amplifier.mount(Runner([pay]))(coordinator)
-        unregister = coordinator.hooks.register("tool:pre", no, 1, "no")
-        if denied_by != "a hook":
-            unregister()
-        id = {"tool_call_id": "c1"} if denied_by == "a person, just now" else {}
-        await coordinator.hooks.emit("tool:pre", {"tool_name": "pay", "tool_input": {"to": "ada"}, **id})
-        if denied_by == "a hook":
-            unregister()
-        elif denied_by == "a person, before the prompt":
-            await coordinator.hooks.emit("prompt:submit", {"prompt": "go on"})
-        elif denied_by == "a person, before the request":
-            await coordinator.hooks.emit("provider:request", {"provider": "model"})
-        else:
-            coordinator._tool_dispatch_context = {"tool_call_id": "c2"}
-        for event in EVENTS:
-            coordinator.hooks.register(event, note, 0, event)
-        assert (await coordinator.get("tools", "pay").execute({"to": "ada"})).success
-
-    in_time(run())
+    coordinator = MockCoordinator()
+    await amplifier.mount(Runner([pay]))(coordinator)
+    unregister = coordinator.hooks.register("tool:pre", hook_that(action="deny", reason="no"), 1, "no")
+    if denied_by != "a hook":
+        unregister()
+    id = {"tool_call_id": "c1"} if denied_by == "a person, just now" else {}
+    await coordinator.hooks.emit("tool:pre", {"tool_name": "pay", "tool_input": {"to": "ada"}, **id})
+    if denied_by == "a hook":
+        unregister()
+    elif denied_by == "a person, before the prompt":
+        await coordinator.hooks.emit("prompt:submit", {"prompt": "go on"})
+    elif denied_by == "a person, before the request":
+        await coordinator.hooks.emit("provider:request", {"provider": "model"})
+    else:
+        coordinator._tool_dispatch_context = {"tool_call_id": "c2"}
+    for event in EVENTS:
+        coordinator.hooks.register(event, note_in(told), 0, event)
+    assert (await coordinator.get("tools", "pay").execute({"to": "ada"})).success
     assert told == ["tool:pre", "tool:post"]
 
 
-def test_what_a_hook_makes_of_the_input_is_what_is_judged_and_runs() -> None:
-    async def less(event: str, data: dict[str, Any]) -> HookResult:
-        return HookResult(action="modify", data={**data, "tool_input": {**data["tool_input"], "euros": 4}})
-
+async def test_an_input_changed_by_a_hook_is_judged_and_runs() -> None:
+    less = hook_that(action="modify", tool_input={"to": "ada", "euros": 4})
     judged: list[Any] = []
 
     def look(call: ToolCall, context: ToolContext) -> None:
@@ -236,22 +235,19 @@ def test_what_a_hook_makes_of_the_input_is_what_is_judged_and_runs() -> None:
 
     look.asks = False  # type: ignore[attr-defined]
     call = ScriptedCall("c1", "pay", {"to": "ada", "euros": 500})
-    driven = in_time(Amplifier(emits=False).start_run(Runner([pay], guards=[look]), call, hooks=[("tool:pre", less)]))
+    driven = await Amplifier(emits=False).start_run(Runner([pay], guards=[look]), call, hooks=[("tool:pre", less)])
     assert (driven.results["c1"], judged) == (ModelView("paid 4 EUR to ada"), [4])
 
 
 @pytest.mark.parametrize("inward", [True, False])
-def test_what_runs_is_the_input_that_a_person_was_asked_about_by_a_hook(inward: bool) -> None:
-    async def less(event: str, data: dict[str, Any]) -> HookResult:
-        return HookResult(action="modify", data={**data, "tool_input": {"n": 4}})
-
+async def test_the_input_shown_to_the_person_is_the_input_that_runs(inward: bool) -> None:
     async def asks(event: str, data: dict[str, Any]) -> HookResult:
         return HookResult(action="ask_user", approval_prompt=f"{data['tool_input']}?")
 
     async def run() -> Any:
         ours = Runner([Theirs()])
         async with amplifier.load(module([], "m") if inward else amplifier.mount(ours), {"as": "half"}) as coordinator:
-            coordinator.hooks.register("tool:pre", less, 1, "less")
+            coordinator.hooks.register("tool:pre", hook_that(action="modify", tool_input={"n": 4}), 1, "less")
             coordinator.hooks.register("tool:pre", asks, 2, "asks")
             coordinator.approval_system = person
             if inward:
@@ -259,47 +255,36 @@ def test_what_runs_is_the_input_that_a_person_was_asked_about_by_a_hook(inward: 
             return (await coordinator.get("tools", "half").execute({"n": 500})).output
 
     person = Person("Allow")
-    assert in_time(run()) == '{"half": 2}'
+    assert await run() == '{"half": 2}'
     assert person.asked[0][0] == "{'n': 4}?"
 
 
-def test_an_input_that_a_hook_made_unfit_runs_nothing() -> None:
-    async def spoil(event: str, data: dict[str, Any]) -> HookResult:
-        return HookResult(action="modify", data={**data, "tool_input": "everything"})
-
+async def test_an_input_made_invalid_by_a_hook_runs_nothing() -> None:
+    spoil = hook_that(action="modify", tool_input="everything")
     world = World()
     call, runner = ScriptedCall("c1", "pay", {"to": "ada"}), world.runner(guards=[])
-    assert in_time(Amplifier(emits=False).start_run(runner, call, hooks=[("tool:pre", spoil)])).results["c1"].failed
+    assert (await Amplifier(emits=False).start_run(runner, call, hooks=[("tool:pre", spoil)])).results["c1"].failed
     assert not world.paid
 
 
-def test_a_tool_whose_module_was_cleaned_up_runs_nothing() -> None:
-    async def run() -> ToolResult:
-        coordinator, world = MockCoordinator(), World()
-        clean_up = await amplifier.mount(world.runner(guards=[]))(coordinator)
-        kept = coordinator.get("tools", "pay")
-        await clean_up()
-        result = await kept.execute({"to": "ada"})
-        assert not world.paid
-        return result
-
-    assert not in_time(run()).success
+async def test_a_tool_of_an_ended_module_runs_nothing() -> None:
+    coordinator, world = MockCoordinator(), World()
+    clean_up = await amplifier.mount(world.runner(guards=[]))(coordinator)
+    kept = coordinator.get("tools", "pay")
+    await clean_up()
+    result = await kept.execute({"to": "ada"})
+    assert not world.paid
+    assert not result.success
 
 
-def test_the_text_of_what_fails_round_a_call_is_told_to_no_model() -> None:
+async def test_the_model_does_not_read_errors_around_a_call() -> None:
     def context(coordinator: Any) -> ToolContext:
         raise OSError("postgres://ada:secret@db")
 
-    async def run() -> ToolResult:
-        coordinator = MockCoordinator()
-        await amplifier.mount(Runner([pay]), context=context)(coordinator)
-        return await coordinator.get("tools", "pay").execute({"to": "ada"})
-
-    result = in_time(run())
+    coordinator = MockCoordinator()
+    await amplifier.mount(Runner([pay]), context=context)(coordinator)
+    result = await coordinator.get("tools", "pay").execute({"to": "ada"})
     assert not result.success and "secret" not in result.model_dump_json()
-
-
-# The ids of calls
 
 
 def legacy(coordinator: Any, id: str) -> None:
@@ -326,68 +311,50 @@ class PaysTwice:
 
 
 @pytest.mark.parametrize("dispatch", [legacy, by_task])
-def test_a_call_has_the_id_that_its_orchestrator_says_and_runs_once_where_it_comes_again(dispatch: Any) -> None:
-    async def run() -> None:
-        coordinator = MockCoordinator()
-        await amplifier.mount(world.runner(guards=[]))(coordinator)
-        for id in ("c1", "c1", "c2"):
-            dispatch(coordinator, id)
-            await coordinator.get("tools", "pay").execute({"to": "ada"})
-
+async def test_a_call_repeated_under_its_dispatch_id_runs_once(dispatch: Any) -> None:
     world = World()
-    in_time(run())
+    coordinator = MockCoordinator()
+    await amplifier.mount(world.runner(guards=[]))(coordinator)
+    for id in ("c1", "c1", "c2"):
+        dispatch(coordinator, id)
+        await coordinator.get("tools", "pay").execute({"to": "ada"})
     assert world.paid == {"ada 1": 2}
 
 
 @pytest.mark.parametrize("dispatch", [legacy, by_task])
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("ours", [False, True])
-def test_equal_calls_that_another_tool_makes_while_it_runs_are_calls_of_their_own(
-    dispatch: Any, beside: bool, ours: bool
-) -> None:
-    async def run() -> None:
-        coordinator = MockCoordinator()
-        twice = PaysTwice(coordinator, beside)
-        await amplifier.mount(world.runner(guards=[], observers=[note]))(coordinator)
-        if ours:
-            await amplifier.mount(Runner([twice]))(coordinator)
-        else:
-            await coordinator.mount("tools", twice, name="twice")
-        dispatch(coordinator, "c1")
-        await coordinator.get("tools", "twice").execute({})
-
+async def test_equal_nested_calls_each_run(dispatch: Any, beside: bool, ours: bool) -> None:
     def note(event: Any) -> None:
         ids.add(event.call.id)
 
     ids: set[str] = set()
     world = World()
-    in_time(run())
+    coordinator = MockCoordinator()
+    twice = PaysTwice(coordinator, beside)
+    await amplifier.mount(world.runner(guards=[], observers=[note]))(coordinator)
+    if ours:
+        await amplifier.mount(Runner([twice]))(coordinator)
+    else:
+        await coordinator.mount("tools", twice, name="twice")
+    dispatch(coordinator, "c1")
+    await coordinator.get("tools", "twice").execute({})
     assert world.paid == {"ada 1": 2}
     assert not ours or "c1" not in ids
 
 
-def test_what_the_hooks_were_told_of_other_calls_is_said_of_none_that_a_tool_makes_while_it_runs() -> None:
-    async def note(event: str, data: dict[str, Any]) -> HookResult:
-        told.append(event)
-        return HookResult(action="continue")
-
-    async def run() -> None:
-        coordinator = MockCoordinator()
-        await amplifier.mount(Runner([pay], observers=[lambda event: ids.add(event.call.id)]))(coordinator)
-        for name, id in (("twice", "c1"), ("pay", "c2")):
-            await coordinator.hooks.emit("tool:pre", {"tool_name": name, "tool_input": {}, "tool_call_id": id})
-        coordinator.hooks.register("tool:pre", note, 0, "note")
-        legacy(coordinator, "c1")
-        await PaysTwice(coordinator, beside=False).execute({})
-
+async def test_a_nested_call_takes_no_announcement_of_another() -> None:
     ids: set[str] = set()
     told: list[str] = []
-    in_time(run())
+    coordinator = MockCoordinator()
+    await amplifier.mount(Runner([pay], observers=[lambda event: ids.add(event.call.id)]))(coordinator)
+    for name, id in (("twice", "c1"), ("pay", "c2")):
+        await coordinator.hooks.emit("tool:pre", {"tool_name": name, "tool_input": {}, "tool_call_id": id})
+    coordinator.hooks.register("tool:pre", note_in(told), 0, "note")
+    legacy(coordinator, "c1")
+    await PaysTwice(coordinator, beside=False).execute({})
     assert ids and not ids & {"c1", "c2"}
     assert told == ["tool:pre", "tool:pre"]
-
-
-# Their approval system
 
 
 class Person:
@@ -406,10 +373,10 @@ class Person:
     ("answer", "runs"),
     [("Allow", True), ("Deny", False), ("allow", False), ({"approved": True}, False), (ApprovalTimeoutError(), False)],
 )
-def test_the_approval_system_is_asked_and_only_its_allow_runs(answer: object, runs: bool) -> None:
+async def test_only_allow_from_the_approval_system_runs(answer: object, runs: bool) -> None:
     world, person = World(), Person(answer)
     call = ScriptedCall("c1", "pay", {"to": "ada", "euros": 5})
-    driven = in_time(Amplifier(emits=True).start_run(world.runner(), call, approval=person))
+    driven = await Amplifier(emits=True).start_run(world.runner(), call, approval=person)
     assert (driven.results["c1"] == ModelView("paid 5 EUR to ada")) is runs
     assert bool(world.paid) is runs
     [(prompt, options, _, default)] = person.asked
@@ -417,61 +384,47 @@ def test_the_approval_system_is_asked_and_only_its_allow_runs(answer: object, ru
     assert (options, default) == (["Allow", "Deny"], "deny")
 
 
-def test_a_question_for_a_value_is_no_yes_or_no_and_is_denied() -> None:
+async def test_a_question_for_a_value_is_denied() -> None:
     @tool(private=("pin",))
     def unlock(pin: str) -> str:
-        """Unlock."""
         return "open"
 
     person = Person("Allow")
     guard = [lambda call, context: ask("the PIN?", into="pin")]
-    driven = in_time(
-        Amplifier(emits=True).start_run(Runner([unlock], guards=guard), ScriptedCall("c1", "unlock"), approval=person)
+    driven = await Amplifier(emits=True).start_run(
+        Runner([unlock], guards=guard), ScriptedCall("c1", "unlock"), approval=person
     )
     assert driven.results["c1"].failed and not person.asked
 
 
-# The module
-
-
-def test_amplifier_s_own_validator_takes_the_module(tmp_path: Path) -> None:
+async def test_the_validator_of_amplifier_accepts_the_module(tmp_path: Path) -> None:
     (tmp_path / "__init__.py").write_text(
         "from ferrule import Runner, tool\nfrom ferrule.adapters import amplifier\n"
         '__amplifier_module_type__ = "tool"\n'
         '@tool\ndef add(a: int, b: int) -> int:\n    """Add."""\n    return a + b\n'
         "mount = amplifier.mount(Runner([add]))\n"
     )
-    found = in_time(ToolValidator().validate(tmp_path))
+    found = await ToolValidator().validate(tmp_path)
     assert found.passed, found.checks
     assert not [check.message for check in found.checks if not check.passed]
 
 
-def test_a_clean_up_leaves_a_tool_of_somebody_else_under_its_name() -> None:
-    async def run() -> list[str]:
-        coordinator = MockCoordinator()
-        clean_up = await amplifier.mount(Runner([pay, pay.replace(name="pay_later")]))(coordinator)
-        await coordinator.mount("tools", SimpleNamespace(name="pay"), name="pay")
-        await clean_up()
-        return [*coordinator.get("tools")]
-
-    assert in_time(run()) == ["pay"]
+async def test_a_cleanup_leaves_the_tools_of_others() -> None:
+    coordinator = MockCoordinator()
+    clean_up = await amplifier.mount(Runner([pay, pay.replace(name="pay_later")]))(coordinator)
+    await coordinator.mount("tools", SimpleNamespace(name="pay"), name="pay")
+    await clean_up()
+    assert [*coordinator.get("tools")] == ["pay"]
 
 
-def test_the_context_is_the_coordinator_s_session_and_itself() -> None:
+async def test_the_context_has_the_session_and_the_coordinator() -> None:
     @tool(read_only=True)
     async def where(context: ToolContext[Any]) -> str:
-        """Where am I?"""
         return f"{context.session} {context.deps.session_id}"
 
-    async def run() -> ToolResult:
-        coordinator = MockCoordinator()
-        await amplifier.mount(Runner([where]))(coordinator)
-        return await coordinator.get("tools", "where").execute({})
-
-    assert in_time(run()).output == "test-session test-session"
-
-
-# Their modules in a runner
+    coordinator = MockCoordinator()
+    await amplifier.mount(Runner([where]))(coordinator)
+    assert (await coordinator.get("tools", "where").execute({})).output == "test-session test-session"
 
 
 class Theirs:
@@ -497,24 +450,22 @@ def module(ended: list[str], name: str, clean_up: Any = "its own") -> Any:
     return mount
 
 
-def test_the_tools_of_modules_run_in_a_runner_and_failures_are_failures() -> None:
-    async def run() -> list[Any]:
-        async with amplifier.load(module([], "a"), {"as": "half"}) as coordinator:
-            runner = Runner(coordinator.tools)
-            return [await runner.run("half", {"n": n}) for n in (4, 3, "x")]
-
-    good, odd, wrong = in_time(run())
+async def test_tools_of_modules_run_in_a_runner() -> None:
+    async with amplifier.load(module([], "a"), {"as": "half"}) as coordinator:
+        runner = Runner(coordinator.tools)
+        good, odd, wrong = [await runner.run("half", {"n": n}) for n in (4, 3, "x")]
     assert (good.status, good.output) == ("ok", {"half": 2})
     assert (odd.status, odd.error) == ("failed", "it is odd")
     assert wrong.status == "invalid"
 
 
-def test_every_clean_up_is_called_the_last_first_also_where_one_fails_and_where_there_is_none() -> None:
+async def test_each_cleanup_runs_in_reverse_order() -> None:
     async def breaks() -> None:
         ended.append("b")
         raise RuntimeError("cannot end")
 
-    async def run() -> None:
+    ended: list[str] = []
+    with pytest.raises(LookupError, match="within"):  # noqa: PT012
         async with amplifier.load(module(ended, "a"), {"as": "a"}) as coordinator:
             await coordinator.load(module(ended, "b", breaks), {"as": "b"})
             await coordinator.load(module(ended, "none", None), {"as": "none"})
@@ -522,28 +473,21 @@ def test_every_clean_up_is_called_the_last_first_also_where_one_fails_and_where_
             await coordinator.load(module(ended, "c"), {"as": "c"})
             assert [tool.name for tool in coordinator.tools] == ["a", "b", "none", "plain", "c"]
             raise LookupError("within")
-
-    ended: list[str] = []
-    with pytest.raises(LookupError, match="within"):
-        in_time(run())
     assert ended == ["c", "plain", "b", "a"]
 
 
-def test_a_module_that_cannot_be_mounted_leaves_no_other_behind() -> None:
+async def test_a_failed_mount_cleans_up_the_other_modules() -> None:
     async def broken(coordinator: Any, config: Any = None) -> None:
         raise OSError("no disk")
 
-    async def run() -> None:
-        async with amplifier.load(module(ended, "a"), {"as": "a"}) as coordinator:
-            await coordinator.load(broken)
-
     ended: list[str] = []
     with pytest.raises(OSError, match="no disk"):
-        in_time(run())
+        async with amplifier.load(module(ended, "a"), {"as": "a"}) as coordinator:
+            await coordinator.load(broken)
     assert ended == ["a"]
 
 
-def test_hooks_of_modules_are_told_of_calls_in_a_runner_and_may_deny() -> None:
+async def test_hooks_of_modules_see_calls_and_may_deny() -> None:
     told: list[tuple[str, Any]] = []
 
     async def hooks_module(coordinator: Any, config: Any = None) -> None:
@@ -555,20 +499,17 @@ def test_hooks_of_modules_are_told_of_calls_in_a_runner_and_may_deny() -> None:
         for event in EVENTS:
             coordinator.hooks.register(event, note, 0, event)
 
-    async def run() -> list[Any]:
-        async with amplifier.load(module([], "a"), {"as": "half"}) as coordinator:
-            await coordinator.load(hooks_module)
-            runner = Runner(coordinator.tools, around=[before(lambda call, context: None)])
-            return [await runner.run("half", {"n": n}) for n in (4, 3, 8)]
-
-    good, odd, denied = in_time(run())
+    async with amplifier.load(module([], "a"), {"as": "half"}) as coordinator:
+        await coordinator.load(hooks_module)
+        runner = Runner(coordinator.tools, around=[before(lambda call, context: None)])
+        good, odd, denied = [await runner.run("half", {"n": n}) for n in (4, 3, 8)]
     assert (good.status, odd.status, denied.status, denied.executed) == ("ok", "failed", "denied", False)
     assert "no eights" in denied.text
     pairs = [("tool:pre", 4), ("tool:post", 4), ("tool:pre", 3), ("tool:error", 3), ("tool:pre", 8), ("tool:error", 8)]
     assert told == pairs
 
 
-def test_their_approval_system_answers_for_a_runner() -> None:
+async def test_the_approval_system_answers_for_a_runner() -> None:
     async def run(answer: str) -> str:
         given = {"approval_system": Person(answer)}
         async with amplifier.load(module([], "a"), {"as": "half"}, **given) as coordinator:
@@ -576,10 +517,10 @@ def test_their_approval_system_answers_for_a_runner() -> None:
             runner = Runner(coordinator.tools, guards=[ask_before_changes], approve=approve)
             return (await runner.run("half", {"n": 4})).status
 
-    assert [in_time(run(answer)) for answer in ("Allow", "Deny")] == ["ok", "denied"]
+    assert [(await run(answer)) for answer in ("Allow", "Deny")] == ["ok", "denied"]
 
 
-def test_pictures_of_a_tool_arrive_as_pictures() -> None:
+async def test_pictures_are_converted() -> None:
     class Picture(Theirs):
         input_schema: ClassVar = {}
 
@@ -587,10 +528,5 @@ def test_pictures_of_a_tool_arrive_as_pictures() -> None:
             source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(b"PNG").decode()}
             return ToolResult(output="x", content=[{"type": "text", "text": "a"}, {"type": "image", "source": source}])
 
-    result = in_time(Runner(amplifier.from_tools([Picture()])).run("half", {}))
+    result = await Runner(amplifier.from_tools([Picture()])).run("half", {})
     assert result.content == (Text("a"), Media("image", b"PNG", "image/png"))
-
-
-def test_what_is_no_tool_is_refused() -> None:
-    with pytest.raises(DefinitionError, match=r"no execute\(input\)"):
-        amplifier.from_tools([object()])

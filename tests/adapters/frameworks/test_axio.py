@@ -70,14 +70,10 @@ class TestAxio(BlockingAdapterContract):
 
 @tool
 async def pay(to: str, euros: int = 1) -> str:
-    """Pay."""
     return f"paid {euros} EUR to {to}"
 
 
-# A runner behind an agent
-
-
-async def test_the_tools_of_an_agent_run_beside_those_of_a_runner() -> None:
+async def test_tools_of_an_agent_run_beside_tools_of_a_runner() -> None:
     async def shout(word: str) -> str:
         """Shout."""
         return word.upper()
@@ -89,10 +85,9 @@ async def test_the_tools_of_an_agent_run_beside_those_of_a_runner() -> None:
     assert driven.results == {"c1": ModelView("X"), "c2": ModelView("paid 1 EUR to ada")}
 
 
-async def test_the_context_may_be_made_for_each_turn() -> None:
+async def test_a_context_function_runs_for_each_turn() -> None:
     @tool(read_only=True)
     async def who(context: ToolContext) -> str:
-        """Who asks?"""
         return str(context.principal)
 
     runner, people = Runner([who]), iter(("ada", "bob"))
@@ -102,7 +97,7 @@ async def test_the_context_may_be_made_for_each_turn() -> None:
         assert driven.results["c1"] == ModelView(name)
 
 
-async def test_a_context_that_cannot_be_made_runs_nothing_and_its_text_is_told_to_no_model() -> None:
+async def test_a_context_function_that_raises_runs_nothing() -> None:
     def unmade() -> ToolContext:
         raise RuntimeError("the secret inside")
 
@@ -112,12 +107,11 @@ async def test_a_context_that_cannot_be_made_runs_nothing_and_its_text_is_told_t
     assert seen.failed and seen.text.startswith("pay failed") and "secret" not in seen.text
 
 
-async def test_one_id_that_two_calls_have_runs_once_and_has_one_result() -> None:
+async def test_two_calls_with_one_id_run_once() -> None:
     ran: list[str] = []
 
     @tool
     async def note(word: str) -> str:
-        """Note."""
         ran.append(word)
         return word
 
@@ -126,18 +120,15 @@ async def test_one_id_that_two_calls_have_runs_once_and_has_one_result() -> None
     assert (result.tool_use_id, result.content, ran) == ("c1", "a", ["a"])
 
 
-async def test_tools_that_are_listed_without_before_tools_run_nothing_and_say_what_is_missing() -> None:
+async def test_tools_without_before_tools_run_nothing() -> None:
     driven = await drive(agent_of(Runner([pay]), ScriptedCall("c1", "pay", {"to": "ada"}), before_tools=None))
     assert driven.results["c1"].failed and "before_tools" in driven.results["c1"].text
 
 
-async def test_guards_of_the_agent_that_nobody_would_ask_are_refused() -> None:
+async def test_guards_of_the_agent_are_refused() -> None:
     agent = agent_of(Runner([pay]), ScriptedCall("c1", "pay", {"to": "ada"}), tool_guards=(AtMost(),))
     with pytest.raises(StreamError, match=r"guards=\[axio.guard"):
         await drive(agent)
-
-
-# axio's guards
 
 
 class AtMost(PermissionGuard):
@@ -148,15 +139,15 @@ class AtMost(PermissionGuard):
 
 
 @pytest.mark.parametrize("guard", [axio.guard(AtMost()), AtMost()])
-def test_the_reason_of_a_guard_is_the_reason_of_the_deny_and_what_it_changes_runs(guard: Any) -> None:
+async def test_a_guard_of_axio_denies_and_changes_arguments(guard: Any) -> None:
     runner = Runner([pay], guards=[guard])
-    denied = asyncio.run(runner.run("pay", {"to": "ada", "euros": 500}))
+    denied = await runner.run("pay", {"to": "ada", "euros": 500})
     assert (denied.status, denied.executed) == ("denied", False)
     assert "more than 100 EUR" in denied.text
-    assert asyncio.run(runner.run("pay", {"to": "ADA"})).text == "paid 1 EUR to ada"
+    assert (await runner.run("pay", {"to": "ADA"})).text == "paid 1 EUR to ada"
 
 
-async def test_a_guard_that_gives_nothing_back_denies() -> None:
+async def test_a_guard_that_returns_nothing_denies() -> None:
     class Forgets(PermissionGuard):
         async def check(self, tool: Any, **arguments: Any) -> Any:
             return None
@@ -165,7 +156,7 @@ async def test_a_guard_that_gives_nothing_back_denies() -> None:
 
 
 @pytest.mark.parametrize("taken", [axio.guard, lambda guard: guard])
-def test_a_concurrent_guard_is_asked_about_one_call_at_a_time(taken: Any) -> None:
+async def test_a_concurrent_guard_checks_one_call_at_a_time(taken: Any) -> None:
     class Counts(ConcurrentGuard):
         now = most = 0
 
@@ -176,17 +167,14 @@ def test_a_concurrent_guard_is_asked_about_one_call_at_a_time(taken: Any) -> Non
             self.now -= 1
             return arguments
 
-    async def run() -> int:
-        guard = Counts()
-        runner = Runner([pay.replace(parallel=True)], guards=[taken(guard)])
-        results = await runner.run_all([ToolCall(f"c{n}", "pay", {"to": "ada"}) for n in range(4)])
-        assert all(result.success for result in results)
-        return guard.most
-
-    assert asyncio.run(run()) == 1
+    guard = Counts()
+    runner = Runner([pay.replace(parallel=True)], guards=[taken(guard)])
+    results = await runner.run_all([ToolCall(f"c{n}", "pay", {"to": "ada"}) for n in range(4)])
+    assert all(result.success for result in results)
+    assert guard.most == 1
 
 
-def test_a_policy_guard_of_axio_reads_the_tool_and_asks_as_it_does_there(tmp_path: Path) -> None:
+async def test_a_policy_guard_asks_its_own_prompt(tmp_path: Path) -> None:
     asked: list[str] = []
 
     async def prompt(request: Any) -> Approval:
@@ -194,17 +182,14 @@ def test_a_policy_guard_of_axio_reads_the_tool_and_asks_as_it_does_there(tmp_pat
         return Approval("allow" if '"ada"' in request.arguments else "deny")
 
     runner = Runner([pay], guards=[axio.guard(PolicyGuard(tmp_path, prompt))])
-    assert asyncio.run(runner.run("pay", {"to": "ada"})).success
-    assert asyncio.run(runner.run("pay", {"to": "bob"})).status == "denied"
+    assert (await runner.run("pay", {"to": "ada"})).success
+    assert (await runner.run("pay", {"to": "bob"})).status == "denied"
     assert asked == ["pay", "pay"]
 
 
-def test_what_is_no_guard_of_axio_is_refused() -> None:
+def test_a_wrong_guard_is_refused() -> None:
     with pytest.raises(DefinitionError, match="guard of axio"):
         axio.guard(ask_before_changes)  # type: ignore[arg-type]
-
-
-# axio's tools
 
 
 async def roll(sides: int, times: int = 2) -> str:
@@ -223,20 +208,20 @@ class Small(PermissionGuard):
         return {**arguments, "times": max(arguments["times"], 3)}
 
 
-def test_a_tool_keeps_its_schema_guards_context_and_limit() -> None:
+async def test_a_tool_keeps_its_schema_guards_context_and_limit() -> None:
     (ours,) = axio.from_tools([AxioTool("roll", roll, guards=(Small(),), concurrency=2, context="CUP")])
     assert (ours.name, ours.description, ours.concurrency) == ("roll", "Roll dice.", 2)
     assert [*ours.input_schema["required"]] == ["sides"]
     runner = Runner([ours])
-    assert asyncio.run(runner.run("roll", {"sides": 6})).text == "6x3 CUP"
-    denied = asyncio.run(runner.run("roll", {"sides": 600}))
+    assert (await runner.run("roll", {"sides": 6})).text == "6x3 CUP"
+    denied = await runner.run("roll", {"sides": 600})
     assert denied.status == "denied" and "roll of CUP: too many sides" in denied.text
-    assert asyncio.run(runner.run("roll", {"side": 6})).status == "invalid"
+    assert (await runner.run("roll", {"side": 6})).status == "invalid"
 
 
-def test_a_failure_is_told_as_a_failure_with_the_text_that_was_meant_for_the_model() -> None:
+async def test_a_failure_has_only_the_text_meant_for_the_model() -> None:
     runner = Runner(axio.from_tools([AxioTool("roll", roll)]))
-    meant, raised = (asyncio.run(runner.run("roll", {"sides": sides})) for sides in (8, 7))
+    meant, raised = [await runner.run("roll", {"sides": sides}) for sides in (8, 7)]
     assert (meant.status, meant.error) == ("failed", "no die has eight sides here")
     assert raised.status == "failed" and "secret" not in raised.text and isinstance(raised.exception, RuntimeError)
 
@@ -250,10 +235,9 @@ def test_a_failure_is_told_as_a_failure_with_the_text_that_was_meant_for_the_mod
         (lambda arguments: (), True),
         (lambda arguments: (Access("unknown"),), False),
         (lambda arguments: (Access("read", "a"), Access("execute")), False),
-        (file_access("read", "other"), False),
     ],
 )
-async def test_a_tool_reads_only_where_its_access_says_so(access: Any, reads: bool) -> None:
+async def test_a_tool_is_read_only_if_its_access_says_so(access: Any, reads: bool) -> None:
     async def look(path: str) -> str:
         """Look."""
         return path
@@ -263,15 +247,10 @@ async def test_a_tool_reads_only_where_its_access_says_so(access: Any, reads: bo
     assert (decision.kind == "allow") is reads
 
 
-async def test_blocks_of_a_tool_arrive_as_blocks() -> None:
+async def test_blocks_are_converted() -> None:
     async def picture() -> list[ContentBlock]:
         """A picture."""
         return [TextBlock("a dot"), ImageBlock("image/png", b"PNG")]
 
     result = await Runner(axio.from_tools([AxioTool("picture", picture)])).run("picture", {})
     assert result.content == (Text("a dot"), Media("image", b"PNG", "image/png"))
-
-
-def test_what_is_no_tool_of_axio_is_refused() -> None:
-    with pytest.raises(DefinitionError, match="tools of axio"):
-        axio.from_tools([len])  # type: ignore[list-item]

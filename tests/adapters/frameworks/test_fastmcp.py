@@ -30,7 +30,6 @@ from ferrule.adapters import fastmcp
 from ferrule.guards import ask_before_changes
 from ferrule.middleware import limit_output, untrusted
 from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
-from ferrule.testing.bounded import in_time
 from ferrule.testing.world import PNG
 
 ASKED = {"approve": True}
@@ -215,8 +214,6 @@ class TestAsOf2025(AdapterContract):
     framework = FastMCP2025()
 
 
-# -- both revisions ----------------------------------------------------------------------------------------------------
-
 MODES = pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 
 
@@ -228,7 +225,6 @@ class Order(BaseModel):
 def paying(paid: list[str]) -> Any:
     @tool
     async def pay(to: str, euros: int) -> str:
-        """Pay."""
         paid.append(f"{to} {euros}")
         return f"paid {to}"
 
@@ -240,38 +236,33 @@ async def accept(message: str, response_type: Any, params: Any, context: Any) ->
 
 
 @MODES
-def test_a_client_that_cannot_ask_reads_why_and_nothing_runs(mode: str) -> None:
-    async def run() -> str:
-        async with Client(server(Runner([paying(paid)], guards=[ask_before_changes])), mode=mode) as client:
-            with pytest.raises((TheirToolError, MCPError)) as raised:
-                await client.call_tool("pay", {"to": "ada", "euros": 5})
-            return str(raised.value)
-
+async def test_a_client_that_cannot_ask_gets_an_error(mode: str) -> None:
     paid: list[str] = []
-    assert "the client of this call cannot ask anybody" in in_time(run())
+    async with Client(server(Runner([paying(paid)], guards=[ask_before_changes])), mode=mode) as client:
+        with pytest.raises((TheirToolError, MCPError)) as raised:
+            await client.call_tool("pay", {"to": "ada", "euros": 5})
+        assert "the client of this call cannot ask anybody" in str(raised.value)
     assert not paid
 
 
 @MODES
-def test_a_person_who_declines_runs_nothing(mode: str) -> None:
+async def test_a_person_who_declines_runs_nothing(mode: str) -> None:
     async def decline(*_: Any) -> Any:
         return wire.ElicitResult(action="decline")
 
-    async def run() -> ModelView:
-        runner = Runner([paying(paid)], guards=[ask_before_changes])
-        async with Client(server(runner), mode=mode, elicitation_handler=decline) as client:
-            return seen(await client.call_tool_mcp("pay", {"to": "ada", "euros": 5}))
-
     paid: list[str] = []
-    assert in_time(run()) == ModelView("Denied: the person who was asked declined. Nothing was run.", failed=True)
+    runner = Runner([paying(paid)], guards=[ask_before_changes])
+    async with Client(server(runner), mode=mode, elicitation_handler=decline) as client:
+        assert seen(await client.call_tool_mcp("pay", {"to": "ada", "euros": 5})) == ModelView(
+            "Denied: the person who was asked declined. Nothing was run.", failed=True
+        )
     assert not paid
 
 
 @MODES
-def test_a_tool_that_wants_to_know_more_is_told_by_the_client(mode: str) -> None:
+async def test_a_client_answers_the_question_of_a_tool(mode: str) -> None:
     @tool
     async def book(context: ToolContext) -> Any:
-        """Book a seat."""
         if context.answer is None:
             return InputRequired("Which seat?", {"type": "object", "properties": {"seat": {"type": "string"}}})
         return f"booked {context.answer.value['seat']}"
@@ -280,46 +271,34 @@ def test_a_tool_that_wants_to_know_more_is_told_by_the_client(mode: str) -> None
         assert "Which seat?" in message
         return {"seat": "7A"}
 
-    async def run() -> str:
-        async with Client(server(Runner([book])), mode=mode, elicitation_handler=tell) as client:
-            return seen(await client.call_tool_mcp("book", {})).text
-
-    assert in_time(run()) == "booked 7A"
+    async with Client(server(Runner([book])), mode=mode, elicitation_handler=tell) as client:
+        assert seen(await client.call_tool_mcp("book", {})).text == "booked 7A"
 
 
 @MODES
-def test_the_value_of_a_private_parameter_is_not_asked_of_a_client(mode: str) -> None:
+async def test_a_client_is_not_asked_for_a_private_value(mode: str) -> None:
     @tool(private=["pin"])
     async def pay(to: str, pin: str = "") -> str:
-        """Pay."""
         return f"paid {to} {pin}"
 
-    async def run() -> ModelView:
-        runner = Runner([pay], guards=[lambda call, context: ask("the pin", into="pin")])
-        async with Client(server(runner), mode=mode, elicitation_handler=accept) as client:
-            return seen(await client.call_tool_mcp("pay", {"to": "ada"}))
-
-    result = in_time(run())
+    runner = Runner([pay], guards=[lambda call, context: ask("the pin", into="pin")])
+    async with Client(server(runner), mode=mode, elicitation_handler=accept) as client:
+        result = seen(await client.call_tool_mcp("pay", {"to": "ada"}))
     assert result.failed and "'pin' is never asked of a client" in result.text
 
 
 @MODES
-def test_a_tool_is_listed_with_its_hints_and_output_schema_and_gives_structured_content(mode: str) -> None:
+async def test_a_tool_is_listed_with_hints_and_output_schema(mode: str) -> None:
     @tool(read_only=True, open_world=False, metadata={"title": "An order"})
     async def order(item: str) -> Order:
-        """Order."""
         return Order(item=item, euros=4)
 
-    async def run() -> tuple[Any, Any, Any]:
-        async with Client(server(Runner([order], around=[limit_output(500)])), mode=mode) as client:
-            [listed] = await client.list_tools()
-            result = await client.call_tool_mcp("order", {"item": "tea"})
-            async with Client(server(Runner([order], around=[untrusted])), mode=mode) as other:
-                [enveloped] = await other.list_tools()
-                assert (await other.call_tool_mcp("order", {"item": "tea"})).is_error is False
-            return listed, result, enveloped
-
-    listed, result, enveloped = in_time(run())
+    async with Client(server(Runner([order], around=[limit_output(500)])), mode=mode) as client:
+        [listed] = await client.list_tools()
+        result = await client.call_tool_mcp("order", {"item": "tea"})
+        async with Client(server(Runner([order], around=[untrusted])), mode=mode) as other:
+            [enveloped] = await other.list_tools()
+            assert (await other.call_tool_mcp("order", {"item": "tea"})).is_error is False
     assert (listed.title, listed.annotations.read_only_hint, listed.annotations.open_world_hint) == (
         "An order",
         True,
@@ -331,202 +310,163 @@ def test_a_tool_is_listed_with_its_hints_and_output_schema_and_gives_structured_
     assert enveloped.output_schema is None, "in an envelope a result has no form"
 
 
-def test_a_name_that_mcp_does_not_take_is_written_otherwise() -> None:
+async def test_a_name_that_mcp_forbids_is_rewritten() -> None:
     @tool(name="say:hello", read_only=True)
     async def hello() -> str:
-        """Hello."""
         return "hello"
 
-    async def run() -> str:
-        async with Client(server(Runner([hello]))) as client:
-            [listed] = await client.list_tools()
-            assert listed.name != "say:hello"
-            return seen(await client.call_tool_mcp(listed.name, {})).text
-
-    assert in_time(run()) == "hello"
+    async with Client(server(Runner([hello]))) as client:
+        [listed] = await client.list_tools()
+        assert listed.name != "say:hello"
+        assert seen(await client.call_tool_mcp(listed.name, {})).text == "hello"
 
 
-def test_what_is_long_hides_nothing_of_the_call_that_a_person_is_asked_about() -> None:
-    async def run() -> str:
-        messages: list[str] = []
+async def test_a_long_argument_hides_no_other_from_the_person() -> None:
+    messages: list[str] = []
 
-        async def look(message: str, *_: Any) -> Any:
-            messages.append(message)
-            return ASKED
+    async def look(message: str, *_: Any) -> Any:
+        messages.append(message)
+        return ASKED
 
-        @tool
-        async def pay(note: str, to: str) -> str:
-            """Pay."""
-            return "paid"
+    @tool
+    async def pay(note: str, to: str) -> str:
+        return "paid"
 
-        runner = Runner([pay], guards=[ask_before_changes])
-        async with Client(server(runner), elicitation_handler=look) as client:
-            await client.call_tool("pay", {"note": "x" * 20_000 + "\u202e", "to": "mallory"})
-        return messages[0]
-
-    message = in_time(run())
+    runner = Runner([pay], guards=[ask_before_changes])
+    async with Client(server(runner), elicitation_handler=look) as client:
+        await client.call_tool("pay", {"note": "x" * 20_000 + "\u202e", "to": "mallory"})
+    message = messages[0]
     assert 'to: "mallory"' in message and len(message) <= 8_000
     assert "\u202e" not in message
 
 
 @MODES
-def test_progress_that_does_not_increase_is_left_out(mode: str) -> None:
+async def test_progress_that_does_not_increase_is_skipped(mode: str) -> None:
     @tool(read_only=True)
     async def count(context: ToolContext) -> str:
-        """Count."""
         for done in (1, 3, 2, 3, 4):
             context.progress(done, 4)
         return "counted"
 
-    async def run() -> list[float]:
-        told: list[float] = []
+    told: list[float] = []
 
-        async def tell(done: float, total: float | None, message: str | None) -> None:
-            told.append(done)
+    async def tell(done: float, total: float | None, message: str | None) -> None:
+        told.append(done)
 
-        async with Client(server(Runner([count])), mode=mode, progress_handler=tell) as client:
-            await client.call_tool("count", {})
-        return told
-
-    assert in_time(run()) == [1, 3, 4]
+    async with Client(server(Runner([count])), mode=mode, progress_handler=tell) as client:
+        await client.call_tool("count", {})
+    assert told == [1, 3, 4]
 
 
 @MODES
-def test_a_handler_that_is_cancelled_has_time_to_take_its_leave(mode: str) -> None:
-    async def run() -> list[str]:
-        entered, left, done = asyncio.Event(), asyncio.Event(), list[str]()
+async def test_a_cancelled_handler_finishes_its_cleanup(mode: str) -> None:
+    entered, left, done = asyncio.Event(), asyncio.Event(), list[str]()
 
-        @tool(ask=True)
-        async def write() -> str:
-            """Write."""
-            try:
-                entered.set()
-                await asyncio.get_running_loop().create_future()
-            finally:
-                for _ in range(20):
-                    await asyncio.sleep(0)
-                done.append("closed")
-                left.set()
-            return "written"
+    @tool(ask=True)
+    async def write() -> str:
+        try:
+            entered.set()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            done.append("closed")
+            left.set()
+        return "written"
 
-        async with Client(server(Runner([write])), mode=mode, elicitation_handler=accept) as client:
-            call = asyncio.create_task(client.call_tool("write", {}))
-            await entered.wait()
-            call.cancel()
-            await asyncio.wait({call})
-            await left.wait()
-        return done
-
-    assert in_time(run()) == ["closed"]
+    async with Client(server(Runner([write])), mode=mode, elicitation_handler=accept) as client:
+        call = asyncio.create_task(client.call_tool("write", {}))
+        await entered.wait()
+        call.cancel()
+        await asyncio.wait({call})
+        await left.wait()
+    assert done == ["closed"]
 
 
-# -- what a call is known by -------------------------------------------------------------------------------------------
-
-
-def test_two_requests_of_2026_with_the_same_arguments_are_two_calls() -> None:
-    async def run() -> None:
-        mcp = server(Runner([paying(paid)]))
-        for _ in range(2):  # each client counts its requests from the beginning
-            async with Client(mcp, mode="2026-07-28") as client:
-                await client.call_tool("pay", {"to": "ada", "euros": 5})
-
+async def test_two_equal_requests_of_2026_are_two_calls() -> None:
     paid: list[str] = []
-    in_time(run())
+    mcp = server(Runner([paying(paid)]))
+    for _ in range(2):  # each client counts its requests from the beginning
+        async with Client(mcp, mode="2026-07-28") as client:
+            await client.call_tool("pay", {"to": "ada", "euros": 5})
     assert paid == ["ada 5", "ada 5"]
 
 
-def test_a_message_of_2025_that_comes_twice_runs_once() -> None:
+async def test_a_repeated_message_of_2025_runs_once() -> None:
     """As one does whose answer was lost, sent again by what carries it."""
     headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
     async def post(http: httpx2.AsyncClient, url: str, method: str, **message: Any) -> httpx2.Response:
         return await http.post(url, headers=headers, json={"jsonrpc": "2.0", "method": method, **message})
 
-    async def run() -> list[str]:
-        async with served(server(Runner([paying(paid)]))) as url, httpx2.AsyncClient() as http:
-            hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
-            opened = await post(http, url, "initialize", id=0, params=hello)
-            headers["mcp-session-id"] = opened.headers["mcp-session-id"]
-            await post(http, url, "notifications/initialized")
-            call = {"name": "pay", "arguments": {"to": "ada", "euros": 5}}
-            return [(await post(http, url, "tools/call", id=id, params=call)).text for id in (7, 7, 8)]
-
     paid: list[str] = []
-    texts = in_time(run())
+    async with served(server(Runner([paying(paid)]))) as url, httpx2.AsyncClient() as http:
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+        opened = await post(http, url, "initialize", id=0, params=hello)
+        headers["mcp-session-id"] = opened.headers["mcp-session-id"]
+        await post(http, url, "notifications/initialized")
+        call = {"name": "pay", "arguments": {"to": "ada", "euros": 5}}
+        texts = [(await post(http, url, "tools/call", id=id, params=call)).text for id in (7, 7, 8)]
     assert all("paid ada" in text for text in texts)
     assert paid == ["ada 5", "ada 5"], "the one with the id 7 once, and the one with the id 8"
 
 
 @MODES
-def test_each_call_that_a_tool_of_the_server_makes_for_one_request_is_a_call(mode: str) -> None:
-    async def run() -> None:
-        mcp = server(Runner([paying(paid)]))
-
-        @mcp.tool
-        async def pay_twice(to: str, ctx: Context) -> None:
-            for _ in range(2):
-                await ctx.fastmcp.call_tool("pay", {"to": to, "euros": 5})
-
-        async with Client(mcp, mode=mode) as client:
-            await client.call_tool("pay_twice", {"to": "ada"})
-
+async def test_each_call_that_a_server_tool_makes_runs(mode: str) -> None:
     paid: list[str] = []
-    in_time(run())
+    mcp = server(Runner([paying(paid)]))
+
+    @mcp.tool
+    async def pay_twice(to: str, ctx: Context) -> None:
+        for _ in range(2):
+            await ctx.fastmcp.call_tool("pay", {"to": to, "euros": 5})
+
+    async with Client(mcp, mode=mode) as client:
+        await client.call_tool("pay_twice", {"to": "ada"})
     assert paid == ["ada 5", "ada 5"]
 
 
-def test_what_was_asked_of_one_user_is_answered_by_no_other() -> None:
+async def test_another_user_cannot_answer_a_question() -> None:
     tokens = {name: {"client_id": "app", "sub": name, "scopes": []} for name in ("ada", "bob")}
-
-    async def run() -> tuple[ModelView, ModelView]:
-        runner = Runner(
-            [paying(paid)], guards=[ask_before_changes, lambda call, context: seen_by.add(context.principal)]
-        )
-        async with served(server(runner, auth=StaticTokenVerifier(tokens))) as url:
-            async with connected(url, "ada") as ada, connected(url, "bob") as bob:
-                call = ("pay", {"to": "ada", "euros": 5})
-                asked: Any = await ada.session.call_tool(*call, allow_input_required=True)
-                answer: Any = {
-                    "input_responses": {"question": wire.ElicitResult(action="accept", content=ASKED)},
-                    "request_state": asked.request_state,
-                }
-                with pytest.raises(MCPError, match="requestState"):
-                    await bob.session.call_tool(*call, **answer)
-                with pytest.raises(MCPError, match="requestState"):
-                    await ada.session.call_tool("pay", {"to": "ada", "euros": 500}, **answer)
-                return seen(await ada.session.call_tool(*call, **answer)), seen(
-                    await ada.session.call_tool(*call, **answer)
-                )
 
     def connected(url: str, who: str) -> Client[Any]:
         return Client(StreamableHttpTransport(url, auth=who), elicitation_handler=accept, mode="2026-07-28")
 
     paid: list[str] = []
     seen_by: set[str | None] = set()
-    first, second = in_time(run())
+    runner = Runner([paying(paid)], guards=[ask_before_changes, lambda call, context: seen_by.add(context.principal)])
+    async with served(server(runner, auth=StaticTokenVerifier(tokens))) as url:
+        async with connected(url, "ada") as ada, connected(url, "bob") as bob:
+            call = ("pay", {"to": "ada", "euros": 5})
+            asked: Any = await ada.session.call_tool(*call, allow_input_required=True)
+            answer: Any = {
+                "input_responses": {"question": wire.ElicitResult(action="accept", content=ASKED)},
+                "request_state": asked.request_state,
+            }
+            with pytest.raises(MCPError, match="requestState"):
+                await bob.session.call_tool(*call, **answer)
+            with pytest.raises(MCPError, match="requestState"):
+                await ada.session.call_tool("pay", {"to": "ada", "euros": 500}, **answer)
+            first, second = (
+                seen(await ada.session.call_tool(*call, **answer)),
+                seen(await ada.session.call_tool(*call, **answer)),
+            )
     assert first == ModelView("paid ada")
     assert paid == ["ada 5"], second
     assert seen_by == {'["app", null, "ada"]'}
 
 
-def test_a_client_of_2026_without_a_token_is_asked_over_http() -> None:
+async def test_an_anonymous_client_of_2026_is_asked_over_http() -> None:
     """It has no session, so that its question is known by what it carries alone."""
-
-    async def run() -> ModelView:
-        async with served(server(Runner([paying(paid)], guards=[ask_before_changes]))) as url:
-            transport = StreamableHttpTransport(url)
-            async with Client(transport, elicitation_handler=accept, mode="2026-07-28") as client:
-                return seen(await client.call_tool_mcp("pay", {"to": "ada", "euros": 5}))
-
     paid: list[str] = []
-    assert in_time(run()) == ModelView("paid ada")
+    async with served(server(Runner([paying(paid)], guards=[ask_before_changes]))) as url:
+        transport = StreamableHttpTransport(url)
+        async with Client(transport, elicitation_handler=accept, mode="2026-07-28") as client:
+            assert seen(await client.call_tool_mcp("pay", {"to": "ada", "euros": 5})) == ModelView("paid ada")
     assert paid == ["ada 5"]
 
 
-# -- the server --------------------------------------------------------------------------------------------------------
-
-
-def test_middleware_and_a_namespace_of_the_server_go_round_a_call() -> None:
+async def test_middleware_and_namespace_of_a_server_apply() -> None:
     class Shout(Middleware):
         async def on_call_tool(self, context: Any, call_next: Any) -> Any:
             result = await call_next(context)
@@ -534,36 +474,24 @@ def test_middleware_and_a_namespace_of_the_server_go_round_a_call() -> None:
                 result.content[0].text = result.content[0].text.upper()
             return result
 
-    async def run() -> tuple[str, list[str]]:
-        inner = server(Runner([paying([])], guards=[ask_before_changes]))
-        outer = FastMCP("outer", middleware=[Shout()])
-        outer.mount(inner, namespace="shop")
-        async with Client(outer, elicitation_handler=accept) as client:
-            listed = [one.name for one in await client.list_tools()]
-            return seen(await client.call_tool_mcp("shop_pay", {"to": "ada", "euros": 5})).text, listed
+    inner = server(Runner([paying([])], guards=[ask_before_changes]))
+    outer = FastMCP("outer", middleware=[Shout()])
+    outer.mount(inner, namespace="shop")
+    async with Client(outer, elicitation_handler=accept) as client:
+        listed = [one.name for one in await client.list_tools()]
+        assert (seen(await client.call_tool_mcp("shop_pay", {"to": "ada", "euros": 5})).text, listed) == (
+            "PAID ADA",
+            ["shop_pay"],
+        )
 
-    assert in_time(run()) == ("PAID ADA", ["shop_pay"])
 
-
-def test_a_program_that_has_the_server_calls_a_tool_without_any_client() -> None:
-    async def run() -> tuple[Any, Any]:
-        mcp = FastMCP("tested")
-        mcp.add_provider(fastmcp.provider(Runner([paying(paid), quiet], guards=[ask_before_changes])))
-        return await mcp.call_tool("quiet", {}), await mcp.call_tool("pay", {"to": "ada", "euros": 5})
-
-    @tool(read_only=True)
-    async def quiet() -> str:
-        """Quiet."""
-        return "quiet"
-
+async def test_a_program_may_call_a_tool_without_a_client() -> None:
     paid: list[str] = []
-    quietly, asking = in_time(run())
-    assert quietly.content[0].text == "quiet"
+    mcp = FastMCP("tested")
+    mcp.add_provider(fastmcp.provider(Runner([paying(paid)], guards=[ask_before_changes])))
+    asking = await mcp.call_tool("pay", {"to": "ada", "euros": 5})
     assert asking.is_error and "cannot ask anybody" in asking.content[0].text
     assert not paid
-
-
-# -- inward ------------------------------------------------------------------------------------------------------------
 
 
 def theirs() -> FastMCP:
@@ -613,24 +541,21 @@ class Counting(Middleware):
         return await call_next(context)
 
 
-def ran(name: str, arguments: dict[str, Any], **options: Any) -> Any:
-    async def run() -> Any:
-        return await Runner(await fastmcp.from_tools(theirs()), **options).run(name, arguments)
-
-    return in_time(run())
+async def ran(name: str, arguments: dict[str, Any], **options: Any) -> Any:
+    return await Runner(await fastmcp.from_tools(theirs()), **options).run(name, arguments)
 
 
-def test_a_tool_of_a_server_is_as_it_says_and_its_calls_pass_the_middleware_of_the_server() -> None:
-    roll = in_time(fastmcp.from_tools(theirs())).get("roll")
+async def test_a_server_tool_keeps_its_options_and_middleware() -> None:
+    roll = (await fastmcp.from_tools(theirs())).get("roll")
     assert (roll.description, roll.title, roll.timeout, tuple(roll.tags)) == ("Roll dice.", "Roll", 7, ("dice",))
     assert (roll.read_only, roll.open_world) == (True, False)
     assert roll.input_schema["required"] == ["sides"]
     Counting.called.clear()
-    assert ran("roll", {"sides": 6}).output == {"rolled": "6x2 on theirs"}
+    assert (await ran("roll", {"sides": 6})).output == {"rolled": "6x2 on theirs"}
     assert Counting.called == ["roll"]
 
 
-def test_a_tool_of_a_server_finds_no_answers_of_the_request_that_it_is_called_in() -> None:
+async def test_a_server_tool_gets_no_answers_of_the_outer_request() -> None:
     """Such as a yes to the question whether it may run, which is under the same key."""
     bank, found = FastMCP("bank"), list[Any]()
 
@@ -640,23 +565,20 @@ def test_a_tool_of_a_server_finds_no_answers_of_the_request_that_it_is_called_in
         found.append((ctx.input_responses, ctx.request_state))
         return f"paid {euros}"
 
-    async def run() -> Any:
-        runner = Runner(await fastmcp.from_tools(bank), guards=[ask_before_changes])
-        async with Client(server(runner), mode="2026-07-28", elicitation_handler=accept) as client:
-            return seen(await client.call_tool_mcp("pay", {"euros": 5}))
-
-    assert in_time(run()) == ModelView("paid 5")
+    runner = Runner(await fastmcp.from_tools(bank), guards=[ask_before_changes])
+    async with Client(server(runner), mode="2026-07-28", elicitation_handler=accept) as client:
+        assert seen(await client.call_tool_mcp("pay", {"euros": 5})) == ModelView("paid 5")
     assert found == [(None, None)]
 
 
-def test_a_value_that_a_server_wraps_comes_bare() -> None:
-    assert in_time(fastmcp.from_tools(theirs())).get("total").output_schema["type"] == "integer"
-    result = ran("total", {"numbers": [1, 2]})
+async def test_a_wrapped_value_is_unwrapped() -> None:
+    assert (await fastmcp.from_tools(theirs())).get("total").output_schema["type"] == "integer"
+    result = await ran("total", {"numbers": [1, 2]})
     assert (result.output, result.text) == (3, "3")
 
 
-def test_media_of_a_server_arrive() -> None:
-    result = ran("dot", {})
+async def test_media_of_a_server_tool_arrive() -> None:
+    result = await ran("dot", {})
     assert [getattr(block, "data", None) for block in result.content] == [None, PNG]
 
 
@@ -668,31 +590,17 @@ def test_media_of_a_server_arrive() -> None:
         ("seat", {}, "asks its client for input"),
     ],
 )
-def test_what_fails_in_a_server_is_told_as_a_failure(name: str, arguments: dict[str, Any], text: str) -> None:
-    result = ran(name, arguments)
+async def test_a_failure_in_a_server_tool_is_a_failure(name: str, arguments: dict[str, Any], text: str) -> None:
+    result = await ran(name, arguments)
     assert result.status == "failed" and text in result.text
 
 
 @pytest.mark.parametrize(("expose", "told"), [({}, False), ({"expose": (RuntimeError,)}, True)])
-def test_what_a_tool_of_a_server_raised_is_told_where_the_runner_exposes_it(expose: Any, told: bool) -> None:
-    result = ran("breaking", {}, **expose)
+async def test_an_exception_is_shown_only_if_the_runner_exposes_it(expose: Any, told: bool) -> None:
+    result = await ran("breaking", {}, **expose)
     assert result.status == "failed" and ("10.0.0.7" in result.text) is told
 
 
-def test_a_tool_of_a_server_is_judged_as_any() -> None:
-    assert ran("total", {"numbers": [1]}, guards=[ask_before_changes]).status == "denied"
-    assert ran("total", {"numbers": "1"}).status == "invalid"
-
-
-def test_what_is_no_server_is_refused_with_the_way_out() -> None:
+async def test_a_client_is_refused_with_the_remedy() -> None:
     with pytest.raises(DefinitionError, match=r"mcp\.connect"):
-        in_time(fastmcp.from_tools(Client(theirs())))  # type: ignore[arg-type]
-
-
-def test_a_server_of_ours_and_a_runner_of_theirs_go_together() -> None:
-    async def run() -> str:
-        tools = await fastmcp.from_tools(theirs())
-        async with Client(server(Runner(tools))) as client:
-            return str((await client.call_tool("total", {"numbers": [1, 2]})).content[0].text)
-
-    assert in_time(run()) == "3"
+        await fastmcp.from_tools(Client(theirs()))  # type: ignore[arg-type]

@@ -18,7 +18,6 @@ adapter = importlib.import_module(f"ferrule.adapters.{os.environ['FERRULE_FRAMEW
 
 @tool(read_only=True)
 def look() -> str:
-    """Look."""
     return "seen"
 
 
@@ -45,25 +44,23 @@ OPTIONS = [
 ]
 
 
-def test_there_is_a_way_out_and_it_takes_a_context() -> None:
+def test_an_adapter_function_takes_a_context() -> None:
     assert "context" in {option for _, option in OPTIONS}
 
 
 @pytest.mark.parametrize("made", outward())
-def test_what_is_no_runner_is_refused(made: Callable[..., Any]) -> None:
+def test_a_wrong_runner_is_refused(made: Callable[..., Any]) -> None:
     with pytest.raises(DefinitionError, match=r"Runner\(\[…\]\)"):
         made([look])
 
 
 @pytest.mark.parametrize(("made", "option"), OPTIONS)
-def test_a_context_that_is_no_function_and_records_that_are_no_store_are_refused(
-    made: Callable[..., Any], option: str
-) -> None:
+def test_a_wrong_context_or_store_is_refused(made: Callable[..., Any], option: str) -> None:
     with pytest.raises(DefinitionError, match=f"{option}= (must be a function|takes a store)"):
         made(Runner([look]), **{option: "ada"})
 
 
 @pytest.mark.parametrize("theirs", [None, look, "look", [look], [None]])
-def test_what_is_none_of_their_tools_is_refused(theirs: object) -> None:
+def test_a_wrong_tool_is_refused(theirs: object) -> None:
     with pytest.raises(DefinitionError):
         taken_in(theirs)

@@ -1,4 +1,4 @@
-"""Google ADK, driven by a model of our own under its `Runner`."""
+"""Google ADK, driven by a scripted model under its `Runner`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from ferrule import (
 from ferrule.adapters import google_adk
 from ferrule.journal import memory
 from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
-from ferrule.testing.bounded import in_time
 from ferrule.testing.world import PNG, World
 
 APP = "app"
@@ -158,93 +157,51 @@ class GoogleADK(Framework):
 class TestGoogleADK(AdapterContract):
     framework = GoogleADK()
 
-    def test_a_person_who_could_not_be_asked_again_is_asked_about_the_call_that_is_made_again(self) -> None:
-        async def run() -> DrivenAgent:
-            driven = await GoogleADK().start_run(
-                world.runner(journal=memory()), ScriptedCall("c1", "pay", {"to": "ada"})
-            )
-            driven.app.agent.model.again = (ScriptedCall("c2", "pay", {"to": "ada"}),)
-            await without_records(driven, record="lost")
-            assert list(driven.questions) == ["c2"]
-            await driven.answer({"c2": True})
-            return driven
-
+    async def test_a_call_made_again_after_a_lost_record_is_asked_about(self) -> None:
         world = World()
-        assert in_time(run()).results["c2"] == ModelView("paid 1 EUR to ada")
+        driven = await GoogleADK().start_run(world.runner(journal=memory()), ScriptedCall("c1", "pay", {"to": "ada"}))
+        driven.app.agent.model.again = (ScriptedCall("c2", "pay", {"to": "ada"}),)
+        await without_records(driven, record="lost")
+        assert list(driven.questions) == ["c2"]
+        await driven.answer({"c2": True})
+        assert driven.results["c2"] == ModelView("paid 1 EUR to ada")
         assert world.paid == {"ada 1": 1}
 
-    def test_an_answer_without_its_record_finds_it_among_the_events_of_the_session_after_a_restart(self) -> None:
-        async def run() -> None:
-            key = b"k" * 32
-            driven = await GoogleADK().start_run(world.runner(resume_key=key), ScriptedCall("c1", "pay", {"to": "ada"}))
-            after = await GoogleADK().import_run(
-                world.runner(resume_key=key, journal=memory()), GoogleADK().export_run(driven)
-            )
-            asked = after.waiting.pop("c1")
-            given = types.FunctionResponse(id=asked.id, name=ASKS, response={"confirmed": True})
-            await after.send(types.Part(function_response=given))
-            assert after.results["c1"] == ModelView("paid 1 EUR to ada")
-
+    async def test_an_answer_finds_its_record_in_the_session_events(self) -> None:
         world = World()
-        in_time(run())
+        key = b"k" * 32
+        driven = await GoogleADK().start_run(world.runner(resume_key=key), ScriptedCall("c1", "pay", {"to": "ada"}))
+        after = await GoogleADK().import_run(
+            world.runner(resume_key=key, journal=memory()), GoogleADK().export_run(driven)
+        )
+        asked = after.waiting.pop("c1")
+        given = types.FunctionResponse(id=asked.id, name=ASKS, response={"confirmed": True})
+        await after.send(types.Part(function_response=given))
+        assert after.results["c1"] == ModelView("paid 1 EUR to ada")
         assert world.paid == {"ada 1": 1}
 
-    def test_arguments_that_are_none_are_a_no(self) -> None:
-        async def run() -> DrivenAgent:
-            driven = await GoogleADK().start_run(world.runner(), ScriptedCall("c1", "pay", {"to": "ada"}))
-            driven.waiting["c1"].args["toolConfirmation"]["payload"]["arguments"] = "all"
-            await driven.answer({"c1": True})
-            return driven
-
+    async def test_malformed_arguments_in_an_answer_are_a_no(self) -> None:
         world = World()
-        assert in_time(run()).results["c1"].failed
+        driven = await GoogleADK().start_run(world.runner(), ScriptedCall("c1", "pay", {"to": "ada"}))
+        driven.waiting["c1"].args["toolConfirmation"]["payload"]["arguments"] = "all"
+        await driven.answer({"c1": True})
+        assert driven.results["c1"].failed
         assert not world.paid
 
-    def test_a_tool_that_needs_to_know_more_asks_for_what_fits_its_schema(self) -> None:
+    async def test_a_tool_asks_for_input_with_a_schema(self) -> None:
         schema = {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}
 
         @tool(read_only=True)
         async def book(city: str, context: ToolContext) -> str | InputRequired:
-            """Book."""
             return InputRequired("Which day?", schema) if context.answer is None else context.answer.value["day"]
 
-        async def run() -> DrivenAgent:
-            driven = await GoogleADK().start_run(Runner([book]), ScriptedCall("c1", "book", {"city": "Rome"}))
-            asked = driven.waiting["c1"].args["toolConfirmation"]
-            assert (asked["hint"], asked["payload"]["schema"]) == ("Which day?", schema)
-            await driven.answer({"c1": {"day": "Monday"}})
-            return driven
+        driven = await GoogleADK().start_run(Runner([book]), ScriptedCall("c1", "book", {"city": "Rome"}))
+        asked = driven.waiting["c1"].args["toolConfirmation"]
+        assert (asked["hint"], asked["payload"]["schema"]) == ("Which day?", schema)
+        await driven.answer({"c1": {"day": "Monday"}})
+        assert driven.results["c1"] == ModelView("Monday")
 
-        assert in_time(run()).results["c1"] == ModelView("Monday")
-
-    def test_the_user_is_the_principal_and_the_state_of_the_session_the_deps(self) -> None:
-        seen: list[ToolContext] = []
-
-        @tool(read_only=True)
-        async def look(context: ToolContext) -> str:
-            """Look."""
-            seen.append(context)
-            context.deps["looked"] = True
-            return "seen"
-
-        async def run() -> tuple[str, dict[str, Any]]:
-            agent = LlmAgent(
-                name="agent",
-                model=Scripted(calls=(ScriptedCall("c1", "look"),)),
-                tools=[google_adk.toolset(Runner([look]))],
-            )
-            driven = DrivenAgent(Runner([look]), ())
-            driven.app = InMemoryRunner(agent, app_name=APP)
-            await driven.start()
-            service = driven.app.session_service
-            session = await service.get_session(app_name=APP, user_id="ada", session_id=driven.session_id)
-            return session.id, session.state
-
-        session, state = in_time(run())
-        assert (seen[0].principal, seen[0].session) == ("ada", session)
-        assert state["looked"] is True
-
-    def test_only_an_address_that_may_be_fetched_goes_as_one(self) -> None:
+    async def test_the_model_gets_a_url_only_if_it_may_be_fetched(self) -> None:
         shown, hidden = (
             Media("image", None, "image/png", f"https://example.org/{fetch}.png", fetch=fetch)
             for fetch in (True, False)
@@ -252,10 +209,9 @@ class TestGoogleADK(AdapterContract):
 
         @tool(read_only=True)
         async def pictures() -> ToolResult:
-            """Pictures."""
             return ToolResult("two", content=[shown, hidden])
 
-        response = in_time(one_response(Runner([pictures]), ScriptedCall("c1", "pictures")))
+        response = await one_response(Runner([pictures]), ScriptedCall("c1", "pictures"))
         assert [part.file_data.file_uri for part in response.parts] == [shown.uri]
         assert response.response == {"result": f"[image {hidden.uri}]"}
 
@@ -275,9 +231,6 @@ async def one_response(runner: Runner, said: ScriptedCall) -> types.FunctionResp
     return next(response for event in session.events for response in event.get_function_responses())
 
 
-# -- their tools as ours ----------------------------------------------------------------------------------------------
-
-
 def roll(sides: int, tool_context: AdkContext, times: int = 2) -> dict[str, Any]:
     """Roll dice.
 
@@ -290,42 +243,41 @@ def roll(sides: int, tool_context: AdkContext, times: int = 2) -> dict[str, Any]
     return {"rolled": f"{times} of {sides}", "rolls": rolls, "user": tool_context.user_id}
 
 
-def run_ours(tools: list[Any], name: str, arguments: dict[str, Any], **options: Any) -> Any:
+async def run_ours(tools: list[Any], name: str, arguments: dict[str, Any], **options: Any) -> Any:
     runner = Runner(google_adk.from_tools(tools), **options)
-    return in_time(runner.run(ToolCall("c1", name, arguments), ToolContext(session="s", principal="ada")))
+    return await runner.run(ToolCall("c1", name, arguments), ToolContext(session="s", principal="ada"))
 
 
-def test_a_function_of_adk_is_a_tool_with_its_description_and_schema() -> None:
+async def test_an_adk_function_keeps_description_and_schema() -> None:
     made = google_adk.from_tools([roll]).get("roll")
     assert made.description.startswith("Roll dice.")
     assert made.input_schema["properties"].keys() == {"sides", "times"}
-    assert run_ours([roll], "roll", {"sides": 6}).output == {"rolled": "2 of 6", "rolls": 1, "user": "ada"}
-    assert run_ours([roll], "roll", {"sides": "six"}).status == "invalid"
+    assert (await run_ours([roll], "roll", {"sides": 6})).output == {"rolled": "2 of 6", "rolls": 1, "user": "ada"}
+    assert (await run_ours([roll], "roll", {"sides": "six"})).status == "invalid"
 
 
-def test_the_state_of_a_session_is_kept_between_its_calls_and_is_that_of_no_other() -> None:
-    async def run() -> list[int]:
-        runner = Runner(google_adk.from_tools([roll]))
-        contexts = [ToolContext(session=session, principal="ada") for session in ("s", "s", "t", None, None)]
-        return [(await runner.run("roll", {"sides": 6}, context)).output["rolls"] for context in contexts]
+async def test_each_session_has_its_own_state() -> None:
+    runner = Runner(google_adk.from_tools([roll]))
+    contexts = [ToolContext(session=session, principal="ada") for session in ("s", "s", "t", None, None)]
+    assert [(await runner.run("roll", {"sides": 6}, context)).output["rolls"] for context in contexts] == [
+        1,
+        2,
+        1,
+        1,
+        1,
+    ]
 
-    assert in_time(run()) == [1, 2, 1, 1, 1]
 
-
-def test_what_a_tool_of_adk_returns_as_an_error_is_a_failure() -> None:
-    result = run_ours([roll], "roll", {"sides": 1})
+async def test_a_returned_error_is_a_failure() -> None:
+    result = await run_ours([roll], "roll", {"sides": 1})
     assert not result.success and "sides must be 2 or more" in result.text
 
 
 @pytest.mark.filterwarnings("ignore:.EXPERIMENTAL")
-def test_what_a_tool_of_adk_itself_knows_as_an_error_is_a_failure_told_whole(tmp_path: Path) -> None:
+async def test_an_error_status_is_a_failure_with_all_its_output(tmp_path: Path) -> None:
     """`isError` of its MCP tools is one, and the status of a command another."""
-
-    async def run() -> list[ToolResult]:
-        runner = Runner(google_adk.from_tools([ExecuteTool(LocalEnvironment(working_dir=tmp_path))]))
-        return [await runner.run("Execute", {"command": f"echo no money; exit {code}"}) for code in (3, 0)]
-
-    failed, done = in_time(run())
+    runner = Runner(google_adk.from_tools([ExecuteTool(LocalEnvironment(working_dir=tmp_path))]))
+    failed, done = [await runner.run("Execute", {"command": f"echo no money; exit {code}"}) for code in (3, 0)]
     assert failed.status == "failed" and "no money" in failed.text and '"exit_code": 3' in failed.text
     assert done.output == {"status": "ok", "stdout": "no money\n"}
 
@@ -338,35 +290,32 @@ def hand_over(tool_context: AdkContext) -> str:
 @pytest.mark.parametrize(
     ("theirs", "arguments"), [(exit_loop, {}), (transfer_to_agent, {"agent_name": "ada"}), (hand_over, {})]
 )
-def test_a_tool_of_adk_that_would_steer_an_agent_fails_and_says_so(theirs: Any, arguments: dict[str, Any]) -> None:
-    result = run_ours([theirs], theirs.__name__, arguments)
+async def test_a_tool_that_steers_an_agent_fails(theirs: Any, arguments: dict[str, Any]) -> None:
+    result = await run_ours([theirs], theirs.__name__, arguments)
     assert result.status == "failed" and "steers an agent" in result.text
 
 
-def test_a_tool_of_adk_that_only_wants_no_summary_is_no_failure() -> None:
+async def test_skipping_the_summary_is_no_failure() -> None:
     def quiet(tool_context: AdkContext) -> str:
         tool_context.actions.skip_summarization = True
         tool_context.actions.escalate = False
         return "done"
 
-    assert run_ours([quiet], "quiet", {}).output == "done"
+    assert (await run_ours([quiet], "quiet", {})).output == "done"
 
 
 @pytest.mark.parametrize(("sides", "asks"), [(6, False), (100, True)])
-def test_a_tool_of_adk_that_needs_confirmation_asks(sides: int, asks: bool) -> None:
-    async def run() -> None:
-        theirs = FunctionTool(roll, require_confirmation=lambda sides, **rest: sides > 20)
-        runner = Runner(google_adk.from_tools([theirs]), approve=lambda call, decision, context: decision)
-        result = await runner.run(ToolCall("c1", "roll", {"sides": sides}), ToolContext(session="s"))
-        assert (result.pending is not None) is asks
-        if asks:
-            result = await runner.resume(result.record(), True)
-        assert result.output["rolled"] == f"2 of {sides}"
-
-    in_time(run())
+async def test_require_confirmation_asks_a_person(sides: int, asks: bool) -> None:
+    theirs = FunctionTool(roll, require_confirmation=lambda sides, **rest: sides > 20)
+    runner = Runner(google_adk.from_tools([theirs]), approve=lambda call, decision, context: decision)
+    result = await runner.run(ToolCall("c1", "roll", {"sides": sides}), ToolContext(session="s"))
+    assert (result.pending is not None) is asks
+    if asks:
+        result = await runner.resume(result.record(), True)
+    assert result.output["rolled"] == f"2 of {sides}"
 
 
-def test_a_tool_of_adk_that_needs_confirmation_only_once_it_runs_is_asked_about_then() -> None:
+async def test_a_late_need_for_confirmation_asks_while_running() -> None:
     """Such as one whose budget another call has used up meanwhile."""
 
     def is_large(euros: int) -> bool:
@@ -377,21 +326,16 @@ def test_a_tool_of_adk_that_needs_confirmation_only_once_it_runs_is_asked_about_
         paid.append(euros)
         return f"paid {euros}"
 
-    async def run() -> None:
-        runner = Runner(
-            google_adk.from_tools([FunctionTool(pay, require_confirmation=is_large)]), approve=approval.later
-        )
-        waiting = await runner.run("pay", {"euros": 5})
-        assert waiting.status == "suspended" and not paid
-        assert (await runner.resume(waiting.record(), allow(arguments={"payload": None}))).text == "paid 5"
-
     judged: list[int] = []
     paid: list[int] = []
-    in_time(run())
+    runner = Runner(google_adk.from_tools([FunctionTool(pay, require_confirmation=is_large)]), approve=approval.later)
+    waiting = await runner.run("pay", {"euros": 5})
+    assert waiting.status == "suspended" and not paid
+    assert (await runner.resume(waiting.record(), allow(arguments={"payload": None}))).text == "paid 5"
     assert paid == [5]
 
 
-def test_a_confirmation_of_what_a_guard_has_changed_since_is_none_of_what_runs() -> None:
+async def test_a_confirmation_does_not_cover_arguments_changed_by_a_guard() -> None:
     def wipe(path: str, tool_context: AdkContext) -> str:
         if tool_context.tool_confirmation is None:
             tool_context.request_confirmation(hint=f"wipe {path}?")
@@ -403,11 +347,11 @@ def test_a_confirmation_of_what_a_guard_has_changed_since_is_none_of_what_runs()
 
     theirs = FunctionTool(wipe, require_confirmation=lambda path, **rest: path == "/etc")
     made = google_adk.from_tools([theirs]).map(lambda tool: tool.replace(guards=[*tool.guards, jail]))
-    result = in_time(Runner(made, approve=approval.later).run("wipe", {"path": "/etc"}))
+    result = await Runner(made, approve=approval.later).run("wipe", {"path": "/etc"})
     assert (result.status, result.pending["reason"]) == ("suspended", "wipe /home/x?")
 
 
-def test_a_tool_of_adk_that_asks_while_it_runs_is_run_again_with_the_answer() -> None:
+async def test_a_tool_that_asks_while_running_runs_again() -> None:
     def leave(tool_context: AdkContext) -> str:
         """Ask for leave."""
         given = tool_context.tool_confirmation
@@ -420,15 +364,15 @@ def test_a_tool_of_adk_that_asks_while_it_runs_is_run_again_with_the_answer() ->
         assert decision.reason == "How many days?"
         return allow({"payload": {"days": 3}})
 
-    assert run_ours([leave], "leave", {}, guards=[], approve=answer).output == "3 days"
+    assert (await run_ours([leave], "leave", {}, guards=[], approve=answer)).output == "3 days"
 
 
-def test_a_picture_of_adk_is_a_picture() -> None:
+async def test_a_picture_is_converted() -> None:
     def draw() -> dict[str, Any]:
         """Draw."""
         return {"title": "a dot", "picture": types.Part.from_bytes(data=PNG, mime_type="image/png")}
 
-    result = run_ours([draw], "draw", {})
+    result = await run_ours([draw], "draw", {})
     assert [block.data for block in result.content if isinstance(block, Media)] == [PNG]
     assert "a dot" in result.text
 
@@ -441,11 +385,11 @@ def test_a_picture_of_adk_is_a_picture() -> None:
         ("roll", "not 'roll'"),
     ],
 )
-def test_what_cannot_be_a_tool_here_is_refused_with_the_reason(theirs: Any, reason: str) -> None:
+def test_an_unsupported_tool_is_refused_with_the_reason(theirs: Any, reason: str) -> None:
     with pytest.raises(DefinitionError, match=reason):
         google_adk.from_tools([theirs])
 
 
-def test_a_toolset_of_adk_is_refused_with_how_its_tools_are_had() -> None:
+def test_a_toolset_is_refused_with_the_remedy() -> None:
     with pytest.raises(DefinitionError, match=r"await toolset\.get_tools"):
         google_adk.from_tools(google_adk.toolset(Runner([])))

@@ -61,7 +61,6 @@ from ferrule.guards import ask_before_changes
 from ferrule.journal import memory
 from ferrule.stores.store import Memory
 from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
-from ferrule.testing.bounded import in_time
 from ferrule.testing.world import PNG, World
 
 REQUESTS = TypeAdapter(DeferredToolRequests)
@@ -165,14 +164,11 @@ class TestPydanticAI(AdapterContract):
         assert driven.results["c1"].failed and "pay" in driven.results["c1"].text.replace("pays", "")
 
 
-# -- what waits --------------------------------------------------------------------------------------------------------
-
 DAY = {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}
 
 
 @tool
 async def book(city: str, context: ToolContext) -> str | InputRequired:
-    """Book a room."""
     if context.answer is None:
         return InputRequired(f"Which day in {city}?", DAY)
     if "time" not in (context.answer.state or {}):
@@ -182,19 +178,18 @@ async def book(city: str, context: ToolContext) -> str | InputRequired:
 
 @tool
 async def build() -> Deferred:
-    """Build."""
     return Deferred("build-7", reason="it is built elsewhere")
 
 
-def asks_once(runner: Runner, call: ToolCallPart, **options: Any) -> Agent[Any, Any]:
-    """An agent whose model makes this call, and then ends."""
+def asks_once(runner: Runner, call: ToolCallPart, toolset: Any = None, **options: Any) -> Agent[Any, Any]:
+    """Return an agent whose model makes this call and ends."""
 
     def reply(messages: list[Any], info: Any) -> ModelResponse:
         return ModelResponse([call] if len(messages) == 1 else [TextPart("done")])
 
     return Agent(
         FunctionModel(reply),
-        toolsets=[pydantic_ai.toolset(runner, **options)],
+        toolsets=[toolset or pydantic_ai.toolset(runner, **options)],
         output_type=[str, DeferredToolRequests],
         deps_type=str,
     )
@@ -212,45 +207,39 @@ def in_json(requests: DeferredToolRequests) -> DeferredToolRequests:
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["the record travels", "the record is kept"])
-def test_what_a_handler_wants_to_know_is_a_question_and_its_answer_runs_the_handler_again(kept: bool) -> None:
-    async def run() -> None:
-        options: dict[str, Any] = {"records": Memory()} if kept else {}
-        runner = Runner([book], journal=memory())
-        agent = asks_once(runner, ToolCallPart("book", {"city": "Rome"}, "c1"), **options)
-        first = await agent.run("go", deps="DEPS")
-        requests = in_json(first.output)
-        assert requests.kind("c1") == "question"
-        assert requests.metadata["c1"]["reason"] == "Which day in Rome?"
-        assert requests.metadata["c1"]["schema"] == DAY
-        assert ("ferrule" in requests.metadata["c1"]) is not kept
+async def test_an_answer_to_a_question_runs_the_handler_again(kept: bool) -> None:
+    options: dict[str, Any] = {"records": Memory()} if kept else {}
+    runner = Runner([book], journal=memory())
+    agent = asks_once(runner, ToolCallPart("book", {"city": "Rome"}, "c1"), **options)
+    first = await agent.run("go", deps="DEPS")
+    requests = in_json(first.output)
+    assert requests.kind("c1") == "question"
+    assert requests.metadata["c1"]["reason"] == "Which day in Rome?"
+    assert requests.metadata["c1"]["schema"] == DAY
+    assert ("ferrule" in requests.metadata["c1"]) is not kept
 
-        context = ToolContext(session=first.conversation_id, deps="DEPS")
-        with pytest.raises(CallDeferred) as again:
-            await pydantic_ai.answer(runner, requests, "c1", {"day": "Monday"}, context, **options)
-        assert again.value.metadata is not None
-        assert again.value.metadata["reason"] == "When?"
-        requests.metadata["c1"] = again.value.metadata
-        came = await pydantic_ai.answer(runner, requests, "c1", {"day": "noon"}, context, **options)
-        results = requests.build_results(calls={"c1": came})
-        done = await agent.run(message_history=first.all_messages(), deferred_tool_results=results, deps="DEPS")
-        assert done.output == "done"
-        assert (returned(done).content, returned(done).outcome) == ("booked Rome on noon for DEPS", "success")
-
-    in_time(run())
+    context = ToolContext(session=first.conversation_id, deps="DEPS")
+    with pytest.raises(CallDeferred) as again:
+        await pydantic_ai.answer(runner, requests, "c1", {"day": "Monday"}, context, **options)
+    assert again.value.metadata is not None
+    assert again.value.metadata["reason"] == "When?"
+    requests.metadata["c1"] = again.value.metadata
+    came = await pydantic_ai.answer(runner, requests, "c1", {"day": "noon"}, context, **options)
+    results = requests.build_results(calls={"c1": came})
+    done = await agent.run(message_history=first.all_messages(), deferred_tool_results=results, deps="DEPS")
+    assert done.output == "done"
+    assert (returned(done).content, returned(done).outcome) == ("booked Rome on noon for DEPS", "success")
 
 
 @pytest.mark.parametrize("said", [{"day": 7}, False, True])
-def test_what_is_no_answer_to_a_question_fails_the_call(said: Any) -> None:
-    async def run() -> Any:
-        runner = Runner([book], journal=memory())
-        first = await asks_once(runner, ToolCallPart("book", {"city": "Rome"}, "c1")).run("go")
-        context = ToolContext(session=first.conversation_id)
-        return await pydantic_ai.answer(runner, first.output, "c1", said, context)
-
-    assert isinstance(in_time(run()), ToolFailed)
+async def test_a_wrong_answer_to_a_question_fails_the_call(said: Any) -> None:
+    runner = Runner([book], journal=memory())
+    first = await asks_once(runner, ToolCallPart("book", {"city": "Rome"}, "c1")).run("go")
+    context = ToolContext(session=first.conversation_id)
+    assert isinstance((await pydantic_ai.answer(runner, first.output, "c1", said, context)), ToolFailed)
 
 
-def test_an_id_that_comes_again_in_a_later_turn_is_another_call(tmp_path: Path) -> None:
+async def test_an_id_repeated_in_a_later_turn_is_another_call(tmp_path: Path) -> None:
     """Such as those of servers that count from `call_0` in each; with an answer in another process, and once more."""
 
     async def begin(runner: Runner) -> DrivenAgent:
@@ -261,118 +250,93 @@ def test_an_id_that_comes_again_in_a_later_turn_is_another_call(tmp_path: Path) 
         assert list(driven.questions) == ["call_0"]
         return driven
 
-    async def run() -> None:
+    world = World()
+    with closing(Journal.open(tmp_path / "calls.db")) as journal:
+        stored = (await begin(world.runner(journal=journal, resume_key=b"k" * 32))).stored
+    for record in ("unchanged", "lost"):
         with closing(Journal.open(tmp_path / "calls.db")) as journal:
-            stored = (await begin(world.runner(journal=journal, resume_key=b"k" * 32))).stored
-        for record in ("unchanged", "lost"):
-            with closing(Journal.open(tmp_path / "calls.db")) as journal:
-                driven = await PydanticAI().import_run(world.runner(journal=journal, resume_key=b"k" * 32), stored)
-                await driven.answer({"call_0": True}, record)
-                assert driven.results["call_0"] == ModelView("paid 1 EUR to ada")
-                assert world.paid == {"ada 1": 2}
+            driven = await PydanticAI().import_run(world.runner(journal=journal, resume_key=b"k" * 32), stored)
+            await driven.answer({"call_0": True}, record)
+            assert driven.results["call_0"] == ModelView("paid 1 EUR to ada")
+            assert world.paid == {"ada 1": 2}
 
+
+async def test_a_placeholder_result_does_not_make_a_call_new() -> None:
     world = World()
-    in_time(run())
-
-
-def test_what_stands_for_the_result_of_a_run_that_was_cut_off_makes_no_other_call() -> None:
-    async def run() -> None:
-        driven = DrivenAgent(world.runner(journal=memory(), guards=[]), (ScriptedCall("call_0", "pay", {"to": "ada"}),))
-        await driven.run(user_prompt="go")
-        cut_off = repair_messages(driven.messages[:2])
-        assert [part.outcome for part in cut_off[-1].parts] == ["interrupted"]
-        await driven.run(user_prompt="and again", message_history=cut_off)
-        assert driven.results["call_0"] == ModelView("paid 1 EUR to ada")
-
-    world = World()
-    in_time(run())
+    driven = DrivenAgent(world.runner(journal=memory(), guards=[]), (ScriptedCall("call_0", "pay", {"to": "ada"}),))
+    await driven.run(user_prompt="go")
+    cut_off = repair_messages(driven.messages[:2])
+    assert [part.outcome for part in cut_off[-1].parts] == ["interrupted"]
+    await driven.run(user_prompt="and again", message_history=cut_off)
+    assert driven.results["call_0"] == ModelView("paid 1 EUR to ada")
     assert world.paid == {"ada 1": 1}
 
 
-def test_a_question_of_a_call_whose_id_came_before_is_answered() -> None:
-    async def run() -> None:
-        runner = Runner([book], journal=memory())
-        agent, context = asks_once(runner, ToolCallPart("book", {"city": "Rome"}, "c1")), ToolContext(session="s1")
-        before = [ModelRequest([ToolReturnPart("book", "booked", "c1")])]
-        first = await agent.run("go", message_history=before, conversation_id="s1")
-        with pytest.raises(CallDeferred):
-            await pydantic_ai.answer(runner, in_json(first.output), "c1", {"day": "Monday"}, context)
-
-    in_time(run())
+async def test_a_question_under_a_repeated_id_can_be_answered() -> None:
+    runner = Runner([book], journal=memory())
+    agent, context = asks_once(runner, ToolCallPart("book", {"city": "Rome"}, "c1")), ToolContext(session="s1")
+    before = [ModelRequest([ToolReturnPart("book", "booked", "c1")])]
+    first = await agent.run("go", message_history=before, conversation_id="s1")
+    with pytest.raises(CallDeferred):
+        await pydantic_ai.answer(runner, in_json(first.output), "c1", {"day": "Monday"}, context)
 
 
-def test_an_answer_runs_no_other_call_than_the_one_that_asked() -> None:
+async def test_an_answer_runs_only_the_call_that_asked() -> None:
     """Such as one that whoever stores the requests has put in its place."""
+    paid: list[str] = []
 
-    async def run() -> None:
-        paid: list[str] = []
+    @tool
+    async def pay(city: str) -> str:
+        paid.append(city)
+        return "paid"
 
-        @tool
-        async def pay(city: str) -> str:
-            """Pay."""
-            paid.append(city)
-            return "paid"
-
-        runner = Runner([book, pay], journal=memory())
-        first = await asks_once(runner, ToolCallPart("book", {"city": "Rome"}, "c1")).run("go")
-        session, here = first.conversation_id, ToolContext(session=first.conversation_id)
-        requests = in_json(first.output)
-        requests.metadata["c1"]["tool"] = "pay"
-        for changed, context in (
-            (requests, here),
-            (in_json(first.output), ToolContext(session=session, principal="eve")),
-        ):
-            with pytest.raises(DefinitionError, match="no record"):
-                await pydantic_ai.answer(runner, changed, "c1", {"day": "Monday"}, context)
-        with pytest.raises(DefinitionError, match="approvals"):
-            await pydantic_ai.answer(runner, requests, "c2", True, here)
-        assert not paid
-
-    in_time(run())
+    runner = Runner([book, pay], journal=memory())
+    first = await asks_once(runner, ToolCallPart("book", {"city": "Rome"}, "c1")).run("go")
+    session, here = first.conversation_id, ToolContext(session=first.conversation_id)
+    requests = in_json(first.output)
+    requests.metadata["c1"]["tool"] = "pay"
+    for changed, context in ((requests, here), (in_json(first.output), ToolContext(session=session, principal="eve"))):
+        with pytest.raises(DefinitionError, match="no record"):
+            await pydantic_ai.answer(runner, changed, "c1", {"day": "Monday"}, context)
+    with pytest.raises(DefinitionError, match="approvals"):
+        await pydantic_ai.answer(runner, requests, "c2", True, here)
+    assert not paid
 
 
-def test_work_that_is_done_elsewhere_is_an_external_call_and_ends_with_its_result() -> None:
-    async def run() -> None:
-        runner = Runner([build], journal=memory())
-        agent = asks_once(runner, ToolCallPart("build", {}, "c1"))
-        first = await agent.run("go")
-        requests = in_json(first.output)
-        assert requests.kind("c1") == "external"
-        assert requests.metadata["c1"]["ticket"] == "build-7"
-        context = ToolContext(session=first.conversation_id)
-        came = await pydantic_ai.answer(runner, requests, "c1", ToolResult("built"), context)
-        results = requests.build_results(calls={"c1": came})
-        done = await agent.run(message_history=first.all_messages(), deferred_tool_results=results)
-        assert returned(done).content == "built"
-
-    in_time(run())
+async def test_deferred_work_is_an_external_call() -> None:
+    runner = Runner([build], journal=memory())
+    agent = asks_once(runner, ToolCallPart("build", {}, "c1"))
+    first = await agent.run("go")
+    requests = in_json(first.output)
+    assert requests.kind("c1") == "external"
+    assert requests.metadata["c1"]["ticket"] == "build-7"
+    context = ToolContext(session=first.conversation_id)
+    came = await pydantic_ai.answer(runner, requests, "c1", ToolResult("built"), context)
+    results = requests.build_results(calls={"c1": came})
+    done = await agent.run(message_history=first.all_messages(), deferred_tool_results=results)
+    assert returned(done).content == "built"
 
 
-def test_a_person_fills_a_parameter_that_the_model_does_not_see() -> None:
+async def test_a_person_fills_a_private_parameter() -> None:
     @tool(private=["card"])
     async def pay(euros: int, card: str) -> str:
-        """Pay."""
         return f"paid {euros} by {card}"
 
-    async def run() -> None:
-        runner = Runner([pay], guards=[lambda call, context: ask("which card?", into="card")], journal=memory())
-        agent = asks_once(runner, ToolCallPart("pay", {"euros": 5}, "c1"))
-        first = await agent.run("go")
-        assert first.output.metadata["c1"]["into"] == "card"
-        approved = ToolApproved(override_args={"euros": 5, "card": "1234"})
-        results = first.output.build_results(approvals={"c1": approved}, metadata=first.output.metadata)
-        done = await agent.run(message_history=first.all_messages(), deferred_tool_results=results)
-        assert returned(done).content == "paid 5 by 1234"
-
-    in_time(run())
+    runner = Runner([pay], guards=[lambda call, context: ask("which card?", into="card")], journal=memory())
+    agent = asks_once(runner, ToolCallPart("pay", {"euros": 5}, "c1"))
+    first = await agent.run("go")
+    assert first.output.metadata["c1"]["into"] == "card"
+    approved = ToolApproved(override_args={"euros": 5, "card": "1234"})
+    results = first.output.build_results(approvals={"c1": approved}, metadata=first.output.metadata)
+    done = await agent.run(message_history=first.all_messages(), deferred_tool_results=results)
+    assert returned(done).content == "paid 5 by 1234"
 
 
-def test_metadata_has_neither_secrets_nor_deps_and_no_record_where_a_store_keeps_it() -> None:
+async def test_metadata_has_no_secrets_no_deps_and_no_stored_record() -> None:
     """With instrumentation on, it stands in the span of the call."""
 
     @tool(private=["token"])
     async def pay(euros: int, context: ToolContext, token: str = "bound-token") -> str:
-        """Pay."""
         return f"paid {euros}"
 
     async def run(**options: Any) -> dict[str, Any]:
@@ -385,12 +349,9 @@ def test_metadata_has_neither_secrets_nor_deps_and_no_record_where_a_store_keeps
         found: dict[str, Any] = first.output.metadata["c1"]
         return found
 
-    text = json.dumps(in_time(run()))
+    text = json.dumps(await run())
     assert "euros" in text and not any(word in text for word in ("bound-token", "a-secret", "the-deps"))
-    assert set(in_time(run(records=Memory()))) == {"reason", "tool"}
-
-
-# -- the toolset among theirs ------------------------------------------------------------------------------------------
+    assert set(await run(records=Memory())) == {"reason", "tool"}
 
 
 def paying(**options: Any) -> tuple[list[str], Runner]:
@@ -398,58 +359,48 @@ def paying(**options: Any) -> tuple[list[str], Runner]:
 
     @tool
     async def pay(to: str) -> str:
-        """Pay."""
         paid.append(to)
         return f"paid {to}"
 
     return paid, Runner([pay], guards=[ask_before_changes], journal=memory(), **options)
 
 
-def approve_in(agent: Agent[Any, Any]) -> Any:
-    async def run() -> Any:
-        first = await agent.run("go")
-        requests = in_json(first.output)
-        results = requests.build_results(approve_all=True, metadata=requests.metadata)
-        return await agent.run(message_history=first.all_messages(), deferred_tool_results=results)
-
-    return in_time(run())
+async def approve_in(agent: Agent[Any, Any]) -> Any:
+    first = await agent.run("go")
+    requests = in_json(first.output)
+    results = requests.build_results(approve_all=True, metadata=requests.metadata)
+    return await agent.run(message_history=first.all_messages(), deferred_tool_results=results)
 
 
 @pytest.mark.parametrize("metadata", ["unchanged", "lost"])
 @pytest.mark.parametrize("changed", ["arguments", "calls swapped"])
-def test_a_yes_is_none_to_a_call_that_was_changed_in_the_history(changed: str, metadata: str) -> None:
-    async def run() -> Any:
-        world = World()
-        driven: Any = await PydanticAI().start_run(
-            world.runner(journal=memory()),
-            ScriptedCall("c1", "pay", {"to": "ada"}),
-            ScriptedCall("c2", "pay", {"to": "eve"}),
-        )
-        history = ModelMessagesTypeAdapter.validate_json(driven.stored[0])
-        calls: Any = history[-1].parts
-        if changed == "arguments":
-            calls[0].args = json.dumps({"to": "eve", "euros": 500})
-        else:
-            calls[0].tool_call_id, calls[1].tool_call_id = "c2", "c1"
-        driven.stored = ModelMessagesTypeAdapter.dump_json(history), driven.stored[1]
-        await driven.answer({"c1": True, "c2": False}, "unchanged" if metadata == "unchanged" else "lost")
-        return world, driven
-
-    world, driven = in_time(run())
+async def test_a_yes_does_not_cover_a_call_changed_in_the_history(changed: str, metadata: str) -> None:
+    world = World()
+    driven: Any = await PydanticAI().start_run(
+        world.runner(journal=memory()),
+        ScriptedCall("c1", "pay", {"to": "ada"}),
+        ScriptedCall("c2", "pay", {"to": "eve"}),
+    )
+    history = ModelMessagesTypeAdapter.validate_json(driven.stored[0])
+    calls: Any = history[-1].parts
+    if changed == "arguments":
+        calls[0].args = json.dumps({"to": "eve", "euros": 500})
+    else:
+        calls[0].tool_call_id, calls[1].tool_call_id = "c2", "c1"
+    driven.stored = ModelMessagesTypeAdapter.dump_json(history), driven.stored[1]
+    await driven.answer({"c1": True, "c2": False}, "unchanged" if metadata == "unchanged" else "lost")
     assert not world.paid
     assert set(driven.questions) == {"c1"}, "the person is asked about what is there now"
 
 
-def test_an_edit_of_what_a_wrapper_of_theirs_has_changed_is_asked_about_and_runs() -> None:
+async def test_an_edit_of_arguments_changed_by_a_wrapper_runs() -> None:
     class Sender(WrapperToolset[Any]):
         async def call_tool(self, name: str, tool_args: Any, ctx: Any, tool: Any) -> Any:
             return await super().call_tool(name, {**tool_args, "to": tool_args["to"].upper()}, ctx, tool)
 
     async def run(*said: Any) -> list[str]:
         paid, runner = paying()
-        agent = asks_once(runner, ToolCallPart("pay", {"to": "ada"}, "c1"))
-        toolsets = [Sender(pydantic_ai.toolset(runner))]
-        agent = Agent(agent.model, toolsets=toolsets, output_type=[str, DeferredToolRequests])
+        agent = asks_once(runner, ToolCallPart("pay", {"to": "ada"}, "c1"), Sender(pydantic_ai.toolset(runner)))
         done = await agent.run("go")
         for one in said:
             results = done.output.build_results(approvals={"c1": one}, metadata=done.output.metadata)
@@ -458,41 +409,33 @@ def test_an_edit_of_what_a_wrapper_of_theirs_has_changed_is_asked_about_and_runs
         return paid
 
     edit = ToolApproved(override_args={"to": "bob"})
-    assert in_time(run(True)) == ["ADA"]
-    assert in_time(run(edit, edit)) == ["BOB"]
+    assert await run(True) == ["ADA"]
+    assert await run(edit, edit) == ["BOB"]
 
 
-def test_a_toolset_with_a_prefix_finds_the_records_of_its_calls() -> None:
+async def test_a_prefixed_toolset_finds_its_records() -> None:
     paid, runner = paying()
-    agent = asks_once(runner, ToolCallPart("bank_pay", {"to": "ada"}, "c1"))
-    agent = Agent(
-        agent.model,
-        toolsets=[pydantic_ai.toolset(runner).prefixed("bank")],
-        output_type=[str, DeferredToolRequests],
-    )
-    assert returned(approve_in(agent)).content == "paid ada"
+    toolset = pydantic_ai.toolset(runner).prefixed("bank")
+    agent = asks_once(runner, ToolCallPart("bank_pay", {"to": "ada"}, "c1"), toolset)
+    assert returned(await approve_in(agent)).content == "paid ada"
     assert paid == ["ada"]
 
 
-def test_a_timeout_that_a_prepare_function_gives_a_tool_ends_its_call() -> None:
+async def test_a_timeout_of_a_prepare_function_ends_the_call() -> None:
     @tool(read_only=True)
     async def wait() -> None:
-        """Wait."""
         await asyncio.Event().wait()
 
-    async def run() -> None:
-        ctx = RunContext(deps=None, model=TestModel(), usage=RunUsage(), tool_call_id="c1", tool_name="wait")
-        hurried = pydantic_ai.toolset(Runner([wait])).prepared(
-            lambda ctx, definitions: [dataclasses.replace(one, timeout=0.01) for one in definitions]
-        )
-        found = (await hurried.get_tools(ctx))["wait"]
-        with pytest.raises(ModelRetry, match="Timed out"):
-            await hurried.call_tool("wait", {}, ctx, found)
-
-    in_time(run())
+    ctx = RunContext(deps=None, model=TestModel(), usage=RunUsage(), tool_call_id="c1", tool_name="wait")
+    hurried = pydantic_ai.toolset(Runner([wait])).prepared(
+        lambda ctx, definitions: [dataclasses.replace(one, timeout=0.01) for one in definitions]
+    )
+    found = (await hurried.get_tools(ctx))["wait"]
+    with pytest.raises(ModelRetry, match="Timed out"):
+        await hurried.call_tool("wait", {}, ctx, found)
 
 
-def test_a_durable_engine_runs_the_calls_of_the_toolset_in_its_own_units() -> None:
+async def test_a_durable_engine_runs_the_toolset_in_its_units() -> None:
     """As Temporal does: what goes in and out of an activity is JSON, and the tool is made of its definition there. Of
     the engine itself nothing runs here."""
     paid, runner = paying()
@@ -515,21 +458,19 @@ def test_a_durable_engine_runs_the_calls_of_the_toolset_in_its_own_units() -> No
         lifecycle="enter-outside-durable",
         durable_registrations=[],
     )
-    agent = asks_once(runner, ToolCallPart("pay", {"to": "ada"}, "c1"))
-    agent = Agent(agent.model, toolsets=[durable], output_type=[str, DeferredToolRequests])
-    assert returned(approve_in(agent)).content == "paid ada"
+    agent = asks_once(runner, ToolCallPart("pay", {"to": "ada"}, "c1"), durable)
+    assert returned(await approve_in(agent)).content == "paid ada"
     assert (paid, units) == (["ada"], ["_ApprovalRequired", "_ToolReturn"])
     assert durable.id == "bank"
 
 
-def test_an_address_is_given_to_the_model_only_where_the_developer_says_so() -> None:
+async def test_the_model_gets_a_url_only_if_the_developer_allows_it() -> None:
     @tool(read_only=True)
     async def pictures() -> ToolResult:
-        """Pictures."""
         blocks = [Media("image", None, "image/png", uri=f"https://a.example/{name}") for name in ("one", "two")]
         return ToolResult("two", content=[Text("two"), blocks[0], dataclasses.replace(blocks[1], fetch=True)])
 
-    told = returned(in_time(asks_once(Runner([pictures]), ToolCallPart("pictures", {}, "c1")).run("go")))
+    told = returned(await asks_once(Runner([pictures]), ToolCallPart("pictures", {}, "c1")).run("go"))
     assert told.content == [
         "two",
         "[image https://a.example/one]",
@@ -537,33 +478,19 @@ def test_an_address_is_given_to_the_model_only_where_the_developer_says_so() -> 
     ]
 
 
-def test_arguments_that_are_not_declared_reach_a_tool_that_takes_them() -> None:
-    @tool(read_only=True)
-    async def note(title: str, **fields: int) -> str:
-        """Note."""
-        return f"{title} {fields}"
-
-    agent = asks_once(Runner([note]), ToolCallPart("note", {"title": "a", "self": 1, "ctx": 2, "x": 3}, "c1"))
-    assert returned(in_time(agent.run("go"))).content == "a {'self': 1, 'ctx': 2, 'x': 3}"
-
-
 @pytest.mark.parametrize(
     ("arguments", "outcome"), [({"two": 1}, "retried"), ({"to": "x"}, "success"), ({"to": "eve"}, "failed")]
 )
-def test_wrong_arguments_cost_a_retry_and_a_deny_does_not(arguments: dict[str, Any], outcome: str) -> None:
+async def test_wrong_arguments_cost_a_retry_and_a_denial_does_not(arguments: dict[str, Any], outcome: str) -> None:
     def not_eve(call: ToolCall, context: ToolContext) -> Any:
         return deny("not her") if call.arguments["to"] == "eve" else None
 
     @tool(read_only=True)
     async def look(to: str) -> str:
-        """Look."""
         return to
 
     agent = asks_once(Runner([look], guards=[not_eve]), ToolCallPart("look", arguments, "c1"))
-    assert returned(in_time(agent.run("go"))).outcome == outcome
-
-
-# -- inward ------------------------------------------------------------------------------------------------------------
+    assert returned(await agent.run("go")).outcome == outcome
 
 
 class Size(BaseModel):
@@ -592,26 +519,22 @@ def run_of(*theirs: Any, **options: Any) -> Runner:
     return Runner(pydantic_ai.from_tools(theirs), **options)
 
 
-def test_a_tool_of_theirs_is_one_of_ours_with_all_that_it_says() -> None:
+async def test_a_pydantic_ai_tool_keeps_its_options() -> None:
     theirs = TheirTool(roll, requires_approval=True, timeout=3, sequential=True, metadata={"team": "games"})
     [ours] = pydantic_ai.from_tools([theirs])
     assert (ours.name, ours.description, ours.ask, ours.timeout) == ("roll", "Roll a die.", True, 3)
     assert (ours.parallel, ours.metadata, ours.read_only) == (False, {"team": "games"}, False)
     assert ours.input_schema["properties"]["sides"] == {"type": "integer", "description": "How many."}
     assert ours.output_schema == {"type": "string"}
-
-    async def run() -> list[ToolResult]:
-        runner = Runner([ours], approve=lambda call, decision, context: True, deps="DEPS")
-        calls = [ToolCall("c1", "roll", {"sides": sides}) for sides in (6, 1, "six")]
-        return [await runner.run(call, session="s") for call in calls]
-
-    results = in_time(run())
+    runner = Runner([ours], approve=lambda call, decision, context: True, deps="DEPS")
+    calls = [ToolCall("c1", "roll", {"sides": sides}) for sides in (6, 1, "six")]
+    results = [await runner.run(call, session="s") for call in calls]
     assert [result.status for result in results] == ["ok", "failed", "invalid"]
     assert [result.text for result in results[:2]] == ["DEPS s c1: 2d6", "at least 2 sides"]
-    assert in_time(Runner([ours]).run("roll", {"sides": 6})).status == "denied"
+    assert (await Runner([ours]).run("roll", {"sides": 6})).status == "denied"
 
 
-def test_arguments_arrive_as_the_types_of_their_function() -> None:
+async def test_arguments_have_the_types_of_the_function() -> None:
     def area(size: Size) -> int:
         """One model, whose fields are the parameters."""
         return size.width
@@ -621,51 +544,45 @@ def test_arguments_arrive_as_the_types_of_their_function() -> None:
         return f"{day:%a} {more}"
 
     runner = run_of(area, weekday)
-    assert in_time(runner.run("area", {"width": 3})).output == 3
-    assert in_time(runner.run("weekday", {"day": "2026-11-24", "x": 1})).text == "Tue {'x': 1}"
+    assert (await runner.run("area", {"width": 3})).output == 3
+    assert (await runner.run("weekday", {"day": "2026-11-24", "x": 1})).text == "Tue {'x': 1}"
 
 
-def test_an_approval_that_their_tool_asks_for_is_a_question_of_ours() -> None:
-    async def run() -> list[ToolResult]:
-        runner = run_of(ask_there, approve=lambda call, decision, context: decision)
-        waits = await runner.run("ask_there", {"euros": 5})
-        assert waits.pending is not None
-        assert waits.pending["reason"] == "it is money"
-        no = await runner.run("ask_there", {"euros": 5})
-        return [await runner.resume(waits.record(), True), await runner.resume(no.record(), False)]
-
-    yes, no = in_time(run())
+async def test_approval_required_in_a_tool_asks_a_person() -> None:
+    runner = run_of(ask_there, approve=lambda call, decision, context: decision)
+    waits = await runner.run("ask_there", {"euros": 5})
+    assert waits.pending is not None
+    assert waits.pending["reason"] == "it is money"
+    no = await runner.run("ask_there", {"euros": 5})
+    yes, no = [await runner.resume(waits.record(), True), await runner.resume(no.record(), False)]
     assert (yes.text, no.status) == ("paid 10", "denied")
 
 
-def test_a_call_that_their_tool_defers_ends_with_its_result() -> None:
+async def test_a_deferred_call_of_a_tool_ends_with_its_result() -> None:
     def build() -> str:
         """Build."""
         raise CallDeferred({"reason": "in the queue"})
 
-    async def run() -> ToolResult:
-        runner = run_of(build)
-        waits = await runner.run(ToolCall("c1", "build", {}))
-        assert waits.pending is not None
-        assert (waits.pending["reason"], waits.pending["state"]["ticket"]) == ("in the queue", "c1")
-        return await runner.resume(waits.record(), ToolResult("built"))
-
-    assert in_time(run()).text == "built"
+    runner = run_of(build)
+    waits = await runner.run(ToolCall("c1", "build", {}))
+    assert waits.pending is not None
+    assert (waits.pending["reason"], waits.pending["state"]["ticket"]) == ("in the queue", "c1")
+    assert (await runner.resume(waits.record(), ToolResult("built"))).text == "built"
 
 
 @pytest.mark.parametrize(
     "read", [lambda ctx: ctx.messages[-1], lambda ctx: len(ctx.messages), lambda ctx: ctx.model.system]
 )
-def test_what_only_a_run_has_fails_the_call_that_reads_it(read: Any) -> None:
+async def test_reading_the_run_of_an_agent_fails_the_call(read: Any) -> None:
     def look(ctx: RunContext[Any]) -> str:
         """Look."""
         return str(read(ctx))
 
-    result = in_time(run_of(look).run("look"))
+    result = await run_of(look).run("look")
     assert result.status == "failed" and "run of pydantic-ai" in result.text
 
 
-def test_media_of_theirs_are_ours() -> None:
+async def test_media_are_converted() -> None:
     def picture() -> list[Any]:
         """A picture."""
         return ["a dot", BinaryContent(PNG, media_type="image/png"), ImageUrl("https://example.org/a.png")]
@@ -675,26 +592,17 @@ def test_media_of_theirs_are_ours() -> None:
         return ToolReturn({"rows": 2}, content="two rows", metadata={"file": "a.csv"})
 
     runner = run_of(picture, report)
-    assert in_time(runner.run("picture")).content == (
+    assert (await runner.run("picture")).content == (
         Text("a dot"),
         Media("image", PNG, "image/png"),
         Media("image", None, "image/png", uri="https://example.org/a.png"),
     )
-    result = in_time(runner.run("report"))
+    result = await runner.run("report")
     assert (result.output, result.metadata["file"]) == ({"rows": 2}, "a.csv")
     assert [block.text for block in result.content] == ['{"rows":2}', "two rows"]
 
 
-def test_a_deadline_of_theirs_is_ours() -> None:
-    async def wait() -> str:
-        """Wait."""
-        await asyncio.get_running_loop().create_future()
-        return "never"
-
-    assert in_time(run_of(TheirTool(wait, timeout=0.05)).run("wait")).status == "timeout"
-
-
-def test_the_tools_of_any_toolset_are_ours() -> None:
+async def test_from_toolset_takes_any_toolset() -> None:
     class Counted(WrapperToolset[Any]):
         inside = 0
 
@@ -709,21 +617,18 @@ def test_the_tools_of_any_toolset_are_ours() -> None:
             assert self.inside == 1
             return await super().call_tool(name, tool_args, ctx, tool)
 
-    async def run() -> list[ToolResult]:
-        theirs = FunctionToolset([roll, ask_there]).prefixed("x")
-        theirs = theirs.filtered(lambda ctx, definition: ctx.deps == "L" and definition.name == "x_roll")
-        tools = await pydantic_ai.from_toolset(Counted(theirs).approval_required(), deps="L")
-        assert [tool.name for tool in tools] == ["x_roll"]
-        runner = Runner(tools, approve=lambda call, decision, context: True, deps="L")
-        return [await runner.run("x_roll", {"sides": sides}, session="s") for sides in (6, 1)]
-
-    good, bad = in_time(run())
+    theirs = FunctionToolset([roll, ask_there]).prefixed("x")
+    theirs = theirs.filtered(lambda ctx, definition: ctx.deps == "L" and definition.name == "x_roll")
+    tools = await pydantic_ai.from_toolset(Counted(theirs).approval_required(), deps="L")
+    assert [tool.name for tool in tools] == ["x_roll"]
+    runner = Runner(tools, approve=lambda call, decision, context: True, deps="L")
+    good, bad = [await runner.run("x_roll", {"sides": sides}, session="s") for sides in (6, 1)]
     assert good.text.startswith("L s") and good.text.endswith("2d6")
     assert (bad.status, bad.text) == ("failed", "at least 2 sides")
     assert Counted.inside == 0
 
 
-def test_a_filter_of_theirs_holds_for_each_call() -> None:
+async def test_a_filter_of_a_toolset_applies_to_each_call() -> None:
     ran: list[Any] = []
 
     async def wipe(ctx: RunContext[str]) -> str:
@@ -731,17 +636,14 @@ def test_a_filter_of_theirs_holds_for_each_call() -> None:
         ran.append(ctx.deps)
         return "wiped"
 
-    async def run() -> list[ToolResult]:
-        for_admins = FunctionToolset([wipe]).filtered(lambda ctx, definition: ctx.deps == "admin")
-        runner = Runner(await pydantic_ai.from_toolset(for_admins, deps="admin"))
-        return [await runner.run("wipe", {}, deps=deps) for deps in ("admin", "guest")]
-
-    wiped, refused = in_time(run())
+    for_admins = FunctionToolset([wipe]).filtered(lambda ctx, definition: ctx.deps == "admin")
+    runner = Runner(await pydantic_ai.from_toolset(for_admins, deps="admin"))
+    wiped, refused = [await runner.run("wipe", {}, deps=deps) for deps in ("admin", "guest")]
     assert wiped.text == "wiped" and ran == ["admin"]
     assert not refused.success and refused.executed is False and "not offered" in refused.text
 
 
-def test_a_look_at_deferred_work_is_no_approval() -> None:
+async def test_polling_deferred_work_is_no_approval() -> None:
     def wipe(ctx: RunContext[Any]) -> str:
         """Wipe, when it is night."""
         looks.append(ctx.tool_call_approved)
@@ -751,18 +653,15 @@ def test_a_look_at_deferred_work_is_no_approval() -> None:
             raise ApprovalRequired
         return "wiped"
 
-    async def run() -> list[str]:
-        runner = run_of(wipe, approve=approval.later)
-        first = await runner.run("wipe", {})
-        second = await runner.resume(record_from_result(first), True)
-        return [second.status, (await runner.resume(record_from_result(second), True)).text]
-
     looks: list[bool] = []
-    assert in_time(run()) == ["suspended", "wiped"]
+    runner = run_of(wipe, approve=approval.later)
+    first = await runner.run("wipe", {})
+    second = await runner.resume(record_from_result(first), True)
+    assert [second.status, (await runner.resume(record_from_result(second), True)).text] == ["suspended", "wiped"]
     assert looks == [False, False, True]
 
 
-def test_what_is_another_tool_in_each_run_or_runs_elsewhere_is_refused() -> None:
+async def test_dynamic_and_external_tools_are_refused() -> None:
     prepared = TheirTool(roll, prepare=lambda ctx, definition: None)
     with pytest.raises(DefinitionError, match="prepare"):
         pydantic_ai.from_tools([prepared])
@@ -771,10 +670,10 @@ def test_what_is_another_tool_in_each_run_or_runs_elsewhere_is_refused() -> None
     with pytest.raises(DefinitionError, match="list of"):
         pydantic_ai.from_tools([3])  # type: ignore[list-item]
     with pytest.raises(DefinitionError, match="prepare"):
-        in_time(pydantic_ai.from_toolset(FunctionToolset([prepared]).prefixed("x")))
+        await pydantic_ai.from_toolset(FunctionToolset([prepared]).prefixed("x"))
     with pytest.raises(DefinitionError, match="in each run"):
-        in_time(pydantic_ai.from_toolset(DynamicToolset(lambda ctx: FunctionToolset([roll]))))
+        await pydantic_ai.from_toolset(DynamicToolset(lambda ctx: FunctionToolset([roll])))
     with pytest.raises(DefinitionError, match="external"):
-        in_time(pydantic_ai.from_toolset(ExternalToolset([ToolDefinition(name="roll")])))
+        await pydantic_ai.from_toolset(ExternalToolset([ToolDefinition(name="roll")]))
     with pytest.raises(DefinitionError, match="toolsets"):
-        in_time(pydantic_ai.from_toolset([roll]))  # type: ignore[arg-type]
+        await pydantic_ai.from_toolset([roll])  # type: ignore[arg-type]

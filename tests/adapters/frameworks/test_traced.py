@@ -16,7 +16,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from ferrule.middleware import trace
 from ferrule.testing import FrameworkRun, ScriptedCall
-from ferrule.testing.bounded import in_time
 from ferrule.testing.world import World
 
 FRAMEWORK = os.environ["FERRULE_FRAMEWORK"]
@@ -77,10 +76,10 @@ def scope_of(span: ReadableSpan) -> str:
     return span.instrumentation_scope.name if span.instrumentation_scope else ""
 
 
-def test_each_call_is_one_span_which_the_framework_has_opened_where_it_does() -> None:
+async def test_each_call_is_one_span() -> None:
     world = World()
     calls = (LOOK, ScriptedCall("c2", "explode"), ScriptedCall("c3", "count", {"to": 1}))
-    in_time(FRAMEWORKS[FRAMEWORK]().start_run(traced(world), *calls))
+    await FRAMEWORKS[FRAMEWORK]().start_run(traced(world), *calls)
     found = {facts(span)["gen_ai.tool.name"]: span for span in of_calls()}
     assert len(of_calls()) == 3 and set(found) == {"look", "explode", "count"}
     assert {scope_of(span) for span in of_calls()} == {SCOPES[FRAMEWORK]}
@@ -89,16 +88,13 @@ def test_each_call_is_one_span_which_the_framework_has_opened_where_it_does() ->
     assert "error.type" in facts(found["explode"]) and "error.type" not in facts(found["look"])
 
 
-def test_a_call_that_waits_and_goes_on_is_two_spans_of_which_the_second_leads_to_the_first() -> None:
-    async def run() -> FrameworkRun:
-        driven: FrameworkRun = await FRAMEWORKS[FRAMEWORK]().start_run(
-            traced(world), ScriptedCall("c1", "pay", {"to": "ada", "euros": 5})
-        )
-        await driven.answer({"c1": True})
-        return driven
-
+async def test_a_resumed_call_has_a_second_span_linked_to_the_first() -> None:
     world = World()
-    in_time(run())
+    driven: FrameworkRun = await FRAMEWORKS[FRAMEWORK]().start_run(
+        traced(world), ScriptedCall("c1", "pay", {"to": "ada", "euros": 5})
+    )
+    await driven.answer({"c1": True})
+    driven
     world.expect_paid({"ada 5": 1})
     told = [span for span in finished() if "ferrule.status" in facts(span)]
     assert [facts(span)["ferrule.status"] for span in told] == ["suspended", "ok"]
@@ -125,6 +121,6 @@ def tree() -> str:
     return "\n".join(lines(0, 0))
 
 
-def test_the_page_shows_the_spans_of_a_run() -> None:
-    in_time(FRAMEWORKS[FRAMEWORK]().start_run(traced(World()), LOOK))
+async def test_the_page_shows_the_spans_of_a_run() -> None:
+    await FRAMEWORKS[FRAMEWORK]().start_run(traced(World()), LOOK)
     assert f"```text\n{tree()}\n```" in PAGE.read_text(encoding="utf-8"), f"the page does not show:\n{tree()}"

@@ -124,10 +124,6 @@ def guarded(path: str, token: str) -> str:
     return f"{path} with {token}"
 
 
-def wrong_output() -> int:
-    return "no number"  # type: ignore[return-value]
-
-
 async def nested(context: ToolContext) -> str:
     return (await context.run("add", {"a": 1})).text
 
@@ -167,23 +163,6 @@ def look_or_die(file: str, line: str) -> str:
 
 
 HANDLERS = [
-    *(
-        echo,
-        add,
-        add_async,
-        wait,
-        kinds,
-        fail,
-        fail_async,
-        blocks,
-        data,
-        steps,
-        chunks,
-        linger,
-        linger_in_thread,
-        who,
-        held,
-        guarded,
-    ),
-    *(wrong_output, nested, note, occupy, die),
+    *(echo, add, add_async, wait, kinds, fail, fail_async, blocks, data, steps, chunks, linger, linger_in_thread),
+    *(who, held, guarded, nested, note, occupy, die),
 ]

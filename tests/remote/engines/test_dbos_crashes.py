@@ -71,13 +71,8 @@ def workers(databases: Callable[[str], str], tmp_path_factory: pytest.TempPathFa
 
 def send(made: Tool, call_id: str, effect: Path) -> ToolResult:
     """The call, also where it comes again."""
-
-    async def bounded() -> ToolResult:
-        async with asyncio.timeout(BOUND):
-            call = ToolCall(call_id, made.name, {"file": str(effect), "line": "done"})
-            return await Runner([made]).run(call, session="s", principal="ann")
-
-    return asyncio.run(bounded())
+    call = ToolCall(call_id, made.name, {"file": str(effect), "line": "done"})
+    return asyncio.run(Runner([made]).run(call, session="s", principal="ann"))
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -93,7 +88,7 @@ def lines(file: Path) -> list[str]:
 
 @pytest.mark.parametrize("round", range(ROUNDS))
 @pytest.mark.parametrize("point", POINTS)
-def test_what_changes_something_happens_once_at_most(workers: Workers, tmp_path: Path, point: str, round: int) -> None:
+def test_a_changing_call_happens_once_at_most(workers: Workers, tmp_path: Path, point: str, round: int) -> None:
     effect = tmp_path / "effect"
     made = tool(far_tools.note, isolation=dbos.queue("far", url=workers.url))
     workers.complete()
@@ -110,9 +105,7 @@ def test_what_changes_something_happens_once_at_most(workers: Workers, tmp_path:
 
 @pytest.mark.parametrize("options", [{"read_only": True}, {"idempotent": True}])
 @pytest.mark.parametrize("point", POINTS)
-def test_what_may_be_repeated_is_run_by_another_worker(
-    workers: Workers, tmp_path: Path, point: str, options: Any
-) -> None:
+def test_a_repeatable_call_runs_on_another_worker(workers: Workers, tmp_path: Path, point: str, options: Any) -> None:
     effect = tmp_path / "effect"
     made = tool(far_tools.note, isolation=dbos.queue("far", url=workers.url), **options)
     workers.complete()
@@ -124,15 +117,10 @@ def test_what_may_be_repeated_is_run_by_another_worker(
     assert len(lines(effect)) == (2 if point in ("effect", "told") else 1)  # with the step recorded, nothing runs
 
 
-async def test_who_waits_knows_where_no_worker_is_left(workers: Workers, tmp_path: Path) -> None:
+async def test_a_caller_learns_that_no_worker_is_left(workers: Workers, tmp_path: Path) -> None:
     effect = tmp_path / "effect"
     made = tool(far_tools.die, isolation=dbos.queue("far", url=workers.url))
     workers.complete()
     workers.close(workers.running.pop())
-
-    async def bounded() -> ToolResult:
-        async with asyncio.timeout(BOUND):
-            return await Runner([made]).run("die", {"file": str(effect)})
-
-    result = await bounded()
+    result = await Runner([made]).run("die", {"file": str(effect)})
     assert (result.status, result.executed, lines(effect)) == ("unknown", None, ["died"])

@@ -34,7 +34,7 @@ def lines(file: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-def test_a_call_of_a_workflow_is_a_step_that_is_not_run_again(url: str, tmp_path: Path) -> None:
+def test_a_finished_step_does_not_run_again(url: str, tmp_path: Path) -> None:
     (tmp_path / "between.die").touch()
     assert program("step", url, tmp_path) == DIED
     assert lines(tmp_path / "effect") == ["changed"]
@@ -43,47 +43,33 @@ def test_a_call_of_a_workflow_is_a_step_that_is_not_run_again(url: str, tmp_path
     assert lines(tmp_path / "effect") == ["changed"]
 
 
-def test_a_step_that_was_cut_off_is_unknown_where_it_changes_something(url: str, tmp_path: Path) -> None:
-    (tmp_path / "effect.die").touch()
-    assert program("step", url, tmp_path) == DIED
-    changed, looked = program("step", url, tmp_path)
-    assert changed == ["unknown", None, None, False] and looked[0] == "ok"
-    assert lines(tmp_path / "effect") == ["changed"]
-
-
-def test_a_step_that_was_cut_off_runs_again_where_it_only_reads(url: str, tmp_path: Path) -> None:
-    (tmp_path / "seen.die").touch()
-    assert program("step", url, tmp_path) == DIED
-    changed, looked = program("step", url, tmp_path)
-    assert changed[:2] == ["ok", "changed"] and looked[:2] == ["ok", "seen"]
-    assert (lines(tmp_path / "effect"), lines(tmp_path / "seen")) == (["changed"], ["seen", "seen"])
-
-
-def test_calls_in_another_order_do_not_get_what_each_other_came_to(url: str, tmp_path: Path) -> None:
+def test_reordered_calls_do_not_swap_outcomes(url: str, tmp_path: Path) -> None:
     assert program("order", url, tmp_path) == DIED
     ann, bob = program("order", url, tmp_path)
     assert {ann[0], bob[0]} == {"unknown"} and (ann[1], bob[1]) == (None, None)
     assert (lines(tmp_path / "ann"), lines(tmp_path / "bob")) == (["ann"], ["bob"])
 
 
-def test_a_call_that_is_a_workflow_gives_another_process_what_it_came_to(url: str, tmp_path: Path) -> None:
+def test_a_workflow_gives_its_outcome_to_another_process(url: str, tmp_path: Path) -> None:
     first = program("workflows", url, tmp_path)
     assert [one[:3] for one in first] == [["ok", "changed", True], ["ok", "seen", True]]
     assert program("workflows", url, tmp_path) == first
     assert (lines(tmp_path / "effect"), lines(tmp_path / "seen")) == (["changed"], ["seen"])
 
 
-def test_a_workflow_that_was_cut_off_is_unknown_where_it_changes_something(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["step", "workflows"])
+def test_a_killed_changing_call_is_unknown(mode: str, url: str, tmp_path: Path) -> None:
     (tmp_path / "effect.die").touch()
-    assert program("workflows", url, tmp_path) == DIED
-    changed, looked = program("workflows", url, tmp_path)
+    assert program(mode, url, tmp_path) == DIED
+    changed, looked = program(mode, url, tmp_path)
     assert changed[:3] == ["unknown", None, None] and looked[:2] == ["ok", "seen"]
     assert lines(tmp_path / "effect") == ["changed"]
 
 
-def test_a_workflow_that_was_cut_off_runs_again_where_it_only_reads(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["step", "workflows"])
+def test_a_killed_read_only_call_runs_again(mode: str, url: str, tmp_path: Path) -> None:
     (tmp_path / "seen.die").touch()
-    assert program("workflows", url, tmp_path) == DIED
-    changed, looked = program("workflows", url, tmp_path)
+    assert program(mode, url, tmp_path) == DIED
+    changed, looked = program(mode, url, tmp_path)
     assert changed[:2] == ["ok", "changed"] and looked[:2] == ["ok", "seen"]
-    assert lines(tmp_path / "seen") == ["seen", "seen"]
+    assert (lines(tmp_path / "effect"), lines(tmp_path / "seen")) == (["changed"], ["seen", "seen"])

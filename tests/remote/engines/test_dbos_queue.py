@@ -1,4 +1,4 @@
-"""Calls in a queue of DBOS: what workers keep to together, what comes again, and what a worker refuses."""
+"""Calls in a queue of DBOS: shared limits, repeated calls, and refusals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import json
 import multiprocessing
 import os
 import pickle
-import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from workers import worker
 
 from ferrule import Event, Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, tool
 from ferrule.errors import DefinitionError
-from ferrule.remote import _dbos_database, _executor, dbos, ray
+from ferrule.remote import _dbos_database, dbos, ray
 from ferrule.remote._dbos_database import VERSION, WORKFLOWS, Database
 
 BOUND = 120.0
@@ -41,31 +40,19 @@ def drained(databases: Callable[[str], str]) -> Iterator[str]:
         yield made
 
 
-def go(work: Any) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(BOUND):
-            return await work
-
-    return asyncio.run(bounded())
-
-
 def queued(handler: Any, url: str, *, key: bytes | None = None, name: str = "far", **options: Any) -> Tool:
     return tool(handler, isolation=dbos.queue(name, url=url, key=key), **options)
 
 
 def send(
-    made: Tool, arguments: Any, call_id: str = "c1", *, context: ToolContext | None = None, **options: Any
+    made: Tool, arguments: Any, id: str = "c1", *, context: ToolContext | None = None, **options: Any
 ) -> ToolResult:
-    return go(
-        Runner([made], **options).run(ToolCall(call_id, made.name, arguments), context or ToolContext(session="s"))
-    )
+    runner = Runner([made], **options)
+    return asyncio.run(runner.run(ToolCall(id, made.name, arguments), context or ToolContext(session="s")))
 
 
 def noted(file: Path) -> list[list[str]]:
     return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
-
-
-# -- limits ------------------------------------------------------------------------------------------------------------
 
 
 def most_at_once(lines: list[list[str]], counted: Callable[[list[str]], str]) -> dict[str, int]:
@@ -78,7 +65,7 @@ def most_at_once(lines: list[list[str]], counted: Callable[[list[str]], str]) ->
     return dict(most)
 
 
-async def test_two_workers_together_keep_to_the_limits_of_500_calls(url: str, tmp_path: Path) -> None:
+async def test_two_workers_together_keep_the_limits(url: str, tmp_path: Path) -> None:
     file, limits = tmp_path / "noted", {"concurrency": 10, "per_worker": 6, "rate": [120, 1.0]}
     made = tool(far_tools.occupy, read_only=True, isolation=dbos.queue("far", url=url))
     calls = [ToolCall(str(n), "occupy", {"file": str(file), "line": str(n), "seconds": 0.02}) for n in range(500)]
@@ -100,8 +87,7 @@ async def test_two_workers_together_keep_to_the_limits_of_500_calls(url: str, tm
 async def test_principals_take_turns(url: str, tmp_path: Path) -> None:
     file, limits = tmp_path / "noted", {"concurrency": 4, "per_worker": 4, "per_principal": 2}
     made = tool(far_tools.occupy, read_only=True, isolation=dbos.queue("far", url=url, concurrency=4, per_principal=2))
-
-    async def both() -> list[ToolResult]:
+    with worker(url, **limits):
         runner = Runner([made], concurrency=200, waits=Waits(slot=BOUND))
 
         def call(who: str, n: int) -> Any:
@@ -110,10 +96,7 @@ async def test_principals_take_turns(url: str, tmp_path: Path) -> None:
 
         first = [asyncio.ensure_future(call("ann", n)) for n in range(100)]
         await asyncio.to_thread(wait_for, lambda: len(noted(file)) > 4)
-        return await asyncio.gather(*[call("bob", n) for n in range(10)], *first)
-
-    with worker(url, **limits):
-        results = await both()
+        results = await asyncio.gather(*[call("bob", n) for n in range(10)], *first)
     assert Counter(result.status for result in results) == {"ok": 110}
     lines = noted(file)
     assert max(most_at_once(lines, lambda line: line[1]).values()) <= 2
@@ -129,10 +112,7 @@ def wait_for(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-# -- the same call -----------------------------------------------------------------------------------------------------
-
-
-def test_a_call_that_comes_again_gets_what_it_came_to(drained: str, tmp_path: Path) -> None:
+def test_a_repeated_call_gets_the_earlier_outcome(drained: str, tmp_path: Path) -> None:
     file = tmp_path / "noted"
     arguments = {"file": str(file), "line": "once"}
     first = send(queued(far_tools.note, drained), arguments)
@@ -143,7 +123,7 @@ def test_a_call_that_comes_again_gets_what_it_came_to(drained: str, tmp_path: Pa
     assert noted(file) == [["once"], ["other"], ["once"]]
 
 
-def test_another_attempt_is_another_run(drained: str, tmp_path: Path) -> None:
+def test_another_attempt_runs_again(drained: str, tmp_path: Path) -> None:
     file = tmp_path / "noted"
 
     async def twice(call: ToolCall, context: ToolContext, following: Any) -> ToolResult:
@@ -154,22 +134,19 @@ def test_another_attempt_is_another_run(drained: str, tmp_path: Path) -> None:
     assert result.status == "ok" and noted(file) == [["x"], ["x"]]
 
 
-async def test_what_runs_when_a_worker_is_told_to_stop_comes_to_its_end(url: str, tmp_path: Path) -> None:
+async def test_a_stopping_worker_finishes_its_call(url: str, tmp_path: Path) -> None:
     file = tmp_path / "noted"
     made = queued(far_tools.occupy, url)
 
-    async def stopped(running: Any) -> ToolResult:
+    with worker(url) as running:
         arguments = {"file": str(file), "line": "x", "seconds": 1.0}
         task = asyncio.ensure_future(Runner([made]).run("occupy", arguments))
         await asyncio.to_thread(wait_for, lambda: len(noted(file)) == 1)
         running.terminate()
-        return await task
-
-    with worker(url) as running:
-        assert (await stopped(running)).output == "x"
+        assert (await task).output == "x"
 
 
-def test_results_are_told_and_not_looked_for(drained: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_pushed_and_not_polled(drained: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(_dbos_database._READ_AGAIN, "postgresql", 10 * BOUND)
     assert send(queued(far_tools.steps, drained), {"count": 5}, "told").output == 5
 
@@ -190,10 +167,7 @@ def kept(url: str) -> int:
         return 0 if row is None else int(row[0])
 
 
-# -- where no worker has it --------------------------------------------------------------------------------------------
-
-
-def test_what_no_worker_takes_in_time_is_limited_and_never_runs(url: str, tmp_path: Path) -> None:
+def test_a_call_that_no_worker_takes_is_limited_and_never_runs(url: str, tmp_path: Path) -> None:
     file = tmp_path / "noted"
     made = queued(far_tools.note, url)
     result = send(made, {"file": str(file), "line": "x"}, waits=Waits(slot=0.5))
@@ -203,7 +177,7 @@ def test_what_no_worker_takes_in_time_is_limited_and_never_runs(url: str, tmp_pa
     assert noted(file) == [["y"]]
 
 
-def test_a_call_that_no_worker_had_runs_when_it_comes_again(url: str, tmp_path: Path) -> None:
+def test_a_call_that_no_worker_took_runs_when_repeated(url: str, tmp_path: Path) -> None:
     file = tmp_path / "noted"
     made = queued(far_tools.note, url)
     assert send(made, {"file": str(file), "line": "x"}, waits=Waits(slot=0.5)).status == "limited"
@@ -212,23 +186,19 @@ def test_a_call_that_no_worker_had_runs_when_it_comes_again(url: str, tmp_path: 
     assert noted(file) == [["x"]]
 
 
-async def test_what_is_cancelled_in_the_queue_never_runs(url: str, tmp_path: Path) -> None:
+async def test_a_call_cancelled_in_the_queue_never_runs(url: str, tmp_path: Path) -> None:
     file = tmp_path / "noted"
     made = queued(far_tools.note, url)
     seen: list[Event] = []
-
-    async def cancelled() -> None:
-        runner = Runner([made], observers=[seen.append])
-        task = asyncio.ensure_future(runner.run(ToolCall("c1", "note", {"file": str(file), "line": "x"})))
-        await asyncio.to_thread(wait_for, lambda: enqueued(url) == 1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    await cancelled()
+    runner = Runner([made], observers=[seen.append])
+    task = asyncio.ensure_future(runner.run(ToolCall("c1", "note", {"file": str(file), "line": "x"})))
+    await asyncio.to_thread(wait_for, lambda: enqueued(url) == 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert (seen[-1].data["result"].status, seen[-1].data["result"].executed) == ("cancelled", False)
     with worker(url):
-        assert send(made, {"file": str(file), "line": "y"}, "c2").status == "ok"
+        assert (await asyncio.to_thread(send, made, {"file": str(file), "line": "y"}, "c2")).status == "ok"
     assert noted(file) == [["y"]]
 
 
@@ -241,16 +211,14 @@ def enqueued(url: str) -> int:
         return 0
 
 
-def test_a_database_that_cannot_be_reached_runs_nothing_and_shows_no_password() -> None:
+def test_an_unreachable_database_runs_nothing_and_hides_the_password() -> None:
     made = queued(far_tools.add, "postgresql://somebody:sesame@127.0.0.1:1/nothing")
     result = send(made, {"a": 1})
     assert (result.status, result.executed) == ("limited", False)
     assert "cannot be reached" in (result.error or "") and "sesame" not in (result.error or "")
 
 
-def test_an_order_that_may_have_been_kept_is_not_said_to_be_nowhere(
-    drained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_commit_leaves_the_call_unknown(drained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dbos import DBOSClient
     from sqlalchemy.exc import OperationalError
 
@@ -266,7 +234,7 @@ def test_an_order_that_may_have_been_kept_is_not_said_to_be_nowhere(
     wait_for(lambda: noted(file) == [["x"]])
 
 
-def test_a_forked_process_has_connections_of_its_own(drained: str) -> None:
+def test_a_forked_process_has_its_own_connections(drained: str) -> None:
     made = queued(far_tools.add, drained)
     assert send(made, {"a": 1}, "parent").output == 3
     child = multiprocessing.get_context("fork").Process(target=add_or_fail, args=(made,))
@@ -281,7 +249,7 @@ def add_or_fail(made: Tool) -> None:
     os._exit(0 if result.output == 5 else 1)
 
 
-async def test_without_a_cluster_ray_is_not_started_behind_its_application() -> None:
+async def test_ray_is_not_started_without_a_cluster() -> None:
     import ray as engine
 
     assert not engine.is_initialized()
@@ -290,31 +258,7 @@ async def test_without_a_cluster_ray_is_not_started_behind_its_application() -> 
     assert not engine.is_initialized()
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
-
-
-def test_an_order_that_was_signed_with_another_key_is_not_run(drained: str, tmp_path: Path) -> None:
-    file = tmp_path / "noted"
-    result = send(queued(far_tools.note, drained, key=b"k" * 32), {"file": str(file), "line": "x"}, "foreign")
-    assert (result.status, result.executed) == ("unknown", None)  # what is told of it was not signed with its key
-    assert not file.exists()
-
-
-def test_a_tool_that_the_worker_was_not_started_with_is_not_imported(drained: str) -> None:
-    result = send(queued(textwrap.shorten, drained, description="Shorten."), {"text": "one two", "width": 5})
-    assert (result.status, result.executed) == ("failed", False)
-    assert "textwrap:shorten is not a handler of this worker's tools" in (result.error or "")
-
-
-def test_an_order_that_is_too_old_is_not_run(drained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "noted"
-    monkeypatch.setattr(_executor, "VALID_SECONDS", -1.0)
-    result = send(queued(far_tools.note, drained), {"file": str(file), "line": "x"}, "old")
-    assert (result.status, result.executed) == ("unknown", None)  # of what is no order of now, nothing is told
-    assert not file.exists()
-
-
-def test_an_order_that_is_put_in_again_is_not_run_again(drained: str, tmp_path: Path) -> None:
+def test_a_replayed_order_does_not_run_again(drained: str, tmp_path: Path) -> None:
     file = tmp_path / "noted"
     assert send(queued(far_tools.note, drained), {"file": str(file), "line": "x"}, "replayed").status == "ok"
     with psycopg.connect(drained) as connection:
@@ -347,16 +291,13 @@ def put_in(url: str, *args: Any, pickled: bool = False) -> str:
     try:
         options: Any = {"queue_name": "far", "workflow_name": WORKFLOWS[False], "app_version": VERSION}
         handle = client.enqueue(options, *args)
-        wanted = {"SUCCESS", "ERROR", "CANCELLED"}
-        wait_for(
-            lambda: (
-                client.list_workflows(workflow_ids=[handle.workflow_id], load_input=False, load_output=False)[0].status
-                in wanted
-            )
-        )
-        return str(
-            client.list_workflows(workflow_ids=[handle.workflow_id], load_input=False, load_output=False)[0].status
-        )
+
+        def status() -> str:
+            [found] = client.list_workflows(workflow_ids=[handle.workflow_id], load_input=False, load_output=False)
+            return str(found.status)
+
+        wait_for(lambda: status() in {"SUCCESS", "ERROR", "CANCELLED"})
+        return status()
     finally:
         client.destroy()
 
@@ -370,33 +311,22 @@ def test_a_worker_reads_no_pickled_order(drained: str, tmp_path: Path) -> None:
 async def test_a_program_reads_no_pickled_answer(url: str, tmp_path: Path) -> None:
     touched = tmp_path / "touched"
     made = queued(far_tools.add, url)
-
-    async def answered() -> ToolResult:
-        running = asyncio.ensure_future(Runner([made], waits=Waits(slot=BOUND)).run("add", {"a": 1}))
-        await asyncio.to_thread(wait_for, lambda: enqueued(url) == 1)
-        text = base64.b64encode(pickle.dumps(Touches(touched))).decode()
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(
-                'INSERT INTO dbos.streams (workflow_uuid, key, value, serialization, "offset", function_id) '
-                "SELECT workflow_uuid, 'ferrule', %s, 'py_pickle', 0, 0 FROM dbos.workflow_status",
-                [text],
-            )
-            connection.execute("NOTIFY dbos_streams_channel")
-        return await running
-
-    result = await answered()
+    running = asyncio.ensure_future(Runner([made], waits=Waits(slot=BOUND)).run("add", {"a": 1}))
+    await asyncio.to_thread(wait_for, lambda: enqueued(url) == 1)
+    text = base64.b64encode(pickle.dumps(Touches(touched))).decode()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            'INSERT INTO dbos.streams (workflow_uuid, key, value, serialization, "offset", function_id) '
+            "SELECT workflow_uuid, 'ferrule', %s, 'py_pickle', 0, 0 FROM dbos.workflow_status",
+            [text],
+        )
+        connection.execute("NOTIFY dbos_streams_channel")
+    result = await running
     assert (result.status, result.executed, result.success) == ("unknown", None, False)
     assert not touched.exists()
 
 
-def test_values_that_no_model_sees_need_a_key_that_encrypts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FERRULE_ENCRYPT_KEY", raising=False)
-    bound = queued(far_tools.guarded, "postgresql://nobody@127.0.0.1/x").bind(token="sesame")
-    with pytest.raises(DefinitionError, match="encrypt_key"):
-        Runner([bound])
-
-
-def test_what_is_encrypted_stands_nowhere_in_the_database(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encrypted_values_are_nowhere_in_the_database(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FERRULE_ENCRYPT_KEY", os.urandom(32).hex())
     limits = {"concurrency": 16, "per_principal": 2}
     bound = tool(far_tools.guarded, isolation=dbos.queue("far", url=url, **limits)).bind(token="sesame")
@@ -418,7 +348,7 @@ def test_what_is_encrypted_stands_nowhere_in_the_database(url: str, monkeypatch:
         ({"poll": 0}, "poll"),
     ],
 )
-def test_limits_that_could_not_work_are_refused(options: Any, said: str) -> None:
+def test_impossible_limits_are_refused(options: Any, said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
         dbos.queue("far", **options)
 
@@ -428,7 +358,7 @@ def test_a_name_of_dbos_is_refused() -> None:
         dbos.queue("_dbos_internal")
 
 
-def test_a_dbos_that_is_another_one_inside_is_refused_when_the_runner_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_dbos_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from dbos import _sys_db
 
     monkeypatch.delattr(_sys_db.SystemDatabase, "reenqueue_for_recovery")

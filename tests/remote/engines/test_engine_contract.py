@@ -71,30 +71,19 @@ def elsewhere(place: object) -> bool:
     return place not in (None, "process")
 
 
-def run(
+async def run(
     made: Tool | list[Tool], arguments: Any = None, context: ToolContext | None = None, **options: Any
 ) -> tuple[ToolResult, list[Event]]:
     """One call on a runner of its own: what it came to, and its events."""
     seen: list[Event] = []
     tools = made if isinstance(made, list) else [made]
     runner = Runner(tools, observers=[seen.append], **options)
-    return asyncio.run(bounded(runner.run(ToolCall("c1", tools[0].name, arguments or {}), context))), seen
+    return await runner.run(ToolCall("c1", tools[0].name, arguments or {}), context), seen
 
 
-async def bounded(work: Any) -> Any:
-    async with asyncio.timeout(BOUND):
-        return await work
-
-
-def test_a_handler_gives_its_value(place: Any) -> None:
-    result, _ = run(tool(far_tools.add, isolation=place), {"a": 1})
+async def test_a_handler_returns_its_value(place: Any) -> None:
+    result, _ = await run(tool(far_tools.add, isolation=place), {"a": 1})
     assert (result.status, result.output, result.executed) == ("ok", 3, True)
-
-
-@pytest.mark.parametrize("value", [0, "", [], False, None, {}, "text", [1, {"a": None}]])
-def test_a_value_comes_back_as_it_was(place: Any, value: object) -> None:
-    result, _ = run(tool(far_tools.echo, isolation=place), {"value": value})
-    assert result.status == "ok" and result.output == value and type(result.output) is type(value)
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -110,18 +99,17 @@ def test_a_value_comes_back_as_it_was(place: Any, value: object) -> None:
     )
 )
 def test_any_json_value_comes_back_as_in_a_thread(place: Any, value: object) -> None:
-    here, _ = run(tool(far_tools.echo), {"value": value})
-    there, _ = run(tool(far_tools.echo, isolation=place), {"value": value})
-    assert (there.status, there.output, there.text) == (here.status, here.output, here.text)
+    here, _ = asyncio.run(run(tool(far_tools.echo), {"value": value}))
+    there, _ = asyncio.run(run(tool(far_tools.echo, isolation=place), {"value": value}))
+    assert (there.status, repr(there.output), there.text) == (here.status, repr(here.output), here.text)
 
 
-def test_a_handler_gets_the_objects_that_its_types_say(place: Any) -> None:
+async def test_a_handler_gets_typed_arguments(place: Any) -> None:
     arguments = {"day": date(2026, 11, 28).isoformat(), "item": {"name": "pen", "count": 2}}
-    result, _ = run(tool(far_tools.kinds, isolation=place), arguments)
+    result, _ = await run(tool(far_tools.kinds, isolation=place), arguments)
     assert result.output == ["date", Item.__name__, "2026-11-28", "pen"]
 
 
-@pytest.mark.parametrize("handler", [far_tools.fail, far_tools.fail_async])
 @pytest.mark.parametrize(
     ("kind", "said", "executed"),
     [
@@ -133,43 +121,42 @@ def test_a_handler_gets_the_objects_that_its_types_say(place: Any) -> None:
         ("cancelled", "CancelledError", True),
     ],
 )
-def test_what_a_handler_raises_is_told_as_far_as_a_model_may_see_it(
-    place: Any, handler: Any, kind: str, said: str, executed: bool
-) -> None:
-    result, _ = run(tool(handler, isolation=place), {"kind": kind})
+async def test_an_exception_is_a_failure_with_a_safe_text(place: Any, kind: str, said: str, executed: bool) -> None:
+    handler = far_tools.fail_async if kind in ("own", "cancelled") else far_tools.fail
+    result, _ = await run(tool(handler, isolation=place), {"kind": kind})
     assert result.status == "failed" and result.executed is executed
     assert said in (result.error or "") and (kind != "runtime" or "the text" not in (result.error or ""))
     assert result.metadata.get("retry_after") == (3.0 if kind == "own" else None)
 
 
-def test_blocks_and_bytes_come_back_as_content(place: Any) -> None:
-    result, _ = run(tool(far_tools.blocks, isolation=place))
+async def test_blocks_and_bytes_come_back_as_content(place: Any) -> None:
+    result, _ = await run(tool(far_tools.blocks, isolation=place))
     assert [*result.content] == [Text("one"), Media("image", b"\x00\xff", "image/png")]
-    here, _ = run(tool(far_tools.data))
-    there, _ = run(tool(far_tools.data, isolation=place))
+    here, _ = await run(tool(far_tools.data))
+    there, _ = await run(tool(far_tools.data, isolation=place))
     assert (there.output, there.content) == (here.output, here.content)
 
 
-def test_progress_is_told_in_order(place: Any) -> None:
-    result, seen = run(tool(far_tools.steps, isolation=place), {"count": 10})
+async def test_progress_arrives_in_order(place: Any) -> None:
+    result, seen = await run(tool(far_tools.steps, isolation=place), {"count": 10})
     told = [event.data["done"] for event in seen if event.kind == "tool:progress"]
     assert result.output == 10 and told == [*range(10)]
     assert [event.kind for event in seen][-1] == "tool:post"
 
 
-def test_chunks_are_told_in_order_and_are_the_output(place: Any) -> None:
-    result, seen = run(tool(far_tools.chunks, isolation=place), {"count": 5})
+async def test_chunks_arrive_in_order_and_are_the_output(place: Any) -> None:
+    result, seen = await run(tool(far_tools.chunks, isolation=place), {"count": 5})
     assert result.output == "0 1 2 3 4 "
     assert [event.data["chunk"] for event in seen if event.kind == "tool:progress"] == [f"{n} " for n in range(5)]
 
 
 @pytest.mark.parametrize("handler", [far_tools.linger, far_tools.linger_in_thread])
-def test_a_deadline_reaches_the_handler(place: Any, handler: Any, tmp_path: Path) -> None:
+async def test_a_deadline_reaches_the_handler(place: Any, handler: Any, tmp_path: Path) -> None:
     began, ended = tmp_path / "began", tmp_path / "ended"
-    result, _ = run(tool(handler, isolation=place), {"began": str(began), "ended": str(ended)}, timeout=1.0)
+    result, _ = await run(tool(handler, isolation=place), {"began": str(began), "ended": str(ended)}, timeout=1.0)
     assert (result.status, result.executed) == ("timeout", None) and began.exists()
     if place != "process":  # which is killed, and cleans up nothing
-        asyncio.run(appears(ended))
+        await appears(ended)
 
 
 @pytest.mark.parametrize("handler", [far_tools.linger, far_tools.linger_in_thread])
@@ -193,7 +180,7 @@ async def appears(file: Path) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_handler_knows_for_whom_it_runs(place: Any) -> None:
+async def test_a_handler_gets_its_context(place: Any) -> None:
     keys = []
 
     async def noting(call: ToolCall, context: Any, following: Any) -> ToolResult:
@@ -201,63 +188,62 @@ def test_a_handler_knows_for_whom_it_runs(place: Any) -> None:
         return await following(call, context)  # type: ignore[no-any-return]
 
     given = {"session": "s1", "principal": "ann", "metadata": {"tenant": 7}}
-    result, _ = run(tool(far_tools.who, isolation=place), timeout=30, inside=[noting], context=ToolContext(**given))
+    result, _ = await run(
+        tool(far_tools.who, isolation=place), timeout=30, inside=[noting], context=ToolContext(**given)
+    )
     told = result.output
     assert {name: told[name] for name in given} == given
     assert (told["id"], told["arguments"], told["key"]) == ("c1", {}, keys[0])
     assert 0 < told["remaining"] <= 30 and not math.isclose(told["remaining"], 0)
 
 
-def test_deps_and_secrets_are_not_sent_to_other_machines(place: Any, elsewhere: bool) -> None:
+async def test_deps_and_secrets_are_not_sent_to_other_machines(place: Any, elsewhere: bool) -> None:
     context = ToolContext(deps="the program's", secrets={"token": "the program's"})
-    result, _ = run(tool(far_tools.held, isolation=place), context=context)
+    result, _ = await run(tool(far_tools.held, isolation=place), context=context)
     if elsewhere:
         assert result.output == ["the worker's", {"token": "the worker's"}]
     else:
         assert "the worker's" not in result.text
 
 
-def test_values_that_no_model_sees_reach_the_handler_and_nobody_else(place: Any) -> None:
+async def test_hidden_values_reach_only_the_handler(place: Any) -> None:
     bound = tool(far_tools.guarded, isolation=place).bind(token="sesame")
-    result, seen = run(bound, {"path": "door"})
+    result, seen = await run(bound, {"path": "door"})
     assert result.output == "door with sesame"
     assert "sesame" not in repr([event.call for event in seen])
 
 
-def test_nothing_runs_that_was_refused(place: Any, tmp_path: Path) -> None:
+async def test_a_refused_call_does_not_run(place: Any, tmp_path: Path) -> None:
     effect = tmp_path / "effect"
     made = tool(far_tools.note, isolation=place)
-    refused, _ = run(made, {"file": str(effect), "line": "x"}, guards=[lambda call, context: deny("no")])
-    unknown, _ = run(made, {"file": str(effect), "line": "x", "more": 1})
+    refused, _ = await run(made, {"file": str(effect), "line": "x"}, guards=[lambda call, context: deny("no")])
+    unknown, _ = await run(made, {"file": str(effect), "line": "x", "more": 1})
     assert (refused.status, unknown.status) == ("denied", "invalid") and not effect.exists()
 
 
-def test_a_result_that_is_too_long_is_cut(place: Any) -> None:
-    result, _ = run(tool(far_tools.echo, isolation=place), {"value": "x" * 5000}, sizes=Sizes(output=1000))
+async def test_a_long_result_is_cut(place: Any) -> None:
+    result, _ = await run(tool(far_tools.echo, isolation=place), {"value": "x" * 5000}, sizes=Sizes(output=1000))
     assert result.status == "ok" and len(result.text) <= 1000
 
 
-def test_a_megabyte_goes_there_and_comes_back(place: Any) -> None:
+async def test_a_megabyte_is_sent_and_returned(place: Any) -> None:
     text = "é" * 1_000_000
-    result, _ = run(tool(far_tools.echo, isolation=place), {"value": text}, sizes=Sizes(input=None, output=2_000_000))
+    result, _ = await run(
+        tool(far_tools.echo, isolation=place), {"value": text}, sizes=Sizes(input=None, output=2_000_000)
+    )
     assert result.output == text
 
 
-def test_what_does_not_fit_the_output_schema_fails(place: Any) -> None:
-    result, _ = run(tool(far_tools.wrong_output, isolation=place))
-    assert (result.status, result.executed) == ("failed", True) and "was run" in (result.error or "")
-
-
-def test_another_tool_is_run_where_its_runner_is_or_refused(place: Any, elsewhere: bool) -> None:
-    result, _ = run([tool(far_tools.nested, isolation=place), tool(far_tools.add)])
+async def test_a_nested_call_runs_here_or_is_refused(place: Any, elsewhere: bool) -> None:
+    result, _ = await run([tool(far_tools.nested, isolation=place), tool(far_tools.add)])
     if elsewhere:
         assert result.status == "failed" and "context.run(...) is not available" in (result.error or "")
     else:
         assert result.output == "3"
 
 
-async def test_many_calls_at_once_each_get_their_own_result(place: Any) -> None:
+async def test_concurrent_calls_get_their_own_results(place: Any) -> None:
     runner = Runner([tool(far_tools.add, read_only=True, isolation=place)])
     calls = [ToolCall(str(n), "add", {"a": n}) for n in range(40)]
-    results = await bounded(runner.run_all(calls))
+    results = await runner.run_all(calls)
     assert [result.output for result in results] == [n + 2 for n in range(40)]

@@ -48,20 +48,14 @@ def test_the_program_of_the_page_sends_to_its_worker(folder: Path, url: str) -> 
         run(folder / "program.py", url)
 
 
-def test_the_agent_of_the_page_pays_once(folder: Path, url: str) -> None:
+def test_the_other_programs_of_the_page_run(folder: Path, url: str) -> None:
     run(folder / "agent.py", url)
-
-
-def test_the_smallest_line_of_the_page_runs(folder: Path, url: str) -> None:
     run(folder / "one_process.py", url)
-
-
-def test_the_program_of_the_page_has_actors(folder: Path, url: str) -> None:
     run(folder / "cluster_program.py", url, **RAY, PYTHONPATH=os.pathsep.join([str(ROOT / "src"), str(folder)]))
 
 
 @pytest.mark.parametrize("place", ["program", "processes", "dbos", "ray"])
-def test_the_example_runs_the_same_tools_in_each_place(place: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_runs_in_each_place(place: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLACE", place)
     if place == "dbos":
         at = {"place": "place_tools:TOOLS", "folder": EXAMPLE}

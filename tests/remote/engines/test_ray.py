@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -15,10 +14,8 @@ import pytest
 from test_dbos_queue import most_at_once, noted
 from workers import HERE
 
-from ferrule import DefinitionError, Runner, ToolCall, ToolResult, Waits, tool
+from ferrule import DefinitionError, Runner, ToolCall, Waits, tool
 from ferrule.remote import ray
-
-BOUND = 60.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,36 +35,20 @@ def cluster() -> Iterator[None]:
     engine.shutdown()
 
 
-def go(work: Any) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(BOUND):
-            return await work
-
-    return asyncio.run(bounded())
-
-
-async def test_a_dead_actor_fails_its_call_once_and_is_made_again(tmp_path: Path) -> None:
+async def test_a_dead_actor_fails_its_call_and_is_replaced(tmp_path: Path) -> None:
     file = tmp_path / "noted"
     place = ray.actors(1, options={"*": {"max_task_retries": 3}})
     runner = Runner([tool(far_tools.die, idempotent=True, isolation=place), tool(far_tools.add, isolation=place)])
-
-    async def calls() -> list[ToolResult]:
-        return [await runner.run("die", {"file": str(file)}), await runner.run("add", {"a": 1})]
-
-    died, added = await calls()
+    died, added = await runner.run("die", {"file": str(file)}), await runner.run("add", {"a": 1})
     assert (died.status, died.executed) == ("failed", None) and "may have happened" in (died.error or "")
     assert (added.status, added.output) == ("ok", 3)
     assert noted(file) == [["died"]]
 
 
-async def test_a_tool_has_actors_with_the_options_of_its_own() -> None:
+async def test_a_tool_has_actors_with_its_own_options() -> None:
     place = ray.actors(1, options={"who": {"resources": {"special": 1}}, "add": {"resources": {"missing": 1}}})
     runner = Runner([tool(handler, isolation=place) for handler in (far_tools.who, far_tools.add)], waits=Waits(slot=2))
-
-    async def calls() -> list[ToolResult]:
-        return [await runner.run("who"), await runner.run("add", {"a": 1})]
-
-    has, lacks = await calls()
+    has, lacks = await runner.run("who"), await runner.run("add", {"a": 1})
     assert has.status == "ok"
     assert (lacks.status, lacks.executed) == ("limited", False)
 
@@ -80,20 +61,16 @@ def broken_once(file: str) -> str:
     return "made"
 
 
-async def test_an_actor_that_cannot_be_made_runs_nothing_and_another_is_tried(tmp_path: Path) -> None:
+async def test_a_failed_actor_runs_nothing_and_is_tried_again(tmp_path: Path) -> None:
     place = ray.actors(1, deps=partial(broken_once, str(tmp_path / "there")))
     runner = Runner([tool(far_tools.held, isolation=place)])
-
-    async def calls() -> list[ToolResult]:
-        return [await runner.run("held"), await runner.run("held")]
-
-    refused, had = await calls()
+    refused, had = await runner.run("held"), await runner.run("held")
     assert (refused.status, refused.executed) == ("limited", False)
     assert "no actor can be made" in (refused.error or "") and "no database" not in (refused.error or "")
     assert had.output == ["made", {}]
 
 
-async def test_no_more_calls_run_than_the_actors_take(tmp_path: Path) -> None:
+async def test_actors_keep_their_concurrency(tmp_path: Path) -> None:
     file = tmp_path / "noted"
     runner = Runner([tool(far_tools.occupy, read_only=True, isolation=ray.actors(2, concurrency=3))], concurrency=50)
     arguments = {"file": str(file), "line": "x", "seconds": 0.05}
@@ -106,6 +83,6 @@ async def test_no_more_calls_run_than_the_actors_take(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"count": 0}, {"concurrency": True}, {"options": {"add": 1}}])
-def test_actors_that_could_not_work_are_refused(options: Any) -> None:
+def test_impossible_actors_are_refused(options: Any) -> None:
     with pytest.raises(DefinitionError, match="actors"):
         ray.actors(**options)

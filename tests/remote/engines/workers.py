@@ -19,12 +19,7 @@ SECONDS = 60
 def environment(url: str, **limits: Any) -> dict[str, str]:
     """What a worker, or a program that sends to it, is started with."""
     path = os.pathsep.join([str(HERE), os.path.abspath(os.environ["PYTHONPATH"])])
-    return {
-        **os.environ,
-        "PYTHONPATH": path,
-        "DBOS_SYSTEM_DATABASE_URL": url,
-        "FAR_LIMITS": json.dumps(limits),
-    }
+    return {**os.environ, "PYTHONPATH": path, "DBOS_SYSTEM_DATABASE_URL": url, "FAR_LIMITS": json.dumps(limits)}
 
 
 @contextmanager

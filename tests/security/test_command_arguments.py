@@ -1,4 +1,4 @@
-"""What a call runs is read in one way by all who judge it: the guard, the rules of a policy, and what is remembered."""
+"""Guards and policies read the command of a call in the same way."""
 
 from __future__ import annotations
 
@@ -65,26 +65,22 @@ def kinds_of(arguments: dict[str, Any], folder: Path, *, decide: str, pattern: s
 
 
 @pytest.mark.parametrize("arguments", RUNS_GIT_PUSH, ids=str)
-def test_all_who_judge_find_a_command_in_what_stands_beside_or_around_it(
-    arguments: dict[str, Any], tmp_path: Path
-) -> None:
+def test_guards_and_policies_find_a_command_among_its_arguments(arguments: dict[str, Any], tmp_path: Path) -> None:
     assert kinds_of(arguments, tmp_path, decide="deny", pattern="git push *") == {"deny"}
     assert kinds_of(arguments, tmp_path, decide="allow", pattern="git") == {"ask"}
 
 
 @pytest.mark.parametrize("arguments", CANNOT_BE_KNOWN, ids=str)
-def test_none_who_judge_allow_what_cannot_be_known_for_what_stands_beside_it(
-    arguments: dict[str, Any], tmp_path: Path
-) -> None:
+def test_guards_and_policies_ask_about_a_command_they_cannot_read(arguments: dict[str, Any], tmp_path: Path) -> None:
     assert kinds_of(arguments, tmp_path, decide="allow", pattern="git *") == {"ask"}
 
 
-def test_a_working_directory_that_is_the_one_of_the_call_changes_nothing(tmp_path: Path) -> None:
+def test_the_calls_own_working_directory_changes_nothing(tmp_path: Path) -> None:
     arguments = {"command": "./run", "cwd": "."}
     assert kinds_of(arguments, tmp_path, decide="allow", pattern="./run") == {"allow"}
 
 
-def test_a_rule_for_all_tools_is_asked_of_arguments_that_a_schema_does_not_name(tmp_path: Path) -> None:
+def test_a_rule_for_all_tools_reads_arguments_outside_the_schema(tmp_path: Path) -> None:
     policy = policy_of(tmp_path, 'allow = ["*"]\ndeny = ["*(rm *)", "*(path within .git)"]')
     made = run.replace(name="anything")
     for arguments in ({"command": "rm x"}, {"options": {"cmd": "rm x"}}, {"path": ".git/config"}):

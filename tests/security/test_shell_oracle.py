@@ -1,4 +1,4 @@
-"""Nothing runs whose command was not judged: random lines, run by real shells with stubs in `PATH`."""
+"""Real shells run random lines with stubs on the PATH: nothing runs that was not judged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shell_fuzz import SEEDS, Oracle, fuzz, misses, shells
 pytestmark = pytest.mark.skipif(not shells(), reason="there is no bash here")
 
 
-def test_a_stub_that_ran_and_was_not_read_is_a_miss(tmp_path: Path) -> None:
+def test_the_oracle_reports_a_command_that_was_not_read(tmp_path: Path) -> None:
     ran, files = Oracle(tmp_path).run(shells()[0], "aa 'b c' $(bb) >x")
     assert sorted(ran) == [("aa", "b c"), ("bb",)]
     assert files == {"x"}
@@ -24,7 +24,7 @@ def test_a_stub_that_ran_and_was_not_read_is_a_miss(tmp_path: Path) -> None:
     assert misses("aa x; bb", [("aa", "y")], set()) == "ran ('aa', 'y')"
 
 
-def test_nothing_runs_of_lines_that_others_misread(tmp_path: Path) -> None:
+def test_lines_that_others_misread_run_nothing_unjudged(tmp_path: Path) -> None:
     oracle = Oracle(tmp_path)
     for shell in dict.fromkeys(shells()):
         for line in SEEDS:
@@ -32,7 +32,7 @@ def test_nothing_runs_of_lines_that_others_misread(tmp_path: Path) -> None:
             assert not missed, (shell, line, missed)
 
 
-def test_few_of_these_lines_are_refused_whole() -> None:
+def test_a_third_of_the_seed_lines_is_fully_known() -> None:
     known = [line for line in SEEDS if not read_line(line).unknown]
     assert len(known) > len(SEEDS) / 3
     assert [line for line in known if not read_syntax(line).commands] == []
@@ -41,5 +41,5 @@ def test_few_of_these_lines_are_refused_whole() -> None:
 @pytest.mark.parametrize(
     ("count", "seed"), [(200, 1), *(pytest.param(500, seed, marks=pytest.mark.large) for seed in (2, 3, 4, 5))]
 )
-def test_nothing_runs_that_was_not_judged(count: int, seed: int) -> None:
+def test_random_lines_run_nothing_unjudged(count: int, seed: int) -> None:
     assert list(fuzz(count, seed, shells())) == []

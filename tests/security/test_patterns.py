@@ -1,4 +1,4 @@
-"""Regular expressions of others: what is taken costs no more than its size says, and what costs more is not taken."""
+"""Foreign regular expressions cost no more than their size says, or are refused."""
 
 from __future__ import annotations
 
@@ -109,9 +109,7 @@ def states_used(node: Node, anchored: bool, text: str) -> int:
 @example(joined(bare(character("[ab]"), 150, 150), character("!")), False, "ab" * 150)
 @example(joined(bare(character("a"), 0, None), bare(character("."), 1, 300), character("!")), True, "a" * 300)
 @given(nested | flat, st.booleans(), texts)
-def test_a_text_uses_no_more_states_of_a_pattern_that_is_taken_than_its_size_says(
-    node: Node, anchored: bool, text: str
-) -> None:
+def test_a_pattern_uses_no_more_states_than_its_size_says(node: Node, anchored: bool, text: str) -> None:
     assume(len(node.program) < 20_000)
     try:
         pattern = Pattern("^" * anchored + node.text)
@@ -124,19 +122,19 @@ def test_a_text_uses_no_more_states_of_a_pattern_that_is_taken_than_its_size_say
 @pytest.mark.parametrize(
     "pattern", [HEAVY, "(a|ab){1,5000}", r"^(\w+\s?){500}$", r"(\p{L}{50}){50}", "((a{999}){999}){999}"]
 )
-def test_a_pattern_that_would_take_too_long_is_not_taken(pattern: str) -> None:
+def test_a_heavy_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(PatternError, match="too many states") as raised:
         Pattern(pattern)
     assert not raised.value.is_invalid
 
 
 @pytest.mark.parametrize("pattern", [r"^(?=.*\d)a", "(?<!a)b", r"(a)\1", r"(?<n>a)\k<n>"])
-def test_a_pattern_that_the_linear_engine_does_not_know_is_not_taken(pattern: str) -> None:
+def test_look_around_and_back_references_are_refused(pattern: str) -> None:
     with pytest.raises(PatternError, match="look-around or a back-reference"):
         Pattern(pattern)
 
 
-def test_what_is_no_pattern_is_told_from_what_is_not_taken() -> None:
+def test_an_invalid_pattern_differs_from_a_refused_one() -> None:
     with pytest.raises(PatternError, match="not a regular expression") as raised:
         Pattern("(")
     assert raised.value.is_invalid
@@ -149,17 +147,13 @@ def test_what_is_no_pattern_is_told_from_what_is_not_taken() -> None:
     ("pattern", "fits", "misfits"),
     [
         (r"^[\w-]{1,2048}$", "a-" * 1024, "a-" * 1024 + "a"),
-        (r"[\w-]{1,2048}", "  a", "  "),
         (r"[ab]{3,2048}", "  bab", "abcab"),
-        (r"^.{1,255}$", "x" * 255, "x" * 256),
-        (r"^arn:aws:[a-z0-9-]{1,63}:\d{12}$", "arn:aws:iam:123456789012", "arn:aws:iam:12345678901"),
         (r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2})?(Z|[+-]\d{2}:\d{2})$", "2026-11-23T10:00Z", "2026-11-23"),
-        (r"^(?:[0-9a-zA-Z+/]{4})*(?:[0-9a-zA-Z+/]{2}==|[0-9a-zA-Z+/]{3}=)?$", "QUJD" * 500 + "QQ==", "QUJ"),
         (r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}$", "a.b+c@example.org", "a.b@example"),
         (r"^[\p{L}\p{N} _-]+$", "Größe 1", "Größe!"),
     ],
 )
-def test_patterns_as_people_write_them_are_taken_and_mean_what_they_say(pattern: str, fits: str, misfits: str) -> None:
+def test_common_patterns_are_taken_and_match_correctly(pattern: str, fits: str, misfits: str) -> None:
     taken = Pattern(pattern)
     assert len(fits) <= taken.max_length
     assert taken.matches(fits) and not taken.matches(misfits)
@@ -194,7 +188,7 @@ PLACES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_pattern_over_the_bounds_is_shown_and_not_enforced_while_all_else_is(place: str) -> None:
+def test_a_heavy_pattern_is_shown_but_not_enforced(place: str) -> None:
     schema = ForeignSchema(PLACES[place])
     runner = echoing(input_schema=schema)
     assert [one.partition(":")[0] for one in schema.not_enforced] == [f"the pattern {HEAVY!r}"]
@@ -205,7 +199,7 @@ def test_a_pattern_over_the_bounds_is_shown_and_not_enforced_while_all_else_is(p
     assert "'b' is wrong: the value does not match '^x+$'" in outcome(runner, b="y")
 
 
-def test_what_a_pattern_that_is_left_out_might_turn_round_is_not_enforced_either() -> None:
+def test_a_negated_heavy_pattern_is_not_enforced() -> None:
     for turned in ({"not": {"pattern": HEAVY}}, {"oneOf": [{"pattern": HEAVY}, {"type": "string"}]}):
         runner = echoing(input_schema=ForeignSchema(of_property(**turned)))
         assert outcome(runner, a="b") == outcome(runner, a=1, b="y") == "ok"
@@ -218,19 +212,7 @@ def test_a_pattern_of_an_output_over_the_bounds_is_not_enforced() -> None:
     assert "does not fit its output schema" in outcome(runner, b="y")
 
 
-def test_what_a_developer_writes_is_enforced_as_it_is() -> None:
-    runner = echoing(input_schema=of_property(pattern=r"^(?=.*\d)(?=.*[a-z]).{2,}$"))
-    assert outcome(runner, a="a1") == "ok"
-    assert "does not match" in outcome(runner, a="aa")
-
-
-def test_a_foreign_schema_stays_one_in_a_changed_copy() -> None:
-    tool = Tool("echo", echo, input_schema=ForeignSchema(of_property(pattern=HEAVY)), description="Echo.")
-    runner = Runner(Toolset([tool.replace(private=["b"])]))
-    assert outcome(runner, a="b") == "ok"
-
-
-def test_a_value_is_compared_with_patterns_as_long_as_its_budget_lasts_and_each_value_has_its_own() -> None:
+def test_each_value_has_its_own_budget_for_patterns() -> None:
     schema = ForeignSchema({"type": "object", "properties": {"a": {"items": {"pattern": "^x*$"}}}})
     runner = echoing(input_schema=schema)
     part = "x" * (Pattern("^x*$").max_length // 2)
@@ -240,7 +222,7 @@ def test_a_value_is_compared_with_patterns_as_long_as_its_budget_lasts_and_each_
         assert outcome(runner, a=[part, part, "y"]) == "ok"
 
 
-def test_names_that_are_more_than_can_be_compared_are_refused() -> None:
+def test_names_over_the_budget_are_refused() -> None:
     schema = {"type": "object", "patternProperties": {"^x": {"type": "integer"}}, "additionalProperties": False}
     runner = Runner([Tool("echo", echo, input_schema=ForeignSchema(schema))], sizes=Sizes(input=None))
     assert outcome(runner, x1=1) == "ok"
@@ -249,28 +231,27 @@ def test_names_that_are_more_than_can_be_compared_are_refused() -> None:
     assert "too many values" in outcome(runner, **{"x" * (most + 1): 1})
 
 
-def test_what_is_no_pattern_is_a_wrong_definition() -> None:
+def test_a_developers_own_pattern_is_enforced_and_a_foreign_one_stays_foreign_in_a_copy() -> None:
+    runner = echoing(input_schema=of_property(pattern=r"^(?=.*\d)(?=.*[a-z]).{2,}$"))
+    assert outcome(runner, a="a1") == "ok" and "does not match" in outcome(runner, a="aa")
+    tool = Tool("echo", echo, input_schema=ForeignSchema(of_property(pattern=HEAVY)), description="Echo.")
+    assert outcome(Runner([tool.replace(private=["b"])]), a="b") == "ok"
+
+
+def test_an_invalid_pattern_is_a_definition_error() -> None:
     with pytest.raises(DefinitionError, match=r"the pattern '\(' is not a regular expression"):
         ForeignSchema(of_property(pattern="("))
 
 
-VALUES = ("const", "default", "enum", "examples")
+@pytest.mark.parametrize("name", ["const", "default", "enum", "examples"])
+def test_a_property_named_like_a_keyword_has_its_pattern(name: str) -> None:
+    runner = echoing(input_schema=ForeignSchema({"type": "object", "properties": {name: {"pattern": "^x+$"}}}))
+    assert outcome(runner, **{name: "xx"}) == "ok" and "does not match" in outcome(runner, **{name: "y"})
 
 
-@pytest.mark.parametrize("name", VALUES)
-def test_a_property_that_is_called_as_a_keyword_of_values_has_its_pattern_like_any_other(name: str) -> None:
-    schema = ForeignSchema({"type": "object", "properties": {name: {"type": "string", "pattern": "^x+$"}}})
-    runner = echoing(input_schema=schema)
-    assert outcome(runner, **{name: "xx"}) == "ok"
-    assert "does not match" in outcome(runner, **{name: "y"})
-
-
-@pytest.mark.parametrize("keyword", ["pattern", "patternProperties"])
-@pytest.mark.parametrize("name", VALUES)
-def test_where_a_pattern_over_the_bounds_may_be_a_value_or_none_no_more_than_the_type_is_enforced(
-    name: str, keyword: str
-) -> None:
-    heavy = {"pattern": HEAVY} if keyword == "pattern" else {"patternProperties": {HEAVY: False}}
+@pytest.mark.parametrize("name", ["const", "examples"])
+@pytest.mark.parametrize("heavy", [{"pattern": HEAVY}, {"patternProperties": {HEAVY: False}}])
+def test_a_heavy_pattern_that_may_be_a_value_leaves_only_the_type_enforced(name: str, heavy: Any) -> None:
     properties = {"type": "object", "properties": {name: heavy, "b": {"pattern": "^x+$"}}}
     reference = {**of_property(**{"$ref": f"#/{name}/0"}), name: [heavy]}
     for schema in map(ForeignSchema, (properties, reference)):
@@ -286,7 +267,7 @@ def test_a_value_that_looks_like_a_pattern_and_is_none_changes_nothing() -> None
     assert "does not match" in outcome(runner, b="y")
 
 
-def test_names_within_the_bounds_are_looked_at_beside_one_over_them() -> None:
+def test_light_name_patterns_are_enforced_beside_a_heavy_one() -> None:
     names = {HEAVY: False, "^n": {"type": "integer"}}
     schema = {"type": "object", "properties": {}, "patternProperties": names, "additionalProperties": False}
     runner = echoing(input_schema=ForeignSchema(schema))
@@ -301,7 +282,7 @@ def test_a_parameter_may_be_a_schema_itself() -> None:
     assert "'a.$anchor' is wrong: the value does not match" in outcome(runner, a={"$anchor": "!"})
 
 
-def test_a_value_that_was_refused_stays_refused_where_its_budget_ends_before_it_is_told_why() -> None:
+def test_a_refused_value_stays_refused_when_its_budget_ends() -> None:
     each = {"items": {"pattern": "^x*$"}}
     runner = echoing(input_schema=ForeignSchema({"type": "object", "properties": {"a": each, "b": {"pattern": "^y$"}}}))
     most = Pattern("^x*$").max_length
@@ -309,7 +290,7 @@ def test_a_value_that_was_refused_stays_refused_where_its_budget_ends_before_it_
     assert "'b' is wrong: the value does not match '^y$'" in outcome(runner, a=spent, b="z")
 
 
-def test_a_list_compiles_each_pattern_once_and_no_more_than_there_may_be() -> None:
+def test_each_pattern_is_compiled_once_and_their_number_is_bounded() -> None:
     patterns = Patterns()
     taken = [patterns.compile(f"^.{{1,{size}}}$") for size in range(600, 700)]
     assert 30 < sum(isinstance(one, Pattern) for one in taken) < 70
@@ -320,12 +301,12 @@ def test_a_list_compiles_each_pattern_once_and_no_more_than_there_may_be() -> No
     assert isinstance(again.compile("^.{1,699}$"), Pattern)
 
 
-def test_a_list_that_is_late_compiles_no_more() -> None:
+def test_no_pattern_is_compiled_after_the_deadline() -> None:
     schema = ForeignSchema(of_property(pattern="a"), Patterns(is_late=lambda: True))
     assert all("the time for compiling" in one for one in schema.not_enforced)
 
 
-def test_patterns_that_are_not_taken_are_counted_as_well() -> None:
+def test_refused_patterns_count_too() -> None:
     patterns = Patterns()
     refused = [str(patterns.compile(f"{HEAVY}{number}")) for number in range(1000)]
     assert 100 < sum("too many states" in one for one in refused) < 300

@@ -1,4 +1,4 @@
-"""What nobody sees in a text is removed, and what is seen stays."""
+"""Invisible characters are removed from a text, and visible ones stay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN_FORMATS = set(range(0x600, 0x606)) | {0x6DD, 0x890, 0x891, 0x8E2, 0x110BD,
 """Of the category Cf, those that are signs to be seen: Unicode's Prepended_Concatenation_Mark."""
 
 
-def test_no_control_and_no_format_character_that_is_not_seen_stays_in_a_word() -> None:
+def test_invisible_characters_are_removed_from_a_word() -> None:
     kinds = {"Cc", "Cf", "Cs"}
     unseen = {code for code in range(0x110000) if unicodedata.category(chr(code)) in kinds} - SHOWN_FORMATS
     breaks = "\x0b\x0c\x85"
@@ -35,7 +35,7 @@ def test_no_control_and_no_format_character_that_is_not_seen_stays_in_a_word() -
         "\U0001f44d\U0001f3fd e\u0301 \u00e9 \u3000\u2003\u06dd tea\tfor 2\n",
     ],
 )
-def test_what_shows_something_stays(text: str) -> None:
+def test_visible_characters_stay(text: str) -> None:
     assert remove_hidden(text) == (text, 0)
 
 
@@ -51,7 +51,7 @@ ODD = st.sampled_from("ab\u0645\u2764\U0001f525\u200c\u200d\u200b\ufe0f\ufe0e\u2
 
 
 @given(st.text(ODD, max_size=12))
-def test_what_was_removed_leaves_nothing_to_remove_behind(text: str) -> None:
+def test_removing_hidden_characters_twice_changes_nothing_more(text: str) -> None:
     assert remove_hidden(remove_hidden(text)[0]) == (remove_hidden(text)[0], 0)
 
 
@@ -69,5 +69,5 @@ def test_a_name_with_an_invisible_character_is_the_name_without_it() -> None:
 
 
 @given(st.text())
-def test_how_a_name_is_seen_has_one_form(name: str) -> None:
+def test_a_look_alike_key_ignores_spaces_and_fillers(name: str) -> None:
     assert lookalike_key(f"  {name}\u3164") == lookalike_key(name)
