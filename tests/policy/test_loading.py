@@ -25,7 +25,7 @@ from ferrule.policy.checks import check_redundancy, find_fit, is_misspelling, ma
 from ferrule.policy.conditions import parse_condition
 from ferrule.policy.files import MAX_FILE_BYTES
 from ferrule.policy.reading import MAX_RULES, read_document
-from ferrule.policy.rule import ANY_COMMAND, Rule
+from ferrule.policy.rule import ANY_COMMAND, JudgedCall, Rule
 from ferrule.policy.trust import TrustedVersion
 from policy.policies import decided, fetch, findings_of, move, policy_of, refund, shell, write_file
 from steps import steps
@@ -354,7 +354,7 @@ def test_a_rule_that_some_call_matches_always_applies_to_its_tool(
     rule = Rule("deny", (name,), arguments={place: parse_condition(table)})
     is_valid = jsonschema_rs.validator_for(schema).is_valid
     given = [arguments for value in VALUES for arguments in ({"a": value}, {"command": value}) if is_valid(arguments)]
-    if any(rule.matches(ToolCall("c1", "t", arguments), ToolContext[Any](), made) for arguments in given):
+    if any(rule.matches(JudgedCall("t", arguments, ToolContext[Any](), made)) for arguments in given):
         fit = find_fit(rule, made)
         assert fit.applies or may_have_arguments(rule, made)
         # Of an object that names some of its keys a name is taken for a slip, though other keys may be given too.

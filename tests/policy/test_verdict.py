@@ -13,7 +13,7 @@ from ferrule import Runner, ToolCall, ToolContext, Toolset, tool
 from ferrule.errors import DefinitionError
 from ferrule.policy import Policy, TrustedFiles
 from ferrule.policy.conditions import Commands
-from ferrule.policy.rule import Rule
+from ferrule.policy.rule import JudgedCall, Rule
 from ferrule.policy.verdict import Entry, ToolRules
 from ferrule.values.decision import Decision
 from policy.policies import decided, fetch, findings_of, move, policy_of, refund, rules_of, shell, write_file
@@ -111,7 +111,7 @@ class Kind:
 
 def verdict(given: list[Rule], arguments: dict[str, Any], modes: Any = None, *, read_only: bool = False) -> str:
     made = ToolRules.from_entries(map(Entry, given))
-    found = made.verdict(ToolCall("c1", "t", arguments), CONTEXT, Kind(read_only), modes or {})
+    found = made.verdict(JudgedCall("t", arguments, CONTEXT, Kind(read_only)), modes or {})
     return "allow" if found is None else found.kind
 
 
@@ -132,8 +132,8 @@ def test_a_further_ask_or_deny_never_widens(
 def test_a_further_allow_changes_only_calls_that_no_rule_may_match(
     some: list[Rule], more: list[Rule], arguments: dict[str, Any]
 ) -> None:
-    call = ToolCall("c1", "t", arguments)
-    spoken_of = any(rule.decide != "allow" and rule.matches(call, CONTEXT, Kind(False)) is not False for rule in some)
+    judged = JudgedCall("t", arguments, CONTEXT, Kind(False))
+    spoken_of = any(rule.decide != "allow" and rule.matches(judged) is not False for rule in some)
     after = verdict([*some, *(rule for rule in more if rule.decide == "allow")], arguments)
     assert not spoken_of or after == verdict(some, arguments)
 
@@ -148,8 +148,8 @@ def test_the_order_of_the_rules_changes_nothing(
 
 @given(RULES, ARGUMENTS)
 def test_an_allowed_call_matches_an_allow_and_surely_nothing_else(some: list[Rule], arguments: Any) -> None:
-    call = ToolCall("c1", "t", arguments)
-    answers = [(rule.decide, rule.matches(call, CONTEXT, Kind(False))) for rule in some]
+    judged = JudgedCall("t", arguments, CONTEXT, Kind(False))
+    answers = [(rule.decide, rule.matches(judged)) for rule in some]
     nothing_else = all(answer is False for decide, answer in answers if decide != "allow")
     is_matched = ("allow", True) in answers
     # Of the commands of a line each may be allowed by another rule.
@@ -267,7 +267,7 @@ def test_a_rule_matches_a_call_if_all_its_parts_match(
     for place, one in rule.arguments.items():
         test = one.matches if rule.decide == "allow" else one.has_match
         whole.append(test(arguments.get(place), context))
-    assert rule.matches(ToolCall("c1", "t", arguments), context, kind) is _all_of(whole)
+    assert rule.matches(JudgedCall("t", arguments, context, kind)) is _all_of(whole)
     assert kind is None or rule.may_match_tool(kind) is (_all_of(of_tool) is not False)
 
 
@@ -279,9 +279,9 @@ def _all_of(answers: list[bool | None]) -> bool | None:
 def test_a_covering_rule_matches_all_that_the_milder_one_matches(
     one: Rule, other: Rule, kind: Kind, context: ToolContext, arguments: dict[str, Any]
 ) -> None:
-    call = ToolCall("c1", "t", arguments)
+    judged = JudgedCall("t", arguments, context, kind)
     if RANKS.index(one.decide) >= RANKS.index(other.decide) and one.covers(other):
-        assert other.matches(call, context, kind) is not True or one.matches(call, context, kind) is True
+        assert other.matches(judged) is not True or one.matches(judged) is True
 
 
 @given(SPEAKING, SPEAKING)
@@ -326,8 +326,8 @@ def test_options_beside_a_list_of_lines_count_for_each_line(
 ) -> None:
     job = {"commands": ["./run", "./run"], **beside}
     rule = Rule("allow", ("*",), arguments={place: Commands(("./run",))})
-    call = ToolCall("c1", "t", {"jobs": [job]} if place.startswith("jobs") else job)
-    assert rule.matches(call, CONTEXT, None) is answer
+    arguments = {"jobs": [job]} if place.startswith("jobs") else job
+    assert rule.matches(JudgedCall("t", arguments, CONTEXT)) is answer
 
 
 def test_rules_match_tags_traits_and_principals(tmp_path: Path) -> None:

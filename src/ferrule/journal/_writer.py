@@ -6,7 +6,7 @@ order(change)   a change with a waiting caller. It is in the next transaction, w
 note(event)     without a waiting caller. It is in the next transaction, which begins at most 20 ms later
 
 A transaction has the earlier events before its changes, or the first 256 if there are more. A failed one has changed
-nothing, and every waiting caller gets an error; events, and changes with `surely`, are tried again.
+nothing, and every waiting caller gets an error; events, and changes with `until_done`, are tried again.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Writer:
         self._orders: list[_Order] = []
         self._events: deque[Event | int | _Order] = deque()  # also counts of missing ones, and waiting orders
         self._rows: list[tuple[Any, ...]] = []  # of events that are not written yet
-        self._retries: list[_Order] = []  # `surely` orders that failed so far
+        self._retries: list[_Order] = []  # `until_done` orders that failed so far
         self._event_rows = EventRows(owner)
         self._at_end = at_end
         self._missing = 0
@@ -135,8 +135,8 @@ class Writer:
 
         Args:
             change: The change.
-            then: A function to call after the commit, in any thread, even if nobody waits any more.
-            surely: Whether to try the change again, before all later ones, if it cannot be committed now.
+            after_commit: A function to call after the commit, in any thread, even if nobody waits any more.
+            until_done: Whether to try the change again, before all later ones, if it cannot be committed now.
 
         Raises:
             JournalError: The change cannot be committed: it was not made, or not yet.

@@ -11,7 +11,7 @@ from ferrule.policy.files import find_files, list_standard_files
 from ferrule.policy.lock import format_lock, make_definition
 from ferrule.policy.policy import Difference, Policy
 from ferrule.policy.reading import Finding, PolicyTest
-from ferrule.policy.rule import Rule
+from ferrule.policy.rule import JudgedCall, Rule
 from ferrule.policy.trust import TrustedFiles
 from ferrule.policy.verdict import PolicyDecision
 
@@ -19,6 +19,7 @@ __all__ = [
     "Condition",
     "Difference",
     "Finding",
+    "JudgedCall",
     "PolicyDecision",
     "Policy",
     "PolicyTest",

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ferrule.policy.conditions import Commands, Condition, OneOf, Range, matches_glob, suggest_name
 from ferrule.policy.kinds import explain_wrong_kind
 from ferrule.policy.reading import SHORT_FORMS, Finding, Level
-from ferrule.policy.rule import ANY_COMMAND, Rule, list_mounted_names, split_place
+from ferrule.policy.rule import ANY_COMMAND, JudgedCall, Rule, list_mounted_names, split_place
 from ferrule.security.command_arguments import is_command_name
 from ferrule.security.schema_walk import declared_properties, find_forms, item_schemas, prefix_items, property_schemas
 from ferrule.values.context import ToolContext
@@ -56,7 +56,7 @@ def _match_example(rule: Rule, example: Mapping[str, Any]) -> bool | None:
         if rule.tools and name is not None and not any(matches_glob(glob, str(name)) for glob in rule.tools):
             return False
         example = {key: value for key, value in example.items() if key != "tool"}
-    return rule.match_arguments(example, _EMPTY_CONTEXT)
+    return rule.match_arguments(JudgedCall("", example, _EMPTY_CONTEXT))
 
 
 # -- beside each other -------------------------------------------------------------------------------------------------

@@ -75,8 +75,8 @@ class OneOf(Condition):
     def matches(self, value: Any, context: ToolContext) -> bool | None:
         if value is None:
             return False
-        kind = _find_type(value)
-        alike = [one for one in self.values if _find_type(one) is kind]
+        kind = find_type(value)
+        alike = [one for one in self.values if find_type(one) is kind]
         return value in alike if alike else None
 
     def covers(self, other: Condition) -> bool:
@@ -126,38 +126,31 @@ class Range(Condition):
     at_least: Number | None = None
     below: Number | None = None
     at_most: Number | None = None
+    _low: tuple[Number, bool] | None = field(init=False, repr=False, compare=False)
+    """The lower bound, and whether it is excluded."""
+    _high: tuple[Number, bool] | None = field(init=False, repr=False, compare=False)
+    """The upper bound, and whether it is included."""
 
     def __post_init__(self) -> None:
         bounds = self.to_json()
         for name, bound in bounds.items():
-            if _find_type(bound) is not _NUMBER_TYPE:
+            if find_type(bound) is not _NUMBER_TYPE:
                 raise DefinitionError(f"{name} takes a number, not {bound!r}")
             _check_number(bound, name)
         if not bounds or {"above", "at_least"} <= bounds.keys() or {"below", "at_most"} <= bounds.keys():
             raise DefinitionError(
                 "a range has one lower bound, above or at_least, one upper, below or at_most, or both"
             )
-        low, high = self._low, self._high
+        low = next(((bounds[name], name == "above") for name in ("above", "at_least") if name in bounds), None)
+        high = next(((bounds[name], name == "at_most") for name in ("below", "at_most") if name in bounds), None)
+        object.__setattr__(self, "_low", low)
+        object.__setattr__(self, "_high", high)
         if (
             low is not None
             and high is not None
             and (low[0] > high[0] or (low[0] == high[0] and (low[1] or not high[1])))
         ):
             raise DefinitionError(f"no number is {self.text}, so this can never match")
-
-    @property
-    def _low(self) -> tuple[Number, bool] | None:
-        """The lower bound, and whether it is excluded."""
-        if self.above is not None:
-            return self.above, True
-        return None if self.at_least is None else (self.at_least, False)
-
-    @property
-    def _high(self) -> tuple[Number, bool] | None:
-        """The upper bound, and whether it is included."""
-        if self.below is not None:
-            return self.below, False
-        return None if self.at_most is None else (self.at_most, True)
 
     def matches(self, value: Any, context: ToolContext) -> bool | None:
         if value is None:
@@ -168,7 +161,7 @@ class Range(Condition):
             # A bound means the written number: 5.1 as a float is a little less than the decimal.
             value = Decimal(value)
             low, high = (None if one is None else (Decimal(str(one[0])), one[1]) for one in (low, high))
-        elif _find_type(value) is not _NUMBER_TYPE or value != value:
+        elif find_type(value) is not _NUMBER_TYPE or value != value:
             return None
         if low is not None and (value < low[0] or (low[1] and value == low[0])):
             return False
@@ -347,9 +340,11 @@ def some(answers: Iterable[bool | None]) -> bool | None:
 
 _EMPTY_CONTEXT: Final = ToolContext[Any]()
 _NUMBER_TYPE: Final = "a number"
+TYPES: Final = frozenset({"true or false", _NUMBER_TYPE, "text", "a list or an object"})
+"""The results of `find_type`."""
 
 
-def _find_type(value: Any) -> str:
+def find_type(value: Any) -> str:
     """Return the JSON type of a value. Integers and other numbers are one type."""
     if isinstance(value, bool):
         return "true or false"

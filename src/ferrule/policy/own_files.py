@@ -24,9 +24,12 @@ def find_protected_file(call: ToolCall, working_directory: str, places: Iterable
     Protected are `places` (files, and folders with everything in them), and the policy file, the settings file and
     `ferrule.lock` of the working directory. The working directory and the folders above it may be named.
     """
+    texts = dict.fromkeys(_iter_paths(call))
+    if not texts:
+        return None
     base = os.path.realpath(working_directory)
     protected = (*places, *(os.path.join(base, name) for name in _WORKING_DIRECTORY_FILES))
-    for text in dict.fromkeys(_iter_paths(call)):
+    for text in texts:
         try:
             path = resolve_path(os.path.expanduser(text), base)
         except (OSError, ValueError):  # not a path to open

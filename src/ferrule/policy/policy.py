@@ -24,7 +24,7 @@ from ferrule.policy.checks import (
 from ferrule.policy.files import PolicyFile, configuration_folder, list_standard_files, read_policy_file, state_folder
 from ferrule.policy.own_files import find_protected_file
 from ferrule.policy.reading import Finding, PolicyTest, read_document
-from ferrule.policy.rule import Rule, Scope
+from ferrule.policy.rule import JudgedCall, Rule, Scope
 from ferrule.policy.standing import NEEDS_TRUST, Trust, find_standings
 from ferrule.policy.trust import TrustedFiles
 from ferrule.policy.verdict import Entry, Mode, PolicyDecision, ToolRules
@@ -140,10 +140,10 @@ class _CompiledPolicy:
         self._by_tool: WeakKeyDictionary[Any, ToolRules] = WeakKeyDictionary()
         self.errors = [finding for finding in contents.findings if finding.level == "error"]
 
-    def verdict(self, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
+    def verdict(self, judged: JudgedCall) -> Decision | None:
         if self.errors:
             return deny("the policy has errors, so nothing may run")
-        return self.find_rules(tool).verdict(call, context, tool, self.contents.modes)
+        return self.find_rules(judged.tool).verdict(judged, self.contents.modes)
 
     def find_rules(self, tool: Any) -> ToolRules:
         """Return the rules that may apply to calls of a tool."""
@@ -167,7 +167,8 @@ class _CompiledPolicy:
                 effect = "never allows" if rule.decide == "allow" else "asks about every call"
                 log.warning("%s: %s; so it %s", rule.name, problem, effect)
             parameters = {place.partition(".")[0].removesuffix("[]") for place in rule.arguments}
-            yield Entry(rule, problem, not hidden.isdisjoint(parameters))
+            certain_name = None if rule.tags or rule.traits or rule.principals else tool.name
+            yield Entry(rule, problem, not hidden.isdisjoint(parameters), certain_name)
 
 
 class Policy:
@@ -259,7 +260,7 @@ class Policy:
     def __call__(self, call: ToolCall, context: ToolContext) -> Decision | None:
         """Return the decision of the rules, or None for a read-only call without a rule."""
         compiled, tool = self._compiled, getattr(context, "tool", None)
-        decision = self._judge(compiled, call, context, tool)
+        decision = self._judge(compiled, call, JudgedCall(call.name, call.arguments, context, tool))
         if self._shadow is not None:
             self._compare(self._shadow, decision, call, context, tool)
         return decision
@@ -274,10 +275,10 @@ class Policy:
         if compiled.errors or "never_ask" in modes or ("read_only" in modes and tool.read_only is False):
             return False
         rules = compiled.find_rules(tool)
-        if rules.ask or rules.deny:
+        if rules.ask.entries or rules.deny.entries:
             return True
-        call, context = ToolCall("", tool.name), ToolContext[Any]()
-        is_allowed = any(entry.match(call, context, tool) for entry in rules.allow if not entry.rule.arguments)
+        judged = JudgedCall(tool.name, {}, ToolContext[Any](), tool)
+        is_allowed = any(entry.match(judged) for entry in rules.allow.entries if not entry.rule.arguments)
         return tool.read_only is not True and not is_allowed
 
     def decide(self, call: ToolCall, context: ToolContext, tool: Any = None) -> PolicyDecision:
@@ -288,20 +289,21 @@ class Policy:
         """
         compiled, tool = self._compiled, getattr(context, "tool", None) if tool is None else tool
         rules = compiled.find_rules(tool)
-        matches = {id(entry.rule): entry.match(call, context, tool) for entries in rules for entry in entries}
+        judged = JudgedCall(call.name, call.arguments, context, tool)
+        matches = rules.find_answers(judged)
         answers = tuple((rule, matches.get(id(rule), False)) for rule in compiled.contents.rules)
-        decision = self._judge(compiled, call, context, tool)
+        decision = self._judge(compiled, call, judged)
         is_joint = decision is not None and decision.kind == "allow"
         is_joint = is_joint and not any(answer for rule, answer in answers if rule.decide == "allow")
-        joint = rules.find_joint_allows(call, context, tool) if is_joint else ()
+        joint = rules.find_joint_allows(judged) if is_joint else ()
         return PolicyDecision(decision, answers, tuple(entry.rule for entry in joint))
 
-    def _judge(self, compiled: _CompiledPolicy, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
-        if tool is None or tool.read_only is not True:
-            file = find_protected_file(call, context.working_directory, self._protected)
+    def _judge(self, compiled: _CompiledPolicy, call: ToolCall, judged: JudgedCall) -> Decision | None:
+        if judged.tool is None or judged.tool.read_only is not True:
+            file = find_protected_file(call, judged.context.working_directory, self._protected)
             if file is not None:
                 return deny(f"{os.path.basename(file)} decides what may run, and no tool may change it")
-        return compiled.verdict(call, context, tool)
+        return compiled.verdict(judged)
 
     # -- shadow --------------------------------------------------------------------------------------------------------
 
@@ -314,7 +316,7 @@ class Policy:
         self, shadow: _CompiledPolicy, decision: Decision | None, call: ToolCall, context: ToolContext, tool: Any
     ) -> None:
         try:
-            other = self._judge(shadow, call, context, tool)
+            other = self._judge(shadow, call, JudgedCall(call.name, call.arguments, context, tool))
             now, in_shadow = (allow() if one is None else one for one in (decision, other))
             if now.kind != in_shadow.kind:
                 difference = Difference(call.name, now.kind, in_shadow.kind, now.rule, in_shadow.rule, 1, {})

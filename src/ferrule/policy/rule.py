@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.errors import DefinitionError
 from ferrule.policy.conditions import Commands, Condition, check_glob, check_tag, every, matches_glob, some
-from ferrule.security.command_arguments import find_lines, find_options, is_command_name, read_lines
+from ferrule.security.command_arguments import Place, find_lines, find_options, is_command_name, read_lines
+from ferrule.security.shell_syntax import Line
 from ferrule.security.similar_names import lookalike_key
-from ferrule.values.call import ToolCall
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
 from ferrule.values.frozen import FrozenDict
 
@@ -22,6 +23,49 @@ ANY_COMMAND: Final = "(command)"
 """The place of a condition on every argument with the name of a shell line, at any depth."""
 _PLACE = re.compile(r"[^.\[\]]+(\[\])*(\.[^.\[\]]+(\[\])*)*")
 _NOT_IN_NAMES = re.compile(r"[\s?\[\]{}!,;|&'\"<>=]")
+
+
+class JudgedCall:
+    """A call for the rules of a policy. A fact that several rules need is found once.
+
+        >>> Rule("allow", tools=("pay_*",)).matches(JudgedCall("pay_invoice", {"euros": 5}, ToolContext()))
+        True
+
+    Attributes:
+        name: The name of its tool.
+        arguments: Its arguments.
+        context: Its context.
+        tool: The tool for these arguments; `None` if it is unknown.
+        answers: Whether a rule matches the call, by the `id` of its entry, as far as that was asked.
+    """
+
+    __slots__ = ("_lines", "_options", "answers", "arguments", "context", "name", "tool")
+
+    def __init__(self, name: str, arguments: Mapping[str, Any], context: ToolContext, tool: Any = None) -> None:
+        self.name = name
+        self.arguments = arguments
+        self.context = context
+        self.tool = tool
+        self.answers: dict[int, bool | None] = {}
+        self._lines: list[tuple[Place, Line]] | None = None
+        self._options: dict[frozenset[str], list[str]] = {}
+
+    @property
+    def lines(self) -> list[tuple[Place, Line]]:
+        """The shell lines in the arguments, at any depth, each with its place."""
+        if self._lines is None:
+            self._lines = list(find_lines(self.arguments))
+        return self._lines
+
+    def find_options(self, lines: frozenset[str]) -> list[str]:
+        """Return the places of all arguments that may change a shell line. `lines` are further places of lines."""
+        found = self._options.get(lines)
+        if found is None:
+            hidden = getattr(getattr(self.context, "tool", None), "hidden", ())
+            visible = {name: value for name, value in self.arguments.items() if name not in hidden}
+            options = find_options(visible, lambda key, place: is_command_name(key) or join_place(place) in lines)
+            found = self._options[lines] = list(map(join_place, options))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,32 +147,27 @@ class Rule:
         """Return whether the rule may match a call of this tool, by name, tags and traits."""
         return self._match_tool(tool.name, tool) is not False
 
-    def matches(self, call: ToolCall, context: ToolContext, tool: Any) -> bool | None:
-        """Return whether the rule matches this call, or None if that is unknown.
-
-        Args:
-            tool: The tool for these arguments; `None` if it is unknown.
-        """
-        answer = self.match_call(call, context, tool)
+    def matches(self, judged: JudgedCall) -> bool | None:
+        """Return whether the rule matches this call, or None if that is unknown."""
+        answer = self.match_call(judged)
         if answer is False or not self.arguments:
             return answer
-        return every((answer, self.match_arguments(call.arguments, context)))
+        return every((answer, self.match_arguments(judged)))
 
-    def match_call(self, call: ToolCall, context: ToolContext, tool: Any) -> bool | None:
+    def match_call(self, judged: JudgedCall) -> bool | None:
         """Return whether tool and principal match, whatever the arguments."""
-        answer = self._match_tool(call.name, tool)
-        return every((answer, self._match_principal(context))) if self.principals else answer
+        answer = self._match_tool(judged.name, judged.tool)
+        return every((answer, self._match_principal(judged.context))) if self.principals else answer
 
-    def match_arguments(
-        self, arguments: Mapping[str, Any], context: ToolContext, *, without_commands: bool = False
-    ) -> bool | None:
-        """Return whether the conditions hold for these arguments, or all but those on shell lines."""
+    def match_arguments(self, judged: JudgedCall, *, without_commands: bool = False) -> bool | None:
+        """Return whether the conditions hold for the arguments, or all but those on shell lines."""
+        allows = self.decide == "allow"
         answers = [
-            match_place(one, place, arguments, context, allows=self.decide == "allow")
+            match_place(one, place, judged, allows=allows)
             for place, one in self.arguments.items()
             if not (without_commands and isinstance(one, Commands))
         ]
-        if self.decide == "allow" and self.has_commands and self._find_unjudged_options(arguments, context):
+        if allows and self.has_commands and self._find_unjudged_options(judged):
             answers.append(None)
         return every(answers, empty=True)
 
@@ -137,13 +176,10 @@ class Rule:
         """Whether the rule has a condition on shell lines."""
         return any(isinstance(one, Commands) for one in self.arguments.values())
 
-    def _find_unjudged_options(self, arguments: Mapping[str, Any], context: ToolContext) -> list[str]:
+    def _find_unjudged_options(self, judged: JudgedCall) -> list[str]:
         """Return the arguments without a condition that may change the commands of a shell line."""
-        hidden = getattr(getattr(context, "tool", None), "hidden", ())
-        visible = {name: value for name, value in arguments.items() if name not in hidden}
-        lines = {place.rstrip("[]") for place, one in self.arguments.items() if isinstance(one, Commands)}
-        options = find_options(visible, lambda key, place: is_command_name(key) or join_place(place) in lines)
-        return [place for place in map(join_place, options) if place not in self.arguments]
+        lines = frozenset(place.rstrip("[]") for place, one in self.arguments.items() if isinstance(one, Commands))
+        return [place for place in judged.find_options(lines) if place not in self.arguments]
 
     def _match_tool(self, name: str, tool: Any) -> bool | None:
         if (
@@ -225,30 +261,34 @@ def _has_trait(tool: Any, trait: str) -> bool | None:
 # -- at a place --------------------------------------------------------------------------------------------------------
 
 
-def match_place(
-    one: Condition, place: str, arguments: Mapping[str, Any], context: ToolContext, *, allows: bool
-) -> bool | None:
+def match_place(one: Condition, place: str, judged: JudgedCall, *, allows: bool) -> bool | None:
     """Return the answer of a condition for the values at a place: all of them for an allow, otherwise any.
 
     A missing, null or empty value does not match.
     """
+    arguments, context = judged.arguments, judged.context
+    keys = split_place(place)
+    if len(keys) == 1 and not isinstance(one, Commands):
+        value = arguments.get(place)
+        return one.matches(value, context) if allows else one.has_match(value, context)
     together = every if allows else some
     if isinstance(one, Commands):
         if place == ANY_COMMAND:
-            return one.match_lines([line for _, line in find_lines(arguments)], context, allows=allows)
+            return one.match_lines([line for _, line in judged.lines], context, allows=allows)
         return _match_below(
             arguments,
-            split_place(place),
+            keys,
             lambda *found: one.match_lines(read_lines(*found), context, allows=allows),
             together,
         )
     test = one.matches if allows else one.has_match
-    return _match_below(arguments, split_place(place), lambda name, value, beside: test(value, context), together)
+    return _match_below(arguments, keys, lambda name, value, beside: test(value, context), together)
 
 
-def split_place(place: str) -> list[str]:
+@lru_cache(maxsize=1024)
+def split_place(place: str) -> tuple[str, ...]:
     """Return the keys on the way to a place, with `[]` for each list."""
-    return place.replace("[]", ".[]").split(".")
+    return tuple(place.replace("[]", ".[]").split("."))
 
 
 def join_place(keys: Iterable[str | int]) -> str:

@@ -15,11 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from ferrule.policy.conditions import Commands, every
-from ferrule.policy.rule import ANY_COMMAND, Rule, match_place
-from ferrule.security.command_arguments import find_lines
-from ferrule.values.call import ToolCall
-from ferrule.values.context import ToolContext
+from ferrule.policy.conditions import TYPES, Commands, OneOf, every, find_type
+from ferrule.policy.rule import ANY_COMMAND, JudgedCall, Rule, match_place, split_place
 from ferrule.values.decision import Decision, ask, deny
 
 Mode: TypeAlias = Literal["ask", "read_only", "never_ask"]
@@ -57,11 +54,13 @@ class Entry:
     Attributes:
         problem: The reason why its match for this tool is unknown; empty if it can be known.
         is_hidden: Whether it has a condition on a hidden value. Its text is not shown then.
+        certain_name: The tool's name, if the rule matches each call of this name whose arguments match.
     """
 
     rule: Rule
     problem: str = ""
     is_hidden: bool = False
+    certain_name: str | None = None
     decision: Decision = field(init=False)
     """Its decision if it matches."""
 
@@ -76,68 +75,137 @@ class Entry:
         which = self.rule.reason or ("a rule of the policy" if self.is_hidden else self.rule.text)
         return f"{which} ({self.problem})" if self.problem else which
 
-    def match(self, call: ToolCall, context: ToolContext, tool: Any) -> bool | None:
-        return None if self.problem else self.rule.matches(call, context, tool)
+    def match(self, judged: JudgedCall) -> bool | None:
+        """Return whether the rule matches the call, or None if that is unknown. The call remembers the answer."""
+        key = id(self)
+        if key not in judged.answers:
+            judged.answers[key] = self._match(judged)
+        return judged.answers[key]
+
+    def _match(self, judged: JudgedCall) -> bool | None:
+        if self.problem:
+            return None
+        if self.certain_name == judged.name:
+            return self.rule.match_arguments(judged)
+        return self.rule.matches(judged)
+
+
+class EntryIndex:
+    """Entries with the same decision, found by the values that a call has.
+
+    A rule with `equals` or `one_of` on a parameter cannot match a call with another value of the same type, or without
+    one. Only the other rules are tried, so the number of rules hardly counts.
+    """
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.entries = tuple(entries)
+        self._others: list[int] = []
+        self._equal: dict[str, dict[tuple[str, Any], list[int]]] = {}
+        self._other_types: dict[str, dict[str, list[int]]] = {}
+        for number, entry in enumerate(self.entries):
+            place, values = _find_literals(entry)
+            if place is None:
+                self._others.append(number)
+                continue
+            types = {find_type(value) for value in values}
+            equal = self._equal.setdefault(place, {})
+            for key in {(find_type(value), value) for value in values}:
+                equal.setdefault(key, []).append(number)
+            other_types = self._other_types.setdefault(place, {})
+            for other in TYPES - types:
+                other_types.setdefault(other, []).append(number)
+
+    def find(self, arguments: Mapping[str, Any]) -> Sequence[Entry]:
+        """Return the entries that may match a call with these arguments, in their order."""
+        if not self._equal:
+            return self.entries
+        found = [*self._others]
+        for place, equal in self._equal.items():
+            value = arguments.get(place)
+            if value is None:
+                continue
+            kind = find_type(value)
+            found += self._other_types[place].get(kind, ())
+            if type(value) in _PLAIN_TYPES:
+                found += equal.get((kind, value), ())
+            else:  # an object of another class may be equal to a text and have another hash
+                found += (number for numbers in equal.values() for number in numbers)
+        return [self.entries[number] for number in sorted(set(found))]
+
+
+_PLAIN_TYPES: Final = frozenset({str, int, float, bool})
+
+
+def _find_literals(entry: Entry) -> tuple[str | None, tuple[Any, ...]]:
+    """Return a parameter for which the rule lists the values, with these values; `(None, ())` if there is none."""
+    for place, one in entry.rule.arguments.items():
+        if isinstance(one, OneOf) and not entry.problem and len(split_place(place)) == 1:
+            return place, one.values
+    return None, ()
 
 
 class ToolRules(NamedTuple):
     """The rules that may match calls of one tool."""
 
-    deny: tuple[Entry, ...]
-    ask: tuple[Entry, ...]
-    allow: tuple[Entry, ...]
+    deny: EntryIndex
+    ask: EntryIndex
+    allow: EntryIndex
 
     @classmethod
     def from_entries(cls, entries: Iterable[Entry]) -> ToolRules:
         listed = list(entries)
-        return cls(*(tuple(entry for entry in listed if entry.rule.decide == kind) for kind in cls._fields))
+        return cls(*(EntryIndex(entry for entry in listed if entry.rule.decide == kind) for kind in cls._fields))
 
-    def verdict(self, call: ToolCall, context: ToolContext, tool: Any, modes: Mapping[Mode, str]) -> Decision | None:
+    def find_answers(self, judged: JudgedCall) -> dict[int, bool | None]:
+        """Return the answers of the rules that may match a call, by `id`; no other rule matches it."""
+        return {id(entry.rule): entry.match(judged) for index in self for entry in index.find(judged.arguments)}
+
+    def verdict(self, judged: JudgedCall, modes: Mapping[Mode, str]) -> Decision | None:
         """Return the decision of all rules, or None for a read-only call without a rule.
 
         Args:
-            tool: The tool for these arguments.
+            judged: The call.
             modes: The modes of the files, each with its position.
         """
-        decision = self._apply_rules(call, context, tool)
-        is_read_only = tool is not None and tool.read_only is True
+        decision = self._apply_rules(judged)
+        is_read_only = judged.tool is not None and judged.tool.read_only is True
         if decision is not None and decision.kind == "deny":
             return decision
         if "read_only" in modes and not is_read_only:
             return deny("the policy allows only reading, and this call changes things", rule=modes["read_only"])
         if decision is None and not is_read_only:
-            decision = ask(f"{_quote_name(call.name)} changes things, and no rule of the policy allows it")
+            decision = ask(f"{_quote_name(judged.name)} changes things, and no rule of the policy allows it")
         if decision is not None and decision.kind == "ask" and "never_ask" in modes:
             rule = decision.rule or modes["never_ask"]
             return deny(f"{decision.reason}; the policy never asks a person", rule=rule)
         return decision
 
-    def _apply_rules(self, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
+    def _apply_rules(self, judged: JudgedCall) -> Decision | None:
         asks: list[Decision] = []
         unknown: list[Entry] = []
-        for entry in self.deny:
-            answer = entry.match(call, context, tool)
+        for entry in self.deny.find(judged.arguments):
+            answer = entry.match(judged)
             if answer:
                 return entry.decision
             if answer is None:
                 unknown.append(entry)
-        for entry in self.ask:
-            answer = entry.match(call, context, tool)
+        for entry in self.ask.find(judged.arguments):
+            answer = entry.match(judged)
             if answer is None:
                 unknown.append(entry)
             elif answer:
                 asks.append(entry.decision)
         if unknown:
-            asks.append(_ask_about_unknown(unknown, _find_doubt(unknown, call, tool)))
+            asks.append(_ask_about_unknown(unknown, _find_doubt(unknown, judged)))
         if asks:
             return _join_asks(asks)
-        return self._find_allow(call, context, tool)
+        return self._find_allow(judged)
 
-    def _find_allow(self, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
-        for entry in self.allow:
-            if entry.match(call, context, tool):
+    def _find_allow(self, judged: JudgedCall) -> Decision | None:
+        for entry in self.allow.find(judged.arguments):
+            if entry.match(judged):
                 return entry.decision
-        joint = self.find_joint_allows(call, context, tool)
+        joint = self.find_joint_allows(judged)
         if not joint:
             return None
         rules = dict.fromkeys(entry.rule.name for entry in joint)
@@ -145,19 +213,19 @@ class ToolRules(NamedTuple):
         reason = _HIDDEN_REASON if any(entry.is_hidden for entry in joint) else f"the policy says: {texts}"
         return Decision("allow", reason, rule="; ".join(rules))
 
-    def find_joint_allows(self, call: ToolCall, context: ToolContext, tool: Any) -> list[Entry]:
+    def find_joint_allows(self, judged: JudgedCall) -> list[Entry]:
         """Return the allow rules that together allow a shell line.
 
         Each allows some of its commands, and its other conditions hold.
         """
         groups: dict[frozenset[str], list[Entry]] = {}
-        for entry in self.allow:
-            places = _find_commands(entry.rule, call) if entry.rule.has_commands else {}
-            if places and not entry.problem and _holds_but_for_commands(entry.rule, call, context, tool):
+        for entry in self.allow.find(judged.arguments):
+            places = _find_commands(entry.rule, judged) if entry.rule.has_commands else {}
+            if places and not entry.problem and _holds_but_for_commands(entry.rule, judged):
                 groups.setdefault(frozenset(places), []).append(entry)
         for places_of_group, group in groups.items():
-            if len(group) > 1 and _allow_jointly([entry.rule for entry in group], places_of_group, call, context):
-                return [entry for entry in group if _has_any_match(entry.rule, call, context)]
+            if len(group) > 1 and _allow_jointly([entry.rule for entry in group], places_of_group, judged):
+                return [entry for entry in group if _has_any_match(entry.rule, judged)]
         return []
 
 
@@ -172,10 +240,10 @@ def _ask_about_unknown(entries: Sequence[Entry], doubt: str) -> Decision:
     return ask(f"{reason}; unknown is {doubt}" if doubt else reason, rule=rule)
 
 
-def _find_doubt(entries: Sequence[Entry], call: ToolCall, tool: Any) -> str:
+def _find_doubt(entries: Sequence[Entry], judged: JudgedCall) -> str:
     """Return the unknown part of a shell line that the model may see, or "" if something else is unknown."""
-    hidden = getattr(tool, "hidden", ())
-    lines = [line for place, line in find_lines(call.arguments) if place[0] not in hidden]
+    hidden = getattr(judged.tool, "hidden", ())
+    lines = [line for place, line in judged.lines if place[0] not in hidden]
     conditions = [one for entry in entries for one in entry.rule.arguments.values() if isinstance(one, Commands)]
     texts = (one.find_unknown_part(line) for one in conditions for line in lines)
     return next(filter(None, texts), "")
@@ -202,30 +270,28 @@ def _join_asks(asks: Sequence[Decision]) -> Decision:
     return ask(text, into=into, rule=_format_rule_names(asks))
 
 
-def _allow_jointly(rules: Iterable[Rule], places: Iterable[str], call: ToolCall, context: ToolContext) -> bool:
-    merged = {place: Commands.merge([_find_commands(rule, call)[place] for rule in rules]) for place in places}
-    answers = (match_place(one, place, call.arguments, context, allows=True) for place, one in merged.items())
-    return every(answers) is True
+def _allow_jointly(rules: Iterable[Rule], places: Iterable[str], judged: JudgedCall) -> bool:
+    merged = {place: Commands.merge([_find_commands(rule, judged)[place] for rule in rules]) for place in places}
+    return every(match_place(one, place, judged, allows=True) for place, one in merged.items()) is True
 
 
-def _holds_but_for_commands(rule: Rule, call: ToolCall, context: ToolContext, tool: Any) -> bool:
-    is_match = rule.match_call(call, context, tool) is True
-    return is_match and rule.match_arguments(call.arguments, context, without_commands=True) is True
+def _holds_but_for_commands(rule: Rule, judged: JudgedCall) -> bool:
+    return rule.match_call(judged) is True and rule.match_arguments(judged, without_commands=True) is True
 
 
-def _find_commands(rule: Rule, call: ToolCall) -> dict[str, Commands]:
+def _find_commands(rule: Rule, judged: JudgedCall) -> dict[str, Commands]:
     """Return the shell-line conditions of a rule by place.
 
     A condition on any command belongs to the one place of shell lines, if there is one only and it is a top-level
     parameter.
     """
-    places = {place for place, _ in find_lines(call.arguments)}
+    places = {place for place, _ in judged.lines}
     only = str(min(places)[0]) if len(places) == 1 and {len(place) for place in places} == {1} else ANY_COMMAND
     conditions = ((place, one) for place, one in rule.arguments.items() if isinstance(one, Commands))
     return {only if place == ANY_COMMAND else place: one for place, one in conditions}
 
 
-def _has_any_match(rule: Rule, call: ToolCall, context: ToolContext) -> bool:
+def _has_any_match(rule: Rule, judged: JudgedCall) -> bool:
     """Return whether any command of the line may be one of the rule's."""
-    parts = _find_commands(rule, call).items()
-    return any(match_place(one, place, call.arguments, context, allows=False) is not False for place, one in parts)
+    parts = _find_commands(rule, judged).items()
+    return any(match_place(one, place, judged, allows=False) is not False for place, one in parts)

@@ -314,6 +314,8 @@ class CommandPattern:
 
     def matches(self, words: Sequence[str | None]) -> bool:
         """Return whether these words match for every possible value of the unknown ones."""
+        if not words or words[0] != self.words[0][0]:  # a pattern has its program without a `*`
+            return False
         return _match(self.words, words, lambda pattern, word: word is not None and match_pieces(pattern, word))
 
     def covers(self, other: CommandPattern) -> bool:
