@@ -28,8 +28,8 @@ _NOT_IN_NAMES = re.compile(r"[\s?\[\]{}!,;|&'\"<>=]")
 class JudgedCall:
     """A call for the rules of a policy. A fact that several rules need is found once.
 
-        >>> Rule("allow", tools=("pay_*",)).matches(JudgedCall("pay_invoice", {"euros": 5}, ToolContext()))
-        True
+        rule = Rule("allow", tools=("pay_*",))
+        assert rule.matches(JudgedCall("pay_invoice", {"euros": 5}, ToolContext()))
 
     Attributes:
         name: The name of its tool.
