@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import re
+import select
 import struct
 import sys
 import threading
@@ -18,6 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from terminals import PROMPT, Terminal
 
+from ferrule import ToolError
 from ferrule.approval import console, printable
 from ferrule.approval import request as request_module
 from ferrule.approval.preview import preview_lines
@@ -373,6 +375,15 @@ def test_a_broken_preview_is_replaced_by_the_arguments(
     assert lines[2] == f"  no preview: {why}"
     assert lines[3:7] == ["  path = 'a.py'", "  old = 'b'", "  new = 'c'", "  key = '**********'"]
     assert "s3cret" not in terminal.seen
+
+
+async def test_a_preview_that_finds_a_problem_denies_without_a_question(terminal: Terminal) -> None:
+    def preview(arguments: Any) -> str:
+        raise ToolError("old does not occur")
+
+    decision = await console(terminal.input, terminal.output)(EDIT, WHY, with_preview(preview))
+    assert decision.kind == "deny" and "old does not occur" in decision.reason
+    assert not select.select([terminal.master], [], [], 0)[0]
 
 
 async def test_a_question_cancelled_during_its_preview_frees_the_terminal(

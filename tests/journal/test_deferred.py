@@ -273,7 +273,12 @@ async def test_recover_looks_at_due_work_and_settles_expired_work() -> None:
 
 
 async def test_an_unreadable_row_keeps_recover_from_no_other(tmp_path: Path, caplog: Any) -> None:
-    unreadable = ["{", "[" * 5_000, '{"pending": 5}', '{"pending": {"expires_at": "soon"}}']
+    unreadable = [
+        "{",
+        "[" * 5_000,
+        '{"pending": 5}',
+        *(f'{{"pending": {{"expires_at": {at}}}}}' for at in ('"x"', 9e9)),
+    ]
     printer, path = Printer(says="printed", poll_after=0), tmp_path / "calls.db"
     with closing(Journal.open(path)) as journal:
         for pages in range(len(unreadable) + 1):
@@ -283,7 +288,7 @@ async def test_an_unreadable_row_keeps_recover_from_no_other(tmp_path: Path, cap
             connection.execute("UPDATE calls SET outcome = ? WHERE call_id = ?", (outcome, f"c{number}"))
     with closing(Journal.open(path)) as journal:
         results = await runner_of(printer, journal).recover()
-    assert [(result.call_id, result.output) for result in results] == [("c4", "printed")]
+    assert [(result.call_id, result.output) for result in results] == [("c5", "printed")]
     assert caplog.text.count("'print_pages' cannot be") == len(unreadable)
 
 

@@ -20,10 +20,11 @@ from processes import intent, program
 from cast import ask_always
 from ferrule import CONTEXT, Event, Journal, Runner, ToolCall, ToolContext, ask, deny, tool
 from ferrule.errors import JournalError
-from ferrule.journal import SQLiteJournal, _lockfile
+from ferrule.journal import SQLiteJournal, _lockfile, _writer
 from ferrule.journal._lockfile import open_lock_file
 from ferrule.journal._writer import MOST_EVENTS
 from needed import needed
+from waits import BOUND
 
 
 @pytest.fixture
@@ -331,3 +332,11 @@ async def test_events_are_stored_before_a_later_change(journal: SQLiteJournal) -
         journal.note(Event("tool:pre", ToolCall(f"c{n}", "pay", {})))
         await journal.begin(intent(f"k{n}"))
         assert rows(journal, "SELECT count(*) FROM events") == rows(journal, "SELECT count(*) FROM calls") == [(n + 1,)]
+
+
+def test_a_change_is_written_without_the_delay_of_events(
+    journal: SQLiteJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_writer, "LINGER_SECONDS", 10 * BOUND)
+    asyncio.run(asyncio.wait_for(journal.begin(intent("one")), BOUND))
+    assert journal.store.compare_and_set("a", None, 1)

@@ -133,6 +133,7 @@ async def test_every_kind_of_outcome_of_a_run_is_replayed() -> None:
     office.tools += [picture, fails, bake, search_tool([picture])]
     call = ToolCall("", "pay", {"to": "ada"}, data={"signature": "s"})
     paused = Reply("", [], [{"role": "assistant", "content": "…"}], "pause", {"tokens": 3}, state={"container": "c"})
+    garbled = Reply("", [], [{"role": "assistant", "content": "{"}], "malformed", reason="cut JSON")
     half = Reply("Half of", [], [{"role": "assistant", "content": "Half of"}], "other", reason="the line went dead")
     runs: list[tuple[list[Step], dict[str, Any]]] = [
         ([[call, ("picture", {})], "Paid."], {}),
@@ -141,7 +142,9 @@ async def test_every_kind_of_outcome_of_a_run_is_replayed() -> None:
         ([[("fails", {}), pay("ada")]], {"on_failure": "fail"}),
         ([[pay("ada"), pay("bob")], "One."], {"max_calls": 1}),
         ([[pay("ada")], [pay("bob")]], {"max_turns": 2}),
-        ([paused, half], {}),
+        ([paused, garbled, half], {}),
+        ([[("fails", {})], "I cannot."], {"on_failure": "degrade"}),
+        ([[("pay", {"to": []})]] * 3, {}),
         ([[("bake", {"loaves": 2})], [("look", {})], "Baked."], {}),
     ]
     for script, options in runs:

@@ -166,6 +166,16 @@ def test_following_survives_calls_deleted_meanwhile(path: Path) -> None:
     assert [(one.call_id, one.status) for one in following.news()] == [("c6", "suspended")]
 
 
+def test_many_calls_are_deleted(path: Path) -> None:
+    async def many(runner: Runner) -> None:
+        for number in range(300):
+            await runner.run(call(f"m{number}", "look"), ADA)
+
+    journaled(path, many)
+    assert pruned(path, 0) == Pruned(calls=300, events=1200)
+    assert [event.kind for event in Reader(path).events()] == ["journal:pruned"]
+
+
 async def test_a_stopped_run_is_deleted_unless_its_question_waits(
     path: Path,
 ) -> None:
