@@ -1,4 +1,4 @@
-"""Each test of `JournalContract` fails for a journal that breaks its promise."""
+"""Each test of `JournalContract` fails for a journal that breaks what it is about."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class TellsNoOthers(MemoryJournal):
 
 class NeverCutsOff(MemoryJournal):
     def cut_off(self) -> None:
-        """A call that runs, runs for ever."""
+        """What runs, runs for ever."""
 
     def _kept(self, key: str) -> JournalEntry | None:
         return self._calls.get(key)
@@ -149,7 +149,7 @@ class NeverWaits(MemoryJournal):
 
 
 class WaitsInOneLoop(MemoryJournal):
-    """A waiter is woken by a future, from any thread."""
+    """Who waits is woken by a future, from whatever thread."""
 
     async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
         kept = await super().find(key)
@@ -167,7 +167,7 @@ class WaitsInOneLoop(MemoryJournal):
 
 
 class WaitsTogether(MemoryJournal):
-    """A cancelled waiter cancels all others."""
+    """Who gives up takes all others with it."""
 
     async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
         if not wait:
@@ -182,6 +182,11 @@ class TakesAgain(MemoryJournal):
     async def take(self, key: str, expires_at: float) -> bool:
         await super().take(key, expires_at)
         return True
+
+
+class NeverExpires(MemoryJournal):
+    async def take(self, key: str, expires_at: float) -> bool:
+        return await super().take(key, 1e12)
 
 
 class WrongStore(Memory):
@@ -216,6 +221,123 @@ def with_store(make: Callable[[], Memory]) -> type[MemoryJournal]:
     return WithStore
 
 
+class NoJournal:
+    """It does what a journal does, and is none."""
+
+    def __init__(self) -> None:
+        self.kept = MemoryJournal()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.kept, name)
+
+
+class TellsAllAsUnfinished(MemoryJournal):
+    async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
+        return await super().unfinished(ticket=ticket) if ticket is not None else list(self._calls.values())
+
+
+class KeepsTickets(MemoryJournal):
+    """What a ticket was given for is told of it, whatever has become of that."""
+
+    ended = False
+    """Whether also calls are that have ended with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tickets: dict[str, JournalEntry] = {}
+
+    async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
+        await super().end(intent, outcome)
+        if outcome and "pending" in outcome and (self.ended or outcome["status"] == "suspended"):
+            self.tickets[outcome["pending"]["state"]["ticket"]] = self._calls[intent.key]
+
+    async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
+        if ticket is None:
+            return await super().unfinished()
+        return [self.tickets[ticket]] if ticket in self.tickets else []
+
+
+class KeepsTicketsOfAll(KeepsTickets):
+    ended = True
+
+
+class TakesEmptyForNone(MemoryJournal):
+    async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
+        return await super().unfinished(ticket=ticket or None)
+
+
+class ShowsWhatWasForgotten(MemoryJournal):
+    """Until it is begun anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forgotten: dict[str, JournalEntry] = {}
+
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
+        self.forgotten.pop(intent.key, None)
+        return await super().begin(intent, after=after)
+
+    async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
+        if outcome is None:
+            self.forgotten[intent.key] = self._calls[intent.key]
+        await super().end(intent, outcome)
+
+    async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
+        return self.forgotten.get(key) or await super().find(key, wait=wait)
+
+
+class GivesWhatWasForgotten(MemoryJournal):
+    """To those who waited for it."""
+
+    async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
+        before = await super().find(key)
+        return await super().find(key, wait=True) or before if wait else before
+
+
+class TellsOfTheSameKey(MemoryJournal):
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
+        runs = intent.key in self._calls and self._calls[intent.key].state == "running"
+        kept, other = await super().begin(intent, after=after)
+        return Begun(kept, other or runs)
+
+
+class TellsOfTheLaterAlone(MemoryJournal):
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
+        first = self.__dict__.setdefault("first", {}).setdefault(intent.reference, intent.key)
+        kept, other = await super().begin(intent, after=after)
+        return Begun(kept, other and first != intent.key)
+
+
+class TellsOfAnyReference(MemoryJournal):
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
+        kept, other = await super().begin(intent, after=after)
+        return Begun(kept, other or (kept is None and any(len(keys) > 1 for keys in self._keys_by_reference.values())))
+
+
+class TellsOfWhatWasForgotten(MemoryJournal):
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
+        kept, other = await super().begin(intent, after=after)
+        keys = self.__dict__.setdefault("keys", {}).setdefault(intent.reference, set())
+        keys.add(intent.key)
+        return Begun(kept, other or len(keys) > 1)
+
+
+class StaysCutOff(MemoryJournal):
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
+        begun = await super().begin(intent, after=after)
+        if begun.earlier is None and after is not None:
+            self._calls[intent.key] = dataclasses.replace(self._calls[intent.key], state="cut_off")
+        return begun
+
+
+class KeepsTheOldOutcome(MemoryJournal):
+    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
+        begun = await super().begin(intent, after=after)
+        if begun.earlier is None and after is not None:
+            self._calls[intent.key] = dataclasses.replace(self._calls[intent.key], outcome=after.outcome)
+        return begun
+
+
 class LooksThenBeginsAgain(MemoryJournal):
     async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         if after is None or self._calls[intent.key] != after or after.state == "running":
@@ -233,12 +355,13 @@ class LooksThenSettles(MemoryJournal):
         return is_open
 
 
-def says_that_it_settled(state: str) -> type[MemoryJournal]:
-    """A journal that claims to have settled each call that it was given in this state."""
+def says_that_it_settled(where: Callable[[JournalEntry | None, JournalEntry], bool]) -> type[MemoryJournal]:
+    """A journal that changes nothing where this holds of what it has and what it is given, and says that it has."""
 
     class SaysThatItSettled(MemoryJournal):
         async def settle(self, kept: JournalEntry, outcome: JsonObject) -> bool:
-            return await super().settle(kept, outcome) or kept.state == state
+            found = self._read_entry(kept.intent.key)
+            return await super().settle(kept, outcome) or where(found, kept)
 
     return SaysThatItSettled
 
@@ -255,6 +378,23 @@ class ForgetsWhatWasTaken(MemoryJournal):
     def cut_off(self) -> None:
         super().cut_off()
         self._resumed.clear()
+
+
+class ForgetsItsStore(MemoryJournal):
+    def cut_off(self) -> None:
+        super().cut_off()
+        self._store = Memory()
+
+
+def says_that_it_set(where: Callable[[Any, Any], bool]) -> type[MemoryJournal]:
+    """A journal whose store says so where this holds of what it has and what was to be there."""
+
+    class SaysThatItSet(Memory):
+        def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
+            had = self.get(key)
+            return super().compare_and_set(key, old, new) or where(had, old)
+
+    return with_store(SaysThatItSet)
 
 
 class BreaksOnEvents(MemoryJournal):
@@ -300,19 +440,95 @@ WRONG: dict[str, type[MemoryJournal]] = {
     "it_can_be_closed_twice": ClosesOnce,
 }
 MORE: list[tuple[str, Callable[[], Any], str]] = [
+    ("an_unknown_key_has_no_entry", NoJournal, "is no subclass of ferrule.Journal"),
+    ("an_unknown_key_has_no_entry", TellsAllAsUnfinished, "unfinished are"),
+    ("a_forgotten_call_can_begin_anew", ShowsWhatWasForgotten, "and was to be forgotten"),
+    (
+        "other_arguments_with_the_same_reference_are_reported",
+        TellsOfTheSameKey,
+        "the same key is told as other arguments",
+    ),
+    ("other_arguments_with_the_same_reference_are_reported", TellsOfTheLaterAlone, "of the first one nothing was told"),
+    ("other_arguments_with_the_same_reference_are_reported", TellsOfAnyReference, "of another reference"),
+    ("other_arguments_with_the_same_reference_are_reported", TellsOfWhatWasForgotten, "of one that was forgotten"),
+    ("a_cut_off_call_begins_again_once", StaysCutOff, "it was begun, and"),
+    ("a_cut_off_call_begins_again_once", TellsAllAsUnfinished, "unfinished are"),
     ("a_cut_off_call_begins_again_once", LooksThenBeginsAgain, "not exactly one of a hundred"),
-    ("a_deferred_call_begins_again_once_for_a_current_entry", LooksThenBeginsAgain, "not exactly one of a hundred"),
+    (
+        "a_deferred_call_begins_again_once_for_a_current_entry",
+        LooksThenBeginsAgain,
+        "not exactly one of a hundred",
+    ),
+    ("a_deferred_call_begins_again_once_for_a_current_entry", KeepsTheOldOutcome, "it runs, and is"),
+    ("a_deferred_call_begins_again_once_for_a_current_entry", TellsAllAsUnfinished, "unfinished are"),
+    ("a_deferred_call_begins_again_once_for_a_current_entry", KeepsTickets, "unfinished are"),
     ("a_cut_off_call_is_settled_once", LooksThenSettles, "100 of a hundred have settled it"),
-    ("a_cut_off_call_is_settled_once", says_that_it_settled("ended"), "it settled a call that has its outcome"),
+    ("a_cut_off_call_is_settled_once", TellsAllAsUnfinished, "unfinished are"),
+    (
+        "a_cut_off_call_is_settled_once",
+        says_that_it_settled(lambda found, kept: kept.state == "ended"),
+        "it settled a call that has its outcome",
+    ),
+    (
+        "a_deferred_call_is_settled_only_if_unchanged_since_it_was_read",
+        says_that_it_settled(lambda found, kept: found is not None and found.state == "ended"),
+        "it settled twice what was deferred",
+    ),
     (
         "a_running_forgotten_or_foreign_call_is_not_settled",
-        says_that_it_settled("running"),
+        says_that_it_settled(lambda found, kept: found is not None and found.state == "running"),
         "it settled a call that runs, as running",
     ),
+    (
+        "a_running_forgotten_or_foreign_call_is_not_settled",
+        says_that_it_settled(lambda found, kept: found is not None and found.state == "deferred"),
+        "it settled the call of another claim",
+    ),
+    (
+        "a_running_forgotten_or_foreign_call_is_not_settled",
+        says_that_it_settled(lambda found, kept: found is None),
+        "it settled what was forgotten",
+    ),
+    (
+        "a_running_forgotten_or_foreign_call_is_not_settled",
+        ShowsWhatWasForgotten,
+        "what was forgotten is there",
+    ),
+    ("unfinished_calls_are_listed_oldest_first_and_by_ticket", KeepsTicketsOfAll, "of a call that has ended"),
+    ("unfinished_calls_are_listed_oldest_first_and_by_ticket", TakesEmptyForNone, "it took an empty ticket"),
+    ("unfinished_calls_are_listed_oldest_first_and_by_ticket", KeepsTickets, "and not []"),
+    (
+        "a_waiter_is_woken_when_the_call_ends",
+        GivesWhatWasForgotten,
+        "it was forgotten, and who waited was given",
+    ),
+    (
+        "a_waiter_is_woken_when_the_call_ends",
+        NeverWaits,
+        "it did not wait for a call that runs",
+    ),
+    ("a_key_can_be_taken_once_until_it_expires", TakesAgain, "'one' was taken twice"),
+    ("a_key_can_be_taken_once_until_it_expires", NeverExpires, "it had expired"),
     ("a_key_can_be_taken_once_until_it_expires", LooksThenTakes, "100 of a hundred have taken it"),
     ("a_key_can_be_taken_once_until_it_expires", ForgetsWhatWasTaken, "'one' was taken again by a new process"),
+    (
+        "the_store_changes_a_value_only_if_it_is_as_expected",
+        says_that_it_set(lambda had, old: had is None),
+        "it changed what was not there",
+    ),
+    (
+        "the_store_changes_a_value_only_if_it_is_as_expected",
+        says_that_it_set(lambda had, old: had is not None and old is None),
+        "what was there was taken for nothing",
+    ),
+    (
+        "the_store_changes_a_value_only_if_it_is_as_expected",
+        says_that_it_set(lambda had, old: had is not None and old is not None),
+        "it changed what had another value",
+    ),
+    ("the_store_changes_a_value_only_if_it_is_as_expected", ForgetsItsStore, "a new process finds {}"),
 ]
-"""A test, a journal that only one of its checks refuses, and the text of that failure."""
+"""A test, a journal that one of its checks alone fails, and what the failure says."""
 
 
 def contract_of(made: Callable[[], Any]) -> JournalContract:
