@@ -1,6 +1,6 @@
 """Set up every run of pytest.
 
-It runs the Python snippets of README.md and docs/*.md as tests. A snippet is a program that you can copy into a file
+It runs the Python snippets of README.md and docs/ as tests. A snippet is a program that you can copy into a file
 and run. The snippets of four kinds of pages run elsewhere:
 
 - docs/providers/*.md ask a server: tests/models/test_provider_programs.py.
@@ -119,6 +119,6 @@ def importing_from(directory: str) -> Iterator[None]:
 
 pytest_collect_file = Sybil(
     parsers=[CodeBlockParser("python", run), CodeBlockParser("toml", keep)],
-    patterns=["README.md", "docs/*.md"],
+    patterns=["README.md", "docs/*.md", "docs/start/*.md", "docs/guides/*.md"],
     excludes=["docs/testing.md", "docs/contracts.md", "docs/beyond-one-machine.md", "docs/telemetry.md"],
 ).pytest()

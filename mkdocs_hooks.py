@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent
 AT_THE_ROOT = {
     "README.md": "index.md",
     "SECURITY.md": "security.md",
-    "ARCHITECTURE.md": "how-it-works.md",
+    "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
 }

@@ -1,4 +1,4 @@
-"""The steps of the workflow in docs/ci.md pass for a correct project, and each fails for its own fault."""
+"""The workflow of docs/guides/testing-in-ci.md passes for a correct project, and each step fails for its fault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import preloaded
 from waits import BOUND
 
 pytestmark = pytest.mark.slow
-PAGE = (Path(__file__).parent.parent / "docs" / "ci.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "testing-in-ci.md").read_text(encoding="utf-8")
 STEPS = [step for step in re.findall(r"(?m)^ +- run: (.+)$", PAGE) if not step.startswith("pip install")]
 PROGRAMS = {"ferrule": [sys.executable, "-m", "ferrule"], "pytest": [sys.executable, "-m", "pytest"]}
 SHOP = '''

@@ -119,5 +119,5 @@ def test_pages_and_examples_import_public_names_only() -> None:
 def test_help_shows_only_documented_names() -> None:
     shown = pydoc.render_doc(ferrule.Runner, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
     heads = set(re.findall(r"^ \|  (?:async )?([a-z]\w*)(?:\(|$)", shown, re.MULTILINE))
-    pages = "\n".join(page.read_text(encoding="utf-8") for page in [*ROOT.glob("docs/*.md"), ROOT / "README.md"])
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in [*ROOT.glob("docs/**/*.md"), ROOT / "README.md"])
     assert "run" in heads and {name for name in heads if not re.search(rf"\.{name}\b", pages)} == set()

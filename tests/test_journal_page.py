@@ -1,4 +1,4 @@
-"""The first program of docs/journal.md prints what the page shows, and each promise names a test."""
+"""The first program of docs/journal.md prints what the page shows."""
 
 from __future__ import annotations
 
@@ -36,9 +36,3 @@ def test_the_program_of_the_page_prints_what_the_page_shows(tmp_path: Path) -> N
             shell, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", timeout=60, check=False
         )
         assert shows(expected, done.stdout), (command, done.stdout, done.stderr)
-
-
-@pytest.mark.parametrize("head", ["| Promise |", "| in the journal |"])
-def test_each_promise_and_each_state_names_a_test(head: str) -> None:
-    rows = PAGE.partition(f"\n{head}")[2].partition("\n\n")[0].splitlines()[2:]
-    assert len(rows) >= 5 and [row for row in rows if "`tests/" not in row] == []

@@ -102,7 +102,7 @@ class Agent:
         await self._begin(case, stopped["customer"], stopped["question"], stopped["so_far"])
         return True
 
-    async def waiting(self) -> dict[str, approval.Waiting]:
+    async def waiting(self) -> dict[str, approval.WaitingCall]:
         """Return the questions that wait for an answer, by the key of the record."""
         for case in self.store.cases():
             if case["left_behind"]:  # the process with the answer was killed: ask again

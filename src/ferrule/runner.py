@@ -83,7 +83,7 @@ class CallOptions(RunOptions, total=False):
 
 
 class Runner:
-    """A toolset with guards and middleware: it takes calls and returns results. See docs/first-tool.md.
+    """A toolset with guards and middleware: it takes calls and returns results. See docs/start/first-tool.md.
 
     A runner without guards runs every tool that you gave it. It runs calls on one event loop at a time, and moves to
     another loop when it is idle.
@@ -386,7 +386,7 @@ class Runner:
         """Return a handle on the calls of one turn: await it, or iterate over the results as they come.
 
         The calls begin at once, in the order of `run_all`. The handle has `.results`, complete at any time, and
-        `.cancel()`. For thousands of independent calls see `ferrule.loop.long_batch.run_many`.
+        `.cancel()`. For thousands of independent calls see `ferrule.loop.run_many`.
 
         Args:
             observers: See the events of these calls only.
@@ -402,7 +402,7 @@ class Runner:
         if not all(isinstance(call, ToolCall) for call in listed):
             raise DefinitionError(
                 f"a batch takes a list of calls, such as [ToolCall('', name, {{}})]; not {calls!r}. For an async "
-                "iterable, or thousands of calls, there is ferrule.loop.long_batch.run_many"
+                "iterable, or thousands of calls, there is ferrule.loop.run_many"
             )
         offered = _offer("offered", offered)
         seen_by = _seen_by("observers", observers)

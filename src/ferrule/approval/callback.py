@@ -54,14 +54,14 @@ class Callback:
 def callback(function: AnswerFunction, *, own: bool = True) -> Callback:
     """Make an approver that calls your function. See docs/approvals.md.
 
-    An allow is bound to the question as shown, with `asked.yes()` and `True` alike. If the function raises, the call is
-    denied.
+    An allow is bound to the question as shown, with `request.approve()` and `True` alike. If the function
+    raises, the call is denied.
 
     Args:
         function: A function of an `Asked`. It returns an `Answer` (`request.approve(by="ann")`,
             `request.deny("why")`), a `Decision` or a bool. It may be a coroutine function. A plain function runs in its
             own thread, because it may wait for a person.
-        own: Whether a principal may allow its own calls. If not, a yes must name the person: `asked.yes(by=…)`,
+        own: Whether a principal may allow its own calls. If not, a yes must name the person: `request.approve(by=…)`,
             `allow(by=…)`.
 
     Raises:

@@ -9,6 +9,8 @@ from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, GuardError
 from ferrule.security.masking import format_masked_error
 from ferrule.types import Guard, GuardFunction
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
 from ferrule.values.decision import ALLOW, Decision, allow, ask, deny
 from ferrule.values.frozen import thaw
 
@@ -32,9 +34,14 @@ def guard_function(guard: Guard, tool: Tool) -> GuardFunction:
 
 
 def make_asking_guard(tool: Tool) -> GuardFunction:
-    """Return the guard of a tool with `ask`."""
+    """Return the guard of a tool with `ask`. Its name is what a person and the log see as the rule."""
     asked = ask(tool.ask if isinstance(tool.ask, str) else f"really run {tool.name}?")
-    return lambda call, context: asked
+
+    def ask_of_the_tool(call: ToolCall, context: ToolContext) -> Decision:
+        return asked
+
+    ask_of_the_tool.__name__ = f"ask of {tool.name}"
+    return ask_of_the_tool
 
 
 def to_decision(answer: object) -> Decision:

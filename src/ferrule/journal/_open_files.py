@@ -9,7 +9,7 @@ for the last one, and deletes the log although this one goes on writing to it. S
 - If the system has open file description locks, this process holds the same two locks a second time in that form.
   SQLite in other processes respects them, and closing another descriptor does not drop them.
 
-Locks that SQLite takes for the time of one read can still be lost: see docs/journal.md#what-is-promised.
+Locks that SQLite takes for the time of one read can still be lost: see docs/promises.md#not-promised.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class LoopResult:
     offered: tuple[str, ...] = ()
     """The names of the tools that the model could call at the end. Tools found by search come last."""
     jobs: tuple[str, ...] = ()
-    """The tickets of the background jobs that have not ended; see docs/models.md#works-in-the-background."""
+    """The tickets of the background jobs that have not ended; see docs/models.md#background-jobs."""
     replies: list[Reply] = field(default_factory=list)
     """The model's answers, turn by turn; after a resume, from then on."""
 

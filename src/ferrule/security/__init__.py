@@ -1,6 +1,6 @@
 """Analysis of input from outside, without knowledge of any call: secrets, names, characters, schemas, patterns.
 
-These names are for handlers and guards of your own; see docs/guards.md#opening-what-was-judged.
+These names are for handlers and guards of your own; see docs/guards.md#open-the-url-safely.
 """
 
 TYPE_CHECKING = False  # this file imports nothing: `import_path`, which cleans the path of imports, must come first

@@ -3,7 +3,7 @@
     store = Postgres("postgresql://…")
     runner = Runner(tools, limits=share_limits(store))
 
-See docs/approvals.md#what-is-kept-between-calls and docs/limits.md#among-several-programs.
+See docs/approvals.md#stores and docs/limits.md#among-several-programs.
 """
 
 from ferrule.stores.limits import share_limits

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from psycopg import Connection, Cursor
 
 JsonValue: TypeAlias = Any
-"""A JSON value, or `None` if there is none. See docs/approvals.md#what-is-kept-between-calls."""
+"""A JSON value, or `None` if there is none. See docs/approvals.md#stores."""
 
 KEY_BYTES = 32
-"""The shortest length of a seal's key. See docs/approvals.md#what-is-kept-between-calls."""
+"""The shortest length of a seal's key. See docs/approvals.md#stores."""
 _LOCK_SECONDS = 10.0
 _POLL_SECONDS = 0.005
 _OTHERS_BITS = 0o077
@@ -42,18 +42,18 @@ T = TypeVar("T")
 class StoreError(FerruleError):
     """A value cannot be read or changed, or differs from the written one.
 
-    See docs/approvals.md#what-is-kept-between-calls.
+    See docs/approvals.md#stores.
     """
 
 
 class ReachableError(StoreError):
-    """A file would lie in reach of tools. See docs/approvals.md#what-is-kept-between-calls."""
+    """A file would lie in reach of tools. See docs/approvals.md#stores."""
 
 
 class Store(Protocol):
     """Values by key. Its methods may be called from any thread, and may block.
 
-    See docs/approvals.md#what-is-kept-between-calls.
+    See docs/approvals.md#stores.
     """
 
     def get(self, key: str) -> JsonValue:
@@ -73,7 +73,7 @@ class Store(Protocol):
 
 
 class Memory:
-    """A store in the memory of this process. See docs/approvals.md#what-is-kept-between-calls."""
+    """A store in the memory of this process. See docs/approvals.md#stores."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
@@ -170,7 +170,7 @@ def replace_row(store: Store, key: str, value: JsonValue) -> None:
 class SealedFile:
     """A store in one file, protected by a key against changes by others.
 
-    See docs/approvals.md#what-is-kept-between-calls.
+    See docs/approvals.md#stores.
 
     The file is made with mode 0600, in a folder with mode 0700 if that is missing. Each change replaces the whole file,
     one process after the other, and each access reads it anew.
@@ -306,7 +306,7 @@ class SealedFile:
 def lock_file(place: str, deadline: float | None = None) -> Iterator[None]:
     """Lock the file at this canonical path for one process at a time. The folder is made if it is missing.
 
-    See docs/approvals.md#what-is-kept-between-calls.
+    See docs/approvals.md#stores.
 
     Args:
         place: The file to change.
@@ -351,7 +351,7 @@ def private_place(
     """Return the real path of a file out of reach of tools: outside of the working directory and of `apart_from`.
 
     A link as the last part of the path stays one, and is not followed. See
-    docs/approvals.md#what-is-kept-between-calls.
+    docs/approvals.md#stores.
 
     Raises:
         ReachableError: The path lies inside one of them.
@@ -376,7 +376,7 @@ def private_place(
 def read_private(place: str) -> bytes:
     """Return the content of the file at exactly this canonical path, which its owner alone may access.
 
-    See docs/approvals.md#what-is-kept-between-calls.
+    See docs/approvals.md#stores.
 
     Raises:
         FileNotFoundError: There is no file.
@@ -414,7 +414,7 @@ def _check_private(place: str, found: os.stat_result, others: int) -> None:
 def read_key(place: str) -> bytes | None:
     """Return the key in the file at this canonical path, or `None` if there is none.
 
-    See docs/approvals.md#what-is-kept-between-calls.
+    See docs/approvals.md#stores.
 
     Raises:
         StoreError: The content is no key, or others may read it or write to its folder.
@@ -433,7 +433,7 @@ def read_key(place: str) -> bytes | None:
 def make_key(place: str) -> None:
     """Write a new key to the file at this canonical path, if there is none.
 
-    See docs/approvals.md#what-is-kept-between-calls.
+    See docs/approvals.md#stores.
 
     Raises:
         StoreError: The file cannot be written.

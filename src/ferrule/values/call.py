@@ -12,7 +12,7 @@ from ferrule.values.frozen import JsonObject, freeze, make_frozen_class
 
 
 class ToolCall:
-    """One request to run one tool. See docs/first-tool.md.
+    """One request to run one tool. See docs/start/first-tool.md.
 
     Args:
         id: The call's id, as the provider gave it. The runner makes one if it is empty.
