@@ -82,9 +82,9 @@ def run(example: Example) -> None:
     named = MODULE.match(example.parsed)
     modules = example.namespace.setdefault("modules", {})
     source = "\n" * (example.line + example.parsed.line_offset) + example.parsed
-    with tempfile.TemporaryDirectory() as directory, chdir(directory), importing_from(directory):
-        if named:
-            modules[named[1]] = source
+    if named:
+        modules[named[1]] = source
+    with tempfile.TemporaryDirectory() as directory, chdir(directory), importing_from(directory, [*modules]):
         for name, text in modules.items():
             Path(directory, f"{name}.py").write_text(text, encoding="utf-8")
         for name, text in example.namespace.get("files", {}).items():
@@ -104,8 +104,12 @@ def keep(example: Example) -> None:
 
 
 @contextmanager
-def importing_from(directory: str) -> Iterator[None]:
-    """Let modules be imported from there, as a program's own directory is, and forget them afterwards."""
+def importing_from(directory: str, names: Sequence[str]) -> Iterator[None]:
+    """Let modules be imported from there, as a program's own directory is, and forget them afterwards.
+
+    A test may have imported another module by one of their names: it is put aside meanwhile.
+    """
+    aside = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     there_before = set(sys.modules)
     sys.path.insert(0, directory)
     try:
@@ -115,6 +119,7 @@ def importing_from(directory: str) -> Iterator[None]:
         for name in set(sys.modules) - there_before:
             if str(getattr(sys.modules[name], "__file__", "")).startswith(directory):
                 del sys.modules[name]
+        sys.modules.update(aside)
 
 
 pytest_collect_file = Sybil(
