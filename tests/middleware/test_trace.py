@@ -604,7 +604,7 @@ async def test_waiting_for_a_slot_is_no_execution(sdk: Sdk) -> None:
     second = asyncio.create_task(runner.run("hold"))
     while not runner.waiting:
         await asyncio.sleep(0)
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.5)
     gate.set()
     await asyncio.gather(first, second)
     (queued,), (ran,) = sdk.points("ferrule.call.queued"), sdk.points("gen_ai.execute_tool.duration")

@@ -352,7 +352,7 @@ async def test_a_late_question_of_an_abandoned_call_reaches_nobody_else() -> Non
     server = Made().add("stubborn", stubborn).add("slow", slow)
     async with mcp.connect(server.memory("legacy")) as toolset:
         runner = Runner(toolset, approve=approve)
-        assert (await runner.run("stubborn", principal="alice", timeout=0.2)).status == "timeout"
+        assert (await runner.run("stubborn", principal="alice", timeout=2)).status == "timeout"
         assert (await runner.run("slow", principal="bob")).output == "slow"
     assert (answers, asked) == (["decline"], [])
 
