@@ -22,6 +22,7 @@ from ferrule.values.decision import Decision, ask, deny
 Mode: TypeAlias = Literal["ask", "read_only", "never_ask"]
 MODES: Final = ("ask", "read_only", "never_ask")
 _MAX_REASONS = 5
+_PLAIN_TYPES: Final = frozenset({str, int, float, bool})
 _HIDDEN_REASON = "the policy has a rule for this call"
 
 
@@ -133,9 +134,6 @@ class EntryIndex:
         return [self.entries[number] for number in sorted(set(found))]
 
 
-_PLAIN_TYPES: Final = frozenset({str, int, float, bool})
-
-
 def _find_literals(entry: Entry) -> tuple[str | None, tuple[Any, ...]]:
     """Return a parameter for which the rule lists the values, with these values; `(None, ())` if there is none."""
     for place, one in entry.rule.arguments.items():
@@ -164,7 +162,6 @@ class ToolRules(NamedTuple):
         """Return the decision of all rules, or None for a read-only call without a rule.
 
         Args:
-            judged: The call.
             modes: The modes of the files, each with its position.
         """
         decision = self._apply_rules(judged)
