@@ -43,7 +43,7 @@ demo: $(VENV)/.cli
 	@echo 'The same on a real model, with ANTHROPIC_API_KEY set and the SDK there ($(BIN)/pip install -e ".[anthropic]"):'
 	@echo '$(BIN)/ferrule run $(TASK) --tools ferrule.tools.files --model $(REAL)'
 
-# All that a change needs, in under five minutes. What is marked as large is left out, and named at the end of each part.
+# All that a change needs, in under four minutes. What is marked as large is left out, and named at the end of each part.
 test: needs
 	@$(PARALLEL) types $(PARTS) lint types-users PYTEST='-m "not large"'
 

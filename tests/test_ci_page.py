@@ -84,6 +84,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.large
 def test_the_steps_pass_for_a_project_that_is_right(project: Path) -> None:
     assert len(STEPS) == 6 and len(PAGE.partition("```yaml")[2].partition("```")[0].strip().splitlines()) <= 20
     for step in STEPS:
@@ -91,6 +92,7 @@ def test_the_steps_pass_for_a_project_that_is_right(project: Path) -> None:
         assert done.returncode == 0, (step, done.stdout, done.stderr)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("file", "before", "after", "failing"),
     [

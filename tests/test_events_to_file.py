@@ -163,6 +163,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.large
 def test_two_programs_write_whole_lines(tmp_path: Path) -> None:
     file = tmp_path / "calls"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}

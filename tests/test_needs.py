@@ -78,6 +78,7 @@ def test_a_need_that_cannot_be_had_fails_only_if_required(
     assert done.returncode == 1 and "FAILED: browser is not there" in done.stderr
 
 
+@pytest.mark.large
 @pytest.mark.usefixtures("programs")
 def test_a_test_without_its_need_is_skipped_or_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     run = ("-m", "pytest", "-q", "-p", "no:cacheprovider", BROWSER_TEST)

@@ -56,6 +56,7 @@ def rerun(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, script, os.fspath(folder)], capture_output=True, text=True)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("failing", "last_line", "code"),
     [({1}, "FLAKY: test_it.py::test_flaky", 0), ({1, 4}, "FAILED: test_it.py::test_flaky", 1)],
@@ -80,6 +81,7 @@ def test_a_run_without_failed_tests_leaves_nothing_to_run_again(tmp_path: Path) 
     assert rerun(records).stdout == ""
 
 
+@pytest.mark.large
 def test_only_failed_tests_are_forgiven(tmp_path: Path) -> None:
     folder = os.fspath(tmp_path)
     assert run_pytest(tmp_path, "import a_module_that_is_not_there", FERRULE_FAILED=folder).returncode == 2

@@ -62,6 +62,7 @@ def foreign(addresses: Iterator[str] | list[str]) -> list[str]:
     return [address for address in addresses if re.match(r"['\"]?\s*(?:[a-z][a-z0-9+.-]*:)?//", address, re.IGNORECASE)]
 
 
+@pytest.mark.large
 def test_no_page_and_no_style_loads_anything_from_another_host(site: Path, pages: dict[Path, Page]) -> None:
     assert len(pages) > 40 and all(page.loaded for page in pages.values())
     assert {str(file): found for file, page in pages.items() if (found := foreign(page.loaded))} == {}

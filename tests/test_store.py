@@ -121,6 +121,7 @@ def test_only_one_of_fifty_concurrent_writers_wins(make: Make) -> None:
         assert list(threads.map(take, stores)).count(True) == 1
 
 
+@pytest.mark.large
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["file", "postgres"])
 def test_concurrent_programs_lose_no_count(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:

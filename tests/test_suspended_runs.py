@@ -396,6 +396,7 @@ def edited(state: Any, path: tuple[Any, ...], value: Any) -> Any:
     return found
 
 
+@pytest.mark.large
 async def test_changing_the_type_of_any_field_runs_nothing_else() -> None:
     """The form of the model's messages, what a tool itself gave, and texts that may be left out are not described."""
 

@@ -484,6 +484,7 @@ def test_a_diff_patches_the_old_text_to_the_new(most: int, before: list[str], af
         assert patched(old, made) == new
 
 
+@pytest.mark.large
 def test_a_diff_costs_no_quadratic_time() -> None:
     def compared(count: int) -> int:
         old, new = ("".join(f"{n}\n{side} {n}\n" for n in range(count)) for side in ("old", "new"))

@@ -178,6 +178,7 @@ async def test_for_risky_calls_only_these_arguments_are_offered(one: Tool, argum
     assert list(await Desk(None, one).offers(arguments, session=None)) == []
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("one", "name"),
     [

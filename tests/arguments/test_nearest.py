@@ -64,6 +64,7 @@ def test_a_toolset_names_the_nearest_of_its_tools() -> None:
     assert "write_note" in tools.register(tool(lambda: None, name="write_notes")).find_nearest("wirte_note")
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("name", "is_offered"),
     [("read_mail_77", False), ("Read-Mail_7", True), ("functions.no_tool", False), ("xyzzy", True)],

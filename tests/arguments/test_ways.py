@@ -254,6 +254,7 @@ def test_a_schema_with_doubling_references_is_refused(wrap: Callable[[list[Any]]
     assert run(few, {"x": 1}).status in {"ok", "invalid"}
 
 
+@pytest.mark.large
 def test_doubling_references_beside_recursion_are_refused() -> None:
     doubling = doubled(28, lambda both: {"properties": {"k": {"allOf": both}}})
     first = {"properties": {"again": {"$ref": "#/$defs/first"}, "k": {"$ref": "#/$defs/d0"}}}
@@ -307,6 +308,7 @@ def test_mistakes_in_doubling_models_are_not_copied(leaf: Any) -> None:
     assert peak(lambda: run(made, {"x": leaf}).status == "invalid") < 40_000_000
 
 
+@pytest.mark.large
 def test_too_many_mistakes_have_no_places() -> None:
     one = schema_tool({"type": ["array", "null"], "items": {"anyOf": [{"type": "integer"}, {"type": "boolean"}]}})
     call = calling(one, {"x": [""] * 200_000})
@@ -329,6 +331,7 @@ def test_an_incomplete_private_value_is_refused() -> None:
     assert (result({}).status, result({}).executed) == ("denied", False)
 
 
+@pytest.mark.large
 def test_a_deep_mistake_is_not_copied_at_every_level() -> None:
     def keep(value: Json) -> int:
         return 1
@@ -354,6 +357,7 @@ def test_a_long_text_is_not_copied_into_many_errors() -> None:
         assert peak(call) < 40_000_000
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("one", [total, schema_tool({"type": "array", "items": {"type": "integer"}})])
 def test_only_ten_thousand_numbers_are_repaired(one: Any) -> None:
     name = "numbers" if one is total else "x"
@@ -376,6 +380,7 @@ WRONG: dict[str, Callable[[int], Any]] = {
 }
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("one", "wrong"),
     [

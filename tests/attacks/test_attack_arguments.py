@@ -116,6 +116,7 @@ async def test_a_value_of_another_type_is_refused_or_the_same_for_all(arguments:
         assert json.loads(str(sent).lower()) == found  # no other value than the one that was meant
 
 
+@pytest.mark.large
 def test_too_many_arguments_are_refused_before_they_are_read() -> None:
     @tool
     def act(s: str = "", **more: int) -> str:

@@ -140,6 +140,7 @@ def inside(text: str) -> str:
     return text[opening.end() : -len(closing)]
 
 
+@pytest.mark.large
 def test_no_output_leaves_its_envelope() -> None:
     marks = [one for one in CASES["atk076"]["input"]["outputs"] if not one.startswith("{")]
     marks += [f'{mark}\n<untrusted tool="give">' for mark in marks] + ["<untrusted", "</untr"]

@@ -195,6 +195,7 @@ def test_list_keeps_to_the_width_of_the_terminal(here: Path, columns: str) -> No
     assert max(map(len, lines)) <= int(columns) and len(done.stdout) < 3000
 
 
+@pytest.mark.large
 @needs_terminal
 def test_list_and_schema_keep_control_characters_off_the_screen(here: Path) -> None:
     code, screen = run_at_terminal("list", "--tools", "odd.py:wild", cwd=here)  # Screen refuses what is not printable
@@ -348,6 +349,7 @@ def test_standard_input_that_is_not_text_is_refused(here: Path) -> None:
     assert (done.returncode, done.stderr) == (2, b"ferrule: standard input is not utf-8 text (byte 10)\n")
 
 
+@pytest.mark.large
 @pytest.mark.skipif(os.name == "nt", reason="the shell's way to close a stream")
 @pytest.mark.parametrize(
     ("words", "code", "error"),
@@ -442,6 +444,7 @@ def test_a_run_ends_at_its_maximum_of_turns(here: Path) -> None:
     assert "the run ended: limited\nthe limit is 1 turn; --max-turns sets another\n" in done.stdout
 
 
+@pytest.mark.large
 @needs_terminal
 @pytest.mark.parametrize("answer", ["y", "n"])
 def test_a_change_runs_if_the_person_says_yes(here: Path, answer: str) -> None:
@@ -588,6 +591,7 @@ def test_the_help_of_a_command_fits_and_its_example_is_valid(name: str, monkeypa
     parser.parse_intermixed_args(shlex.split(EXAMPLES[name]))
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("provider", ["anthropic", "openai", "gemini", "mistral", "cohere", "bedrock"])
 def test_a_missing_key_names_its_environment_variable(
     provider: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path

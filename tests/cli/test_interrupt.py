@@ -166,6 +166,7 @@ def test_after_a_hidden_question_the_terminal_echoes_again(tmp_path: Path) -> No
         assert terminal.echoes()
 
 
+@pytest.mark.large
 @slow
 def test_an_approver_blocked_in_input_does_not_keep_the_program(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(

@@ -61,6 +61,7 @@ def test_findings_are_sorted_by_level() -> None:
     assert findings(tools) == findings([*tools])
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(("provider", "most"), [("openai_chat", 128), ("gemini", 512)])
 def test_too_many_tools_for_a_provider_are_an_error(provider: str, most: int) -> None:
     tools = [made(f"tool_{number}_x") for number in range(most)]

@@ -111,23 +111,27 @@ def test_a_command_runs_no_unnamed_file_of_the_working_directory(folder: Path, c
     assert run_command(folder, SCRIPT, *COMMANDS[command]) or command == "serve"
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("command", sampled(["call", "schema", "run", "select"], one_in=2))
 def test_beside_named_tools_only_their_imports_run(folder: Path, command: str) -> None:
     words = ["call", "add", 'pair={"a": 1, "b": 2}'] if command == "call" else COMMANDS[command]
     assert run_command(folder, MODULE, *words, "--tools", "own_tools")
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("word", ["-mferrule", "-Bmferrule.cli"])
 def test_a_module_option_in_one_word_is_recognized(folder: Path, word: str) -> None:
     assert "list_files" in run_command(folder, [sys.executable, word], "list")
 
 
+@pytest.mark.large
 def test_the_worker_of_a_tool_runs_only_its_imports(folder: Path) -> None:
     call = ["call", "add_elsewhere", 'pair={"a": 1, "b": 2}']
     assert run_command(folder, SCRIPT, *call, "--tools", "own_tools.py") == "3\n"
     assert run_command(folder, MODULE, *call, "--tools", "own_tools") == "3\n"
 
 
+@pytest.mark.large
 def test_serving_http_imports_nothing_beside_the_tools(folder: Path) -> None:
     with subprocess.Popen(
         [*SCRIPT, "serve", "own_tools.py", "--http", "0"], cwd=folder, stderr=subprocess.PIPE, text=True

@@ -33,6 +33,7 @@ def trust(here: Path, *words: str, answer: str = "{number}") -> tuple[int, str]:
         return terminal.end(), terminal.said
 
 
+@pytest.mark.large
 def test_a_person_sees_the_file_and_later_its_difference(here: Path) -> None:
     file = here / ".ferrule" / "policy.toml"
     file.write_text('allow = ["refund"]\ndeny = ["shell"]\n')

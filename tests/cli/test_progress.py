@@ -175,6 +175,7 @@ def test_reports_without_a_terminal_are_a_line_every_five_seconds() -> None:
     assert [line.split()[-1] for line in written.getvalue().splitlines()] == ["0/12"] * 2 + ["5/12"] * 2 + ["10/12"] * 2
 
 
+@pytest.mark.large
 @slow
 def test_many_rows_are_bounded_and_many_lines_cut(tmp_path: Path, gate: Gate) -> None:
     steps(

@@ -58,6 +58,7 @@ async def test_reading_is_free_and_an_order_is_asked_about(monkeypatch):
         assert "needs a credential" in (await make_runner(address, monkeypatch, "").run("listBooks")).error
 
 
+@pytest.mark.large
 @pytest.mark.slow
 async def test_an_mcp_client_orders_a_book_once_its_person_agrees():
     asked = []

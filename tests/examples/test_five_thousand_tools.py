@@ -64,6 +64,7 @@ def test_the_program_shows_each_step_and_ends():
     assert shown.stderr == ""
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("budget", [800, 4_000])
 async def test_the_first_offer_keeps_the_budget_and_the_pinned_tools(tools, budget):
     selector = by_budget(budget, chain(pinned(*program.PINNED), keyword(100)))
@@ -73,6 +74,7 @@ async def test_the_first_offer_keeps_the_budget_and_the_pinned_tools(tools, budg
     assert "oslo_payment_find" in {tool.name for tool in offered}
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(("request_", "name"), REQUESTS.items())
 def test_a_request_in_other_words_finds_its_tool(tools, request_, name):
     own = {word for word in re.split("_+", name) if word not in {"list"}}

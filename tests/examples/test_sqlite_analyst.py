@@ -151,6 +151,7 @@ def test_only_readable_tables_are_read_and_shown(database):
     assert not [sql for sql in runner(database, **readable).run_sync("schema", {}).output if "salary" in sql]
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("sql", [ENDLESS, ONE_STEP], ids=["endless", "one step"])
 async def test_a_query_past_its_deadline_leaves_nothing_running(database, sql):
 

@@ -130,6 +130,7 @@ def test_a_refund_waits_through_a_restart_and_is_paid_after_a_yes(tmp_path: Path
     assert rows(tmp_path, "SELECT tool_name, state FROM calls", "calls.db") == [("refund", "ended")]
 
 
+@pytest.mark.large
 def test_of_two_answers_in_two_processes_one_counts(tmp_path: Path, visit: Visit) -> None:
     with desk(tmp_path) as here, desk(tmp_path) as there:
         visit(here).ask(QUESTION)
@@ -261,6 +262,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
             process.communicate(timeout=BOUND)
 
 
+@pytest.mark.large
 def test_a_person_answers_in_a_real_browser(tmp_path: Path, browser: Browser) -> None:
     folder = tmp_path / "desk"
     with desk(folder) as url:

@@ -112,6 +112,7 @@ def maybe(amount: int = 1) -> None:
     """Changes things, or not."""
 
 
+@pytest.mark.large
 @given(
     lines=st.lists(st.sampled_from(LINES), min_size=1, max_size=2),
     made=st.sampled_from([refund, look, shell, maybe, refund.replace(name="other")]),

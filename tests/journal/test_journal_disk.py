@@ -145,6 +145,7 @@ FAILING = """
 """
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("call", "error", "every"),
     [("fsync,fdatasync", "EIO", "20+3"), ("pwrite64", "EIO", "60+7"), ("pwrite64", "ENOSPC", "60+7")],

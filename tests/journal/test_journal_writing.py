@@ -108,6 +108,7 @@ def is_commit_lock(name: str, path: str, rest: str) -> bool:
     return name == "fcntl" and path.endswith("calls.db") and f"l_start={1 << 62}, l_len=1" in rest and "= 0" in rest
 
 
+@pytest.mark.large
 @pytest.mark.slow
 @pytest.mark.parametrize(("durable", "for_each_commit"), [("full", 1), ("normal", 0)])
 def test_every_write_is_made_under_the_lock_and_synced_as_promised(

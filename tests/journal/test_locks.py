@@ -294,6 +294,7 @@ def open_for_writing(folder: Path) -> None:
         os.close(os.open(file, os.O_RDWR))
 
 
+@pytest.mark.large
 @pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="SQLite's own locks are dropped here")
 @pytest.mark.parametrize("reads", [read_files, copy_folder, open_for_writing])
 async def test_reading_the_files_of_an_open_journal_drops_no_lock(
@@ -347,6 +348,7 @@ say("written")
 """
 
 
+@pytest.mark.large
 @pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="SQLite's own locks are dropped here")
 def test_programs_that_write_and_read_the_folder_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "calls.db"
@@ -378,6 +380,7 @@ def test_a_journal_that_cannot_be_opened_leaves_no_descriptor_open(tmp_path: Pat
         assert other.rest() == "0"
 
 
+@pytest.mark.large
 @pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="the system cannot tell who has it open")
 def test_supervisors_get_open_descriptors_of_journals(tmp_path: Path) -> None:
     path = tmp_path / "calls.db"
@@ -457,6 +460,7 @@ asyncio.run(journal.begin(intent("one")))
 """
 
 
+@pytest.mark.large
 def test_a_call_runs_until_the_threads_of_its_program_have_ended(tmp_path: Path, text_before: str) -> None:
     path = tmp_path / "calls.db"
     with program(text_before + ENDS_SLOWLY, path) as other:
@@ -514,6 +518,7 @@ def move_with_log(path: Path) -> Path:
     return move(path)
 
 
+@pytest.mark.large
 @pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="the system cannot tell who has it open")
 @pytest.mark.parametrize("change", [remove_log, remove_shared_memory, link, move, move_with_log])
 @pytest.mark.parametrize("is_elsewhere", [True, False])
@@ -538,6 +543,7 @@ def test_opening_waits_for_a_program_that_makes_the_log(tmp_path: Path, monkeypa
     Journal.open(tmp_path / "calls.db").close()
 
 
+@pytest.mark.large
 @pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="the lock is a file of its own there")
 def test_an_open_journal_moved_with_its_log_keeps_its_locks(tmp_path: Path) -> None:
     path = tmp_path / "calls.db"

@@ -9,6 +9,7 @@ from datetime import date
 from typing import Any
 
 import isolated_tools as tools
+import pytest
 
 import probe
 from ferrule import Runner, Tool, ToolCall, ToolContext, Waits, ask, deny, tool
@@ -72,6 +73,7 @@ async def test_the_result_comes_with_its_call_and_repairs() -> None:
     assert arguments == {"day": "2026-01-02"} and len(repairs) == 2
 
 
+@pytest.mark.large
 async def test_the_call_ends_before_its_parent_though_the_loop_was_blocked() -> None:
     async def endless(n: int = 0) -> None:
         asyncio.get_running_loop().call_soon(time.sleep, 0.15)  # its worker is killed meanwhile

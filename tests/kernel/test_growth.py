@@ -72,6 +72,7 @@ WORK: dict[str, Callable[[int], Callable[[], object]]] = {
 }
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("case", sampled(WORK, one_in=2))
 def test_work_and_memory_grow_with_size_and_no_faster(case: str) -> None:
     once, more = WORK[case](SIZE), WORK[case](4 * SIZE)

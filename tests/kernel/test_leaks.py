@@ -39,6 +39,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.large
 def test_ten_thousand_calls_leave_nothing_behind() -> None:
     command = [sys.executable, "-W", "error::ResourceWarning", __file__]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -126,6 +126,7 @@ async def test_many_principals_that_come_once_leave_little_behind() -> None:
     assert len(probe.principal_limits(runner)) <= 1
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("by", ["tool", "principal"])
 async def test_a_thousand_calls_do_not_stand_before_another_tool_or_principal(by: str) -> None:
     order: list[str] = []
@@ -206,6 +207,7 @@ def test_slots_are_given_out_first_come_first_served(limit: int, fates: list[str
     go(main())
 
 
+@pytest.mark.large
 @pytest.mark.slow
 async def test_thousands_that_give_up_at_once_do_not_keep_the_slot_from_the_next() -> None:
     counted = Counted(concurrency=1)

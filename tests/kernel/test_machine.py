@@ -915,5 +915,5 @@ def _machines(count: int, steps: int) -> settings:
 
 TestCalls = Calls.TestCase
 TestCalls.settings = _machines(30, 30)
-TestCallsInProcesses = CallsInProcesses.TestCase
+TestCallsInProcesses = pytest.mark.large(CallsInProcesses.TestCase)
 TestCallsInProcesses.settings = _machines(4, 25)

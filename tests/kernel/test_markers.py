@@ -109,6 +109,7 @@ def plainly(n: int) -> int:
     return n
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("frames", [1, 2, 3])
 async def test_a_handler_that_writes_to_its_workers_socket_shifts_no_result(frames: int) -> None:
     runner = Runner([tool(forge, isolation="process"), tool(plainly, isolation="process", parallel=True)])

@@ -78,6 +78,7 @@ async def test_a_call_that_waits_for_a_worker_can_be_cancelled_or_disabled(busy:
     assert not path.exists() and not probe.live_calls(runner)
 
 
+@pytest.mark.large
 async def test_as_many_calls_run_at_once_as_there_are_workers(busy: None, tmp_path: Path) -> None:
     """All workers of `isolation="process"` are taken meanwhile, which are others."""
     workers = Workers(2)
@@ -221,6 +222,7 @@ async def test_only_its_runners_clock_kills_a_worker(slow: Slow) -> None:
         os.close(pipe)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("timeout", [1, None])
 async def test_the_queue_timeout_bounds_the_start_of_a_process(slow: Slow, timeout: float | None) -> None:
     clock = ManualClock()

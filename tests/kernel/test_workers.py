@@ -345,6 +345,7 @@ async def test_a_module_loaded_from_a_file_is_loaded_from_it_in_the_worker(
     assert await value(pool, module.f) == name
 
 
+@pytest.mark.large
 async def test_a_module_that_kills_its_importer_stops_no_other_tool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,6 +393,7 @@ async def test_a_crash_fails_its_own_call_only(own_pool: WorkerPool, handler: An
     assert [await job.future for job in behind] == [2, 3, 4]
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("handler", [tools.ignores_sigterm, tools.holds_the_gil, tools.has_children])
 async def test_a_kill_ends_the_whole_group(pool: WorkerPool, tmp_path: Path, handler: Any) -> None:
     job, pids = await start(pool, handler, tmp_path / "pids")
@@ -443,6 +445,7 @@ async def test_a_late_handler_is_killed_while_the_loop_is_blocked(own_pool: Work
         assert isinstance((await wait_for(job)).error, ToolTimeoutError)
 
 
+@pytest.mark.large
 async def test_a_kill_while_the_loop_was_blocked_is_a_timeout_without_a_traceback(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -464,6 +467,7 @@ async def test_a_kill_while_the_loop_was_blocked_is_a_timeout_without_a_tracebac
     assert [record for record in caplog.records if record.exc_info] == []
 
 
+@pytest.mark.large
 async def test_a_worker_that_dies_while_it_is_idle_is_replaced(own_pool: WorkerPool) -> None:
     for _ in range(3):
         assert await value(own_pool, tools.add, {"a": 1}) == 3
@@ -506,6 +510,7 @@ async def test_a_queued_call_that_is_killed_never_runs(own_pool: WorkerPool, tmp
     assert (tmp_path / "after").exists() and not (tmp_path / "touched").exists()
 
 
+@pytest.mark.large
 async def test_idle_workers_beyond_one_end_after_a_while() -> None:
     pool = WorkerPool(3, idle_seconds=0.05)
     try:
@@ -606,6 +611,7 @@ def test_a_handler_does_not_read_the_programs_input() -> None:
         assert out == "said\nraw\nto the end" + "typed\n"
 
 
+@pytest.mark.large
 def test_the_prints_of_a_killed_handler_are_not_lost(tmp_path: Path) -> None:
     text = """
         async def main():

@@ -56,6 +56,7 @@ def run_programs(what: str, place: str, tmp_path: Path) -> tuple[list[str], list
     return outputs, [int(number) for number in (tmp_path / "counter").read_bytes().split()]
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(("what", "most"), [("runner", sharing.MOST), ("tool", sharing.MOST), ("keys", 1)])
 def test_calls_of_three_programs_together_stay_within_the_limit(
     place: str, tmp_path: Path, what: str, most: int
@@ -82,6 +83,7 @@ async def test_the_slot_of_a_killed_program_is_free_once_its_lease_has_ended(pla
         assert (await asyncio.wait_for(waits, BOUND)).output == 3
 
 
+@pytest.mark.large
 def test_the_slots_of_a_program_that_ends_are_free_at_once(place: str, tmp_path: Path) -> None:
     with start("runner", place, str(tmp_path / "counter"), LEASE="3600") as program:
         program.communicate(timeout=120)

@@ -41,6 +41,7 @@ def statuses(results: list[ToolResult]) -> list[str]:
     return [result.status for result in results]
 
 
+@pytest.mark.large
 @given(
     st.integers(1, 100),
     st.integers(1, 20),
@@ -189,6 +190,7 @@ async def test_a_call_that_ran_counts_whatever_middleware_says(limits: Any) -> N
     assert limit.used("s") == limits
 
 
+@pytest.mark.large
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", [{"calls": 100_000}, {"calls": 100_000, "tokens": 1_000_000}])
 @given(
@@ -317,6 +319,7 @@ async def test_forget_closes_the_account() -> None:
     assert not limit._accounts
 
 
+@pytest.mark.large
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["process"], indirect=True)  # of programs: tests/limits
 @pytest.mark.parametrize("limits", [{"calls": 1}, {"tokens": 1, "reserve": {"tokens": 1}}])

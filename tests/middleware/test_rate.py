@@ -38,6 +38,7 @@ def calls(count: int, name: str = "look") -> list[ToolCall]:
     return [ToolCall(f"c{n}", name, {"n": n}) for n in range(count)]
 
 
+@pytest.mark.large
 @given(st.integers(1, 4), st.integers(1, 8), st.lists(st.integers(0, 5), max_size=40))
 def test_any_window_admits_exactly_the_limit(most: int, seconds: int, pauses: list[int]) -> None:
     async def main() -> None:
@@ -53,6 +54,7 @@ def test_any_window_admits_exactly_the_limit(most: int, seconds: int, pauses: li
     go(main())
 
 
+@pytest.mark.large
 @given(st.integers(1, 3), st.integers(1, 5), st.lists(st.integers(0, 4), min_size=1, max_size=20))
 def test_a_call_is_let_through_as_soon_as_there_is_room(most: int, seconds: int, pauses: list[int]) -> None:
     async def main() -> None:
@@ -76,6 +78,7 @@ async def started(clock: ManualClock, call: Coroutine[Any, Any, ToolResult]) -> 
     return task
 
 
+@pytest.mark.large
 @settings(max_examples=25)
 @given(st.integers(1, 3), st.integers(1, 5), st.lists(st.integers(0, 4), min_size=1, max_size=10))
 def test_waiting_calls_run_in_order_as_soon_as_the_rate_allows(most: int, seconds: int, pauses: list[int]) -> None:
@@ -185,6 +188,7 @@ async def test_an_invalid_key_fails_the_call(by: Any) -> None:
     assert "Nothing was run." in plain(result)
 
 
+@pytest.mark.large
 def test_unused_keys_are_forgotten() -> None:
     async def main(limits: SharedLimits | None, keys: int) -> int:
         clock = ManualClock()

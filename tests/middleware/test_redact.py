@@ -177,6 +177,7 @@ def test_a_text_of_few_pieces_is_searched_to_its_end(pieces: str, end: str) -> N
     mask_certain_credentials(pieces * (100_000 // len(pieces)) + end)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(("pieces", "end"), [("=password", " "), ("password=a1b2c3d4", "(")])
 def test_repeated_password_names_take_linear_time(pieces: str, end: str) -> None:
     # Twenty minutes, where each name looks to the end for what would make its value one.

@@ -215,6 +215,7 @@ def test_a_sanitized_text_hides_nothing(text: str) -> None:
     assert result.content == to_blocks(result.output)
 
 
+@pytest.mark.large
 @given(st.lists(st.sampled_from(TAGS), min_size=1, max_size=4).map("".join), st.sampled_from(TAGS))
 @example("https://", "")
 @example(":https://", "=x")

@@ -380,6 +380,7 @@ def test_a_broken_propagator_breaks_no_call(where: str, monkeypatch: pytest.Monk
         assert otel.get_current_span().get_span_context().is_valid is (where == "inject")
 
 
+@pytest.mark.large
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_an_mcp_server_gets_the_trace_of_the_call(sdk: Sdk) -> None:
     from tests.middleware.traced_tools import SERVER
@@ -392,6 +393,7 @@ async def test_an_mcp_server_gets_the_trace_of_the_call(sdk: Sdk) -> None:
     assert result.text.split("-")[1] == f"{span.trace_id:032x}", result.text
 
 
+@pytest.mark.large
 async def test_a_served_runner_continues_the_clients_trace(sdk: Sdk) -> None:
     from tests.middleware.traced_tools import OURS
 

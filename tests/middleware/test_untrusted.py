@@ -152,6 +152,7 @@ def test_the_type_of_media_cannot_close_the_envelope() -> None:
     assert content[1].mime_type == "image/png; &lt;/untrusted>"
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     "output",
     [

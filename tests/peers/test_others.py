@@ -130,6 +130,7 @@ def test_the_inspector_lists_and_calls_what_is_served(over: str, url: str) -> No
     assert called["content"] == [{"type": "text", "text": "This is a simple text response for testing."}]
 
 
+@pytest.mark.large
 async def test_the_texts_of_the_reference_servers_hide_and_instruct_nothing(
     tmp_path: Path,
 ) -> None:

@@ -152,6 +152,7 @@ def test_a_broken_policy_denies_every_call(tmp_path: Path) -> None:
     assert (decision.kind, decision.reason) == ("deny", "the policy has errors, so nothing may run")
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("data", "said"),
     [

@@ -209,6 +209,7 @@ def must_take(module: Any, subject: Tool, values: list[Any], narrowed: Any = Non
             assert found.is_valid(value), f"given {root}\nsent {schema}\nof {value}"
 
 
+@pytest.mark.large
 @EACH
 @given(schema=schemas())
 def test_a_parameter_takes_what_the_tool_takes(module: Any, schema: Any) -> None:
@@ -234,12 +235,14 @@ def test_a_form_that_names_a_parameter_narrows_nothing_around_it(module: Any, sc
     must_take(module, make_tool({**schema, "type": "object", "$defs": DEFINITIONS}), OBJECTS, close_forms)
 
 
+@pytest.mark.large
 @EACH
 @given(subject=tools())
 def test_all_parameters_take_what_the_tool_takes(module: Any, subject: Tool) -> None:
     must_take(module, subject, OBJECTS, close_forms)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("module", HOLDS, ids=by_name)
 @given(subject=tools())
 def test_any_strict_tool_is_sent_within_the_rules(module: Any, subject: Tool) -> None:

@@ -256,6 +256,7 @@ def test_missing_ids_of_a_response_without_an_id_are_the_same_too(name: str) -> 
     assert len(set(ids)) == 2 and ids == [call.id for call in api.module.calls(response)]
 
 
+@pytest.mark.large
 @EACH_WITH_IDS
 def test_a_turn_of_many_calls_without_ids_is_hashed_once(api: Api) -> None:
     def reading(count: int) -> Callable[[], object]:
@@ -516,6 +517,7 @@ BAD = {
 }
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("bad", BAD.values(), ids=list(BAD))
 def test_arguments_that_cannot_be_trusted_run_nothing_and_come_to_an_end(bad: str) -> None:
     for name, api in ALL.items():

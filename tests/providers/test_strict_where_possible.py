@@ -85,6 +85,7 @@ def test_cohere_is_strict_for_all_tools_or_for_none() -> None:
     assert "at least one has to be required" in left["odd"] and "'odd' cannot be" in left[GOOD[0].name]
 
 
+@pytest.mark.large
 @given(tools=st.lists(any_tool(), max_size=3), name=st.sampled_from(sorted(ALL)))
 def test_no_tool_is_refused_for_being_strict_where_possible(tools: list[Tool], name: str) -> None:
     api = ALL[name]

@@ -310,6 +310,7 @@ LONG = {
 }
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("text", LONG.values(), ids=list(LONG))
 def test_a_long_text_is_judged_in_few_steps_for_each_mark(text: str) -> None:
     assert steps(lambda: openai_chat.stop(openai_chat.with_text_calls(said(text), TOOLS), TOOLS)) < 30 * 100_000

@@ -79,6 +79,7 @@ def export(module: Any, schema: Schema) -> Any:
     return json.loads(re.sub(r'(, )?\\?"\$anchor\\?": \\?"n\d+\\?"', "", json.dumps(sent)))
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
 @given(root=objects(schemas()), definitions=st.fixed_dictionaries({}, optional={"A": schemas(), "B": schemas()}))
 @example(root=object_of(a={"$ref": "#/$defs/A"}), definitions={"A": object_of(a={"$ref": "#/$defs/A"})})

@@ -105,6 +105,7 @@ def states_used(node: Node, anchored: bool, text: str) -> int:
     return used
 
 
+@pytest.mark.large
 @settings(max_examples=400)
 @example(joined(bare(character("[ab]"), 150, 150), character("!")), False, "ab" * 150)
 @example(joined(bare(character("a"), 0, None), bare(character("."), 1, 300), character("!")), True, "a" * 300)

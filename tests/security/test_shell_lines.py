@@ -172,6 +172,7 @@ def test_matching_a_pattern_takes_linear_steps() -> None:
     assert long < 5 * short
 
 
+@pytest.mark.large
 def test_many_patterns_match_long_lines_in_few_steps() -> None:
     patterns = [CommandPattern(f"program{number} sub{number} *") for number in range(300)]
     for text in ("a;" * 9999, "sh -c " * 3000, "xargs " * 3000, "a/b " * 4999, "env " * 5000, "find -exec " * 1800):

@@ -92,6 +92,7 @@ def started(file: Path, first: int, ends: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=-1, stderr=-1, text=True)
 
 
+@pytest.mark.large
 def test_concurrent_processes_keep_all_vectors(tmp_path: Path) -> None:
     file = tmp_path / "vectors.db"
     programs = [started(file, first) for first in (0, 50, 100, 150)]

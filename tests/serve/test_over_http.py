@@ -207,6 +207,7 @@ async def test_no_client_chooses_its_session() -> None:
     assert its_own is not None and of_2026 == [None, None]
 
 
+@pytest.mark.large
 @both_eras
 async def test_sixty_four_calls_at_once_each_get_their_own_result(era: str) -> None:
     async with listening(serve.mcp(Runner([add]))) as url, connected(url, era) as client:

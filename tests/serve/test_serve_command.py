@@ -132,6 +132,7 @@ async def test_a_client_starts_the_program_and_calls(folder: Path, era: str) -> 
         assert (names[:2] + [text(result) for result in results]) == ["add", "remove", "3", "''", "removed vase"]
 
 
+@pytest.mark.large
 async def test_only_the_protocol_goes_to_standard_output_and_the_end_of_input_ends_it(folder: Path) -> None:
     async with started(folder) as process:
         assert process.stdin and process.stdout
@@ -145,6 +146,7 @@ async def test_only_the_protocol_goes_to_standard_output_and_the_end_of_input_en
         assert said in errors
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("closed", sampled(["both", "its output"], one_in=2))
 def test_a_client_that_reads_no_more_ends_the_program_without_an_error(folder: Path, closed: str) -> None:
     reading, writing = os.pipe()
@@ -163,6 +165,7 @@ def test_a_client_that_reads_no_more_ends_the_program_without_an_error(folder: P
     assert code == 0 and {line for line in errors.splitlines() if "printed" not in line} == set()
 
 
+@pytest.mark.large
 def test_the_standard_output_serves_one_client(folder: Path) -> None:
     code = """
 import asyncio
@@ -179,6 +182,7 @@ asyncio.run(twice())
     assert ended.stderr.endswith("RuntimeError: another serve.stdio of this process uses its standard output\n")
 
 
+@pytest.mark.large
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 async def test_a_signal_lets_running_calls_end_and_answers_them(folder: Path, number: int, code: int) -> None:
@@ -215,6 +219,7 @@ async def test_waiting_for_the_answers_ends_when_they_are_written() -> None:
     os.close(writing)
 
 
+@pytest.mark.large
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
 async def test_a_second_ctrl_c_stops_running_calls(folder: Path) -> None:
     async with started(folder) as process:
@@ -228,6 +233,7 @@ async def test_a_second_ctrl_c_stops_running_calls(folder: Path) -> None:
         assert await process.wait() == 130
 
 
+@pytest.mark.large
 async def test_an_unreadable_line_is_answered_with_an_error(folder: Path) -> None:
     call = line("add", {"a": 1, "b": 2}, 7)
     lines = [
@@ -263,6 +269,7 @@ async def test_an_unreadable_line_is_answered_with_an_error(folder: Path) -> Non
     assert found == lines
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     "answer",
     sampled(
@@ -311,6 +318,7 @@ async def test_over_http_a_call_needs_the_token_that_the_command_names(folder: P
             assert (await http.post(url, json={})).status_code == 401
 
 
+@pytest.mark.large
 async def test_a_refused_client_and_a_broken_token_file_are_logged_on_standard_error(folder: Path) -> None:
     file = folder.parent / "gateway" / "tokens.toml"
     assert main(["token", "new", "ann", "--tokens", str(file)]) == 0
@@ -393,6 +401,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("over", ["stdio", "http"])
 async def test_a_changed_list_of_an_upstream_server_is_followed(folder: Path, over: str) -> None:
     (folder / "upstream.py").write_text(UPSTREAM, encoding="utf-8")
@@ -462,6 +471,7 @@ def test_the_start_of_the_server_is_printed_as_json_for_each_client(
         assert command["args"][-3:] == ["--yes=remove", "--directory", str(folder)]
 
 
+@pytest.mark.large
 async def test_the_installed_command_starts_a_server_with_the_tools_of_its_mcp_servers(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

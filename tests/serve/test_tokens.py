@@ -295,6 +295,7 @@ print("over", flush=True)
 """
 
 
+@pytest.mark.large
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGTERM, signal.SIGINT]])

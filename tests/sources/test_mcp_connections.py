@@ -73,6 +73,7 @@ async def test_a_program_that_dies_fails_its_open_calls_although_a_child_holds_i
         alive.unlink()
 
 
+@pytest.mark.large
 async def test_a_program_that_dies_again_and_again_is_not_started_at_every_call() -> None:
     servers = mcp.connect(PROGRAM, name="p")
     async with servers as toolset:
@@ -157,6 +158,7 @@ async def test_a_call_on_another_event_loop_is_refused() -> None:
         assert result.executed is False and "another event loop" in str(result.error)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("mode", "how"),
     sampled([("auto", "deadline"), ("auto", "cancel"), ("legacy", "cancel"), ("legacy", "deadline")], one_in=2),
@@ -183,6 +185,7 @@ async def test_a_deadline_and_a_cancellation_reach_the_program(mode: mcp.Mode, h
         assert file.read_text() == f"cancelled {how}"
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 async def test_noise_of_a_program_is_logged_bounded_and_without_its_secrets(
     stream: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -448,6 +448,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("kind", ["application/json", "text/plain"])
 async def test_a_call_goes_again_in_a_new_session_only_if_a_404_does_not_answer_it(kind: str) -> None:
     info = {"name": "s", "version": "1"}

@@ -218,6 +218,7 @@ async def test_the_deadline_is_paused_while_a_server_of_2025_asks() -> None:
         assert (await Runner(toolset, approve=approve, timeout=300, clock=clock).run("ask")).success
 
 
+@pytest.mark.large
 async def test_a_program_with_several_running_calls_asks_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -259,6 +260,7 @@ async def test_of_several_running_calls_the_person_of_the_right_one_is_asked(ove
     assert [result.output for result in results] == [f"accept {{'day': {day}}}" for day in range(1, 9)]
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("over", ["memory", "stdio", "http"])
 async def test_the_approver_has_the_context_variables_of_the_call(over: str) -> None:
     who: ContextVar[str] = ContextVar("who", default="the connection")

@@ -247,6 +247,7 @@ async def test_an_endless_redirect_or_refusal_ends_its_call_alone(caplog: pytest
         assert (await runner.run("one")).success
 
 
+@pytest.mark.large
 async def test_packed_events_are_given_a_few_in_each_turn_of_the_loop() -> None:
     """As many as fit in 23 KB, two million, took 12 seconds in one turn of the loop, past every deadline."""
     events = gzip.compress(b"id: 1\n\n" * 200_000)

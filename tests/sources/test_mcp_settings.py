@@ -22,6 +22,7 @@ def config(**servers: Any) -> dict[str, Any]:
     return {"mcpServers": servers}
 
 
+@pytest.mark.large
 async def test_the_files_of_the_usual_clients_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As VS Code, Claude Code and Cursor write them."""
     monkeypatch.setenv("WORD", "from outside")

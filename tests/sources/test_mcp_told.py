@@ -198,6 +198,7 @@ async def test_no_secret_that_a_server_got_is_in_why_it_is_down(
     assert_clean(why, own_logs(caplog))
 
 
+@pytest.mark.large
 @given(st.text(min_size=16, max_size=60), st.text(max_size=40), st.text(max_size=40), st.integers(1, 200))
 def test_a_secret_is_hidden_wherever_it_is_and_wherever_it_is_cut(
     secret: str, before: str, after: str, most: int

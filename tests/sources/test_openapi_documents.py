@@ -510,6 +510,7 @@ def test_a_choice_of_no_operation_is_an_error_that_lists_the_tags(only: str) -> 
     assert "['one', 'orders']" in str(raised.value)
 
 
+@pytest.mark.large
 def test_more_tools_than_the_budget_are_an_error_with_the_ways_out() -> None:
     text = "Get a thing of this kind, with all that belongs to it."
     paths = {
@@ -662,6 +663,7 @@ def test_the_media_type_that_can_carry_the_body_is_chosen(media: list[str], sche
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.large
 def test_the_work_of_a_whole_document_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ferrule.openapi.document._MOST_UNITS", 4_000_000)
     shared = properties(**{f"p{number}": TEXT for number in range(6_000)})
@@ -673,6 +675,7 @@ def test_the_work_of_a_whole_document_has_a_bound(monkeypatch: pytest.MonkeyPatc
         imported(document({f"/x{at}": {"get": {}} for at in range(10_001)}), budget=None)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     "shared",
     [

@@ -99,6 +99,7 @@ def serve(scheme: str, items: list[int], size: int) -> Reply:
     return reply
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(items=st.lists(st.integers(0, 9), max_size=12), size=st.integers(1, 4), pages=st.integers(1, 4))
 def test_pages_are_read_and_the_next_ones_are_reached_by_the_told_arguments(

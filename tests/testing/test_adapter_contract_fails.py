@@ -405,6 +405,7 @@ def test_a_wrong_adapter_fails(name: str, broken: type[DeskRun] | Desk, said: st
     expect_kit_failure(contract_of(framework_of(broken, right)), name, said)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("right", [AskingOnce(), SendingBack(), HoldingYes()], ids=lambda one: type(one).__name__)
 def test_a_declared_difference_of_a_framework_passes(right: Desk) -> None:
     for name in sorted(names_of(AdapterContract)):

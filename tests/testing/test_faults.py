@@ -62,6 +62,7 @@ def outcomes(tools: Toolset, calls: Sequence[tuple[str, str]], **options: Any) -
     return [(r.tool_name, r.status, r.error, r.metadata.get("fault")) for r in results]
 
 
+@pytest.mark.large
 @pytest.mark.slow
 @settings(max_examples=10)
 @given(seed=st.integers(), errors=st.floats(0, 0.5), hangs=st.floats(0, 0.5), before=st.floats(0, 1))
@@ -179,6 +180,7 @@ print([asyncio.run(runner.run("look", {"key": str(n)})).record()["metadata"] for
 """
 
 
+@pytest.mark.large
 def test_another_process_makes_the_same_faults() -> None:
     command = [sys.executable, "-c", PROGRAM]
     environments = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2")]

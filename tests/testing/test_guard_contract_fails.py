@@ -222,6 +222,7 @@ def at_most_fifty(call: ToolCall, context: ToolContext[Any]) -> Decision | None:
     return allow({**call.arguments, "euros": 50}) if call.arguments.get("euros", 0) > 50 else None
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(("make", "many"), [(ByArguments, "deny"), (ByCall, "deny"), (lambda: at_most_fifty, "allow")])
 def test_guards_of_other_shapes_pass(make: Callable[[], Any], many: Literal["allow", "deny"]) -> None:
     contract = contract_of(make, [("pay", {"euros": 5}, "allow"), ("pay", {"euros": 5000}, many)])

@@ -232,6 +232,7 @@ def test_dropped_blocks_cost_almost_nothing(block: Block) -> None:
     assert more < 8 * (len(many) - len(few))
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("value", "items"),
     [

@@ -89,6 +89,7 @@ def test_the_helper_recognizes_mutable_parts() -> None:
     assert any(map(changeable, FROM_DICT["values"]({"a": []}))) and any(map(changeable, FROM_LIST["slice"]([{}])))
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("way", FROM_DICT)
 @given(DICTS)
 def test_every_part_of_a_frozen_dict_is_frozen(way: str, value: dict[str, Any]) -> None:
@@ -96,6 +97,7 @@ def test_every_part_of_a_frozen_dict_is_frozen(way: str, value: dict[str, Any]) 
     assert not any(map(changeable, parts))
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("way", FROM_LIST)
 @given(LISTS)
 def test_every_part_of_a_frozen_list_is_frozen(way: str, value: list[Any]) -> None:
