@@ -15,14 +15,14 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # How many parts of the checks and the tests run at once. Each part is a process of its own, and make (from 4.0 on)
 # shows what it said when it has ended. The longest come first. Tests of programs wait for these a third of their time:
-# three parts keep two cores busy.
-JOBS ?= 3
-PARTS := tests-models tests-programs tests-rest tests-kernel tests-providers tests-journal tests-core
+# four parts keep two cores busy.
+JOBS ?= 4
+PARTS := tests-models tests-programs tests-journal tests-testing tests-rest tests-kernel tests-providers tests-core
 # One for each framework that there is an adapter for, in an environment of its own; adapter-remote is DBOS and Ray,
 # adapter-telemetry the exporters of OpenTelemetry and Logfire.
 PINNED := $(wildcard tests/remote/engines/pins/*.txt tests/adapters/frameworks/pins/*.txt tests/telemetry/pins/*.txt)
 ADAPTERS := $(addprefix adapter-,$(basename $(notdir $(PINNED))))
-FAST := tests-kernel tests-providers tests-core tests-rest
+FAST := tests-kernel tests-providers tests-core tests-testing tests-rest
 PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .PHONY: demo test test-all rest core test-next soak flaky needs quick check lint types types-users tests $(PARTS) adapters $(ADAPTERS) bench picture docs format clean
@@ -118,6 +118,9 @@ tests-models: $(VENV)/.dev
 tests-providers: $(VENV)/.dev
 	$(BIN)/pytest -q $(PYTEST) tests/providers
 
+tests-testing: $(VENV)/.dev
+	$(BIN)/pytest -q $(PYTEST) tests/testing tests/middleware tests/limits
+
 adapters: $(VENV)/.dev
 	@$(PARALLEL) $(ADAPTERS)
 
@@ -125,7 +128,7 @@ $(ADAPTERS): adapter-%: $(VENV)/.dev
 	$(BIN)/python scripts/frameworks.py $*
 
 tests-rest: $(VENV)/.dev
-	$(BIN)/pytest -q $(PYTEST) $(addprefix --ignore=tests/,kernel journal providers cli models sources serve peers examples arguments definition values)
+	$(BIN)/pytest -q $(PYTEST) $(addprefix --ignore=tests/,kernel journal providers cli models sources serve peers examples arguments definition values testing middleware limits)
 
 # Without benchmarks/selection.py, which needs a folder of catalogues, and what the others are made of.
 bench: $(VENV)/.dev
