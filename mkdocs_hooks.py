@@ -1,20 +1,24 @@
-"""What the site has besides docs/: pages made of the files at the root, a page for each public module, and llms.txt.
+"""What the site has besides docs/: pages made of the files at the root, a page for each public module, one for the
+options of the commands, and llms.txt.
 
 `PUBLIC` says which modules are public, for the reference and for the tests.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import inspect
 import json
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, TypeVar
+
+from ferrule.cli.program import COMMANDS, make_parser
 
 ROOT = Path(__file__).parent
 AT_THE_ROOT = {
@@ -123,6 +127,40 @@ def _made(module: str, name: str) -> str:
     return f"\n{head}\n\n```python\n{name}{inspect.signature(value)}\n```\n\n{value.__doc__}\n"
 
 
+def command_options() -> str:
+    """The page with the options of each command, as its parser has them, and once those that many share."""
+    parsers = {name: make_parser(name, import_module(f"ferrule.cli.{name}")) for name in COMMANDS}
+    options = {name: _options_of(parser) for name, parser in parsers.items()}
+    of_tools = {name: each for name, each in options.items() if "--tools" in each}
+    shared = set.intersection(*map(set, of_tools.values()))
+    page = "# Options of the commands\n\nYou can look up every option of every command here. "
+    page += "`ferrule COMMAND --help` shows the same at the terminal.\n\n## Tools\n\n"
+    page += f"{', '.join(f'`{name}`' for name in of_tools)} take these options:\n\n"
+    page += _option_table(row for name, row in options["list"].items() if name in shared)
+    for name, parser in parsers.items():
+        page += f"\n## ferrule {name}\n\n{parser.description}\n\n"
+        page += _option_table(
+            row for option, row in options[name].items() if name not in of_tools or option not in shared
+        )
+    return page
+
+
+def _options_of(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """A row of a table for each option and argument, by its name."""
+    formatter, rows = parser._get_formatter(), {}
+    for action in parser._actions:
+        name = action.option_strings[-1] if action.option_strings else action.dest
+        value = "" if action.nargs == 0 or not action.option_strings else f" {action.metavar}"
+        parts = " ".join(formatter._expand_help(action).split()).split("`")
+        parts[::2] = [re.sub(r"([*|<_])", r"\\\1", part) for part in parts[::2]]
+        rows[name] = f"| `{name}{value}` | {'`'.join(parts)} |\n"
+    return {name: row for name, row in rows.items() if name != "--help"}
+
+
+def _option_table(rows: Iterable[str]) -> str:
+    return f"| Option | Effect |\n|---|---|\n{''.join(rows)}"
+
+
 # -- what mkdocs calls -------------------------------------------------------------------------------------------------
 
 
@@ -140,6 +178,7 @@ def on_files(files: Any, config: Any) -> Any:
 
     made = {page: (ROOT / source).read_text(encoding="utf-8") for source, page in AT_THE_ROOT.items()}
     made |= {reference_page(module): reference(module) for module in public_modules()}
+    made["command-options.md"] = command_options()
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))
     return files

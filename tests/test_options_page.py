@@ -1,15 +1,15 @@
-"""The tables of docs/options.md have each option of the code, with its default and its commands."""
+"""The tables of docs/options.md have each option of the code, and a page that is made those of the commands."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mkdocs_hooks import command_options
 
 from ferrule import Runner, Sizes, Waits, loop
 from ferrule.cli.program import COMMANDS, make_parser
@@ -66,20 +66,12 @@ def test_the_table_of_a_call_has_its_options() -> None:
     assert shown == {*inspect.get_annotations(CallOptions)} | {"principal", "session", "deps", "timeout"}
 
 
-def command_options() -> Iterator[tuple[str, str]]:
-    """Each option of each command, with `+` if it may be repeated."""
+def test_the_page_of_the_commands_has_each_option_of_each_command() -> None:
+    sections = dict(re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", command_options()))
+    assert [*sections] == ["Tools", *(f"ferrule {command}" for command in COMMANDS)]
     for command in COMMANDS:
         parser = make_parser(command, importlib.import_module(f"ferrule.cli.{command}"))
-        for action in parser._actions:
-            repeated = " +" if type(action).__name__ == "_AppendAction" else ""
-            value = "" if action.nargs == 0 else f" {action.metavar}"
-            yield from ((command, f"`{name}{value}`{repeated}") for name in action.option_strings if name[2:] != "help")
-
-
-def test_the_tables_of_the_command_line_have_each_option_of_each_command() -> None:
-    section = PAGE.partition("### Tools\n")[2].partition("|")[0]
-    with_tools = re.findall(r"`(\w+)`", section)
-    shown = {(command, row[0]) for row in rows("Tools") for command in with_tools}
-    for title in ("Calls, models and journals", "Checks and scores", "Servers"):
-        shown |= {(command, row[0]) for row in rows(title) for command in re.findall(r"`(\w+)`", row[1])}
-    assert shown == {(command, option) for command, option in command_options() if not option.startswith("`-h")}
+        text = sections[f"ferrule {command}"] + (sections["Tools"] if f"`{command}`" in sections["Tools"] else "")
+        shown = re.findall(r"(?m)^\| `(--[\w-]+)", text)
+        named = {name for name in parser._option_string_actions if name.startswith("--")} - {"--help"}
+        assert sorted(shown) == sorted(named) and "%(" not in text

@@ -576,15 +576,13 @@ async def test_sdk_objects_in_the_history_become_json() -> None:
 
 # -- another process ---------------------------------------------------------------------------------------------------
 
-PAGE = Path(__file__).parent.parent / "docs" / "approvals.md"
+PROGRAM = Path(__file__).parent / "support" / "bills.py"
 
 
 def process(folder: Path, *words: str, **environment: str) -> str:
-    """What the program on the page says, in a process of its own."""
-    _, _, rest = PAGE.read_text(encoding="utf-8").partition("```python\n# bills.py\n")
-    (folder / "bills.py").write_text(rest.partition("\n```\n")[0], encoding="utf-8")
+    """What the program says, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "bills.py", *words],
+        [sys.executable, os.fspath(PROGRAM), *words],
         cwd=folder,
         env={**os.environ, "RESUME_KEY": "k" * 32, **environment},
         capture_output=True,

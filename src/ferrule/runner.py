@@ -297,7 +297,7 @@ class Runner:
 
         `run` raises nothing that a model or a tool caused. A cancellation from outside cancels the call. `observers`
         see the events of this call only. Only tools in `offered` run, such as `runner.tools.only("read_*")`; a call of
-        any other is `not_found`. See docs/execution.md.
+        any other is `not_found`. See docs/selection.md#in-the-loop.
 
         Raises:
             DefinitionError: The call, the context or an option is not valid.

@@ -91,7 +91,7 @@ called = { call = "refund", arguments = { euros = 20 } }
     table, _, failure = done.out.partition("\nmine.toml:3 Give me 20 EUR.\n")
     failure, _, summary = failure.partition("\n\n")
     assert done.code == 1 and f"```text\n{failure}\n```\n" in PAGE
-    assert summary == "1 of 4 tests failed\n" and "FAILED  mine.toml:3" in table
+    assert summary == "1 of 3 tests failed\n" and "FAILED  mine.toml:3" in table
 
 
 def test_the_page_has_each_key(ferrule: Any) -> None:

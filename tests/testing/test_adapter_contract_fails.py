@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -418,15 +418,13 @@ def test_shared_tests_pass_for_a_blocking_adapter(name: str) -> None:
     run_kit_test(contract_of(BlockingDesk()), name)
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "coming-from.md").read_text(encoding="utf-8")
+DESK = Path(__file__).parents[1] / "support" / "desk_adapter.py"
 
 
 @pytest.mark.slow
-def test_the_adapter_of_the_page_passes_the_whole_contract(tmp_path: Path) -> None:
-    section = PAGE.partition("## Your own adapter")[2]
-    [program] = re.findall(r"^```python\n(.*?)^```$", section.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
+def test_the_adapter_of_the_example_passes_the_whole_contract(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    (tmp_path / "test_desk.py").write_text(program, encoding="utf-8")
+    shutil.copy(DESK, tmp_path / "test_desk.py")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert f"{len(names_of(AdapterContract))} passed" in done.stdout, done.stdout

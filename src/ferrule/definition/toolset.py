@@ -23,7 +23,10 @@ from ferrule.types import ToolForm, ToolInput
 from ferrule.values.log import LogLines, log
 
 SEARCH_TAG = "tool_search"
-"""The tag of a tool that finds others. The error for a tool that was not offered names it. See docs/execution.md."""
+"""The tag of a tool that finds others. The error for a tool that was not offered names it.
+
+See docs/selection.md#the-search-tool.
+"""
 
 
 class Toolset:

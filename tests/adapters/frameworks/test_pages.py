@@ -1,4 +1,4 @@
-"""The programs on the page of a framework run, each as a file of its own."""
+"""The programs on the page of a framework run, each as a file of its own, beside the modules that they import."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 
 FRAMEWORK = os.environ["FERRULE_FRAMEWORK"]
 PAGE = Path(__file__).parents[3] / "docs" / "frameworks" / f"{FRAMEWORK.replace('_', '-')}.md"
-PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8") if PAGE.exists() else "", re.M | re.S)
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8") if PAGE.exists() else "", re.M | re.S)
+MODULES = {named[1]: block for block in BLOCKS if (named := re.match(r"# (\w+\.py)\n", block))}
+PROGRAMS = [block for block in BLOCKS if block not in MODULES.values()]
 
 ENDED = "the program came to its end"
 
@@ -23,6 +25,8 @@ def test_there_is_a_page_with_a_program() -> None:
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
 def test_a_program_of_the_page_runs(number: int, tmp_path: Path) -> None:
+    for name, module in MODULES.items():
+        (tmp_path / name).write_text(module, encoding="utf-8")
     file = tmp_path / "program.py"
     file.write_text(f"{PROGRAMS[number]}\nprint({ENDED!r})\n", encoding="utf-8")
     done = subprocess.run(

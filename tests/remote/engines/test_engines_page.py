@@ -35,7 +35,7 @@ def run(file: Path, url: str, **given: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    assert {"my_tools.py", "program.py", "cluster_tools.py", "cluster_program.py", "one_process.py"} == {*NAMED}
+    assert {"my_tools.py", "program.py", "cluster_tools.py", "cluster_program.py"} == {*NAMED}
     for name, text in NAMED.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     [other] = [text for text in PROGRAMS if text not in NAMED.values()]
@@ -50,7 +50,7 @@ def test_the_program_of_the_page_sends_to_its_worker(folder: Path, url: str) -> 
 
 def test_the_other_programs_of_the_page_run(folder: Path, url: str) -> None:
     run(folder / "agent.py", url)
-    run(folder / "one_process.py", url)
+    run(EXAMPLE / "one_process.py", url)
     run(folder / "cluster_program.py", url, **RAY, PYTHONPATH=os.pathsep.join([str(ROOT / "src"), str(folder)]))
 
 

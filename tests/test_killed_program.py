@@ -1,4 +1,4 @@
-"""The first program of docs/journal.md prints what the page shows."""
+"""A program that is killed after it has paid, and what it and `ferrule log` show afterwards (tests/data/killed.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[1] / "docs" / "journal.md").read_text(encoding="utf-8")
+PAGE = Path(__file__).with_name("data").joinpath("killed.md").read_text(encoding="utf-8")
 FIVE_MINUTES = PAGE.partition("## In five minutes")[2].partition("\n## ")[0]
 
 
@@ -21,7 +21,7 @@ def shows(expected: str, shown: str) -> bool:
 
 
 @pytest.mark.slow
-def test_the_program_of_the_page_prints_what_the_page_shows(tmp_path: Path) -> None:
+def test_a_killed_payment_is_unknown_and_not_repeated(tmp_path: Path) -> None:
     program = re.search(r"```python\n(# payments\.py\n.*?)```", FIVE_MINUTES, re.DOTALL)
     console = re.search(r"```console\n(.*?)```", FIVE_MINUTES, re.DOTALL)
     assert program is not None and console is not None
