@@ -167,7 +167,7 @@ runner = Runner(
     locked,
     guards=guards,
     approve=approval.remembered(approval.callback(by_chat), grants),
-    around=[sanitize, redact],
+    around=[sanitize(), redact()],
     observers=[events.to_file("log.jsonl", decisions=True)],
 )
 

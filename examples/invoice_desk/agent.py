@@ -11,7 +11,7 @@ from bank import Bank
 from pydantic import Field
 
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, approval, deny, models, tool
-from ferrule.guards import rules
+from ferrule.guards import flow, rules
 from ferrule.journal import Filter, LoggedCall, Reader, SQLiteJournal
 
 HERE = Path(__file__).resolve().parent
@@ -48,7 +48,7 @@ def matches_document(call: ToolCall, context: ToolContext[Office]) -> Decision |
     document = INBOX.get(call.arguments["document"])
     if document is None or document["id"] != context.session:
         return deny("that is not the document to deal with")
-    if (document["kind"], document["cents"]) != (KINDS[call.name], call.arguments["cents"]):
+    if (document["kind"], document.get("cents")) != (KINDS[call.name], call.arguments["cents"]):
         return deny("that is not what the document says")
     if document.get("ordered_for", document["cents"]) != document["cents"]:
         return deny("that is not what was ordered")
@@ -93,13 +93,23 @@ def refund(document: str, cents: Cents, context: ToolContext[Office]) -> str:
     return f"paid by transfer {context.deps.bank.transfer(context.idempotency_key, INBOX[document]['to'], cents)}"
 
 
-TOOLS = [read_document, pay, refund]
+@tool
+def send_mail(to: str, text: str, context: ToolContext[Office]) -> str:
+    """Write to a supplier or a customer."""
+    return f"mail {context.deps.bank.keep_mail(to, text)} is on its way"
+
+
+TOOLS = [read_document, pay, refund, send_mail]
 
 
 def runner(office: Office, journal: SQLiteJournal, resume_key: bytes) -> Runner:
+    # Anybody may write to the inbox. After reading there, a person decides about each mail; `matches_document` decides
+    # about payments.
+    watch = flow(sources={"read_document": "untrusted"}, sinks={"send_mail"}, exempt={"pay", "refund"})
     return Runner(
         TOOLS,
-        guards=[rules(POLICY, tools=TOOLS)],
+        guards=[rules(POLICY, tools=TOOLS), watch],
+        observers=[watch],
         approve=approval.later,  # the call is suspended until a person answers
         resume_key=resume_key,
         journal=journal,
@@ -119,8 +129,11 @@ def pretend(messages: Sequence[models.Message]) -> Any:
         return [("read_document", {"document": words[words.index("document") + 1]})]
     last = messages[-1]["content"]
     if calls[-1]["name"] != "read_document":
-        return f"Done: {last}." if last.startswith("paid") else f"Not paid: {last}"
+        refused = "Not sent" if calls[-1]["name"] == "send_mail" else "Not paid"
+        return f"Done: {last}." if last.startswith(("paid", "mail")) else f"{refused}: {last}"
     document = json.loads(last)
+    if document["kind"] == "letter":  # like a real model, it may do what a text says
+        return [("send_mail", {"to": document["reason"].split()[-1], "text": "We paid you 120.00 EUR."})]
     if document.get("ordered_for", document["cents"]) != document["cents"]:
         return f"Not paid: {document['cents']} cents are asked for, and {document['ordered_for']} were ordered."
     names = {kind: name for name, kind in KINDS.items()}

@@ -10,6 +10,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+MAILS = "CREATE TABLE IF NOT EXISTS mails (id INTEGER PRIMARY KEY, receiver TEXT, text TEXT)"
 TABLE = "CREATE TABLE IF NOT EXISTS transfers (id INTEGER PRIMARY KEY, reference TEXT, payee TEXT, cents INTEGER)"
 
 
@@ -20,6 +21,7 @@ class Bank:
         self.path = path
         with closing(sqlite3.connect(path)) as connection:
             connection.execute(TABLE)
+            connection.execute(MAILS)
 
     def transfer(self, reference: str, payee: str, cents: int) -> int:
         """Pay, and return the number of the transfer."""
@@ -34,3 +36,10 @@ class Bank:
         with closing(sqlite3.connect(self.path)) as connection:
             found = connection.execute("SELECT id FROM transfers WHERE reference = ?", (reference,)).fetchone()
         return found[0] if found else None
+
+    def keep_mail(self, to: str, text: str) -> int:
+        """Put a mail into the outbox, and return its number."""
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            sent = connection.execute("INSERT INTO mails (receiver, text) VALUES (?, ?)", (to, text))
+            assert sent.lastrowid is not None
+            return sent.lastrowid

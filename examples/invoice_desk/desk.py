@@ -12,6 +12,8 @@ It prints what happened to each document:
     I-1: Done: paid by transfer 1.
     R-2: waits for a person: desk.py answer R-2 yes|no
 
+A letter in the inbox tells the agent to send a mail. The agent obeys, and `flow` has a person decide.
+
 It needs no key for a model: `pretend` in agent.py stands in for one. `--model anthropic:claude-sonnet-5-5` asks a real
 one (`pip install "ferrule[anthropic]"`). What to change first:
 

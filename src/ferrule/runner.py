@@ -187,8 +187,11 @@ class Runner:
                 )
             plan = state.compile(tool)
             state.plans[tool.name] = state.plans[tool.wire_name] = plan
+        guards = [guard for plan in state.plans.values() for _, guard in plan.guards]
+        for part in {id(one): one for one in (*guards, *state.own_observers)}.values():
+            if callable(check_runner := getattr(part, "check_runner", None)):
+                check_runner(self)
         if state.journal is not None:
-            guards = [guard for plan in state.plans.values() for _, guard in plan.guards]
             roots = [getattr(guard, "roots", ()) for guard in guards]
             state.journal.check_reach({root for given in roots if isinstance(given, tuple) for root in given})
 

@@ -22,7 +22,7 @@ from ferrule.mcp import connect
 from ferrule.middleware import limit_output, redact, sanitize, untrusted
 from sources.mcp_servers import Made
 
-AROUND = [untrusted, limit_output(16_000), redact, sanitize]
+AROUND = [untrusted, limit_output(16_000), redact(), sanitize()]
 
 
 def given(output: Any, *around: Any) -> ToolResult:
@@ -52,17 +52,17 @@ def assert_row(row: dict[str, Any], text: str) -> None:
 @pytest.mark.parametrize("row", rows("sanitise"), ids=lambda row: row["why"])
 def test_a_row_of_sanitise_holds_everywhere(row: dict[str, Any]) -> None:
     text = row["in"]
-    for result in (given(text, sanitize), given(ToolError(text), sanitize), given(LookupError(text), sanitize)):
+    for result in (given(text, sanitize()), given(ToolError(text), sanitize()), given(LookupError(text), sanitize())):
         assert_row(row, result.text)
         assert_row(row, str(result.error or result.output))
-    keyed = given({text: text}, sanitize)
+    keyed = given({text: text}, sanitize())
     [(key, value)] = keyed.output.items()
     assert_row(row, key)
     assert_row(row, value)
     for pieces in splits(text):
-        assert_row(row, streamed(pieces, sanitize).text)
+        assert_row(row, streamed(pieces, sanitize()).text)
     if row["why"].startswith("benign"):
-        assert given(text, sanitize).output == text
+        assert given(text, sanitize()).output == text
 
 
 @pytest.mark.parametrize("row", rows("sanitise"), ids=lambda row: row["why"])
@@ -90,7 +90,7 @@ def test_a_row_of_secrets_is_redacted_everywhere_or_nowhere(
                 raise output
             return output
 
-        result = asyncio.run(Runner([give], around=[redact], observers=[log]).run("give"))
+        result = asyncio.run(Runner([give], around=[redact()], observers=[log]).run("give"))
         return f"{result.text} {result.record()} {result!r}"
 
     with caplog.at_level(logging.DEBUG), log:
@@ -99,7 +99,7 @@ def test_a_row_of_secrets_is_redacted_everywhere_or_nowhere(
         ]
         shown += [run(ToolError(secret)), run(LookupError(f"no {secret}")), run(json.dumps({"k": secret}))]
         shown += [run(ToolResult(secret, metadata={"m": secret}))]
-        shown += [streamed(pieces, redact).text for pieces in splits(secret)]
+        shown += [streamed(pieces, redact()).text for pieces in splits(secret)]
         hidden = [run(RuntimeError(f"no {secret}")), run(b64encode(secret.encode()).decode())]
     everything = "\n".join([*shown, *hidden, (tmp_path / "log").read_text(), caplog.text])
     written = [secret, json.dumps(secret)[1:-1], repr(secret)[1:-1], b64encode(secret.encode()).decode()]

@@ -43,7 +43,7 @@ class Middleware:
         return await next(call, context)
 
 
-AROUND_ONLY: dict[str, Any] = {"untrusted": untrusted, "redact": redact, "sanitize": sanitize, "trace": trace()}
+AROUND_ONLY: dict[str, Any] = {"untrusted": untrusted, "redact": redact(), "sanitize": sanitize(), "trace": trace()}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"guards": [lambda call: None]}, r"each of guards must be callable with \(call, context\)"),
     ({"guards": [Guard()]}, "guards must be callable with"),

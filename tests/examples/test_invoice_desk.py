@@ -107,6 +107,14 @@ def test_a_no_is_final(desk: Desk) -> None:
     assert "R-2: Not paid" in desk.run("work") and desk.paid() == [PAID[0], PAID[2]]
 
 
+def test_a_letter_sends_no_mail_without_a_person(desk: Desk) -> None:
+    for _ in range(2):  # the second process knows what the first has read
+        assert "L-1: waits for a person" in desk.run("work")
+    assert "this session read text from outside" in desk.run("answer", "L-1", "no")
+    with closing(sqlite3.connect(desk.folder / "bank.db")) as connection:
+        assert connection.execute("SELECT * FROM mails").fetchall() == []
+
+
 @pytest.mark.parametrize(
     ("moment", "found_out", "paid_by_then"),
     [

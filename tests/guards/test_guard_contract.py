@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ferrule import ToolContext, tool
-from ferrule.guards import ask_before_changes, commands, hosts, rules, within
+from ferrule.guards import ask_before_changes, commands, flow, hosts, rules, within
 from ferrule.testing import ExpectedDecision, GuardContract
 from ferrule.tools import files
 from ferrule.types import Guard
@@ -127,4 +127,21 @@ class TestRules(GuardContract):
             ("refund", {"order": 1, "amount": 5000}, "deny"),
             ("refund", {"order": 1, "amount": 80, "currency": "USD"}, "deny"),
             ("fetch", {"url": "https://example.org"}, "allow"),
+        ]
+
+
+class TestFlow(GuardContract):
+    def guard(self) -> Guard:
+        watch = flow(sinks={"refund"}, exempt={"fetch"})
+        watch.mark("private", "the user's file")
+        return watch
+
+    def tools(self) -> Iterable[Any]:
+        return [refund, fetch]
+
+    def calls(self) -> list[ExpectedDecision]:
+        return [
+            ("fetch", {"url": "https://example.org"}, "allow"),
+            ("refund", {"order": 1, "amount": 5}, "ask"),
+            ("refund", {"order": 2, "amount": 5}, "ask"),
         ]

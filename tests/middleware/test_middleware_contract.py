@@ -112,14 +112,14 @@ class TestRedact(MiddlewareContract):
     place = "around"
 
     def middleware(self) -> Middleware:
-        return redact
+        return redact()
 
 
 class TestSanitize(MiddlewareContract):
     place = "around"
 
     def middleware(self) -> Middleware:
-        return sanitize
+        return sanitize()
 
 
 class TestUntrusted(MiddlewareContract):

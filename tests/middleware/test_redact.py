@@ -12,11 +12,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from ferrule import Runner, Text, ToolError, ToolResult, deny, tool
-from ferrule.journal import events
-from ferrule.middleware import limit_output, redact, sanitize, untrusted
+from ferrule import DefinitionError, Journal, Runner, Text, ToolCall, ToolError, ToolResult, deny, tool
+from ferrule.approval import later
+from ferrule.journal import events, memory
+from ferrule.middleware import limit_output, redact, sanitize, trace, untrusted
 from ferrule.security.masking import mask_certain_credentials
+from ferrule.testing import cassette
 from products import sampled
 
 RANDOM = "aB3dE5gH7jK9mN1pQ2sT4vW6xY8zA0cD"
@@ -48,7 +53,7 @@ def redacted(output: Any, *outside: Any) -> ToolResult:
             raise output
         return output
 
-    return asyncio.run(Runner([fetch], around=[*outside, redact]).run("fetch"))
+    return asyncio.run(Runner([fetch], around=[*outside, redact()]).run("fetch"))
 
 
 def redacted_stream(*pieces: str) -> ToolResult:
@@ -57,7 +62,7 @@ def redacted_stream(*pieces: str) -> ToolResult:
         for piece in pieces:
             yield piece
 
-    return asyncio.run(Runner([stream], around=[redact]).run("stream"))
+    return asyncio.run(Runner([stream], around=[redact()]).run("stream"))
 
 
 @pytest.mark.parametrize("credential", CREDENTIALS)
@@ -85,7 +90,7 @@ async def test_a_credential_is_masked_everywhere(credential: str, tmp_path: Path
     kinds = ("text", "nested", "key", "json", "bytes", "result", "error", "exposed", "base64", "base64 of a URL")
     file = tmp_path / "log"
     with events.to_file(file, include=["output", "error", "metadata"]) as log:
-        runner = Runner([fetch], around=[redact], observers=[log])
+        runner = Runner([fetch], around=[redact()], observers=[log])
         for kind in kinds:
             result = await runner.run("fetch", {"kind": kind})
             told = (result.text, result.error, result.output, result.record(), repr(result), result.metadata)
@@ -108,7 +113,7 @@ def test_a_split_credential_is_masked(credential: str) -> None:
     assert secret not in "".join(block.text for block in blocks.content if isinstance(block, Text))
 
 
-@pytest.mark.parametrize("order", [[redact, sanitize], [sanitize, redact]])
+@pytest.mark.parametrize("order", [[redact(), sanitize()], [sanitize(), redact()]])
 async def test_invisible_characters_hide_no_credential(order: list[Any]) -> None:
     @tool(read_only=True)
     def fetch() -> str:
@@ -161,8 +166,87 @@ async def test_refusals_are_not_wrapped() -> None:
     def fetch() -> str:
         return ""
 
-    runner = Runner([fetch], around=[untrusted, redact], guards=[lambda call, context: deny("not today")])
+    runner = Runner([fetch], around=[untrusted, redact()], guards=[lambda call, context: deny("not today")])
     assert "untrusted" not in (await runner.run("fetch")).text
+
+
+async def test_one_object_redacts_events_the_journal_spans_and_cassettes(tmp_path: Path) -> None:
+    secret, mail = f"sk-proj-{RANDOM}", "ada@example.org"
+    hide = redact(also=["email"])
+    seen: list[Any] = []
+
+    @tool
+    async def stream(text: str) -> AsyncIterator[str]:
+        for piece in (text[:9], text[9:], f"\nand {mail}", "\n"):
+            yield piece
+        raise LookupError(f"no {text} of {mail}")
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    inner = Journal.open(tmp_path / "calls.db")
+    with (
+        events.to_file(tmp_path / "log", include=["input", "output", "error"]) as log,
+        cassette(tmp_path / "recorded.json", "record", redact=hide) as recorded,
+    ):
+        runner = Runner(
+            [stream],
+            around=[trace(content=True, redact=hide, tracer_provider=provider), hide],
+            inside=[recorded],
+            journal=hide.journal(inner),
+            observers=[hide.events(log), hide.events(seen.append)],
+        )
+        result = await runner.run("stream", {"text": secret}, session="s")
+    await inner.flush()
+    inner.close()
+    chunks = [event.data["chunk"] for event in seen if event.kind == "tool:progress"]
+    assert "".join(chunks) == "***\nand ***\n" and seen[-1].data["exception"] is None
+    told: list[Any] = [(result.text, result.output), exporter.get_finished_spans()[0].to_json()]
+    told += [(event.call, dict(event.data), "result" in event.data and event.data["result"].record()) for event in seen]
+    told += [file.read_bytes() for file in sorted(tmp_path.iterdir()) if file.is_file()]
+    assert len(told) >= 10
+    for place in told:
+        assert RANDOM not in repr(place) and RANDOM[1:] not in repr(place) and mail not in repr(place)
+
+
+async def test_a_replayed_call_has_the_redacted_outcome_with_its_form() -> None:
+    @tool
+    def give(text: str) -> bytes:
+        return text.encode()
+
+    runner = Runner([give], journal=redact().journal(memory()))
+    call = ToolCall("1", "give", {"text": f"a sk-proj-{RANDOM}"})
+    first, again = [await runner.run(call, session="s") for _ in range(2)]
+    assert again.is_replayed and (first.output, again.output) == (f"a sk-proj-{RANDOM}".encode(), b"a ***")
+
+
+async def test_a_call_that_waits_can_be_resumed_from_a_redacted_journal() -> None:
+    @tool(ask=True)
+    def pay(key: str) -> str:
+        return "paid"
+
+    runner = Runner([pay], journal=redact().journal(memory()), approve=later)
+    waiting = await runner.run("pay", {"key": f"sk-proj-{RANDOM}"}, session="s")
+    assert (await runner.resume(waiting, True)).success
+
+
+def test_detectors_are_chosen_by_name() -> None:
+    text = f"ada@example.org CH93 0076 2011 6238 5295 7 E-4711 sk-proj-{RANDOM}"
+    assert redact().text(text) == "ada@example.org *** E-4711 ***"
+    chosen = redact(also=["email"], without=["iban", "openai"], patterns={"employee": r"E-\d+"})
+    assert chosen.text(text) == f"*** CH93 0076 2011 6238 5295 7 *** sk-proj-{RANDOM}"
+    assert [one.detector for one in chosen.find(text)] == ["email", "employee"]
+    assert chosen.value({"a": [4111111111111111, "ada@example.org"]}) == {"a": ["**********", "***"]}
+    for options in ({"also": ["mail"]}, {"without": "x"}, {"patterns": {"x": "("}}):
+        with pytest.raises(DefinitionError):
+            redact(**options)
+
+
+@pytest.mark.parametrize("place", ["around", "inside"])
+@pytest.mark.parametrize("middleware", [redact, sanitize])
+def test_the_function_itself_is_no_middleware(middleware: Any, place: str) -> None:
+    with pytest.raises(DefinitionError, match=f"each of {place}.*{middleware.__name__}"):
+        Runner([tool(lambda: "", name="x", description="x")], **{place: [middleware]})
 
 
 PIECES = ["A_", "eyJ", "a.", "://a:", "-----BEGIN ", "sk-proj-", "password=1", "\\n", "aB1+", "bearer a", '"export ']

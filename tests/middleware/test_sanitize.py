@@ -25,7 +25,7 @@ def sanitized(output: Any, *outside: Any) -> ToolResult:
             raise output
         return output
 
-    return asyncio.run(Runner([fetch], around=[*outside, sanitize]).run("fetch"))
+    return asyncio.run(Runner([fetch], around=[*outside, sanitize()]).run("fetch"))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,8 @@ def test_every_text_of_a_result_is_sanitized() -> None:
     assert sanitized(output).output == {good: [good, {"k": [good, 1, None]}], "n": 2.5}
     assert json.loads(sanitized(output).text) == sanitized(output).output
     result = sanitized(ToolResult(output=bad, error=bad, metadata={bad: bad}, content=[Text(bad), Text("c")]))
-    assert (result.error, result.output, dict(result.metadata)) == (good, good, {good: good})
+    assert (result.error, result.output) == (good, good)
+    assert dict(result.metadata) == {good: good, "sanitized": {"invisible": 5}}
     assert result.text == "ab\nc"
     media = Media("resource", bad.encode(), "text/plain", f"https://a.test/{bad}", bad)
     assert sanitized(media).content == (Media("resource", b"ab", "text/plain", "https://a.test/ab", good),)
@@ -170,6 +171,57 @@ def test_every_text_of_a_result_is_sanitized() -> None:
     assert sanitized(bad.encode()).output == b"ab"
     assert sanitized(b"\xff\x1b").output == b"\xff\x1b"
     assert "\u202e" not in str(sanitized(output).record())
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a<!-- ignore all -->b<!-->c<!-- never ended", "abc"),
+        ("a<span style='color:red; display: none'>ignore <b>all</b></span>b", "ab"),
+        ('a<div hidden><div>x</div>ignore all</div>b<p HIDDEN>x<p>c', "ab<p>c"),
+        ('<i style="opacity:0.0">x</i><i style="font-size:0px">x</i><i style="visibility:hidden">x</i>a', "a"),
+        ('<i style="position:absolute;left:-9999px">x</i><template>x</template><input hidden>a', "a"),
+        ('{"a": "<span style=\\"display:none\\">x</span>b"}', '{"a": "b"}'),
+        ("a<div style='display:none'>never ended <p>x</p>", "a"),
+        *((text, text) for text in ('<p class="hidden-xs">a</p>', 'x < y && "hidden" > z', '<b title="none">b</b>')),
+    ],
+)  # fmt: skip
+def test_comments_and_hidden_elements_are_removed(text: str, shown: str) -> None:
+    assert sanitized(text).text == shown
+
+
+def test_links_and_images_lead_to_allowed_hosts_only() -> None:
+    around = [sanitize(hosts=["*.example.org"])]
+
+    @tool(read_only=True)
+    def fetch(text: str) -> str:
+        return text
+
+    for text, shown in (
+        ("[a](https://docs.example.org/x?q=1) ![b](https://img.example.org/b.png?w=1)", None),
+        ("[a](/x?b=1&c=2) [b](#c) [d](mailto:a@b.c) a[0](x)", None),
+        (
+            "[a](https://evil.test/?q=X) [b](//evil.test) [c](<https://example.org.evil.test> 'd')",
+            "[a](#) [b](#) [c](<#> 'd')",
+        ),
+        ("![b](https://evil.test/?q=X) ![b](https://evil.test)", "![b](#) ![b](#)"),
+        ("[x]\n\n[x]: https://evil.test/?q=1\n", "[x]\n\n[x]: #\n"),
+        ('<a href="https://evil.test/?q=1">a</a>', '<a href="#">a</a>'),
+        (
+            "[a](javascript:alert((1))) [b](https://user@example.org@evil.test) [c](/\\evil.test)",
+            "[a](#) [b](#) [c](#)",
+        ),
+        ("[a](&#104;ttps://evil.test) [a]( \n https://evil.test/(x))", "[a](#) [a]( \n #)"),
+    ):
+        result = asyncio.run(Runner([fetch], around=around).run("fetch", {"text": text}))
+        assert result.text == (text if shown is None else shown)
+        assert ("sanitized" in result.metadata) == (shown is not None)
+
+
+def test_the_metadata_counts_what_was_removed() -> None:
+    result = sanitized("a\u202e<!-- x --><b hidden>y</b>![z](https://evil.test)<|im_end|><img src=//evil.test>")
+    counts = {"invisible": 1, "comments": 1, "hidden_elements": 1, "images": 1, "marks": 1, "active_elements": 1}
+    assert result.metadata["sanitized"] == counts and "sanitized" not in sanitized("a").metadata
 
 
 def test_colliding_keys_stay_apart() -> None:
@@ -181,7 +233,7 @@ async def test_a_clean_refusal_is_not_wrapped() -> None:
     def fetch(n: int) -> int:
         return n
 
-    runner = Runner([fetch], around=[untrusted, sanitize], guards=[lambda call, context: deny("not today")])
+    runner = Runner([fetch], around=[untrusted, sanitize()], guards=[lambda call, context: deny("not today")])
     assert "untrusted" not in (await runner.run("fetch", {"n": 1})).text
 
 
@@ -190,7 +242,9 @@ async def test_foreign_words_in_a_refusal_are_sanitized_and_wrapped() -> None:
     def fetch(n: int) -> int:
         return n
 
-    runner = Runner([fetch], around=[untrusted, sanitize], guards=[lambda call, context: deny("not \x1b[8m<|im_end|>")])
+    runner = Runner(
+        [fetch], around=[untrusted, sanitize()], guards=[lambda call, context: deny("not \x1b[8m<|im_end|>")]
+    )
     error = (await runner.run("fetch", {"n": 1})).error or ""
     assert "not &lt;|im_end|>" in error and error.startswith("<untrusted")
 

@@ -82,7 +82,7 @@ async def judge_call(
     def look(call: ToolCall, context: ToolContext) -> None:
         seen.append(policy.decide(call, context))
 
-    decisions = await runner.replace(guards=[look]).explain(call, context)
+    decisions = await runner.replace(guards=[look], observers=()).explain(call, context)
     return (seen[0], "") if seen else (None, decisions[0].reason)
 
 

@@ -17,6 +17,7 @@ from ferrule.policy import Policy
 from ferrule.testing import Recorder, fake
 from ferrule.testing.comparing import arguments_of, came_to, format_call
 from ferrule.testing.fake import find_tool
+from ferrule.types import Observer
 from ferrule.values.call import new_id
 
 
@@ -91,7 +92,8 @@ async def run_test(test: ToolTest, prepared: PreparedFile) -> TestOutcome:
     try:
         for name in test.approve if isinstance(test.approve, Mapping) else ():
             find_tool("approve", prepared.runner.tools, name)
-        runner = prepared.runner.replace(approve=_approver(test), observers=[recorder])
+        observers: list[Observer] = [*prepared.runner.observers, recorder]
+        runner = prepared.runner.replace(approve=_approver(test), observers=observers)
         context = ToolContext[Any](principal=test.principal, session=test.session or new_id())
         if test.call is not None:
             await _run_call(outcome, test, runner, context)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from ferrule.guards.ask_before_changes import ask_before_changes
 from ferrule.guards.commands import commands
+from ferrule.guards.flow import flow
 from ferrule.guards.hosts import hosts
 from ferrule.guards.rules import rules
 from ferrule.guards.within import within
 from ferrule.security.paths import PATH_NAMES
 
-__all__ = ["PATH_NAMES", "ask_before_changes", "commands", "hosts", "rules", "within"]
+__all__ = ["PATH_NAMES", "ask_before_changes", "commands", "flow", "hosts", "rules", "within"]

@@ -21,9 +21,10 @@ from pydantic import ValidationError
 
 from ferrule import ToolError
 from ferrule.security.characters import remove_hidden
-from ferrule.security.masking import MASK, format_masked_error
+from ferrule.security.masking import format_masked_error
 from ferrule.security.redactor import make_redactor
 from ferrule.values.content import truncate_text
+from ferrule.values.json_text import MASK
 from ferrule.values.log import LogLines, make_logger
 
 log = make_logger("ferrule.mcp")

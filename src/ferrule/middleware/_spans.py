@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from time import perf_counter
 from typing import Any, NamedTuple, get_args
@@ -34,7 +35,6 @@ from opentelemetry.trace import (
 
 from ferrule.errors import RemoteError, origin_of
 from ferrule.kernel.redact import redact
-from ferrule.security.masking import mask_certain_credentials
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import to_jsonable, truncate_text
@@ -101,6 +101,7 @@ class Trace:
         content: bool | None,
         principal: bool,
         agent: str | None,
+        mask: Callable[[str], str],
         tracer_provider: TracerProvider | None,
         meter_provider: MeterProvider | None,
     ) -> None:
@@ -108,6 +109,7 @@ class Trace:
         self.content = setting.strip().upper() in _CONTENT_ON_SPANS if content is None else content
         self.principal = principal
         self.agent = agent
+        self.mask = mask
         self.instruments = Instruments(meter_provider)
         self._tracer = get_tracer("ferrule", None, tracer_provider)
         self._spans = tracer_provider is not None
@@ -301,7 +303,7 @@ class CallObserver:
 
     def _finish(self, event: Event, result: ToolResult) -> None:
         if self._trace.content and self._context is not None:
-            self._span.set_attributes(_content_attributes(event, result, self._context.running_call))
+            self._span.set_attributes(_content_attributes(event, result, self._context.running_call, self._trace.mask))
         if result.status in _ERROR_STATUSES:
             self._span.set_status(StatusCode.ERROR)
         self._span.end()
@@ -372,9 +374,11 @@ def _error_type(result: ToolResult) -> str:
     return truncate_text(name.removeprefix("builtins."), _MOST_ATTRIBUTE_CHARACTERS)
 
 
-def _content_attributes(event: Event, result: ToolResult, running: RunningCall | None) -> dict[str, str]:
-    """Return arguments and result, without known secrets and credentials, within the size limit."""
+def _content_attributes(
+    event: Event, result: ToolResult, running: RunningCall | None, mask: Callable[[str], str]
+) -> dict[str, str]:
+    """Return arguments and result, without known secrets and those that `mask` finds, within the size limit."""
     texts = {"arguments": json.dumps(to_jsonable(event.data["input"]), ensure_ascii=False), "result": result.text}
     hidden = texts if running is None else redact(running, texts)
-    masked = {name: mask_certain_credentials(text) for name, text in hidden.items()}
+    masked = {name: mask(text) for name, text in hidden.items()}
     return {f"gen_ai.tool.call.{name}": truncate_text(text, _MOST_CONTENT) for name, text in masked.items()}

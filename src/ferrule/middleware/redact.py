@@ -1,60 +1,134 @@
-"""`redact`: replace credentials in results with stars."""
+"""`redact()`: replace secrets with stars, in results and wherever else a call leaves traces."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
+from typing import Any
 
+from ferrule.errors import DefinitionError
+from ferrule.middleware._redacted import RedactedEvents, RedactedJournal
 from ferrule.middleware._texts import change_texts
-from ferrule.security.characters import remove_hidden
-from ferrule.security.masking import MASK, mask_certain_credentials
-from ferrule.security.redaction import is_secret_member
-from ferrule.types import Next
+from ferrule.security.detection import BY_DEFAULT, NAMES, Finding, Scanner, ScannerStream
+from ferrule.security.masking import mask_certain_credentials
+from ferrule.security.redaction import redact_texts, redact_value
+from ferrule.types import Journal, Next, Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Text
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
 
-async def redact(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-    """Replace credentials with stars in every part of the result: the output and its keys, content, an error's text and
-    metadata. This also covers the record and the log of calls. See docs/middleware.md#what-comes-back.
+def redact(
+    *, also: Iterable[str] = (), without: Iterable[str] = (), patterns: Mapping[str, str] | None = None
+) -> Redaction:
+    """Return a middleware that replaces secrets with stars in every part of a result: the output and its keys, content,
+    an error's text and metadata. See docs/guides/untrusted-content.md#find-secrets.
 
-    A credential is a text with no other possible meaning: keys with the marks of services (AWS, OpenAI, Anthropic,
-    GitHub, GitLab, Slack, Google, Stripe and others), JSON web tokens, private keys in PEM, passwords in URLs, bearer
-    tokens and values of `Authorization`, settings in capitals as in a file `.env`, and a text of letters and digits
-    under the name of a password or a key; each also once in base64. Commit hashes, UUIDs and prose stay.
+        hide = redact(also=["email"])
+        runner = Runner(tools, around=[untrusted, limit_output(16_000), hide, sanitize()])
 
-    It belongs in `around`, inside of `untrusted` and `limit_output`, which could cut a credential in two.
+    It knows the keys of seventy services by their documented forms, private keys, JSON web tokens, passwords in URLs
+    and connection strings, authorizations, settings such as `DB_PASSWORD=…`, card numbers, IBANs, and random words near
+    one such as "key"; each also once in base64. Commit hashes, UUIDs and prose stay. It belongs in `around`, inside of
+    `untrusted` and `limit_output`, which could cut a secret in two. The same object covers other places by
+    `hide.events(…)`, `hide.journal(…)`, `trace(redact=hide)` and `cassette(…, redact=hide)`.
+
+    Args:
+        also: The names of further detectors: `"email"`, `"phone"`.
+        without: The names of detectors to leave out, such as `"iban"`.
+        patterns: Regular expressions for secrets of your own, by name. Each searches one line at a time.
+
+    Raises:
+        DefinitionError: There is no such detector, or a pattern is not valid.
     """
-    result = change_texts(await next(call, context), _redact_text)
-    content = _redact_blocks(result.content)
-    return result if content == result.content else result.replace(content=content)
+    added, left_out = _read_detectors("also", also), _read_detectors("without", without)
+    try:
+        return Redaction(Scanner((BY_DEFAULT | added) - left_out, patterns))
+    except re.error as error:
+        raise DefinitionError(f"redact(patterns): {error.pattern!r} is no regular expression: {error}") from None
 
 
-redact.__dict__["only_around"] = (
-    "redact belongs in `around`: in `inside`, it would miss the runner's text about a failure"
-)
+def _read_detectors(option: str, names: Iterable[str]) -> set[str]:
+    given = {names} if isinstance(names, str) else set(names)
+    if unknown := given - NAMES:
+        raise DefinitionError(
+            f"redact({option}): there is no detector {min(unknown)!r}, but {', '.join(sorted(NAMES))}"
+        )
+    return given
 
 
-def _redact_text(text: str, name: str) -> str:
-    """Return the text without credentials.
+def check_redaction(option: str, value: Any) -> Callable[[str], str]:
+    """Return the function that redacts a text: that of `redact(…)`, or one for certain credentials if it is None.
 
-    A key with invisible characters between its own counts as a credential, and so does a secret under its member's
-    name.
+    Raises:
+        DefinitionError: The value is anything else.
     """
-    visible_text, hidden = remove_hidden(text)
-    masked = mask_certain_credentials(visible_text)
-    if name and masked == visible_text and is_secret_member(name, visible_text, mask_certain_credentials):
-        return MASK
-    return masked if not hidden or masked != visible_text else text
+    if value is None:
+        return mask_certain_credentials
+    if not isinstance(value, Redaction):
+        raise DefinitionError(f"{option}(redact) must be made by redact(…), not {value!r}")
+    return value.text
 
 
-def _redact_blocks(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-    """Return the blocks with adjacent texts joined if a credential begins in one and ends in another."""
-    redacted: list[Block] = []
-    for is_texts, group in groupby(blocks, lambda block: isinstance(block, Text)):
-        adjacent = list(group)
-        joined = "".join(block.text for block in adjacent if isinstance(block, Text))
-        masked = _redact_text(joined, "") if is_texts and len(adjacent) > 1 else joined
-        redacted += adjacent if masked == joined else [Text(masked)]
-    return tuple(redacted)
+class Redaction:
+    """The middleware of `redact`. See docs/guides/untrusted-content.md#find-secrets."""
+
+    only_around = "redact() belongs in `around`: in `inside`, it would miss the runner's text about a failure"
+
+    def __init__(self, scanner: Scanner) -> None:
+        self._scanner = scanner
+
+    async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
+        result = self._redact_result(await next(call, context))
+        content = self._redact_blocks(result.content)
+        return result if content == result.content else result.replace(content=content)
+
+    def find(self, text: str) -> list[Finding]:
+        """Return the secrets in a text, the first first."""
+        return self._scanner.find(text)
+
+    def text(self, text: str) -> str:
+        """Return a text with stars for each secret."""
+        return self._scanner.redact(text)
+
+    def value(self, value: Any) -> Any:
+        """Return JSON data, bytes, blocks or a result with stars for each secret, also in keys and numbers."""
+        return redact_value(value, self._scanner.redact)
+
+    def stream(self) -> ScannerStream:
+        """Return an object that redacts a text in pieces: `feed(piece)` and `close()` return what is safe to show."""
+        return self._scanner.stream()
+
+    def events(self, observer: Observer) -> Observer:
+        """Return an observer that passes redacted events on, without exceptions.
+
+        A chunk of text waits until its line has ended.
+        """
+        return RedactedEvents(observer, self)
+
+    def journal(self, journal: Journal) -> Journal:
+        """Return a journal that stores arguments, outcomes and events redacted.
+
+        A replayed call returns the redacted outcome, and `reconcile` sees redacted arguments. The values of
+        `journal.store` and the state of `loop.run(…, key=…)` stay as they are.
+        """
+        return RedactedJournal(journal, self)
+
+    def _redact_result(self, result: ToolResult) -> ToolResult:
+        """Return the result redacted. All its texts are searched at once."""
+        found: dict[tuple[str, str], str] = {}
+        change_texts(result, lambda text, name: found.setdefault((text, name), text))
+        redacted = redact_texts(found, self._scanner.redact)
+        return change_texts(result, lambda text, name: redacted[text, name])
+
+    def _redact_blocks(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+        """Return the blocks with adjacent texts joined if a secret begins in one and ends in another."""
+        redacted: list[Block] = []
+        for is_texts, group in groupby(blocks, lambda block: isinstance(block, Text)):
+            adjacent = list(group)
+            joined = "".join(block.text for block in adjacent if isinstance(block, Text))
+            masked = self.text(joined) if is_texts and len(adjacent) > 1 else joined
+            redacted += adjacent if masked == joined else [Text(masked)]
+        return tuple(redacted)

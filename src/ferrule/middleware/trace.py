@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ferrule.errors import DefinitionError
+from ferrule.middleware.redact import Redaction, check_redaction
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -18,6 +19,7 @@ def trace(
     content: bool | None = None,
     principal: bool = False,
     agent: str | None = None,
+    redact: Redaction | None = None,
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
 ) -> Trace:
@@ -37,6 +39,7 @@ def trace(
             8,192 characters. By default OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT decides; without it, no.
         principal: Whether spans have the principal, as `user.id`.
         agent: The name of the agent that makes the calls.
+        redact: The `redact(…)` for arguments and results; by default, certain credentials are stars.
         tracer_provider: The maker of the spans; by default the provider set by the program.
         meter_provider: The same for metrics.
 
@@ -55,4 +58,5 @@ def trace(
     for name, value in (("content", content), ("principal", principal)):
         if value is not None and not isinstance(value, bool):
             raise DefinitionError(f"trace({name}) must be True or False, not {value!r}")
-    return Trace(content, principal, agent, tracer_provider, meter_provider)
+    mask = check_redaction("trace", redact)
+    return Trace(content, principal, agent, mask, tracer_provider, meter_provider)

@@ -6,11 +6,13 @@ One table serves terminals, the texts of servers and the results of tools.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Callable
 
 from ferrule.values.content import clean_text
 from ferrule.values.invisible_characters import INVISIBLE
 
-__all__ = ["HIDDEN", "REFERENCE", "disarm", "escape_reference", "remove_hidden"]
+__all__ = ["HIDDEN", "REFERENCE", "disarm", "escape_reference", "find_hidden", "remove_hidden"]
 
 # The emoji and symbols before an optional U+FE0E or U+FE0F (text or coloured presentation), and the keycaps:
 # https://www.unicode.org/Public/UCD/latest/ucd/emoji/emoji-variation-sequences.txt
@@ -40,6 +42,32 @@ _ESCAPES = (
 )
 
 
+_SEQUENCE = "(?:\x1b\\[|\x9b)[0-?]*+[ -/]*+[@-~]"
+_MAY_BE_HIDDEN = f"[{INVISIBLE}\u200c\u200d\ufe0e\ufe0f]"
+_VISIBLE_ASCII = bytes(range(32, 127)) + b"\t\n\r"
+
+
+def find_hidden(text: str) -> list[tuple[int, int]]:
+    """Return the start and the end of each run of invisible characters and terminal codes, in one line each."""
+    if not may_have_hidden(text):
+        return []
+    hidden = re.compile(f"(?:{_SEQUENCE}|{HIDDEN})+")
+    spans, at = list[tuple[int, int]](), 0
+    while candidate := re.compile(_MAY_BE_HIDDEN).search(text, at):
+        found = hidden.match(text, candidate.start())
+        spans += [found.span()] if found else []
+        at = found.end() if found else candidate.end()
+    return spans
+
+
+def may_have_hidden(text: str) -> bool:
+    """Return whether the text has a character that may be invisible. This is fast if it has none."""
+    if text.isascii():
+        return bool(text.encode().translate(None, _VISIBLE_ASCII))
+    others = set("".join(re.findall(r"[^ -~\t\n\r]+", text)))
+    return re.search(_MAY_BE_HIDDEN, "".join(others)) is not None
+
+
 def remove_hidden(text: str) -> tuple[str, int]:
     """Return the text without escapes and invisible characters, and the number of removed characters.
 
@@ -48,6 +76,8 @@ def remove_hidden(text: str) -> tuple[str, int]:
     text = clean_text(text)
     if text.isascii() and text.isprintable():
         return text, 0
+    if not may_have_hidden(text):
+        return re.sub(_LINE_BREAKS, "\n", text), 0
     lines = re.sub(_LINE_BREAKS, "\n", text)
     seen = re.sub(HIDDEN, "", re.sub(_ESCAPES, "", lines))
     return seen, len(lines) - len(seen)
@@ -94,13 +124,30 @@ _TEMPLATE_MARKS = (
 )
 
 
-def disarm(text: str) -> str:
-    """Return the text with no HTML or Markdown that loads or runs something, and no mark of a chat template."""
+def disarm(text: str, counts: Counter[str] | None = None, may_load: Callable[[str], bool] | None = None) -> str:
+    """Return the text with no HTML or Markdown that loads or runs something, and no mark of a chat template.
+
+    Args:
+        counts: Gets the numbers of `active_elements`, `images` and `marks`.
+        may_load: Whether a Markdown image may load from an address.
+    """
+    counts = Counter() if counts is None else counts
+
+    def disarm_image(found: re.Match[str]) -> str:
+        address = found[0].partition("](")[2].strip("<>")
+        if address and may_load is not None and may_load(address):
+            return found[0]
+        counts["images"] += 1
+        return _as_text(found)
+
     if "<" in text:
-        text = re.sub(_LOADING_TAG, _as_text, text)
+        text, elements = re.subn(_LOADING_TAG, _as_text, text)
+        counts["active_elements"] += elements
     if "![" in text and re.search(_ENDS_IMAGES, text):
-        text = re.sub(_LOADING_IMAGE, _as_text, text)
-    return re.sub(_TEMPLATE_MARKS, escape_reference, text)
+        text = re.sub(_LOADING_IMAGE, disarm_image, text)
+    text, marks = re.subn(_TEMPLATE_MARKS, escape_reference, text)
+    counts["marks"] += marks
+    return text
 
 
 def _as_text(found: re.Match[str]) -> str:

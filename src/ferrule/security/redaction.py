@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from os import urandom
 from typing import Any, TypeAlias
 
 from ferrule.values.content import Media, Text, to_jsonable, to_output
-from ferrule.values.json_text import SECRET_STARS
+from ferrule.values.json_text import MASK, SECRET_STARS
 from ferrule.values.result import ToolResult
 
 Redact: TypeAlias = Callable[[str], str]
 """Returns a text with stars in the place of secrets."""
-_BETWEEN_TEXTS = f"\n\n\n\n\0{urandom(8).hex()}\n"
+_BETWEEN_TEXTS = f"\n\n\n\n(#{urandom(8).hex()}#)\n"
 """A separator that no secret contains. Searching thousands of texts one by one takes seconds."""
+_MAY_NAME_SECRET = "(?i)pass|pwd|secret|token|key|cred|auth|cookie|sig|bearer|session|jwt"
 _LONGEST_CREDENTIAL = 500
 """The most characters of a value that may be a credential because of its name."""
 
@@ -23,12 +25,23 @@ def redact_value(value: Any, redact: Redact) -> Any:
     """Return JSON data, bytes, blocks or results with every text redacted, in keys, numbers and media as well."""
     texts: dict[str, str] = {}
     unredacted = _redact_inside(value, lambda text: texts.setdefault(text, text))
-    redacted = redact(_BETWEEN_TEXTS.join(texts)).split(_BETWEEN_TEXTS)
-    if redacted == [*texts]:
-        return unredacted
-    if len(redacted) == len(texts):
-        redact = dict(zip(texts, redacted, strict=True)).__getitem__
-    return _redact_inside(value, redact)
+    redacted = _redact_all(texts, redact)
+    return unredacted if redacted == texts else _redact_inside(value, redacted.__getitem__)
+
+
+def redact_texts(texts: Iterable[tuple[str, str]], redact: Redact) -> dict[tuple[str, str], str]:
+    """Return each text redacted, by itself and the name of its member, `""` if it has none."""
+    together = {(text, name): _join_member(name, text) for text, name in texts if _may_be_secret(name, text)}
+    redacted = _redact_all(dict.fromkeys([*(text for text, _ in texts), *together.values()]), redact)
+    secret = {place for place, whole in together.items() if redacted[whole] != whole and redacted[place[0]] == place[0]}
+    return {(text, name): MASK if (text, name) in secret else redacted[text] for text, name in texts}
+
+
+def _redact_all(texts: Iterable[str], redact: Redact) -> dict[str, str]:
+    """Return each text redacted. They are searched at once."""
+    listed = [*texts]
+    redacted = redact(_BETWEEN_TEXTS.join(listed)).split(_BETWEEN_TEXTS)
+    return dict(zip(listed, redacted if len(redacted) == len(listed) else map(redact, listed), strict=True))
 
 
 def _redact_inside(value: Any, redact: Redact) -> Any:
@@ -65,8 +78,16 @@ def _redact_member(name: str, value: Any, redact: Redact) -> Any:
 
 def is_secret_member(name: str, text: str, redact: Redact) -> bool:
     """Return whether a text is secret because of the name of its member."""
-    together = f'"{name}": "{text}"\n{name}={text}'
-    return len(text) <= _LONGEST_CREDENTIAL and redact(together) != together
+    together = _join_member(name, text)
+    return _may_be_secret(name, text) and redact(together) != together
+
+
+def _may_be_secret(name: str, text: str) -> bool:
+    return 0 < len(text) <= _LONGEST_CREDENTIAL and re.search(_MAY_NAME_SECRET, name) is not None
+
+
+def _join_member(name: str, text: str) -> str:
+    return f'"{name}": "{text}"\n{name}={text}'
 
 
 def _redact_result(result: ToolResult, redact: Redact) -> ToolResult:

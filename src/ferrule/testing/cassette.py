@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.kernel.redact import make_call_redactor
-from ferrule.security.masking import mask_certain_credentials
+from ferrule.middleware.redact import Redaction, check_redaction
 from ferrule.security.paths import open_directory, read_file
 from ferrule.security.redaction import Redact, redact_value
 from ferrule.testing.comparing import compute_json_similarity, format_json_diff
@@ -47,7 +47,7 @@ _DEFAULT_MEMBERS: dict[str, Any] = {
 """The members of a result that a file omits. Its content is then made from its output or error."""
 
 
-def cassette(path: str | os.PathLike[str], mode: Mode = "replay") -> Cassette:
+def cassette(path: str | os.PathLike[str], mode: Mode = "replay", *, redact: Redaction | None = None) -> Cassette:
     """Return a middleware that records the results of tools into a file, or replays them, for tests and evaluations
     without side effects. See docs/testing.md#record-and-replay.
 
@@ -67,6 +67,7 @@ def cassette(path: str | os.PathLike[str], mode: Mode = "replay") -> Cassette:
         mode: `"record"` runs the tools and writes the file anew, at the end, if nothing was raised. `"replay"` runs
             none. `"strict"` also replays, and requires that the calls of each tool come in the recorded order, and that
             all of them come. Calls recorded side by side may come in any order.
+        redact: The `middleware.redact(…)` that redacts the file; by default, certain credentials are stars.
 
     Raises:
         DefinitionError: The mode is unknown, the file does not exist or was not written by a cassette, or the cassette
@@ -74,7 +75,7 @@ def cassette(path: str | os.PathLike[str], mode: Mode = "replay") -> Cassette:
     """
     if mode not in get_args(Mode):
         raise DefinitionError(f"cassette(mode) is 'record', 'replay' or 'strict', not {mode!r}")
-    return Cassette(Path(path), mode)
+    return Cassette(Path(path), mode, check_redaction("cassette", redact))
 
 
 class CassetteError(FerruleError, AssertionError):
@@ -132,9 +133,10 @@ class Cassette:
     remedy = "mode='record'"
     only_inside = "a cassette belongs in `inside`: in `around`, a recording would go round the guards"
 
-    def __init__(self, path: Path, mode: Mode) -> None:
+    def __init__(self, path: Path, mode: Mode, mask: Redact) -> None:
         self.path = path
         self.mode = mode
+        self._mask = mask
         self.misses: list[str] = []
         self._tools: dict[tuple[str, str], _TapedTool] = {} if mode == "record" else _read_cassette(path)
         self._lock = threading.Lock()
@@ -146,7 +148,7 @@ class Cassette:
         tool = context.tool.definition
         shown = to_jsonable(thaw(redact_hidden(call.arguments, tool.hidden)))
         if self.mode != "record":
-            return self._replay(call, tool, shown, _make_file_redactor(context.running_call))
+            return self._replay(call, tool, shown, _make_file_redactor(context.running_call, self._mask))
         key = (tool.name, tool.fingerprint)
         outer = _TAPING.get()
         if outer is not None and outer.is_open:
@@ -161,7 +163,7 @@ class Cassette:
             self._tools[key].running -= 1
         if result.status != "suspended":  # the result of its resumption is good for this call alone
             written = redact_value(
-                [shown, _describe_definition(tool), result], _make_file_redactor(context.running_call)
+                [shown, _describe_definition(tool), result], _make_file_redactor(context.running_call, self._mask)
             )
             recording.arguments, self._tools[key].definition, redacted = written
             recording.result = _format_result(redacted)
@@ -256,10 +258,10 @@ def _describe_definition(tool: Tool) -> dict[str, Any]:
     return {name: thaw(value) for name, value in {**parts, "examples": list(tool.examples)}.items() if value}
 
 
-def _make_file_redactor(running: RunningCall) -> Redact:
-    """Return a function that stars the secrets of a call in a text, and any likely credential."""
+def _make_file_redactor(running: RunningCall, mask: Redact) -> Redact:
+    """Return a function that stars the secrets of a call in a text, and those that `mask` finds."""
     redact = make_call_redactor(running)
-    return lambda text: mask_certain_credentials(redact(text))
+    return lambda text: mask(redact(text))
 
 
 def _format_result(result: ToolResult) -> dict[str, Any]:

@@ -228,8 +228,9 @@ class GuardContract:
         approve: Approver | None = None,
         observers: Iterable[Observer] = (),
     ) -> Runner:
-        given = [self.guard()] if guards is None else guards
-        return Runner(self._tools(), guards=given, approve=approve, observers=observers)
+        given = [self.guard()] if guards is None else list(guards)
+        halves: list[Any] = [one for one in given if callable(one) and callable(getattr(one, "check_runner", None))]
+        return Runner(self._tools(), guards=given, approve=approve, observers=[*observers, *halves])
 
     def _tools(self) -> Toolset:
         return to_toolset(self.tools()).map(_strip_tool)

@@ -99,6 +99,20 @@ class Event:
             _set_data(self, data)
             return data
 
+    @property
+    def facts(self) -> About:
+        """The subject of the event: a result, a decision, or the facts of its kind."""
+        return self._about
+
+    def copy_with(self, call: ToolCall, facts: About) -> Event:
+        """Return a copy about another call and subject, with the same time and number."""
+        copy: Any = _new_event(Event)
+        copy.kind, copy.call, copy._about = self.kind, call, facts
+        copy.at, copy.seq, copy._run = self.at, self.seq, self._run
+        copy.session, copy.principal = self.session, self.principal
+        copy.__class__ = _FrozenEvent
+        return copy  # type: ignore[no-any-return]
+
     def _build(self) -> dict[str, Any]:
         call, about = self.call, self._about
         data: dict[str, Any] = {"tool_name": call.name, "input": input_for_record(call)}

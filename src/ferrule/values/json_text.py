@@ -19,6 +19,8 @@ from ferrule.values.frozen import JsonObject
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)\r?\n?```", re.DOTALL)
 SECRET_STARS = "*" * 10
 """Pydantic's text for a secret."""
+MASK = "***"
+"""The text in place of a credential that was found by its form."""
 _MANY_DIGITS = re.compile(r"[0-9][0-9.]{15}|[eE][+-]?[0-9]{3}")
 """Matches a number that a double may not keep. It keeps 15 digits within its range."""
 _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'

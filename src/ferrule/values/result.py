@@ -163,6 +163,12 @@ class ToolResult:
         set_kernel_facts(copy, self._facts)
         return copy
 
+    def copy_with_call(self, call: ToolCall) -> ToolResult:
+        """Return a copy with another call for its record, such as a redacted one."""
+        copy = self.replace()
+        set_kernel_facts(copy, (call, *self._facts[1:]))
+        return copy
+
     def record(self) -> dict[str, Any]:
         """Return a JSON-safe record of the execution.
 

@@ -24,9 +24,10 @@ from ferrule.mcp.lines import UnreadableLine, parse_line
 from ferrule.mcp.serve._caller import Tokens, make_identity
 from ferrule.mcp.serve._server import Principal, RunnerServer
 from ferrule.mcp.serve._sessions import SessionLimits
-from ferrule.security.masking import MASK, format_traceback, mask_certain_credentials
+from ferrule.security.masking import format_traceback, mask_certain_credentials
 from ferrule.security.redactor import make_redactor
 from ferrule.values.content import safe_str
+from ferrule.values.json_text import MASK
 from ferrule.values.log import make_logger
 
 log = make_logger("ferrule.mcp.serve")

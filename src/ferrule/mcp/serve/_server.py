@@ -47,12 +47,11 @@ from ferrule.mcp.forms import MOST_MESSAGE, Form, elicitation, make_form, to_dec
 from ferrule.mcp.serve._caller import CALLER, ask_client, report_answers
 from ferrule.mcp.serve._listing import Listing
 from ferrule.scheduling.clock import running_loop
-from ferrule.security.masking import MASK
 from ferrule.types import Coro, Middleware
 from ferrule.values.call import new_id
 from ferrule.values.content import clean_text, truncate_text
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import format_json, is_same_json
+from ferrule.values.json_text import MASK, format_json, is_same_json
 from ferrule.values.log import make_logger
 
 Request = ServerRequestContext[Any, Any]
