@@ -47,7 +47,7 @@ async def test_a_replayed_call_costs_no_budget_and_no_rate() -> None:
     for costs in (budget(calls=2), budget(cost=2, reserve={"cost": 1})):
         runner = Runner([pay], journal=memory(), around=[costs])
         assert await statuses(runner, 1, 1, 1, 2, 3) == ["ok", "ok", "ok", "ok", "limited"]
-        assert [*costs.used("s1").values()] == [2.0]
+        assert [*costs.used(("s1", "ann")).values()] == [2.0]
     counted = rate(2, 60)
     runner = Runner([pay], journal=memory(), around=[counted])
     assert await statuses(runner, 1, 1, 1, 2, 1, 3) == ["ok", "ok", "ok", "ok", "limited", "limited"]
@@ -62,7 +62,7 @@ async def test_a_cut_off_call_costs_no_budget() -> None:
     journal, costs = DyingJournal(), budget(calls=2)
     runner = Runner([pay], journal=journal, around=[costs])
     assert await journal.while_dying(statuses(runner, 1)) == ["ok"]
-    assert await statuses(runner, 1, 1) == ["unknown", "unknown"] and costs.used("s1") == {"calls": 1.0}
+    assert await statuses(runner, 1, 1) == ["unknown", "unknown"] and costs.used(("s1", "ann")) == {"calls": 1.0}
 
 
 @pytest.mark.parametrize("marks", [{}, {"idempotent": True}, {"read_only": True}], ids=str)

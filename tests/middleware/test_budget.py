@@ -19,6 +19,7 @@ from places import now, where  # noqa: F401  # the fixture is for all tests here
 from watched import BOUND, go, plain
 
 S = ToolContext(session="s")
+KEY = ("s", None)
 
 
 def budget(*arguments: Any, **options: Any) -> Any:
@@ -66,7 +67,7 @@ def test_no_batches_exceed_the_budget(tokens: int, most: int, batches: list[list
             given = [{"uses": min(uses, most), "waits": waits} for uses, waits in batch]
             results = await runner.run_all(calls(*given), S)
             assert set(statuses(results)) <= {"ok", "limited"}
-        assert limit.used("s") == {"tokens": used}
+        assert limit.used(KEY) == {"tokens": used}
         last = await runner.run("think", {"uses": 0}, S)
         assert last.success == (used + most <= tokens)
 
@@ -76,7 +77,7 @@ def test_no_batches_exceed_the_budget(tokens: int, most: int, batches: list[list
 async def test_a_call_over_the_budget_does_not_run() -> None:
     results = await Runner([think], inside=[budget(calls=2)]).run_all(calls({}, {}, {}), S)
     assert statuses(results) == ["ok", "ok", "limited"]
-    assert plain(results[2]) == "The budget of 2 calls for this session is used up. Nothing was run."
+    assert plain(results[2]) == "The budget of 2 calls for this session and this principal is used up. Nothing was run."
     assert (results[2].executed, dict(results[2].metadata)) == (False, {})
 
 
@@ -85,8 +86,8 @@ async def test_a_call_blocked_by_reservations_may_retry() -> None:
     first, second = await runner.run_all(calls({"uses": 10, "waits": 3}, {"uses": 10}), S)
     assert first.success
     assert plain(second) == (
-        "The budget for this session is too small: 60 of 100 tokens are used or reserved, and this call may use "
-        "60. Nothing was run. Try again in 1 s."
+        "The budget for this session and this principal is too small: 60 of 100 tokens are used or reserved, and this "
+        "call may use 60. Nothing was run. Try again in 1 s."
     )
     assert second.metadata["retry_after"] == 1.0
     assert (await runner.run("think", {"uses": 40}, S)).success  # 10 are used, and it may use 60
@@ -109,7 +110,7 @@ async def test_usage_is_read_or_the_reservation_is_charged(usage: Any, used: int
         return (await next(call, context)).replace(metadata={"usage": usage})  # type: ignore[no-any-return]
 
     await Runner([think], inside=[limit, says]).run("think", {}, S)
-    assert limit.used("s") == {"tokens": used}
+    assert limit.used(KEY) == {"tokens": used}
 
 
 def _no_usage(result: ToolResult) -> Any:
@@ -124,7 +125,7 @@ async def test_a_usage_function_that_raises_keeps_the_reservation(usage: Any, ca
     assert (await runner.run("think", {}, S)).output == "thought"
     refused = await runner.run("think", {}, S)
     assert (refused.status, "retry_after" in refused.metadata) == ("limited", False)  # nothing runs any more
-    assert limit.used("s") == {"tokens": 60}
+    assert limit.used(KEY) == {"tokens": 60}
     assert "budget: usage raised" in caplog.text
 
 
@@ -157,7 +158,7 @@ async def test_ten_times_a_tenth_is_one() -> None:
     limit = budget(cost=1, reserve={"cost": 0.1}, usage=lambda result: {"cost": 0.1})
     results = await Runner([think], inside=[limit]).run_all(calls(*[{}] * 11), S)
     assert statuses(results) == ["ok"] * 10 + ["limited"]
-    assert limit.used("s") == {"cost": 1.0}
+    assert limit.used(KEY) == {"cost": 1.0}
 
 
 async def test_use_beyond_the_reservation_is_charged() -> None:
@@ -165,7 +166,7 @@ async def test_use_beyond_the_reservation_is_charged() -> None:
 
     runner = Runner([think], inside=[limit])
     assert [(await runner.run("think", {"uses": uses}, S)).status for uses in (95, 1)] == ["ok", "limited"]
-    assert limit.used("s") == {"tokens": 95}
+    assert limit.used(KEY) == {"tokens": 95}
 
 
 @pytest.mark.parametrize("limits", [{"calls": 1}, {"calls": 1, "tokens": 10}])
@@ -187,7 +188,7 @@ async def test_a_call_that_ran_counts_whatever_middleware_says(limits: Any) -> N
     limit = budget(**limits, reserve={"tokens": 10}, usage=lambda result: {"tokens": 10})
     results = await Runner([think], inside=[limit, denies_it]).run_all(calls({}, {}, {}), S)
     assert statuses(results) == ["ok", "ok", "limited"]
-    assert limit.used("s") == limits
+    assert limit.used(KEY) == limits
 
 
 @pytest.mark.large
@@ -276,7 +277,7 @@ async def test_seconds_are_summed_and_reserved() -> None:
         await clock.advance(10)
         found.append((await again).status)
     assert found == ["ok", "limited", "ok", "limited"]
-    assert limit.used("s") == {"seconds": 7.0}
+    assert limit.used(KEY) == {"seconds": 7.0}
 
 
 @pytest.mark.parametrize(
@@ -302,6 +303,13 @@ async def test_each_key_has_its_own_budget(by: Any, another: ToolContext) -> Non
     assert [(await runner.run("think", {}, context)).status for context in (S, S, another)] == ["ok", "limited", "ok"]
 
 
+async def test_two_principals_with_one_session_id_share_no_budget() -> None:
+    runner = Runner([think], inside=[budget(calls=1)])
+    callers = [("ada", "c1"), ("eve", "c1"), ("ada", "c2"), ("ada", "c1")]
+    found = [(await runner.run("think", {}, principal=who, session=session)).status for who, session in callers]
+    assert found == ["ok", "ok", "ok", "limited"]
+
+
 async def test_an_invalid_key_fails_the_call() -> None:
     result = await Runner([think], inside=[budget(calls=1, by=lambda call, context: [])]).run("think", {}, S)
     assert (result.status, result.executed) == ("failed", False)
@@ -314,7 +322,7 @@ async def test_forget_closes_the_account() -> None:
     found = []
     for _ in range(2):
         found += [(await runner.run("think", {}, S)).status for _ in range(2)]
-        limit.forget("s")
+        limit.forget(KEY)
     assert found == ["ok", "limited", "ok", "limited"]
     assert not limit._accounts
 

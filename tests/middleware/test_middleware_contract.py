@@ -25,6 +25,7 @@ from ferrule.middleware import (
     trace,
     untrusted,
 )
+from ferrule.stores import Artifacts
 from ferrule.testing import MiddlewareContract, cassette
 from ferrule.types import Middleware
 
@@ -106,6 +107,13 @@ class TestLimitOutputThatCuts(MiddlewareContract):
 
     def middleware(self) -> Middleware:
         return limit_output(8)
+
+
+class TestLimitOutputThatKeeps(MiddlewareContract):
+    place = "around"
+
+    def middleware(self) -> Middleware:
+        return limit_output(1_000, artifacts=Artifacts())
 
 
 class TestRedact(MiddlewareContract):

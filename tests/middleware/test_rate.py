@@ -125,7 +125,7 @@ async def test_a_batch_is_limited_and_learns_when_to_retry() -> None:
     results = await runner.run_all(calls(5))
     assert [result.status for result in results] == ["ok", "ok", "ok", "limited", "limited"]
     assert plain(results[3]) == (
-        "look could not be called: the limit of 3 calls in 60 s for this tool is reached. "
+        "look could not be called: the limit of 3 calls in 60 s for this tool and this principal is reached. "
         "Nothing was run. Try again in 60 s."
     )
     assert (results[3].metadata["retry_after"], results[3].executed) == (60.0, False)
@@ -150,6 +150,13 @@ async def test_each_key_has_its_own_count(by: Any, same: Any, another: Any) -> N
     runner = Runner([look, other], inside=[rate(1, by=by, clock=ManualClock())])
     await runner.run("look", None, first)
     assert [(await runner.run(name, None, context)).status for name, context in (same, another)] == ["limited", "ok"]
+
+
+async def test_another_principal_has_its_own_count_by_default() -> None:
+    runner = Runner([look, other], inside=[rate(1, clock=ManualClock())])
+    callers = [("look", "ada"), ("look", "eve"), ("other", "ada"), ("look", "ada")]
+    found = [(await runner.run(name, principal=who)).status for name, who in callers]
+    assert found == ["ok", "ok", "ok", "limited"]
 
 
 async def test_forget_begins_anew() -> None:

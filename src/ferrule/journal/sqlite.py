@@ -55,7 +55,10 @@ _GO_ON = "UPDATE events SET run = ? WHERE call_id = ? AND run = ?"
 _FORGET_CALL = "DELETE FROM calls WHERE key = ? AND claim = ?"
 _UNFINISHED = f"SELECT {CALL_COLUMNS} FROM calls WHERE state <> 'ended' ORDER BY at, key"
 _GET_TICKET = f"SELECT {CALL_COLUMNS} FROM calls WHERE ticket = ? AND state <> 'ended' ORDER BY at, key"
-_STORE_ITEMS = "SELECT key, value FROM store WHERE expires_at IS NULL"
+_STORE_ITEMS = """
+    SELECT key, value FROM store
+    WHERE expires_at IS NULL AND key >= ?1 AND (substr(key, 1, length(?1)) = ?1 OR typeof(key) = 'blob')
+"""
 _TAKEN, _STORED = "taken/", "stored/"  # a key of the one cannot be one of the other
 
 
@@ -338,7 +341,8 @@ class SQLiteStore:
             StoreError: The file cannot be read.
         """
         with _as_store_errors():
-            rows = self._reads.rows(_STORE_ITEMS, ())
+            start = prefix if prefix.isascii() and prefix.isprintable() else ""
+            rows = self._reads.rows(_STORE_ITEMS, (_STORED + start,))
         found = {read_column(name)[len(_STORED) :]: value for name, value in rows}
         return {name: read_json(found[name]) for name in sorted(found) if name.startswith(prefix)}
 

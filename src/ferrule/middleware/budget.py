@@ -50,7 +50,7 @@ def budget(
     seconds: float | None = None,
     reserve: Amounts | Callable[[ToolCall, ToolContext], Amounts] | None = None,
     usage: Callable[[ToolResult], Amounts | None] | None = None,
-    by: By = "session",
+    by: By = ("session", "principal"),
     limits: SharedLimits | None = None,
     clock: Clock | None = None,
 ) -> Budget:
@@ -76,7 +76,8 @@ def budget(
             `tokens` (or `total_tokens`, or `input_tokens` and `output_tokens`). If it raises, that is logged and the
             use is unknown.
         by: The scope of one budget: `"session"`, `"principal"`, `"tool"`, or `"all"` for one; several; or a function of
-            call and context that returns the key. If it raises or returns no key, nothing is run.
+            call and context that returns the key. If it raises or returns no key, nothing is run. By default a session
+            of one principal.
         limits: The accounts of several programs: `ferrule.stores.share_limits(…)`. All budgets of the same amounts and
             the same `by` have one account there. Keys are texts, whole numbers, `None` and tuples of these. See
             docs/limits.md#among-several-programs.
@@ -224,9 +225,10 @@ class Budget:
             return {}
 
     def used(self, key: Hashable = None) -> dict[str, float]:
-        """Return the use of `key` (a session, or the key from `by`), with the reservations of running calls.
+        """Return the use of `key`, with the reservations of running calls.
 
-        If programs share the account, this asks the store.
+        By default, the key is the session and the principal: `("s1", "ada")`. If programs share the account, this asks
+        the store.
 
         Raises:
             StoreError: The store does not answer.

@@ -32,7 +32,7 @@ def rate(
     calls: int,
     seconds: float = 60.0,
     *,
-    by: By = "tool",
+    by: By = ("tool", "principal"),
     wait: float = 0.0,
     limits: SharedLimits | None = None,
     clock: Clock | None = None,
@@ -50,9 +50,9 @@ def rate(
     Args:
         calls: The number of calls; at least 1.
         seconds: The length of the period; above 0.
-        by: The scope of one count: `"tool"`, `"principal"`, `"session"`, or `"all"` for one count; several, such as
-            `("tool", "principal")`; or a function of call and context that returns the key. If the function raises or
-            returns no key, the call fails and nothing is run.
+        by: The scope of one count: `"tool"`, `"principal"`, `"session"`, or `"all"` for one count; several; or a
+            function of call and context that returns the key. If the function raises or returns no key, the call fails
+            and nothing is run. To protect a service from all callers together, choose `"tool"`.
         limits: The counters of several programs: `ferrule.stores.share_limits(…)`. All rates of as many seconds and
             the same `by` count together there. Keys are texts, whole numbers, `None` and tuples of these. See
             docs/limits.md#among-several-programs.
@@ -108,7 +108,7 @@ class Rate:
         return result
 
     def forget(self, key: Hashable) -> None:
-        """Restart the count of `key`: a tool's name, a principal, or the key from `by`.
+        """Restart the count of `key`: by default the tool's name and the principal, `("search", "ada")`.
 
         This is never necessary: a key without a call for `seconds` is forgotten anyhow.
         """

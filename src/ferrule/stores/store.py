@@ -286,7 +286,7 @@ class SealedFile:
         sealed = {"version": 1, "writes": writes, "values": values}
         data = json.dumps({"seal": self._seal(sealed), "sealed": sealed}, indent=1).encode()
         folder, name = os.path.split(self._path)
-        with _as_store_errors(self._path), _private_folder(folder) as directory:
+        with _as_store_errors(self._path), open_private_folder(folder) as directory:
             directory.write(name, data, mode=0o600)
         self._set_newest(writes)
 
@@ -319,7 +319,7 @@ def lock_file(place: str, deadline: float | None = None) -> Iterator[None]:
     deadline = time.monotonic() + _LOCK_SECONDS if deadline is None else deadline
     with _as_store_errors(place):
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        with _private_folder(folder) as directory:
+        with open_private_folder(folder) as directory:
             descriptor = directory.open(f".{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         with _as_store_errors(place):
@@ -385,7 +385,7 @@ def read_private(place: str) -> bytes:
     """
     folder, name = os.path.split(place)
     try:
-        with _private_folder(folder) as directory, os.fdopen(directory.open(name, hard_links=False), "rb") as file:
+        with open_private_folder(folder) as directory, os.fdopen(directory.open(name, hard_links=False), "rb") as file:
             _check_private(place, os.fstat(file.fileno()), _OTHERS_BITS)
             return file.read()
     except FileNotFoundError:
@@ -395,7 +395,14 @@ def read_private(place: str) -> bytes:
 
 
 @contextlib.contextmanager
-def _private_folder(folder: str) -> Iterator[Directory]:
+def open_private_folder(folder: str) -> Iterator[Directory]:
+    """Open the folder at exactly this canonical path, to which only its owner may write.
+
+    See docs/approvals.md#stores.
+
+    Raises:
+        StoreError: Somebody else owns it or may write to it.
+    """
     with open_directory(folder) as directory:
         _check_private(folder, directory.stat_itself(), 0o022)
         yield directory

@@ -8,7 +8,7 @@ import re
 import sys
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from decimal import Decimal
@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, TypeAlias, final
 from pydantic_core import core_schema, from_json, to_jsonable_python
 
 from ferrule.values.encoded_bytes import get_base64_serializer, to_base64
+from ferrule.values.tables import count_cells, draw_figure, is_figure, is_table, read_rows
 
 
 class _OnlySetInCode:
@@ -233,8 +234,11 @@ class _Rendering:
             return self._null_for(math.nan if value.is_nan() else float(value))
         if kind.__name__ in _PANDAS_MISSING and kind.__module__.startswith("pandas."):
             return None
-        if (numpy := sys.modules.get("numpy")) is not None and issubclass(kind, numpy.generic | numpy.ndarray):
-            return self._render_numpy(value, inside)
+        if is_table(kind):
+            if (rows := self._read_rows(value)) is not None:
+                return self._render_array(rows, inside)
+        elif (numpy := sys.modules.get("numpy")) is not None and hasattr(kind, "__array__"):
+            return self._render_numpy(value if issubclass(kind, numpy.generic) else numpy.asanyarray(value), inside)
         serializer = get_base64_serializer(kind)
         if issubclass(kind, Mapping):
             return self._render_items(value.items(), inside)
@@ -253,6 +257,13 @@ class _Rendering:
         else:
             data = serializer.to_python(value, mode="json", by_alias=True, fallback=render_foreign)
         return self.render(data, inside)
+
+    def _read_rows(self, table: Any) -> list[Any] | None:
+        if count_cells(table) > self.values:  # reading them all would take more memory than the result may
+            self.values = -1
+            self._has_room()
+            raise TypeError(self.problem)
+        return read_rows(table)
 
     def _render_numpy(self, value: Any, inside: tuple[int, ...]) -> Any:
         """Return a numpy scalar as a Python value, an array as a list, and a date as text with its nanoseconds."""
@@ -311,6 +322,8 @@ def check_blocks(blocks: Iterable[Any]) -> tuple[Block, ...]:
 def to_output(value: Any, *, strict: bool = True, not_finite: list[str] | None = None) -> Any:
     """Return a handler's value for others to read: blocks and bytes as they are, everything else as plain JSON data.
 
+    A figure is a block with its picture, and a table is a list of its rows.
+
     Args:
         strict: Whether to raise as `to_jsonable_or_raise` does.
         not_finite: As for `to_jsonable_or_raise`, if `strict`.
@@ -324,6 +337,11 @@ def to_output(value: Any, *, strict: bool = True, not_finite: list[str] | None =
         return list(value)
     if isinstance(value, bytes | bytearray):
         return memoryview(value).tobytes()
+    kind: type = type(value)
+    if is_figure(kind) and (drawn := draw_figure(value)) is not None:
+        return Media("image", drawn, "image/png")
+    if isinstance(value, list | tuple) and value and all(_is_block_or_figure(type(item)) for item in value):
+        return [to_output(item, strict=strict, not_finite=not_finite) for item in value]
     return to_jsonable_or_raise(value, not_finite) if strict else to_jsonable(value)
 
 
@@ -346,6 +364,10 @@ def to_blocks(output: Any) -> tuple[Block, ...]:
 def is_json(output: object) -> bool:
     """Return whether an output from `to_output` is JSON data, not bytes or blocks."""
     return not (type(output) in _BLOCK_CLASSES or isinstance(output, bytes) or _is_blocks(output))
+
+
+def _is_block_or_figure(kind: type) -> bool:
+    return kind in _BLOCK_CLASSES or is_figure(kind)
 
 
 def _is_blocks(value: object) -> bool:
@@ -389,6 +411,11 @@ Keep: TypeAlias = Literal["head", "tail", "both"]
 KEEP_CHOICES = ("head", "tail", "both")
 
 
+def is_within_limits(blocks: Sequence[Block], limit: int, max_media: float) -> bool:
+    """Return whether the blocks have at most `limit` characters and `max_media` bytes of media."""
+    return count_characters(blocks) <= limit and count_media_bytes(blocks) <= max_media
+
+
 def truncate_blocks(
     blocks: tuple[Block, ...], limit: int, keep: Keep = "both", max_media: float = math.inf
 ) -> tuple[Block, ...]:
@@ -397,7 +424,7 @@ def truncate_blocks(
     JSON stays valid JSON. Short blocks stay whole beside long ones. Media stay whole, or a note names them; they get at
     most three quarters of the characters, and those at the remaining end come first.
     """
-    if count_characters(blocks) <= limit and count_media_bytes(blocks) <= max_media:
+    if is_within_limits(blocks, limit, max_media):
         return blocks
     total = len(blocks)
     ahead, after = _split_head_and_tail(total, limit // _BLOCK + 1, keep)  # there is no room for more

@@ -86,7 +86,7 @@ def outcome_from_result(result: ToolResult) -> dict[str, Any]:
         "status": result.status,
         "output": output,
         **({"output_is": output_is} if output_is else {}),
-        "content": [_block_to_dict(block) for block in result.content],
+        "content": [block_to_dict(block) for block in result.content],
         "error": result.error,
         "executed": result.executed,
         "retryable": result.retryable,
@@ -106,7 +106,7 @@ def result_from_outcome(outcome: JsonObject, call: ToolCall, tool_name: str) -> 
         _join_output(stored["output"], stored.get("output_is")),
         stored["error"],
         stored["metadata"],
-        [_block_from_dict(block) for block in stored["content"]],
+        [block_from_dict(block) for block in stored["content"]],
         call=call,
         tool_name=tool_name,
         status=stored["status"],
@@ -125,9 +125,9 @@ def _split_output(output: Any) -> tuple[Any, Literal["bytes", "block", "blocks"]
     if isinstance(shown, bytes):
         return b64encode(shown).decode(), "bytes"
     if isinstance(shown, Text | Media):
-        return _block_to_dict(shown), "block"
+        return block_to_dict(shown), "block"
     if isinstance(shown, list) and shown and isinstance(shown[0], Text | Media):
-        return [_block_to_dict(one) for one in shown], "blocks"
+        return [block_to_dict(one) for one in shown], "blocks"
     return shown, None
 
 
@@ -136,16 +136,22 @@ def _join_output(output: Any, output_is: str | None) -> Any:
         return output
     if output_is == "bytes":
         return b64decode(output, validate=True)
-    return _block_from_dict(output) if output_is == "block" else [_block_from_dict(one) for one in output]
+    return block_from_dict(output) if output_is == "block" else [block_from_dict(one) for one in output]
 
 
-def _block_to_dict(block: Block) -> dict[str, Any]:
+def block_to_dict(block: Block) -> dict[str, Any]:
+    """Return a block as plain JSON, for `block_from_dict`."""
     if isinstance(block, Text):
         return {"text": block.text}
     return {name: to_jsonable(getattr(block, name)) for name in Media.__dataclass_fields__}
 
 
-def _block_from_dict(block: Mapping[str, Any]) -> Block:
+def block_from_dict(block: Mapping[str, Any]) -> Block:
+    """Return the block of a mapping from `block_to_dict`.
+
+    Raises:
+        TypeError, LookupError, ValueError: `block_to_dict` did not make the mapping.
+    """
     if "text" in block:
         return Text(block["text"])
     data = block["data"]

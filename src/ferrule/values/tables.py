@@ -1,0 +1,74 @@
+"""Read the rows of tables and draw figures, by the methods of their own classes: no library is imported for it.
+
+Arrow's PyCapsule protocol and the older `__dataframe__` mark a table, numpy's `__array__` marks an array. The rows come
+from the table's own method, because the protocols hand out memory that only another library can read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+from io import BytesIO
+from itertools import count
+from typing import Any
+
+_TABLE_PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__", "__dataframe__")
+
+
+@lru_cache
+def is_table(kind: type) -> bool:
+    """Return whether a class is a data frame, or a column of one."""
+    return any(hasattr(kind, name) for name in _TABLE_PROTOCOLS)
+
+
+def count_cells(table: Any) -> int:
+    """Return the number of cells of a table; 0 if it does not say."""
+    return math.prod(getattr(table, "shape", (0,)))
+
+
+def read_rows(table: Any) -> list[Any] | None:
+    """Return a table as a list of dicts, and a column as a list of values; None if its class has no method for it.
+
+    The index of pandas comes first in each row, unless it only numbers the rows. Names that occur twice get a number.
+    """
+    for name in ("to_dicts", "to_pylist"):  # polars; pyarrow
+        if hasattr(table, name):
+            return list(getattr(table, name)())
+    if not hasattr(table, "index"):
+        return table.to_list() if hasattr(table, "to_list") else None  # a column of polars
+    index = table.index
+    numbers_rows = index.names == [None] and (getattr(index, "start", 1), getattr(index, "step", 0)) == (0, 1)
+    if hasattr(table, "to_frame"):  # a column of pandas
+        if numbers_rows:
+            return list(table.to_list())
+        table = table.to_frame()
+    names = [] if numbers_rows else ["index" if name is None else name for name in index.names]
+    rows: Iterable[Any] = table.itertuples(index=not numbers_rows, name=None)
+    if len(names) > 1:
+        rows = ([*keys, *cells] for keys, *cells in rows)
+    return _make_records([*names, *table.columns], rows)
+
+
+def _make_records(names: list[Any], rows: Iterable[Iterable[Any]]) -> list[dict[Any, Any]]:
+    unique: dict[Any, None] = {}
+    for name in names:
+        numbered = (f"{name} {number}" for number in count(2))
+        unique[name if name not in unique else next(one for one in numbered if one not in unique)] = None
+    return [dict(zip(unique, row, strict=True)) for row in rows]
+
+
+@lru_cache
+def is_figure(kind: type) -> bool:
+    """Return whether a class can draw itself as a PNG: a figure of matplotlib, an image of Pillow."""
+    return hasattr(kind, "savefig") or hasattr(kind, "_repr_png_")
+
+
+def draw_figure(figure: Any) -> bytes | None:
+    """Return a PNG of the figure, or None if it does not draw itself."""
+    if hasattr(figure, "savefig"):
+        file = BytesIO()
+        figure.savefig(file, format="png")
+        return file.getvalue()
+    drawn = figure._repr_png_()
+    return drawn if isinstance(drawn, bytes) else None

@@ -1,0 +1,129 @@
+"""Data frames are rows, arrays are lists, and figures are images."""
+
+from __future__ import annotations
+
+import math
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy
+import pandas
+import polars
+import pyarrow
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from PIL import Image
+
+from ferrule import Media, Runner, Text, ToolResult, tool
+from ferrule.values.content import MAX_VALUES
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def give(value: Any, **options: Any) -> ToolResult:
+    @tool(read_only=True, **options)
+    def handler() -> Any:
+        """Give it."""
+        return value
+
+    return Runner([handler]).run_sync("handler")
+
+
+cells = {
+    "number": st.none() | st.integers(-(2**53), 2**53),
+    "share": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    "text": st.none() | st.text(st.characters(exclude_categories=["Cs"])),
+    "day": st.none() | st.dates(date(1700, 1, 1), date(2200, 1, 1)),
+}
+SCHEMA = {"number": polars.Int64, "share": polars.Float64, "text": polars.String, "day": polars.Date}
+
+
+@given(st.lists(st.fixed_dictionaries(cells), max_size=4))
+def test_a_frame_of_every_library_is_its_rows(rows: list[dict[str, Any]]) -> None:
+    frame = polars.DataFrame(rows, schema=SCHEMA)
+    expected = [{**row, "day": row["day"] and row["day"].isoformat()} for row in rows]
+    assert give(frame).output == expected
+    assert give({"found": [frame]}).output == {"found": [expected]}
+    assert give(frame["number"]).output == [row["number"] for row in rows]
+    table = frame.to_arrow()
+    assert give(table).output == expected
+    for batch in table.to_batches():
+        assert give(batch).output == expected
+    pandas_frame = pandas.DataFrame(rows, columns=list(SCHEMA), dtype=object)
+    assert give(pandas_frame).output == expected
+
+
+def test_missing_values_of_a_frame_are_null_and_its_types_are_those_of_json() -> None:
+    frame = pandas.DataFrame(
+        {
+            "share": [1.5, math.nan],
+            "at": pandas.to_datetime(["2026-01-01 10:00", None]),
+            "count": pandas.array([1, None], dtype="Int64"),
+            "kind": pandas.Categorical(["a", None]),
+            "price": [Decimal("1.10"), None],
+        }
+    )
+    assert give(frame).output == [
+        {"share": 1.5, "at": "2026-01-01T10:00:00", "count": 1, "kind": "a", "price": "1.10"},
+        {"share": None, "at": None, "count": None, "kind": None, "price": None},
+    ]
+    assert give(pandas.Series([datetime(2026, 1, 1), None])).output == ["2026-01-01T00:00:00", None]
+    assert give(pyarrow.array([1, None])).output == [1, None]
+
+
+def test_an_index_of_pandas_with_a_meaning_is_a_column() -> None:
+    frame = pandas.DataFrame({"city": ["Bern", "Bern", "Thun"], "year": [1, 2, 1], "euros": [1, 2, 3]})
+    assert give(frame.groupby("city")["euros"].sum()).output == [
+        {"city": "Bern", "euros": 3},
+        {"city": "Thun", "euros": 3},
+    ]
+    by_both = frame.groupby(["city", "year"]).sum()
+    assert give(by_both).output[1] == {"city": "Bern", "year": 2, "euros": 2}
+    assert give(frame[frame.euros > 2]).output == [{"index": 2, "city": "Thun", "year": 1, "euros": 3}]
+    assert give(pandas.Series({"a": 1})).output == [{"index": "a", "0": 1}]
+    assert give(frame.columns).output == ["city", "year", "euros"]
+
+
+def test_columns_of_one_name_stay_apart() -> None:
+    frame = pandas.DataFrame([[1, 2, 3, 4]], columns=["a", "a", "a 2", "a"], index=["row"])
+    assert give(frame).output == [{"index": "row", "a": 1, "a 2": 2, "a 2 2": 3, "a 3": 4}]
+
+
+def test_a_frame_beyond_the_limit_fails_before_it_is_read() -> None:
+    class Large(polars.DataFrame):
+        def to_dicts(self) -> Any:
+            raise AssertionError("it was read")
+
+    frame = Large({"n": polars.zeros(MAX_VALUES + 1, eager=True)})
+    for value in (frame, {"rows": frame}, pandas.DataFrame(numpy.zeros((1_001, 1_000)))):
+        result = give(value)
+        assert (result.status, result.executed) == ("failed", True)
+        assert "more than 1,000,000 values" in str(result.error)
+
+
+def test_a_frame_is_checked_against_the_output_schema() -> None:
+    schema = {"type": "array", "items": {"required": ["a"], "properties": {"a": {"type": "integer"}}}}
+    assert give(polars.DataFrame({"a": [1]}), output_schema=schema).success
+    assert give(polars.DataFrame({"b": [1]}), output_schema=schema).status == "failed"
+
+
+def test_other_arrays_become_lists() -> None:
+    class Tensor:
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            return numpy.array([[1, 2], [3, 4]])
+
+    assert give({"tensor": Tensor()}).output == {"tensor": [[1, 2], [3, 4]]}
+
+
+def test_a_figure_is_an_image() -> None:
+    figure = Figure()
+    figure.subplots().plot([1, 2])
+    for value in (figure, Image.new("RGB", (2, 2)), ToolResult(figure)):
+        result = give(value)
+        [picture] = result.content
+        assert isinstance(picture, Media) and picture == result.output
+        assert (picture.kind, picture.mime_type, (picture.data or b"")[:8]) == ("image", "image/png", PNG)
+    mixed = give([Text("Sales:"), figure, Image.new("L", (1, 1))])
+    assert [type(block) for block in mixed.content] == [Text, Media, Media]
