@@ -66,6 +66,7 @@ MAY_ALSO_USE = {
     "mcp": {"approval", "middleware"},
     "openapi": {"sources"},
     "sources": {"mcp", "openapi"},
+    "tools": {"middleware"},
 }
 
 Graph = dict[str, set[str]]

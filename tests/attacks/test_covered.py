@@ -17,6 +17,7 @@ TABLES = {
     "urls": [
         "security/test_http.py::test_no_attack_reaches_a_private_host",
         "guards/test_hosts.py::test_every_attack_is_denied_by_name_type_and_text",
+        "tools/test_http_tool.py::test_no_attack_reaches_a_private_host",
     ],
     "shell": ["attacks/test_attack_rules.py::test_shell_lines_run_only_if_they_are_allowed"],
     "rules": ["attacks/test_attack_rules.py::test_a_row_of_rules_is_decided_as_expected"],
@@ -35,7 +36,10 @@ TABLES = {
 COVERED: dict[str, list[str]] = {
     "atk001": TABLES["paths"],
     "atk007": TABLES["urls"],
-    "atk010": ["security/test_http.py::test_environment_proxies_are_ignored"],
+    "atk010": [
+        "security/test_http.py::test_environment_proxies_are_ignored",
+        "tools/test_http_tool.py::test_cookies_and_proxies_are_not_used",
+    ],
     "atk016": ["kernel/test_workers.py::test_a_handler_does_not_read_the_programs_input"],
     "atk019": ["attacks/test_attack_arguments.py::test_a_guard_that_returns_no_answer_denies"],
     "atk028": ["attacks/test_attack_arguments.py::test_an_anchored_pattern_takes_no_trailing_line_break"],

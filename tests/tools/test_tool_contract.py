@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import httpx2
+
 from ferrule import Tool, ToolContext
 from ferrule.testing import CallArguments, ToolContract
-from ferrule.tools import background, files
+from ferrule.tools import background, files, http
 
 
 class FilesContract(ToolContract):
@@ -74,6 +77,27 @@ class TestSearchFiles(FilesContract):
 
     def failing(self) -> Iterable[CallArguments]:
         return [{"pattern": "("}, {"pattern": "a", "path": "no"}]
+
+
+class TestHttp(ToolContract):
+    """Each URL of a short site, and one whose answer never comes."""
+
+    def tool(self) -> Tool:
+        async def answer(request: httpx2.Request) -> httpx2.Response:
+            if request.url.path == "/slow":
+                await asyncio.Event().wait()
+            return httpx2.Response(404 if request.url.path == "/none" else 200, html="<h1>Lamps</h1>")
+
+        return http.tool(["a.test"], resolve=lambda name: ["93.184.216.34"], transport=httpx2.MockTransport(answer))
+
+    def arguments(self) -> Iterable[CallArguments]:
+        return [*super().arguments(), {"url": "https://a.test/"}]
+
+    def failing(self) -> Iterable[CallArguments]:
+        return [{"url": "https://b.test/"}, {"url": "https://a.test/none"}, {"url": "x" * 100_000}]
+
+    def slow(self) -> CallArguments:
+        return {"url": "https://a.test/slow"}
 
 
 class OfWorkContract(ToolContract):

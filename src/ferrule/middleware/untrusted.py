@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import secrets
+from contextvars import ContextVar
 
 from ferrule.middleware._texts import is_text
 from ferrule.security.characters import REFERENCE, escape_reference
@@ -28,6 +29,8 @@ MOST = 100_000
 The runner cuts longer results, perhaps within a tag, so an envelope for less needs a `limit_output` inside.
 """
 _RESERVE = 500
+_WRAPPED_CALL: ContextVar[object] = ContextVar("ferrule.untrusted", default=None)
+"""The call whose result an `untrusted` further out will wrap."""
 _BOUNDARY_LENGTH = 32
 
 
@@ -40,8 +43,16 @@ async def untrusted(call: ToolCall, context: ToolContext, next: Next) -> ToolRes
     become text, no address in it is fetched by a model's API, and the whole is cut to 100,000 characters. The runner's
     own words about a call that was not run stay as they are; those of a middleware, such as a `rate`, do not. It
     belongs in `around`, outermost, so nothing cuts the envelope itself: `around=[untrusted, limit_output(16_000)]`.
+    If the runner and the tool both have one, the outer one makes the envelope.
     """
-    result = await next(call, context)
+    running = context.running_call
+    if running is not None and _WRAPPED_CALL.get() is running:
+        return await next(call, context)
+    token = _WRAPPED_CALL.set(running)
+    try:
+        result = await next(call, context)
+    finally:
+        _WRAPPED_CALL.reset(token)
     if context.is_refusal(result):
         return result
     if result.error is None:

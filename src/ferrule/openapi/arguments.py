@@ -10,11 +10,12 @@ from typing import Any, Final
 from uuid import UUID
 
 from ferrule import DefinitionError
-from ferrule.openapi.bodies import MOST_ARGUMENTS, STYLES, Body, Encoding, Place, RequestPart, is_json, make_body
+from ferrule.openapi.bodies import MOST_ARGUMENTS, STYLES, Body, Encoding, Place, RequestPart, make_body
 from ferrule.openapi.document import Document, Node
 from ferrule.openapi.operations import IN_BRACES, Operation, clean_description, digest, is_token
 from ferrule.openapi.schemas import Schemas
 from ferrule.security.foreign_text import to_one_line
+from ferrule.security.http_answers import is_json_type
 
 _PLACES: Final = ("path", "query", "querystring", "header", "cookie")
 _NOT_ARGUMENTS: Final = frozenset({"accept", "content-type", "authorization"})
@@ -23,6 +24,7 @@ _CONNECTION_HEADERS: Final = frozenset(
     {"host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "te", "trailer"}
     | {"upgrade", "cookie", "proxy-authorization", "proxy-connection", "expect"}
 )
+
 _KEY_HEADER: Final = "idempotency-key"
 """https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header"""
 _MOST_NAME: Final = 1_000
@@ -237,7 +239,7 @@ def _read_encoding(node: Node, place: str, document: Document) -> tuple[Node, En
         if not isinstance(content, Mapping) or len(content) != 1:
             raise DefinitionError(f"the content of the parameter {wire!r} must have exactly one type")
         media, value = next(iter(content.items()))
-        if not (is_json(media) or media == "application/x-www-form-urlencoded" or media.startswith("text/")):
+        if not (is_json_type(media) or media == "application/x-www-form-urlencoded" or media.startswith("text/")):
             raise DefinitionError(f"the parameter {wire!r} is of the type {media!r:.80}, which is not supported")
         about = document.follow(Node(value, node.base))
         return Node(about.value.get("schema", {}) if isinstance(about.value, Mapping) else {}, about.base), Encoding(

@@ -11,6 +11,7 @@ from ferrule import DefinitionError
 from ferrule.openapi.document import Document, Node, list_texts
 from ferrule.openapi.operations import Operation, clean_description
 from ferrule.openapi.schemas import Schemas, find_constraints
+from ferrule.security.http_answers import is_json_type
 
 Place: TypeAlias = Literal["path", "query", "querystring", "header", "cookie", "body"]
 BodyKind: TypeAlias = Literal["json", "form", "multipart", "text", "octets"]
@@ -71,14 +72,9 @@ class Body:
     whole: bool
 
 
-def is_json(media: str) -> bool:
-    kind = media.partition(";")[0].strip().lower()
-    return kind == "application/json" or kind.endswith("+json")
-
-
 def _body_kind(media: str) -> BodyKind:
     kind = media.partition(";")[0].strip().lower()
-    if is_json(kind):
+    if is_json_type(kind):
         return "json"
     if kind == "application/x-www-form-urlencoded":
         return "form"

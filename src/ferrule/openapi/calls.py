@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
-import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_plus, urljoin
 
 import httpx2
 
-from ferrule import Media, Text, ToolContext, ToolError, ToolResult
+from ferrule import Text, ToolContext, ToolError, ToolResult
 from ferrule.openapi.arguments import Signature
-from ferrule.openapi.bodies import is_json
 from ferrule.openapi.operations import leads_elsewhere
 from ferrule.openapi.pages import ListAnswer, NextPage, PagedList, Paging
 from ferrule.openapi.requests import NOTHING_SENT, Request, make_request
@@ -26,9 +22,20 @@ from ferrule.openapi.security import Alternatives, add_credentials
 from ferrule.openapi.servers import Server, parse_origin
 from ferrule.openapi.uploads import read_uploads
 from ferrule.security.foreign_text import to_one_line
-from ferrule.security.http import NotReachableError, Transport, without_http_logs
-from ferrule.security.redaction import redact_value
-from ferrule.security.redactor import make_redactor
+from ferrule.security.http import NotReachableError, Transport, ssl_context, without_http_logs
+from ferrule.security.http_answers import (
+    SHORTEST_CREDENTIAL,
+    decode_body,
+    is_bounded_encoding,
+    is_json_type,
+    is_text_type,
+    may_succeed_later,
+    media_type,
+    read_body,
+    read_retry_after,
+    redact_credentials,
+    to_media,
+)
 
 log = logging.getLogger("ferrule")
 MOST_ANSWER: Final = 1_000_000
@@ -37,20 +44,13 @@ _MOST_ERROR: Final = 2_000
 _MOST_HOPS: Final = 5
 _TIMEOUT: Final = httpx2.Timeout(60.0, connect=10.0)
 _NO_CONNECTION: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
-_BOUNDED_ENCODINGS: Final = frozenset({"", "identity", "gzip", "deflate"})
-"""Content encodings that may be read, one at most: brotli, zstd or two of these can turn a kilobyte into any size."""
 _MAY_HAVE_RUN: Final = "The request may have been carried out."
-_SHORTEST_SECRET: Final = 8
-_LONGEST_SPELLING: Final = 6
-"""Most characters of an answer for one character of a credential."""
 _LONGEST_CALL: Final = 600.0
 """Seconds for a call with its whole answer, if no deadline comes before."""
 _SHARE_OF_DEADLINE: Final = 0.9
 """The share of the remaining time for one further page. The rest is for returning the pages already read."""
 _MOST_PROBLEM: Final = 300
 _LONGEST_DATE: Final = 50
-_LATER: Final = frozenset({408, 425, 429})
-_PERHAPS_LATER: Final = frozenset({409, 421, 423})
 
 
 class _SendTracker:
@@ -118,11 +118,11 @@ class Answer(NamedTuple):
 
     @property
     def media(self) -> str:
-        return self.header("content-type").partition(";")[0].strip().lower()
+        return media_type(self.response)
 
     @property
     def text(self) -> str:
-        return _body_text(self.response, self.body)
+        return decode_body(self.response, self.body)
 
     def header(self, name: str) -> str:
         return str(self.response.headers.get(name, ""))
@@ -133,7 +133,7 @@ class Answer(NamedTuple):
         Raises:
             ValueError, RecursionError: The body is no such JSON.
         """
-        if not (self.is_whole and self.body and is_json(self.media)):
+        if not (self.is_whole and self.body and is_json_type(self.media)):
             raise ValueError("it is no JSON")
         return json.loads(self.text)
 
@@ -207,7 +207,7 @@ class Endpoint(NamedTuple):
         except Exception as error:  # such as an address that is too long
             text = f"the request cannot be written ({type(error).__name__}). Nothing was sent."
             raise ToolError(text, executed=False, retryable=False) from error
-        redacted = [secret for secret in credentials if len(secret) >= _SHORTEST_SECRET]
+        redacted = [secret for secret in credentials if len(secret) >= SHORTEST_CREDENTIAL]
         return SignedRequest(request, redacted, parts.query[first_credential:])
 
     async def _exchange(self, signed: SignedRequest, most: int, seconds: float) -> Answer:
@@ -241,7 +241,7 @@ class Endpoint(NamedTuple):
                         target = response.headers.get("location") if response.is_redirect else None
                         if target is None:
                             self._check_compression(response, credentials)
-                            return Answer(request, response, *await _read_body(response, most), is_first)
+                            return Answer(request, response, *await read_body(response, most), is_first)
                         request, is_first = await self._follow_redirect(request, response, target, credentials), False
                     finally:
                         await response.aclose()
@@ -261,8 +261,7 @@ class Endpoint(NamedTuple):
 
     def _check_compression(self, response: httpx2.Response, credentials: list[str]) -> None:
         """Raise an `AnswerError` for a body in an unbounded compression."""
-        encoding = response.headers.get("content-encoding", "").strip().lower()
-        if encoding not in _BOUNDED_ENCODINGS:
+        if not is_bounded_encoding(response):
             raise AnswerError(
                 f"HTTP {response.status_code}: the answer is compressed with another method than gzip or deflate",
                 self._metadata(response, credentials),
@@ -305,7 +304,7 @@ class Endpoint(NamedTuple):
     def _metadata(self, response: httpx2.Response, credentials: list[str]) -> dict[str, Any]:
         """Return the status, and the headers that the document declares for it."""
         names = [name for name in self.responses.headers(response.status_code) if name in response.headers]
-        headers = {name: _redact_credentials(response.headers[name], credentials)[:_MOST_ERROR] for name in names}
+        headers = {name: redact_credentials(response.headers[name], credentials)[:_MOST_ERROR] for name in names}
         return {"status": response.status_code, "headers": headers}
 
     def _describe_headers(self, answer: Answer, credentials: list[str]) -> list[str]:
@@ -315,7 +314,7 @@ class Endpoint(NamedTuple):
         if "x-total-count" in declared and (count := answer.header("x-total-count")).isdecimal():
             words.append(f"There are {count[:20]} in all.")
         if "retry-after" in declared and (after := answer.header("retry-after")):
-            when = f"{after} s" if after.isdecimal() else f"until {_redact_credentials(after, credentials)}"
+            when = f"{after} s" if after.isdecimal() else f"until {redact_credentials(after, credentials)}"
             words.append(f"The server asks to wait {to_one_line(when, _LONGEST_DATE)}.")
         return words
 
@@ -326,38 +325,37 @@ class Endpoint(NamedTuple):
 
     def _plain_result(self, answer: Answer, credentials: list[str], payload: dict[str, Any]) -> ToolResult:
         """Return the result of an answer that is no JSON."""
-        status = _redact_credentials(answer.status_text, credentials)
+        status = redact_credentials(answer.status_text, credentials)
         metadata, words = self._metadata(answer.response, credentials), self._describe_headers(answer, credentials)
         if self.method == "HEAD":
             headers = {key: value for key, value in answer.response.headers.items() if key.lower() != "set-cookie"}
-            return ToolResult(_redact_credentials(headers, credentials), metadata=metadata)
+            return ToolResult(redact_credentials(headers, credentials), metadata=metadata)
         self._add_next_page(self._next_page(answer, PagedList(None), payload), metadata, words, credentials)
         if not answer.body:
             location = answer.header("location")
-            text = _redact_credentials(f"{status}, Location: {location}" if location else status, credentials)
+            text = redact_credentials(f"{status}, Location: {location}" if location else status, credentials)
             return self._make_result(None, metadata, words, [Text(text)])
         media = answer.media
-        if not (is_json(media) or _is_text(media)):
+        if not (is_json_type(media) or is_text_type(media)):
             if not answer.is_whole:
                 raise AnswerError(
                     f"{status}: the answer has over {MOST_ANSWER:,} bytes of {media}, which were not read",
                     metadata,
                     retryable=False,
                 )
-            block = _redact_credentials(_media_of_answer(media, answer.body), credentials)
+            block = redact_credentials(to_media(media, answer.body), credentials)
             return self._make_result(status, metadata, words, [block])
-        text = _redact_credentials(answer.text, credentials, answer.is_whole)
+        text = redact_credentials(answer.text, credentials, answer.is_whole)
         note = "" if answer.is_whole else f"\n[cut after {MOST_ANSWER:,} bytes]"
         return self._make_result(f"{text}{note}", metadata, words)
 
     def _answer_error(self, answer: Answer, credentials: list[str]) -> AnswerError:
         """Return the error for an error answer. The model reads the caller's errors; after the server's own, nobody
         knows the effect."""
-        status = _redact_credentials(answer.status_text, credentials)
-        is_shown = is_json(answer.media) or _is_text(answer.media) or not answer.media
-        text = _redact_credentials(answer.text if is_shown else "", credentials, answer.is_whole)[:_MOST_ERROR]
-        seconds = answer.header("retry-after")
-        after = float(seconds) if seconds.isdecimal() and len(seconds) < 7 else None
+        status = redact_credentials(answer.status_text, credentials)
+        is_shown = is_json_type(answer.media) or is_text_type(answer.media) or not answer.media
+        text = redact_credentials(answer.text if is_shown else "", credentials, answer.is_whole)[:_MOST_ERROR]
+        after = read_retry_after(answer.response)
         # By a 429 the server declares that it did not take the request, RFC 6585; `retry` may send it again. After a
         # redirect it was another request that it did not take.
         executed: bool | None = not (answer.status == 429 and answer.is_first)
@@ -367,7 +365,7 @@ class Endpoint(NamedTuple):
             text = f"{status}: {text}" if text else status
         if words := self._describe_headers(answer, credentials):
             text = f"{text} {' '.join(words)}"
-        retryable = True if after is not None else _may_succeed_later(answer.status)
+        retryable = True if after is not None else may_succeed_later(answer.status)
         metadata = self._metadata(answer.response, credentials)
         return AnswerError(text, metadata, retry_after=after, executed=executed, retryable=retryable)
 
@@ -387,7 +385,7 @@ class Endpoint(NamedTuple):
         Args:
             until: When the call ends at the latest, by the clock of the loop.
         """
-        shown = _redact_credentials(body, credentials)
+        shown = redact_credentials(body, credentials)
         pages, problem = PagedList(body), ""
         left, seen = MOST_ANSWER - len(answer.body), {str(answer.request.url)}
         found = self._next_page(answer, pages, payload)
@@ -402,7 +400,7 @@ class Endpoint(NamedTuple):
                 page = await self._read_page(signed, left, until, context)
                 pages.add(page.json())
             except (ToolError, ValueError, RecursionError) as error:
-                problem = to_one_line(_redact_credentials(str(error), credentials), _MOST_PROBLEM)
+                problem = to_one_line(redact_credentials(str(error), credentials), _MOST_PROBLEM)
                 break
             answer, payload, left = page, arguments, left - len(page.body)
             context.progress(pages.read)
@@ -413,7 +411,7 @@ class Endpoint(NamedTuple):
         if problem:
             words.append(f"The list is not complete: page {pages.read + 1} could not be read ({problem}).")
         self._add_next_page(found, metadata, words, credentials)
-        output = shown if pages.read == 1 else _redact_credentials(pages.output, credentials)
+        output = shown if pages.read == 1 else redact_credentials(pages.output, credentials)
         return self._make_result(output, metadata, words)
 
     def _next_page(self, answer: Answer, pages: PagedList, payload: dict[str, Any]) -> NextPage | None:
@@ -447,7 +445,7 @@ class Endpoint(NamedTuple):
         """Add the way to the next page, if there is one: for the program to `metadata`, for the model to `words`."""
         if page is None:
             return
-        arguments = metadata["next_page"] = _redact_credentials(page.arguments, credentials)
+        arguments = metadata["next_page"] = redact_credentials(page.arguments, credentials)
         if arguments is not None:
             shown = json.dumps(arguments)
             words.append(f"There is a next page: call {self.tool} with {shown} and the other arguments as they are.")
@@ -477,61 +475,7 @@ class Endpoint(NamedTuple):
             raise ToolError(f"its request cannot be written ({type(error).__name__})") from error
 
 
-def _may_succeed_later(status: int) -> bool | None:
-    """Return whether a request may have another outcome if it is sent again; `None` if the status does not say."""
-    if status in _PERHAPS_LATER:
-        return None
-    return status >= 500 or status in _LATER
-
-
 _BODY_HEADERS: Final = frozenset({"content-type", "content-length", "transfer-encoding"})
-
-
-def _is_text(media: str) -> bool:
-    endings = ("+xml", "/xml", "/yaml", "/javascript", "/x-ndjson", "/graphql")
-    return media.startswith("text/") or media.endswith(endings)
-
-
-def _media_of_answer(media: str, body: bytes) -> Media:
-    kind: Any = media.partition("/")[0] if media.startswith(("image/", "audio/")) else "file"
-    try:
-        return Media(kind, body, media)
-    except TypeError:  # no valid type
-        return Media("file", body, "application/octet-stream")
-
-
-def _redact_credentials(value: Any, credentials: list[str], is_whole: bool = True) -> Any:
-    """Return the value without the credentials of the request, in its texts, keys and bytes.
-
-    Some servers send back their input. If a text is cut off, a possible beginning of a credential is removed from its
-    end.
-    """
-    value = redact_value(value, make_redactor(credentials))
-    return value if is_whole or not credentials else value[: -_LONGEST_SPELLING * max(map(len, credentials))]
-
-
-def _body_text(response: httpx2.Response, body: bytes) -> str:
-    """Return the body as text. Any other codec than these is read as UTF-8: some take minutes for a megabyte."""
-    named = (response.charset_encoding or "").lower().replace("_", "-")
-    try:
-        return body.decode(named if _CHARSET.fullmatch(named) else "utf-8", "replace")
-    except LookupError:  # such as ISO-8859-12, which does not exist
-        return body.decode("utf-8", "replace")
-
-
-_CHARSET: Final = re.compile(
-    r"utf-?(?:8|16|32)(?:-?[lb]e)?|(?:us-)?ascii|latin-?1|iso-?8859-(?:[1-9]|1[0134569])|windows-125[0-8]|cp125[0-8]"
-)
-
-
-async def _read_body(response: httpx2.Response, most: int) -> tuple[bytes, bool]:
-    """Return the beginning of the body, and whether that is the whole of it."""
-    found = bytearray()
-    async for chunk in response.aiter_bytes():
-        found += chunk
-        if len(found) > most:
-            return bytes(found[:most]), False
-    return bytes(found), True
 
 
 # -- sending -----------------------------------------------------------------------------------------------------------
@@ -597,11 +541,6 @@ def _transport(server: Server) -> httpx2.AsyncBaseTransport:
     only."""
     limits = httpx2.Limits(max_keepalive_connections=0)
     if server.is_named:
-        return httpx2.AsyncHTTPTransport(verify=_ssl_context(), trust_env=False, limits=limits)
+        return httpx2.AsyncHTTPTransport(verify=ssl_context(), trust_env=False, limits=limits)
     scheme, host, port = server.origin
-    return Transport(host, schemes=(scheme,), ports=(port,), verify=_ssl_context(), trust_env=False)
-
-
-@cache
-def _ssl_context() -> ssl.SSLContext:
-    return httpx2.create_ssl_context(trust_env=False)
+    return Transport(host, schemes=(scheme,), ports=(port,), verify=ssl_context(), trust_env=False)

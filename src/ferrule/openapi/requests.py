@@ -13,9 +13,11 @@ from urllib.parse import quote, unquote
 
 from ferrule import Media, ToolError
 from ferrule.openapi.arguments import Argument, Signature, fold_name
-from ferrule.openapi.bodies import Encoding, is_json
+from ferrule.openapi.bodies import Encoding
 from ferrule.openapi.operations import is_token, leads_elsewhere
 from ferrule.openapi.uploads import choose_name_and_type, find_single_type
+from ferrule.security.credentials import PRINTABLE
+from ferrule.security.http_answers import is_json_type
 
 Pair: TypeAlias = tuple[str, str]
 _Names: TypeAlias = dict[tuple[str, str], str]
@@ -26,7 +28,6 @@ _STAYS_IN_QUERY: Final = ":/?@!$'()*,;"
 of their own in forms or URLs."""
 _STAYS_IN_PATH: Final = "/%:@!$&'()*+,;=~"
 _SEPARATORS: Final = {"spaceDelimited": "%20", "pipeDelimited": "%7C"}
-PRINTABLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
 NOTHING_SENT: Final = "Nothing was sent."
 _NO_UPLOADS: Final[Mapping[str, bytes]] = {}
 
@@ -178,7 +179,7 @@ def _join_apart(texts: Sequence[str], separator: str) -> str:
 
 def _format_value(media: str, value: Any) -> str:
     """Return the value as a text of a type: JSON, a form, or the plain value."""
-    if is_json(media):
+    if is_json_type(media):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     if media == "application/x-www-form-urlencoded" and isinstance(value, Mapping):
         return "&".join(_form_pairs(value))
@@ -271,7 +272,7 @@ def _deep_pairs(name: str, value: Any) -> Iterator[Pair]:
 def _write_header(request: Request, argument: Argument, value: Any) -> None:
     encoding = argument.encoding
     if encoding.media is not None:
-        text = json.dumps(value) if is_json(encoding.media) else _format_value(encoding.media, value)
+        text = json.dumps(value) if is_json_type(encoding.media) else _format_value(encoding.media, value)
     elif isinstance(value, Mapping) and encoding.explode:
         text = _join_apart([f"{key}={item}" for key, item in _field_pairs(value)], ",")
     elif isinstance(value, Mapping | list | tuple):

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import cache
 
 from ferrule import DefinitionError
-from ferrule.openapi.bodies import is_json
 from ferrule.openapi.document import Document, Node
 from ferrule.openapi.operations import Operation, is_token
+from ferrule.security.http_answers import is_json_type
 
 MOST_HEADERS = 50
 
@@ -57,7 +57,7 @@ def declared_schema(response: Node, media: str, document: Document) -> Node | No
     if not isinstance(content, Mapping):
         return None
     fits = (one for key, one in content.items() if str(key).partition(";")[0].strip().lower() == media)
-    about = next(fits, None) or next((one for key, one in content.items() if is_json(str(key))), None)
+    about = next(fits, None) or next((one for key, one in content.items() if is_json_type(str(key))), None)
     about = document.follow(Node(about, response.base))
     if isinstance(about.value, Mapping) and "schema" in about.value:
         return Node(about.value["schema"], about.base)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -12,7 +11,8 @@ from ferrule import DefinitionError, ToolError
 from ferrule.openapi.arguments import can_be_header, fold_name
 from ferrule.openapi.document import Document, Node
 from ferrule.openapi.operations import Operation, is_token
-from ferrule.openapi.requests import PRINTABLE, Request
+from ferrule.openapi.requests import Request
+from ferrule.security.credentials import encode_login, read_token
 
 log = logging.getLogger("ferrule")
 _SchemeKind: TypeAlias = Literal["header", "query", "cookie", "basic", "bearer", "client"]
@@ -147,11 +147,10 @@ def add_credentials(request: Request, tool: str, alternatives: Alternatives, sec
 
 def _add_credential(request: Request, scheme: Scheme, secret: Any) -> list[str]:
     if scheme.kind == "basic":
-        user, password = _user_and_password(scheme, secret)
-        encoded = base64.b64encode(f"{user}:{password}".encode()).decode()
+        encoded, password = encode_login(scheme.secret, secret)
         request.headers.append(("Authorization", f"Basic {encoded}"))
         return [encoded, password]
-    text = _secret_text(scheme, secret)
+    text = read_token(scheme.secret, secret)
     if scheme.kind == "query":
         request.query.append(f"{quote(scheme.wire, safe='')}={quote(text, safe='')}")
     elif scheme.kind == "cookie":
@@ -161,19 +160,3 @@ def _add_credential(request: Request, scheme: Scheme, secret: Any) -> list[str]:
     else:
         request.headers.append((scheme.wire, text))
     return [text]
-
-
-def _user_and_password(scheme: Scheme, secret: Any) -> tuple[str, str]:
-    if isinstance(secret, tuple | list) and len(secret) == 2:
-        return _secret_text(scheme, secret[0]), _secret_text(scheme, secret[1])
-    user, colon, password = _secret_text(scheme, secret).partition(":")
-    if not colon:
-        raise ValueError(f"{scheme.secret!r} must be 'user:password' or a pair of both")
-    return user, password
-
-
-def _secret_text(scheme: Scheme, secret: Any) -> str:
-    text = secret.get_secret_value() if hasattr(secret, "get_secret_value") else secret
-    if not isinstance(text, str) or not PRINTABLE.fullmatch(text):
-        raise ValueError(f"{scheme.secret!r} must be a text in printable ASCII")
-    return text

@@ -36,6 +36,7 @@ from ferrule.openapi.servers import NO_SERVER, Server, Servers
 from ferrule.openapi.uploads import preview_upload
 from ferrule.security.characters import disarm
 from ferrule.security.foreign_text import to_one_line
+from ferrule.security.http_answers import IDEMPOTENT_METHODS, SAFE_METHODS
 from ferrule.security.patterns import ForeignSchema, Patterns
 from ferrule.sources._report import Imported, ImportedTool, LeftOut, Report, make_entry
 from ferrule.values.content import truncate_text
@@ -51,9 +52,6 @@ _LONGEST_ENTRY = 500
 _DEFAULT_HEADERS = {("header", key) for key in ("accept", "accept-encoding", "connection", "user-agent")}
 _OPERATION_COST = 1_000
 """The work of one tool beside its schemas."""
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS", "QUERY"})
-_IDEMPOTENT = _SAFE | {"PUT", "DELETE"}
-"""https://www.rfc-editor.org/rfc/rfc9110#section-9.2, and for QUERY its draft."""
 
 
 def openapi(
@@ -295,8 +293,8 @@ class _ToolMaker:
 
     def _traits(self, method: str) -> Any:
         """Return the traits by the method: https://www.rfc-editor.org/rfc/rfc9110#section-9.2"""
-        reads = self._trusted and method in _SAFE
-        idempotent = self._trusted and method in _IDEMPOTENT
+        reads = self._trusted and method in SAFE_METHODS
+        idempotent = self._trusted and method in IDEMPOTENT_METHODS
         return {"read_only": reads, "destructive": not reads, "idempotent": idempotent, "open_world": True}
 
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 from ferrule.errors import DefinitionError
@@ -72,6 +74,12 @@ def without_http_logs() -> Iterator[None]:
         yield
     finally:
         HTTP_LOGS_ARE_OFF.reset(token)
+
+
+@cache
+def ssl_context() -> ssl.SSLContext:
+    """Return the settings of TLS, without those of the environment. Making them takes some hundredths of a second."""
+    return httpx2.create_ssl_context(trust_env=False)
 
 
 class NotReachableError(httpx2.RequestError):
