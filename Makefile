@@ -25,7 +25,7 @@ ADAPTERS := $(addprefix adapter-,$(basename $(notdir $(PINNED))))
 FAST := tests-kernel tests-providers tests-core tests-testing tests-rest
 PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: demo test test-all rest core test-next soak flaky needs quick check lint types types-users tests $(PARTS) adapters $(ADAPTERS) bench picture docs format clean
+.PHONY: demo test test-all rest core test-next soak flaky needs quick check lint types types-users types-pages pages-extras tests $(PARTS) adapters $(ADAPTERS) bench picture docs format clean
 
 TASK := "Explore this repository and note down what the library is for."
 REAL := anthropic:claude-sonnet-5-5
@@ -45,15 +45,15 @@ demo: $(VENV)/.cli
 
 # All that a change needs, in under four minutes. What is marked as large is left out, and named at the end of each part.
 test: needs
-	@$(PARALLEL) types $(PARTS) lint types-users PYTEST='-m "not large"'
+	@$(PARALLEL) types $(PARTS) lint types-users types-pages PYTEST='-m "not large"'
 
-# Everything: `make test`, then what it left out, the adapters to frameworks, and the properties again with four times as
-# many examples.
+# Everything: `make test`, then what it left out, the adapters to frameworks, the pages with their extras alone, and the
+# properties again with four times as many examples.
 test-all: test rest
 
 rest: export FERRULE_TESTS = all
 rest: $(VENV)/.dev
-	@$(PARALLEL) $(PARTS) $(ADAPTERS) PYTEST='-m "large or hypothesis"'
+	@$(PARALLEL) $(PARTS) $(ADAPTERS) pages-extras PYTEST='-m "large or hypothesis"'
 
 # What may be different under another Python: CI runs it on a second one.
 core: $(VENV)/.dev
@@ -84,7 +84,7 @@ needs: $(VENV)/.dev
 quick: $(VENV)/.dev
 	@$(PARALLEL) types $(FAST) lint types-users PYTEST='-m "not slow and not large"'
 
-check: lint types types-users
+check: lint types types-users types-pages
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)
@@ -95,6 +95,14 @@ types: $(VENV)/.dev
 
 types-users: $(VENV)/.dev
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# The programs of the pages. mypy reads what `types` has checked from its cache.
+types-pages: types
+	$(BIN)/python scripts/page_types.py
+
+# The programs of the pages, each with only the extras that its page names, in environments that are made once.
+pages-extras: $(VENV)/.dev
+	@$(BIN)/python scripts/page_extras.py
 
 tests: $(VENV)/.dev
 	@$(PARALLEL) $(PARTS) PYTEST='-m "not large"'
@@ -139,7 +147,7 @@ picture: $(VENV)/.dev
 	@$(BIN)/python scripts/picture/picture.py
 
 docs: $(VENV)/.docs
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo 'The site is in build/site: open build/site/index.html (its search needs a server: $(BIN)/python -m http.server -d build/site)'
 
 format: $(VENV)/.dev

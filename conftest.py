@@ -1,12 +1,7 @@
 """Set up every run of pytest.
 
-It runs the Python snippets of README.md and docs/ as tests. A snippet is a program that you can copy into a file
-and run. The snippets of four kinds of pages run elsewhere:
-
-- docs/providers/*.md ask a server: tests/models/test_provider_programs.py.
-- docs/testing.md and docs/contracts.md are tests themselves: tests/testing/test_testing_page.py.
-- docs/beyond-one-machine.md needs DBOS and Ray: tests/remote/engines/test_engines_page.py.
-- docs/telemetry.md needs exporters: tests/telemetry/test_telemetry_page.py.
+It runs the programs of README.md and docs/ as tests. `RUN_BY` in scripts/pages.py says which pages' programs run
+elsewhere, and the module how a page's programs belong together.
 
 It also sets how many examples a property is tried with (`FERRULE_TESTS=all`, as in `make test-all`, is four times as
 many), and names what a run left out by its markers. This file is at the root because pytest asks a conftest.py only
@@ -17,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import runpy
 import sys
 import tempfile
@@ -28,14 +22,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from sybil import Example, Sybil
-from sybil.parsers.markdown import CodeBlockParser
+from pages import HERE, RUN_BY, Program, find_programs
+from sybil import Document, Example, Region, Sybil
 
 pytest_plugins = ["failed_tests", "time_limit"]
 
 WHOLE = "a snippet is a whole program, with its imports, and awaits in a function that asyncio.run(...) runs"
-MODULE = re.compile(r"# (\w+)\.py\b")
-FILE = re.compile(r"# (\w+\.toml)\n")
 
 # How long an example takes, and making it, says how busy the machine is.
 PROFILE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -75,32 +67,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line(f"  {cases:5} of {file}")
 
 
+def parse(document: Document) -> Iterator[Region]:
+    """Find the programs of a page."""
+    for program in find_programs(document.text):
+        yield Region(program.block.start, program.block.end, program, run)
+
+
 def run(example: Example) -> None:
-    """Run one snippet as the program that a reader makes of it: a file of its own, in an empty directory. One whose
-    first line names its file, `# my_tools.py`, is a module, which later programs of its page may import."""
+    """Run one program as a reader does: from a file of its own, in an empty directory."""
     __tracebackhide__ = True
-    named = MODULE.match(example.parsed)
-    modules = example.namespace.setdefault("modules", {})
-    source = "\n" * (example.line + example.parsed.line_offset) + example.parsed
-    if named:
-        modules[named[1]] = source
-    with tempfile.TemporaryDirectory() as directory, chdir(directory), importing_from(directory, [*modules]):
-        for name, text in modules.items():
-            Path(directory, f"{name}.py").write_text(text, encoding="utf-8")
-        for name, text in example.namespace.get("files", {}).items():
-            Path(directory, name).write_text(text, encoding="utf-8")
-        file = Path(directory, "program.py")
-        file.write_text(f"import {named[1]}" if named else source, encoding="utf-8")
+    program: Program = example.parsed
+    imported = [*program.modules, *([program.module] if program.module else [])]
+    with tempfile.TemporaryDirectory() as directory, chdir(directory), importing_from(directory, imported):
+        file = program.write(Path(directory))
         try:
             runpy.run_path(os.fspath(file), run_name="__main__")
         except (SyntaxError, NameError) as error:
             raise AssertionError(f"{error}: {WHOLE}") from error
-
-
-def keep(example: Example) -> None:
-    """Keep a TOML block whose first line names its file, `# policy.toml`, for the programs of its page."""
-    if named := FILE.match(example.parsed):
-        example.namespace.setdefault("files", {})[named[1]] = str(example.parsed)
 
 
 @contextmanager
@@ -123,7 +106,7 @@ def importing_from(directory: str, names: Sequence[str]) -> Iterator[None]:
 
 
 pytest_collect_file = Sybil(
-    parsers=[CodeBlockParser("python", run), CodeBlockParser("toml", keep)],
-    patterns=["README.md", "docs/*.md", "docs/start/*.md", "docs/guides/*.md"],
-    excludes=["docs/testing.md", "docs/contracts.md", "docs/beyond-one-machine.md", "docs/telemetry.md"],
+    parsers=[parse],
+    patterns=[pattern for pattern, test in RUN_BY.items() if test == HERE],
+    excludes=[pattern for pattern, test in RUN_BY.items() if test != HERE],
 ).pytest()

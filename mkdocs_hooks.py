@@ -1,7 +1,8 @@
 """What the site has besides docs/: pages made of the files at the root, a page for each public module, one for the
 options of the commands, and llms.txt.
 
-`PUBLIC` says which modules are public, for the reference and for the tests.
+`PUBLIC` says which modules are public, for the reference and for the tests. A page with a program that no test runs
+fails the build.
 """
 
 from __future__ import annotations
@@ -10,15 +11,21 @@ import argparse
 import ast
 import inspect
 import json
+import logging
 import posixpath
 import re
+import sys
 from collections.abc import Iterable, Iterator
+from html import unescape
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, TypeVar
 
 from ferrule.cli.program import COMMANDS, make_parser
+
+sys.path.append(str(Path(__file__).parent / "scripts"))
+from pages import find_problems
 
 ROOT = Path(__file__).parent
 AT_THE_ROOT = {
@@ -62,6 +69,7 @@ ONE_BY_ONE = ("ferrule.tools", "ferrule.sources", "ferrule.providers", "ferrule.
 PAGE_OF_A_DOCSTRING = re.compile(r"\bdocs/([\w/-]+)\.md(#[\w-]+)?")
 """How a docstring names the page with more about it."""
 
+_CODE = re.compile(r"(<pre><span></span><code>)(.*?)</code>", re.DOTALL)
 _LINK = re.compile(r"(\[[^\]]*\])\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -185,8 +193,12 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Let links lead to the pages of the site; what the repository has besides is named, and no link."""
+    """Let links lead to the pages of the site; what the repository has besides is named, and no link. A program that no
+    test runs is a warning, which fails a strict build."""
     here = page.file.src_uri
+    written = next((source for source, made in AT_THE_ROOT.items() if made == here), f"docs/{here}")
+    for problem in [] if here.startswith("reference/") else find_problems(written, markdown):
+        logging.getLogger("mkdocs.hooks").warning(problem)
     if here.startswith("reference/") or here == "changelog.md":
         page.meta["search"] = {"boost": 0.5}  # who searches for a word finds the page about it first
     folder = "" if here in AT_THE_ROOT.values() else posixpath.join("docs", posixpath.dirname(here))
@@ -203,15 +215,31 @@ def _on_the_site(link: re.Match[str], folder: str, here: str) -> str:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Make links of the pages that docstrings name."""
+    """Let the keyboard reach code that scrolls. In the reference, make links of the pages that docstrings name."""
+    html = _CODE.sub(_focusable, html)
     if not page.file.src_uri.startswith("reference/"):
         return html
     return PAGE_OF_A_DOCSTRING.sub(lambda named: _linked(named, files), html)
 
 
+def _focusable(code: re.Match[str]) -> str:
+    """Code that scrolls in a window of 390 pixels gets content that the keyboard can reach. The theme removes a
+    `tabindex` of the `<code>` itself where there is no mouse."""
+    lines = unescape(re.sub(r"<[^>]+>", "", code[2])).splitlines()
+    longest = max(map(len, lines), default=0)
+    return f'{code[1]}<span tabindex="0">{code[2]}</span></code>' if longest > 40 else code[0]
+
+
 def _linked(named: re.Match[str], files: Any) -> str:
     page = files.get_file_from_path(f"{named[1]}.md").page
     return f'<a href="../{named[1]}.html{named[2] or ""}">{page.title or named[0]}</a>'
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Name the search for those who hear the page, which the theme does not."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
 
 
 def on_env(env: Any, config: Any, files: Any) -> Any:
@@ -220,7 +248,7 @@ def on_env(env: Any, config: Any, files: Any) -> Any:
     lines = [f"# {config.site_name}", "", f"> {config.site_description}"]
     section: str | None = None
     for page in _in_order(config.nav, files):
-        title = page.parent.title if page.parent else "Docs"
+        title = ": ".join(above.title for above in reversed(page.ancestors)) or "Docs"
         if title != section:
             lines += ["", f"## {title}", ""]
             section = title

@@ -85,7 +85,12 @@ def find_peers() -> dict[str, str] | None:
     node, installed = find_node(), PEERS / "installed.json"
     if node is None or not installed.exists() or installed.read_bytes() != WANTED.read_bytes():
         return None
-    return {"node": node[0], "modules": str(PEERS / "node_modules" / "@modelcontextprotocol")}
+    modules = PEERS / "node_modules"
+    return {
+        "node": node[0],
+        "modules": str(modules / "@modelcontextprotocol"),
+        "axe": str(modules / "axe-core" / "axe.min.js"),
+    }
 
 
 def install_peers() -> str | None:
@@ -121,7 +126,7 @@ def run(command: list[str], folder: Path | None = None) -> str | None:
 
 NEEDS = {
     "browser": Need(
-        tests="the support desk in a real browser (tests/examples/test_support_desk.py)",
+        tests="pages in a real browser (tests/examples/test_support_desk.py, tests/test_site.py)",
         find=find_browser,
         install=lambda: install_debian("chromium", "chromium-driver"),
         remedy="install chromium and chromedriver, of one version, on the PATH "
@@ -140,7 +145,7 @@ NEEDS = {
         remedy="install PostgreSQL, with initdb and postgres on the PATH (Debian: apt-get install postgresql)",
     ),
     "peers": Need(
-        tests="MCP servers and clients of others (tests/peers/)",
+        tests="programs of others: MCP (tests/peers/), and axe for the site (tests/test_site.py)",
         find=find_peers,
         install=install_peers,
         remedy="let `make needs` reach the npm registry",

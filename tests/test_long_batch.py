@@ -263,4 +263,4 @@ async def test_progress_is_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatc
     _, *lines = screen.getvalue().split("\r\x1b[K")
     assert bool(lines) is is_terminal
     if is_terminal:
-        assert lines[0].startswith("of 20: 1 calls in ") and lines[-1] == ""
+        assert lines[0].startswith("of 20: 1 call in ") and lines[-1] == ""

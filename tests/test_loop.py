@@ -49,6 +49,17 @@ def kinds(events: list[Any]) -> list[str]:
     return [event.kind if isinstance(event, Event) else type(event).__name__ for event in events]
 
 
+def test_a_run_is_a_coroutine_for_asyncio() -> None:
+    model = Scripted(["Hello."] * 3)
+    make_run = lambda: run(model, model.user("Hi."), Runner([]))  # noqa: E731
+    assert asyncio.run(make_run()).text == "Hello."
+
+    async def as_tasks() -> list[LoopResult]:
+        return await asyncio.gather(make_run(), asyncio.create_task(make_run()))
+
+    assert [result.text for result in asyncio.run(as_tasks())] == ["Hello."] * 2
+
+
 async def test_a_run_ends_with_the_text_of_the_model() -> None:
     came = await go([[("add", {"a": 1, "b": 2})], lambda messages: f"It is {messages[-1]['content']}."])
     assert (came.status, came.text, came.turns) == ("done", "It is 3.", 2)

@@ -7,12 +7,20 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
+from threading import Thread
 from urllib.parse import unquote
 
 import pytest
 from mkdocs_hooks import ROOT, public_modules, public_names, reference_page
+
+from browser import open_browser
+from needed import needed
 
 pytestmark = pytest.mark.slow
 LOADS = {"script", "link", "img", "iframe", "source", "audio", "video", "object", "embed", "use", "image"}
@@ -20,7 +28,9 @@ NO_FETCH = {"canonical", "next", "prev"}
 
 
 def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", root / "mkdocs.yml", "-d", site]
+    """Build a site as `make docs` does. With `--quiet`, mkdocs does not count its warnings."""
+    [made] = re.findall(r"\$\(BIN\)/(mkdocs build .*)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    command = [sys.executable, "-m", *made.split(), "--config-file", root / "mkdocs.yml", "-d", site]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, env=environment)
 
@@ -98,6 +108,8 @@ def test_a_public_module_has_a_page_with_each_of_its_names(site: Path, module: s
 def test_the_index_for_models_names_every_page(site: Path, pages: dict[Path, Page]) -> None:
     text = (site / "llms.txt").read_text(encoding="utf-8")
     assert re.match(r"# Ferrule\n\n> .+\n\n## ", text)
+    sections = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert "Models and frameworks: Providers" in sections and len({*sections}) == len(sections)
     lines = [line for line in text.splitlines() if line and not line.startswith(("#", ">"))]
     named = [re.fullmatch(r"- \[[^\]]+\]\(([^)]+)\): \S.*", line) for line in lines]
     files = [site / match[1] for match in named if match]
@@ -137,3 +149,54 @@ def test_a_broken_link_or_orphan_page_fails_the_build(tmp_path: Path) -> None:
     done = build(tmp_path, tmp_path / "site")
     assert done.returncode != 0
     assert [said for said in ("alone.md", "'nowhere.md'", "#no-such-heading'") if said not in done.stderr] == []
+
+
+SHOWN = ("index", "start/first-tool", "guards", "options", "reference/ferrule")
+SCREENSHOTS = ROOT / "build" / "screenshots"
+AXE = """
+axe.run(document).then(found => window.faults = found.violations.map(
+    rule => [rule.impact, rule.id, rule.nodes.map(node => node.html.slice(0, 200) + node.failureSummary)]));
+"""
+
+
+@contextmanager
+def serving(site: Path) -> Iterator[str]:
+    """The address of the site, on a server for its search and its settings."""
+    handler = partial(QuietHandler, directory=os.fspath(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *given: object) -> None: ...
+
+
+def test_no_page_has_a_serious_fault_of_accessibility(site: Path, tmp_path: Path) -> None:
+    """Each page is also left as a picture in build/screenshots, to look at."""
+    axe = Path(needed("peers")["axe"]).read_text(encoding="utf-8")
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    faults = {}
+    with serving(site) as address, open_browser(tmp_path) as browser:
+        # The theme stores the scheme that a reader has chosen.
+        browser.devtools("Page.addScriptToEvaluateOnNewDocument", source="localStorage.clear()")
+        for page, width, (number, scheme) in product(SHOWN, (390, 1280), enumerate(("default", "slate"))):
+            size = {"width": width, "height": 1200, "deviceScaleFactor": 1, "mobile": width < 500}
+            browser.devtools("Emulation.setDeviceMetricsOverride", **size)
+            browser.do("url", url=f"{address}/{page}.html")
+            press = f"document.getElementById('__palette_{number}').click()"
+            browser.wait_for(f"{press}; return document.body.dataset.mdColorScheme == '{scheme}'")
+            name = f"{page.replace('/', '-')}-{width}-{scheme}"
+            browser.save_screenshot(SCREENSHOTS / f"{name}.png")
+            browser.script(axe + AXE)
+            found = browser.wait_for("return window.faults")
+            if serious := [fault for fault in found if fault[0] in ("serious", "critical")]:
+                faults[name] = serious
+            if browser.script("return document.documentElement.scrollWidth") > width:
+                faults[f"{name} scrolls sideways"] = []
+    assert faults == {}

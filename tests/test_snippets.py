@@ -20,7 +20,8 @@ def collected(folder: Path, text: str) -> tuple[int, str]:
     (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
     (folder / "docs").mkdir()
     (folder / "docs" / "page.md").write_text(text, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": os.fspath(ROOT / "tests" / "support")}
+    paths = (ROOT / "tests" / "support", ROOT / "scripts")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.fspath, paths))}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "docs"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, env=environment)
     return done.returncode, done.stdout

@@ -1,4 +1,4 @@
-"""Tools from definitions in the formats of OpenAI, Anthropic and MCP, with a handler."""
+"""Tools from definitions in the formats of model APIs and MCP, with a handler."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ RESPONSES = {
 }
 ANTHROPIC = {"name": "weather", "description": "The weather.", "input_schema": SCHEMA, "type": "custom"}
 MCP = {"name": "weather", "description": "The weather.", "inputSchema": SCHEMA}
+BEDROCK = {"toolSpec": {"name": "weather", "description": "The weather.", "inputSchema": {"json": SCHEMA}}}
+DECLARATION = {"name": "weather", "description": "The weather.", "parametersJsonSchema": SCHEMA}
+GEMINI = {"functionDeclarations": [DECLARATION]}
 SHAPES = {"chat": CHAT, "responses": RESPONSES, "anthropic": ANTHROPIC, "mcp": MCP}
+SHAPES |= {"bedrock": BEDROCK, "gemini": GEMINI, "declaration": DECLARATION}
 
 
 def weather(city: str, days: int = 1) -> str:
@@ -46,7 +50,10 @@ async def of_both(payload: dict[str, Any], context: ToolContext) -> str:
     return of_payload(payload)
 
 
-@pytest.mark.parametrize(("shape", "handler"), [*zip(SHAPES, [weather, of_payload, of_both, weather], strict=True)])
+HANDLERS = (weather, of_payload, of_both, weather, weather, of_both, weather)
+
+
+@pytest.mark.parametrize(("shape", "handler"), [*zip(SHAPES, HANDLERS, strict=True)])
 def test_a_definition_and_a_handler_make_a_tool(shape: str, handler: Callable[..., Any]) -> None:
     made = build_tool(SHAPES[shape], handler)
     assert (made.name, made.description, made.input_schema) == ("weather", "The weather.", SCHEMA)
@@ -55,6 +62,11 @@ def test_a_definition_and_a_handler_make_a_tool(shape: str, handler: Callable[..
     assert runner.run_sync("weather", {"city": "Rome"}).output == "Rome: 1"
     assert runner.run_sync("weather", {"city": "Rome", "days": "much"}).status == "invalid"
     assert runner.run_sync("weather", {"town": "Rome"}).status == "invalid"
+
+
+def test_several_functions_of_gemini_are_given_one_by_one() -> None:
+    with pytest.raises(DefinitionError, match="each function of 'functionDeclarations' by itself"):
+        build_tool({"functionDeclarations": [DECLARATION, {**DECLARATION, "name": "other"}]}, weather)
 
 
 def test_options_beside_a_definition_apply_to_the_tool() -> None:

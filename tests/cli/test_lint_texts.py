@@ -106,7 +106,7 @@ async def test_characters_that_a_source_removed_are_reported() -> None:
 
     async with mcp.connect(mcp.Memory(Server("one", on_list_tools=list_tools))) as tools:
         (finding,) = found(*tools)
-    assert (finding.rule, finding.text) == ("hidden", "2 characters of its texts, hidden or too many, were left out")
+    assert (finding.rule, finding.text) == ("hidden", "its texts had 2 characters left out, hidden or too many")
 
 
 # Instructions

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ferrule import mcp
 
 ROOT = Path(__file__).parent.parent.parent
 SERVER = {"command": sys.executable, "args": [str(ROOT / "tests" / "sources" / "stdio_server.py")]}
@@ -62,3 +65,35 @@ def test_a_wrong_file_or_a_single_dead_server_is_an_error(
     (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"a": server}}))
     done = ferrule("list", *MCP)
     assert done.code == 2 and error in done.err
+
+
+HINTED = """
+import asyncio
+from ferrule import Runner, serve, tool
+
+@tool(read_only=True)
+def look(place: str) -> str:
+    \"\"\"Look at a place.\"\"\"
+    return f"seen: {place}"
+
+asyncio.run(serve.stdio(Runner([look])))
+"""
+
+
+def test_a_lock_of_a_trusted_server_holds_its_tools_as_a_program_that_trusts_it_has_them(
+    ferrule: Any, folder: Path
+) -> None:
+    (folder / "server.py").write_text(HINTED)
+    (folder / "mcp.json").write_text(
+        json.dumps({"mcpServers": {"desk": {"command": sys.executable, "args": ["server.py"]}}})
+    )
+    assert ferrule("lock", *MCP, "--trusted", "desk")[:2] == (0, "wrote 1 tool to 'ferrule.lock'\n")
+    assert ferrule("lock", *MCP, "--trusted", "desk", "--check").code == 0
+    assert ferrule("lock", *MCP, "--check").code == 1
+    assert "'crm' names no server" in ferrule("lock", *MCP, "--trusted", "crm").err
+
+    async def list_offered(*trusted: str) -> list[str]:
+        async with mcp.connect("mcp.json", trusted=trusted, lock="ferrule.lock") as toolset:
+            return [one.name for one in toolset]
+
+    assert asyncio.run(list_offered("desk")) == ["desk__look"] and asyncio.run(list_offered()) == []

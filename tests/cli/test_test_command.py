@@ -155,7 +155,7 @@ END = '{ say = "Seven." },\n]'
         (f'{TALK}reply_contains = "Eight"', "the reply lacks 'Eight': 'Seven.'"),
         (f'{TALK}told_contains = "Seven"', "the text for the model lacks 'Seven'"),
         (f'{TALK}status = "suspended"', "the status is done; expected suspended"),
-        (TALK.replace(END, f'{{ say = "A." }}, {END}') + 'not_called = "order"', "1 of 3 steps are left over"),
+        (TALK.replace(END, f'{{ say = "A." }}, {END}') + 'not_called = "order"', "1 of 3 steps left over"),
         (TALK.replace(END, "]") + 'called = "order"', 'end them with { say = "…" }'),
         (
             'user = "Tea."\nmodel = [{ call = "order", arguments = { article = "tea" } }]\n'

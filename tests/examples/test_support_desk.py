@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -11,7 +10,6 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from html.parser import HTMLParser
@@ -21,8 +19,8 @@ from typing import Any
 import httpx
 import pytest
 
+from browser import Browser, open_browser
 from ferrule import Journal
-from needed import needed
 from waits import BOUND
 
 pytestmark = pytest.mark.slow
@@ -190,76 +188,10 @@ def test_a_forged_form_does_nothing_and_texts_are_escaped(tmp_path: Path, visit:
     assert stat.S_IMODE((tmp_path / "desk.key").stat().st_mode) == 0o600
 
 
-class Browser:
-    """Chromium without a screen, by the WebDriver protocol (https://www.w3.org/TR/webdriver2/), which is plain JSON."""
-
-    ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-    ARGUMENTS = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-        "--disable-component-update --disable-sync --window-size=900,1150"
-    )
-
-    def __init__(self, binary: str, driver: str, profile: Path) -> None:
-        arguments = [*self.ARGUMENTS.split(), f"--user-data-dir={profile}"]
-        options = {"binary": binary, "args": arguments}
-        self.client = httpx.Client(base_url=driver, timeout=BOUND, trust_env=False)
-        asked = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
-        self.session = self.client.post("/session", json=asked).json()["value"]["sessionId"]
-
-    def do(self, command: str, **body: Any) -> Any:
-        response = self.client.post(f"/session/{self.session}/{command}", json=body)
-        assert response.is_success, response.text
-        return response.json()["value"]
-
-    def find(self, selector: str) -> str:
-        found: str = self.do("element", using="css selector", value=selector)[self.ELEMENT]
-        return found
-
-    def script(self, text: str) -> Any:
-        return self.do("execute/sync", script=text, args=[])
-
-    def send(self, selector: str) -> None:
-        """Click a button that sends a form; the end is when the next page is there."""
-        self.script("window.sent = true")
-        self.do(f"element/{self.find(selector)}/click")
-        until = time.monotonic() + BOUND
-        there = {"script": "return !window.sent && document.readyState == 'complete'", "args": []}
-        # A script that the next page comes in between of is an error, and means: not yet.
-        while self.client.post(f"/session/{self.session}/execute/sync", json=there).json()["value"] is not True:
-            assert time.monotonic() < until, f"{selector} led to no page"
-
-    def write(self, selector: str, text: str) -> None:
-        element = self.find(selector)
-        self.do(f"element/{element}/clear")
-        self.do(f"element/{element}/value", text=text)
-
-    def text(self) -> str:
-        said: str = self.script("return document.body.innerText")
-        return said
-
-    def read(self, what: str) -> Any:
-        return self.client.get(f"/session/{self.session}/{what}").json()["value"]
-
-    def close(self) -> None:
-        self.client.delete(f"/session/{self.session}")
-        self.client.close()
-
-
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
-    paths = needed("browser")
-    with subprocess.Popen([paths["chromedriver"], "--port=0"], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            port = next(found[1] for line in process.stdout if (found := re.search(r"on port (\d+)\.", line)))
-            opened = Browser(paths["chromium"], f"http://127.0.0.1:{port}", tmp_path / "profile")
-            try:
-                yield opened
-            finally:
-                opened.close()
-        finally:
-            process.terminate()
-            process.communicate(timeout=BOUND)
+    with open_browser(tmp_path / "profile") as opened:
+        yield opened
 
 
 @pytest.mark.large
@@ -272,7 +204,7 @@ def test_a_person_answers_in_a_real_browser(tmp_path: Path, browser: Browser) ->
             browser.send(".send")
         assert browser.read("title") == "(2) Support desk"
         assert HOSTILE in browser.text()
-        (tmp_path / "page.png").write_bytes(base64.b64decode(browser.read("screenshot")))
+        browser.save_screenshot(tmp_path / "page.png")
     with desk(folder) as url:
         browser.do("url", url=url)
         browser.send("[data-case='1'] .yes")
@@ -280,7 +212,7 @@ def test_a_person_answers_in_a_real_browser(tmp_path: Path, browser: Browser) ->
         browser.send("[data-case='2'] .no")
         assert "Nothing waits." in browser.text()
         assert browser.read("title") == "Support desk"
-        (tmp_path / "answered.png").write_bytes(base64.b64decode(browser.read("screenshot")))
+        browser.save_screenshot(tmp_path / "answered.png")
     assert refunds(folder) == [(1002, 12900)]
 
 

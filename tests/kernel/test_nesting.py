@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import Runner, ToolCall, ToolContext, ToolError, ToolResult, Waits, tool
+from ferrule import Runner, ToolCall, ToolContext, ToolError, ToolResult, Waits, deny, tool
 from gates import Gate
 from waits import BOUND, until
 from watched import Watch
@@ -249,3 +249,23 @@ async def test_a_context_runs_nothing_once_its_call_has_ended() -> None:
     await runner.run("keep")
     result = await kept[0].run("keep")
     assert (result.status, result.executed, len(kept)) == ("cancelled", False, 1)
+
+
+async def test_an_error_of_a_nested_call_that_did_not_run_is_not_said_of_its_caller() -> None:
+    def deny_all(call: ToolCall, context: ToolContext) -> Any:
+        return deny("not today")
+
+    @tool(guards=[deny_all])
+    async def inner(number: int) -> str:
+        return "done"
+
+    @tool
+    async def outer(number: Any) -> Any:
+        return await inner(number=number)
+
+    runner = Runner([inner, outer])
+    for number in (1, "much"):
+        result = await runner.run("outer", {"number": number})
+        assert (result.status, result.executed) == ("failed", True)
+        assert "Nothing was run" not in result.text
+        assert "The tool that it called was not run" in result.text

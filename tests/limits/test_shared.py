@@ -110,7 +110,7 @@ async def test_two_programs_share_one_limit(store: Store) -> None:
     late = await out_of_patience(other, other.run("look"))
     assert (late.status, late.executed) == ("limited", False)
     assert plain(late) == (
-        "look could not be started in time: 1 calls run already, the most that may run at once. "
+        "look could not be started in time: 1 call runs already, the most that may run at once. "
         "Nothing was run. Try again later."
     )
     assert (await shared(share_limits(store, name="other")).run("look")).output == "seen"  # which counts apart

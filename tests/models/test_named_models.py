@@ -82,9 +82,9 @@ def test_a_model_may_be_named_by_a_text_with_the_options_of_its_class() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("openia:x", "'openia:x' is not PROVIDER:NAME; did you mean 'openai:x'?"),
-        ("openai:", "did you mean 'openai:NAME'?"),
-        ("zzz:x", "NAME; The providers are anthropic, bedrock, cohere, gemini, mistral, ollama, openai"),
+        ("openia:x", "'openia:x' is not PROVIDER:NAME. Did you mean 'openai:x'? The providers are"),
+        ("openai:", "Did you mean 'openai:NAME'?"),
+        ("zzz:x", "NAME. The providers are anthropic, bedrock, cohere, gemini, mistral, ollama, openai"),
         ("scripted:steps.py", "The providers are"),
         (None, "The providers are"),
     ],

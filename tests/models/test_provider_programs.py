@@ -17,6 +17,7 @@ from pathlib import Path
 import cohere
 import pytest
 from mistralai.client.sdkconfiguration import SERVERS
+from pages import find_programs
 from tests.models.cases import BY_NAME, INTERACTIONS, Case
 from tests.models.servers.serving import Answer, Api, Asked, Request, Turn, served
 
@@ -75,16 +76,11 @@ class InTurn(Api):
 
 
 CONVERSE = "async def converse("
-MODULE = "# stock.py\n"
-"""How the tools begin, which the programs of a page import."""
-
-
-def snippets(page: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
 
 
 def programs(page: str) -> list[str]:
-    return [snippet for snippet in snippets(page) if not snippet.startswith(MODULE)]
+    """The programs of a page that a reader starts."""
+    return [program.block.text for program in find_programs(PAGES[page]) if program.module != "stock"]
 
 
 def over_sdk(page: str) -> list[str]:
@@ -155,8 +151,8 @@ def check(case: Case, own: str, stock: str, folder: Path, loop: Sequence[str] = 
 
 
 def stock_of(page: str) -> str:
-    [module] = [snippet for snippet in snippets(page) if snippet.startswith(MODULE)]
-    return module
+    [module] = [program for program in find_programs(PAGES[page]) if program.module == "stock"]
+    return module.source
 
 
 def test_every_page_is_tried() -> None:
@@ -219,4 +215,4 @@ def test_a_program_over_interactions_runs(tmp_path: Path) -> None:
 
 
 def test_there_is_no_program_besides() -> None:
-    assert sum(len(snippets(page)) for page in PAGES) == 3 * len(OWN)
+    assert sum(len(programs(page)) for page in PAGES) == 2 * len(OWN)

@@ -65,7 +65,7 @@ async def test_results_are_messages_that_name_their_calls() -> None:
 async def test_running_out_of_steps_says_so() -> None:
     model = Scripted(["Hello."])
     await ask(model)
-    with pytest.raises(DefinitionError, match=r"1 steps.*'more'"):
+    with pytest.raises(DefinitionError, match=r"1 step, .*'more'"):
         await ask(model, [{"role": "user", "content": "more"}])
 
 
@@ -108,7 +108,7 @@ async def test_a_step_that_is_left_over_is_an_error_that_names_it() -> None:
     await ask(model)
     with pytest.raises(AssertionError) as caught:
         model.assert_done()
-    left = "2 of 3 steps are left over, the model was asked 1 times; the next is [('add', {'a': 1})]"
+    left = "2 of 3 steps left over, the model was asked 1 time; the next is [('add', {'a': 1})]"
     assert str(caught.value) == left
     with pytest.raises(AssertionError) as caught:
         Scripted(["x" * 5000]).assert_done()

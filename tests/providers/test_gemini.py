@@ -212,3 +212,21 @@ def test_an_ordinary_interaction_needs_nothing_in_the_next_request() -> None:
     response = INTERACTIONS.write("", [ADD], "calls") | {"continuation_token": "old"}
     assert gemini.state(response) == INTERACTIONS.feed(INTERACTIONS.events(response)).state() == {}
     assert gemini.reason(response) is None
+
+
+@pytest.mark.parametrize("unreadable", [None, "data: [DONE]", 7, {}])
+def test_the_first_readable_event_decides_which_api_a_stream_is_of(unreadable: Any) -> None:
+    step = {"type": "function_call", "id": "c1", "name": "add", "arguments": {"a": 1}}
+    events = [
+        {"event_type": "interaction.created", "interaction": {"id": "i1"}},
+        {"event_type": "step.start", "index": 0, "step": step},
+        {"event_type": "step.stop", "index": 0},
+        {"event_type": "interaction.completed", "interaction": {"id": "i1", "status": "requires_action"}},
+    ]
+    first, plain = gemini.Stream(), gemini.Stream()
+    first.feed(unreadable)
+    for event in events:
+        first.feed(event)
+        plain.feed(event)
+    assert [call.name for call in first.calls()] == ["add"]
+    assert first.calls() == plain.calls() and first.stop == plain.stop == "calls"

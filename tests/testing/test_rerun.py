@@ -60,7 +60,7 @@ async def test_equal_results_pass() -> None:
     found = await rerun(before, Runner([shop(PRICES)]))
     found.assert_same()
     assert (len(found.results), found.left_out) == (3, 1)
-    assert str(found) == "all 3 results are the same (1 calls were not made: nothing had run)"
+    assert str(found) == "3 results, no difference (and 1 call not made, of which nothing had run)"
 
 
 async def test_each_difference_is_reported_with_its_arguments() -> None:
@@ -74,7 +74,7 @@ async def test_each_difference_is_reported_with_its_arguments() -> None:
     with pytest.raises(AssertionError) as raised:
         found.assert_same()
     assert '-  "output": 1' in str(raised.value) and '+  "status": "ok"' in str(raised.value)
-    assert str(raised.value).startswith("2 of 3 results differ")
+    assert str(raised.value).startswith("of 3 results, 2 differ")
 
 
 async def test_a_resumed_run_is_compared_call_by_call() -> None:

@@ -1,4 +1,4 @@
-"""Definitions in the shapes of OpenAI, Anthropic or MCP, as the options of a tool."""
+"""Definitions in the shapes of model APIs or MCP, as the options of a tool."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from ferrule.errors import DefinitionError
 
 _RENAMED = {
     "parameters": "input_schema",
+    "parametersJsonSchema": "input_schema",
+    "parameters_json_schema": "input_schema",
     "inputSchema": "input_schema",
     "outputSchema": "output_schema",
     "input_examples": "examples",
@@ -28,7 +30,7 @@ def read_options(definition: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         DefinitionError: The tool is run by an API itself, or the definition has two keys for one option.
     """
-    options, api = dict(definition), "anthropic"
+    options, api = dict(_unwrap(definition)), "anthropic"
     kind = options.pop("type", None)
     if isinstance(inner := options.get("function"), Mapping):
         del options["function"]
@@ -58,3 +60,15 @@ def read_options(definition: Mapping[str, Any]) -> dict[str, Any]:
             raise DefinitionError(f"build_tool: {key!r} and {_RENAMED[key]!r} say the same; leave one out")
         options[_RENAMED[key]] = options.pop(key)
     return options
+
+
+def _unwrap(definition: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return Bedrock's `toolSpec` with its schema, or the one function of Gemini's `functionDeclarations`."""
+    match definition:
+        case {"toolSpec": {"inputSchema": {"json": schema}} as spec, **others} if not others:
+            return {**{key: value for key, value in spec.items() if key != "inputSchema"}, "input_schema": schema}
+        case {"functionDeclarations": [Mapping() as one], **others} if not others:
+            return one
+        case {"functionDeclarations": _}:
+            raise DefinitionError("build_tool: give it each function of 'functionDeclarations' by itself")
+    return definition

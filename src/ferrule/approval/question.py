@@ -9,6 +9,7 @@ from typing import Any
 from ferrule.security.characters import HIDDEN
 from ferrule.values.arguments import redact_hidden
 from ferrule.values.call import ToolCall
+from ferrule.values.count import format_count
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import thaw
 
@@ -87,7 +88,7 @@ class Question:
             return [_MARK + self._escape(line) for line in lines]
         self.has_more = True
         first, last = lines[: _MOST_LINES - _LAST_LINES], lines[-_LAST_LINES:]
-        note = f"  … {len(lines) - len(first) - len(last)} lines not shown …"
+        note = f"  … {format_count(len(lines) - len(first) - len(last), 'line')} not shown …"
         return [*self._mark_lines(first), note, *self._mark_lines(last)]
 
     def _list_names(self, arguments: Mapping[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails, ValidationError
 from ferrule.arguments.closed_schema import CHOICES
 from ferrule.security.masking import mask_credentials
 from ferrule.security.similar_names import NameIndex
+from ferrule.values.count import format_count
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import json_type_name
 
@@ -240,7 +241,7 @@ def explain_errors(name: str, errors: Sequence[ArgumentError], properties: JsonO
         groups.setdefault(error.path, []).append(error)
     lines = [_format_line(path, group, properties) for path, group in list(groups.items())[:5]]
     if len(groups) > 5:
-        lines.append(f"{len(groups) - 5} more mistakes")
+        lines.append(format_count(len(groups) - 5, "more mistake"))
     return f"Invalid arguments for {name}: {'; '.join(lines)}. Nothing was run: correct this and call again."
 
 

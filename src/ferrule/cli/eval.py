@@ -10,10 +10,11 @@ from ferrule.approval import printable
 from ferrule.cli import models, servers
 from ferrule.cli.runners import make_runner, without_effects
 from ferrule.cli.shared_options import OPERATIONS_BUDGET, add_json, add_minimum, add_shared
-from ferrule.cli.text import format_count, print_json
+from ferrule.cli.text import print_json
 from ferrule.cli.usage import UsageError, parse_count, read_or_refuse
 from ferrule.testing import Case, ToolUse, evaluate, fake, read_cases
 from ferrule.testing.scores import SCORES, check_minimums
+from ferrule.values.count import format_count
 
 _MOST_WRONG = 10
 _FAKES = "the tools are fakes; --live runs the real ones"

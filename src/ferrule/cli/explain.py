@@ -31,6 +31,7 @@ from ferrule.cli.text import format_value, shorten, to_line
 from ferrule.cli.timeline import format_arguments
 from ferrule.cli.usage import UsageError, suggest
 from ferrule.journal.reading import UNFINISHED, LoggedCall, LoggedEvent, Reader
+from ferrule.values.count import format_count
 
 _CALLS = 5
 _VALUE = 400
@@ -354,4 +355,4 @@ def _output_lines(output: object) -> list[str]:
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, indent=2)
     lines = printable(shorten(text, _OUTPUT)).replace("\t", "    ").split("\n")
     more = len(lines) - _OUTPUT_LINES
-    return lines if more <= 0 else [*lines[:_OUTPUT_LINES], f"… {more:,} more lines"]
+    return lines if more <= 0 else [*lines[:_OUTPUT_LINES], f"… {format_count(more, 'more line')}"]

@@ -13,11 +13,12 @@ from rich.text import Text
 from ferrule.cli import servers
 from ferrule.cli.screen import make_console, make_table, print_table, wide
 from ferrule.cli.shared_options import add_json
-from ferrule.cli.text import format_count, print_json, to_line
+from ferrule.cli.text import print_json, to_line
 from ferrule.cli.timeline import NAME_WIDTH
 from ferrule.cli.usage import check_known
 from ferrule.providers import WHERE_POSSIBLE
 from ferrule.providers.lint import LEVELS, LIMITS, Cost, Finding, costs, findings
+from ferrule.values.count import format_count
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 _TEXT = 400

@@ -13,10 +13,10 @@ from typing import Any
 from ferrule import Tool, Toolset
 from ferrule.approval import preview_lines, printable
 from ferrule.cli import openapi, runners, servers
-from ferrule.cli.text import format_count
 from ferrule.cli.usage import UsageError, check_known
 from ferrule.policy import TrustedFiles, lock
 from ferrule.policy.trust import format_trust_command
+from ferrule.values.count import format_count
 from ferrule.values.decision import Diff
 
 
@@ -32,6 +32,13 @@ def options(parser: argparse.ArgumentParser) -> None:
         "repeated",
     )
     parser.add_argument(
+        "--trusted",
+        action="append",
+        default=[],
+        metavar="SERVER",
+        help="record the tools of this server with its hints, as mcp.connect(…, trusted=[…]) has them; may be repeated",
+    )
+    parser.add_argument(
         "--check",
         action="store_true",
         help="write nothing, and exit with 1 if the file is missing or a tool is new, changed or removed",
@@ -44,6 +51,8 @@ def command(options: argparse.Namespace) -> int:
         raise UsageError("--check writes nothing: leave out --accept")
     if not servers.has_sources(options):
         raise UsageError("the tools are missing: write ferrule lock --tools FILE, or --mcp FILE")
+    if options.trusted and not options.mcp:
+        raise UsageError("--trusted names servers of --mcp: write --mcp FILE")
     tools, file = _load_tools(options), Path(options.lock)
     now = {tool.name: lock.make_definition(tool) for tool in tools}
     if not options.accept and not os.path.lexists(file):
@@ -70,7 +79,8 @@ def command(options: argparse.Namespace) -> int:
 def _format_command(options: argparse.Namespace, *accepted: str) -> str:
     """Return the command line for the same tools and the same file."""
     lock_file = [] if options.lock == lock.LOCK_FILE else [options.lock]
-    values = {"tools": options.tools, "mcp": options.mcp, "lock": lock_file, "accept": accepted}
+    trusted = options.trusted
+    values = {"tools": options.tools, "mcp": options.mcp, "trusted": trusted, "lock": lock_file, "accept": accepted}
     words = {name: [word for text in texts or () for word in (f"--{name}", text)] for name, texts in values.items()}
     accept = words.pop("accept")
     sources = [word for option in words.values() for word in option]

@@ -19,9 +19,10 @@ from ferrule.cli import journal_calls
 from ferrule.cli.bars import cut_end
 from ferrule.cli.event_lines import get_sign, to_encoding
 from ferrule.cli.screen import make_console
-from ferrule.cli.text import format_count, to_line, warn
+from ferrule.cli.text import to_line, warn
 from ferrule.cli.usage import UsageError, parse_count
 from ferrule.journal.reading import LoggedCall, Reader
+from ferrule.values.count import format_count
 
 _LINES = 100
 _POLL_SECONDS = 0.5

@@ -22,7 +22,7 @@ from ferrule.cli.interrupt import Stages
 from ferrule.cli.screen import make_console
 from ferrule.cli.selectors import load_selector
 from ferrule.cli.shared_options import OPERATIONS_BUDGET, add_shared
-from ferrule.cli.text import format_count, warn
+from ferrule.cli.text import warn
 from ferrule.cli.timeline import Timeline
 from ferrule.loop.agent_loop import Finished, LoopResult, ModelText, Run, TurnStarted
 from ferrule.loop.agent_loop import run as loop
@@ -32,6 +32,7 @@ from ferrule.selection import Ranker, search_tool
 from ferrule.selection.keyword import Keyword
 from ferrule.selection.search_tool import finds_tools
 from ferrule.values.content import truncate_text
+from ferrule.values.count import format_count
 from ferrule.values.log import make_logger
 
 _log = make_logger("ferrule.cli")

@@ -21,7 +21,7 @@ from ferrule.cli import servers, settings
 from ferrule.cli.list import describe_effect
 from ferrule.cli.policies import FOUND, format_reason, judge_call, may_apply
 from ferrule.cli.screen import make_table, print_table, wide
-from ferrule.cli.text import format_count, to_line
+from ferrule.cli.text import to_line
 from ferrule.cli.timeline import NAME_WIDTH, format_arguments
 from ferrule.cli.usage import UsageError, suggest
 from ferrule.policy import Finding, Policy, PolicyDecision, PolicyTest, Rule, TrustedFiles, find_files
@@ -32,6 +32,7 @@ from ferrule.policy.settings import is_settings_file
 from ferrule.policy.standing import Trust
 from ferrule.policy.trust import read_trusted_part
 from ferrule.values.context import JUDGED_TRAITS
+from ferrule.values.count import format_count
 from ferrule.values.decision import Diff
 
 _TEXT = 400

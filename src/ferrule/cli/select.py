@@ -13,11 +13,12 @@ from ferrule.cli import servers
 from ferrule.cli.screen import make_console, make_table, number, print_table, wide
 from ferrule.cli.selectors import load_selector
 from ferrule.cli.shared_options import add_json, add_minimum
-from ferrule.cli.text import format_count, print_json, to_line
+from ferrule.cli.text import print_json, to_line
 from ferrule.cli.timeline import NAME_WIDTH
 from ferrule.cli.usage import UsageError, read_or_refuse
 from ferrule.selection import Match, Ranker, evaluate, read_queries, read_tools
 from ferrule.selection.evaluation import Evaluation, Ranks
+from ferrule.values.count import format_count
 
 _MOST_CONFUSED = 10
 _MOST_EXPLAINED = 10

@@ -40,7 +40,7 @@ def follow_servers(
         if not options.mcp:
             yield work, operations if options.openapi else None, None
             return
-        servers = mcp.connect(*options.mcp)
+        servers = mcp.connect(*options.mcp, trusted=getattr(options, "trusted", ()))
         toolset = work.run(servers.__aenter__())
         try:
             faults = [status for status in servers.status.values() if status.state != "ready"]

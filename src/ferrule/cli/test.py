@@ -15,8 +15,9 @@ from ferrule.cli.screen import make_table, print_table, wide
 from ferrule.cli.shared_options import OPERATIONS_BUDGET, add_json
 from ferrule.cli.test_file import read_tool_tests
 from ferrule.cli.test_runs import TestOutcome, prepare_file, run_test
-from ferrule.cli.text import format_count, print_json, to_line
+from ferrule.cli.text import print_json, to_line
 from ferrule.cli.usage import UsageError, read_or_refuse
+from ferrule.values.count import format_count
 
 _NAME = 200
 _WRONG_FILE = 2

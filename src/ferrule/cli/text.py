@@ -40,11 +40,6 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
 
 
-def format_count(count: int, noun: str, plural: str = "") -> str:
-    """Return a count with its noun: `1 test`, `2 tests`."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
-
-
 def format_value(value: Any, limit: int) -> str:
     """Return a value of a tool in one line. Some values have no text, such as an integer with too many digits."""
     try:

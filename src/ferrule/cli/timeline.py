@@ -16,7 +16,8 @@ from ferrule.approval import printable
 from ferrule.cli.bars import Bars, format_progress
 from ferrule.cli.chunks import Chunks, format_chunk
 from ferrule.cli.event_lines import format_start, get_sign, to_encoding, wrap_after
-from ferrule.cli.text import format_count, format_refusal, format_value, shorten, shorten_path
+from ferrule.cli.text import format_refusal, format_value, shorten, shorten_path
+from ferrule.values.count import format_count
 
 NAME_WIDTH = 80
 _VALUE_LENGTH = 60

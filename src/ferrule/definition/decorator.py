@@ -144,8 +144,8 @@ def build_tool(
     """Make a tool of a definition and a handler. `options` are those of `Tool`, and take precedence. See docs/forms.md.
 
     The definition has `name`, `description`, `input_schema` and other options of `Tool`, or the shape of OpenAI (both
-    APIs), Anthropic or MCP. Keys of one API go into `provider`, MCP's annotations into `metadata`. A server's own
-    annotations prove nothing: say yourself if the tool only reads (`read_only=True`). Give `strict` to
+    APIs), Anthropic, Gemini, Bedrock or MCP. Keys of one API go into `provider`, MCP's annotations into `metadata`. A
+    server's own annotations prove nothing: say yourself if the tool only reads (`read_only=True`). Give `strict` to
     `tools(…, strict=…)` of a provider.
     The handler gets the payload, payload and context, or the properties by name.
 

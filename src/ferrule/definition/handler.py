@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, get_args, get_origin
 
 from ferrule.arguments.parameters import Parameters
 from ferrule.values.context import ToolContext
+from ferrule.values.count import format_count
 
 Call: TypeAlias = Callable[[Any, ToolContext], Any]
 """A function of validated values and context that returns the value, or an awaitable."""
@@ -71,7 +72,7 @@ class Handler:
             return given
         free = [key for key in self.positional if key not in self.parameters.bound]
         if len(args) > len(free):
-            most = f"at most {len(free)} arguments" if free else "no arguments"
+            most = f"at most {format_count(len(free), 'argument')}" if free else "no arguments"
             raise TypeError(f"tool {name!r} takes {most} by position, not {len(args)}; give them by name")
         by_position = dict(zip(free, args, strict=False))
         if twice := by_position.keys() & given.keys():

@@ -178,7 +178,10 @@ def result_of_error(plan: Plan, state: CallState, error: BaseException) -> ToolR
     """
     origin, executed = origin_of(error), read_executed(error)
     text = safe_text(error, plan.expose, partial(redact, state))
-    of_its_own = getattr(origin, "result", None) is None and not isinstance(origin, WorkerDiedError)
+    of_nested = getattr(origin, "result", None) is not None
+    if of_nested:  # this call did run
+        text = text.replace(NOTHING_RUN[:-1], "The tool that it called was not run")
+    of_its_own = not of_nested and not isinstance(origin, WorkerDiedError)
     to_model = of_its_own and _is_instance(origin, (ToolError,))
     if to_model:
         log_text(state, "tool %r raised a ToolError", text)

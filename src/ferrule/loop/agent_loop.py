@@ -30,9 +30,20 @@ import json
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, Unpack
 
@@ -397,7 +408,7 @@ class _Waiting(NamedTuple):
     results: list[ToolResult]
 
 
-class Run:
+class Run(Coroutine[Any, Any, LoopResult]):
     """One run of the loop: an async iterator of events, with a `result` at the end. You can also await it for the
     result.
 
@@ -550,6 +561,24 @@ class Run:
 
     def __await__(self) -> Generator[Any, None, LoopResult]:
         return self._finish().__await__()
+
+    # A coroutine, as `asyncio.run` and tasks want one: Python before 3.12 takes nothing else.
+
+    def send(self, value: Any) -> Any:
+        """Go on to the next wait, as the event loop asks."""
+        return self._coroutine.send(value)
+
+    def throw(self, *raised: Any) -> Any:
+        """Raise an exception at the present wait, as the event loop asks."""
+        return self._coroutine.throw(*raised)
+
+    def close(self) -> None:
+        """End a run that an event loop drops. Elsewhere, use `aclose`."""
+        self._coroutine.close()
+
+    @cached_property
+    def _coroutine(self) -> Coroutine[Any, Any, LoopResult]:
+        return self._finish()
 
     async def _finish(self) -> LoopResult:
         if self._result is None:

@@ -35,6 +35,7 @@ from ferrule.runner import Runner
 from ferrule.types import Coro, Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
+from ferrule.values.count import format_count
 from ferrule.values.log import BRIEF_LOG
 from ferrule.values.result import ToolResult
 
@@ -107,7 +108,7 @@ class BatchSummary:
         parts = [f"{count:,} {status}" for status, count in self.counts.most_common()]
         if self.replayed:
             parts.append(f"{self.replayed:,} of them from the journal")
-        text = f"{self.counts.total():,} calls in {self.seconds:.1f} s: {', '.join(parts) or 'none'}"
+        text = f"{format_count(self.counts.total(), 'call')} in {self.seconds:.1f} s: {', '.join(parts) or 'none'}"
         if self.unknown:
             more = ", …" if len(self.unknown) > _IDS_IN_TEXT else ""
             text += f" (unknown: {', '.join(self.unknown[:_IDS_IN_TEXT])}{more})"

@@ -205,8 +205,8 @@ def model_from_name(name: str, **options: Any) -> SdkModel:
     classes = {one.lower(): one for one in NAMES if one != "Scripted"}
     if provider not in classes or not model:
         near = NameIndex(classes).find_nearest(provider, 1)
-        hint = f"did you mean '{near[0]}:{model or 'NAME'}'? " if near else ""
-        raise DefinitionError(f"{name!r} is not PROVIDER:NAME; {hint}The providers are {', '.join(classes)}")
+        hint = f" Did you mean '{near[0]}:{model or 'NAME'}'?" if near else ""
+        raise DefinitionError(f"{name!r} is not PROVIDER:NAME.{hint} The providers are {', '.join(classes)}")
     made: SdkModel = getattr(import_module(f"ferrule.models._{provider}"), classes[provider])(model, **options)
     return made
 

@@ -13,6 +13,7 @@ from ferrule.errors import DefinitionError
 from ferrule.models import Answer, Call, Message, Reply, Step
 from ferrule.providers import openai_chat
 from ferrule.values.call import ToolCall
+from ferrule.values.count import format_count
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Scripted:
         if self._turns == len(self._steps):
             self._asked_beyond = True
             raise DefinitionError(
-                f"the script has {len(self._steps)} steps, and the model was asked once more; "
+                f"the script has {format_count(len(self._steps), 'step')}, and the model was asked once more; "
                 f"the last message was {_get_last(messages)!r}"
             )
         step = self._steps[self._turns]
@@ -159,12 +160,14 @@ class Scripted:
             AssertionError: Steps are left over (the text has the next one), or the model was asked too often.
         """
         __tracebackhide__ = True
-        steps, asked = len(self._steps), f"the model was asked {len(self.requests)} times"
+        steps, asked = len(self._steps), f"the model was asked {format_count(len(self.requests), 'time')}"
         if left := steps - self._turns:
             step = self._steps[self._turns]
-            raise AssertionError(f"{left} of {steps} steps are left over, {asked}; the next is {step!r:.300}")
+            raise AssertionError(
+                f"{left} of {format_count(steps, 'step')} left over, {asked}; the next is {step!r:.300}"
+            )
         if self._asked_beyond:
-            raise AssertionError(f"the script has {steps} steps, and {asked}")
+            raise AssertionError(f"the script has {format_count(steps, 'step')}, and {asked}")
 
     def __enter__(self) -> Scripted:
         return self

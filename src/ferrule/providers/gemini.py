@@ -200,10 +200,12 @@ class Stream(TurnStream["Event", Any], readers=Readers(calls, text, turn, stop, 
     def __init__(self) -> None:
         super().__init__()
         self._stream: Any = None
-        """The stream of the detected API, from the first event on."""
+        """The stream of the detected API, from the first event with fields on."""
 
     def _read_event(self, event: Any) -> None:
         if self._stream is None:
+            if not wire.get_fields(event):  # it names no API
+                return
             interaction = wire.read(wire.read(event, "data", event), "event_type") is not None
             self._stream = interactions.Stream() if interaction else generate.Stream()
         self._stream._read_event(event)

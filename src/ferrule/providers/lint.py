@@ -40,6 +40,7 @@ from ferrule.providers._instructions import (
 )
 from ferrule.providers._schemas import find_broken_rule, follow_pointer, inner
 from ferrule.providers._write import refused_keys
+from ferrule.values.count import format_count
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
@@ -270,7 +271,7 @@ def _find_hidden_texts(tools: Sequence[Tool]) -> Iterator[Finding]:
                 yield Finding(level, "hidden", f"has characters that nobody sees: {what}", "", tool.name, path)
         removed = tool.metadata.get("mcp", {}).get("removed")  # by the source, before anybody could see them
         if removed:
-            text = f"{removed} characters of its texts, hidden or too many, were left out"
+            text = f"its texts had {format_count(removed, 'character')} left out, hidden or too many"
             yield Finding("warning", "hidden", text, tool=tool.name)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from weakref import WeakValueDictionary
 
 from ferrule.scheduling.clock import Timer, wait_until, wake_from_any_thread
+from ferrule.values.count import pluralize
 
 
 class _SlotWaiter(asyncio.Future[None]):
@@ -53,7 +54,7 @@ class Limiter:
     @property
     def busy_reason(self) -> str:
         """The reason why no slot is free, for a message."""
-        return f"{self.limit} calls run already, the most that may run at once"
+        return f"{self.limit} {pluralize(self.limit, 'call runs', 'calls run')} already, the most that may run at once"
 
     async def acquire(self, deadline: float | None = None, group: Hashable = None, timer: Timer | None = None) -> bool:
         """Wait for a slot until the deadline of `timer`, or of the loop. Return whether a slot was acquired."""

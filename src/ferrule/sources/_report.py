@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ferrule import Tool, Toolset
 from ferrule.definition.tokens import definition_tokens
+from ferrule.values.count import format_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,13 @@ class Report:
 
     def __str__(self) -> str:
         width = max((len(tool.name) for tool in self.tools), default=0)
-        lines = [f"{len(self.tools)} tools, about {self.tokens:,} tokens"]
+        lines = [f"{format_count(len(self.tools), 'tool')}, about {format_count(self.tokens, 'token')}"]
         for tool in self.tools:
             lines.append(f"  {tool.name:<{width}}  {tool.tokens:>6,}  {tool.source}")
             lines += [f"    {note}" for note in tool.notes]
         lines += map(str, self.left_out)
         if self.not_chosen:
-            lines.append(f"{self.not_chosen} more were not asked for")
+            lines.append(f"{self.not_chosen} more {'was' if self.not_chosen == 1 else 'were'} not asked for")
         return "\n".join(lines)
 
 

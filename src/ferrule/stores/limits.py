@@ -35,6 +35,7 @@ from ferrule.errors import DefinitionError
 from ferrule.scheduling.clock import MONOTONIC, Clock, Timer, wait_until, wake_from_any_thread
 from ferrule.stores.store import JsonValue, Postgres, Store, StoreError, read_row
 from ferrule.types import Journal, Lease
+from ferrule.values.count import pluralize
 
 __all__ = ["SECONDS", "Change", "SharedLimits", "grant_turns", "share_limits", "wait_for_answer"]
 
@@ -229,7 +230,9 @@ def _find_obstacle(entry: _LeaseEntry, slots: Mapping[str, int], keys: Mapping[s
     if any(not (entry.shared and beside) for key in entry.keys for beside in keys.get(key, ())):
         return "what it works on is in use"
     full = [most for slot, most in entry.slots.items() if slots.get(slot, 0) >= most]
-    return f"{full[0]} calls run already, the most that may run at once" if full else None
+    if not full:
+        return None
+    return f"{full[0]} {pluralize(full[0], 'call runs', 'calls run')} already, the most that may run at once"
 
 
 class _CallLease:

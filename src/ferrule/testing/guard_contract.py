@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from inspect import isawaitable
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 from unittest import SkipTest
 
 from ferrule.definition.guard_forms import guard_function
@@ -25,8 +25,10 @@ from ferrule.values.decision import Decision, allow, ask
 from ferrule.values.event import Event
 from ferrule.values.frozen import thaw
 
-ExpectedDecision: TypeAlias = tuple[str, Mapping[str, Any], Literal["allow", "ask", "deny"]]
-"""A call to judge: the tool's name, the arguments, and the expected decision. See docs/contracts.md#a-guard."""
+ExpectedDecision: TypeAlias = tuple[str, Mapping[str, Any], str]
+"""A call to judge: the tool's name, the arguments, and the expected decision: `"allow"`, `"ask"` or `"deny"`.
+
+It is a `str` because pyright infers no more from a list in a method without hints. See docs/contracts.md#a-guard."""
 
 _DECISION_KINDS = ("allow", "ask", "deny")
 

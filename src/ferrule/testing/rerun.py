@@ -14,6 +14,7 @@ from ferrule.runner import Runner
 from ferrule.testing.comparing import format_json_diff
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
+from ferrule.values.count import pluralize
 from ferrule.values.result import ToolResult
 
 _COMPARED_FACTS = ("status", "output", "error")
@@ -65,11 +66,13 @@ class Rerun:
             raise AssertionError(str(self))
 
     def __str__(self) -> str:
-        summary = f"{len(self.differences)} of {len(self.results)} results differ; recorded (-), now (+)"
+        total = f"{len(self.results)} {pluralize(len(self.results), 'result')}"
+        differ = pluralize(len(self.differences), "differs", "differ")
+        summary = f"of {total}, {len(self.differences)} {differ}; recorded (-), now (+)"
         if not self.differences:
-            summary = f"all {len(self.results)} results are the same"
+            summary = f"{total}, no difference"
         if self.left_out:
-            summary += f" ({self.left_out} calls were not made: nothing had run)"
+            summary += f" (and {self.left_out} {pluralize(self.left_out, 'call')} not made, of which nothing had run)"
         return "\n\n".join([summary, *map(str, self.differences)])
 
 

@@ -40,6 +40,7 @@ from ferrule.security.paths import (
 )
 from ferrule.security.patterns import BUDGET, Pattern, PatternError
 from ferrule.values.context import CONTEXT, ToolContext, find_running_call
+from ferrule.values.count import format_count
 from ferrule.values.decision import Diff
 
 _MAX_BYTES: Final = 50_000_000  # bytes to read, and to write: a written file can be read again
@@ -302,7 +303,7 @@ def write_file(path: Path, content: Text, context: ToolContext, expected: str = 
     shown = _to_shown_path(full, context)
     new = write_exactly(full, data, expected=_read_shown_state(full, shown, expected), make_directories=True)
     lines = len(_split_lines(content)) if content else 0
-    return f"{'made' if new else 'replaced'} {shown!r}: {lines} lines"
+    return f"{'made' if new else 'replaced'} {shown!r}: {format_count(lines, 'line')}"
 
 
 def _encode(name: str, text: str) -> bytes:

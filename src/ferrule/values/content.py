@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, TypeAlias, final
 
 from pydantic_core import core_schema, from_json, to_jsonable_python
 
+from ferrule.values.count import pluralize
 from ferrule.values.encoded_bytes import get_base64_serializer, to_base64
 from ferrule.values.tables import count_cells, draw_figure, is_figure, is_table, read_rows
 
@@ -434,7 +435,7 @@ def truncate_blocks(
         """Return the blocks to show if each text is cut to `most` characters, and a note on the others."""
         ahead, after = _split_head_and_tail(total, max(most // _BLOCK, 1), keep)
         omitted = total - ahead - after
-        note = (Text(f"[cut: {omitted} blocks left out]"),) if omitted else ()
+        note = (Text(f"[cut: {omitted} {pluralize(omitted, 'block')} left out]"),) if omitted else ()
         return ends[:ahead] + note + ends[len(ends) - after :]
 
     def count_selected(most: int) -> int:
@@ -444,7 +445,7 @@ def truncate_blocks(
 
     most = bisect_right(range(limit + 1), limit, key=count_selected) - 1
     if most < 0:
-        return (Text(f"[cut: {total} blocks left out]"[: max(limit, 0)]),)
+        return (Text(f"[cut: {total} {pluralize(total, 'block')} left out]"[: max(limit, 0)]),)
     return tuple(
         Text(truncate_text(one.text, most, keep)) if isinstance(one, Text) else one for one in select_blocks(most)
     )
@@ -502,7 +503,7 @@ def truncate_text(text: str, limit: int, keep: Keep = "both") -> str:
 
 
 def _cut_note(characters: int) -> str:
-    return f"[cut: {characters} characters left out]"
+    return f"[cut: {characters} {pluralize(characters, 'character')} left out]"
 
 
 def _fit_json(value: object, limit: int, keep: Keep) -> str:
@@ -553,7 +554,7 @@ def _abridge(value: Any, most: int, room: list[int], keep: Keep) -> Any:
     if isinstance(value, list):
         items = value[:ahead] + value[len(value) - after :]
         shown_items = [one if type(one) in _NOTHING_INSIDE else _abridge(one, most, room, keep) for one in items]
-        shown_items[ahead:ahead] = [f"[cut: {omitted} items left out]"] if omitted else []
+        shown_items[ahead:ahead] = [f"[cut: {omitted} {pluralize(omitted, 'item')} left out]"] if omitted else []
         return shown_items
     pairs = [*islice(value.items(), ahead), *islice(value.items(), len(value) - after, None)]
     shown_pairs = [
@@ -562,5 +563,5 @@ def _abridge(value: Any, most: int, room: list[int], keep: Keep) -> Any:
     note = "[cut]"
     while note in value:
         note = f"[{note}]"
-    shown_pairs[ahead:ahead] = [(note, f"{omitted} keys left out")] if omitted else []
+    shown_pairs[ahead:ahead] = [(note, f"{omitted} {pluralize(omitted, 'key')} left out")] if omitted else []
     return dict(shown_pairs)
