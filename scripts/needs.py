@@ -63,6 +63,13 @@ def find_strace() -> dict[str, str] | None:
     return {"strace": strace} if strace and run([strace, "-f", "-o", os.devnull, "true"]) is None else None
 
 
+def find_bubblewrap() -> dict[str, str] | None:
+    """One that may make a sandbox: containers forbid namespaces sometimes."""
+    bwrap = shutil.which("bwrap", path="/usr/bin:/bin")
+    options = ["--unshare-user", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    return {"bwrap": bwrap} if bwrap and run([bwrap, *options]) is None else None
+
+
 def find_postgres() -> dict[str, str] | None:
     """On the PATH, or where Debian has them, which puts neither there: the newest version."""
     versions = [path for path in Path("/usr/lib/postgresql").glob("*/bin") if path.parent.name.isdigit()]
@@ -137,6 +144,12 @@ NEEDS = {
         find=find_strace,
         install=lambda: install_debian("strace"),
         remedy="install strace on the PATH (Debian: apt-get install strace), on a Linux that lets it trace",
+    ),
+    "bubblewrap": Need(
+        tests="the sandbox of the shell (tests/tools/shell/)",
+        find=find_bubblewrap,
+        install=lambda: install_debian("bubblewrap"),
+        remedy="install bubblewrap (Debian: apt-get install bubblewrap), on a Linux that lets it make namespaces",
     ),
     "postgres": Need(
         tests="what programs share in a database (tests/support/postgres.py)",

@@ -1,33 +1,33 @@
-"""A coding agent: a model works on a task in one folder, and you are asked before anything changes.
+"""A coding agent: a model works on a task in one folder, and you are asked when it needs something outside.
 
-The policy file `examples/policies/coding_agent.toml` decides what it may do. The agent reads, lists and searches files,
-and runs the tests, `git status`, `git diff` and `git log` by itself. It asks you before it changes a file, and shows
-the difference; it also asks before any other command. It removes nothing, pushes nothing, and reaches nothing in `.git`
-or outside the folder. The model may read everything else in the folder without asking, even a `.env` file.
+The shell runs every line in a sandbox of the operating system (Linux, bubblewrap): a line may change the folder, and
+reaches no network, no other folder, no key of yours and no other program. So the agent runs tests, edits files and
+commits without a question. It asks you before a line that needs the network, another folder or no sandbox, and before
+it changes settings that your editor, git or other agents would run. The policy file
+`examples/policies/coding_agent.toml` says so; it also denies `git push`. The model may read everything in the folder
+without asking, even a `.env` file.
 
-Start it with the SDK of your model (`pip install "ferrule[anthropic]" pytest`) and its key in the environment:
+Start it with the SDK of your model (`pip install "ferrule[anthropic,sandbox]"`) and its key in the environment:
 
     python examples/coding_agent/agent.py "Mend the failing test" --folder ~/project --model anthropic:claude-sonnet-5-5
-    python examples/coding_agent/agent.py "…" --yes edit_file       # do not ask about edits
     ferrule policy test examples/policies/coding_agent.toml         # run the tests of the policy
 
 You see each step:
 
-    → read_file path='/home/ada/project/prices.py'
-    ✓ read_file: '1\tdef total(prices):\n2\t    return sum(prices) + 1\n'
+    → shell command='python3 -m unittest -q'
+    ✓ shell: 'exit code 1 after 0.2 s\n\nFAIL: test_add (test_calc.Test)'
 
 You may make an answer permanent: `ferrule grants` lists these answers, and `ferrule grants revoke` takes them back.
 `--log` records who allowed what by which rule, one line of JSON for each decision and each call.
 
-Tests and commands run with your rights, and nothing keeps them in the folder: if you approve an edit, the model's code
-runs in the tests. If you use `--yes edit_file`, start the program in a container.
+Review the changes before you run the project yourself: outside the sandbox, its code has your rights.
 
 What to change first:
 
 - `TASK`: the instructions, such as the style of your project.
 - The policy: copy it, and use yours with `--policy`.
-- `tests_tool.py`: the command for your tests, if it is not pytest.
-- `agent`: more tools and guards, or an approver that asks in a chat instead of at the terminal.
+- `make_tools`: more folders for the shell (`read=`, `write=`), more protected paths, more tools.
+- `agent`: more guards, or an approver that asks in a chat instead of at the terminal.
 - To continue the conversation:
   `run(model, [*result.messages, *model.user("…")], runner, context=context, state=result.state)`.
 """
@@ -39,29 +39,35 @@ import asyncio
 import os
 import runpy
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shell_tool import shell
-from tests_tool import run_tests
-
-from ferrule import Decision, DefinitionError, Event, FerruleError, Runner, ToolCall, ToolContext, deny, models
-from ferrule.approval import Answer, Asked, Grants, console, printable, remembered
+from ferrule import (
+    Decision,
+    DefinitionError,
+    Event,
+    FerruleError,
+    Runner,
+    Tool,
+    ToolCall,
+    ToolContext,
+    deny,
+    models,
+)
+from ferrule.approval import Grants, console, printable, remembered
 from ferrule.cli import GrantStore
 from ferrule.guards import rules, within
 from ferrule.journal import events
 from ferrule.loop import LoopResult, ModelText, run
 from ferrule.middleware import limit_output
-from ferrule.tools import files
+from ferrule.tools import files, shell
 
 TASK = """You work on the project in the working directory, with tools that start there.
 Look before you change anything, change as little as the task needs, and run the tests after it.
 A change that was refused stays refused: do not try it in another way. At the end, say what you changed and why.
 
 The task: {task}"""
-
-TOOLS = [*files.tools, run_tests, shell]
 
 HERE = Path(__file__).resolve().parent
 POLICY = HERE.parent / "policies" / "coding_agent.toml"
@@ -78,29 +84,21 @@ def no_repository_internals(call: ToolCall, context: ToolContext) -> Decision | 
     return None
 
 
-class Approver:
-    """Approves the tools in `yes`, and asks at the terminal about all others."""
-
-    def __init__(self, yes: Collection[str]) -> None:
-        self.approve = frozenset(yes)
-        self.terminal = console()
-
-    async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        return (await self.answer(Asked.of(call, decision, context))).decision
-
-    async def answer(self, question: Asked) -> Answer:
-        is_named = question.call.name in self.approve and question.decision.into is None
-        return question.approve(by="--yes") if is_named else await self.terminal.answer(question)
+def make_tools(folder: Path) -> list[Tool]:
+    """Return the tools for one folder: its files, and a shell in a sandbox around it."""
+    inside = within(folder)  # for the files alone: in the sandbox of the shell, /tmp is another one
+    return [*(tool.replace(guards=[inside, no_repository_internals]) for tool in files.tools), shell.tool(folder)]
 
 
-def agent(folder: Path, yes: Collection[str] = (), policy: Path = POLICY, log: Path = LOG) -> Runner:
+def agent(folder: Path, policy: Path = POLICY, log: Path = LOG) -> Runner:
     """Return the runner: tools, rules, approver with grants, and log."""
+    tools = make_tools(folder)
     grants = Grants(GrantStore([str(folder)], str(folder)))  # the grants that `ferrule grants` lists
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Runner(
-        TOOLS,
-        guards=[within(folder), no_repository_internals, rules(policy, tools=TOOLS)],
-        approve=remembered(Approver(yes), grants),
+        tools,
+        guards=[rules(policy, tools=tools)],
+        approve=remembered(console(), grants),
         around=[limit_output(16_000)],
         observers=[events.to_file(log, decisions=True)],
         timeout=60,
@@ -162,19 +160,15 @@ def main() -> int:
         "--folder", type=parse_folder, default=".", help="the folder of the project (default: this one)"
     )
     parser.add_argument("--model", type=parse_model, default="anthropic:claude-sonnet-5-5", metavar="PROVIDER:NAME")
-    names = [tool.name for tool in TOOLS]
-    parser.add_argument(
-        "--yes", action="append", default=[], choices=names, metavar="TOOL", help="approve without asking"
-    )
     parser.add_argument("--policy", type=Path, default=POLICY, metavar="FILE", help=f"the policy (default: {POLICY})")
     parser.add_argument("--log", type=Path, default=LOG, metavar="FILE", help=f"the log of decisions (default: {LOG})")
     options = parser.parse_args()
     try:
-        runner = agent(options.folder, options.yes, options.policy, options.log)
+        runner = agent(options.folder, options.policy, options.log)
         result = asyncio.run(work(options.model, options.task, options.folder, runner))
     except models.ModelError as error:
         raise SystemExit(printable(f"The model's API: {error}")) from None
-    except (FerruleError, OSError) as error:  # a wrong policy, or grants or a log that cannot be written
+    except (FerruleError, OSError) as error:  # no sandbox, a wrong policy, or a log that cannot be written
         raise SystemExit(printable(str(error))) from None
     except KeyboardInterrupt:
         print("\nStopped. Earlier changes stay.")

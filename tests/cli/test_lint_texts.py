@@ -22,7 +22,7 @@ from ferrule.security.characters import HIDDEN
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = [
     "ferrule.tools.files",
-    *(f"examples/{name}.py" for name in ("chat_service", "coding_agent/agent", "notes_server", "sqlite_analyst")),
+    *(f"examples/{name}.py" for name in ("chat_service", "notes_server", "sqlite_analyst")),
     "examples/support_desk/agent.py",
     "tests/peers/conformance_tools.py",
 ]

@@ -1,10 +1,10 @@
-"""The tools and guards of three examples keep the contracts of `ferrule.testing`, as those of their readers may."""
+"""The tools and guards of two examples keep the contracts of `ferrule.testing`, as those of their readers may."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -108,32 +108,6 @@ class TestPay(ToolContract):
 
     def failing(self) -> Iterable[CallArguments]:
         return [{"document": PAYABLE["id"], "cents": PAYABLE["cents"] + 1}, {"document": "none", "cents": 1}]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="needs bash")
-class TestShell(ToolContract):
-    """A line that ends with a code says so in its output: no call fails."""
-
-    test_errors_are_useful_to_a_model = None  # type: ignore[assignment]
-
-    @pytest.fixture(autouse=True)
-    def _importable(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Its worker process imports it, by the path that this process has."""
-        monkeypatch.syspath_prepend(EXAMPLES / "coding_agent")
-        self.module = importlib.import_module("shell_tool")
-        yield
-        for name in ("shell_tool", "programs"):
-            del sys.modules[name]
-
-    def tool(self) -> Tool:
-        return self.module.shell  # type: ignore[no-any-return]
-
-    def arguments(self) -> Iterable[CallArguments]:
-        return [{"command": "echo one > a.txt"}, {"command": "cat a.txt"}, {"command": "no_such_command"}]
-
-    def slow(self) -> CallArguments:
-        return {"command": "sleep 600"}
 
 
 PAYABLE: dict[str, Any] = next(

@@ -71,6 +71,8 @@ class Tool(Generic[P, R_co]):
         idle_timeout: Seconds for one call without progress. Progress extends them, up to `timeout`.
         context: The value of `CONTEXT.get()` inside the handler.
         read_only, destructive, idempotent, open_world: MCP's annotations, with MCP's meanings.
+        sandboxed: Whether a sandbox of the operating system contains calls, so a policy may allow them. See
+            docs/shell.md.
         parallel: Whether calls may run beside others; the value of `read_only` if not given.
         resources: A function of the arguments that returns the keys to lock.
         reconcile: Finds the outcome of an unknown call: a function of the call and its context that returns its
@@ -114,6 +116,7 @@ class Tool(Generic[P, R_co]):
     destructive: Trait
     idempotent: Trait
     open_world: Trait
+    sandboxed: Trait
     parallel: Trait
     resources: Resources | None
     reconcile: Reconcile | None
@@ -185,7 +188,7 @@ class Tool(Generic[P, R_co]):
         return (TICKET_OUTPUT if self.background else self.output).schema
 
     def trait(self, name: str, arguments: JsonObject) -> bool:
-        """Return `read_only`, `destructive`, `idempotent`, `open_world` or `parallel` for these arguments.
+        """Return `read_only`, `destructive`, `idempotent`, `open_world`, `sandboxed` or `parallel` for these arguments.
 
         If the trait's function raises, the answer is the careful one: the tool changes things and runs alone.
         """

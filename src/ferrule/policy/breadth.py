@@ -100,6 +100,8 @@ def _check_lines(rule: Rule, tools: Iterable[Any]) -> Iterator[Finding]:
         options = [name for name in dict.fromkeys(parameters.options) if name not in conditions]
         code = [name for name in dict.fromkeys(parameters.possible_code) if name not in conditions]
         if not rule.has_commands:
+            if "sandboxed" in rule.traits:
+                continue
             has_glob = any(isinstance(conditions.get(name), Glob) for name in parameters.possible_code)
             if parameters.has_line or code or has_glob:
                 yield make_finding("warning", rule, f"{rule.text!r} allows everything that {tool.name} can run")

@@ -40,7 +40,7 @@ def make_definition(tool: Tool) -> Definition:
         "input_schema": tool.input_schema,
         "hidden": sorted(tool.hidden),
         "output_schema": tool.output_schema,
-        "traits": {name: _trait(getattr(tool, name)) for name in JUDGED_TRAITS},
+        "traits": {name: _trait(value) for name, value in _find_traits(tool) if value or name != "sandboxed"},
         "tags": sorted(tool.tags),
         "examples": tool.examples,
         "provider": tool.provider,
@@ -50,6 +50,10 @@ def make_definition(tool: Tool) -> Definition:
     present = {name: value for name, value in parts.items() if value or name in ("description", "input_schema")}
     plain: dict[str, Any] = json.loads(json.dumps(present))
     return {**plain, "digest": _compute_digest(plain)}
+
+
+def _find_traits(tool: Tool) -> list[tuple[str, object]]:
+    return [(name, getattr(tool, name)) for name in JUDGED_TRAITS]
 
 
 def _trait(value: object) -> object:

@@ -36,7 +36,7 @@ from ferrule.values.frozen import freeze
 _T = TypeVar("_T")
 Level: TypeAlias = Literal["error", "warning"]
 MAX_RULES: Final = 1000
-_POLICY_KEYS: Final = ("mode", "allow", "ask", "deny", "rule", "test")
+_POLICY_KEYS: Final = ("mode", "sandboxed", "allow", "ask", "deny", "rule", "test")
 
 
 class Finding(NamedTuple):
@@ -133,6 +133,9 @@ class _DocumentReader:
             for at, text in enumerate(self.read_list(data, decide, str, f'{decide} = ["read_*"]')):
                 line = self.lines.find_line(decide, at)
                 yield line, partial(self.read_short_rule, decide, text, line)
+        if "sandboxed" in data:
+            line = self.lines.find_line("sandboxed")
+            yield line, partial(self.read_sandboxed, data["sandboxed"], line)
         for at, table in enumerate(self.read_list(data, "rule", dict, "[[rule]]")):
             line = self.lines.find_line("rule", at)
             yield line, partial(self.read_rule, table, line)
@@ -147,6 +150,11 @@ class _DocumentReader:
     def read_short_rule(self, decide: Any, text: str, line: int) -> Rule:
         tools, arguments = read_short_form(text)
         return self._make_rule(line, decide=decide, tools=(tools,), arguments=arguments, text=f"{decide} {text}")
+
+    def read_sandboxed(self, value: object, line: int) -> Rule:
+        if value != "allow":
+            raise DefinitionError(f'sandboxed is "allow", not {value!r:.80}; leave it out to be asked')
+        return self._make_rule(line, decide="allow", traits=("sandboxed",), arguments={}, text='sandboxed = "allow"')
 
     def read_rule(self, table: Mapping[str, Any], line: int) -> Rule:
         fields = read_keys(table, _RULE_READERS, "a rule")

@@ -5,6 +5,9 @@
     else any allow that matches                                     allow
     else                                                            ask; nothing for a read-only call
 
+Inside a sandbox, with `sandboxed = "allow"`, a rule about commands that may match does not ask: the sandbox is the
+boundary, and the rules are for convenience.
+
 The modes apply on top: `read_only` allows only reads, and `never_ask` turns an ask into a deny. No other code decides
 about the unknown.
 """
@@ -192,11 +195,17 @@ class ToolRules(NamedTuple):
                 unknown.append(entry)
             elif answer:
                 asks.append(entry.decision)
+        if unknown and self._allows_sandboxed(judged):
+            unknown = [entry for entry in unknown if not _is_doubt_about_line(entry, judged)]
         if unknown:
             asks.append(_ask_about_unknown(unknown, _find_doubt(unknown, judged)))
         if asks:
             return _join_asks(asks)
         return self._find_allow(judged)
+
+    def _allows_sandboxed(self, judged: JudgedCall) -> bool:
+        """Return whether the policy allows what a sandbox contains, and one contains this call."""
+        return any("sandboxed" in entry.rule.traits and entry.match(judged) for entry in self.allow.entries)
 
     def _find_allow(self, judged: JudgedCall) -> Decision | None:
         for entry in self.allow.find(judged.arguments):
@@ -224,6 +233,11 @@ class ToolRules(NamedTuple):
             if len(group) > 1 and _allow_jointly([entry.rule for entry in group], places_of_group, judged):
                 return [entry for entry in group if _has_any_match(entry.rule, judged)]
         return []
+
+
+def _is_doubt_about_line(entry: Entry, judged: JudgedCall) -> bool:
+    """Return whether only a shell line makes the match of a rule unknown. Inside a sandbox, that asks nobody."""
+    return entry.rule.has_commands and not entry.problem and _holds_but_for_commands(entry.rule, judged)
 
 
 def _quote_name(name: str) -> str:

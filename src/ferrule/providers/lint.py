@@ -59,7 +59,8 @@ class Finding:
     level: Level
     rule: str
     """Its kind: `count`, `definition`, `description-size`, `strict`, `strict-limit`, `provider`, `wire-name`,
-    `context-parameter`, `no-description`, `no-parameter-description`, `confusable`, `hidden` or `instruction`."""
+    `context-parameter`, `no-description`, `no-parameter-description`, `confusable`, `hidden`, `instruction` or
+    `no-sandbox`."""
     text: str
     provider: str = ""
     """Empty: any provider."""
@@ -151,6 +152,7 @@ def findings(
         *_find_confusable(tools),
         *_find_hidden_texts(tools),
         *_find_instructions(tools),
+        *_find_unsandboxed(tools),
     ]
     return sorted([*_find_untyped_contexts(tools), *found], key=lambda finding: LEVELS.index(finding.level))
 
@@ -207,6 +209,13 @@ def _find_wire_names(tools: Sequence[Tool]) -> Iterator[Finding]:
         if tool.wire_name != tool.name:
             text = f"goes as {tool.wire_name!r}, as not every provider takes its name"
             yield Finding("note", "wire-name", text, tool=tool.name)
+
+
+def _find_unsandboxed(tools: Sequence[Tool]) -> Iterator[Finding]:
+    for tool in tools:
+        if tool.metadata.get("sandbox") == "none":
+            text = "runs a model's lines without a sandbox, with all rights of the program"
+            yield Finding("warning", "no-sandbox", text, tool=tool.name)
 
 
 def _find_untyped_contexts(tools: Sequence[Tool]) -> Iterator[Finding]:

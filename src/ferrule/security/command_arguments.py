@@ -55,7 +55,7 @@ _SANDBOX_WORDS: Final = frozenset({"sandbox", "sandboxed", "unsandboxed"})
 """A flag with one of these words may lift a restriction, whether it is false or true."""
 _READING_FLAGS: Final = _RUNNING_WORDS.union(
     _SANDBOX_WORDS,
-    ("sudo", "root", "admin", "elevated", "escalated", "privileged"),
+    ("sudo", "root", "admin", "elevated", "escalated", "privileged", "network"),
     ("base", "encoded", "decode", "expand", "template", "interpolate"),
 )
 """A flag with one of these words changes what a line means or may do. It can name nothing itself. `split_name` drops

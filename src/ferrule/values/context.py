@@ -115,7 +115,7 @@ class RunningCall(Protocol):
     def failure(self, error: BaseException) -> ToolResult: ...
 
 
-JUDGED_TRAITS = ("read_only", "destructive", "idempotent", "open_world", "parallel")
+JUDGED_TRAITS = ("read_only", "destructive", "idempotent", "open_world", "sandboxed", "parallel")
 """The traits whose value may depend on the arguments."""
 
 
@@ -123,8 +123,8 @@ class Traits:
     """The tool of a call, with its traits for the arguments of this call.
 
     It has the tool's `name`, `description`, `title`, `version`, `tags`, `metadata`, `private`, `hidden`, `preview`,
-    `input_schema` and `fingerprint`; `read_only`, `destructive`, `idempotent`, `open_world` and `parallel` as bools;
-    and the tool itself as `definition`.
+    `input_schema` and `fingerprint`; `read_only`, `destructive`, `idempotent`, `open_world`, `sandboxed` and `parallel`
+    as bools; and the tool itself as `definition`.
     """
 
     __slots__ = ("_arguments", "definition")

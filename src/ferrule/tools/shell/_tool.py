@@ -1,0 +1,274 @@
+"""Make a tool for lines or programs of a model in a sandbox."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError, ToolError
+from ferrule.tools.shell._limits import Limits
+from ferrule.tools.shell._output import Output
+from ferrule.tools.shell._result import make_result
+from ferrule.tools.shell._sandbox import Needs, Outcome, Run, Sandbox, run_unsandboxed
+from ferrule.tools.shell._sessions import WRITE_STATE, Sessions, State, read_state
+from ferrule.tools.shell._view import make_environment
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, ask, deny
+from ferrule.values.frozen import JsonObject
+from ferrule.values.result import ToolResult
+
+log = logging.getLogger("ferrule")
+Paths = Sequence[str | os.PathLike[str]]
+_SMALLEST: Final = 16 << 20
+"""Bytes that bubblewrap itself and every program need."""
+_MAX_TEXT: Final = 100_000  # Linux allows 131,072 bytes in one argument
+_SECONDS_BETWEEN_REPORTS: Final = 0.25
+_SHOWN_CHARACTERS: Final = 2000
+_BASH: Final = ["/bin/bash", "--norc", "--noprofile", "-c"]
+PROGRAM_FILE: Final = "/tmp/program.py"
+
+Directory = Annotated[
+    str | None,
+    Field(description="The folder to start in, relative to the project.", json_schema_extra={"format": "path"}),
+]
+NetworkNeed = Annotated[bool, Field(description="Needs the network. A person is asked.")]
+WriteNeed = Annotated[
+    list[Annotated[str, Field(json_schema_extra={"format": "path"})]],
+    Field(description="More folders to write in, or protected paths. A person is asked.", max_length=20),
+]
+OutsideNeed = Annotated[
+    str | None, Field(description="Why it must run without the sandbox, as the last resort. A person is asked.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of a tool, as its maker gave them. See docs/shell.md#options."""
+
+    root: str | os.PathLike[str]
+    read: Paths = ()
+    write: Paths = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    protect: Sequence[str] = ()
+    timeout: float = 120
+    memory: int = 2 << 30
+    processes: int = 256
+    file_size: int = 1 << 30
+    output: int = 30_000
+    scratch: int = 256 << 20
+    session: bool = False
+    background: bool = False
+    sandbox: Literal["bubblewrap"] | None = "bubblewrap"
+    ask_needs: bool = True
+
+    def check(self) -> None:
+        """Raise a DefinitionError for a value that cannot work."""
+        if isinstance(self.read, str) or isinstance(self.write, str) or isinstance(self.protect, str):
+            raise DefinitionError("read, write and protect are lists of paths, such as read=['/data']")
+        if self.sandbox not in ("bubblewrap", None):
+            raise DefinitionError(f'sandbox must be "bubblewrap" or None, not {self.sandbox!r}')
+        for name in ("timeout", "memory", "processes", "file_size", "output", "scratch"):
+            value = getattr(self, name)
+            least = _SMALLEST if name in ("memory", "file_size", "scratch") else 1
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+                raise DefinitionError(f"{name} must be a number of at least {least}, not {value!r}")
+        for path in self.protect:
+            if os.path.isabs(path) or ".." in path.split(os.sep):
+                raise DefinitionError(f"protect takes paths inside the root, such as 'migrations', not {path!r}")
+
+
+class Place:
+    """The place where the calls of one tool run: a sandbox, or the machine itself."""
+
+    def __init__(self, options: Options) -> None:
+        options.check()
+        self.options = options
+        self.limits = Limits(
+            memory=int(options.memory),
+            processes=int(options.processes),
+            cpu=int(options.timeout) + 60,
+            file_size=int(options.file_size),
+            output=int(options.output),
+            seconds=float(options.timeout),
+        )
+        self.sandbox: Sandbox | None = None
+        self.root = os.path.realpath(os.path.expanduser(options.root))
+        self._sessions = Sessions()
+        if options.sandbox is None:
+            self._check_unsandboxed()
+            return
+        self.sandbox = Sandbox(
+            options.root,
+            read=options.read,
+            write=options.write,
+            protect=options.protect,
+            environment=options.env,
+            scratch=int(options.scratch),
+        )
+
+    def _check_unsandboxed(self) -> None:
+        if not os.path.exists(_BASH[0]) or os.name != "posix":
+            raise DefinitionError("there is no /bin/bash on this system: run your program in a Linux container")
+        if not os.path.isdir(self.root):
+            raise DefinitionError(f"root must be a folder, not {self.root!r}")
+        log.warning("a tool for %r runs lines without a sandbox: they have all rights of this program", self.root)
+
+    def is_sandboxed(self, arguments: JsonObject) -> bool:
+        """Return whether a call runs in the sandbox and needs nothing outside it."""
+        return self.sandbox is not None and not any(arguments.get(name) for name in ("network", "write", "outside"))
+
+    def judge(self, call: ToolCall, context: ToolContext) -> Decision | None:
+        """Ask a person about a call that needs more than the sandbox gives."""
+        given = call.arguments
+        if self.is_sandboxed(given):
+            return None
+        reasons = []
+        if self.sandbox is None or given.get("outside"):
+            why = f"; the model says why: {given['outside']!r}" if given.get("outside") else ""
+            reasons.append(f"it runs without a sandbox, with all rights of this program{why}")
+        else:
+            if given.get("network"):
+                reasons.append("it reaches the network, with every service of this machine and its neighbours")
+            try:
+                paths = [self.sandbox.resolve_write(path) for path in given.get("write") or ()]
+            except ValueError as error:
+                return deny(str(error))
+            reasons += [f"it may write {path!r}" for path in paths]
+        return ask("; ".join(reasons), rule="the needs of a line") if self.options.ask_needs else None
+
+    def run(self, run: Run, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
+        """Run a program for a call. See `judge` for its needs."""
+        report = _Reporter(context)
+        remaining = context.remaining()
+        seconds = self.limits.seconds if remaining is None else min(self.limits.seconds, remaining * 0.9)
+        run = replace(
+            run,
+            limits=replace(self.limits, seconds=seconds),
+            is_cancelled=lambda: context.cancelled,
+            on_output=report,
+        )
+        key = (context.principal, context.session)
+        state = self._sessions.get(key) if self.options.session else State()
+        try:
+            outcome = self._run(run, arguments, state)
+        except (ValueError, OSError) as error:
+            raise ToolError(f"Nothing was run: {error}", executed=False) from error
+        if outcome.ended.reason == "sandbox":
+            raise ToolError(f"The sandbox could not start, so nothing was run: {outcome.text[-300:]}", executed=False)
+        if self.options.session and (new := read_state(outcome.ended.state)) is not None:
+            self._sessions.set(key, new)
+        return make_result(outcome)
+
+    def _run(self, run: Run, arguments: Mapping[str, Any], state: State) -> Outcome:
+        cwd = arguments.get("cwd")
+        if self.sandbox is None:
+            environment = make_environment(os.path.expanduser("~"), self.options.env.items())
+            return run_unsandboxed(replace(run, directory=os.path.join(self.root, cwd or ".")), environment)
+        if self.is_sandboxed(arguments):
+            directory = self._find_start(self.sandbox, cwd, state)
+            return self.sandbox.run(replace(run, directory=directory, variables=state.variables))
+        # A person has approved these words, and has not seen the state of the session or the programs in the root.
+        run = replace(run, directory=self.sandbox.resolve_directory(cwd or "."))
+        variables = {"PATH": self.sandbox.find_fixed_path(), **self.options.env}
+        if arguments.get("outside"):
+            environment = make_environment(os.path.expanduser("~"), variables.items())
+            return run_unsandboxed(run, environment)
+        write = tuple(map(self.sandbox.resolve_write, arguments.get("write") or ()))
+        return self.sandbox.run(replace(run, needs=Needs(bool(arguments.get("network")), write), variables=variables))
+
+    def _find_start(self, sandbox: Sandbox, cwd: str | None, state: State) -> str:
+        if cwd is not None:
+            return sandbox.resolve_directory(cwd)
+        try:
+            return sandbox.resolve_directory(state.directory or ".")
+        except ValueError:  # the session's folder was removed, or lies in the private /tmp
+            return sandbox.root
+
+
+class _Reporter:
+    """Reports the output so far as progress of the call, a few times a second."""
+
+    def __init__(self, context: ToolContext) -> None:
+        self._context = context
+        self._next = 0.0
+        self._size = 0
+
+    def __call__(self, output: Output) -> None:
+        now = time.monotonic()
+        if output.size != self._size and now >= self._next:
+            self._size, self._next = output.size, now + _SECONDS_BETWEEN_REPORTS
+            self._context.progress(output.size, message=output.end(_SHOWN_CHARACTERS))
+
+
+def make_line_tool(place: Place, name: str) -> Tool:
+    """Return the tool for lines of bash."""
+
+    def run_line(
+        context: ToolContext,
+        command: Annotated[str, Field(max_length=_MAX_TEXT, description="A line of bash, or several.")],
+        cwd: Directory = None,
+        network: NetworkNeed = False,
+        write: WriteNeed = [],  # noqa: B006 - a default of the schema
+        outside: OutsideNeed = None,
+    ) -> ToolResult:
+        needs = {"cwd": cwd, "network": network, "write": write, "outside": outside}
+        has_state = place.options.session and place.sandbox is not None and not outside
+        state_at = (lambda number: [*_BASH, WRITE_STATE % number, "bash", command]) if has_state else None
+        return place.run(Run([*_BASH, command], place.root, place.limits, state_at=state_at), context, needs)
+
+    return _make_tool(place, name, run_line, _describe_shell(place))
+
+
+def make_program_tool(place: Place, name: str, python: str) -> Tool:
+    """Return the tool for programs in Python."""
+
+    def run_program(
+        context: ToolContext,
+        code: Annotated[str, Field(max_length=1_000_000, description="The program. It shows what it prints.")],
+        network: NetworkNeed = False,
+        write: WriteNeed = [],  # noqa: B006 - a default of the schema
+    ) -> ToolResult:
+        run = Run([python, PROGRAM_FILE], place.root, place.limits, files={PROGRAM_FILE: code.encode()})
+        return place.run(run, context, {"network": network, "write": write})
+
+    return _make_tool(place, name, run_program, _describe_python(place, python))
+
+
+def _make_tool(place: Place, name: str, handler: Callable[..., ToolResult], description: str) -> Tool:
+    return Tool(
+        name,
+        handler,
+        description=description,
+        guards=[place.judge],
+        timeout=place.limits.seconds * 1.2 + 15,  # the line's own deadline comes first, and says so
+        background=place.options.background,
+        open_world=lambda arguments: not place.is_sandboxed(arguments),
+        sandboxed=place.is_sandboxed,
+        metadata={"sandbox": "none" if place.sandbox is None else "bubblewrap"},
+    )
+
+
+_INSIDE: Final = (
+    "It runs in a sandbox: it may change files in this folder, and has no network. /tmp and the home folder are empty "
+    "at the start and lost at the end. Git's configuration and hooks, and settings of editors and agents, cannot be "
+    "changed. If the result says that the sandbox refused something that the task needs, call again with that need."
+)
+_BARE: Final = "It runs without a sandbox, with all rights of the program: change nothing that the task does not need."
+
+
+def _describe_shell(place: Place) -> str:
+    kept = "The working directory and exported variables persist. " if place.options.session else ""
+    boundary = _BARE if place.sandbox is None else _INSIDE
+    return f"Run a line in bash in {place.root}, without input. {kept}{boundary}"
+
+
+def _describe_python(place: Place, python: str) -> str:
+    return f"Run a program with {python} in {place.root}, without input. {_INSIDE}"
