@@ -15,10 +15,10 @@ from ferrule.errors import DefinitionError
 from ferrule.scheduling.clock import MONOTONIC
 from ferrule.stores.artifact_places import FolderPlace, Place, Record, StorePlace
 from ferrule.stores.store import Memory, Store, private_place
+from ferrule.stores.text_rows import describe_text
 from ferrule.types import Journal
 from ferrule.values.content import TEXT_TYPE, Block, Text
 from ferrule.values.context import ToolContext
-from ferrule.values.text_rows import describe_text
 
 _ID = re.compile(r"[0-9a-f]{32}")
 DAY = 86_400.0

@@ -21,10 +21,10 @@ from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.security.patterns import BUDGET, Pattern, PatternError
 from ferrule.stores.artifacts import Artifacts
+from ferrule.stores.text_rows import TextRows, read_text_rows
 from ferrule.values.content import truncate_text
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
-from ferrule.values.text_rows import TextRows, read_text_rows
 
 PAGE: Final = 14_500
 """The most characters of a page, with its last line below 16,000, the usual limit of an output."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.values.text_rows import describe_text, read_text_rows
+from ferrule.stores.text_rows import describe_text, read_text_rows
 
 fields = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=5)
 
