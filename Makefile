@@ -25,7 +25,7 @@ ADAPTERS := $(addprefix adapter-,$(basename $(notdir $(PINNED))))
 FAST := tests-kernel tests-providers tests-core tests-testing tests-rest
 PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: demo test test-all rest core test-next soak flaky needs quick check lint types types-users types-pages pages-extras tests $(PARTS) adapters $(ADAPTERS) bench picture docs format clean
+.PHONY: demo test test-all rest core test-next soak soak-mixed flaky needs quick check lint types types-users types-pages pages-extras tests $(PARTS) adapters $(ADAPTERS) bench picture docs format clean
 
 TASK := "Explore this repository and note down what the library is for."
 REAL := anthropic:claude-sonnet-5-5
@@ -70,6 +70,11 @@ KILLS ?= 100
 soak: $(VENV)/.dev
 	$(BIN)/python tests/journal/soak.py $(ROUNDS)
 	FERRULE_KILLS=$(KILLS) $(BIN)/python scripts/frameworks.py remote -k crashes
+
+# A mixture of calls that uses every part of Ferrule, with faults: memory, threads, descriptors and tasks, for an hour.
+SECONDS ?= 3600
+soak-mixed: $(VENV)/.dev
+	$(BIN)/python tests/soak/run.py $(SECONDS)
 
 # The tests that a change touches, ten times on a busy machine: FLAKY="--since HEAD~3", "--all", "tests/journal".
 FLAKY ?=
@@ -138,9 +143,10 @@ $(ADAPTERS): adapter-%: $(VENV)/.dev
 tests-rest: $(VENV)/.dev
 	$(BIN)/pytest -q $(PYTEST) $(addprefix --ignore=tests/,kernel journal providers cli models sources serve peers examples arguments definition values testing middleware limits)
 
-# Without benchmarks/selection.py, which needs a folder of catalogues, and what the others are made of.
+# What Ferrule costs, beside its peers, with the goals; ROWS="import journal" chooses some. Peers are installed once.
+ROWS ?=
 bench: $(VENV)/.dev
-	@for script in $(filter-out benchmarks/measure.py benchmarks/cases.py benchmarks/selection%,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@$(BIN)/python benchmarks/table.py $(ROWS)
 
 # docs/assets/terminal.svg, the moving picture of README.md, from a real run in a terminal.
 picture: $(VENV)/.dev

@@ -1,22 +1,15 @@
-"""What a call costs through an adapter, beside the framework's own way for a plain function and beside the runner's.
-
-Run: python benchmarks/adapters.py [NAME …]
+"""What a call costs through an adapter, ÷ (the framework's own way for a plain function + the runner's).
 
 Each framework is measured in its environment (scripts/frameworks.py), all ways in turns, in process time. LangChain's
-is a node of a graph. What is promised: through the adapter costs at most the framework's own way plus ours.
+is a node of a graph.
 
-"of the sum" compares with the two of them, each in a loop of its own; "of both" with the two one after the other. The
-former costs 3 to 10 µs less than a program pays that makes both: code that runs alone stays in the processor's caches.
+Two figures: beside "both", the two of them one after the other, and beside the sum of each in a loop of its own. The
+latter is 3 to 10 µs less than a program pays that makes both: code that runs alone stays in the processor's caches.
 
-What is above it, as "of both" (and "of the sum"), on Python 3.11 and 3.13:
-
-    pydantic_ai   1.15 (1.5)   1.14 (1.45)  5 µs: their function is called as it is, where ours has a context made of
-                                            theirs, its progress followed and its result's text read; 1.10 and 1.08 in
-                                            instructions (callgrind)
-    strands       1.4  (1.8)   0.95 (1.3)   14 µs: the agent's cancel_signal and a call's progress come while it runs,
-                                            so it is a task, and before Python 3.12 none begins at once
-    amplifier     1.8  (2.1)   1.8  (2.1)   0.3 ms: one hook of theirs, by which the adapter sees that an orchestrator
-                                            tells the hooks itself
+The largest costs: pydantic_ai, 5 µs: a context is made of theirs, progress is followed, and the result's text is read.
+strands, 14 µs: the agent's cancel_signal and a call's progress come while it runs, so it is a task, and before Python
+3.12 none begins at once. amplifier, 0.3 ms: one hook of theirs, by which the adapter sees that an orchestrator tells
+the hooks itself.
 """
 
 from __future__ import annotations
@@ -26,15 +19,14 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-from measure import Block, measure_rounds
+from measure import Block, Line, measure_rounds
 
 ROOT = Path(__file__).parent.parent
 ROUNDS, CALLS = 15, 100
@@ -229,8 +221,8 @@ MADE = (pydantic_ai, openai_agents, langchain, google_adk, fastmcp, strands, axi
 WAYS = {made.__name__: made for made in MADE}
 
 
-async def measure(name: str) -> str:
-    """A line of the table."""
+async def measure_ways(name: str) -> dict[str, float]:
+    """The medians of each way, in µs."""
     from ferrule import ToolCall, ToolContext
 
     own, through = await WAYS[name]()
@@ -252,24 +244,27 @@ async def measure(name: str) -> str:
 
     blocks = {"own": block(own), "ours": block(run), "both": block(both), "through": block(through)}
     times = await measure_rounds(blocks, calls=CALLS, rounds=ROUNDS)
-    own_time, our_time, both_time, through_time = (statistics.median(found) for found in times.values())
-    ratios = f"{through_time / (own_time + our_time):12.2f}{through_time / both_time:10.2f}"
-    return f"{name:15}{own_time:10.0f}{our_time:10.1f}{through_time:10.0f}{ratios}"
+    return {way: statistics.median(found) for way, found in times.items()}
 
 
-def main() -> None:
-    if inside := os.environ.get("FERRULE_FRAMEWORK"):
-        warnings.simplefilter("ignore")
-        print(asyncio.run(measure(inside)))
-        return
-    sys.path.insert(0, str(ROOT / "scripts"))
+def measure() -> Iterator[Line]:
+    """A line for each adapter."""
     from frameworks import environment
 
-    print("µs for a call   their own      ours   through  of the sum   of both")
-    for name in sys.argv[1:] or WAYS:
+    for name in WAYS:
+        work = f"adapter {name}, ÷ (own + ours)"
         given = {**os.environ, "FERRULE_FRAMEWORK": name, "PYTHONPATH": str(ROOT / "src")}
-        subprocess.run([str(environment(name)), __file__], env=given, check=True)
+        try:
+            command = [str(environment(name)), __file__]
+            done = subprocess.run(command, env=given, check=True, capture_output=True, text=True)
+        except (LookupError, subprocess.CalledProcessError) as error:
+            yield Line(work, "×", None, 1.2, note=(getattr(error, "stderr", None) or str(error)).splitlines()[-1])
+            continue
+        found = json.loads(done.stdout.splitlines()[-1])
+        note = f"{found['through'] / (found['own'] + found['ours']):.2f} of the sum; through {found['through']:.0f} µs"
+        yield Line(work, "×", found["through"] / found["both"], 1.2, note=note)
 
 
 if __name__ == "__main__":
-    main()
+    warnings.simplefilter("ignore")
+    print(json.dumps(asyncio.run(measure_ways(os.environ["FERRULE_FRAMEWORK"]))))

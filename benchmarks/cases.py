@@ -114,9 +114,9 @@ class Case:
 
 
 CASES = (
-    Case("add", "two integers", add, ADD, lambda arguments: arguments["a"], (10.7, 5.2), 500),
+    Case("add", "two integers", add, ADD, lambda arguments: arguments["a"], (9.5, 5.0), 500),
     Case(
-        "order", "2 KB order with dates", order, ORDER, lambda arguments: arguments["items"][0]["sku"], (2.0, 1.3), 100
+        "order", "2 KB order with dates", order, ORDER, lambda arguments: arguments["items"][0]["sku"], (1.8, 1.3), 100
     ),
     Case(
         "nested",
@@ -124,7 +124,7 @@ CASES = (
         place,
         PLACED,
         lambda arguments: arguments["order"]["items"][0]["sku"],
-        (2.2, 1.3),
+        (2.1, 1.25),
         100,
     ),
     Case("text", "100 KB text", keep, LONG, lambda arguments: arguments["text"], (1.35, 1.2), 50),

@@ -1,29 +1,29 @@
-"""What a journal in an SQLite file costs a call: alone, and with 64 callers at once.
+"""The journaled calls a second of 64 callers, with full fsync, in times of a program that commits each event by itself.
 
-Run: python benchmarks/journal.py [FOLDER]
-
-The disk is that of the folder, this one where none is given. Everything takes turns within one run: what a disk does in
-one minute it does not in the next.
+Everything takes turns within one run: what a disk does in one minute it does not in the next. By the clock, because the
+disk counts.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
-import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+from measure import Line
 
 from ferrule import Event, Journal, Runner, ToolCall, ToolResult, tool
 from ferrule.values.journal_entry import Intent
 
 CALLERS = 64
 ROUNDS = 7
+FOLDER = Path(__file__).parent.parent / "build"
+"""On the disk of the project: many machines keep /tmp in memory, where a commit costs nothing."""
 
 
 @tool
@@ -32,35 +32,18 @@ async def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
-@tool(read_only=True)
-async def look(amount: int) -> str:
-    """Look."""
-    return f"seen {amount}"
-
-
-def runs(runner: Runner, name: str) -> Callable[[], Awaitable[Any]]:
+def runs(runner: Runner) -> Callable[[], Awaitable[Any]]:
     numbers = iter(range(10**9))
 
     async def run() -> None:
         number = next(numbers)
-        call = ToolCall(f"c{number}", name, {"amount": number})
-        result = await runner.run(call, session="benchmark", principal="p")
+        result = await runner.run(ToolCall(f"c{number}", "pay", {"amount": number}), session="benchmark", principal="p")
         assert result.success, result
 
     return run
 
 
-async def seconds(run: Callable[[], Awaitable[Any]], count: int) -> list[float]:
-    """How long each of `count` calls took, one after the other."""
-    found = []
-    for _ in range(count):
-        begin = time.perf_counter()
-        await run()
-        found.append(time.perf_counter() - begin)
-    return found
-
-
-async def rate(run: Callable[[], Awaitable[Any]], count: int) -> float:
+async def measure_rate(run: Callable[[], Awaitable[Any]], count: int) -> float:
     """Calls per second of `CALLERS` that each make `count`."""
 
     async def caller() -> None:
@@ -87,52 +70,6 @@ class OnePerEvent:
 
     def close(self) -> None:
         self._connection.close()
-
-
-class Synced:
-    """A page that is written and waited for, in a file that does not grow."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT)
-        self._at = 0
-        os.pwrite(self._file, bytes(4096 * 1024), 0)
-        os.fsync(self._file)
-
-    async def write(self) -> None:
-        self._at = (self._at + 1) % 1024
-        os.pwrite(self._file, b"x" * 4096, 4096 * self._at)
-        getattr(os, "fdatasync", os.fsync)(self._file)
-
-    def close(self) -> None:
-        os.close(self._file)
-
-
-async def alone(folder: Path) -> None:
-    """One call after the other."""
-    synced, journal = Synced(folder / "synced"), Journal.open(folder / "alone.db")
-    with_it, without = Runner([pay, look], journal=journal), Runner([pay, look])
-    kinds = {
-        "fsync": synced.write,
-        "changing": runs(with_it, "pay"),
-        "changing, without": runs(without, "pay"),
-        "reading": runs(with_it, "look"),
-        "reading, without": runs(without, "look"),
-    }
-    counts = {"fsync": 30, "changing": 30}
-    times: dict[str, list[float]] = {name: [] for name in kinds}
-    for _ in range(ROUNDS):
-        for name, run in kinds.items():
-            times[name] += await seconds(run, counts.get(name, 500))
-        await journal.flush()
-    median = {name: statistics.median(found) for name, found in times.items()}
-    changing = median["changing"] - median["changing, without"]
-    reading = median["reading"] - median["reading, without"]
-    bound = 3 * median["fsync"] + 0.002
-    print(f"  fsync: {median['fsync'] * 1e3:.2f} ms")
-    print(f"  added to a call that changes: {changing * 1e3:.2f} ms (3 fsyncs + 2 ms: {bound * 1e3:.2f} ms)")
-    print(f"  added to a call that reads: {reading * 1e6:.1f} µs (asked for: 30 µs)")
-    journal.close()
-    synced.close()
 
 
 def by_itself(journal: Journal) -> Callable[[], Awaitable[Any]]:
@@ -165,37 +102,35 @@ def by_itself(journal: Journal) -> Callable[[], Awaitable[Any]]:
     return run
 
 
-async def at_once(folder: Path) -> None:
-    """64 callers."""
-    single, journal = OnePerEvent(folder / "single.db"), Journal.open(folder / "at_once.db")
+async def measure_rates(folder: Path) -> dict[str, list[float]]:
+    """The rates of each kind, round by round."""
+    single, journal = OnePerEvent(folder / "single.db"), Journal.open(folder / "calls.db")
     kinds = {
         "a transaction for each event": (single.call, 2),
         "the journal by itself": (by_itself(journal), 40),
-        "a runner with it": (runs(Runner([pay], journal=journal), "pay"), 40),
-        "a runner without": (runs(Runner([pay]), "pay"), 100),
+        "ours": (runs(Runner([pay], journal=journal)), 40),
+        "a runner without": (runs(Runner([pay])), 100),
     }
     rates: dict[str, list[float]] = {name: [] for name in kinds}
     for run, _ in kinds.values():
-        await rate(run, 2)
+        await measure_rate(run, 2)
     for _ in range(ROUNDS):
         for name, (run, count) in kinds.items():
-            rates[name].append(await rate(run, count))
-    base = rates["a transaction for each event"]
-    print(f"  calls per second of {CALLERS} callers, and in transactions for each event (asked for: 10 x)")
-    for name, found in rates.items():
-        ratio = statistics.median(one / other for one, other in zip(found, base, strict=True))
-        print(f"    {name:30} {statistics.median(found):8.0f} {ratio:8.1f} x")
+            rates[name].append(await measure_rate(run, count))
     journal.close()
     single.close()
+    return rates
 
 
-def main() -> None:
-    version = f"Python {sys.version.split()[0]}, SQLite {sqlite3.sqlite_version}"
-    with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else ".") as folder:
-        print(f"a journal at durable='full', {version}")
-        asyncio.run(alone(Path(folder)))
-        asyncio.run(at_once(Path(folder)))
-
-
-if __name__ == "__main__":
-    main()
+def measure() -> Iterator[Line]:
+    """One row, with the parts in its note."""
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        rates = asyncio.run(measure_rates(Path(folder)))
+    base = rates.pop("a transaction for each event")
+    times = {name: median(one / other for one, other in zip(found, base, strict=True)) for name, found in rates.items()}
+    ours = times.pop("ours")
+    others = ", ".join(f"{name} {found:.1f} ×" for name, found in times.items())
+    note = f"{median(rates['ours']):.0f} calls/s; {others}"
+    work = "journaled calls/s, × a transaction an event"
+    yield Line(work, "×", ours, 7, note=note, more_is_better=True)

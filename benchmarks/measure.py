@@ -6,10 +6,40 @@ import asyncio
 import gc
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 
 Block = Callable[[int], Awaitable[None]]
 _COLLECTED_EVERY = 10
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table.
+
+    Attributes:
+        ours: The figure; `None` if it could not be measured, and `note` says why.
+        goal: The largest figure that is good enough, or the smallest if `more_is_better`.
+        ratio: Ours ÷ the best peer's, both measured in turns in one process.
+        peers: The figures of the peers.
+    """
+
+    work: str
+    unit: str
+    ours: float | None
+    goal: float | None = None
+    ratio: float | None = None
+    peers: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+    more_is_better: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """Whether the line meets its goal."""
+        if self.ours is None or self.goal is None:
+            return ""
+        is_met = self.ours >= self.goal if self.more_is_better else self.ours <= self.goal
+        return "met" if is_met else "missed"
 
 
 async def measure_rounds(blocks: dict[str, Block], *, calls: int, rounds: int) -> dict[str, list[float]]:

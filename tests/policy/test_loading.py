@@ -169,9 +169,10 @@ def test_an_empty_or_oversized_file_is_refused(data: bytes, said: str, tmp_path:
         rules(tmp_path / "policy.toml")
 
 
-def test_comparing_rules_costs_no_quadratic_time() -> None:
+@pytest.mark.parametrize("rule", ["tool_{}(amount<=5)", "pay(to=person_{})"])
+def test_comparing_rules_costs_no_quadratic_time(rule: str) -> None:
     def work(count: int) -> int:
-        text = "allow = [" + ", ".join(f'"tool_{at}(amount<={at})"' for at in range(count)) + "]"
+        text = "allow = [" + ", ".join(f'"{rule.format(at)}"' for at in range(count)) + "]"
         made = [*read_document(text, "policy.toml", "managed").rules]
         assert len(made) == count
         return steps(lambda: list(check_redundancy(made)))
@@ -185,6 +186,16 @@ def test_a_covering_rule_is_found_by_any_of_its_names(tools: str) -> None:
         text = f'[[rule]]\ndecide = "deny"\ntools = {several}\n[[rule]]\ndecide = "allow"\ntools = ["{tools}"]'
         [found] = findings_of(text)
         assert "has no effect" in found.text
+
+
+@pytest.mark.parametrize("value", ["ada", "bob"])
+@pytest.mark.parametrize("wide", ["pay", "*", "*(to=*)"])
+def test_a_rule_that_lists_values_is_covered_by_wider_ones(value: str, wide: str) -> None:
+    several = '[[rule]]\ndecide = "deny"\ntools = ["pay"]\narguments = { to = { one_of = ["ada", "bob"] } }'
+    [found] = findings_of(f'allow = ["pay(to={value})"]\n{several}')
+    assert "has no effect" in found.text
+    [found] = findings_of(f'allow = ["pay(to={value})"]\ndeny = ["{wide}"]')
+    assert "has no effect" in found.text
 
 
 @pytest.mark.parametrize("allow", [[f"a(amount<={most})" for most in range(40)], ["a"] * 40])

@@ -3,36 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from ferrule.security.schema_walk import Schema, find_forms, item_schemas, iter_in_place, match_forms, property_schemas
+from ferrule.security.schema_walk import (
+    Schema,
+    find_forms,
+    item_schemas,
+    iter_in_place,
+    match_forms,
+    prefix_items,
+    property_schemas,
+)
+from ferrule.values.frozen import JsonObject
 
 _MAX_DEPTH = 10
 _COMBINED_BY = {"$ref": all, "allOf": all, "anyOf": any, "oneOf": any}
 
 
-def drop_optional_nulls(value: object, schema: Schema) -> Any:
+def drop_optional_nulls(value: JsonObject, schema: Schema) -> Any:
     """Return a copy of JSON without the nulls of optional properties.
 
     The strict modes of providers make a model send null instead of leaving a property out. A null is dropped if
     `schema` declares the property, does not require it, and allows no null there. A null stays if a possible form of
     the value requires the property or may take null as data.
     """
-    return _drop_nulls(value, [schema], schema)
+    return _drop_nulls(value, find_forms([schema], schema), schema)
 
 
-def _drop_nulls(value: object, nodes: Sequence[Schema], root: Schema) -> Any:
+def _drop_nulls(value: Any, forms: list[Schema], root: Schema) -> Any:
     if isinstance(value, list):
-        forms = find_forms(nodes, root)
+        others = max((len(prefix_items(form)) for form in forms), default=0)
+
+        @cache
+        def find_item_forms(index: int) -> list[Schema]:
+            return find_forms([node for form in forms for node in item_schemas(form, index)], root)
+
         return [
-            _drop_nulls(item, [node for form in forms for node in item_schemas(form, index)], root)
+            _drop_nulls(item, find_item_forms(min(index, others)), root) if isinstance(item, dict | list) else item
             for index, item in enumerate(value)
         ]
-    if not isinstance(value, dict):
-        return value
-    forms = match_forms(value, find_forms(nodes, root))
+    forms = match_forms(value, forms)
     return {
-        key: _drop_nulls(item, [node for form in forms for node in property_schemas(form, key)], root)
+        key: _drop_nulls(item, find_forms([node for form in forms for node in property_schemas(form, key)], root), root)
+        if isinstance(item, dict | list)
+        else item
         for key, item in value.items()
         if item is not None or not _is_absent(key, forms, root)
     }

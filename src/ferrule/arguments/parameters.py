@@ -84,8 +84,10 @@ class Parameters:
         """
         raise NotImplementedError(type(self))
 
-    def validate_and_normalize(self, text: str) -> tuple[Any, str]:
+    def validate_and_normalize(self, text: str, value: object = None) -> tuple[Any, str]:
         """Return the validated values of a JSON text, and the text with times spelled as Pydantic writes them.
+
+        `value` is the JSON of the text, if you have parsed it: errors are then read from it.
 
         Raises:
             ArgumentErrors: The text does not fit.

@@ -30,9 +30,9 @@ def is_same_call(one: ToolCall, other: ToolCall) -> bool:
 
 
 def repair_arguments(
-    value: dict[str, Any], validate: Callable[[str], _T], schema: JsonObject
+    value: dict[str, Any], validate: Callable[[str, Any], _T], schema: JsonObject
 ) -> tuple[_T, tuple[str, ...]]:
-    """Return the result of `validate` for the text of `value`, and the repairs.
+    """Return the result of `validate` for the text of `value` and for `value` itself, and the repairs.
 
     If the text does not fit, nulls of optional properties are dropped, and other errors repaired one round at a time.
 
@@ -43,13 +43,13 @@ def repair_arguments(
     for _ in range(_MAX_ROUNDS):
         text = format_json(value)
         try:
-            return validate(text), tuple(repairs)
+            return validate(text, value), tuple(repairs)
         except ArgumentErrors as wrong:
             given = value
             value = drop_optional_nulls(value, schema) if "null" in text else value
             if not _repair_errors(value, wrong.errors, repairs) and value == given:
                 raise
-    return validate(format_json(value)), tuple(repairs)
+    return validate(format_json(value), value), tuple(repairs)
 
 
 def _repair_errors(value: dict[str, Any], errors: list[ArgumentError], repairs: list[str]) -> bool:

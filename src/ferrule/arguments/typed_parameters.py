@@ -139,13 +139,13 @@ class TypedParameters(Parameters):
     def validate(self, text: str) -> Any:
         return self._validate_with(self._make, text)
 
-    def validate_and_normalize(self, text: str) -> tuple[Any, str]:
+    def validate_and_normalize(self, text: str, value: object = None) -> tuple[Any, str]:
         if self._lenient_validator is not self._validator:
             with suppress(ValidationError):
                 return self._make(text), text
-            values = self._validate_with(self._bound_validation(self._lenient_validator), text)
-            text = self._dumper.dump(values, text)
-        return self.validate(text), text
+            values = self._validate_with(self._bound_validation(self._lenient_validator), text, value)
+            text, value = self._dumper.dump(values, text), None
+        return self._validate_with(self._make, text, value), text
 
     def judged_arguments(self, text: str, values: Any) -> Arguments:
         if self.exact:
@@ -179,13 +179,13 @@ class TypedParameters(Parameters):
         """
         return from_json(self._dumper.dump(instance, None, checked=False))  # type: ignore[no-any-return]
 
-    def _validate_with(self, make: Callable[[str], Any], text: str) -> Any:
+    def _validate_with(self, make: Callable[[str], Any], text: str, value: object = None) -> Any:
         try:
             return make(text)
         except ArgumentErrors:
             raise
         except ValidationError as error:
-            raise ArgumentErrors(self._list_errors(text, error)) from None
+            raise ArgumentErrors(self._list_errors(text, value, error)) from None
         except Exception as error:  # an author's validator that breaks refuses the value
             raise ArgumentErrors([ArgumentError((), f"cannot be checked: {type(error).__name__}")]) from error
 
@@ -201,12 +201,11 @@ class TypedParameters(Parameters):
                 raise ArgumentErrors([ArgumentError((), "hold too much for how they nest: send less in one call")])
         return validator.validate_json(text)
 
-    def _list_errors(self, text: str, first: ValidationError) -> list[ArgumentError]:
-        """Return all errors if the values are few enough, else the first ones."""
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = None
+    def _list_errors(self, text: str, value: object, first: ValidationError) -> list[ArgumentError]:
+        """Return all errors if the values are few enough, else the first ones. `value` is the text's JSON, if known."""
+        if value is None:
+            with suppress(ValueError):
+                value = json.loads(text)
         if self._fails_fast and sum(map(text.count, ",[{")) * self._cost.max_checks <= MAX_ERROR_WORK:
             try:
                 self._thorough_validator.validate_json(text)

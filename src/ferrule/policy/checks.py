@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -68,10 +69,10 @@ def check_redundancy(rules: Sequence[Rule]) -> Iterator[Finding]:
     A rule has no effect if a stricter rule matches every call of it. These are not errors: a live file may get another
     `deny = ["*"]` at any time.
     """
-    by_name = _group_rules(rules)
+    groups = _group_rules(rules)
     for at, rule in enumerate(rules):
-        candidates = [*by_name.get(rule.tools[0] if rule.tools else None, ()), *by_name["*"]]
-        covering = sorted(place for place in candidates if place != at and _makes_redundant(rules[place], rule))
+        candidates = _find_candidates(groups, rule) - {at}
+        covering = sorted(place for place in candidates if _makes_redundant(rules[place], rule))
         stricter = (rules[place] for place in covering if rules[place].decide != rule.decide)
         if other := next(stricter, None):
             yield make_finding(
@@ -87,18 +88,32 @@ def check_redundancy(rules: Sequence[Rule]) -> Iterator[Finding]:
             yield make_finding("warning", rule, f"{rule.text!r} is redundant: {other.name} ({other.text!r}) covers it")
 
 
-def _group_rules(rules: Sequence[Rule]) -> dict[str | None, list[int]]:
-    """Return the positions of rules by tool name.
+_Group = tuple[str | None, tuple[str, Any] | None]
+"""A tool's name, and an argument with its value."""
 
-    The key `"*"` has the rules with a match for further names. The search for rules that cover another one looks at one
-    of its names and at `"*"`, instead of at a thousand rules.
+
+def _group_rules(rules: Sequence[Rule]) -> Mapping[_Group, list[int]]:
+    """Return the positions of rules by tool name, and by each value that the first condition on values lists.
+
+    The name is `"*"` for rules that match further names, and the value is None for rules that list no values. The
+    search for rules that cover another one looks at a few groups, instead of at a thousand rules.
     """
-    found: dict[str | None, list[int]] = {"*": []}
+    found: dict[_Group, list[int]] = defaultdict(list)
     for place, rule in enumerate(rules):
         is_open = not rule.tools or any("*" in glob for glob in rule.tools)
+        lists = ((at, one.values) for at, one in rule.arguments.items() if isinstance(one, OneOf))
+        at, values = next(lists, ("", ()))
         for name in ("*",) if is_open else dict.fromkeys(rule.tools):
-            found.setdefault(name, []).append(place)
+            for value in dict.fromkeys(values) or (None,):
+                found[name, value if value is None else (at, value)].append(place)
     return found
+
+
+def _find_candidates(groups: Mapping[_Group, list[int]], rule: Rule) -> set[int]:
+    """Return the positions of the rules that may cover this one: it lists no other values than they do."""
+    listed = [(at, one.values[0]) for at, one in rule.arguments.items() if isinstance(one, OneOf)]
+    names = (rule.tools[0] if rule.tools else None, "*")
+    return {place for name in names for value in (None, *listed) for place in groups.get((name, value), ())}
 
 
 def _makes_redundant(other: Rule, rule: Rule) -> bool:

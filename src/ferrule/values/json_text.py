@@ -129,7 +129,9 @@ def parse_json(text: str) -> Any:
         Malformed: The text is not JSON. NaN, half of a surrogate pair, different values for one key of the root, and
             more than 200 levels of arrays and objects are refused too.
     """
-    return parse_and_rewrite_json(text)[0]
+    if _MANY_DIGITS.search(text):  # only such a number may be read as an infinity
+        return parse_and_rewrite_json(text)[0]
+    return _parse_and_write(text, lambda value: b"")[0]
 
 
 def parse_and_rewrite_json(text: str) -> tuple[Any, bytes]:
@@ -138,9 +140,13 @@ def parse_and_rewrite_json(text: str) -> tuple[Any, bytes]:
     Raises:
         Malformed: As for `parse_json`.
     """
+    return _parse_and_write(text, format_finite_json)
+
+
+def _parse_and_write(text: str, write: Callable[[object], bytes]) -> tuple[Any, bytes]:
     try:
         value = from_json(text, allow_inf_nan=False)
-        written = format_finite_json(value)  # 1e999 is read as an infinity
+        written = write(value)  # 1e999 is read as an infinity
     except TypeError:  # UTF-8 cannot hold a string in it
         raise Malformed("not valid JSON: it holds half of a surrogate pair, which is no character") from None
     except ValueError as error:
