@@ -63,7 +63,7 @@ async def listening(app: Any) -> AsyncIterator[str]:
         server = uvicorn.Server(config)
         serving = asyncio.ensure_future(server.serve(sockets=[sock]))
         try:
-            while not server.started:  # noqa: ASYNC110
+            while not server.started:
                 await asyncio.sleep(0.01)
             yield f"http://127.0.0.1:{sock.getsockname()[1]}/mcp"
         finally:
