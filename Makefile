@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # shows what it said when it has ended. The longest come first. Tests of programs wait for these a third of their time:
 # four parts keep two cores busy.
 JOBS ?= 4
-PARTS := tests-models tests-programs tests-journal tests-testing tests-rest tests-kernel tests-providers tests-core
+PARTS := tests-models tests-web tests-programs tests-journal tests-testing tests-rest tests-kernel tests-providers tests-core
 # One for each framework that there is an adapter for, in an environment of its own; adapter-remote is DBOS and Ray,
 # adapter-telemetry the exporters of OpenTelemetry and Logfire.
 PINNED := $(wildcard tests/remote/engines/pins/*.txt tests/adapters/frameworks/pins/*.txt tests/telemetry/pins/*.txt)
@@ -25,7 +25,7 @@ ADAPTERS := $(addprefix adapter-,$(basename $(notdir $(PINNED))))
 FAST := tests-kernel tests-providers tests-core tests-testing tests-rest
 PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: demo test test-all rest core test-next soak soak-mixed flaky needs quick check lint types types-users types-pages pages-extras tests $(PARTS) adapters $(ADAPTERS) bench picture docs format clean
+.PHONY: demo inspect test test-all rest core test-next soak soak-mixed flaky needs quick check lint types types-users types-pages pages-extras tests $(PARTS) adapters $(ADAPTERS) bench picture docs format clean
 
 TASK := "Explore this repository and note down what the library is for."
 REAL := anthropic:claude-sonnet-5-5
@@ -42,6 +42,13 @@ demo: $(VENV)/.cli
 	@echo
 	@echo 'The same on a real model, with ANTHROPIC_API_KEY set and the SDK there ($(BIN)/pip install -e ".[anthropic]"):'
 	@echo '$(BIN)/ferrule run $(TASK) --tools ferrule.tools.files --model $(REAL)'
+
+# The page with the tools of the demo, and the calls of its journal: the demo runs first if there is none. Nobody is asked
+# then, so its edit is denied.
+inspect: $(VENV)/.web
+	@mkdir -p -m 700 "$(dir $(CALLS))"
+	@test -e "$(CALLS)" || $(BIN)/ferrule run $(TASK) --tools ferrule.tools.files --model scripted:examples/demo/steps.py --journal "$(CALLS)" </dev/null
+	@$(BIN)/ferrule inspect ferrule.tools.files --journal "$(CALLS)"
 
 # All that a change needs, in under four minutes. What is marked as large is left out, and named at the end of each part.
 test: needs
@@ -125,6 +132,9 @@ tests-core: $(VENV)/.dev
 tests-programs: $(VENV)/.dev
 	$(BIN)/pytest -q $(PYTEST) tests/cli tests/examples
 
+tests-web: $(VENV)/.dev
+	$(BIN)/pytest -q $(PYTEST) tests/web
+
 tests-models: $(VENV)/.dev
 	$(BIN)/pytest -q $(PYTEST) tests/models tests/sources tests/serve tests/peers
 
@@ -141,16 +151,17 @@ $(ADAPTERS): adapter-%: $(VENV)/.dev
 	$(BIN)/python scripts/frameworks.py $*
 
 tests-rest: $(VENV)/.dev
-	$(BIN)/pytest -q $(PYTEST) $(addprefix --ignore=tests/,kernel journal providers cli models sources serve peers examples arguments definition values testing middleware limits)
+	$(BIN)/pytest -q $(PYTEST) $(addprefix --ignore=tests/,kernel journal providers cli web models sources serve peers examples arguments definition values testing middleware limits)
 
 # What Ferrule costs, beside its peers, with the goals; ROWS="import journal" chooses some. Peers are installed once.
 ROWS ?=
 bench: $(VENV)/.dev
 	@$(BIN)/python benchmarks/table.py $(ROWS)
 
-# docs/assets/terminal.svg, the moving picture of README.md, from a real run in a terminal.
+# docs/assets/terminal.svg, the moving picture of README.md, from a real run in a terminal; and the page of ferrule inspect.
 picture: $(VENV)/.dev
 	@$(BIN)/python scripts/picture/picture.py
+	@$(BIN)/python scripts/page_pictures.py
 
 docs: $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -174,6 +185,11 @@ $(VENV)/.cli: pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP) -e '.[cli]' || { echo "pip could not install Ferrule; its own words are above" >&2; exit 1; }
 	@touch $@
 
+$(VENV)/.web: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing Ferrule and its page into $(VENV) …" >&2
+	@$(PIP) -e '.[cli,web]' || { echo "pip could not install Ferrule; its own words are above" >&2; exit 1; }
+	@touch $@
+
 $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing what the docs are built with into $(VENV) …" >&2
 	@$(PIP) -e '.[docs]' || { echo "pip could not install the tools for the docs; its own words are above" >&2; exit 1; }
@@ -182,4 +198,4 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Ferrule and its tools for development into $(VENV) …" >&2
 	@$(PIP) -e '.[dev]' || { echo "pip could not install the development tools; its own words are above" >&2; exit 1; }
-	@touch $@ $(VENV)/.cli $(VENV)/.docs
+	@touch $@ $(VENV)/.cli $(VENV)/.docs $(VENV)/.web

@@ -62,6 +62,7 @@ PUBLIC += (
     "ferrule.executors.process",
     "ferrule.testing",
     "ferrule.cli",
+    "ferrule.web",
 )
 ONE_BY_ONE = ("ferrule.tools", "ferrule.sources", "ferrule.providers", "ferrule.remote")
 """Packages of which each module is public too: one is imported by its own name."""

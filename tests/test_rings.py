@@ -59,7 +59,7 @@ AROUND = {
     "models",
     "remote",
 }
-PROGRAMS = {"loop", "testing", "cli", "__main__"}
+PROGRAMS = {"loop", "testing", "cli", "web", "__main__"}
 MAY_ALSO_USE = {
     "models": {"providers"},
     "adapters": {"journal", "mcp"},

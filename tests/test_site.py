@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import pytest
 from mkdocs_hooks import ROOT, public_modules, public_names, reference_page
 
-from browser import open_browser
+from browser import browser as start_browser
 from needed import needed
 
 pytestmark = pytest.mark.slow
@@ -179,10 +179,10 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 def test_no_page_has_a_serious_fault_of_accessibility(site: Path, tmp_path: Path) -> None:
     """Each page is also left as a picture in build/screenshots, to look at."""
-    axe = Path(needed("peers")["axe"]).read_text(encoding="utf-8")
+    axe = Path(needed("axe")["axe"]).read_text(encoding="utf-8")
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     faults = {}
-    with serving(site) as address, open_browser(tmp_path) as browser:
+    with serving(site) as address, start_browser(tmp_path) as browser:
         # The theme stores the scheme that a reader has chosen.
         browser.devtools("Page.addScriptToEvaluateOnNewDocument", source="localStorage.clear()")
         for page, width, (number, scheme) in product(SHOWN, (390, 1280), enumerate(("default", "slate"))):
@@ -190,11 +190,11 @@ def test_no_page_has_a_serious_fault_of_accessibility(site: Path, tmp_path: Path
             browser.devtools("Emulation.setDeviceMetricsOverride", **size)
             browser.do("url", url=f"{address}/{page}.html")
             press = f"document.getElementById('__palette_{number}').click()"
-            browser.wait_for(f"{press}; return document.body.dataset.mdColorScheme == '{scheme}'")
+            browser.wait(f"{press}; return document.body.dataset.mdColorScheme == '{scheme}'")
             name = f"{page.replace('/', '-')}-{width}-{scheme}"
-            browser.save_screenshot(SCREENSHOTS / f"{name}.png")
+            (SCREENSHOTS / f"{name}.png").write_bytes(browser.picture())
             browser.script(axe + AXE)
-            found = browser.wait_for("return window.faults")
+            found = browser.wait("return window.faults")
             if serious := [fault for fault in found if fault[0] in ("serious", "critical")]:
                 faults[name] = serious
             if browser.script("return document.documentElement.scrollWidth") > width:

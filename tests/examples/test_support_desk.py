@@ -19,7 +19,8 @@ from typing import Any
 import httpx
 import pytest
 
-from browser import Browser, open_browser
+from browser import Browser
+from browser import browser as start_browser
 from ferrule import Journal
 from waits import BOUND
 
@@ -190,7 +191,7 @@ def test_a_forged_form_does_nothing_and_texts_are_escaped(tmp_path: Path, visit:
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
-    with open_browser(tmp_path / "profile") as opened:
+    with start_browser(tmp_path / "profile") as opened:
         yield opened
 
 
@@ -204,7 +205,7 @@ def test_a_person_answers_in_a_real_browser(tmp_path: Path, browser: Browser) ->
             browser.send(".send")
         assert browser.read("title") == "(2) Support desk"
         assert HOSTILE in browser.text()
-        browser.save_screenshot(tmp_path / "page.png")
+        (tmp_path / "page.png").write_bytes(browser.picture())
     with desk(folder) as url:
         browser.do("url", url=url)
         browser.send("[data-case='1'] .yes")
@@ -212,7 +213,7 @@ def test_a_person_answers_in_a_real_browser(tmp_path: Path, browser: Browser) ->
         browser.send("[data-case='2'] .no")
         assert "Nothing waits." in browser.text()
         assert browser.read("title") == "Support desk"
-        browser.save_screenshot(tmp_path / "answered.png")
+        (tmp_path / "answered.png").write_bytes(browser.picture())
     assert refunds(folder) == [(1002, 12900)]
 
 

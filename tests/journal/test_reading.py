@@ -355,3 +355,32 @@ def test_an_unreadable_row_hides_no_other_call(path: Path, data: str) -> None:
     connection.close()
     assert [call_id for call_id, _ in found(path)] == [call_id for call_id, _ in OF_EACH]
     assert any("unreadable" in event.data for event in Reader(path).events())
+
+
+def test_pages_of_calls_have_each_call_once_whatever_their_size(tmp_path: Path) -> None:
+    async def work(runner: Runner) -> None:
+        for number in (1, 2, 3, 1, 4, 2, 5, 1):
+            await runner.run(call(f"c{number}"), ADA)
+        await runner.run(call("c6", order="later"), ADA)
+
+    journaled(tmp_path / "calls.db", work)
+    reader = Reader(tmp_path / "calls.db")
+    for wanted in (Filter(), Filter(every=True), Filter(status={"ok"})):
+        whole = [(one.group.key, one.status) for one in reader.newest(wanted)]
+        for size in (1, 2, 3):
+            pages: list[Any] = []
+            before: int | None = None
+            while page := reader.newest(wanted, size, before=before):
+                pages = [*page, *pages]
+                before = page[0].place
+            assert [(one.group.key, one.status) for one in pages] == whole
+
+
+def test_a_call_is_found_at_the_place_of_any_of_its_events(tmp_path: Path) -> None:
+    journaled(tmp_path / "calls.db", one_of_each)
+    reader = Reader(tmp_path / "calls.db")
+    for one in reader.calls(Filter(every=True)):
+        assert {reader.call_at(event.seq) == one for event in one.events} == {True}
+    assert reader.call_at(10_000) is None
+    counts = {(count.kind, count.rule, count.by): count.calls for count in reader.count_decisions()}
+    assert counts[("ask", "ask_before_changes", None)] == 3 and counts[("allow", "ask_before_changes", "eve")] == 1

@@ -1,4 +1,4 @@
-"""Chromium without a screen, for tests of pages."""
+"""Chromium without a screen, by the WebDriver protocol (https://www.w3.org/TR/webdriver2/), which is plain JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from waits import BOUND
 
 
 class Browser:
-    """Chromium without a screen, by the WebDriver protocol (https://www.w3.org/TR/webdriver2/), which is plain JSON."""
+    """One window of a browser with a profile of its own."""
 
     ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
     ARGUMENTS = (
@@ -42,23 +42,35 @@ class Browser:
         found: str = self.do("element", using="css selector", value=selector)[self.ELEMENT]
         return found
 
-    def script(self, text: str) -> Any:
-        return self.do("execute/sync", script=text, args=[])
+    def script(self, text: str, *args: Any) -> Any:
+        return self.do("execute/sync", script=text, args=list(args))
 
-    def wait_for(self, text: str) -> Any:
-        """Return the value of a script as soon as it is true. While a page is replaced, no script runs: not yet."""
-        until = time.monotonic() + BOUND
+    def click(self, selector: str) -> None:
+        """Click an element. A page may replace it between finding and clicking: then the new one is clicked."""
         while True:
-            response = self.client.post(f"/session/{self.session}/execute/sync", json={"script": text, "args": []})
-            if response.is_success and (value := response.json()["value"]):
-                return value
-            assert time.monotonic() < until, f"never true: {text}"
+            place = f"/session/{self.session}/element/{self.find(selector)}/click"
+            response = self.client.post(place, json={})
+            if response.is_success:
+                return
+            assert response.json()["value"]["error"] == "stale element reference", response.text
 
     def send(self, selector: str) -> None:
         """Click a button that sends a form; the end is when the next page is there."""
         self.script("window.sent = true")
-        self.do(f"element/{self.find(selector)}/click")
-        self.wait_for("return !window.sent && document.readyState == 'complete'")
+        self.click(selector)
+        self.wait("return !window.sent && document.readyState == 'complete'", f"{selector} led to no page")
+
+    def wait(self, condition: str, problem: str = "") -> Any:
+        """Return what a script gives once that is true. A script that the next page comes in between of is an error,
+        and means: not yet."""
+        until = time.monotonic() + BOUND
+        body = {"script": condition, "args": []}
+        while True:
+            found = self.client.post(f"/session/{self.session}/execute/sync", json=body).json()["value"]
+            if found and not (isinstance(found, dict) and "error" in found):
+                return found
+            assert time.monotonic() < until, problem or f"{condition} did not come true: {self.text()[:2000]}"
+            time.sleep(0.01)
 
     def write(self, selector: str, text: str) -> None:
         element = self.find(selector)
@@ -72,12 +84,20 @@ class Browser:
     def read(self, what: str) -> Any:
         return self.client.get(f"/session/{self.session}/{what}").json()["value"]
 
-    def save_screenshot(self, file: Path) -> None:
-        file.write_bytes(base64.b64decode(self.read("screenshot")))
+    def devtools(self, command: str, **params: Any) -> Any:
+        """Send a command of Chromium's own protocol."""
+        return self.do("goog/cdp/execute", cmd=command, params=params)
 
-    def devtools(self, command: str, **parameters: Any) -> Any:
-        """Run a command of Chromium's own protocol (https://chromedevtools.github.io/devtools-protocol/)."""
-        return self.do("goog/cdp/execute", cmd=command, params=parameters)
+    def resize(self, width: int, height: int, *, dark: bool = False) -> None:
+        """Set the size of the page, in CSS pixels, and its colours."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.devtools("Emulation.setDeviceMetricsOverride", **size)
+        feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.devtools("Emulation.setEmulatedMedia", features=[feature])
+
+    def picture(self) -> bytes:
+        """Return a PNG of what is visible."""
+        return base64.b64decode(self.read("screenshot"))
 
     def close(self) -> None:
         self.client.delete(f"/session/{self.session}")
@@ -85,18 +105,25 @@ class Browser:
 
 
 @contextmanager
-def open_browser(profile: Path) -> Iterator[Browser]:
-    """Start a browser whose files are in `profile`; without one, the test is skipped or fails."""
+def driver(port: int = 0) -> Iterator[tuple[str, str]]:
+    """The path of Chromium and the address of its driver, which ends with the block."""
     paths = needed("browser")
-    with subprocess.Popen([paths["chromedriver"], "--port=0"], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([paths["chromedriver"], f"--port={port}"], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            port = next(found[1] for line in process.stdout if (found := re.search(r"on port (\d+)\.", line)))
-            opened = Browser(paths["chromium"], f"http://127.0.0.1:{port}", profile)
-            try:
-                yield opened
-            finally:
-                opened.close()
+            found = next(found[1] for line in process.stdout if (found := re.search(r"on port (\d+)\.", line)))
+            yield paths["chromium"], f"http://127.0.0.1:{found}"
         finally:
             process.terminate()
             process.communicate(timeout=BOUND)
+
+
+@contextmanager
+def browser(profile: Path) -> Iterator[Browser]:
+    """A browser that ends with the block."""
+    with driver() as (binary, address):
+        opened = Browser(binary, address, profile)
+        try:
+            yield opened
+        finally:
+            opened.close()

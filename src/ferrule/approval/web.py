@@ -113,6 +113,11 @@ class Web:
         """
         return await run_blocking(self._list_waiting)
 
+    async def count(self) -> int:
+        """Return the number of waiting calls. No preview is made."""
+        rows = await run_blocking(lambda: self.store.items(self._prefix))
+        return sum(not (_is_answered(row) or read_row(row, _has_expired) is True) for row in rows.values())
+
     async def answer(self, id: str, digest: str, given: Decision | bool, *, by: str) -> AcceptedAnswer:
         """Take the call with this id and its answer, once: the first answer wins.
 
@@ -210,6 +215,12 @@ def _is_answered(row: Any) -> bool:
 
 def _has_expired(row: Any) -> bool:
     return bool(row["pending"]["expires_at"] <= time.time())
+
+
+def list_queues(store: Store) -> list[str]:
+    """Return the names of the queues with calls in a store, for `web(store, name=…)`."""
+    names = {place.partition(" ")[0].removeprefix("waiting").removeprefix("-") for place in store.items("waiting")}
+    return sorted(names)
 
 
 def web(store: Store | None = None, *, tools: Iterable[Tool] = (), own: bool = True, name: str = "") -> Web:

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ferrule.cli.chunks import format_chunk
-from ferrule.cli.text import format_value, to_line
+from ferrule.cli.text import format_progress, format_value, to_line
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _PLAIN_FRAMES = "-\\|/"
@@ -24,8 +24,6 @@ _ROWS = 10
 _RESERVED_COLUMNS = 3  # room for the ^C that a terminal prints at the end of the last row
 _LEAST_COLUMNS = 6  # with fewer, a text says nothing
 _MESSAGE_LENGTH = 300
-_AMOUNT_LENGTH = 60
-_EXACT = 10**15
 
 
 class Bars:
@@ -169,20 +167,6 @@ def compute_share(done: Any, total: Any) -> float | None:
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
         return None
     return min(max(part, 0.0), 1.0) if math.isfinite(part) and float(total) > 0 else None
-
-
-def format_progress(done: Any, total: Any) -> str:
-    """Return `3/10`, or `3` without a total."""
-    return format_amount(done) if total is None else f"{format_amount(done)}/{format_amount(total)}"
-
-
-def format_amount(value: Any) -> str:
-    """Return a number in readable form. A tool may report anything, even an integer too large for a float."""
-    try:
-        whole = float(value).is_integer() and abs(value) < _EXACT
-        return f"{int(value):,}" if whole else f"{value:g}"
-    except (TypeError, ValueError, OverflowError):
-        return format_value(value, _AMOUNT_LENGTH)
 
 
 def cut_end(text: str, columns: int, mark: str) -> str:

@@ -16,6 +16,7 @@ SIGNS = {
     "tool:progress": ("…", "cyan"),
     "tool:suspended": ("‖", "yellow"),
     "attempt": ("↻", "yellow"),
+    "more": ("…", "dim"),
     "ok": ("✓", "green"),
     "invalid": ("!", "yellow"),
     "not_found": ("!", "yellow"),

@@ -14,8 +14,7 @@ from typing import Any, get_args
 from ferrule import Status
 from ferrule.approval import printable
 from ferrule.cli.journals import resolve_journal
-from ferrule.cli.text import format_value, to_line
-from ferrule.cli.timeline import format_arguments
+from ferrule.cli.text import format_arguments, format_value, to_line
 from ferrule.cli.usage import UsageError, check_known
 from ferrule.journal.reading import NOT_STARTED, UNFINISHED, Filter, LoggedCall
 from ferrule.values.count import format_count

@@ -21,8 +21,8 @@ from ferrule.cli import servers, settings
 from ferrule.cli.list import describe_effect
 from ferrule.cli.policies import FOUND, format_reason, judge_call, may_apply
 from ferrule.cli.screen import make_table, print_table, wide
-from ferrule.cli.text import to_line
-from ferrule.cli.timeline import NAME_WIDTH, format_arguments
+from ferrule.cli.text import format_arguments, to_line
+from ferrule.cli.timeline import NAME_WIDTH
 from ferrule.cli.usage import UsageError, suggest
 from ferrule.policy import Finding, Policy, PolicyDecision, PolicyTest, Rule, TrustedFiles, find_files
 from ferrule.policy.lock import read_lock

@@ -63,6 +63,7 @@ def join_tools(
     policy: Callable[[Toolset], Guard | None] = lambda tools: None,
     remember: Scope | None = None,
     secrets: Mapping[str, str] | None = None,
+    resume_key: bytes | None = None,
 ) -> Runner:
     """Return one runner for the tools in all places.
 
@@ -81,6 +82,7 @@ def join_tools(
         policy: Returns the policy for the tools, if there is one.
         remember: The smallest scope of a grant by the person at the terminal. By default there are no grants.
         secrets: Secrets for handlers, in addition to those of a runner.
+        resume_key: The key that seals suspended calls; a runner that is used unchanged keeps its own.
 
     Raises:
         UsageError: A place or a tool does not exist, a policy file is wrong, or `yes` would replace the approver of a
@@ -119,6 +121,7 @@ def join_tools(
         observers=_list_observers(objects),
         secrets=secrets,
         timeout=TIMEOUT,
+        resume_key=resume_key,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ferrule import ToolError, ToolResult
@@ -13,6 +13,10 @@ from ferrule.approval import printable
 from ferrule.values.content import Block, Text
 
 _MESSAGE_LENGTH = 2000
+_VALUE_LENGTH = 60
+_ARGUMENTS_LENGTH = 160
+_AMOUNT_LENGTH = 60
+_EXACT = 10**15
 
 
 def shorten(text: str, limit: int) -> str:
@@ -46,6 +50,38 @@ def format_value(value: Any, limit: int) -> str:
         return to_line(str(value), limit)
     except Exception as error:
         return f"({type(error).__name__})"
+
+
+def format_arguments(arguments: Any) -> str:
+    """Return arguments on one line. Paths below the working directory start there."""
+    if not isinstance(arguments, Mapping):
+        return shorten(str(arguments), _ARGUMENTS_LENGTH)
+    texts = (f"{name}={_format_argument(value)}" for name, value in arguments.items())
+    return shorten(", ".join(texts), _ARGUMENTS_LENGTH)
+
+
+def _format_argument(value: Any) -> str:
+    value = value.removeprefix(os.getcwd() + os.sep) if isinstance(value, str) else value
+    return shorten(json.dumps(value, ensure_ascii=False), _VALUE_LENGTH)
+
+
+def format_json(value: Any) -> str:
+    """Return a value as JSON, in one line."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def format_progress(done: Any, total: Any) -> str:
+    """Return `3/10`, or `3` without a total."""
+    return format_amount(done) if total is None else f"{format_amount(done)}/{format_amount(total)}"
+
+
+def format_amount(value: Any) -> str:
+    """Return a number in readable form. A tool may report anything, even an integer too large for a float."""
+    try:
+        whole = float(value).is_integer() and abs(value) < _EXACT
+        return f"{int(value):,}" if whole else f"{value:g}"
+    except (TypeError, ValueError, OverflowError):
+        return format_value(value, _AMOUNT_LENGTH)
 
 
 def format_blocks(blocks: Iterable[Block]) -> str:

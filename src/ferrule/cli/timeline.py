@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,15 +11,20 @@ from rich.text import Text
 
 from ferrule import Decision, Event, ToolResult
 from ferrule.approval import printable
-from ferrule.cli.bars import Bars, format_progress
+from ferrule.cli.bars import Bars
 from ferrule.cli.chunks import Chunks, format_chunk
 from ferrule.cli.event_lines import format_start, get_sign, to_encoding, wrap_after
-from ferrule.cli.text import format_refusal, format_value, shorten, shorten_path
+from ferrule.cli.text import (
+    format_arguments,
+    format_progress,
+    format_refusal,
+    format_value,
+    shorten,
+    shorten_path,
+)
 from ferrule.values.count import format_count
 
 NAME_WIDTH = 80
-_VALUE_LENGTH = 60
-_ARGUMENTS_LENGTH = 160
 _OUTCOME = 300
 _EVERY = 5.0
 _ENDS = frozenset({"tool:post", "tool:error", "tool:suspended"})
@@ -224,19 +227,6 @@ def _attempt(report: Mapping[str, Any]) -> str:
 
 def _reason_text(decision: Decision) -> str:
     return shorten(shorten_path(decision.reason), _OUTCOME)
-
-
-def format_arguments(arguments: Any) -> str:
-    """Return arguments on one line. Paths below the working directory start there."""
-    if not isinstance(arguments, Mapping):
-        return shorten(str(arguments), _ARGUMENTS_LENGTH)
-    texts = (f"{name}={_format_argument(value)}" for name, value in arguments.items())
-    return shorten(", ".join(texts), _ARGUMENTS_LENGTH)
-
-
-def _format_argument(value: Any) -> str:
-    value = value.removeprefix(os.getcwd() + os.sep) if isinstance(value, str) else value
-    return shorten(json.dumps(value, ensure_ascii=False), _VALUE_LENGTH)
 
 
 def format_outcome(result: ToolResult) -> str:

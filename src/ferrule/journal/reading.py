@@ -65,6 +65,11 @@ WHERE n.seq = ? AND n.kind = 'tool:pre' AND e.principal IS n.principal AND e.ses
 AND e.parent IS n.parent AND (c.key IS NULL OR d.key IS NULL OR c.key = d.key) ORDER BY e.seq DESC
 """
 """The records of the call with this first row: sent with the same arguments, and not known by another key."""
+_COUNT_DECISIONS = """
+SELECT json_extract(data, '$.kind'), json_extract(data, '$.rule'), json_extract(data, '$.by'),
+count(DISTINCT call_id || ' ' || run) FROM events
+WHERE kind = 'tool:decided' AND json_valid(data) GROUP BY 1, 2, 3 ORDER BY 4 DESC
+"""
 OF_CALLS = "kind GLOB 'tool:*'"
 """The condition for rows of calls. Rows about missing events, deleted calls or changed tools do not meet it."""
 _NO_RESULT: JsonObject = {}
@@ -301,6 +306,23 @@ def _to_record(event: LoggedEvent) -> JsonObject | None:
     return event.data or None
 
 
+@dataclass(frozen=True, slots=True)
+class DecisionCount:
+    """The number of calls with one decision.
+
+    Attributes:
+        kind: `"allow"`, `"ask"` or `"deny"`.
+        rule: The rule or the guard, or None. For the answer of a person, the rule that asked.
+        by: The person who answered, or None.
+        calls: The number of calls.
+    """
+
+    kind: str
+    rule: str | None
+    by: str | None
+    calls: int
+
+
 class Reader:
     """A reader of a journal's file. See docs/journal.md#looking-into-it.
 
@@ -334,7 +356,7 @@ class Reader:
         )
         while True:
             rows = self.look(lambda look, after=after: look.rows(query, (after, *values)))  # type: ignore[misc]
-            yield from (event for event in map(_event, rows) if fits(event.tool_name))
+            yield from (event for event in map(make_event, rows) if fits(event.tool_name))
             if len(rows) < _ROWS_AT_ONCE:
                 return
             after = rows[-1][0]
@@ -354,12 +376,29 @@ class Reader:
         """Return the matching calls, at most the `newest`, and then new ones. See docs/journal.md#looking-into-it."""
         return Following(self, wanted, newest)
 
-    def newest(self, wanted: Filter = Filter(), limit: int | None = None) -> list[Found]:
+    def newest(self, wanted: Filter = Filter(), limit: int | None = None, *, before: int | None = None) -> list[Found]:
         """Return the places of the newest matching calls, in the order of their last events.
 
-        `loaded` reads their content.
+        `load_calls` reads their content.
+
+        Args:
+            before: Only calls whose last event lies before this place, for one page after another.
         """
-        return self.look(lambda look: look.newest(wanted, limit))
+        return self.look(lambda look: look.newest(wanted, limit, before))
+
+    def call_at(self, seq: int) -> LoggedCall | None:
+        """Return the record of a call with an event at this place, or None if there is none."""
+        query = f"SELECT call_id, run FROM events WHERE seq = ? AND {OF_CALLS}"
+        found = self.look(lambda look: [Found(look.group(Key(*row))) for row in look.rows(query, (seq,))])
+        return next(self.load_calls(found), None)
+
+    def count_decisions(self) -> list[DecisionCount]:
+        """Return about how many calls each rule, guard or person decided, the most frequent first."""
+        rows = self.look(lambda look: look.rows(_COUNT_DECISIONS, ()))
+        return [
+            DecisionCount(str(kind), None if rule is None else str(rule), None if by is None else str(by), calls)
+            for kind, rule, by, calls in rows
+        ]
 
     def ids(self, beginning: str, most: int = 12) -> list[str]:
         """Return the ids of calls with this beginning."""
@@ -529,6 +568,8 @@ class Found(NamedTuple):
     status: str | None = None
     attempts: int | None = None
     replays: int = 0
+    place: int = 0
+    """The place of the last event of all its records, for `Reader.newest(before=…)`."""
 
 
 class Process(NamedTuple):
@@ -589,17 +630,19 @@ class Snapshot:
         fits = _make_tool_filter(wanted)
         return {Key(*key): None for *key, name in self._execute(query, (seq, *values)).fetchall() if fits(name)}
 
-    def newest(self, wanted: Filter, limit: int | None) -> list[Found]:
-        """Return the newest matching calls, in the order of their last rows."""
+    def newest(self, wanted: Filter, limit: int | None, before: int | None = None) -> list[Found]:
+        """Return the newest matching calls, in the order of their last rows; with `before`, those before this row."""
         found: list[Found] = []
         merged: set[Key] = set()
-        for call in self._iterate_newest(wanted):
+        behind = math.inf if before is None else before
+        for call in self._iterate_newest(wanted, behind):
             if len(found) == limit:
                 break
-            if call.group.key in merged or not _is_in_time(call.group, wanted):
+            if call.group.key in merged or call.group.last.seq >= behind or not _is_in_time(call.group, wanted):
                 continue
-            if not wanted.every:
-                call = self._merge(call, merged)
+            call = call._replace(place=call.group.last.seq) if wanted.every else self._merge(call, merged)
+            if call.place >= behind:  # a later record of the call is on an earlier page
+                continue
             call = self.add_status(call) if wanted.status is not None or not call.group.ends else call
             if wanted.status is None or call.status in wanted.status:
                 found.append(call)
@@ -611,7 +654,7 @@ class Snapshot:
         keys = [newest.group.key._replace(run=run) for run in found]
         merged.update(keys)
         if len(keys) < 2:
-            return newest
+            return newest._replace(place=newest.group.last.seq)
         groups = [newest.group if key == newest.group.key else self.group(key) for key in keys]
         results = [self._last_result(group) for group in groups]
         replays = [is_replay(result) for result in results]
@@ -621,19 +664,20 @@ class Snapshot:
             if not replay and result.get("executed") is not False
         )
         count = sum(replays)
-        return newest._replace(group=next(effective, newest.group), attempts=len(keys) - count, replays=count)
+        place = max(group.last.seq for group in groups)
+        return Found(next(effective, newest.group), newest.status, len(keys) - count, count, place)
 
     def _last_result(self, group: Group) -> JsonObject:
         row = self.end(group) or group.last
         return self.read_result(row) if row.kind in _WITH_RESULT else _NO_RESULT
 
-    def _iterate_newest(self, wanted: Filter) -> Iterator[Found]:
-        """Yield each call at its last row. This reads the rows once, the newest first."""
+    def _iterate_newest(self, wanted: Filter, behind: float) -> Iterator[Found]:
+        """Yield each call at its last row before `behind`. This reads the rows once, the newest first."""
         where, values = _make_condition(wanted)
         fits = _make_tool_filter(wanted)
-        query = f"SELECT call_id, run, tool_name FROM events WHERE {OF_CALLS}{where} ORDER BY seq DESC"
+        query = f"SELECT call_id, run, tool_name FROM events WHERE seq < ? AND {OF_CALLS}{where} ORDER BY seq DESC"
         seen: set[Key] = set()
-        for *columns, name in self._execute(query, values):
+        for *columns, name in self._execute(query, (behind, *values)):
             key = Key(*columns)
             if key not in seen and fits(name):
                 seen.add(key)
@@ -672,7 +716,7 @@ class Snapshot:
     def _load_call(self, found: Found) -> LoggedCall | None:
         group = found.group
         query = f"SELECT {_EVENT_COLUMNS} FROM events WHERE {_OF_KEY} AND {OF_CALLS} AND seq <= ? ORDER BY seq"
-        events = tuple(map(_event, self.rows(query, (*group.key, group.last.seq))))
+        events = tuple(map(make_event, self.rows(query, (*group.key, group.last.seq))))
         if not events:
             return None
         intent, end = self.read_intent(found), self.end(group)
@@ -723,7 +767,8 @@ class Snapshot:
         return self._execute(_GET_REPLAYED, values).fetchone()  # type: ignore[no-any-return]
 
 
-def _event(columns: Sequence[Any]) -> LoggedEvent:
+def make_event(columns: Sequence[Any]) -> LoggedEvent:
+    """Return the event of the values of `_EVENT_COLUMNS`."""
     seq, at, kind, call_id, tool_name, principal, session, parent, owner, data = columns
     return LoggedEvent(
         seq=seq,

@@ -9,14 +9,22 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
 
 from ferrule import DefinitionError
 
-if TYPE_CHECKING:
-    from ferrule.mcp.serve._http import MCPApp
-
 _STREAMS_END = 1
+
+
+class Served(Protocol):
+    """An ASGI app that can end: `MCPApp`, or the page of `ferrule inspect`."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
+
+    def lifespan(self, app: object = None) -> AbstractAsyncContextManager[None]: ...
+
+    async def drain(self) -> None: ...
 
 
 def is_loopback(host: str) -> bool:
@@ -61,10 +69,20 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 async def serve_http(
-    app: MCPApp, host: str, port: int, ready: Callable[[str], object] | None, stop: asyncio.Event | None
+    app: Served,
+    host: str,
+    port: int,
+    ready: Callable[[str], object] | None,
+    stop: asyncio.Event | None,
+    *,
+    path: str = "/mcp",
 ) -> None:
-    """Serve an app until `stop` is set, or until a signal comes if there is none."""
-    import uvicorn  # comes with `mcp`
+    """Serve an app until `stop` is set, or until a signal comes if there is none.
+
+    Args:
+        ready: Is given the address, with `path`, once the server listens.
+    """
+    import uvicorn  # comes with `mcp` and `web`
 
     class Server(uvicorn.Server):
         @contextlib.contextmanager
@@ -83,7 +101,7 @@ async def serve_http(
                 stopping = asyncio.ensure_future(stopped.wait())
                 try:
                     if ready is not None:
-                        ready(f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}/mcp")
+                        ready(f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}{path}")
                     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
                     await app.drain()
                     # Clients of 2025 hold a stream open. It is cancelled below, and uvicorn would report that.

@@ -1,0 +1,406 @@
+"""`ferrule inspect` as it is started, in a real browser: every view, with what goes wrong on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import hostile_desk
+import pytest
+
+from browser import Browser, driver
+from ferrule import Journal, Runner, ToolCall, tool
+from ferrule.journal import Filter, Reader
+from needed import needed
+from waits import BOUND, wait_until
+
+pytestmark = pytest.mark.slow
+HERE = Path(__file__).parent
+CALLED = "return !document.querySelector('form[action=\"/run/stop\"]') && document.querySelector('.steps') && true"
+
+
+class Page:
+    """The server of a page, in a process of its own.
+
+    Attributes:
+        link: The newest link at its terminal.
+    """
+
+    def __init__(self, folder: Path, *words: str, port: int = 0) -> None:
+        self._command = [sys.executable, "-m", "ferrule", "inspect", *words, "--no-browser", "--by", "ann"]
+        self._environment = {**os.environ, "XDG_STATE_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+        self.port = port
+        self.link = ""
+        self.start()
+
+    def start(self) -> None:
+        command = [*self._command, *(["--port", str(self.port)] if self.port else [])]
+        self.process = subprocess.Popen(command, cwd=HERE, env=self._environment, stderr=subprocess.PIPE, text=True)
+        before, self.link = self.link, ""
+        self._reader = threading.Thread(target=self._read, args=(self.process.stderr,), daemon=True)
+        self._reader.start()
+        wait_until(lambda: self.link not in ("", before) or self.process.poll() is not None)
+        assert self.link, "the page did not start"
+        self.port = int(self.address.rpartition(":")[2])
+
+    def _read(self, stream: Any) -> None:
+        for line in stream:
+            if found := re.search(r"open (http\S+)", line):
+                self.link = found[1]
+
+    @property
+    def address(self) -> str:
+        return self.link.partition("/#")[0]
+
+    def stop(self, *, kill: bool = False) -> None:
+        self.process.kill() if kill else self.process.terminate()
+        self.process.wait(BOUND)
+        self._reader.join(BOUND)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+@contextmanager
+def serve(folder: Path, *words: str) -> Iterator[Page]:
+    page = Page(folder, *words)
+    try:
+        yield page
+    finally:
+        page.stop()
+
+
+@pytest.fixture(scope="module")
+def windows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Makes browsers with profiles of their own."""
+    with driver() as (binary, address), ExitStack() as stack:
+
+        def make() -> Browser:
+            window = Browser(binary, address, tmp_path_factory.mktemp("profile"))
+            stack.callback(window.close)
+            return window
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def window(windows: Any) -> Browser:
+    browser: Browser = windows()
+    return browser
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    words = ("desk_tools.py", "--policy", "policy.toml", "--journal", str(tmp_path / "calls.db"))
+    with serve(tmp_path, *words) as started:
+        yield started
+
+
+def sign_in(window: Browser, page: Page) -> None:
+    window.do("url", url="about:blank")
+    window.do("url", url=page.link)
+    window.wait("return location.pathname !== '/' && document.readyState === 'complete'")
+    assert window.script("return location.hash") == ""
+
+
+def go(window: Browser, page: Page, path: str) -> None:
+    window.do("url", url=f"{page.address}{path}")
+
+
+def fill(window: Browser, name: str, value: str) -> None:
+    """Type into a field as a person does, or choose."""
+    script = """const field = document.getElementById(arguments[0]);
+    field.value = arguments[1]; field.dispatchEvent(new Event('change', {bubbles: true}))"""
+    window.script(script, name.replace("/", "%2F"), value)
+
+
+def press(window: Browser, id: str, then: str) -> None:
+    window.script("document.getElementById(arguments[0]).click()", id.replace("/", "%2F"))
+    window.wait(f"return document.getElementById('{then.replace('/', '%2F')}')")
+
+
+def call(window: Browser, page: Page, name: str, **values: str) -> None:
+    go(window, page, f"/tool?name={name}")
+    for key, value in values.items():
+        fill(window, f"f/{key}", value)
+    window.send("form[action='/tool/call'] .actions .primary")
+    window.wait(CALLED)
+
+
+def journaled(folder: Path, tool: str, *statuses: str) -> list[Any]:
+    """The calls of a tool in the journal, once they have these statuses. Events are written soon, not at once."""
+
+    def look() -> list[Any] | None:
+        calls = list(Reader(folder / "calls.db").calls(Filter(tool=tool)))
+        return calls if [call.status for call in calls] == list(statuses) else None
+
+    found: list[Any] = wait_until(look)
+    return found
+
+
+def test_a_nested_form_is_filled_called_approved_and_found_in_the_journal(
+    tmp_path: Path, page: Page, window: Browser
+) -> None:
+    sign_in(window, page)
+    window.write("input[type=search]", "customer order")
+    assert window.script(
+        "return [...document.querySelectorAll('#tools li:not([hidden]) .name')].map(x => x.innerText)"
+    ) == ["order"]
+    window.send("#tools li:not([hidden]) a")
+    press(window, "f/lines-add", "f/lines/0/article")
+    press(window, "f/lines-add", "f/lines/1/article")
+    fill(window, "f/lines/0/article", '"tea"')
+    fill(window, "f/lines/1/article", '"cocoa"')
+    window.write("#f\\%2Flines\\%2F1\\%2Fcount", "3")
+    fill(window, "f/ship", "1")
+    window.wait("return document.getElementById('f%2Fship%2F1%2Faddress%2Fstreet')")
+    assert window.script("return document.getElementById('f%2Flines%2F1%2Fcount').value") == "3"
+    window.write("#f\\%2Fship\\%2F1\\%2Faddress\\%2Fstreet", "Main 1")
+    window.send("form[action='/tool/call'] .actions .primary")
+    window.wait("return document.querySelector('.answers')")
+    assert "customers see it" in window.text()
+    window.click(".answers .primary")
+    window.wait("return document.querySelector('.result')")
+    assert "19" in window.script("return document.querySelector('.result').innerText")
+    window.send(".head a[href^='/call?']")
+    assert "allowed by ann" in window.text()
+    [done] = journaled(tmp_path, "order", "ok")
+    assert done.input["ship"]["address"]["street"] == "Main 1"
+
+
+def test_a_call_is_edited_and_another_denied(tmp_path: Path, page: Page, window: Browser) -> None:
+    sign_in(window, page)
+    call(window, page, "set_price", article="tea", euros="9")
+    go(window, page, "/approvals")
+    assert "-tea: 4 EUR" in window.text() and "+tea: 9 EUR" in window.text()
+    window.send("a[href^='/approvals/edit']")
+    window.write("#f\\%2Feuros", "6")
+    window.click("#preview")
+    window.wait("return document.body.innerText.includes('Your changes')")
+    assert "+tea: 6 EUR" in window.text()
+    window.send("form[action='/approvals/answer'] .primary")
+    window.wait("return document.body.innerText.includes('tea costs 6 EUR now')")
+    call(window, page, "set_price", article="coffee", euros="1")
+    window.write(".deny input[name=reason]", "too cheap")
+    window.click(".deny .stop")
+    window.wait("return document.querySelector('.result')")
+    assert "too cheap" in window.text()
+    assert journaled(tmp_path, "set_price", "ok", "denied")[0].input["euros"] == 6
+
+
+def test_two_browsers_answer_the_same_question_and_one_counts(
+    tmp_path: Path, page: Page, window: Browser, windows: Any
+) -> None:
+    sign_in(window, page)
+    other = windows()
+    other.do("url", url=page.address)  # the first link is used: the terminal gets a new one
+    assert "Sign in" in other.text()
+    wait_until(lambda: page.link.partition("#")[2])
+    sign_in(other, page)
+    call(window, page, "set_price", article="tea", euros="9")
+    for one in (window, other):
+        go(one, page, "/approvals")
+    window.send(".answers .primary")
+    window.wait("return document.body.innerText.includes('tea costs 9 EUR now')")
+    other.wait("return document.body.innerText.includes('Nothing waits')")  # it is told
+    call(window, page, "set_price", article="tea", euros="5")
+    for one in (window, other):
+        go(one, page, "/approvals")
+        one.wait("return document.querySelector('.answers .primary')")
+        one.script("document.hasFocus; window.onmessage = null")
+    # Both send what they see: the second one comes too late.
+    form = "return Object.fromEntries(new FormData(document.querySelector('form:not(.deny)')))"
+    late = other.script(form)
+    window.send(".answers .primary")
+    window.wait("return document.body.innerText.includes('tea costs 5 EUR now')")
+    script = """const form = document.createElement('form'); form.method = 'post'; form.action = '/approvals/answer';
+    for (const [name, value] of Object.entries(arguments[0])) {
+      const input = document.createElement('input'); input.name = name; input.value = value; form.append(input);
+    }
+    document.body.append(form); form.submit()"""
+    other.script(script, late)
+    other.wait("return document.body.innerText.includes('does not count')")
+    journaled(tmp_path, "set_price", "ok", "ok")
+
+
+def test_an_open_page_follows_the_journal_and_survives_a_dead_server(
+    tmp_path: Path, page: Page, window: Browser
+) -> None:
+    sign_in(window, page)
+    go(window, page, "/calls")
+    assert "No calls" in window.text()
+    window.write("#tool", "typed and not sent")
+
+    async def elsewhere(number: int) -> None:
+        from desk_tools import stock
+
+        journal = Journal.open(tmp_path / "calls.db")
+        await Runner([stock], journal=journal).run(ToolCall(f"c{number}", "stock", {"article": "tea"}))
+        journal.close()
+
+    asyncio.run(elsewhere(1))
+    window.wait("return document.querySelectorAll('.calls tbody tr').length === 1")
+    page.stop(kill=True)
+    window.wait("return !document.getElementById('connection').hidden")
+    assert "does not answer" in window.text()
+    page.start()
+    window.wait("return document.getElementById('connection').hidden")
+    asyncio.run(elsewhere(2))
+    window.wait("return document.querySelectorAll('.calls tbody tr').length === 2")
+    assert window.script("return document.getElementById('tool').value") == "typed and not sent"
+    go(window, page, "/tools")
+    assert "set_price" in window.text()  # the session holds
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A journal with 10,000 calls."""
+
+    @tool(read_only=True)
+    async def look(number: int) -> str:
+        """Look at a number."""
+        if number % 1000 == 0:
+            raise LookupError("there is no such number")
+        return f"number {number}"
+
+    async def work(path: Path) -> None:
+        journal = Journal.open(path, durable="normal")
+        runner = Runner([look], journal=journal)
+        for start in range(0, 10_000, 500):
+            await runner.run_all([ToolCall(f"c{n}", "look", {"number": n}) for n in range(start, start + 500)])
+        journal.close()
+
+    folder = tmp_path_factory.mktemp("many")
+    asyncio.run(work(folder / "calls.db"))
+    return folder
+
+
+def test_ten_thousand_calls_are_read_page_by_page(many: Path, window: Browser, record_property: Any) -> None:
+    with serve(many, "--journal", str(many / "calls.db")) as page:
+        sign_in(window, page)
+        go(window, page, "/calls")
+        paint = window.wait("return performance.getEntriesByName('first-contentful-paint')[0]?.startTime")
+        record_property("first_paint_ms", paint)
+        print(f"first paint after {paint:.0f} ms")
+        seen: list[str] = []
+        for _ in range(3):
+            seen += window.script("return [...document.querySelectorAll('.calls td.mono')].map(cell => cell.innerText)")
+            window.send("a[rel=next]")
+        newest = list(Reader(many / "calls.db").calls(newest=150))
+        assert seen == [f"number={call.input['number']}" for call in reversed(newest)]
+        go(window, page, "/calls?status=failed")
+        assert window.script("return document.querySelectorAll('.calls tbody tr').length") == 10
+        assert window.script("return document.querySelectorAll('nav a').length") == 2  # no tools, no policy
+
+
+SERIOUS = """
+const done = arguments[arguments.length - 1];
+axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']}).then(
+  ({violations}) => done(violations.filter((one) => ['serious', 'critical'].includes(one.impact))
+    .map((one) => one.id + ': ' + one.nodes.slice(0, 3).map(({html, failureSummary}) => html + failureSummary))))
+"""
+
+
+def find_barriers(window: Browser) -> list[str]:
+    """The serious findings of axe on the page that is shown."""
+    window.devtools("Page.enable")
+    window.devtools("Runtime.evaluate", expression=Path(needed("axe")["axe"]).read_text(encoding="utf-8"))
+    found: list[str] = window.do("execute/async", script=SERIOUS, args=[])
+    return found
+
+
+def test_everybody_can_use_every_view_at_every_size(page: Page, window: Browser) -> None:
+    needed("axe")
+    sign_in(window, page)
+    barriers: list[str] = []
+
+    def check(name: str) -> None:
+        for width, dark in ((390, True), (1600, False)):
+            window.resize(width, 900, dark=dark)
+            assert window.script("return document.documentElement.scrollWidth <= innerWidth"), f"{name} at {width}"
+            barriers.extend(f"{name} at {width}: {found}" for found in find_barriers(window))
+
+    call(window, page, "label", order_id="1")
+    check("run")
+    call(window, page, "list_orders", limit="5")
+    check("table")
+    call(window, page, "set_price", article="tea", euros="9")
+    check("asked")
+    for path in ("/tools", "/tool?name=order", "/approvals", "/calls", "/call?at=1", "/compare?at=1&at=2", "/policy"):
+        go(window, page, path)
+        check(path)
+    go(window, page, "/approvals")
+    window.send("a[href^='/approvals/edit']")
+    window.click("#preview")
+    window.wait("return document.body.innerText.includes('Your changes')")
+    check("edit")
+    window.resize(900, 1150)
+    assert barriers == []
+
+
+def test_the_page_works_with_the_keyboard_alone(page: Page, window: Browser) -> None:
+    sign_in(window, page)
+    go(window, page, "/tool?name=stock")
+
+    def keys(text: str) -> None:
+        actions = [{"type": kind, "value": key} for key in text for kind in ("keyDown", "keyUp")]
+        window.do("actions", actions=[{"type": "key", "id": "keys", "actions": actions}])
+
+    tab, enter = "\ue004", "\ue007"
+    keys(tab)
+    assert window.script("return document.activeElement.className") == "skip"
+    keys(enter)
+    for _ in range(20):
+        keys(tab)
+        if window.script("return document.activeElement.id") == "f%2Farticle":
+            break
+    keys("t")  # the choice that begins with it
+    assert window.script("return document.activeElement.value") == '"tea"'
+    window.script("window.sent = true")
+    for _ in range(20):
+        keys(tab)
+        if window.script("return document.activeElement.innerText") == "Call stock":
+            break
+    keys(enter)
+    window.wait("return location.pathname === '/run' && document.querySelector('.result')")
+    assert "3" in window.script("return document.querySelector('.result').innerText")
+
+
+def test_no_text_of_a_stranger_runs_or_loads_anything(tmp_path: Path, window: Browser) -> None:
+    program = tmp_path / "hostile.py"
+    lines = ["import sys", f"sys.path.insert(0, {str(HERE)!r})", "import hostile_desk"]
+    lines += ["runner = hostile_desk.make_runner(hostile_desk.PAYLOADS)"]
+    program.write_text("\n".join(lines), encoding="utf-8")
+
+    async def work() -> None:
+        journal = Journal.open(tmp_path / "calls.db", durable="normal")
+        runner = hostile_desk.make_runner(hostile_desk.PAYLOADS, journal=journal)
+        for one, context in hostile_desk.list_calls(runner, hostile_desk.PAYLOADS):
+            await runner.run(one, context)
+        journal.close()
+
+    asyncio.run(work())
+    with serve(tmp_path, str(program), "--journal", str(tmp_path / "calls.db")) as page:
+        sign_in(window, page)
+        watch = "document.addEventListener('securitypolicyviolation', e => (window.owned ??= []).push(e.blockedURI))"
+        source = f"window.alert = () => window.owned = ['alert']; {watch}"
+        window.devtools("Page.addScriptToEvaluateOnNewDocument", source=source)
+        paths = ["/tools", "/approvals", "/calls", "/policy", "/call?at=1", "/compare?at=1&at=9"]
+        go(window, page, "/tools")
+        names = window.script("return [...document.querySelectorAll('#tools a')].map(one => one.getAttribute('href'))")
+        for path in [*paths, *names[::6]]:
+            go(window, page, path)
+            window.wait("return document.readyState === 'complete'")
+            loaded = window.script(
+                "return performance.getEntriesByType('resource').map(one => new URL(one.name).origin)"
+            )
+            assert {*loaded} <= {page.address}, path
+            assert window.script("return window.owned ?? null") is None, path
+            assert "owned" not in window.read("title")
