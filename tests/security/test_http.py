@@ -14,7 +14,7 @@ from ferrule import Runner, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import hosts
 from ferrule.security.http import NotReachableError, Transport, async_client, client
-from web_servers import Internet, Names, Server, serving
+from web_servers import Internet, Names, Server, make_neighbours, serving
 
 ATTACKS = json.loads((Path(__file__).parents[1] / "data" / "url_attacks.json").read_text(encoding="utf-8"))
 
@@ -48,8 +48,7 @@ async def test_no_attack_reaches_a_private_host(row: dict[str, str], internet: I
 
 def test_the_client_connects_to_the_address_it_checked() -> None:
     """Fifty tries of a name that has one address when it is checked and another whenever it is looked up again."""
-    allowed = Server("127.0.0.2")
-    secret = Server("127.0.0.1", allowed.port)
+    allowed, secret = make_neighbours("127.0.0.2", "127.0.0.1")
     with serving(allowed, secret):
         for _ in range(50):
             names = Names({"rebind.test": [["127.0.0.2"], ["127.0.0.1"]]})

@@ -56,6 +56,16 @@ class Answering(BaseHTTPRequestHandler):
     def log_message(self, *arguments: Any) -> None: ...
 
 
+def make_neighbours(first: str, second: str) -> tuple[Server, Server]:
+    """Make servers of two addresses at one port. Another program may hold the port at the second: then try the next."""
+    while True:
+        one = Server(first)
+        try:
+            return one, Server(second, one.port)
+        except OSError:
+            one.server_close()
+
+
 @contextmanager
 def serving(*servers: Server) -> Iterator[None]:
     threads = [threading.Thread(target=server.serve_forever, args=(0.01,)) for server in servers]

@@ -25,7 +25,7 @@ from ferrule.policy.conditions import Hosts
 from ferrule.testing import ManualClock
 from ferrule.tools import http
 from waits import until
-from web_servers import Internet, Names, Server, serving
+from web_servers import Internet, Names, Server, make_neighbours, serving
 
 ATTACKS = json.loads((Path(__file__).parents[1] / "data" / "url_attacks.json").read_text(encoding="utf-8"))
 PUBLIC = "93.184.216.34"
@@ -70,8 +70,7 @@ async def test_no_redirect_leads_to_a_private_host(row: dict[str, str], internet
 
 async def test_the_tool_connects_to_the_address_it_checked() -> None:
     """A name that has one address when it is checked, and that of another server whenever it is asked again."""
-    allowed = Server("127.0.0.2")
-    secret = Server("127.0.0.1", allowed.port)
+    allowed, secret = make_neighbours("127.0.0.2", "127.0.0.1")
     url = f"http://rebind.test:{allowed.port}/"
     allowed.redirects = {f"{url}again": url}
     with serving(allowed, secret):
