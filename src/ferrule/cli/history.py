@@ -102,11 +102,10 @@ def _describe_event(event: LoggedEvent, before: LoggedEvent | None, decision: An
         return kind, f"started, after a wait of {format_duration(waited)}" if is_wait else "started"
     if kind == "tool:progress":
         return "attempt" if "attempt" in data else kind, _format_report(data)
-    error = "" if data.get("error") is None else f": {format_value(data['error'], _REASON)}"
-    if kind == "tool:suspended":
-        return kind, f"suspended{error}"
-    status = format_value(data.get("status"), _REASON)
-    return status, status + error
+    status = "suspended" if kind == "tool:suspended" else format_value(data.get("status"), _REASON)
+    error = "" if data.get("error") is None else format_value(data["error"], _REASON)
+    text = error.removeprefix(f"{status.capitalize()}: ")  # the model reads "Denied: …"
+    return kind if kind == "tool:suspended" else status, f"{status}: {text}" if text else status
 
 
 def _format_decision(data: Any, before: Any) -> str:
