@@ -275,7 +275,7 @@ def test_a_folder_in_reach_of_others_is_refused(tmp_path: Path, monkeypatch: pyt
 
 async def test_what_inner_middleware_removed_is_not_kept() -> None:
     artifacts = Artifacts()
-    runner = desk("key sk-proj-" + "a1B2" * 12 + "\n" + "x\n" * 2_000, artifacts, inner=[redact])
+    runner = desk("key sk-proj-" + "a1B2" * 12 + "\n" + "x\n" * 2_000, artifacts, inner=[redact()])
     kept = artifacts.get((await runner.run("give", {}, ADA)).metadata["artifact"]["id"], ADA)
     assert kept is not None and kept.text.startswith("key ***") and "a1B2" not in kept.text
     with pytest.raises(DefinitionError, match="belongs in `around`"):
@@ -292,7 +292,7 @@ async def test_media_over_the_limit_are_kept_for_the_program() -> None:
     runner = desk([Text("a chart"), picture], artifacts)
     result = await runner.run("give", {}, ADA)
     about = result.metadata["artifact"]
-    assert about["shape"] == "text, 1 lines, 7 characters; image/png, 4,000,000 bytes"
+    assert about["shape"] == "text, 1 line, 7 characters; image/png, 4,000,000 bytes"
     kept = artifacts.get(about["id"], ADA)
     assert kept is not None and kept.content == (Text("a chart"), picture)
     alone = (await desk(picture, artifacts).run("give", {}, ADA)).metadata["artifact"]["id"]
@@ -361,7 +361,7 @@ async def test_ten_thousand_columns_are_named_in_part() -> None:
 async def test_a_text_that_is_no_json_is_read_as_lines(text: str) -> None:
     runner = desk(text, Artifacts())
     about = (await runner.run("give", {}, ADA)).metadata["artifact"]
-    assert about["shape"].startswith("text, 1 lines")
+    assert about["shape"].startswith("text, 1 line")
     assert (await runner.run("read_artifact", {"id": about["id"]}, ADA)).success
 
 

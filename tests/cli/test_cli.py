@@ -415,7 +415,7 @@ STOP = "__import__('os').kill(__import__('os').getpid(), __import__('signal').SI
 @pytest.mark.parametrize(
     ("last", "code", "error"),
     [
-        ("", 2, "ferrule: the script has 1 steps"),
+        ("", 2, "ferrule: the script has 1 step"),
         (", lambda m: m[99]", 1, "ferrule: the model failed: IndexError: list index out of range\n"),
         (f", lambda m: {STOP} or 'never'", 128 + signal.SIGINT, ""),
     ],

@@ -127,15 +127,15 @@ async def test_a_model_that_was_asked_too_often_is_not_done() -> None:
     await ask(model)
     with pytest.raises(DefinitionError):
         await ask(model)
-    with pytest.raises(AssertionError, match="the script has 1 steps, and the model was asked 2 times"):
+    with pytest.raises(AssertionError, match="the script has 1 step, and the model was asked 2 times"):
         model.assert_done()
 
 
 async def test_leaving_with_checks_for_steps_that_are_left_over() -> None:
-    with pytest.raises(AssertionError, match="1 of 1 steps"):
+    with pytest.raises(AssertionError, match="1 of 1 step"):
         with Scripted(["Hello."]):
             pass
-    with pytest.raises(AssertionError, match="1 of 1 steps"):
+    with pytest.raises(AssertionError, match="1 of 1 step"):
         async with Scripted(["Hello."]):
             pass
     async with Scripted(["Hello."]) as model:
@@ -161,7 +161,7 @@ async def test_a_cancelled_answer_is_still_to_be_given() -> None:
     asking.cancel()
     await asyncio.wait({asking})
     assert len(model.requests) == 1
-    with pytest.raises(AssertionError, match="1 of 1 steps"):
+    with pytest.raises(AssertionError, match="1 of 1 step"):
         model.assert_done()
 
 

@@ -19,6 +19,7 @@ from ferrule.stores.text_rows import describe_text
 from ferrule.types import Journal
 from ferrule.values.content import TEXT_TYPE, Block, Text
 from ferrule.values.context import ToolContext
+from ferrule.values.count import format_count
 
 _ID = re.compile(r"[0-9a-f]{32}")
 DAY = 86_400.0
@@ -214,7 +215,10 @@ def describe_content(blocks: Sequence[Block]) -> str:
     text = join_texts(blocks)
     parts = [describe_text(text)] if text else []
     media = [one for one in blocks if not isinstance(one, Text) and not _is_text(one)]
-    parts += [f"{one.mime_type.partition(';')[0]}, {len(one.data or b''):,} bytes" for one in media[:_SHOWN_MEDIA]]
+    parts += [
+        f"{one.mime_type.partition(';')[0]}, {format_count(len(one.data or b''), 'byte')}"
+        for one in media[:_SHOWN_MEDIA]
+    ]
     if len(media) > _SHOWN_MEDIA:
         parts.append(f"{len(media) - _SHOWN_MEDIA:,} more images, sounds or files")
     return "; ".join(parts)

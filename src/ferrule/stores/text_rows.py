@@ -14,6 +14,8 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic_core import from_json, to_json
 
+from ferrule.values.count import format_count
+
 Format: TypeAlias = Literal["CSV", "JSON", "text"]
 
 _SAMPLE_LINES = 20
@@ -50,7 +52,8 @@ def describe_text(text: str) -> str:
     """Return the size and the shape of a text in a line: `CSV, 41,203 rows, 910,114 characters, columns day, euros`."""
     found = read_text_rows(text)
     names = f", {'keys' if found.unit == 'lines' else 'columns'} {_join_names(found.names)}" if found.names else ""
-    return f"{found.format}, {len(found.rows):,} {found.unit}, {len(text):,} characters{names}"
+    rows, size = format_count(len(found.rows), found.unit.removesuffix("s")), format_count(len(text), "character")
+    return f"{found.format}, {rows}, {size}{names}"
 
 
 def _join_names(names: Sequence[str]) -> str:

@@ -24,6 +24,7 @@ from ferrule.stores.artifacts import Artifacts
 from ferrule.stores.text_rows import TextRows, read_text_rows
 from ferrule.values.content import truncate_text
 from ferrule.values.context import ToolContext
+from ferrule.values.count import format_count
 from ferrule.values.result import ToolResult
 
 PAGE: Final = 14_500
@@ -152,7 +153,9 @@ def _search_rows(
         if stopped:
             break
     end = number if stopped else len(found.rows)
-    note = f"{len(matches)} matches in {found.unit} {start} to {end - 1} of {len(found.rows):,}"
+    note = (
+        f"{format_count(len(matches), 'match', 'matches')} in {found.unit} {start} to {end - 1} of {len(found.rows):,}"
+    )
     if unsearched:
         note += f"; {unsearched} {found.unit} over {pattern.max_length:,} characters were not searched"
     if stopped:
