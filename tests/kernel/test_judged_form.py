@@ -47,7 +47,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.dataclasses import dataclass as validated_dataclass
-from pydantic.json_schema import SkipJsonSchema, WithJsonSchema
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import core_schema, to_json
 from typing_extensions import TypedDict
 
@@ -787,11 +787,6 @@ class WritesItsSchema(BaseModel):
         return written
 
 
-class Granting(BaseModel):
-    to: str
-    admin: bool = False
-
-
 class PathModel(BaseModel):
     base: str
     part: str
@@ -819,27 +814,12 @@ ALIAS = "'tenant' has an alias beside further keys"
         (ExportedOtherwise, "key"),
         (list[RemovesFromSchema], "'admin'"),
         (WritesItsSchema, "'admin'"),
-        (list[Annotated[Granting, WithJsonSchema({"type": "object"})]], "hides its field 'admin'"),
-        (Annotated[list[Granting], WithJsonSchema({"type": "array"})], "hides its field 'admin'"),
-        (Annotated[Granting, WithJsonSchema({"properties": {"to": {}}})], "hides its field 'admin'"),
         (PathModel, "is a path"),
     ],
 )
 def test_a_type_whose_values_cannot_be_judged_is_refused_at_definition(annotation: Any, error: str, way: str) -> None:
     with pytest.raises(DefinitionError, match=error):
         make_tool(annotation, way, [])
-
-
-def test_an_authors_schema_of_all_fields_of_a_type_is_kept() -> None:
-    own = {"type": "object", "properties": {"to": {"type": "string"}, "admin": {"type": "boolean", "title": "Root"}}}
-
-    @tool
-    def grant(to: Annotated[Granting, WithJsonSchema(own)]) -> str:
-        """Grant something."""
-        return repr(to)
-
-    assert grant.input_schema["properties"]["to"] == own
-    assert Runner([grant]).run_sync("grant", {"to": {"to": "ada"}}).text == "Granting(to='ada', admin=False)"
 
 
 def test_a_parameter_whose_value_cannot_be_judged_is_refused_at_definition() -> None:

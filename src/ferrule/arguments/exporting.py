@@ -21,8 +21,6 @@ EXPORT_ERRORS = (PydanticUserError, PydanticOmit, *_PYTHON_ERRORS)
 _PLAIN_DEFAULTS = {str, int, float, bool, type(None)}
 """Defaults that are their own JSON. For any other, Pydantic makes an adapter."""
 
-_AROUND_FIELDS = ("model", "dataclass", "function-before", "function-after", "function-wrap")
-
 
 class _Generator(GenerateJsonSchema):
     """Pydantic's generator without generated titles, and with `additionalProperties: false` for closed objects.
@@ -31,15 +29,11 @@ class _Generator(GenerateJsonSchema):
         closed: Whether the schema is a tool's input, with each field under its one name.
         encoded: For each bytes node of the input, whether it is read from base64.
         described: The names of the fields of each closed object, and its JSON Schema, which a class may change.
-        definitions_by_ref: The definitions to which nodes refer.
-        exported_nodes: The ids of the nodes that are exported with their fields, by Pydantic or by the author.
     """
 
     closed = False
     encoded: list[bool] = []  # noqa: RUF012
     described: list[tuple[AbstractSet[str], JsonSchemaValue]] = []  # noqa: RUF012
-    definitions_by_ref: dict[str, CoreSchema] = {}  # noqa: RUF012
-    exported_nodes: set[int] = set()  # noqa: RUF012
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
@@ -50,16 +44,6 @@ class _Generator(GenerateJsonSchema):
         name = next(one for one in choices if one not in self.defs_to_core_refs)
         self._prioritized_defsref_choices[name] = [name]
         return name
-
-    def generate_inner(self, schema: Any) -> JsonSchemaValue:
-        exported = super().generate_inner(schema)
-        # An author's own JSON Schema of a type (`WithJsonSchema`) is in place of one with the type's fields.
-        if self.closed and (node := _find_fields(schema, self.definitions_by_ref)) is not None:
-            if "$ref" in exported or exported.get("properties", {}).keys() == wire_names(node):
-                self.exported_nodes |= {id(schema), id(node)}
-                if schema["type"] == "json-or-python":  # `Secret`, whose own export goes past the nodes in it
-                    self.exported_nodes |= {id(one) for one in collect_nodes(schema) if one["type"] == "definition-ref"}
-        return exported
 
     def field_title_should_be_set(self, schema: object) -> bool:
         return False
@@ -83,7 +67,6 @@ class _Generator(GenerateJsonSchema):
         """Refuse other keys if the type does."""
         if self.closed and "extra_behavior" in schema:
             self.described.append((wire_names(schema), exported))
-            self.exported_nodes.add(id(schema))
         if schema.get("extra_behavior") == "forbid":
             exported["additionalProperties"] = False
         return exported
@@ -144,20 +127,6 @@ def _drop_title(exported: JsonSchemaValue, schema: Mapping[str, object]) -> Json
     return exported
 
 
-def _find_fields(node: Any, definitions: Mapping[str, CoreSchema]) -> CoreSchema | None:
-    """Return the closed node with the fields of a class or of a typed dict, which a node is, wraps or refers to."""
-    while "extra_behavior" not in node:
-        if node.get("type") == "definition-ref":
-            node = definitions.get(node["schema_ref"], {})
-        elif node.get("type") == "json-or-python":  # of `Secret`
-            node = node["json_schema"]
-        elif node.get("type") in _AROUND_FIELDS:
-            node = node["schema"]
-        else:
-            return None
-    return node  # type: ignore[no-any-return]
-
-
 def _check_same_fields(names: AbstractSet[str], exported: JsonObject) -> None:
     """Raise a `DefinitionError` if the properties of a JSON Schema are not the names of the type's fields."""
     if unlike := names ^ exported.get("properties", {}).keys():
@@ -176,20 +145,9 @@ def export_schema(schema: CoreSchema) -> dict[str, Any]:
         PydanticUserError: A type has no JSON form.
         DefinitionError: A field is not exported under its wire name.
     """
-    nodes = collect_nodes(schema)
     generator = _Generator(by_alias=True)
-    generator.closed, generator.encoded, generator.described = True, find_base64_bytes(nodes), []
-    generator.exported_nodes = set()
-    generator.definitions_by_ref = {node["ref"]: node for node in nodes if "ref" in node}
+    generator.closed, generator.encoded, generator.described = True, find_base64_bytes(collect_nodes(schema)), []
     exported = generator.generate(schema, mode="validation")
-    for node in nodes:
-        if id(node) not in generator.exported_nodes and (node["type"] == "definition-ref" or "extra_behavior" in node):
-            fields = _find_fields(node, generator.definitions_by_ref)
-            if fields is not None and (hidden := wire_names(fields)):
-                raise DefinitionError(
-                    f"the JSON Schema that replaces a type's own hides its field {min(hidden)!r}, which a model could "
-                    "fill; name exactly the type's fields in it, or leave it out"
-                )
     for names, described in generator.described:
         _check_same_fields(names, described)
     _require_tags(exported, exported.get("$defs", {}))
