@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +22,9 @@ from ferrule.guards import rules
 from ferrule.providers import lint
 from ferrule.testing import CallArguments, ToolContract
 from ferrule.tools import background, python, shell
-from ferrule.tools.shell import _host, _limits
+from ferrule.tools.shell import _host, _limits, _process, _sandbox
+from ferrule.tools.shell._protection import protect
+from ferrule.tools.shell._view import make_options
 from shell_projects import NOBODY, USERS, git, give_to_nobody, processes_with
 from waits import BOUND, until, wait_until
 
@@ -137,6 +141,26 @@ async def test_the_result_says_what_ended_a_line(
     assert processes_with(reason) == []
 
 
+async def test_output_that_is_gone_when_it_is_read_holds_nothing_up(
+    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Poll:  # a line may open its own pipe, and read from it first
+        def __init__(self) -> None:
+            self.numbers: list[int] = []
+
+        def register(self, number: int, events: int) -> None:
+            self.numbers.append(number)
+
+        def unregister(self, number: int) -> None:
+            self.numbers.remove(number)
+
+        def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+            return [(number, select.POLLIN) for number in self.numbers]
+
+    monkeypatch.setattr(_process.select, "poll", Poll)
+    assert facts(await run(shell.tool(make_project(), timeout=1), "sleep 600"))["reason"] == "deadline"
+
+
 async def test_a_cancelled_call_ends_its_whole_tree(make_project: MakeProject) -> None:
     root = make_project()
     tool = shell.tool(root, env={"MARK": "cancelled-line"})
@@ -234,6 +258,116 @@ async def test_more_paths_can_be_protected(make_project: MakeProject) -> None:
 async def test_a_line_that_goes_on_making_protected_paths_is_ended(make_project: MakeProject) -> None:
     found = facts(await run(shell.tool(make_project()), "while true; do mkdir .vscode; done 2>/dev/null"))
     assert found["reason"] == "protected"
+
+
+HOOK = "printf '#!/bin/sh\\ntouch OWNED\\n' > pre-commit; chmod +x pre-commit"
+CONFIG = "[core]\\nbare = false\\nworktree = .\\nfsmonitor = touch OWNED; false\\n"
+
+
+def make_repository(root: Path, kind: str) -> None:
+    for name in ("modules/lib", "hooks"):
+        (root / ".git" / name).mkdir(parents=True, exist_ok=True)
+    if kind == "plain":
+        shutil.rmtree(root / ".git")
+    elif kind == "bare":
+        shutil.rmtree(root / ".git")
+        git(root, "init", "-q", "--bare", ".")
+    elif kind == "module":
+        git(root / ".git/modules/lib", "init", "-q", "--bare", ".")
+    elif kind == "section":
+        (root / ".git/config").write_text("[core] hooksPath = src\n")
+    else:
+        git(root, "config", "core.hooksPath", "tools/hooks")
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "owned"),
+    [
+        ("hooks", f"mkdir -p x/hooks; cd x/hooks; {HOOK}; cd ../..; ln -s x tools", "tools/hooks/pre-commit"),
+        ("section", f"cd src; {HOOK}", "src/pre-commit"),
+        ("plain", f"mkdir objects refs; printf '{CONFIG}' > config; echo ref: refs/heads/main > HEAD", "HEAD"),
+        ("bare", f"cd hooks; {HOOK}", "hooks/pre-commit"),
+        (
+            "module",
+            f"mkdir .git/modules/x{{1..300}}; cd .git/modules/lib/hooks; {HOOK}",
+            ".git/modules/lib/hooks/pre-commit",
+        ),
+    ],
+)
+async def test_no_line_makes_a_program_that_git_runs(
+    make_project: MakeProject, kind: str, line: str, owned: str
+) -> None:
+    root = make_project("root")
+    make_repository(root, kind)
+    tool = shell.tool(root)
+    for _ in range(2):  # the second line meets the leftovers of the first
+        facts(await run(tool, line))
+    assert not (root / owned).exists()
+
+
+async def test_the_hooks_of_a_linked_worktree_are_protected(make_project: MakeProject, folder: Path) -> None:
+    main, root = make_project("root", name="main"), folder / "tree"
+    git(main, "config", "core.hooksPath", "tools/hooks")
+    git(main, "worktree", "add", str(root))
+    facts(await run(shell.tool(root), f"mkdir -p tools/hooks; cd tools/hooks; {HOOK}"))
+    assert not (root / "tools/hooks/pre-commit").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root shows how the user of a line sees its folder")
+@pytest.mark.parametrize("mode", [0o000, 0o300, 0o500])
+def test_a_folder_without_rights_keeps_no_protected_path(make_project: MakeProject, mode: int) -> None:
+    root = make_project()
+    protection = protect([str(root)])
+    if (child := os.fork()) == 0:  # a line and its program are the same user
+        try:
+            os.setuid(NOBODY)
+            (root / ".envrc").touch()
+            root.chmod(mode)
+            restored = [protection.restore(path) for path in protection.find_changes() if path.endswith(".envrc")]
+            os._exit(0 if restored == [True] else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not (root / ".envrc").exists() and (root / ".envrc.refused").exists()
+
+
+async def test_the_target_of_a_protected_link_in_another_folder_is_protected(
+    make_project: MakeProject, folder: Path
+) -> None:
+    root = make_project("root")
+    (folder / "more").mkdir()
+    (root / ".zed").symlink_to(folder / "more" / "zed")
+    tool = shell.tool(root, write=[folder / "more"])
+    facts(await run(tool, f"mkdir {folder}/more/zed"))
+    assert not (folder / "more/zed").exists()
+
+
+async def test_a_path_that_another_line_swaps_is_not_mounted(
+    make_project: MakeProject, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_project("root")
+    (root / ".vscode").mkdir()
+    (root / ".vscode" / "a").write_text("before\n")
+
+    def swap(*arguments: Any) -> list[str]:
+        options = make_options(*arguments)
+        if (root / ".vscode" / "a").exists():
+            (root / ".vscode").rename(folder / "elsewhere")
+            (root / ".vscode").mkdir()
+        return options
+
+    tool = shell.tool(root)
+    monkeypatch.setattr(_sandbox, "make_options", swap)
+    assert facts(await run(tool, "cat .vscode/a"))["output"] == "before\n"
+
+
+@pytest.mark.parametrize("option", ["read", "write"])
+def test_a_folder_inside_a_writable_one_is_refused(make_project: MakeProject, option: str) -> None:
+    root = make_project()
+    with pytest.raises(DefinitionError, match="lines may change"):
+        shell.tool(root, **{option: [root / "src"]})
+    with pytest.raises(DefinitionError, match="lines may change"):
+        shell.tool(root / "src", write=[root])
 
 
 async def test_two_lines_at_once_do_not_unprotect_each_other(make_project: MakeProject) -> None:
@@ -426,6 +560,28 @@ async def test_an_approved_line_takes_nothing_from_earlier_lines(
     evil = "mkdir bin; printf '#!/bin/sh\\necho evil' > bin/uname; chmod +x bin/uname; cd src; export A=1; hash -r"
     assert facts(await run(tool, f"{evil}; uname"))["output"] == "evil\n"
     assert facts(await run(tool, 'uname; echo "<$A>"; pwd', **needs))["output"] == f"Linux\n<>\n{root}\n"
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_no_variable_reaches_a_program_outside_the_sandbox(
+    make_project: MakeProject, folder: Path, user: str
+) -> None:
+    (traces := folder / "traces").mkdir()
+    traces.chmod(0o777)
+    hostile = {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": f"{traces}/of"}  # the loader of each program obeys these
+    root = make_project(user)
+    session = shell.tool(root, session=True, name="session")
+    facts(await run(session, "; ".join(f"export {name}={value}" for name, value in hostile.items())))
+    assert hostile["LD_DEBUG_OUTPUT"] in facts(await run(session, "echo $LD_DEBUG_OUTPUT"))["output"]
+    facts(await run(shell.tool(root, env=hostile), "true"))
+    assert list(traces.iterdir()) == []
+
+
+async def test_a_variable_of_a_session_cannot_lift_the_limits(make_project: MakeProject) -> None:
+    root = make_project()
+    tool = shell.tool(root, session=True, file_size=32 << 20)
+    facts(await run(tool, f"echo 'ulimit() {{ :; }}; touch ran' > e.sh; export BASH_ENV={root}/e.sh"))
+    assert facts(await run(tool, "builtin ulimit -f"))["output"] == f"{32 << 10}\n"
 
 
 async def test_a_session_stays_inside_the_root(make_project: MakeProject) -> None:

@@ -9,7 +9,7 @@ class Output:
     """The bytes that a line has written so far."""
 
     def __init__(self, limit: int) -> None:
-        self._half = limit // 2
+        self._half = max(1, limit // 2)
         self._head = bytearray()
         self._tail = bytearray()
         self.size = 0

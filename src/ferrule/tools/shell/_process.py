@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -73,10 +73,14 @@ class Descriptors:
 
     numbers: list[int] = field(default_factory=list)
 
+    def keep(self, number: int) -> int:
+        """Keep an open descriptor, and return it."""
+        self.numbers.append(number)
+        return number
+
     def attach(self, data: bytes) -> int:
         """Keep bytes in memory as a file, and return its descriptor."""
-        number = os.memfd_create("ferrule-sandbox")
-        self.numbers.append(number)
+        number = self.keep(os.memfd_create("ferrule-sandbox"))
         with open(number, "wb", closefd=False) as file:
             file.write(data)
         os.lseek(number, 0, os.SEEK_SET)
@@ -130,14 +134,16 @@ class Program:
         with self.stack:
             try:
                 for number in opened:
+                    os.set_blocking(number, False)  # a line can open its pipe, too, and be the first to read it
                     poll.register(number, select.POLLIN)
                 while opened:
                     for number, _ in poll.poll(max(0.0, min(next_look, end) - time.monotonic()) * 1000):
-                        if data := os.read(number, _CHUNK):
-                            self.streams[number](data)
-                        else:
-                            poll.unregister(number)
-                            opened.remove(number)
+                        with suppress(BlockingIOError):
+                            if data := os.read(number, _CHUNK):
+                                self.streams[number](data)
+                            else:
+                                poll.unregister(number)
+                                opened.remove(number)
                     now = time.monotonic()
                     if self.reason is not None and now >= end:
                         break  # a process that no signal ends, such as one in a broken file system
@@ -188,7 +194,6 @@ class Sandboxed(Program):
         descriptors: Descriptors,
         *,
         bwrap: str,
-        environment: Mapping[str, str],
         user: User,
         limits: Limits,
         state: int | None = None,
@@ -210,7 +215,7 @@ class Sandboxed(Program):
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env=dict(environment),
+                env={},
                 cwd="/",
                 pass_fds=descriptors.numbers,
                 **user.popen_options,
@@ -326,13 +331,9 @@ def read_code(code: int) -> tuple[str, int]:
 
 
 def _find_number(messages: bytes, name: str) -> int | None:
-    """Return a number in the messages of bubblewrap, one JSON object a line."""
-    for line in messages.splitlines():
-        with suppress(ValueError):
-            found = json.loads(line).get(name)
-            if isinstance(found, int):
-                return found
-    return None
+    """Return the last number with this name in the messages of bubblewrap, which are JSON."""
+    found = re.findall(rb'"%s": *([0-9]{1,10})' % name.encode(), messages)
+    return int(found[-1]) if found else None
 
 
 def _count_packets_without_route(text: str) -> int:

@@ -17,9 +17,9 @@ from ferrule.tools.shell._host import choose_user, explain_failure, find_bwrap, 
 from ferrule.tools.shell._limits import Limits
 from ferrule.tools.shell._output import Output
 from ferrule.tools.shell._process import Descriptors, Ended, Sandboxed, Unsandboxed
-from ferrule.tools.shell._protection import Protection, find_common_git_folder, protect
+from ferrule.tools.shell._protection import Protection, find_common_git_folder, open_exactly, protect
 from ferrule.tools.shell._seccomp import make_filter
-from ferrule.tools.shell._view import View, check_place, make_environment, make_options
+from ferrule.tools.shell._view import View, check_apart, check_place, is_inside, make_environment, make_options
 
 _PROBE_SECONDS: Final = 20.0
 _MAX_UNDONE: Final = 5
@@ -101,6 +101,7 @@ class Sandbox:
             check_place(self.root, self._kept_outside)
             self.writable = tuple(check_place(path, self._kept_outside) for path in write)
             readable = tuple(check_place(path, self._kept_outside, may_be_file=True) for path in read)
+            check_apart((self.root, *self.writable), readable)
         except (ValueError, OSError) as error:
             raise DefinitionError(str(error)) from None
         self._protect = tuple(protect)
@@ -134,7 +135,7 @@ class Sandbox:
         """
         full = os.path.normpath(os.path.join(self.root, os.path.expanduser(path)))
         real = os.path.realpath(full)
-        if any(Path(real).is_relative_to(folder) for folder in self._folders):
+        if is_inside(real, self._folders):
             if real != full:
                 raise ValueError(f"{path!r} goes through a link to {real!r}; write the real path")
             return real
@@ -152,14 +153,14 @@ class Sandbox:
             ValueError: It is outside the folders of the sandbox, or no folder.
         """
         real = os.path.realpath(os.path.join(self.root, path))
-        if not any(Path(real).is_relative_to(folder) for folder in self._folders) or not os.path.isdir(real):
+        if not is_inside(real, self._folders) or not os.path.isdir(real):
             raise ValueError(f"{path!r} is not a folder inside {self.root!r}")
         return real
 
     def find_fixed_path(self) -> str:
         """Return the `PATH` without folders that lines can change."""
         folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-        fixed = [one for one in folders if os.path.isabs(one) and not _is_inside(os.path.realpath(one), self._folders)]
+        fixed = [one for one in folders if os.path.isabs(one) and not is_inside(os.path.realpath(one), self._folders)]
         return os.pathsep.join(fixed)
 
     @property
@@ -173,36 +174,36 @@ class Sandbox:
             OSError: The sandbox cannot be made.
             ValueError: A needed path is inside a protected one.
         """
-        more = tuple(path for path in run.needs.write if not _is_inside(path, self._folders) and os.path.isdir(path))
-        files = tuple(path for path in run.needs.write if not _is_inside(path, self._folders) and os.path.isfile(path))
+        more = tuple(path for path in run.needs.write if not is_inside(path, self._folders) and os.path.isdir(path))
+        files = tuple(path for path in run.needs.write if not is_inside(path, self._folders) and os.path.isfile(path))
         folders = (*self._folders, *more)
-        protections = [self._protect_folder(folder, run.needs.write) for folder in folders]
-        _check_needs(run.needs, protections)
+        protection = protect(folders, names=self._protect, opened=run.needs.write, git=self._git)
+        _check_needs(run.needs, protection)
         view = replace(
             self._view,
             writable=(*self.writable, *(self._git or ())[:1], *more, *files),
             directory=run.directory,
             network=run.needs.network,
-            protections=tuple(protections),
+            protection=protection,
         )
-        changes = _Changes(protections)
-        ended = self._start(run, view, changes)
-        changes.undo()
+        changes = _Changes(protection)
+        try:
+            ended = self._start(run, view, changes)
+        finally:
+            changes.undo()
         text = ended.output.text
         undone, changed = (
             [_show_path(path, self.root) for path in paths] for paths in (changes.undone, changes.changed)
         )
         return Outcome(ended, text, find_refusals(ended, text, undone), undone, changed)
 
-    def _protect_folder(self, folder: str, opened: Sequence[str]) -> Protection:
-        names = self._protect if folder == self.root else ()
-        is_git = self._git is not None and folder == self._git[0]
-        return protect(folder, names=names, opened=opened, git=self._git[1] if self._git and is_git else None)
-
     def _start(self, run: Run, view: View, changes: _Changes) -> Ended:
         descriptors = Descriptors()
         try:
-            options = make_options(view, descriptors.attach)
+            options = make_options(view, descriptors.attach, lambda path: descriptors.keep(open_exactly(path)))
+            # bubblewrap itself runs outside, so variables such as LD_LIBRARY_PATH must not reach it.
+            for name, value in {**self._environment, **run.variables}.items():
+                options += ["--setenv", name, value]
             for path, data in run.files.items():
                 options += ["--file", str(descriptors.attach(data)), path]
             options += ["--seccomp", str(descriptors.attach(self._filter))]
@@ -215,7 +216,6 @@ class Sandbox:
                 options,
                 descriptors,
                 bwrap=self._bwrap,
-                environment={**self._environment, **run.variables},
                 user=self._user,
                 limits=run.limits,
                 state=state,
@@ -242,13 +242,9 @@ def run_unsandboxed(run: Run, environment: Mapping[str, str]) -> Outcome:
     return Outcome(ended, ended.output.text)
 
 
-def _is_inside(path: str, folders: Sequence[str]) -> bool:
-    return any(Path(path).is_relative_to(folder) for folder in folders)
-
-
-def _check_needs(needs: Needs, protections: Sequence[Protection]) -> None:
+def _check_needs(needs: Needs, protection: Protection) -> None:
     for path in needs.write:
-        for other in (fixed for protection in protections for fixed in protection.fixed):
+        for other in protection.fixed:
             if path.startswith(other + os.sep):
                 raise ValueError(f"{path!r} is inside {other!r}, which is protected as a whole; name {other!r} itself")
 
@@ -256,17 +252,16 @@ def _check_needs(needs: Needs, protections: Sequence[Protection]) -> None:
 class _Changes:
     """The changes of protected paths during one run."""
 
-    def __init__(self, protections: Sequence[Protection]) -> None:
-        self._protections = protections
+    def __init__(self, protection: Protection) -> None:
+        self._protection = protection
         self.undone: list[str] = []
         self.changed: list[str] = []
 
     def undo(self) -> None:
         """Undo the changes of the line, and collect those that somebody outside has made."""
-        for protection in self._protections:
-            for path in protection.find_changes():
-                if path not in self.changed:  # told once
-                    (self.undone if protection.restore(path) else self.changed).append(path)
+        for path in self._protection.find_changes():
+            if path not in self.changed:  # told once
+                (self.undone if self._protection.restore(path) else self.changed).append(path)
 
 
 def _show_path(path: str, root: str) -> str:

@@ -13,8 +13,14 @@ _MAX_SESSIONS: Final = 1000
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OWN_NAMES: Final = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
 
-WRITE_STATE: Final = """trap '{ pwd -P; printf "\\0"; env -0; } >&%d' EXIT; eval "$1" """
-"""A line of bash that runs its first argument, and then writes its state to a descriptor."""
+VARIABLES_FILE: Final = "/tmp/.variables"
+LINE_WITH_STATE: Final = f"""
+while IFS= read -rd '' one; do export "$one"; done <{VARIABLES_FILE} 2>/dev/null; unset one
+trap '{{ pwd -P; printf "\\0"; env -0; }} >&%d' EXIT; eval "$1" """
+"""Lines of bash that read a state, run the first argument, and write the new state to a descriptor.
+
+A line has chosen the variables. Here they reach nothing outside the sandbox, and come after the limits.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,10 @@ class State:
 
     directory: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+
+    def encode_variables(self) -> bytes:
+        """Return the content of the file of variables."""
+        return b"".join(f"{name}={value}\0".encode() for name, value in self.variables.items())
 
 
 def read_state(data: bytes) -> State | None:

@@ -15,9 +15,10 @@ from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.tools.shell._limits import Limits
 from ferrule.tools.shell._output import Output
+from ferrule.tools.shell._protection import open_exactly
 from ferrule.tools.shell._result import make_result
 from ferrule.tools.shell._sandbox import Needs, Outcome, Run, Sandbox, run_unsandboxed
-from ferrule.tools.shell._sessions import WRITE_STATE, Sessions, State, read_state
+from ferrule.tools.shell._sessions import LINE_WITH_STATE, VARIABLES_FILE, Sessions, State, read_state
 from ferrule.tools.shell._view import make_environment
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -80,6 +81,9 @@ class Options:
             least = _SMALLEST if name in ("memory", "file_size", "scratch") else 1
             if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
                 raise DefinitionError(f"{name} must be a number of at least {least}, not {value!r}")
+        for one, value in self.env.items():
+            if not one or set("=\0") & set(one) or "\0" in value:
+                raise DefinitionError(f"env holds names and values without NUL, not {one!r}")
         for path in self.protect:
             if os.path.isabs(path) or ".." in path.split(os.sep):
                 raise DefinitionError(f"protect takes paths inside the root, such as 'migrations', not {path!r}")
@@ -139,7 +143,7 @@ class Place:
                 reasons.append("it reaches the network, with every service of this machine and its neighbours")
             try:
                 paths = [self.sandbox.resolve_write(path) for path in given.get("write") or ()]
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 return deny(str(error))
             reasons += [f"it may write {path!r}" for path in paths]
         return ask("; ".join(reasons), rule="the needs of a line") if self.options.ask_needs else None
@@ -157,6 +161,9 @@ class Place:
         )
         key = (context.principal, context.session)
         state = self._sessions.get(key) if self.options.session else State()
+        if run.state_at is not None:
+            variables = state.encode_variables() if self.is_sandboxed(arguments) else b""
+            run = replace(run, files={VARIABLES_FILE: variables})
         try:
             outcome = self._run(run, arguments, state)
         except (ValueError, OSError) as error:
@@ -174,13 +181,17 @@ class Place:
             return run_unsandboxed(replace(run, directory=os.path.join(self.root, cwd or ".")), environment)
         if self.is_sandboxed(arguments):
             directory = self._find_start(self.sandbox, cwd, state)
-            return self.sandbox.run(replace(run, directory=directory, variables=state.variables))
+            return self.sandbox.run(replace(run, directory=directory))
         # A person has approved these words, and has not seen the state of the session or the programs in the root.
         run = replace(run, directory=self.sandbox.resolve_directory(cwd or "."))
         variables = {"PATH": self.sandbox.find_fixed_path(), **self.options.env}
         if arguments.get("outside"):
             environment = make_environment(os.path.expanduser("~"), variables.items())
-            return run_unsandboxed(run, environment)
+            folder = open_exactly(run.directory)  # another line may swap the path
+            try:
+                return run_unsandboxed(replace(run, directory=f"/proc/self/fd/{folder}"), environment)
+            finally:
+                os.close(folder)
         write = tuple(map(self.sandbox.resolve_write, arguments.get("write") or ()))
         return self.sandbox.run(replace(run, needs=Needs(bool(arguments.get("network")), write), variables=variables))
 
@@ -221,7 +232,7 @@ def make_line_tool(place: Place, name: str) -> Tool:
     ) -> ToolResult:
         needs = {"cwd": cwd, "network": network, "write": write, "outside": outside}
         has_state = place.options.session and place.sandbox is not None and not outside
-        state_at = (lambda number: [*_BASH, WRITE_STATE % number, "bash", command]) if has_state else None
+        state_at = (lambda number: [*_BASH, LINE_WITH_STATE % number, "bash", command]) if has_state else None
         return place.run(Run([*_BASH, command], place.root, place.limits, state_at=state_at), context, needs)
 
     return _make_tool(place, name, run_line, _describe_shell(place))

@@ -10,7 +10,7 @@ from glob import glob
 from pathlib import Path
 from typing import Final
 
-from ferrule.tools.shell._protection import Protection
+from ferrule.tools.shell._protection import NO_PROTECTION, Protection
 
 _ETC_FILES: Final = (
     *("passwd", "group", "nsswitch.conf", "ld.so.cache", "ld.so.conf", "localtime", "os-release"),
@@ -57,15 +57,19 @@ class View:
     network: bool
     scratch: int
     git_config: bytes
-    protections: tuple[Protection, ...] = ()
+    protection: Protection = NO_PROTECTION
 
 
 Attach = Callable[[bytes], int]
 """Keep bytes for the sandbox, and return their file descriptor."""
 
 
-def make_options(view: View, attach: Attach) -> list[str]:
-    """Return the options of bubblewrap for a view, without those that start and watch a process."""
+def make_options(view: View, attach: Attach, hold: Callable[[str], int]) -> list[str]:
+    """Return the options of bubblewrap for a view, without those that start and watch a process.
+
+    Args:
+        hold: Opens exactly this real path for the sandbox, and returns its file descriptor.
+    """
     options = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
     options += [] if view.network else ["--unshare-net"]
     options += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--ro-bind", "/usr", "/usr"]
@@ -82,24 +86,29 @@ def make_options(view: View, attach: Attach) -> list[str]:
     options += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--symlink", "/tmp", "/var/tmp"]
     for path in ("/dev/shm", "/tmp", view.home):
         options += ["--size", str(view.scratch), "--perms", "1777" if path != view.home else "0755", "--tmpfs", path]
-    options += _bind_folders(view)
+    options += _bind_folders(view, hold)
     # Without this, a line could fill the memory: these two are file systems without a size.
     return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", view.directory]
 
 
-def _bind_folders(view: View) -> Iterator[str]:
-    """Yield the options for folders of the host: the outer ones first, and protected paths over all of them."""
+def _bind_folders(view: View, hold: Callable[[str], int]) -> Iterator[str]:
+    """Yield the options for folders of the host: the outer ones first, and protected paths over all of them.
+
+    Another line may swap a path below a writable folder meanwhile, so these are given as descriptors.
+    """
     readable = [path for path in _OPTIONAL_FOLDERS if os.path.isdir(path)] + list(view.readable)
     if view.toolchains:
-        readable += [path for name in _TOOLCHAINS if os.path.isdir(path := os.path.join(view.home, name))]
+        found = [path for name in _TOOLCHAINS if os.path.isdir(path := os.path.join(view.home, name))]
+        readable += [path for path in found if not is_inside(path, (view.root, *view.writable))]
     kinds = dict.fromkeys(readable, "--ro-bind")
     kinds |= dict.fromkeys([view.root, *view.writable], "--bind")
-    for protection in view.protections:
-        kinds |= {path: "--bind" for path in protection.pinned if kinds.get(path) != "--ro-bind"}
-    for protection in view.protections:
-        kinds |= dict.fromkeys(protection.fixed, "--ro-bind")
+    kinds |= {path: "--bind" for path in view.protection.pinned if kinds.get(path) != "--ro-bind"}
+    kinds |= dict.fromkeys(view.protection.fixed, "--ro-bind")
     for path in sorted(kinds, key=lambda path: path.count(os.sep)):
-        yield from (kinds[path], path, path)
+        if path in readable and kinds[path] == "--ro-bind":
+            yield from ("--ro-bind", path, path)
+        else:
+            yield from (f"{kinds[path]}-fd", str(hold(path)), path)
 
 
 def _iter_etc_files(network: bool) -> Iterator[tuple[str, bytes]]:
@@ -132,6 +141,19 @@ def make_environment(home: str, more: Iterable[tuple[str, str]]) -> dict[str, st
     }
 
 
+def is_inside(path: str, folders: Iterable[str]) -> bool:
+    """Return whether a real path is one of these folders, or lies in one."""
+    return any(Path(path).is_relative_to(folder) for folder in folders)
+
+
+def check_apart(folders: Sequence[str], paths: Sequence[str]) -> None:
+    """Raise a ValueError if a path lies in a writable folder, where lines could put a link in its place."""
+    for path in (*folders, *paths):
+        for folder in folders:
+            if path != folder and is_inside(path, [folder]):
+                raise ValueError(f"{path!r} lies in {folder!r}, which lines may change: use protect instead")
+
+
 def check_place(path: str | os.PathLike[str], kept_outside: Sequence[str], *, may_be_file: bool = False) -> str:
     """Return the real path of a folder that lines may see.
 
@@ -144,6 +166,6 @@ def check_place(path: str | os.PathLike[str], kept_outside: Sequence[str], *, ma
     for other in map(os.path.realpath, (*_NEVER_INSIDE, *kept_outside)):
         if Path(other).is_relative_to(real):
             raise ValueError(f"{os.fspath(path)!r} holds {other!r}, which no line may have; name a folder inside")
-    if any(Path(real).is_relative_to(top) for top in ("/proc", "/sys", "/dev", "/run")):
+    if is_inside(real, ("/proc", "/sys", "/dev", "/run")):
         raise ValueError(f"{os.fspath(path)!r} is a part of the system that no line may have")
     return real
