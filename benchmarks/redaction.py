@@ -1,4 +1,5 @@
-"""How long `redact` and `sanitize` take for a megabyte: program code, JSON, and prose that is not ASCII.
+"""How long `redact` and `sanitize` take for a megabyte: program code, JSON with hashes, JSON with random ids, and prose
+that is not ASCII.
 
 Run: python benchmarks/redaction.py
 """
@@ -9,6 +10,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from string import ascii_letters, digits
 from time import process_time
 
 import ferrule
@@ -35,6 +37,13 @@ def make_rows() -> str:
     return json.dumps(list(rows))[:SIZE]
 
 
+def make_ids() -> str:
+    """Return a text that is nearly all random words: each could be a key."""
+    chance = random.Random(1)
+    rows = ({"id": "".join(chance.choices(ascii_letters + digits, k=32)), "done": True} for _ in range(SIZE // 50))
+    return json.dumps(list(rows))[:SIZE]
+
+
 def make_prose() -> str:
     return ("Größere Änderungen stehen im Kapitel über Schlüssel; 中文 und “Zitate” auch.\n" * 20_000)[:SIZE]
 
@@ -54,7 +63,7 @@ def clean(text: str) -> str:
 
 def main() -> None:
     hide = redact()
-    for name, text in (("code", read_code()), ("JSON", make_rows()), ("prose", make_prose())):
+    for name, text in (("code", read_code()), ("JSON", make_rows()), ("ids", make_ids()), ("prose", make_prose())):
         found, cleaned = measure_milliseconds(hide.text, text), measure_milliseconds(clean, text)
         print(f"{name:6} redact {found:6.1f} ms (goal {GOAL})   sanitize {cleaned:6.1f} ms")
 

@@ -131,6 +131,17 @@ async def test_an_exempt_tool_is_neither_source_nor_sink() -> None:
     assert await is_free(runner, "send_mail") and await is_free(runner, "fetch")
 
 
+async def test_a_glob_of_sources_hides_no_sink() -> None:
+    watch = flow(sources={"*mail": "untrusted"})
+    runner = Runner([read_mail, send_mail], guards=[watch], observers=[watch])
+    await runner.run("read_mail")
+    assert not await is_free(runner) and (await runner.decide(ToolCall("", "read_mail", {}))).kind == "allow"
+    named = flow(sources={"send_mail": "untrusted"})
+    runner = Runner([send_mail], guards=[named], observers=[named])
+    await runner.run("send_mail", {"to": "a"})
+    assert await is_free(runner)
+
+
 async def test_a_yes_is_for_one_call() -> None:
     person = Person(allow())
     runner = watched(person=person)
@@ -365,3 +376,13 @@ async def test_marks_from_before_a_journal_are_kept() -> None:
     runner = Runner([read_mail, send_mail], guards=[watch], observers=[watch])
     await runner.run("read_mail", session="s")
     assert not await is_free(runner.replace(journal=memory()), session="s")
+
+
+async def test_a_runner_with_another_journal_makes_no_session_free(tmp_path: Path) -> None:
+    watch = flow(sources={"read_mail": "untrusted"}, sinks={"send_mail"})
+    runner = Runner([read_mail, send_mail], guards=[watch], observers=[watch], journal=memory())
+    await runner.run("read_mail", session="s")
+    for journal in (memory(), Journal.open(tmp_path / "calls.db"), Journal.open(tmp_path / "calls.db")):
+        later_runner = runner.replace(journal=journal)
+        assert not await is_free(later_runner, session="s") and not await is_free(runner, session="s")
+        journal.close()

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from ferrule import DefinitionError, Journal, Runner, Text, ToolCall, ToolError, ToolResult, deny, tool
+from ferrule import DefinitionError, Journal, Media, Runner, Text, ToolCall, ToolError, ToolResult, deny, tool
 from ferrule.approval import later
 from ferrule.journal import events, memory
 from ferrule.middleware import limit_output, redact, sanitize, trace, untrusted
@@ -102,6 +102,13 @@ async def test_a_credential_is_masked_everywhere(credential: str, tmp_path: Path
     assert secret not in file.read_text()
 
 
+@pytest.mark.parametrize("credential", [one for one in CREDENTIALS if "/" in one])
+def test_escaped_slashes_hide_no_credential(credential: str) -> None:
+    text = json.dumps([{"a": credential, "b": "a/b"}]).replace("/", r"\/")
+    shown = redacted(text).text
+    assert secret_of(credential) not in shown and json.loads(shown)[0]["b"] == "a/b"
+
+
 @pytest.mark.parametrize("credential", sampled(CREDENTIALS, one_in=3))
 def test_a_split_credential_is_masked(credential: str) -> None:
     secret = secret_of(credential)
@@ -143,6 +150,33 @@ async def test_invisible_characters_hide_no_credential(order: list[Any]) -> None
 def test_other_texts_stay(text: str) -> None:
     assert redacted(text).text == redacted(text).output == text
     assert redacted({text: [text]}).output == {text: [text]}
+
+
+def test_a_number_is_masked() -> None:
+    result = redacted({"card": 4111111111111111, "of": [4111111111111111.0, 4111111111111112, 1.5, True]})
+    assert result.output == {"card": "***", "of": ["***", 4111111111111112, 1.5, True]}
+    assert "4111111111111111" not in result.text
+
+
+@pytest.mark.parametrize(
+    ("data", "mime_type"),
+    [
+        (b"\xfc sk-%b", "text/plain"),
+        (b"<a>sk-%b</a>", "application/xml"),
+        ("sk-%s".encode("utf-16").replace(b"%\x00s\x00", b"%b"), "text/csv;charset=utf-16"),
+        (b"x", "application/pdf;name=sk-%b"),
+    ],
+)
+def test_media_that_a_model_reads_as_text_are_masked(data: bytes, mime_type: str) -> None:
+    secret = RANDOM.encode("utf-16-le" if "utf-16" in mime_type else "utf-8")
+    given = Media("file", data.replace(b"%b", secret), mime_type.replace("%b", RANDOM))
+    [block] = redacted(given).content
+    assert isinstance(block, Media) and RANDOM not in block.mime_type and secret not in (block.data or b"")
+
+
+def test_bytes_that_are_no_text_stay() -> None:
+    image = Media("image", b"\x89PNG\r\n sk-" + RANDOM.encode(), "image/png")
+    assert redacted(image).content == (image,)
 
 
 def test_a_value_is_masked_by_its_key() -> None:

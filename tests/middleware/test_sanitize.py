@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ferrule import Media, Runner, Text, ToolError, ToolResult, deny, tool
 from ferrule.middleware import limit_output, sanitize, untrusted
 from ferrule.security.characters import disarm, remove_hidden
+from ferrule.security.hidden_html import remove_hidden_html
 from ferrule.values.content import to_blocks
 
 
@@ -122,7 +123,15 @@ MARKS = [
     *("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|start_header_id|>", "<\uff5cUser\uff5c>", "<|channel|>"),
     *("[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "<s>", "</s>", "<start_of_turn>", "<end_of_turn>", "<think>"),
     *("<tool_call>", "</tool_response>", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "<function_calls>"),
-    *("[cut: 12 characters left out]", "[cut]", "\n\nHuman:", "\n\nAssistant:", "\nSYSTEM:", "\nUSER:"),
+    *(
+        "[cut: 12 characters left out]",
+        "[cut: the whole result is artifact 0]",
+        "[cut]",
+        "\n\nHuman:",
+        "\n\nAssistant:",
+        "\nSYSTEM:",
+        "\nUSER:",
+    ),
 ]
 
 
@@ -133,7 +142,7 @@ def test_template_marks_are_disarmed(mark: str) -> None:
         assert mark not in sanitized({"a": text}).text and mark not in str(sanitized({text: 1}).output)
 
 
-BEHIND_ITS_FIRST = r"\|[^|<>\[&\n]+\|>|/?s>|/?tool_call>|</?SYS>>|/?INST\]|cut(?:\]|: \d)"
+BEHIND_ITS_FIRST = r"\|[^|<>\[&\n]+\|>|/?s>|/?tool_call>|</?SYS>>|/?INST\]|cut(?:\]|: (?:\d|the whole ))"
 
 
 def turned_back(text: str) -> str:
@@ -190,13 +199,15 @@ def test_comments_and_hidden_elements_are_removed(text: str, shown: str) -> None
     assert sanitized(text).text == shown
 
 
-def test_links_and_images_lead_to_allowed_hosts_only() -> None:
-    around = [sanitize(hosts=["*.example.org"])]
-
+def with_hosts(text: str) -> ToolResult:
     @tool(read_only=True)
-    def fetch(text: str) -> str:
+    def fetch() -> str:
         return text
 
+    return asyncio.run(Runner([fetch], around=[sanitize(hosts=["*.example.org"])]).run("fetch"))
+
+
+def test_links_and_images_lead_to_allowed_hosts_only() -> None:
     for text, shown in (
         ("[a](https://docs.example.org/x?q=1) ![b](https://img.example.org/b.png?w=1)", None),
         ("[a](/x?b=1&c=2) [b](#c) [d](mailto:a@b.c) a[0](x)", None),
@@ -213,9 +224,74 @@ def test_links_and_images_lead_to_allowed_hosts_only() -> None:
         ),
         ("[a](&#104;ttps://evil.test) [a]( \n https://evil.test/(x))", "[a](#) [a]( \n #)"),
     ):
-        result = asyncio.run(Runner([fetch], around=around).run("fetch", {"text": text}))
+        result = with_hosts(text)
         assert result.text == (text if shown is None else shown)
         assert ("sanitized" in result.metadata) == (shown is not None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "[a](<https://example.org @evil.test/>)",
+            "![a](<https://example.org @evil.test/?q=X>)",
+            "[a](< //evil.test>)",
+        ),
+        *('<a href="https://example.org @evil.test">', "<a href='https://example.org\t@evil.test'>"),
+        *("[a](&NewLine;//evil.test)", "[a](/&Tab;/evil.test)", "[a](\\\\evil.test)", "[a](https:/evil.test)"),
+        *("[a\\]b]: https://evil.test", "[a\nb]: https://evil.test", "1. [a]: <https://evil.test>"),
+        f"[{'a' * 900}]: https://evil.test",
+    ],
+)
+def test_an_address_is_read_as_a_browser_reads_it(text: str) -> None:
+    result = with_hosts(text)
+    assert "evil" not in result.text and result.metadata["sanitized"]["links"] == 1
+
+
+def test_an_escaped_link_stays_json() -> None:
+    text = json.dumps({"a": '<a href="https://evil.test">x</a>'})
+    assert json.loads(with_hosts(text).text)["a"] == '&lt;a href="#">x</a>'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "<!-<!-- x -->- X -->",
+            "<<!---->!-- X -->",
+            '<b sty<!-- -->le="display:none">X</b>',
+            "<b hidden<!-- -->>X</b>",
+        ),
+        *('<b a=b"c hidden>X</b>', '<b title=">" hidden>X</b>', "<! X>", "</ X>", '<input type="hidden" value="X">'),
+        *('<i a="<!-- X -->', '<i a="<b hidden>X</b>'),
+        *("<b style='display:&#110;one'>X</b>", "<b style=display:/**/none>X</b>", "<b style='dis\\70lay:none'>X</b>"),
+    ],
+)
+def test_a_disguised_comment_or_hidden_element_is_removed(text: str) -> None:
+    assert sanitized(f"a {text} b").text in ("a  b", 'a &lt;i a=" b')
+
+
+def test_hiding_in_many_layers_ends_as_text() -> None:
+    text = "X -->"
+    for _ in range(50):
+        text = f"<!-<!-- -->- {text}"
+    assert "<" not in sanitized(text).text
+
+
+def test_an_attribute_that_names_hidden_things_hides_nothing() -> None:
+    for text in ('<b title="the hidden valley">a</b>', '<p class=x data-style="display:none">a</p>'):
+        assert "a</" in sanitized(text).text
+
+
+def test_a_byte_that_is_no_text_hides_nothing_around_it() -> None:
+    for kind in ("text/plain", "text/plain;charset=utf-16"):
+        [block] = sanitized(Media("resource", b"\xff a\x00<!-- x -->", kind)).content
+        assert isinstance(block, Media) and block.data == "\ufffd a".encode()
+
+
+def test_a_file_that_no_model_reads_as_text_stays() -> None:
+    drawing = Media("image", b'<svg xmlns="http://www.w3.org/2000/svg"><!-- x --></svg>', "image/svg+xml")
+    assert sanitized(drawing).content == (drawing,)
 
 
 def test_the_metadata_counts_what_was_removed() -> None:
@@ -273,7 +349,10 @@ def test_a_sanitized_text_hides_nothing(text: str) -> None:
 @given(st.lists(st.sampled_from(TAGS), min_size=1, max_size=4).map("".join), st.sampled_from(TAGS))
 @example("https://", "")
 @example(":https://", "=x")
+@example('<a "="', " hidden>")
 def test_disarming_takes_linear_time(pieces: str, end: str) -> None:
     # Whatever goes back once for each character takes minutes for this length.
     for begin in ('<a href="', "<a /", "![](", ""):
-        disarm(begin + pieces * (100_000 // len(pieces)) + end)
+        text = begin + pieces * (100_000 // len(pieces)) + end
+        disarm(text)
+        remove_hidden_html(text)

@@ -7,6 +7,7 @@ import json
 import logging
 from asyncio import to_thread
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from time import time
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from ferrule.errors import DefinitionError
 from ferrule.guards._arguments import read_names
 from ferrule.security.foreign_text import to_one_line
-from ferrule.stores.store import Memory, Store
+from ferrule.stores.store import Memory, Store, StoreError
 from ferrule.types import Journal
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -58,9 +59,10 @@ def flow(
     becomes of it; so do nested calls, and outcomes from the journal. Each principal and session has a state of its own.
     The runner's journal keeps it, if there is one. A yes is for one call; `clear` is for all that was read so far.
 
-    A tool that you name is what you call it. The traits decide about the others. A tool is a source from outside if it
-    is `open_world`, as tools are by default. It is a sink if it is not `read_only` as well; a read-only one is a sink
-    only for private data, which a URL or a search can carry.
+    A tool that you name is what you call it, but a glob in `sources` makes no tool that changes things harmless. The
+    traits decide about the others. A tool is a source from outside if it is `open_world`, as tools are by default. It
+    is a sink if it is not `read_only` as well; a read-only one is a sink only for private data, which a URL or a search
+    can carry.
 
     Args:
         sources: For each tool or glob, what it returns: `"untrusted"`, `"private"`, or both.
@@ -68,8 +70,8 @@ def flow(
         exempt: The tools and globs that are neither, whatever their traits say.
         rule: `"ask"` or `"deny"`.
         store: Keeps the state; by default the store of the journal, or the memory of this process. The observer writes
-            to it on the event loop, at most once for each session and label. Of several journals, that of the newest
-            runner counts.
+            to it on the event loop, at most once for each session and label. If there are several journals, the
+            newest runner's keeps it, and this process remembers what the earlier ones have.
 
     Raises:
         DefinitionError: A parameter is not valid.
@@ -199,7 +201,7 @@ class Flow:
                 raise DefinitionError(f"flow(…): no tool is named {pattern!r}. The tools are {names}")
             self._matched.add(pattern)
         if self._follows_journal and runner.journal is not None and runner.journal is not self._journal:
-            if self._journal is None:
+            with suppress(StoreError):  # a closed journal: mostly, the new one has the same file
                 self._unsaved |= self._store.items(_KEY_PREFIX)
             self._journal, self._store = runner.journal, runner.journal.store
 
@@ -220,14 +222,20 @@ class Flow:
         """Return the labels of the data that the call must not send out."""
         if _fits(tool, self._sinks):
             return _LABELS
-        if _fits(tool, self._exempt) or _fits(tool, self._sources) or not tool.trait("open_world", arguments):
+        is_read_only = tool.trait("read_only", arguments)
+        if self._is_exempt(tool, is_read_only) or not tool.trait("open_world", arguments):
             return frozenset()
-        return frozenset({"private"}) if tool.trait("read_only", arguments) else _LABELS
+        return frozenset({"private"}) if is_read_only else _LABELS
 
     def _may_be_sink(self, tool: Tool) -> bool:
         return _fits(tool, self._sinks) or not (
-            tool.open_world is False or _fits(tool, self._exempt) or _fits(tool, self._sources)
+            tool.open_world is False or self._is_exempt(tool, tool.read_only is True)
         )
+
+    def _is_exempt(self, tool: Tool, is_read_only: bool) -> bool:
+        """Return whether the tool is exempt, or named as a source. `mail_*` may fit `mail_send`, too."""
+        is_named = any(name in self._sources for name in _list_names(tool))
+        return _fits(tool, self._exempt) or is_named or (is_read_only and _fits(tool, self._sources))
 
     def _mark(self, labels: frozenset[str], mark: dict[str, Any], principal: str | None, session: str | None) -> None:
         """Add a mark for each label without one. If the store fails, this process remembers it, and tries again."""
@@ -247,9 +255,13 @@ class Flow:
 
 
 def _fits(tool: Tool, patterns: Iterable[str]) -> bool:
-    """Return whether a tool has one of these names, here or in a runner that it is mounted from."""
-    names = (tool.name, *(mount.name for mount in tool.mounts))
+    names = _list_names(tool)
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns for name in names)
+
+
+def _list_names(tool: Tool) -> tuple[str, ...]:
+    """Return the names of a tool, here and in the runners that it is mounted from."""
+    return (tool.name, *(mount.name for mount in tool.mounts))
 
 
 def _may_have_read(event: Event) -> bool:

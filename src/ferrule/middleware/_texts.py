@@ -1,4 +1,4 @@
-"""Change every text of a result: in content, output, keys, error and metadata."""
+"""Change every text of a result: in content, output, keys, numbers, error and metadata."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from ferrule.security.redaction import number_texts
 from ferrule.values.content import Block, Media, Text, to_blocks, to_output
+from ferrule.values.json_text import MASK
 from ferrule.values.result import ToolResult
 
 Change: TypeAlias = Callable[[str, str], str]
@@ -43,6 +45,8 @@ def _change_value(value: Any, change: Change, name: str = "") -> Any:
     if isinstance(value, str):
         new = change(value, name)
         return value if new == value else new
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value if all(change(text, "") == text for text in number_texts(value)) else MASK
     if isinstance(value, bytes):
         return _change_bytes(value, change)
     if isinstance(value, Text | Media):
@@ -56,9 +60,9 @@ def _change_value(value: Any, change: Change, name: str = "") -> Any:
     return value
 
 
-def _change_bytes(value: bytes, change: Change) -> bytes:
+def _change_bytes(value: bytes, change: Change, *, errors: str = "strict") -> bytes:
     try:
-        text = value.decode()
+        text = value.decode(errors=errors)
     except UnicodeDecodeError:
         return value
     new = change(text, "")
@@ -71,11 +75,18 @@ def _change_block(block: Block, change: Change) -> Block:
         return block if text == block.text else Text(text)
     data = block.data
     if data is not None and is_text(block):
-        data = _change_bytes(data, change)
+        data = _change_bytes(data, change, errors="replace")  # as a provider shows it
     uri, name = (text and change(text, "") for text in (block.uri, block.name))
-    if data is block.data and (uri, name) == (block.uri, block.name):
+    mime_type = _change_mime_type(block.mime_type, change)
+    if data is block.data and (uri, name, mime_type) == (block.uri, block.name, block.mime_type):
         return block
-    return Media(block.kind, data, block.mime_type, uri, name, fetch=block.fetch and uri == block.uri)
+    return Media(block.kind, data, mime_type, uri, name, fetch=block.fetch and uri == block.uri)
+
+
+def _change_mime_type(mime_type: str, change: Change) -> str:
+    kind, semicolon, parameters = mime_type.partition(";")
+    shown = kind if change(kind, "") == kind else "application/octet-stream"
+    return f"{shown}{semicolon}{change(parameters, '')}"
 
 
 def _change_mapping(value: Mapping[Any, Any], change: Change) -> Mapping[Any, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -82,7 +83,7 @@ class Redaction:
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         result = self._redact_result(await next(call, context))
-        content = self._redact_blocks(result.content)
+        content = self._redact_blocks(tuple(map(self._redact_file, result.content)))
         return result if content == result.content else result.replace(content=content)
 
     def find(self, text: str) -> list[Finding]:
@@ -122,6 +123,17 @@ class Redaction:
         change_texts(result, lambda text, name: found.setdefault((text, name), text))
         redacted = redact_texts(found, self._scanner.redact)
         return change_texts(result, lambda text, name: redacted[text, name])
+
+    def _redact_file(self, block: Block) -> Block:
+        """Return a block with its data redacted if they are UTF-8, such as XML."""
+        if isinstance(block, Text) or block.data is None:
+            return block
+        try:
+            text = block.data.decode()
+        except UnicodeDecodeError:
+            return block
+        masked = self.text(text)
+        return block if masked == text else replace(block, data=masked.encode())
 
     def _redact_blocks(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
         """Return the blocks with adjacent texts joined if a secret begins in one and ends in another."""

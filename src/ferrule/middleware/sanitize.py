@@ -16,12 +16,18 @@ from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
+_LABEL = r"(?m)(^[ \t>*+.)\d-]{0,20}\[(?:[^\[\]\\]|\\.){1,999}\]:\s*"
+_HREF = r"(?i)(<a\s[^<>]*?href\s*=\s*"
 _ADDRESSES = (
-    r"(\]\(\s*<?)([^\s<>]+)",  # [text](address)
-    r"(?m)(^[ \t>*+-]{0,9}\[[^\[\]\n]{1,200}\]:\s*<?)([^\s<>]+)",  # [label]: address
-    r"""(?i)(<a\s[^<>]*?href\s*=\s*\\?["']?)([^\s"'<>\\]+)""",
+    *(r"(\]\(\s*<)([^<>\n]*)", r"(\]\(\s*)([^\s<>]+)"),  # [text](address)
+    *(_LABEL + r"<)([^<>\n]*)", _LABEL + r")([^\s<>]+)"),  # [label]: address
+    *(_HREF + rf"\\*{quote})([^{quote}<>]*?(?=\\*(?:[{quote}<>]|\Z)))" for quote in "\"'"),
+    _HREF + r""")([^\s"'<>\\]+)""",
 )
-"""Links, each with the part in front of its address."""
+"""Links: the part in front, and the whole address. A browser reads `https://a.test @b.test` as an address of b.test."""
+_IS_PLAIN = re.compile(r"[\w .+-]*\Z", re.ASCII).match
+_TABS_AND_BREAKS = dict.fromkeys(map(ord, "\t\n\r"))
+_BLANKS = "".join(map(chr, range(33)))
 _HAS_HOST = re.compile(r"(?i)https?:|//").match
 _WITHOUT_HOST = re.compile(r"(?i)(?:mailto|tel):|[^:\\]*\Z").match
 REPORT = "sanitized"
@@ -67,6 +73,8 @@ class Sanitize:
         return result.replace(metadata={**result.metadata, REPORT: counts}) if counts else result
 
     def _clean(self, text: str, removed: Counter[str]) -> str:
+        if _IS_PLAIN(text):
+            return text
         text, removed_characters = remove_hidden(text)
         text, comments, elements = remove_hidden_html(text)
         removed.update(invisible=removed_characters, comments=comments, hidden_elements=elements)
@@ -75,8 +83,8 @@ class Sanitize:
         return disarm(self._remove_links(text, removed), removed, self._is_allowed)
 
     def _is_allowed(self, address: str) -> bool:
-        """Return whether an address leads to an allowed host, or stays on its page or its host."""
-        address = html.unescape(address)
+        """Return whether an address, as a browser reads it, leads to an allowed host, or stays on its page or host."""
+        address = html.unescape(address).translate(_TABS_AND_BREAKS).strip(_BLANKS)
         if not _HAS_HOST(address):
             return bool(_WITHOUT_HOST(address))
         try:

@@ -64,8 +64,7 @@ def may_have_hidden(text: str) -> bool:
     """Return whether the text has a character that may be invisible. This is fast if it has none."""
     if text.isascii():
         return bool(text.encode().translate(None, _VISIBLE_ASCII))
-    others = set("".join(re.findall(r"[^ -~\t\n\r]+", text)))
-    return re.search(_MAY_BE_HIDDEN, "".join(others)) is not None
+    return re.search(_MAY_BE_HIDDEN, "".join(set(text))) is not None
 
 
 def remove_hidden(text: str) -> tuple[str, int]:
@@ -119,7 +118,7 @@ _ROLE_NAMES = "Human|HUMAN|Assistant|ASSISTANT|SYSTEM|USER"
 # The marks of chat templates, and Ferrule's own marks for omitted text.
 _TEMPLATE_MARKS = (
     rf"(?:{REFERENCE}|<)(?=[|\uff5c][^|\uff5c<>\[&\n]{{1,100}}[|\uff5c]>|/?(?:{_IN_ANGLES})>|</?SYS>>)"
-    rf"|(?:{REFERENCE}|\[)(?=/?(?:{_IN_BRACKETS})\]|cut(?:\]|: \d))"
+    rf"|(?:{REFERENCE}|\[)(?=/?(?:{_IN_BRACKETS})\]|cut(?:\]|: (?:\d|the whole )))"
     rf"|(?:(?m:^)|(?<=\\n))(?:{REFERENCE}(?=(?:uman|UMAN|ssistant|SSISTANT|YSTEM|SER):)|(?=(?:{_ROLE_NAMES}):)[A-Z])"
 )
 

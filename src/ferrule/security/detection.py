@@ -32,6 +32,8 @@ _AS_SHAPES = bytes(65 if 65 <= byte <= 90 else 49 if 48 <= byte <= 57 else byte 
 _DIGIT = 49
 _ESCAPE_LENGTHS = {"\\": 1, "%": 2}
 _LONG_WORD = b"x" * 20
+_HEX = b"0123456789abcdef-"
+"""The characters of hashes and UUIDs. Neither a key of a service nor the base64 of a secret has only these."""
 _STEMS = (b"pass", b"secret", b"token", b"key", b"sig", b"hook", b"q~", b"pwd")
 """Parts of signs. Several signs with one stem cost one search."""
 _BEGINNING: Callable[[str], Any] = re.compile(r"\w{1,2}").match
@@ -73,18 +75,19 @@ class Scanner:
         for name, patterns in SERVICES.items():
             for pattern in patterns if name in chosen else ():
                 self._services.setdefault(_BEGINNING(pattern)[0], []).append((name, pattern))
-        beginnings = "|".join(sorted(self._services, key=len, reverse=True)) or "(?!)"
-        self._begins_key = re.compile(f"(?=({beginnings}))").match
-        self._find_beginnings = re.compile(f"[_.+/=~-](?=({beginnings}))").finditer
+        beginnings = "|".join(self._services) or "(?!)"
+        self._find_beginnings = re.compile(f"[_.+/=~-](?={beginnings})").finditer
         self._finds_random = RANDOM_WORD in chosen
         self._patterns = {name: re.compile(pattern) for name, pattern in (own or {}).items()}
 
     def find(self, text: str) -> list[Finding]:
         """Return the secrets in a text, the first first. They do not overlap.
 
-        Invisible characters in a secret do not hide it.
+        Invisible characters in a secret do not hide it, nor does `\\/`, as some programs write a slash in JSON.
         """
         hidden = find_hidden(text)
+        if "\\/" in text:
+            hidden = sorted([*hidden, *(found.span() for found in re.finditer(r"\\+(?=/)", text))])
         if not hidden:
             return _merge(self._find_visible(text))
         visible = "".join(text[start:end] for start, end in _gaps(hidden, len(text)))
@@ -159,7 +162,7 @@ class Scanner:
             end = words.find(b" ", start)
             end = len(words) if end < 0 else end
             word = text[max(start - 1, 0) : end]
-            if word not in harmless:
+            if lowered[start:end].translate(None, _HEX) and word not in harmless:
                 found = [*self._find_services(text, start, end), *self._find_encoded(text, start, end)]
                 yield from found
                 if not found:
@@ -170,13 +173,14 @@ class Scanner:
     def _find_services(self, text: str, start: int, end: int) -> Iterator[Finding]:
         """Yield the keys of services at the beginning of a long word, or behind a sign in it."""
         escape = _ESCAPE_LENGTHS.get(text[start - 1 : start], 0)  # a letter of `\n` or `%20` is no part of the word
-        begun = [one for at in {start, start + escape} if (one := self._begins_key(text, at))]
-        for one in (*begun, *self._find_beginnings(text, start, end)):
-            at = one.end()
-            for name, pattern in self._services[one[1]] if at >= start else ():
-                if found := _compile(pattern).match(text, at):
-                    yield Finding(name, at, found.end())
-                    start = found.end()
+        begins = [start, start + escape] if escape else [start]
+        begins += [one.end() for one in self._find_beginnings(text, start, end)]
+        for at in begins:
+            for beginning in (text[at : at + 2], text[at : at + 1]):
+                for name, pattern in self._services.get(beginning, ()) if at >= start else ():
+                    if found := _compile(pattern).match(text, at):
+                        yield Finding(name, at, found.end())
+                        start = found.end()
 
     def _find_random(self, text: str, lowered: bytes, start: int, end: int) -> Iterator[Finding]:
         first = max(start - _NEARBY, 0)

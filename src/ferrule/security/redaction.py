@@ -50,7 +50,7 @@ def _redact_inside(value: Any, redact: Redact) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):
-        return value if all(redact(text) == text for text in _number_texts(value)) else SECRET_STARS
+        return value if all(redact(text) == text for text in number_texts(value)) else SECRET_STARS
     if isinstance(value, bytes):
         return redact(value.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
     if isinstance(value, Mapping):
@@ -98,6 +98,7 @@ def _redact_result(result: ToolResult, redact: Redact) -> ToolResult:
     return result if redacted == found else result.replace(**redacted)
 
 
-def _number_texts(number: float) -> list[str]:
+def number_texts(number: float) -> list[str]:
+    """Return the number as JSON and as a whole number."""
     is_whole = type(number) is float and number.is_integer()
     return [repr(number), repr(int(number))] if is_whole else [repr(number)]

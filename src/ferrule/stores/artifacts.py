@@ -23,6 +23,7 @@ from ferrule.values.count import format_count
 
 _ID = re.compile(r"[0-9a-f]{32}")
 DAY = 86_400.0
+_SHOWN_MEDIA = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +223,3 @@ def describe_content(blocks: Sequence[Block]) -> str:
     if len(media) > _SHOWN_MEDIA:
         parts.append(f"{len(media) - _SHOWN_MEDIA:,} more images, sounds or files")
     return "; ".join(parts)
-
-
-_SHOWN_MEDIA = 3
