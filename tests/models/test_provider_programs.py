@@ -111,6 +111,8 @@ def ran(sources: list[str], stock: str, folder: Path, environment: Mapping[str, 
                 runpy.run_path(os.fspath(program), run_name="__main__")
             except SystemExit as left:
                 end = str(left.code)
+            except Exception as error:  # an SDK's own, which ends a program
+                end = f"no answer: {error}"
             print(f"\n{place} {end}")
     return said.getvalue().splitlines()
 

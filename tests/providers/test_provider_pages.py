@@ -259,10 +259,9 @@ def test_the_models_that_the_pages_name_take_these_options(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
-def test_a_page_says_whether_a_parameter_may_have_any_name(page: str) -> None:
+def test_a_page_says_if_a_parameter_may_not_have_any_name(page: str) -> None:
     schema = {"type": "object", "properties": {"the item": {"type": "string"}}}
     odd = build_tool({"name": "odd", "input_schema": schema, "execute": lambda payload, context: "ran"})
-    may = "Parameters may have any name." in PAGES[page]
-    assert may != ("another is a `DefinitionError`" in PAGES[page])
+    may = "another is a `DefinitionError`" not in PAGES[page]
     with nullcontext() if may else pytest.raises(DefinitionError, match="the item"):
         module_of(page).tools(Toolset([odd]))

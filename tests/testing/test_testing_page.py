@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from ferrule import Runner, deny, tool
-from ferrule.testing import MiddlewareContract, Recorder, ToolContract
+from ferrule.testing import MiddlewareContract, Recorder
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "testing.md").read_text(encoding="utf-8")
 CONTRACTS = (DOCS / "contracts.md").read_text(encoding="utf-8")
-KITS = (ToolContract, MiddlewareContract)
+KITS = (MiddlewareContract,)
 """Those that the page has a program for."""
 
 

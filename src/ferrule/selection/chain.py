@@ -11,7 +11,7 @@ from ferrule.selection.matching import Query, ToolSelector
 
 
 def chain(*selectors: ToolSelector) -> ToolSelector:
-    """Return a selector for the tools of each of these, in their order, each tool once. See docs/selection.md#chain.
+    """Return a selector for the tools of each of these, in their order, each tool once. See docs/selection.md.
 
         selector = chain(pinned("read_*"), keyword(8))
 

@@ -18,7 +18,7 @@ _DEPTH = 100
 def hybrid(*rankers: Ranker, limit: int = 8) -> Ranker:
     """Return a ranker for tools that are high in several rankings, by reciprocal rank fusion.
 
-    See docs/selection.md#hybrid.
+    See docs/selection.md.
 
         selector = hybrid(keyword(), embedding(embed), limit=8)
 

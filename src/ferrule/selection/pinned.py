@@ -17,7 +17,7 @@ _WILDCARDS = frozenset("*?[")
 
 
 def pinned(*names: str, tags: Iterable[str] | None = None) -> ToolSelector:
-    """Return a selector that always offers these tools, in the order of the toolset. See docs/selection.md#pinned.
+    """Return a selector that always offers these tools, in the order of the toolset. See docs/selection.md.
 
         selector = chain(pinned("read_*", "search"), keyword(8))
 
