@@ -45,14 +45,20 @@ class Browser:
     def script(self, text: str, *args: Any) -> Any:
         return self.do("execute/sync", script=text, args=list(args))
 
-    def click(self, selector: str) -> None:
-        """Click an element. A page may replace it between finding and clicking: then the new one is clicked."""
+    def act(self, selector: str, *actions: tuple[str, dict[str, Any]]) -> None:
+        """Do something to an element. A page may replace it meanwhile: then all is done to the new one."""
+        until = time.monotonic() + BOUND
         while True:
-            place = f"/session/{self.session}/element/{self.find(selector)}/click"
-            response = self.client.post(place, json={})
-            if response.is_success:
+            element = f"/session/{self.session}/element/{self.find(selector)}"
+            done = (self.client.post(f"{element}/{action}", json=body) for action, body in actions)
+            failed = next((response for response in done if not response.is_success), None)
+            if failed is None:
                 return
-            assert response.json()["value"]["error"] == "stale element reference", response.text
+            is_replaced = failed.json()["value"]["error"] == "stale element reference"
+            assert is_replaced and time.monotonic() < until, failed.text
+
+    def click(self, selector: str) -> None:
+        self.act(selector, ("click", {}))
 
     def send(self, selector: str) -> None:
         """Click a button that sends a form; the end is when the next page is there."""
@@ -73,9 +79,7 @@ class Browser:
             time.sleep(0.01)
 
     def write(self, selector: str, text: str) -> None:
-        element = self.find(selector)
-        self.do(f"element/{element}/clear")
-        self.do(f"element/{element}/value", text=text)
+        self.act(selector, ("clear", {}), ("value", {"text": text}))
 
     def text(self) -> str:
         said: str = self.script("return document.body.innerText")
