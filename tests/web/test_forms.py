@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -103,6 +104,33 @@ def test_a_text_that_a_field_cannot_read_is_shown_again_with_an_error(name: str,
     assert draft[name] == Unreadable(text) and find_unreadable(draft) == [text]
     [field] = [field for field in draw_form(TREE, draft).fields if field.name == f"f/{name}"]
     assert field.value == text and field.error
+
+
+@pytest.mark.parametrize("shape", ["objects", "choices", "itself"])
+def test_a_few_references_make_no_endless_form(shape: str) -> None:
+    shapes: dict[str, dict[str, Any]] = {
+        "objects": {"type": "object", "properties": {name: {"$ref": "#/$defs/inner"} for name in "abcd"}},
+        "choices": {"enum": list(range(1_000))},
+        "itself": {"anyOf": [{"$ref": "#/$defs/inner"}, {"type": "string"}]},
+    }
+    inner = shapes[shape]
+    inner["required"] = list(inner.get("properties", ()))
+    names_of_root = [f"key {number}" for number in range(60)]
+    properties = {name: {"$ref": "#/$defs/inner"} for name in names_of_root}
+    schema = {"type": "object", "properties": properties, "required": names_of_root, "$defs": {"inner": inner}}
+    drawn = draw_form(schema, {})
+    sent = send(drawn)
+    assert len(names(drawn)) + sum(map(count_choices, [drawn])) < 8_000
+    assert drawn.fields[-1].kind == ("union" if shape == "itself" else "json")
+    value = {"a": 1} if shape == "objects" else 7
+    again = read_form(schema, {**sent, drawn.fields[-1].name: [json.dumps(value)]})
+    assert shape == "itself" or again["key 59"] == value
+    assert draw_form(schema, again).fields[-1].kind == drawn.fields[-1].kind
+
+
+def count_choices(field: Field) -> int:
+    inner = (*field.fields, *(item for _, item in field.items))
+    return len(field.choices) + sum(map(count_choices, inner))
 
 
 def test_what_is_empty_and_optional_is_not_sent() -> None:

@@ -16,11 +16,13 @@ from hostile_desk import PAYLOADS
 from starlette.requests import Request
 from visitors import HOST, Tags, Visitor, mount, visit
 
-from ferrule import DefinitionError, Journal, Runner, approval, tool, web
+from ferrule import DefinitionError, Journal, Runner, Text, approval, tool, web
 from ferrule.guards import ask_before_changes
 from ferrule.web.checks import Refused, check_host, check_origin
+from ferrule.web.live import MOST_STREAMS
 from ferrule.web.page_app import VIEWS
 from ferrule.web.rendering import show
+from ferrule.web.shown import make_tree
 from ferrule.web.sign_in import SignIn
 
 HERE = Path(web.__file__).parent
@@ -122,6 +124,18 @@ async def test_nobody_allows_their_own_call_if_the_queue_says_so() -> None:
     PRICES["tea"] = 4
 
 
+@pytest.mark.parametrize("principal", ["", "zed", "Ann"])
+async def test_nobody_calls_under_another_name_to_allow_it_themselves(principal: str) -> None:
+    runner = Runner(tools, guards=[ask_before_changes], approve=approval.later)
+    queue = approval.web(tools=runner.tools, own=False)
+    fields = {"name": "set_price", "mode": "json", "json": '{"article": "tea", "euros": 9}'}
+    async with visit(runner, queue=queue) as ann:
+        refused = await ann.send("/tool/call", {**fields, "principal": principal})
+        assert refused.status_code == 403 and "under your own name" in refused.text
+        assert await queue.waiting() == []
+        assert (await ann.send("/tool/call", {**fields, "principal": "ann"})).status_code == 303
+
+
 async def test_the_name_of_who_answers_is_never_in_the_form() -> None:
     async with visit(Runner(tools, guards=[ask_before_changes])) as ann:
         address = await ann.call("order", **{"lines#on": "1", "ship": "0", "ship#drawn": "0", "ship/0/day": '"monday"'})
@@ -188,6 +202,8 @@ async def test_the_cookies_are_out_of_reach_of_scripts_and_other_sites() -> None
     response = await ann.client.post("/sign-in", data={"token": server.links[0].partition("#")[2]})
     cookies = [response.headers["set-cookie"], (await ann.client.get("/tools")).headers["set-cookie"]]
     assert all("HttpOnly" in cookie and "SameSite=strict" in cookie for cookie in cookies)
+    async with visit(Runner(tools)) as bob:
+        assert "Secure" in (await bob.client.get(f"https://{HOST}/tools")).headers["set-cookie"]
     response = await server.visitor().client.post(
         "/sign-in", data={"token": "x"}, headers={"origin": "http://evil.test"}
     )
@@ -198,9 +214,10 @@ async def test_a_foreign_host_name_reaches_nothing() -> None:
     server = Loopback()
     ann = server.visitor()
     await server.open(ann, server.links[0])
-    for path in ("/tools", "/events?topic=calls", "/static/page.js", "/nothing"):
+    for path in ("/tools", "/tools/", "/events?topic=calls", "/static/page.js", "/nothing"):
         response = await ann.client.get(path, headers={"host": "evil.test"})
         assert response.status_code in (404, 421) and "stock" not in response.text
+        assert "evil" not in str(response.headers)
 
 
 # -- what strangers write ----------------------------------------------------------------------------------------------
@@ -298,7 +315,7 @@ def test_no_template_turns_escaping_off() -> None:
 async def test_every_answer_forbids_inline_scripts_and_other_hosts() -> None:
     async with visit(Runner(tools)) as ann:
         await ann.call("label", order_id=1)
-        for path in ("/tools", "/nothing", "/static/page.css", "/events"):
+        for path in ("/tools", "/tools/", "/nothing", "/static/page.css", "/events"):
             if path == "/events":
                 ann_app = ann.client._transport.app
                 ann_app.inspector.topics.close()
@@ -319,10 +336,46 @@ async def test_a_file_of_a_tool_is_downloaded_and_never_shown() -> None:
             )
             kinds[number] = response.headers["content-type"], response.headers.get("content-disposition")
             assert "sandbox" in response.headers["content-security-policy"] or response.status_code == 404
+        many = {"id": address.partition("=")[2], "number": "9" * 5000}
+        assert (await ann.client.get("/run/block", params=many)).status_code == 404
         assert "(not loaded)" in page and "elsewhere.png" in page and "127.0.0.1:9" not in str(Addresses(page).found)
     assert kinds[1] == ("image/png", None) and kinds[2] == ("audio/wav", None)
     assert kinds[3] == ("application/octet-stream", "attachment")
     assert kinds[0][0].startswith("text/html") and kinds[4][0].startswith("text/html")
+
+
+async def test_no_result_is_too_deep_or_too_long_for_its_page() -> None:
+    @tool
+    def answer(kind: str) -> Any:
+        """Answer with something that is hard to draw."""
+        return {
+            "deep": "[" * 900 + "]" * 900,
+            "long": ["\u202e" * 50_000] * 40,
+            "rows": [{"text": "x" * 9_000, "number": number} for number in range(200)],
+            "parts": [Text("x" * 9_000)] * 300,
+        }[kind]
+
+    async with visit(Runner([answer])) as ann:
+        for kind in ("deep", "long", "rows", "parts"):
+            page = await ann.get(await ann.call("answer", kind=kind))
+            assert len(page) < 1_500_000 and Tags(page).shape, kind
+
+
+def test_a_long_argument_hides_no_other_one_from_an_approver() -> None:
+    tree = make_tree({"note": "x" * 200_000, "other": "y" * 200_000, "path": "/etc/passwd"})
+    assert [child.text[-3:] for child in tree.children] == ["xx…", "yy…", 'wd"']
+
+
+async def test_the_number_of_open_streams_is_bounded() -> None:
+    async with visit(Runner(tools)) as ann:
+        topics = ann.client._transport.app.inspector.topics
+        streams = [topics.stream([]) for _ in range(MOST_STREAMS)]
+        for stream in streams:
+            await anext(stream)
+        assert (await ann.client.get("/events")).status_code == 503
+        for stream in streams:
+            await stream.aclose()
+        assert topics.streams == 0
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,9 @@ def app(
 ) -> PageApp:
     """Return the page as an ASGI app, to mount in a Starlette or FastAPI application.
 
-    See docs/inspect.md#in-your-application. Everybody whom `authenticate` names may call tools under any principal,
-    and answer questions. The page reads the runner's journal if that is a file.
+    See docs/inspect.md#in-your-application. Everybody whom `authenticate` names may call tools under any principal
+    (under their own name only, if the queue has `own=False`), and answer questions. The page reads the runner's journal
+    if that is a file.
 
     Args:
         runner: The runner. Without an approver of its own, its calls from the page wait for an answer on the page.

@@ -77,11 +77,9 @@ async def stop_run(visit: Visit) -> Response:
 
 async def show_block(visit: Visit) -> Response:
     """Return the data of a block: an image or a sound to show, anything else to download."""
-    run, number = find_run(visit, visit.get("id")), visit.get("number")
+    run, number = find_run(visit, visit.get("id")), visit.get_place("number")
     blocks = () if run.result is None else run.result.content
-    if not number.isdecimal() or int(number) >= len(blocks):
-        raise Refused(404, "There is no such file.")
-    block = blocks[int(number)]
+    block = None if number is None or number >= len(blocks) else blocks[number]
     if not isinstance(block, Media) or block.data is None:
         raise Refused(404, "There is no such file.")
     kind = block.mime_type.partition(";")[0].lower()

@@ -23,6 +23,7 @@ Sent: TypeAlias = Mapping[str, Sequence[str]]
 ROOT = "f"
 _MOST_LEVELS = 8
 _MOST_ITEMS = 500
+_MOST_PARTS = 5_000
 _MOST_REFERENCES = 20
 _PLAIN_TYPES = {"string": "text", "integer": "number", "number": "number", "boolean": "choice", "object": "object"}
 _INPUT_TYPES = {"date": "date", "time": "time", "password": "password", "email": "email"}
@@ -137,10 +138,11 @@ def find_unreadable(draft: Any) -> list[str]:
 
 
 class _Schema:
-    """The whole schema, for its references."""
+    """The whole schema, for its references, and the length of one form of it."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
+        self._left = _MOST_PARTS
 
     # -- reading the schema --------------------------------------------------------------------------------------------
 
@@ -174,6 +176,17 @@ class _Schema:
             others = [{**others[0], **extra}]
         return others, len(others) < len(resolved)
 
+    def bound(self, found: list[dict[str, Any]], level: int) -> list[dict[str, Any]]:
+        """Return the alternatives of the next field, or none if it takes JSON: the form is too long or too deep.
+
+        A few references in a schema can make billions of fields. Drawing and reading come here in the same order.
+        """
+        node = found[0] if len(found) == 1 else {}
+        choices = node.get("enum", found if len(found) > 1 else ())
+        self._left -= 1 + (len(choices) if isinstance(choices, Sequence) else 0)
+        is_long = bool(choices) or node.get("type") in ("object", "array")
+        return [] if (self._left < 0 and is_long) or (len(found) > 1 and level >= _MOST_LEVELS) else found
+
     def find_kind(self, node: Mapping[str, Any], level: int) -> Kind:
         """Return the kind of field for a schema without alternatives."""
         if "const" in node:
@@ -197,7 +210,7 @@ class _Schema:
         """Return the draft of a field that has just been added."""
         found, _ = self.alternatives(self.resolve(node))
         if len(found) > 1:
-            return Chosen(0, self.initial(found[0], level))
+            return Chosen(0, self.initial(found[0], level + 1)) if level < _MOST_LEVELS else MISSING
         node = found[0] if found else {}
         kind = self.find_kind(node, level)
         if "default" in node:
@@ -239,6 +252,7 @@ class _Schema:
             about["default"] = _write(node["default"])
         if draft is None and nullable:
             draft = MISSING
+        found = self.bound(found, level)
         if len(found) > 1:
             return self._draw_union(found, draft, about, level, is_open=required and not nullable)
         node = found[0] if found else {}
@@ -297,6 +311,8 @@ class _Schema:
         return tuple((key, replace(field, is_item=True)) for (key, _), field in zip(items, fields, strict=True))
 
     def _draw_plain(self, node: Mapping[str, Any], draft: Any, about: dict[str, Any]) -> Field:
+        while isinstance(draft, Chosen):  # a union that is too deep, or in a form that is too long
+            draft = draft.value
         kind, text = about["kind"], "" if isinstance(draft, Missing) else _write(draft)
         if kind == "fixed":
             return Field(**about, value=_write(node["const"]))
@@ -308,7 +324,7 @@ class _Schema:
         if isinstance(draft, Unreadable):
             error = "Write a number." if kind == "number" else "This is not JSON."
         elif kind == "json" and not isinstance(draft, Missing):
-            text = json.dumps(draft, ensure_ascii=False, indent=2)
+            text = json.dumps(to_json(draft), ensure_ascii=False, indent=2)
         return Field(**about, value=text, error=error, type=_INPUT_TYPES.get(str(node.get("format")), "text"))
 
     # -- reading what was sent -----------------------------------------------------------------------------------------
@@ -317,6 +333,7 @@ class _Schema:
         """Return the draft of a field, or MISSING."""
         found, nullable = self.alternatives(self.resolve(schema))
         empty = None if nullable and required else MISSING
+        found = self.bound(found, level)
         if len(found) > 1:
             return self._read_union(found, sent, name, action, level, empty, is_open=required and not nullable)
         node = found[0] if found else {}
@@ -347,7 +364,7 @@ class _Schema:
         is_open: bool,
     ) -> Any:
         text = _last(sent, name)
-        if not text.isdecimal() or int(text) >= len(found):
+        if not text.isdecimal() or len(text) > 9 or int(text) >= len(found):
             return Chosen(0, self.initial(found[0], level)) if is_open else empty
         number = int(text)
         if _last(sent, f"{name}#drawn") != text:  # the person has chosen another alternative

@@ -22,7 +22,12 @@ MOST_STREAMS = 100
 
 
 class Topics:
-    """The versions of topics, and the streams that wait for them."""
+    """The versions of topics, and the streams that wait for them.
+
+    Attributes:
+        closed: Whether all streams have to end.
+        streams: The number of open streams.
+    """
 
     def __init__(self) -> None:
         self._versions: Counter[str] = Counter()
@@ -33,6 +38,7 @@ class Topics:
         self._seen: dict[str, object] = {}
         self._polling: asyncio.Task[None] | None = None
         self.closed = False
+        self.streams = 0
 
     def watch(self, topic: str, look: Callable[[], object]) -> None:
         """Look at something outside of this process while a page shows the topic, and announce each change.
@@ -80,13 +86,16 @@ class Topics:
 
     @contextlib.contextmanager
     def _watch_topics(self, topics: Collection[str]) -> Iterator[None]:
-        self._watched.update(topics)
-        if self._polling is None and self._watchers.keys() & set(topics):
+        watched = self._watchers.keys() & set(topics)
+        self._watched.update(watched)
+        self.streams += 1
+        if self._polling is None and watched:
             self._polling = asyncio.ensure_future(self._poll())
         try:
             yield
         finally:
-            self._watched.subtract(topics)
+            self._watched.subtract(watched)
+            self.streams -= 1
 
     async def _poll(self) -> None:
         """Look at the watched topics once a second, as long as there are any."""
@@ -105,11 +114,6 @@ class Topics:
             if topic in self._seen and self._seen[topic] != found:
                 self._announce([topic])
             self._seen[topic] = found
-
-    @property
-    def streams(self) -> int:
-        """The number of topics that open streams wait for."""
-        return self._watched.total()
 
 
 def file_state(path: str) -> tuple[tuple[int, int] | None, ...]:

@@ -52,7 +52,7 @@ async def show_events(visit: Visit) -> Response:
     """Send the names of the topics that change."""
     wanted = visit.request.query_params.getlist("topic")[:_MOST_TOPICS]
     topics = visit.inspector.topics
-    if topics.streams > MOST_STREAMS * _MOST_TOPICS or topics.closed:
+    if topics.streams >= MOST_STREAMS or topics.closed:
         raise Refused(503, "Too many pages are open.")
     return StreamingResponse(topics.stream(wanted), media_type="text/event-stream", headers=HEADERS)
 
@@ -108,6 +108,7 @@ class PageApp:
         routes += [Route("/sign-in", self._take_link, methods=["POST"])] if sign_in else []
         handlers = {Refused: self._show_refused, HTTPException: self._show_http_error, Exception: self._show_error}
         self._app = Starlette(routes=routes, exception_handlers=handlers)
+        self._app.router.redirect_slashes = False  # it would answer before the checks, and repeat any Host header
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, as an ASGI app."""
@@ -153,7 +154,7 @@ class PageApp:
                     "message.html", status=500, title="It did not work", text=str(error), back=""
                 )
             if request.cookies.get(COOKIE) != visit.secret:
-                self._set_cookie(response, COOKIE, visit.secret, visit.base)
+                self._set_cookie(request, response, visit)
             return response
 
         return endpoint
@@ -176,8 +177,10 @@ class PageApp:
         secret = request.cookies.get(COOKIE) or new_secret()
         return Visit(self.inspector, request, name, secret, self._sign_in is None)
 
-    def _set_cookie(self, response: Response, name: str, value: str, base: str) -> None:
-        response.set_cookie(name, value, max_age=_WEEK, path=base or "/", httponly=True, samesite="strict")
+    def _set_cookie(self, request: Request, response: Response, visit: Visit) -> None:
+        is_secure = request.url.scheme == "https"
+        path = visit.base or "/"
+        response.set_cookie(COOKIE, visit.secret, _WEEK, path=path, secure=is_secure, httponly=True, samesite="strict")
 
     async def _send_file(self, request: Request) -> Response:
         check_host(request.headers, self._hosts)

@@ -86,6 +86,17 @@ class Questions:
         """The store of the queues."""
         return self._default.store
 
+    def find_conflict(self, person: str, principal: str) -> str:
+        """Return why a person may not call under a principal, or an empty text.
+
+        Where nobody may allow their own call, another name would turn it into somebody else's.
+        """
+        if self._own is None or self._own.own or principal == person:
+            return ""
+        return (
+            f"Nobody may allow their own call here, so you call under your own name: write {person!r} as the principal."
+        )
+
     async def put(self, result: ToolResult) -> str | None:
         """Add a suspended call, and return the id of its question; None if it waits for no person."""
         pending = result.pending

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -251,6 +251,9 @@ async def begin_call(visit: Visit) -> Response:
     draft = read_draft(tool, form)
     if not draft.is_json and find_unreadable(draft.value):
         return await render_tool(visit, tool, draft, status=422)
+    questions = visit.inspector.questions
+    if questions is not None and (problem := questions.find_conflict(visit.person, draft.principal)):
+        return await render_tool(visit, tool, replace(draft, problem=problem), status=403)
     given = draft.text if draft.is_json else to_json(draft.value)
     context: ToolContext[Any] = ToolContext(principal=draft.principal or None, session=draft.session or None)
     run = visit.inspector.runs.begin(visit.runner, ToolCall(new_id(), tool.name, given), context)
