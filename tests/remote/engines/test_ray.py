@@ -47,8 +47,8 @@ async def test_a_dead_actor_fails_its_call_and_is_replaced(tmp_path: Path) -> No
 
 async def test_a_tool_has_actors_with_its_own_options() -> None:
     place = ray.actors(1, options={"who": {"resources": {"special": 1}}, "add": {"resources": {"missing": 1}}})
-    runner = Runner([tool(handler, isolation=place) for handler in (far_tools.who, far_tools.add)], waits=Waits(slot=2))
-    has, lacks = await runner.run("who"), await runner.run("add", {"a": 1})
+    has = await Runner([tool(far_tools.who, isolation=place)]).run("who")
+    lacks = await Runner([tool(far_tools.add, isolation=place)], waits=Waits(slot=2)).run("add", {"a": 1})
     assert has.status == "ok"
     assert (lacks.status, lacks.executed) == ("limited", False)
 
