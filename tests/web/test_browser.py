@@ -296,7 +296,8 @@ def test_ten_thousand_calls_are_read_page_by_page(many: Path, window: Browser, r
         newest = list(Reader(many / "calls.db").calls(newest=150))
         assert seen == [f"number={call.input['number']}" for call in reversed(newest)]
         go(window, page, "/calls?status=failed")
-        assert window.script("return document.querySelectorAll('.calls tbody tr').length") == 10
+        failed = list(Reader(many / "calls.db").calls(Filter(status={"failed"})))  # a full queue drops events of reads
+        assert failed and window.script("return document.querySelectorAll('.calls tbody tr').length") == len(failed)
         assert window.script("return document.querySelectorAll('nav a').length") == 2  # no tools, no policy
 
 
