@@ -275,10 +275,12 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
         runner = Runner([look], journal=journal)
         for start in range(0, 10_000, 500):
             await runner.run_all([ToolCall(f"c{n}", "look", {"number": n}) for n in range(start, start + 500)])
+            await journal.flush()  # a writer that falls 10,000 events behind drops some
         journal.close()
 
     folder = tmp_path_factory.mktemp("many")
     asyncio.run(work(folder / "calls.db"))
+    assert len(list(Reader(folder / "calls.db").calls())) == 10_000
     return folder
 
 
@@ -296,8 +298,7 @@ def test_ten_thousand_calls_are_read_page_by_page(many: Path, window: Browser, r
         newest = list(Reader(many / "calls.db").calls(newest=150))
         assert seen == [f"number={call.input['number']}" for call in reversed(newest)]
         go(window, page, "/calls?status=failed")
-        failed = list(Reader(many / "calls.db").calls(Filter(status={"failed"})))  # a full queue drops events of reads
-        assert failed and window.script("return document.querySelectorAll('.calls tbody tr').length") == len(failed)
+        assert window.script("return document.querySelectorAll('.calls tbody tr').length") == 10
         assert window.script("return document.querySelectorAll('nav a').length") == 2  # no tools, no policy
 
 
