@@ -299,7 +299,7 @@ async def mixture(folder: Path, seed: int = 0) -> AsyncIterator[Mixture]:
             [*faulty, deferred, elsewhere, *background.tools, *remote, *api],
             guards=[rules(folder / "policy.toml"), commands(allow=["git *", "head *"]), within("notes")],
             around=[
-                before(lambda arguments: None), untrusted, limit_output(40_000), redact,
+                before(lambda arguments: None), untrusted, limit_output(40_000), redact(),
                 rate(10**6, seconds=5, by="principal"), budget(calls=10**9, by="principal"),
             ],
             inside=[
