@@ -66,6 +66,7 @@ Message: TypeAlias = Any
 """A dict in the form of the model's own API, as in docs/models.md#models-and-the-loop. Its type is `Any`, because the
 SDKs have no type in common."""
 
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """A model's answer: one turn. A model of your own returns it, as in docs/models.md#models-and-the-loop."""
@@ -94,6 +95,7 @@ class Reply:
         """Whether the reply is empty: no text, no call, and no image, sound or file in its messages."""
         return not (self.calls or self.text.strip() or any(map(_holds_media, self.messages)))
 
+
 Call: TypeAlias = ToolCall | tuple[str, str | Mapping[str, Any] | None]
 Answer: TypeAlias = str | Sequence[Call] | tuple[str, Sequence[Call]] | Reply
 Step: TypeAlias = Answer | Callable[[Sequence[Message]], Answer]
@@ -107,6 +109,7 @@ _MEDIA = (
     *("document_url", "file", "inlineData", "inline_data", "fileData", "file_data"),
 )
 
+
 def _holds_media(message: Any) -> bool:
     """Return whether a message, or one of its parts, is an image, a sound or a file."""
     if not isinstance(message, Mapping):
@@ -115,6 +118,7 @@ def _holds_media(message: Any) -> bool:
         return True
     parts = message.get("content") or message.get("parts")
     return isinstance(parts, list) and any(map(_holds_media, parts))
+
 
 class ModelError(FerruleError):
     """The API reported an error. Its `__cause__` is the SDK's error, if that raised one. See docs/models.md#errors.
@@ -127,14 +131,18 @@ class ModelError(FerruleError):
         super().__init__(text)
         self.retry_after = retry_after
 
+
 class RateLimited(ModelError):
     """Too many requests: wait, and ask again, as in docs/models.md#errors."""
+
 
 class Overloaded(ModelError):
     """The API or the model is overloaded: wait, and ask again, as in docs/models.md#errors."""
 
+
 class ContextTooLong(ModelError):
     """The messages are longer than the model's context: the same request never succeeds. See docs/models.md#errors."""
+
 
 class Model(Protocol):
     """Asks a model once; docs/models.md#models-and-the-loop shows the ready ones.
@@ -160,6 +168,7 @@ class Model(Protocol):
         """Return the messages that answer the calls of a turn."""
         ...
 
+
 __all__ = [
     "NAMES",
     "Anthropic",
@@ -181,6 +190,7 @@ __all__ = [
     "model_from_name",
 ]
 
+
 def model_from_name(name: str, **options: Any) -> SdkModel:
     """Return the model for `PROVIDER:NAME`, such as `Anthropic("claude-sonnet-5-5")` for
     `model_from_name("anthropic:claude-sonnet-5-5")`.
@@ -200,10 +210,12 @@ def model_from_name(name: str, **options: Any) -> SdkModel:
     made: SdkModel = getattr(import_module(f"ferrule.models._{provider}"), classes[provider])(model, **options)
     return made
 
+
 def __getattr__(name: str) -> object:
     if name in NAMES:
         return getattr(import_module(f"ferrule.models._{name.lower()}"), name)
     raise AttributeError(f"ferrule.models has no {name!r}; the models in it are {', '.join(NAMES)}")
+
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *NAMES})
