@@ -22,7 +22,8 @@ from waits import BOUND
 ROOT = Path(__file__).parents[2]
 POLICY = ROOT / "examples/policies/coding_agent.toml"
 AGENT = [sys.executable, str(ROOT / "examples/coding_agent/agent.py"), "Mend the failing test."]
-WRONG = "def add(a, b):\n    return a - b\n"
+# The mended file has another size: Python would run its cached code if neither size nor second differed.
+WRONG = "def add(a, b):\n    return a + b + 1\n"
 RIGHT = "def add(a, b):\n    return a + b\n"
 TEST = """import os
 import unittest
@@ -37,7 +38,7 @@ class Test(unittest.TestCase):
 """
 STEPS = [
     ["I look.", [["read_file", {"path": "calc.py"}], ["shell", {"command": "python3 -m unittest 2>&1 | tail -3"}]]],
-    ["", [["edit_file", {"path": "calc.py", "old": "a - b", "new": "a + b"}]]],
+    ["", [["edit_file", {"path": "calc.py", "old": "a + b + 1", "new": "a + b"}]]],
     ["", [["shell", {"command": "python3 -m unittest 2>&1 | tail -3; git commit -qam 'Add, not subtract'"}]]],
     ["", [["shell", {"command": "make install", "network": True}]]],
     "Done.",
