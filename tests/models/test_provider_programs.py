@@ -4,12 +4,14 @@ by the environment alone."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
 import re
 import runpy
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partialmethod
 from pathlib import Path
@@ -113,8 +115,16 @@ def ran(sources: list[str], stock: str, folder: Path, environment: Mapping[str, 
                 end = str(left.code)
             except Exception as error:  # an SDK's own, which ends a program
                 end = f"no answer: {error}"
+            collect_open_sockets()
             print(f"\n{place} {end}")
     return said.getvalue().splitlines()
+
+
+def collect_open_sockets() -> None:
+    """Close the sockets of a program that an error has ended, without a warning: the end of its process would do it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def conversation(case: Case, *names: str, early: str = "") -> Api:
