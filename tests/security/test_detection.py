@@ -124,3 +124,9 @@ def test_redacting_pieces_gives_the_text_of_redacting_the_whole(text: str, cuts:
     places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     shown = [stream.feed(text[start:end]) for start, end in pairwise(places)]
     assert "".join(shown) + stream.close() == SCANNER.redact(text)
+
+
+@given(service_keys(), st.sampled_from("\x1f\u200b\u00ad\u2060"), st.integers(1, 19))
+def test_a_key_behind_a_hidden_character_is_found(found: tuple[str, str], hidden: str, cut: int) -> None:
+    _, key = found
+    assert SCANNER.redact(f"a0{hidden}{key[:cut]}{hidden}{key[cut:]} ") == f"a0{hidden}*** "

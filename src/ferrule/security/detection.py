@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from binascii import a2b_base64
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -97,7 +97,7 @@ class Scanner:
         def locate(at: int) -> int:
             return at + removed[bisect_right(places, at)]
 
-        found = _merge(self._find_visible(visible))
+        found = _merge(self._find_visible(visible, places))
         return [Finding(one.detector, locate(one.start), locate(one.end - 1) + 1) for one in found]
 
     def redact(self, text: str) -> str:
@@ -122,12 +122,14 @@ class Scanner:
                 end = text.rfind("\n", 0, key.start()) + 1
         return end
 
-    def _find_visible(self, text: str) -> Iterator[Finding]:
+    def _find_visible(self, text: str, joints: Sequence[int] = ()) -> Iterator[Finding]:
+        """Yield the secrets in a text without hidden characters. `joints` are the places where some stood, in order:
+        a secret may begin there, too."""
         # One byte for each character, so that a place in the bytes is a place in the text.
         data = text.encode("latin-1", "replace")
         lowered = data.lower()
-        yield from self._find_by_sign(text, lowered, data.translate(_AS_SHAPES))
-        yield from self._find_words(text, lowered)
+        yield from self._find_by_sign(text, lowered, data.translate(_AS_SHAPES), frozenset(joints))
+        yield from self._find_words(text, lowered, joints)
         if self._patterns:
             at = 0
             for line in text.split("\n"):
@@ -137,13 +139,13 @@ class Scanner:
                     )
                 at += len(line) + 1
 
-    def _find_by_sign(self, text: str, lowered: bytes, shapes: bytes) -> Iterator[Finding]:
+    def _find_by_sign(self, text: str, lowered: bytes, shapes: bytes, joints: frozenset[int]) -> Iterator[Finding]:
         for stem, signs in self._by_stem.items():
             searched = shapes if b"1" in stem else lowered
             ends = [0] * len(signs)  # no secret begins inside of another: the search takes linear time
             at = searched.find(stem)
             while at >= 0:
-                if not (at and stem[0] == searched[at - 1] == _DIGIT):
+                if not (at and stem[0] == searched[at - 1] == _DIGIT) or at in joints:
                     for number, (sign, offset, detector) in enumerate(signs):
                         begin = at - offset
                         if ends[number] <= begin and searched.startswith(sign, begin):
@@ -153,7 +155,7 @@ class Scanner:
                                 yield found
                 at = searched.find(stem, at + 1)
 
-    def _find_words(self, text: str, lowered: bytes) -> Iterator[Finding]:
+    def _find_words(self, text: str, lowered: bytes, joints: Sequence[int]) -> Iterator[Finding]:
         """Yield the keys of services, the random words and the encoded secrets among the long words."""
         words = lowered.translate(_AS_WORDS)
         harmless = set[str]()  # most words come again
@@ -163,18 +165,21 @@ class Scanner:
             end = len(words) if end < 0 else end
             word = text[max(start - 1, 0) : end]
             if lowered[start:end].translate(None, _HEX) and word not in harmless:
-                found = [*self._find_services(text, start, end), *self._find_encoded(text, start, end)]
+                inside = joints[bisect_right(joints, start) : bisect_right(joints, end)]
+                found = [*self._find_services(text, start, end, inside), *self._find_encoded(text, start, end)]
                 yield from found
-                if not found:
+                if not (found or inside):
                     harmless.add(word)
             yield from self._find_random(text, lowered, start, end)
             start = words.find(_LONG_WORD, end)
 
-    def _find_services(self, text: str, start: int, end: int) -> Iterator[Finding]:
-        """Yield the keys of services at the beginning of a long word, or behind a sign in it."""
+    def _find_services(self, text: str, start: int, end: int, joints: Sequence[int]) -> Iterator[Finding]:
+        """Yield the keys of services at the beginning of a long word, or behind a sign or a joint in it."""
         escape = _ESCAPE_LENGTHS.get(text[start - 1 : start], 0)  # a letter of `\n` or `%20` is no part of the word
         begins = [start, start + escape] if escape else [start]
         begins += [one.end() for one in self._find_beginnings(text, start, end)]
+        if joints:
+            begins = sorted({*begins, *joints})
         for at in begins:
             for beginning in (text[at : at + 2], text[at : at + 1]):
                 for name, pattern in self._services.get(beginning, ()) if at >= start else ():
