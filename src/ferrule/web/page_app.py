@@ -16,9 +16,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ferrule import Runner
+from ferrule.approval import AnswerRefused, QuestionChanged
 from ferrule.errors import FerruleError
-from ferrule.web import approvals, calls, journal, policy, tools
-from ferrule.web.authentication import Authenticate
+from ferrule.web import Authenticate, approvals, calls, journal, policy, tools
 from ferrule.web.checks import COOKIE, HEADERS, Refused, check_host, check_origin, new_secret
 from ferrule.web.live import MOST_STREAMS
 from ferrule.web.rendering import STATIC, static_file, static_version
@@ -70,7 +70,7 @@ VIEWS: Final = (
     View("/run/stop", calls.stop_run, "POST", changes=True),
     View("/approvals", approvals.show_questions),
     View("/approvals/answer", approvals.answer_question, "POST", changes=True),
-    View("/approvals/edit", approvals.show_edit),
+    View("/approvals/edit", approvals.show_edit, changes=True),
     View("/approvals/edit", approvals.change_edit, "POST", changes=True),
     View("/calls", journal.show_calls),
     View("/call", journal.show_call),
@@ -149,10 +149,12 @@ class PageApp:
                 raise Refused(403, "This page is read-only: it cannot call tools or answer questions.")
             try:
                 response = await view.show(visit)
+            except AnswerRefused as error:
+                changed = isinstance(error, QuestionChanged)
+                title = "The question has changed" if changed else "This answer does not count"
+                response = await visit.show_message(409, title, f"{str(error)[:1].upper()}{str(error)[1:]}.")
             except FerruleError as error:
-                response = await visit.render(
-                    "message.html", status=500, title="It did not work", text=str(error), back=""
-                )
+                response = await visit.show_message(500, "It did not work", str(error))
             if request.cookies.get(COOKIE) != visit.secret:
                 self._set_cookie(request, response, visit)
             return response
@@ -175,7 +177,7 @@ class PageApp:
         if not isinstance(name, str) or not name:
             raise Refused(401, "You are not signed in.")
         secret = request.cookies.get(COOKIE) or new_secret()
-        return Visit(self.inspector, request, name, secret, self._sign_in is None)
+        return Visit(self.inspector, request, name, secret)
 
     def _set_cookie(self, request: Request, response: Response, visit: Visit) -> None:
         is_secure = request.url.scheme == "https"
@@ -216,6 +218,6 @@ class PageApp:
         try:
             check_host(request.headers, self._hosts)
             visit = await self._make_visit(request)
-            return await visit.render("message.html", status=status, title=title, text=text, back="")
+            return await visit.show_message(status, title, text)
         except Refused as refused:
             return Response(f"{refused.text if status == 404 else text}\n", status, HEADERS, "text/plain")

@@ -183,9 +183,8 @@ def refuse(reason: str) -> Decision:
     return deny(reason.strip() or "the person who was asked said no")
 
 
-def list_elsewhere(reader: Reader, known: Sequence[Waiting], principal: str | None = None) -> list[LoggedCall]:
+def list_elsewhere(reader: Reader, known: Sequence[Waiting]) -> list[LoggedCall]:
     """Return the suspended calls of a journal that no queue has. Only their own programs can continue them."""
     here = {(one.pending.get("call") or {}).get("id") for one in known}
-    wanted = Filter(status={"suspended"}, principal=principal, since=time.time() - 30 * 86_400)
-    calls = reader.calls(wanted, newest=_MOST_ELSEWHERE)
-    return [call for call in calls if call.call_id not in here]
+    wanted = Filter(status={"suspended"}, since=time.time() - 30 * 86_400)
+    return [call for call in reader.calls(wanted, newest=_MOST_ELSEWHERE) if call.call_id not in here]

@@ -35,7 +35,6 @@ class Run:
 
     id: str
     call: ToolCall
-    context: ToolContext
     log: EventLog = field(default_factory=EventLog)
     verdicts: tuple[Decision, ...] = ()
     result: ToolResult | None = None
@@ -91,13 +90,9 @@ class Runs:
         """Return the call that waits for the answer to a question, or None."""
         return next((run for run in self._runs.values() if run.question == question), None)
 
-    def list_newest(self, most: int) -> list[Run]:
-        """Return the newest calls, the newest first."""
-        return list(self._runs.values())[: -most - 1 : -1]
-
     def begin(self, runner: Runner, call: ToolCall, context: ToolContext) -> Run:
         """Begin a call, and return it."""
-        run = self._add(Run(call.id or new_id(), call, context))
+        run = self._add(Run(call.id or new_id(), call))
 
         async def work() -> None:
             run.verdicts = tuple(await runner.explain(call, context))
@@ -112,7 +107,7 @@ class Runs:
 
     def resume(self, runner: Runner, answer: AcceptedAnswer, question: str, call: ToolCall) -> Run:
         """Resume a suspended call with an answer, and return it."""
-        run = self.find_by_question(question) or self._add(Run(new_id(), call, ToolContext()))
+        run = self.find_by_question(question) or self._add(Run(new_id(), call))
         run.question, run.batch = None, None
 
         async def work() -> None:

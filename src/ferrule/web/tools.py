@@ -18,7 +18,7 @@ from ferrule.values.call import new_id
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import parse_json
 from ferrule.web.checks import Refused
-from ferrule.web.forms import Field, draw_form, find_unreadable, read_form, to_json
+from ferrule.web.forms import draw_form, find_unreadable, read_form, to_json
 from ferrule.web.shown import make_tree
 from ferrule.web.state import Form, ToolFacts, Visit
 
@@ -65,7 +65,7 @@ def describe_source(tool: Tool) -> str:
             return f"{name} {inner}".strip()
     module = str(getattr(tool.handler, "__module__", "")).rpartition("/")[2]  # a file has its path as its name
     name = getattr(tool.handler, "__qualname__", type(tool.handler).__name__)
-    return f"{module}: {name}" if module.endswith(".py") else f"{module}.{name}"
+    return module if name == tool.name else f"{module}: {name}"
 
 
 def list_traits(tool: Tool) -> list[str]:
@@ -165,16 +165,17 @@ def _draft_of_call(visit: Visit, tool: Tool, seq: int) -> Draft:
 
 async def render_tool(visit: Visit, tool: Tool, draft: Draft, *, status: int = 200) -> Response:
     """Return the page of a tool with a draft of a call."""
-    facts = await visit.inspector.facts()
+    form = draw_form(tool.input_schema, draft.value)
     if visit.is_part:
-        return await visit.render("call_form.html", tool=tool, draft=draft, form=_draw(tool, draft), status=status)
+        return await visit.render("call_form.html", tool=tool, draft=draft, form=form, status=status)
+    facts = await visit.inspector.facts()
     provider = visit.get("provider") or NAMES[0]
     return await visit.render(
         "tool.html",
         status=status,
         tool=tool,
         draft=draft,
-        form=_draw(tool, draft),
+        form=form,
         effect=describe_effect(tool),
         source=describe_source(tool),
         traits=list_traits(tool),
@@ -186,10 +187,6 @@ async def render_tool(visit: Visit, tool: Tool, draft: Draft, *, status: int = 2
         provider=provider,
         strict=bool(visit.get("strict")),
     )
-
-
-def _draw(tool: Tool, draft: Draft) -> Field:
-    return draw_form(tool.input_schema, draft.value)
 
 
 def _define(tool: Tool, provider: str, strict: bool) -> tuple[str, str]:

@@ -7,8 +7,7 @@ const connection = document.getElementById("connection");
 // -- parts ------------------------------------------------------------------------------------------------------------
 
 function parse(text) {
-  const page = new DOMParser().parseFromString(policy ? policy.createHTML(text) : text, "text/html");
-  return page;
+  return new DOMParser().parseFromString(policy ? policy.createHTML(text) : text, "text/html");
 }
 
 // The content of each live part as the server sent it: what has not changed is not touched.
@@ -184,8 +183,7 @@ function connect() {
     disconnect();
     failures += 1;
     try {
-      await load(`${base}/static/icon.svg`); // is it the server, or the session?
-      await load(`${base}/approvals`);
+      await load(`${base}/approvals`); // is it the server, or the session?
     } catch (error) {
       if (failures > 1 || error.message === "401") tell(error);
     }
