@@ -8,10 +8,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ferrule.errors import DefinitionError
+from ferrule.web.authentication import Authenticate
 
 if TYPE_CHECKING:
     from ferrule.approval.web import Web
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
     from ferrule.web.page_app import PageApp
 
 __all__ = ["Authenticate", "app"]
-
-Authenticate: TypeAlias = Callable[[Any], "str | None | Awaitable[str | None]"]  # noqa: RUF036
-"""Returns the name of the person who made a Starlette `Request`, or None for nobody. An exception counts as nobody. See
-docs/inspect.md#in-your-application."""
 
 
 def app(

@@ -18,7 +18,8 @@ from starlette.types import Receive, Scope, Send
 from ferrule import Runner
 from ferrule.approval import AnswerRefused, QuestionChanged
 from ferrule.errors import FerruleError
-from ferrule.web import Authenticate, approvals, calls, journal, policy, tools
+from ferrule.web import approvals, calls, journal, policy, tools
+from ferrule.web.authentication import Authenticate
 from ferrule.web.checks import COOKIE, HEADERS, Refused, check_host, check_origin, new_secret
 from ferrule.web.live import MOST_STREAMS
 from ferrule.web.rendering import STATIC, static_file, static_version
