@@ -294,13 +294,14 @@ async def test_the_path_shows_a_wait_for_a_slot_and_each_attempt() -> None:
     def send(name: str) -> dict[str, str]:
         return {"name": "wait", "mode": "form", "f#on": "1", "f/name": name}
 
-    async with visit(Runner([wait])) as ann:
+    async with visit(Runner([wait], guards=[ask_before_changes])) as ann:
         await ann.send("/tool/call", send("first"))
         await reached.wait()
         second = (await ann.send("/tool/call", send("second"))).headers["location"]
 
         async def waits() -> bool:
-            return re.search(r'<li class="current">.*?scheduled<', await ann.get(second)) is not None
+            step = r'<li class="current"><span class="dot" aria-hidden="true"></span><span class="step">scheduled<'
+            return re.search(step, await ann.get(second)) is not None
 
         async with asyncio.timeout(BOUND):
             while not await waits():

@@ -125,9 +125,7 @@ class PageApp:
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
-        """Return a context manager that ends the streams of open pages. You need it only if your server has to stop
-        without waiting for them.
-        """
+        """Return a context manager that ends the streams of open pages."""
         try:
             yield
         finally:

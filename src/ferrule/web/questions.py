@@ -72,14 +72,14 @@ class Questions:
     """
 
     def __init__(self, runner: Runner, queue: Web | None) -> None:
-        self._own = queue
+        self._queue = queue
         self._store: Store = Memory() if runner.journal is None or queue is not None else runner.journal.store
         self.use(runner)
 
     def use(self, runner: Runner) -> None:
         """Use another runner from now on."""
         self._runner = runner
-        self._default = web(self._store, tools=runner.tools) if self._own is None else self._own
+        self._default = web(self._store, tools=runner.tools) if self._queue is None else self._queue
 
     @property
     def store(self) -> Store:
@@ -91,7 +91,7 @@ class Questions:
 
         Where nobody may allow their own call, another name would turn it into somebody else's.
         """
-        if self._own is None or self._own.own or principal == person:
+        if self._queue is None or self._queue.own or principal == person:
             return ""
         return (
             f"Nobody may allow their own call here, so you call under your own name: write {person!r} as the principal."
@@ -125,8 +125,8 @@ class Questions:
         return found
 
     async def _list_queues(self) -> list[Web]:
-        if self._own is not None:
-            return [self._own]
+        if self._queue is not None:
+            return [self._queue]
         names = await run_blocking(lambda: list_queues(self._store))
         tools = self._runner.tools
         return [self._default, *(web(self._store, tools=tools, name=name) for name in names if name)]

@@ -73,12 +73,12 @@ class Runs:
 
     Args:
         topics: Are told about each event.
-        suspended: Is given each suspended result, and returns the id of its question.
+        put_question: Is given each suspended result, and returns the id of its question.
     """
 
-    def __init__(self, topics: Topics, suspended: Callable[[ToolResult], Awaitable[str | None]]) -> None:
+    def __init__(self, topics: Topics, put_question: Callable[[ToolResult], Awaitable[str | None]]) -> None:
         self._topics = topics
-        self._suspended = suspended
+        self._put_question = put_question
         self._runs: dict[str, Run] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -96,7 +96,7 @@ class Runs:
 
         async def work() -> None:
             run.verdicts = tuple(await runner.explain(call, context))
-            run.batch = runner.batch([call], context, observers=[lambda event: self._note(run, event)])
+            run.batch = runner.batch([call], context, observers=[lambda event: self._observe(run, event)])
             if run.is_stopping:
                 run.batch.cancel(now=True)
             [result] = await run.batch
@@ -111,7 +111,7 @@ class Runs:
         run.question, run.batch = None, None
 
         async def work() -> None:
-            observers = [lambda event: self._note(run, event)]
+            observers = [lambda event: self._observe(run, event)]
             result = await runner.resume(answer.record, answer.decision, by=answer.by, observers=observers)
             await self._settle(run, result)
 
@@ -155,7 +155,7 @@ class Runs:
         self._tasks.add(run.task)
         run.task.add_done_callback(end)
 
-    def _note(self, run: Run, event: Event) -> None:
+    def _observe(self, run: Run, event: Event) -> None:
         if event.call.id != run.call.id and len(run.log) and event.call.parent is not None:
             return  # a call that the tool made itself
         run.log.note(event)
@@ -166,6 +166,6 @@ class Runs:
 
     async def _settle(self, run: Run, result: ToolResult) -> None:
         if result.status == "suspended":
-            run.question = await self._suspended(result)
+            run.question = await self._put_question(result)
         elif run.logged is None:  # it never began: its record was not accepted
             run.problem = result.error or result.status

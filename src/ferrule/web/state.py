@@ -96,7 +96,7 @@ class Inspector:
         guards = () if self.runner is None else self.runner.guards
         return next((guard for guard in guards if isinstance(guard, Policy)), None)
 
-    async def facts(self) -> ToolFacts:
+    async def read_facts(self) -> ToolFacts:
         """Return the findings and costs of the tools, computed once."""
         if self._facts is None:
             tools, names = self.tools, list(LIMITS)

@@ -15,8 +15,7 @@ const drawn = new WeakMap();
 
 // Replace the content of an element; what the person has opened, typed or focused stays.
 function replace(element, page) {
-  const main = page.querySelector("main"); // an error is a whole page
-  const content = main ?? page.body;
+  const content = page.querySelector("main") ?? page.body; // an error is a whole page
   const html = content.innerHTML.trim();
   if (drawn.get(element) === html) return;
   drawn.set(element, html);
@@ -42,12 +41,9 @@ function replace(element, page) {
       if (input) [input.value, input.checked] = [value, checked];
     }
   }
-  if (held?.id) document.getElementById(held.id)?.focus({ preventScroll: true });
-  if (held?.id && held.selectionStart != null && document.activeElement !== held) {
-    try {
-      document.activeElement.setSelectionRange(held.selectionStart, held.selectionEnd);
-    } catch {} // an input without a selection
-  }
+  const same = held?.id && document.getElementById(held.id);
+  same?.focus?.({ preventScroll: true });
+  if (same && held.selectionStart != null) same.setSelectionRange?.(held.selectionStart, held.selectionEnd);
   dress(element);
 }
 
