@@ -121,7 +121,7 @@ def test_a_nested_form_is_filled_called_approved_and_found_in_the_journal(
     assert done.input["ship"]["address"]["street"] == "Main 1"
 
 
-def test_a_call_is_edited_and_another_denied(tmp_path: Path, page: Page, window: Browser) -> None:
+def test_a_call_is_edited_and_another_denied_after_a_restart(tmp_path: Path, page: Page, window: Browser) -> None:
     sign_in(window, page)
     call(window, page, "set_price", article="tea", euros="9")
     go(window, page, "/approvals")
@@ -134,6 +134,9 @@ def test_a_call_is_edited_and_another_denied(tmp_path: Path, page: Page, window:
     window.send("form[action='/approvals/answer'] .primary")
     window.wait("return document.body.innerText.includes('tea costs 6 EUR now')")
     call(window, page, "set_price", article="coffee", euros="1")
+    page.stop(kill=True)
+    page.start()
+    go(window, page, "/approvals")
     window.write(".deny input[name=reason]", "too cheap")
     window.click(".deny .stop")
     window.wait("return document.querySelector('.result')")
