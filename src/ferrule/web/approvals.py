@@ -8,14 +8,14 @@ from typing import Any
 
 from starlette.responses import Response
 
-from ferrule import allow
+from ferrule import allow, deny
 from ferrule.approval import AcceptedAnswer
 from ferrule.journal.reading import LoggedCall
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import parse_json
 from ferrule.web.checks import Refused
 from ferrule.web.forms import draw_form, find_unreadable, read_form, to_json
-from ferrule.web.questions import QUESTIONS, Questions, Waiting, give_input, list_elsewhere, refuse
+from ferrule.web.questions import QUESTIONS, Questions, Waiting, give_input, list_elsewhere
 from ferrule.web.shown import Part, compare_values, show_difference, show_text, show_value
 from ferrule.web.state import Form, Visit
 
@@ -83,7 +83,8 @@ async def _take(visit: Visit, questions: Questions, waiting: Waiting, form: Form
     """
     word, digest, by = form.get("answer"), form.get("digest"), visit.person
     if word == "deny":
-        return await questions.answer(waiting, digest, refuse(form.get("reason")), by)
+        reason = form.get("reason").strip() or "the person who was asked said no"
+        return await questions.answer(waiting, digest, deny(reason), by)
     if word == "approve edited":
         arguments = parse_json(form.get("arguments"))
         return await questions.approve_edited(waiting, digest, arguments, form.get("edited_digest"), by)

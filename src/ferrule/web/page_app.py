@@ -202,7 +202,7 @@ class PageApp:
     async def _show_refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Refused)
         if error.status == 401 and self._sign_in is not None:
-            return self._sign_in.show(request)
+            return self._sign_in.show()
         return await self._show_message(request, error.status, "This is not possible", error.text)
 
     async def _show_http_error(self, request: Request, error: Exception) -> Response:

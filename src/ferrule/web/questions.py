@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ferrule import Decision, Runner, ToolResult, allow, deny
+from ferrule import Decision, Runner, ToolResult, allow
 from ferrule.approval import AcceptedAnswer, AnswerRefused, Asked, NotWaiting, QuestionChanged, WaitingCall, web
 from ferrule.approval.request import run_blocking
 from ferrule.approval.web import Web, list_queues
@@ -176,11 +176,6 @@ def give_input(waiting: Waiting, values: Mapping[str, Any]) -> Decision:
     if waiting.asked.decision.into is not None:
         return allow({**waiting.asked.call.arguments, **values})
     return allow(dict(values))
-
-
-def refuse(reason: str) -> Decision:
-    """Return a denial. The model reads the reason."""
-    return deny(reason.strip() or "the person who was asked said no")
 
 
 def list_elsewhere(reader: Reader, known: Sequence[Waiting]) -> list[LoggedCall]:
