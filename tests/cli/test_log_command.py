@@ -219,7 +219,7 @@ def test_one_call_is_explained_from_its_arguments_to_its_outcome(path: Path, sai
     happened = [re.sub(r"^\s*\+\S+s (.).*", r"\1", line) for line in lines if re.match(r"\s*\+\d", line)]
     assert happened == ["→", "?", "?", "▸", "…", "↻", "…", "✓"]
     bars = [line.split()[0] for line in lines if "━" in line]
-    assert bars == ["judged", "asked", "waited", "ran", "paused", "ran"]
+    assert bars == ["checked", "asked", "waited", "ran", "paused", "ran"]
 
 
 def test_explain_shows_the_approver_and_their_changes(path: Path, said: Command) -> None:

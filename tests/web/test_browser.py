@@ -3,78 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import hostile_desk
 import pytest
+from served import Page, serve
 
 from browser import Browser, driver
 from ferrule import Journal, Runner, ToolCall, tool
 from ferrule.journal import Filter, Reader
 from needed import needed
-from waits import BOUND, wait_until
+from waits import wait_until
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 CALLED = "return !document.querySelector('form[action=\"/run/stop\"]') && document.querySelector('.steps') && true"
-
-
-class Page:
-    """The server of a page, in a process of its own.
-
-    Attributes:
-        link: The newest link at its terminal.
-    """
-
-    def __init__(self, folder: Path, *words: str, port: int = 0) -> None:
-        self._command = [sys.executable, "-m", "ferrule", "inspect", *words, "--no-browser", "--by", "ann"]
-        self._environment = {**os.environ, "XDG_STATE_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
-        self.port = port
-        self.link = ""
-        self.start()
-
-    def start(self) -> None:
-        command = [*self._command, *(["--port", str(self.port)] if self.port else [])]
-        self.process = subprocess.Popen(command, cwd=HERE, env=self._environment, stderr=subprocess.PIPE, text=True)
-        before, self.link = self.link, ""
-        self._reader = threading.Thread(target=self._read, args=(self.process.stderr,), daemon=True)
-        self._reader.start()
-        wait_until(lambda: self.link not in ("", before) or self.process.poll() is not None)
-        assert self.link, "the page did not start"
-        self.port = int(self.address.rpartition(":")[2])
-
-    def _read(self, stream: Any) -> None:
-        for line in stream:
-            if found := re.search(r"open (http\S+)", line):
-                self.link = found[1]
-
-    @property
-    def address(self) -> str:
-        return self.link.partition("/#")[0]
-
-    def stop(self, *, kill: bool = False) -> None:
-        self.process.kill() if kill else self.process.terminate()
-        self.process.wait(BOUND)
-        self._reader.join(BOUND)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-
-
-@contextmanager
-def serve(folder: Path, *words: str) -> Iterator[Page]:
-    page = Page(folder, *words)
-    try:
-        yield page
-    finally:
-        page.stop()
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +121,7 @@ def test_a_nested_form_is_filled_called_approved_and_found_in_the_journal(
     assert done.input["ship"]["address"]["street"] == "Main 1"
 
 
-def test_a_call_is_edited_and_another_denied(tmp_path: Path, page: Page, window: Browser) -> None:
+def test_a_call_is_edited_and_another_denied_after_a_restart(tmp_path: Path, page: Page, window: Browser) -> None:
     sign_in(window, page)
     call(window, page, "set_price", article="tea", euros="9")
     go(window, page, "/approvals")
@@ -188,6 +134,9 @@ def test_a_call_is_edited_and_another_denied(tmp_path: Path, page: Page, window:
     window.send("form[action='/approvals/answer'] .primary")
     window.wait("return document.body.innerText.includes('tea costs 6 EUR now')")
     call(window, page, "set_price", article="coffee", euros="1")
+    page.stop(kill=True)
+    page.start()
+    go(window, page, "/approvals")
     window.write(".deny input[name=reason]", "too cheap")
     window.click(".deny .stop")
     window.wait("return document.querySelector('.result')")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import stat
+import sys
 import webbrowser
 from pathlib import Path
 
+import httpx
 import pytest
+from served import serve
 
 import preloaded
 from ferrule.cli import inspect as command
@@ -52,3 +56,22 @@ def test_the_key_is_kept_unless_tools_can_reach_it(tmp_path: Path, monkeypatch: 
     assert command.load_key([]) == kept and len(kept) >= 32
     assert command.load_key([str(tmp_path)]) not in (kept, command.load_key([str(tmp_path)]))
     assert command.derive_key(kept, "session") != command.derive_key(kept, "resume")
+
+
+@pytest.mark.slow
+def test_tools_from_elsewhere_are_shown_and_a_read_only_page_calls_none(tmp_path: Path) -> None:
+    server = {"command": sys.executable, "args": [str(HERE.parent / "sources" / "stdio_server.py")]}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"calc": server}}))
+    paths = {"/health": {"get": {"operationId": "health", "summary": "Say how it is."}}}
+    api = {"openapi": "3.1.0", "info": {"title": "Shop", "version": "1"}, "paths": paths}
+    (tmp_path / "api.json").write_text(json.dumps(api))
+    words = ["--mcp", str(tmp_path / "mcp.json"), "--openapi", str(tmp_path / "api.json")]
+    words += ["--root", str(tmp_path), "--server", "https://a.example", "--read-only"]
+    with serve(tmp_path, *words) as page, httpx.Client(base_url=page.address, trust_env=False, timeout=BOUND) as person:
+        fields = {"token": page.link.partition("#")[2]}
+        sign_in = person.post("/sign-in", data=fields, headers={"origin": page.address}, follow_redirects=True)
+        assert "MCP server calc" in sign_in.text and "API GET /health" in sign_in.text
+        assert ">ann</bdi>" in sign_in.text and "read-only</span>" in sign_in.text
+        shown = person.get("/tool?name=calc__echo").text
+        assert "cannot call tools" in shown and 'action="/tool/call"' not in shown
+        assert person.post("/tool/call", headers={"origin": page.address}).status_code == 403

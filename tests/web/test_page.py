@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from html import unescape
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import desk_tools
 import httpx
 import pytest
 from desk_tools import PRICES, tools
+from fastapi import FastAPI
 from starlette.applications import Starlette
-from starlette.routing import Mount
-from visitors import HOST, Visitor, mount, until, visit
+from visitors import HOST, Tags, Visitor, mount, until, visit
 
 from ferrule import Journal, Runner, ToolCall, ToolContext, approval, tool
 from ferrule.guards import ask_before_changes, rules
 from ferrule.journal import Filter, Reader
+from ferrule.middleware import retry
+from ferrule.providers import NAMES
 from ferrule.values.input import InputRequired
 from ferrule.web.live import Topics, file_state
 from journal_desk import journaled, look
+from waits import BOUND
 
 KEY = b"k" * 32
 
@@ -219,11 +227,110 @@ async def test_the_journal_is_shown_page_by_page_and_filtered(tmp_path: Path) ->
         first, second = re.findall(r'name="at" value="(\d+)"', failed)[:2]
         compared = await ann.get(f"/compare?at={first}&at={second}")
         assert "Compare two calls" in compared and "The same." in compared
+        other = re.findall(r'name="at" value="(\d+)"', await ann.get("/calls"))[0]
+        compared = await ann.get(f"/compare?at={first}&at={other}")
+        assert "-  &#34;order&#34;: &#34;bad&#34;" in compared and "+  &#34;order&#34;: &#34;o119&#34;" in compared
         assert "there is no such order" in await ann.get(f"/call?at={first}")
         again = await ann.get(f"/tool?name=look&from={first}")
         assert re.search(r"<textarea[^>]*name=\"f/order\"[^>]*>\s*bad</textarea>", again)
     assert with_file.journal is not None
     with_file.journal.close()
+
+
+async def test_calls_are_filtered_by_who_made_them_and_when(tmp_path: Path) -> None:
+    async def work(runner: Runner) -> None:
+        for person, session in (("ann", "s1"), ("ann", "s2"), ("bob", "s1")):
+            await runner.run("look", {"order": f"{person}{session}"}, principal=person, session=session)
+
+    path = tmp_path / "calls.db"
+    await asyncio.to_thread(journaled, path, work)
+    first, second, _ = Reader(path).calls()
+    between = datetime.fromtimestamp(((first.ended_at or 0.0) + second.began_at) / 2, UTC).isoformat()
+    wanted = {
+        "principal=ann": ["anns2", "anns1"],
+        "session=s1": ["bobs1", "anns1"],
+        "principal=ann&session=s1": ["anns1"],
+        urlencode({"since": between}): ["bobs1", "anns2"],
+        urlencode({"until": between}): ["anns1"],
+        "since=1h": ["bobs1", "anns2", "anns1"],
+        "until=1h": [],
+    }
+    journal = Journal.open(path)
+    async with visit(Runner([look], journal=journal)) as ann:
+        for query, orders in wanted.items():
+            assert re.findall(r"order=&#34;(\w+)&#34;", await ann.get(f"/calls?{query}")) == orders, query
+    journal.close()
+
+
+async def test_a_past_call_is_made_again_through_the_guards(journal: Any) -> None:
+    async with visit(make_runner(journal=journal)) as ann:
+        await ann.call("set_price", article="tea", euros=9)
+        answered = await ann.answer("approve", await ann.question())
+        await ann.end(answered.headers["location"])
+        await journal.flush()
+        [past] = Reader(journal.path).calls(Filter(tool="set_price"))
+        shown = Tags(await ann.get(f"/tool?name=set_price&from={past.events[0].seq}"))
+        assert shown.inputs["f/euros"] == "9" and "f/seen" not in shown.inputs
+        PRICES["tea"] = 4
+        response = await ann.send("/tool/call", {**shown.inputs, "f/article": "tea"})
+        assert "Waits for your answer" in await ann.get(await ann.end(response.headers["location"]))
+        assert "+tea: 9 EUR" in await ann.get("/approvals") and PRICES["tea"] == 4
+
+
+async def test_the_path_shows_a_wait_for_a_slot_and_each_attempt() -> None:
+    inside, reached = asyncio.Event(), asyncio.Event()
+    failing = iter([ConnectionError("no line"), None])
+
+    @tool(concurrency=1, read_only=True, inside=[retry(2, wait=0.0)])
+    async def wait(name: str) -> str:
+        """Wait."""
+        if name == "first":
+            reached.set()
+            await inside.wait()
+        elif error := next(failing):
+            raise error
+        return f"{name} is done"
+
+    def send(name: str) -> dict[str, str]:
+        return {"name": "wait", "mode": "form", "f#on": "1", "f/name": name}
+
+    async with visit(Runner([wait], guards=[ask_before_changes])) as ann:
+        await ann.send("/tool/call", send("first"))
+        await reached.wait()
+        second = (await ann.send("/tool/call", send("second"))).headers["location"]
+
+        async def waits() -> bool:
+            step = r'<li class="current"><span class="dot" aria-hidden="true"></span><span class="step">scheduled<'
+            return re.search(step, await ann.get(second)) is not None
+
+        async with asyncio.timeout(BOUND):
+            while not await waits():
+                pass
+        inside.set()
+        page = await ann.get(await ann.end(second))
+    assert "attempt 1 of 2: failed" in page and "second is done" in page and "1 failed attempt" in page
+
+
+@pytest.mark.parametrize("provider", NAMES)
+async def test_the_definition_is_the_json_that_the_provider_is_sent(provider: str) -> None:
+    async with visit(Runner(tools)) as ann:
+        page = await ann.get(f"/tool/definition?name=stock&provider={provider}")
+    shown = re.search(r'id="definition"[^>]*>(.*?)</pre>', page, re.DOTALL)
+    assert shown is not None
+    assert json.loads(unescape(shown[1])) == import_module(f"ferrule.providers.{provider}").tools([desk_tools.stock])
+
+
+async def test_a_result_is_drawn_as_it_is() -> None:
+    @tool(read_only=True)
+    def compare() -> str:
+        """Compare two files."""
+        return "--- a\n+++ b\n@@ -1 +1 @@\n-old\n+new\n"
+
+    async with visit(Runner([*tools, compare])) as ann:
+        label = await ann.get(await ann.call("label", order_id=1))
+        assert "<img src=" in label and "<audio controls" in label and 'download="form.html"' in label
+        assert "<td>1001</td>" in await ann.get(await ann.call("list_orders", limit=2))
+        assert '<span class="plus">+new' in await ann.get(await ann.call("compare"))
 
 
 async def test_a_call_can_be_tried_against_the_policy(journal: Any) -> None:
@@ -248,9 +355,11 @@ async def test_a_call_can_be_tried_against_the_policy(journal: Any) -> None:
     assert PRICES == {"tea": 4, "coffee": 7, "cocoa": 5}
 
 
-async def test_the_page_is_a_part_of_an_application(journal: Any) -> None:
+@pytest.mark.parametrize("framework", [Starlette, FastAPI])
+async def test_the_page_is_a_part_of_an_application(journal: Any, framework: Any) -> None:
     page = mount(make_runner(journal=journal))
-    application = Starlette(routes=[Mount("/ops/ferrule", page)])
+    application = framework()
+    application.mount("/ops/ferrule", page)
     ann, nobody = Visitor(application), Visitor(application, "")
     ann.client.base_url = httpx.URL(f"http://{HOST}/ops/ferrule")
     text = await ann.get("/tools")

@@ -105,6 +105,8 @@ def _describe_event(event: LoggedEvent, before: LoggedEvent | None, decision: An
     status = "suspended" if kind == "tool:suspended" else format_value(data.get("status"), _REASON)
     error = "" if data.get("error") is None else format_value(data["error"], _REASON)
     text = error.removeprefix(f"{status.capitalize()}: ")  # the model reads "Denied: …"
+    if to_dict(decision).get("kind") == "deny" and (reason := format_value(decision.get("reason") or "", _REASON)):
+        text = text.removeprefix(f"{reason}. ")  # the line of the decision says it
     return kind if kind == "tool:suspended" else status, f"{status}: {text}" if text else status
 
 
@@ -191,6 +193,6 @@ def _pause(event: LoggedEvent) -> float:
 def _phase(event: LoggedEvent) -> str | None:
     """Return the activity of a call after an event and its pause; `None` after the call's end."""
     if event.kind == "tool:decided":
-        return "asked" if event.data.get("kind") == "ask" else "waited"
-    names = {"tool:pre": "judged", "tool:started": "ran", "tool:progress": "ran", "tool:suspended": "suspended"}
+        return {"ask": "asked", "deny": None}.get(str(event.data.get("kind")), "waited")
+    names = {"tool:pre": "checked", "tool:started": "ran", "tool:progress": "ran", "tool:suspended": "suspended"}
     return names.get(event.kind)

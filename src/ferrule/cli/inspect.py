@@ -60,7 +60,7 @@ def command(options: argparse.Namespace) -> int:
     folder = os.fspath(state_folder() / "inspect")
     with contextlib.ExitStack() as stack:
         if not options.no_browser:
-            settings["opens"] = stack.enter_context(open_browser(folder))
+            settings["open_link"] = stack.enter_context(open_browser(folder))
         if options.journal is not None and not servers.has_sources(options):
             path = resolve_journal(options.journal)
             Reader(path).newest(limit=1)  # raises if the file is not a journal

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ferrule.errors import DefinitionError
@@ -64,10 +65,6 @@ def check_packages() -> None:
     Raises:
         DefinitionError: One is missing.
     """
-    try:
-        import jinja2
-        import starlette
-        import uvicorn
-    except ImportError as error:
-        raise DefinitionError(f'the page needs the package {error.name}: pip install "ferrule[web]"') from None
-    assert jinja2 and starlette and uvicorn
+    for name in ("jinja2", "starlette", "uvicorn"):
+        if find_spec(name) is None:
+            raise DefinitionError(f'the page needs the package {name}: pip install "ferrule[web]"')

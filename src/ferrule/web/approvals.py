@@ -8,14 +8,14 @@ from typing import Any
 
 from starlette.responses import Response
 
-from ferrule import allow
-from ferrule.approval import AcceptedAnswer, AnswerRefused, QuestionChanged
+from ferrule import allow, deny
+from ferrule.approval import AcceptedAnswer
 from ferrule.journal.reading import LoggedCall
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import parse_json
 from ferrule.web.checks import Refused
 from ferrule.web.forms import draw_form, find_unreadable, read_form, to_json
-from ferrule.web.questions import QUESTIONS, Questions, Waiting, give_input, list_elsewhere, refuse
+from ferrule.web.questions import QUESTIONS, Questions, Waiting, give_input, list_elsewhere
 from ferrule.web.shown import Part, compare_values, show_difference, show_text, show_value
 from ferrule.web.state import Form, Visit
 
@@ -64,13 +64,11 @@ async def answer_question(visit: Visit) -> Response:
     """Approve or deny a call, and show it."""
     form = await visit.read_form()
     questions = _find_questions(visit)
+    waiting = await questions.find(form.get("id"))
     try:
-        waiting = await questions.find(form.get("id"))
         taken = await _take(visit, questions, waiting, form)
-    except AnswerRefused as error:
-        return await _show_refused(visit, error)
     except ValueError as error:
-        return await visit.render("message.html", status=422, title="Not answered", text=str(error), back="/approvals")
+        return await visit.show_message(422, "Not answered", str(error))
     visit.inspector.topics.announce(QUESTIONS)
     run = visit.inspector.runs.resume(visit.runner, taken, waiting.call.id, waiting.asked.call)
     return visit.redirect("/run", [("id", run.id)])
@@ -85,7 +83,8 @@ async def _take(visit: Visit, questions: Questions, waiting: Waiting, form: Form
     """
     word, digest, by = form.get("answer"), form.get("digest"), visit.person
     if word == "deny":
-        return await questions.answer(waiting, digest, refuse(form.get("reason")), by)
+        reason = form.get("reason").strip() or "the person who was asked said no"
+        return await questions.answer(waiting, digest, deny(reason), by)
     if word == "approve edited":
         arguments = parse_json(form.get("arguments"))
         return await questions.approve_edited(waiting, digest, arguments, form.get("edited_digest"), by)
@@ -100,20 +99,9 @@ async def _take(visit: Visit, questions: Questions, waiting: Waiting, form: Form
     return await questions.answer(waiting, digest, give_input(waiting, to_json(draft)), by)
 
 
-async def _show_refused(visit: Visit, error: AnswerRefused) -> Response:
-    title = "The question has changed" if isinstance(error, QuestionChanged) else "This answer does not count"
-    text = f"{str(error)[:1].upper()}{str(error)[1:]}."
-    return await visit.render("message.html", status=409, title=title, text=text, back="/approvals")
-
-
 async def show_edit(visit: Visit) -> Response:
     """Show the form in which a person changes the arguments of a waiting call."""
-    if visit.inspector.read_only:
-        raise Refused(403, "This page is read-only: it cannot answer questions.")
-    try:
-        waiting = await _find_questions(visit).find(visit.get("id"))
-    except AnswerRefused as error:
-        return await _show_refused(visit, error)
+    waiting = await _find_questions(visit).find(visit.get("id"))
     return await _render_edit(visit, waiting, thaw(waiting.asked.arguments), waiting.call.digest)
 
 
@@ -121,10 +109,7 @@ async def change_edit(visit: Visit) -> Response:
     """Show the changed arguments again: after a change of the form's shape, or with their difference and preview."""
     form = await visit.read_form()
     questions = _find_questions(visit)
-    try:
-        waiting = await questions.find(form.get("id"))
-    except AnswerRefused as error:
-        return await _show_refused(visit, error)
+    waiting = await questions.find(form.get("id"))
     schema = _edit_schema(waiting)
     draft = read_form(schema, form.fields, form.get("action"))
     if form.get("action") != "preview" or find_unreadable(draft):

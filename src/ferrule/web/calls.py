@@ -37,12 +37,12 @@ async def show_run(visit: Visit) -> Response:
     run = find_run(visit, visit.get("id"))
     logged = run.logged
     waiting = await _find_question(visit, run)
-    result = run.result if run.result is not None and run.is_over and run.status != "suspended" else None
+    result = run.result if run.is_over and run.status != "suspended" else None
     return await visit.render(
         "run_part.html" if visit.is_part else "run.html",
         run=run,
         drawing=None if logged is None else draw_call(logged),
-        parts=[] if result is None else show_result(result),
+        parts=[] if result is None or result.error else show_result(result),
         card=None if waiting is None else draw_question(waiting),
         seq=await _find_in_journal(visit, run),
     )

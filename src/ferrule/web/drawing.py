@@ -87,13 +87,16 @@ class Drawing:
 
 def draw_call(call: LoggedCall) -> Drawing:
     """Return the drawing of a call as it is now."""
-    now = time.time()
+    now, unfinished = time.time(), ""
+    if call.status in UNFINISHED:
+        text = describe_unfinished(call)
+        unfinished = f"{text[:1].upper()}{text[1:]}."
     result = call.result if call.status not in UNFINISHED else {}
     metadata, output = to_dict(result.get("metadata")), result.get("output")
     arguments = {} if call.input is None else call.input
     return Drawing(
         status=call.status,
-        unfinished=describe_unfinished(call) if call.status in UNFINISHED else "",
+        unfinished=unfinished,
         steps=tuple(list_steps(call)),
         lines=_draw_lines(call, now),
         bars=_draw_bars(call, now),
@@ -162,7 +165,7 @@ def list_steps(call: LoggedCall) -> list[Step]:
         ("received", True, ("not_found",), ""),
         ("validated", bool(call.decisions) or started, ("invalid",), f"{len(repairs)} repaired" if repairs else ""),
         ("authorized", started or decision.get("kind") == "allow", ("denied",), _describe_decision(decision)),
-        ("got its slot", started, ("limited",), ""),
+        ("scheduled", started, ("limited",), ""),
         ("ran", ended and call.executed is not False, ("failed", "timeout", "cancelled", "unknown", "cut_off"), ""),
         ("ended", ended, (), f"{attempts} failed attempts" if attempts else ""),
     ]
@@ -179,7 +182,8 @@ def list_steps(call: LoggedCall) -> list[Step]:
             state = "skipped"
         else:
             state = "waiting" if status in ("suspended", "deferred") or decision.get("kind") == "ask" else "current"
-        steps.append(Step(name, state, text if state != "skipped" else ""))
+        label = {"failed": status.replace("_", " "), "waiting": "waiting"}.get(state, name)
+        steps.append(Step(label, state, text if state != "skipped" else ""))
     return steps
 
 

@@ -161,7 +161,7 @@ class _Schema:
             node = {**inner, **{key: value for key, value in node.items() if key not in ("$ref", "allOf")}}
         return dict(node) if isinstance(node, Mapping) else {}
 
-    def alternatives(self, node: Mapping[str, Any]) -> tuple[list[dict[str, Any]], bool]:
+    def find_alternatives(self, node: Mapping[str, Any]) -> tuple[list[dict[str, Any]], bool]:
         """Return the alternatives of a schema, and whether null is one of them besides."""
         several = node.get("anyOf") or node.get("oneOf")
         if isinstance(several, list) and not node.get("properties"):
@@ -176,7 +176,7 @@ class _Schema:
             others = [{**others[0], **extra}]
         return others, len(others) < len(resolved)
 
-    def bound(self, found: list[dict[str, Any]], level: int) -> list[dict[str, Any]]:
+    def limit(self, found: list[dict[str, Any]], level: int) -> list[dict[str, Any]]:
         """Return the alternatives of the next field, or none if it takes JSON: the form is too long or too deep.
 
         A few references in a schema can make billions of fields. Drawing and reading come here in the same order.
@@ -206,11 +206,11 @@ class _Schema:
             return "file"
         return _PLAIN_TYPES.get(str(kind), "json")  # type: ignore[return-value]
 
-    def initial(self, node: Any, level: int) -> Any:
+    def make_initial(self, node: Any, level: int) -> Any:
         """Return the draft of a field that has just been added."""
-        found, _ = self.alternatives(self.resolve(node))
+        found, _ = self.find_alternatives(self.resolve(node))
         if len(found) > 1:
-            return Chosen(0, self.initial(found[0], level + 1)) if level < _MOST_LEVELS else MISSING
+            return Chosen(0, self.make_initial(found[0], level + 1)) if level < _MOST_LEVELS else MISSING
         node = found[0] if found else {}
         kind = self.find_kind(node, level)
         if "default" in node:
@@ -219,9 +219,9 @@ class _Schema:
 
     def choose(self, found: Sequence[Mapping[str, Any]], value: Any) -> int:
         """Return the number of the alternative that a value fits best."""
-        return max(range(len(found)), key=lambda number: (self._fit(found[number], value), -number))
+        return max(range(len(found)), key=lambda number: (self._score(found[number], value), -number))
 
-    def _fit(self, node: Mapping[str, Any], value: Any) -> int:
+    def _score(self, node: Mapping[str, Any], value: Any) -> int:
         if "const" in node or "enum" in node:
             return 4 if value in [node.get("const"), *node.get("enum", ())] else -9
         types: dict[str, Any] = {"string": str, "integer": int, "number": int | float, "boolean": bool, "array": list}
@@ -229,7 +229,7 @@ class _Schema:
             if node.get("type") != "object":
                 return -9
             inner = node.get("properties", {})
-            tags = [self._fit(one, value[key]) for key, raw in inner.items() if "const" in (one := self.resolve(raw))
+            tags = [self._score(one, value[key]) for key, raw in inner.items() if "const" in (one := self.resolve(raw))
                     and key in value]  # fmt: skip
             return 1 + sum(tags) + sum(1 if key in inner else -1 for key in value)
         wanted = types.get(str(node.get("type")))
@@ -241,7 +241,7 @@ class _Schema:
     def draw(self, schema: Any, draft: Any, name: str, label: str, *, required: bool, level: int) -> Field:
         """Return the field of a schema with a draft."""
         node = self.resolve(schema)
-        found, nullable = self.alternatives(node)
+        found, nullable = self.find_alternatives(node)
         about: dict[str, Any] = {
             "name": name,
             "label": label or str(node.get("title") or ""),
@@ -249,15 +249,15 @@ class _Schema:
             "required": required,
         }
         if "default" in node and node["default"] is not None:
-            about["default"] = _write(node["default"])
+            about["default"] = _write_value(node["default"])
         if draft is None and nullable:
             draft = MISSING
-        found = self.bound(found, level)
+        found = self.limit(found, level)
         if len(found) > 1:
             return self._draw_union(found, draft, about, level, is_open=required and not nullable)
         node = found[0] if found else {}
         kind = self.find_kind(node, level)
-        about |= {"kind": kind, "hint": _hint(node)}
+        about |= {"kind": kind, "hint": _describe_type(node)}
         if kind in ("object", "list", "map"):
             about["included"] = not isinstance(draft, Missing) or (required and not nullable)
             if not about["included"]:
@@ -276,9 +276,9 @@ class _Schema:
     def _draw_union(
         self, found: Sequence[dict[str, Any]], draft: Any, about: dict[str, Any], level: int, *, is_open: bool
     ) -> Field:
-        choices = tuple((str(number), _describe(one, number)) for number, one in enumerate(found))
+        choices = tuple((str(number), _describe_alternative(one, number)) for number, one in enumerate(found))
         if isinstance(draft, Missing) and is_open:
-            draft = Chosen(0, self.initial(found[0], level))
+            draft = Chosen(0, self.make_initial(found[0], level))
         if isinstance(draft, Missing):
             return Field(**about, kind="union", choices=choices, included=False)
         if not isinstance(draft, Chosen):
@@ -288,7 +288,7 @@ class _Schema:
             {**found[number], "description": found[number].get("description", "")},
             draft.value,
             f"{about['name']}/{number}",
-            _describe(found[number], number),
+            _describe_alternative(found[number], number),
             required=True,
             level=level + 1,
         )
@@ -297,7 +297,7 @@ class _Schema:
     def _draw_properties(self, node: Mapping[str, Any], draft: Any, name: str, level: int) -> Iterator[Field]:
         values = draft if isinstance(draft, Mapping) else {}
         required = node.get("required") or ()
-        for key, inner in _properties(node).items():
+        for key, inner in _get_properties(node).items():
             value = values.get(key, MISSING)
             yield self.draw(inner, value, _join(name, key), key, required=key in required, level=level + 1)
 
@@ -313,12 +313,12 @@ class _Schema:
     def _draw_plain(self, node: Mapping[str, Any], draft: Any, about: dict[str, Any]) -> Field:
         while isinstance(draft, Chosen):  # a union that is too deep, or in a form that is too long
             draft = draft.value
-        kind, text = about["kind"], "" if isinstance(draft, Missing) else _write(draft)
+        kind, text = about["kind"], "" if isinstance(draft, Missing) else _write_value(draft)
         if kind == "fixed":
-            return Field(**about, value=_write(node["const"]))
+            return Field(**about, value=_write_value(node["const"]))
         if kind == "choice":
             values = node.get("enum", [True, False])
-            choices = tuple((json.dumps(value), _write(value)) for value in values)
+            choices = tuple((json.dumps(value), _write_value(value)) for value in values)
             return Field(**about, choices=choices, value="" if isinstance(draft, Missing) else json.dumps(draft))
         error = ""
         if isinstance(draft, Unreadable):
@@ -331,9 +331,9 @@ class _Schema:
 
     def read(self, schema: Any, sent: Sent, name: str, action: str, *, required: bool, level: int) -> Any:
         """Return the draft of a field, or MISSING."""
-        found, nullable = self.alternatives(self.resolve(schema))
+        found, nullable = self.find_alternatives(self.resolve(schema))
         empty = None if nullable and required else MISSING
-        found = self.bound(found, level)
+        found = self.limit(found, level)
         if len(found) > 1:
             return self._read_union(found, sent, name, action, level, empty, is_open=required and not nullable)
         node = found[0] if found else {}
@@ -343,7 +343,7 @@ class _Schema:
             if not is_on:
                 return empty
             if not required and f"{name}#drawn" not in sent:
-                return self.initial(node, level)
+                return self.make_initial(node, level)
         if kind == "object":
             return self._read_properties(node, sent, name, action, level)
         if kind == "list":
@@ -363,12 +363,12 @@ class _Schema:
         *,
         is_open: bool,
     ) -> Any:
-        text = _last(sent, name)
+        text = _last_value(sent, name)
         if not text.isdecimal() or len(text) > 9 or int(text) >= len(found):
-            return Chosen(0, self.initial(found[0], level)) if is_open else empty
+            return Chosen(0, self.make_initial(found[0], level)) if is_open else empty
         number = int(text)
-        if _last(sent, f"{name}#drawn") != text:  # the person has chosen another alternative
-            return Chosen(number, self.initial(found[number], level))
+        if _last_value(sent, f"{name}#drawn") != text:  # the person has chosen another alternative
+            return Chosen(number, self.make_initial(found[number], level))
         value = self.read(found[number], sent, f"{name}/{number}", action, required=True, level=level + 1)
         return Chosen(number, value)
 
@@ -378,7 +378,7 @@ class _Schema:
         required = node.get("required") or ()
         values = {
             key: self.read(inner, sent, _join(name, key), action, required=key in required, level=level + 1)
-            for key, inner in _properties(node).items()
+            for key, inner in _get_properties(node).items()
         }
         return {key: value for key, value in values.items() if not isinstance(value, Missing)}
 
@@ -387,9 +387,9 @@ class _Schema:
             place = f"{name}/{number}"
             if action != f"remove {place}":
                 value = self.read(schema, sent, place, action, required=True, level=level + 1)
-                yield _last(sent, f"{place}#key"), "" if isinstance(value, Missing) else value
+                yield _last_value(sent, f"{place}#key"), "" if isinstance(value, Missing) else value
         if action == f"add {name}":
-            value = self.initial(schema, level + 1)
+            value = self.make_initial(schema, level + 1)
             yield "", "" if isinstance(value, Missing) else value
 
     def _read_plain(
@@ -397,7 +397,7 @@ class _Schema:
     ) -> Any:
         if kind == "fixed":
             return node["const"] if required or name in sent else MISSING
-        text = _last(sent, name).replace("\r\n", "\n")
+        text = _last_value(sent, name).replace("\r\n", "\n")
         if not text:
             is_text = required and kind in ("text", "file") and empty is not None
             return "" if is_text and name in sent else empty
@@ -411,7 +411,7 @@ class _Schema:
         return Unreadable(text) if kind == "number" and not is_number else value
 
 
-def _properties(node: Mapping[str, Any]) -> Mapping[str, Any]:
+def _get_properties(node: Mapping[str, Any]) -> Mapping[str, Any]:
     found = node.get("properties")
     return found if isinstance(found, Mapping) else {}
 
@@ -421,23 +421,23 @@ def _join(name: str, key: str) -> str:
     return f"{name}/{key.replace('~', '~0').replace('/', '~1').replace('#', '~2')}"
 
 
-def _last(sent: Sent, name: str) -> str:
+def _last_value(sent: Sent, name: str) -> str:
     found = sent.get(name)
     return found[-1] if found else ""
 
 
-def _write(value: Any) -> str:
+def _write_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(to_json(value), ensure_ascii=False)
 
 
-def _describe(node: Mapping[str, Any], number: int) -> str:
+def _describe_alternative(node: Mapping[str, Any], number: int) -> str:
     """Return a short text for an alternative of a union."""
-    tags = [str(one["const"]) for one in _properties(node).values() if isinstance(one, Mapping) and "const" in one]
+    tags = [str(one["const"]) for one in _get_properties(node).values() if isinstance(one, Mapping) and "const" in one]
     title = node.get("title") or node.get("type")
     return str(node["const"]) if "const" in node else " ".join(tags) or str(title or f"alternative {number + 1}")
 
 
-def _hint(node: Mapping[str, Any]) -> str:
+def _describe_type(node: Mapping[str, Any]) -> str:
     """Return the type and the limits of a field."""
     kind = "" if "enum" in node or node.get("type") in ("object", "array", "boolean") else str(node.get("type") or "")
     kind = str(node.get("format") or kind) if kind == "string" else kind

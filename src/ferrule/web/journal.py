@@ -14,7 +14,6 @@ from ferrule.cli.journal_calls import (
     format_approval,
     format_call_duration,
     format_input,
-    format_time,
     parse_time,
 )
 from ferrule.cli.usage import UsageError
@@ -22,7 +21,7 @@ from ferrule.errors import JournalError
 from ferrule.journal.reading import UNFINISHED, Filter, LoggedCall
 from ferrule.values.frozen import thaw
 from ferrule.web.checks import Refused
-from ferrule.web.drawing import draw_call, tone
+from ferrule.web.drawing import draw_call
 from ferrule.web.shown import compare_values
 from ferrule.web.state import Visit, parse_place
 
@@ -36,8 +35,6 @@ class Row(NamedTuple):
 
     seq: int
     call: LoggedCall
-    tone: str
-    when: str
     took: str
     approval: str
     arguments: str
@@ -82,15 +79,11 @@ def _read_page(visit: Visit, wanted: Filter, before: int | None) -> Page:
     reader, now = visit.reader, time.time()
     found = reader.newest(wanted, PAGE + 1, before=before)
     shown = found[-PAGE:]
-    rows = [_make_row(call, now) for call in reader.load_calls(shown)]
+    rows = [
+        Row(call.events[0].seq, call, format_call_duration(call, now), format_approval(call), format_input(call))
+        for call in reader.load_calls(shown)
+    ]
     return Page(rows[::-1], shown[0].place if len(found) > PAGE else None, reader.count_missing(wanted.since))
-
-
-def _make_row(call: LoggedCall, now: float) -> Row:
-    seq, took = call.events[0].seq, format_call_duration(call, now)
-    return Row(
-        seq, call, tone(call.status), format_time(call.began_at), took, format_approval(call), format_input(call)
-    )
 
 
 async def show_calls(visit: Visit) -> Response:

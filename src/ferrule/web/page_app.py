@@ -16,6 +16,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ferrule import Runner
+from ferrule.approval import AnswerRefused, QuestionChanged
 from ferrule.errors import FerruleError
 from ferrule.web import approvals, calls, journal, policy, tools
 from ferrule.web.authentication import Authenticate
@@ -70,7 +71,7 @@ VIEWS: Final = (
     View("/run/stop", calls.stop_run, "POST", changes=True),
     View("/approvals", approvals.show_questions),
     View("/approvals/answer", approvals.answer_question, "POST", changes=True),
-    View("/approvals/edit", approvals.show_edit),
+    View("/approvals/edit", approvals.show_edit, changes=True),
     View("/approvals/edit", approvals.change_edit, "POST", changes=True),
     View("/calls", journal.show_calls),
     View("/call", journal.show_call),
@@ -124,9 +125,7 @@ class PageApp:
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
-        """Return a context manager that ends the streams of open pages. You need it only if your server has to stop
-        without waiting for them.
-        """
+        """Return a context manager that ends the streams of open pages."""
         try:
             yield
         finally:
@@ -149,10 +148,12 @@ class PageApp:
                 raise Refused(403, "This page is read-only: it cannot call tools or answer questions.")
             try:
                 response = await view.show(visit)
+            except AnswerRefused as error:
+                changed = isinstance(error, QuestionChanged)
+                title = "The question has changed" if changed else "This answer does not count"
+                response = await visit.show_message(409, title, f"{str(error)[:1].upper()}{str(error)[1:]}.")
             except FerruleError as error:
-                response = await visit.render(
-                    "message.html", status=500, title="It did not work", text=str(error), back=""
-                )
+                response = await visit.show_message(500, "It did not work", str(error))
             if request.cookies.get(COOKIE) != visit.secret:
                 self._set_cookie(request, response, visit)
             return response
@@ -175,7 +176,7 @@ class PageApp:
         if not isinstance(name, str) or not name:
             raise Refused(401, "You are not signed in.")
         secret = request.cookies.get(COOKIE) or new_secret()
-        return Visit(self.inspector, request, name, secret, self._sign_in is None)
+        return Visit(self.inspector, request, name, secret)
 
     def _set_cookie(self, request: Request, response: Response, visit: Visit) -> None:
         is_secure = request.url.scheme == "https"
@@ -201,7 +202,7 @@ class PageApp:
     async def _show_refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Refused)
         if error.status == 401 and self._sign_in is not None:
-            return self._sign_in.show(request)
+            return self._sign_in.show()
         return await self._show_message(request, error.status, "This is not possible", error.text)
 
     async def _show_http_error(self, request: Request, error: Exception) -> Response:
@@ -216,6 +217,6 @@ class PageApp:
         try:
             check_host(request.headers, self._hosts)
             visit = await self._make_visit(request)
-            return await visit.render("message.html", status=status, title=title, text=text, back="")
+            return await visit.show_message(status, title, text)
         except Refused as refused:
             return Response(f"{refused.text if status == 404 else text}\n", status, HEADERS, "text/plain")

@@ -67,17 +67,16 @@ async def try_call(visit: Visit) -> Response:
     tool = find_tool(visit, form.get("name"))
     draft = read_draft(tool, form)
     is_try = form.get("action") == "try" and not (not draft.is_json and find_unreadable(draft.value))
-    verdict = await judge(visit.runner, tool, draft) if is_try else None
+    verdict = await judge(visit.runner, visit.inspector.policy, tool, draft) if is_try else None
     return await _render(visit, tool, draft, verdict)
 
 
-async def judge(runner: Runner, tool: Tool, draft: Draft) -> dict[str, Any]:
+async def judge(runner: Runner, policy: Policy | None, tool: Tool, draft: Draft) -> dict[str, Any]:
     """Return the decision about a call, with the answers of the guards and of the rules."""
     given = draft.text if draft.is_json else to_json(draft.value)
     call = ToolCall(new_id(), tool.name, given)
     context: ToolContext[Any] = ToolContext(principal=draft.principal or None, session=draft.session or None)
     decision = await runner.decide(call, context)
-    policy = next((guard for guard in runner.guards if isinstance(guard, Policy)), None)
     rules: list[tuple[Rule, str]] = []
     if policy is not None:
         judged, _ = await judge_call(policy, runner, call, context)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ferrule import Decision, Runner, ToolResult, allow, deny
+from ferrule import Decision, Runner, ToolResult, allow
 from ferrule.approval import AcceptedAnswer, AnswerRefused, Asked, NotWaiting, QuestionChanged, WaitingCall, web
 from ferrule.approval.request import run_blocking
 from ferrule.approval.web import Web, list_queues
@@ -72,14 +72,14 @@ class Questions:
     """
 
     def __init__(self, runner: Runner, queue: Web | None) -> None:
-        self._own = queue
+        self._queue = queue
         self._store: Store = Memory() if runner.journal is None or queue is not None else runner.journal.store
         self.use(runner)
 
     def use(self, runner: Runner) -> None:
         """Use another runner from now on."""
         self._runner = runner
-        self._default = web(self._store, tools=runner.tools) if self._own is None else self._own
+        self._default = web(self._store, tools=runner.tools) if self._queue is None else self._queue
 
     @property
     def store(self) -> Store:
@@ -91,7 +91,7 @@ class Questions:
 
         Where nobody may allow their own call, another name would turn it into somebody else's.
         """
-        if self._own is None or self._own.own or principal == person:
+        if self._queue is None or self._queue.own or principal == person:
             return ""
         return (
             f"Nobody may allow their own call here, so you call under your own name: write {person!r} as the principal."
@@ -125,8 +125,8 @@ class Questions:
         return found
 
     async def _list_queues(self) -> list[Web]:
-        if self._own is not None:
-            return [self._own]
+        if self._queue is not None:
+            return [self._queue]
         names = await run_blocking(lambda: list_queues(self._store))
         tools = self._runner.tools
         return [self._default, *(web(self._store, tools=tools, name=name) for name in names if name)]
@@ -178,14 +178,8 @@ def give_input(waiting: Waiting, values: Mapping[str, Any]) -> Decision:
     return allow(dict(values))
 
 
-def refuse(reason: str) -> Decision:
-    """Return a denial. The model reads the reason."""
-    return deny(reason.strip() or "the person who was asked said no")
-
-
-def list_elsewhere(reader: Reader, known: Sequence[Waiting], principal: str | None = None) -> list[LoggedCall]:
+def list_elsewhere(reader: Reader, known: Sequence[Waiting]) -> list[LoggedCall]:
     """Return the suspended calls of a journal that no queue has. Only their own programs can continue them."""
     here = {(one.pending.get("call") or {}).get("id") for one in known}
-    wanted = Filter(status={"suspended"}, principal=principal, since=time.time() - 30 * 86_400)
-    calls = reader.calls(wanted, newest=_MOST_ELSEWHERE)
-    return [call for call in calls if call.call_id not in here]
+    wanted = Filter(status={"suspended"}, since=time.time() - 30 * 86_400)
+    return [call for call in reader.calls(wanted, newest=_MOST_ELSEWHERE) if call.call_id not in here]

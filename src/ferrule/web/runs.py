@@ -35,7 +35,6 @@ class Run:
 
     id: str
     call: ToolCall
-    context: ToolContext
     log: EventLog = field(default_factory=EventLog)
     verdicts: tuple[Decision, ...] = ()
     result: ToolResult | None = None
@@ -74,12 +73,12 @@ class Runs:
 
     Args:
         topics: Are told about each event.
-        suspended: Is given each suspended result, and returns the id of its question.
+        put_question: Is given each suspended result, and returns the id of its question.
     """
 
-    def __init__(self, topics: Topics, suspended: Callable[[ToolResult], Awaitable[str | None]]) -> None:
+    def __init__(self, topics: Topics, put_question: Callable[[ToolResult], Awaitable[str | None]]) -> None:
         self._topics = topics
-        self._suspended = suspended
+        self._put_question = put_question
         self._runs: dict[str, Run] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -91,17 +90,13 @@ class Runs:
         """Return the call that waits for the answer to a question, or None."""
         return next((run for run in self._runs.values() if run.question == question), None)
 
-    def list_newest(self, most: int) -> list[Run]:
-        """Return the newest calls, the newest first."""
-        return list(self._runs.values())[: -most - 1 : -1]
-
     def begin(self, runner: Runner, call: ToolCall, context: ToolContext) -> Run:
         """Begin a call, and return it."""
-        run = self._add(Run(call.id or new_id(), call, context))
+        run = self._add(Run(call.id or new_id(), call))
 
         async def work() -> None:
             run.verdicts = tuple(await runner.explain(call, context))
-            run.batch = runner.batch([call], context, observers=[lambda event: self._note(run, event)])
+            run.batch = runner.batch([call], context, observers=[lambda event: self._observe(run, event)])
             if run.is_stopping:
                 run.batch.cancel(now=True)
             [result] = await run.batch
@@ -112,11 +107,11 @@ class Runs:
 
     def resume(self, runner: Runner, answer: AcceptedAnswer, question: str, call: ToolCall) -> Run:
         """Resume a suspended call with an answer, and return it."""
-        run = self.find_by_question(question) or self._add(Run(new_id(), call, ToolContext()))
+        run = self.find_by_question(question) or self._add(Run(new_id(), call))
         run.question, run.batch = None, None
 
         async def work() -> None:
-            observers = [lambda event: self._note(run, event)]
+            observers = [lambda event: self._observe(run, event)]
             result = await runner.resume(answer.record, answer.decision, by=answer.by, observers=observers)
             await self._settle(run, result)
 
@@ -160,7 +155,7 @@ class Runs:
         self._tasks.add(run.task)
         run.task.add_done_callback(end)
 
-    def _note(self, run: Run, event: Event) -> None:
+    def _observe(self, run: Run, event: Event) -> None:
         if event.call.id != run.call.id and len(run.log) and event.call.parent is not None:
             return  # a call that the tool made itself
         run.log.note(event)
@@ -171,6 +166,6 @@ class Runs:
 
     async def _settle(self, run: Run, result: ToolResult) -> None:
         if result.status == "suspended":
-            run.question = await self._suspended(result)
+            run.question = await self._put_question(result)
         elif run.logged is None:  # it never began: its record was not accepted
             run.problem = result.error or result.status

@@ -26,7 +26,7 @@ async def serve_page(
     person: str,
     port: int,
     tell: Callable[[str], object],
-    opens: Callable[[str], object] = lambda link: None,
+    open_link: Callable[[str], object] = lambda link: None,
     changes: AsyncIterator[Toolset] | None = None,
     stop: asyncio.Event,
 ) -> None:
@@ -36,7 +36,7 @@ async def serve_page(
         key: Signs the sessions of browsers.
         port: The port; 0 for any free one.
         tell: Is given each link. Only the person may see it.
-        opens: Is given the first link.
+        open_link: Is given the first link.
         changes: The tools, whenever they change.
     """
     sign_in = SignIn(key, person, tell)
@@ -47,7 +47,7 @@ async def serve_page(
         app.serve_only(f"{name}:{port_text}" for name in (HOST, "localhost"))
         link = sign_in.open(url)
         tell(link)
-        opens(link)
+        open_link(link)
 
     following = asyncio.ensure_future(_follow(app, changes))
     try:

@@ -63,23 +63,21 @@ class SignIn:
     def _seal(self, text: str) -> str:
         return hmac.new(self._key, f"session {self._address} {text}".encode(), "sha256").hexdigest()
 
-    def show(self, request: Request, problem: str = "") -> Response:
+    def show(self, problem: str = "") -> Response:
         """Return the page that takes the link."""
         if self._token is None:
             self._tell(self._make_link())
-        base = str(request.scope.get("root_path", "")).rstrip("/")
-        return HTMLResponse(render("sign_in.html", base=base, problem=problem), 401, headers=HEADERS)
+        return HTMLResponse(render("sign_in.html", base="", problem=problem), 401, headers=HEADERS)
 
     async def take(self, request: Request) -> Response:
         """Exchange the token for a session, once."""
         fields = parse_qs((await read_body(request)).decode("ascii", "replace"), max_num_fields=10)
         token = (fields.get("token") or [""])[0].strip().rpartition("#")[2]
         if self._token is None or not token.isascii() or not hmac.compare_digest(token, self._token):
-            return self.show(request, "This link is used, or from an earlier start. The terminal has a new one.")
+            return self.show("This link is used, or from an earlier start. The terminal has a new one.")
         self._token = None
         session = f"{secrets.token_urlsafe(16)}.{int(time.time()) + _SECONDS}"
-        base = str(request.scope.get("root_path", "")).rstrip("/")
-        response = RedirectResponse(f"{base}/", 303, HEADERS)
+        response = RedirectResponse("/", 303, HEADERS)
         sealed = f"{session}.{self._seal(session)}"
-        response.set_cookie(self._cookie, sealed, _SECONDS, path=base or "/", httponly=True, samesite="strict")
+        response.set_cookie(self._cookie, sealed, _SECONDS, path="/", httponly=True, samesite="strict")
         return response

@@ -96,7 +96,7 @@ class Inspector:
         guards = () if self.runner is None else self.runner.guards
         return next((guard for guard in guards if isinstance(guard, Policy)), None)
 
-    async def facts(self) -> ToolFacts:
+    async def read_facts(self) -> ToolFacts:
         """Return the findings and costs of the tools, computed once."""
         if self._facts is None:
             tools, names = self.tools, list(LIMITS)
@@ -147,14 +147,12 @@ class Visit:
     Attributes:
         person: The name of the person, from the sign-in.
         secret: The secret of the browser, from its cookie.
-        mounted: Whether the page is a part of another application.
     """
 
     inspector: Inspector
     request: Request
     person: str
     secret: str
-    mounted: bool
 
     def get(self, name: str) -> str:
         """Return a parameter of the address; empty if it is missing."""
@@ -190,23 +188,23 @@ class Visit:
 
     async def render(self, template: str, *, status: int = 200, **values: Any) -> Response:
         """Return a page."""
-        return HTMLResponse(await self.render_text(template, **values), status, headers=HEADERS)
-
-    async def render_text(self, template: str, **values: Any) -> str:
-        """Return the text of a page."""
         questions = self.inspector.questions
-        return render(
+        text = render(
             template,
             **values,
             inspector=self.inspector,
             read_only=self.inspector.read_only,
             person=self.person,
-            mounted=self.mounted,
             token=make_token(self.secret),
             base=self.base,
-            is_part=self.is_part,
             waiting_count=0 if questions is None else await questions.count(),
         )
+        return HTMLResponse(text, status, headers=HEADERS)
+
+    async def show_message(self, status: int, title: str, text: str) -> Response:
+        """Return a page with nothing but a message."""
+        back = "/approvals" if "/approvals" in self.request.url.path else "/"
+        return await self.render("message.html", status=status, title=title, text=text, back=back)
 
     def redirect(self, path: str, values: Iterable[tuple[str, str]] = ()) -> Response:
         """Return a redirect to another view."""

@@ -18,7 +18,7 @@ from ferrule.values.call import new_id
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import parse_json
 from ferrule.web.checks import Refused
-from ferrule.web.forms import Field, draw_form, find_unreadable, read_form, to_json
+from ferrule.web.forms import draw_form, find_unreadable, read_form, to_json
 from ferrule.web.shown import make_tree
 from ferrule.web.state import Form, ToolFacts, Visit
 
@@ -61,11 +61,11 @@ def describe_source(tool: Tool) -> str:
     """Return where a tool comes from: an MCP server, an API, or a function."""
     for kind, name in (("mcp", "MCP server"), ("openapi", "API")):
         if isinstance(about := tool.metadata.get(kind), Mapping):
-            inner = about.get("server") or about.get("operation") or about.get("path") or tool.server or ""
+            inner = about.get("server") or about.get("operation") or ""
             return f"{name} {inner}".strip()
     module = str(getattr(tool.handler, "__module__", "")).rpartition("/")[2]  # a file has its path as its name
     name = getattr(tool.handler, "__qualname__", type(tool.handler).__name__)
-    return f"{module}: {name}" if module.endswith(".py") else f"{module}.{name}"
+    return module if name == tool.name else f"{module}: {name}"
 
 
 def list_traits(tool: Tool) -> list[str]:
@@ -94,20 +94,20 @@ def find_tool(visit: Visit, name: str) -> Tool:
 
 async def show_tools(visit: Visit) -> Response:
     """List the tools."""
-    facts = await visit.inspector.facts()
+    facts = await visit.inspector.read_facts()
     rows = [
         {
             "tool": tool,
             "effect": describe_effect(tool),
             "source": describe_source(tool),
             "level": _worst_level(facts, tool.name),
-            "tokens": _range(facts, tool.name),
+            "tokens": _format_tokens(facts, tool.name),
         }
         for tool in visit.inspector.tools
     ]
     everybody = [finding for finding in facts.findings if not finding.tool]
     quarantined = visit.inspector.tools.quarantined
-    return await visit.render("tools.html", rows=rows, findings=_group(everybody), quarantined=quarantined)
+    return await visit.render("tools.html", rows=rows, findings=_group_findings(everybody), quarantined=quarantined)
 
 
 def _worst_level(facts: ToolFacts, name: str) -> str:
@@ -115,7 +115,7 @@ def _worst_level(facts: ToolFacts, name: str) -> str:
     return next((level for level in LEVELS if level in levels), "")
 
 
-def _range(facts: ToolFacts, name: str) -> str:
+def _format_tokens(facts: ToolFacts, name: str) -> str:
     """Return the estimated tokens of a tool, from the cheapest to the dearest provider."""
     counts = [count for count in facts.costs[name].tokens.values() if count is not None] if name in facts.costs else []
     return (
@@ -123,7 +123,7 @@ def _range(facts: ToolFacts, name: str) -> str:
     )
 
 
-def _group(found: list[Finding]) -> list[tuple[str, str, str, str]]:
+def _group_findings(found: list[Finding]) -> list[tuple[str, str, str, str]]:
     """Return findings as level, providers, text and places; equal findings of several providers are one."""
     rows: dict[tuple[str, str], list[Finding]] = {}
     for finding in found:
@@ -165,22 +165,23 @@ def _draft_of_call(visit: Visit, tool: Tool, seq: int) -> Draft:
 
 async def render_tool(visit: Visit, tool: Tool, draft: Draft, *, status: int = 200) -> Response:
     """Return the page of a tool with a draft of a call."""
-    facts = await visit.inspector.facts()
+    form = draw_form(tool.input_schema, draft.value)
     if visit.is_part:
-        return await visit.render("call_form.html", tool=tool, draft=draft, form=_draw(tool, draft), status=status)
+        return await visit.render("call_form.html", tool=tool, draft=draft, form=form, status=status)
+    facts = await visit.inspector.read_facts()
     provider = visit.get("provider") or NAMES[0]
     return await visit.render(
         "tool.html",
         status=status,
         tool=tool,
         draft=draft,
-        form=_draw(tool, draft),
+        form=form,
         effect=describe_effect(tool),
         source=describe_source(tool),
         traits=list_traits(tool),
-        findings=_group([finding for finding in facts.findings if finding.tool == tool.name]),
+        findings=_group_findings([finding for finding in facts.findings if finding.tool == tool.name]),
         cost=facts.costs.get(tool.name),
-        definition=_define(tool, provider, bool(visit.get("strict"))),
+        definition=_write_definition(tool, provider, bool(visit.get("strict"))),
         schema=make_tree(thaw(tool.input_schema)),
         providers=NAMES,
         provider=provider,
@@ -188,11 +189,7 @@ async def render_tool(visit: Visit, tool: Tool, draft: Draft, *, status: int = 2
     )
 
 
-def _draw(tool: Tool, draft: Draft) -> Field:
-    return draw_form(tool.input_schema, draft.value)
-
-
-def _define(tool: Tool, provider: str, strict: bool) -> tuple[str, str]:
+def _write_definition(tool: Tool, provider: str, strict: bool) -> tuple[str, str]:
     """Return the JSON that a provider is sent, or an error."""
     if provider not in NAMES:
         raise Refused(404, f"There is no provider {provider!r}.")
@@ -211,9 +208,9 @@ async def show_definition(visit: Visit) -> Response:
         tool=tool,
         provider=provider,
         strict=strict,
-        definition=_define(tool, provider, strict),
+        definition=_write_definition(tool, provider, strict),
         providers=NAMES,
-        cost=(await visit.inspector.facts()).costs.get(tool.name),
+        cost=(await visit.inspector.read_facts()).costs.get(tool.name),
     )
 
 

@@ -7,8 +7,7 @@ const connection = document.getElementById("connection");
 // -- parts ------------------------------------------------------------------------------------------------------------
 
 function parse(text) {
-  const page = new DOMParser().parseFromString(policy ? policy.createHTML(text) : text, "text/html");
-  return page;
+  return new DOMParser().parseFromString(policy ? policy.createHTML(text) : text, "text/html");
 }
 
 // The content of each live part as the server sent it: what has not changed is not touched.
@@ -16,8 +15,7 @@ const drawn = new WeakMap();
 
 // Replace the content of an element; what the person has opened, typed or focused stays.
 function replace(element, page) {
-  const main = page.querySelector("main"); // an error is a whole page
-  const content = main ?? page.body;
+  const content = page.querySelector("main") ?? page.body; // an error is a whole page
   const html = content.innerHTML.trim();
   if (drawn.get(element) === html) return;
   drawn.set(element, html);
@@ -43,12 +41,9 @@ function replace(element, page) {
       if (input) [input.value, input.checked] = [value, checked];
     }
   }
-  if (held?.id) document.getElementById(held.id)?.focus({ preventScroll: true });
-  if (held?.id && held.selectionStart != null && document.activeElement !== held) {
-    try {
-      document.activeElement.setSelectionRange(held.selectionStart, held.selectionEnd);
-    } catch {} // an input without a selection
-  }
+  const same = held?.id && document.getElementById(held.id);
+  same?.focus?.({ preventScroll: true });
+  if (same && held.selectionStart != null) same.setSelectionRange?.(held.selectionStart, held.selectionEnd);
   dress(element);
 }
 
@@ -184,8 +179,7 @@ function connect() {
     disconnect();
     failures += 1;
     try {
-      await load(`${base}/static/icon.svg`); // is it the server, or the session?
-      await load(`${base}/approvals`);
+      await load(`${base}/approvals`); // is it the server, or the session?
     } catch (error) {
       if (failures > 1 || error.message === "401") tell(error);
     }
