@@ -56,6 +56,12 @@ async def answer_nothing(context: Any, params: Any) -> wire.ElicitResult:
     return wire.ElicitResult(action="cancel")
 
 
+class Unnamed(TaskRequest):
+    """A request without the header that names its task."""
+
+    name_param = None
+
+
 class TaskClient:
     """A client that declares the extension, and sends its requests one by one."""
 
@@ -135,7 +141,7 @@ async def test_an_error_of_the_tool_is_a_result_and_one_of_the_protocol_a_failur
     assert failed.status == "completed" and failed.result is not None and failed.result.is_error
     assert "no flour" in text(failed.result)
     assert broken.status == "failed" and broken.result is None and broken.error is not None
-    assert (broken.error.code, broken.error.message) == (-32000, "the oven is cold")
+    assert broken.error.code == -32000 and broken.error.data is None
 
 
 async def test_a_denied_call_begins_no_task() -> None:
@@ -155,9 +161,14 @@ async def test_a_client_without_the_extension_gets_the_ticket(era: str) -> None:
         assert "ticket" in text(await client.call_tool("bake", {"loaves": 1}))
         with pytest.raises(MCPError) as raised:
             await client.session.send_request(TaskRequest(method="tasks/get", params={"taskId": UNKNOWN}), TaskState)
+        listen = TaskRequest(
+            method="subscriptions/listen", params={"taskId": UNKNOWN, "notifications": {"taskIds": []}}
+        )
+        with pytest.raises(MCPError) as not_told:
+            await client.session.send_request(listen, wire.EmptyResult)
         capabilities = client.server_capabilities
     if era == "auto":
-        assert raised.value.code == wire.MISSING_REQUIRED_CLIENT_CAPABILITY
+        assert raised.value.code == not_told.value.code == wire.MISSING_REQUIRED_CLIENT_CAPABILITY
         assert raised.value.data == {"requiredCapabilities": {"extensions": {TASKS: {}}}}
         assert capabilities is not None and capabilities.extensions == {TASKS: {}}
     else:
@@ -195,6 +206,11 @@ async def test_only_the_principal_of_a_task_sees_and_cancels_it() -> None:
             for method, params in (("tasks/get", {}), ("tasks/cancel", {}), ("tasks/update", {"inputResponses": {}})):
                 assert (await refusal(bob, method, task_id, **params))[0] == wire.INVALID_PARAMS
             assert (await ann_again.get(task_id)).status == "working"
+            with pytest.raises(MCPError) as raised:
+                await ann.client.session.send_request(
+                    Unnamed(method="tasks/get", params={"taskId": task_id}), TaskState
+                )
+            assert raised.value.code == wire.HEADER_MISMATCH
             gate.open.set()
             assert (await ann.wait(task_id, "completed")).result is not None
 

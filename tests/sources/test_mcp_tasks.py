@@ -12,9 +12,10 @@ from typing import Any
 import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
-from mcp_servers import Made, http
+from mcp_servers import Made, http, serving
 
-from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, allow, deny, mcp, serve
+from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, allow, deny, mcp, serve, tool
+from ferrule.guards import ask_before_changes
 from ferrule.mcp.task_messages import TASKS
 from ferrule.testing import ManualClock
 from gates import Gate
@@ -284,6 +285,20 @@ async def test_a_bridge_passes_a_task_on() -> None:
             await asyncio.wait_for(gate.inside.wait(), BOUND)
             gate.open.set()
             assert (await running).output == "through"
+
+
+async def test_a_served_call_is_approved_before_its_task_begins() -> None:
+    @tool(background=True, guards=[ask_before_changes])
+    async def order(count: int) -> str:
+        """Order something."""
+        return f"ordered {count}"
+
+    seen: list[str] = []
+    near = Runner([order])
+    async with serving(serve.mcp(near)) as address, mcp.connect(address) as toolset:
+        runner = Runner(toolset, approve=answering(allow({"approve": True}), seen), clock=HastyClock())
+        assert (await runner.run("order", {"count": 3})).output == "ordered 3"
+    assert len(seen) == len(near.jobs) == 1
 
 
 @pytest.mark.large

@@ -225,7 +225,8 @@ class Tasks:
         if result.status == "cancelled":
             return "cancelled", {}
         if isinstance(result.exception, MCPError):
-            return "failed", {"error": _dump(result.exception.error)}
+            # The text is the one for models: the exception may tell of internals.
+            return "failed", {"error": {"code": result.exception.code, "message": result.error or "The call failed"}}
         served = self._get_served()
         tool, listing = served.runner.tools.get(job.tool_name), served.listing
         shown = to_wire_result(
@@ -251,7 +252,8 @@ async def check_task_request(ctx: Request, call_next: CallNext) -> HandlerResult
     if about_tasks and ctx.request is not None:
         if decode_header_value(ctx.request.headers.get("mcp-name")) != params.get("taskId"):
             raise MCPError(wire.HEADER_MISMATCH, "The header Mcp-Name must be the taskId of the request")
-    listens = ctx.method == "subscriptions/listen" and "taskIds" in (params.get("notifications") or {})
+    wanted = params.get("notifications") if ctx.method == "subscriptions/listen" else None
+    listens = isinstance(wanted, Mapping) and "taskIds" in wanted
     if (about_tasks or listens) and not declares_tasks(ctx):
         text = f"Missing required client capability: the extension {TASKS}"
         raise MCPError(wire.MISSING_REQUIRED_CLIENT_CAPABILITY, text, _REQUIRED)
