@@ -229,12 +229,6 @@ async def multi_input(context: ToolContext) -> str:
 
 runner = Runner(
     [
-        greet,
-        slow_compute,
-        failing_job,
-        protocol_error_job,
-        confirm_delete,
-        multi_input,
         *GIVING,
         test_error_handling,
         test_tool_with_progress,
@@ -249,6 +243,12 @@ runner = Runner(
         test_input_required_result_multi_round,
         defined("json_schema_2020_12_tool", SCHEMA_2020_12),
         defined("test_custom_headers", HEADERS),
+        greet,
+        slow_compute,
+        failing_job,
+        protocol_error_job,
+        confirm_delete,
+        multi_input,
     ]
 )
 

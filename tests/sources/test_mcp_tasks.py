@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import mcp_types as types
 import pytest
@@ -299,6 +301,20 @@ async def test_a_served_call_is_approved_before_its_task_begins() -> None:
         runner = Runner(toolset, approve=answering(allow({"approve": True}), seen), clock=HastyClock())
         assert (await runner.run("order", {"count": 3})).output == "ordered 3"
     assert len(seen) == len(near.jobs) == 1
+
+
+@pytest.mark.large
+async def test_polls_go_on_once_the_server_is_back_at_its_address() -> None:
+    gate = Gate(background=True, read_only=True)
+    far = Runner([gate.tool])
+    async with contextlib.AsyncExitStack() as stack:
+        async with serving(serve.mcp(far)) as address:
+            toolset = await stack.enter_async_context(mcp.connect(address))
+            running = asyncio.create_task(Runner(toolset, timeout=BOUND).run("wait", {}))
+            await asyncio.wait_for(gate.inside.wait(), BOUND)
+        gate.open.set()
+        async with serving(serve.mcp(far), urlsplit(address).port or 0):
+            assert (await running).output == "through"
 
 
 @pytest.mark.large

@@ -144,8 +144,7 @@ class RemoteTool:
         """Send a request of this call, and return its answer.
 
         Raises:
-            MCPError: The answer is an error, or there is none.
-            ToolError: The server cannot be reached, the connection is left, or the answer cannot be read.
+            MCPError, ToolError: There is no answer, or it is an error or unreadable.
         """
         connection = self.connection
 
@@ -153,8 +152,7 @@ class RemoteTool:
             context.progress(progress, total, connection.log.clean(message or ""))
 
         session = connection.ready or await connection.open()
-        users, http = connection.users, connection.http
-        signed = None
+        users, http, signed = connection.users, connection.http, None
         if users is not None:
             has_session = http is not None and http.has_session
             signed = await users.begin(context, connection.protocol, has_session=has_session)
