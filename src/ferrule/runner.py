@@ -283,6 +283,17 @@ class Runner:
         """The background jobs: all that run, and the newest that have ended, a thousand in all."""
         return tuple(self._state.jobs.values())
 
+    async def find_job(self, ticket: str, context: ToolContext[Any] | None = None) -> BackgroundJob | None:
+        """Return the background job with that ticket, also one of another process that shares the journal.
+
+        Return `None` if there is none, or if it belongs to another principal or session than the context. See
+        docs/long-work.md#in-the-background.
+
+        Raises:
+            JournalError: The journal cannot be read.
+        """
+        return await self._state.find_job((context or NO_CONTEXT).fields, ticket)
+
     # -- run ----------------------------------------------------------------------------------------------------------
 
     def run(

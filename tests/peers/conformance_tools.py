@@ -11,7 +11,7 @@ from typing import Any
 
 import uvicorn
 from mcp.shared.exceptions import MCPError
-from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY
+from mcp_types import INTERNAL_ERROR, MISSING_REQUIRED_CLIENT_CAPABILITY
 
 from ferrule import (
     InputRequired,
@@ -186,6 +186,47 @@ def defined(name: str, schema: dict[str, Any]) -> Tool:
     return made.replace(guards=(), read_only=True)
 
 
+@tool(read_only=True)
+async def greet(name: str) -> str:
+    """Greet somebody."""
+    return f"Hello, {name}!"
+
+
+@tool(background=True, read_only=True)
+async def slow_compute(seconds: float = 0, label: str = "") -> str:
+    """Compute for some time."""
+    await asyncio.sleep(seconds)
+    return label
+
+
+@tool(background=True, read_only=True)
+async def failing_job() -> None:
+    """Fail after a while."""
+    raise ToolError("This job intentionally fails")
+
+
+@tool(background=True, read_only=True)
+async def protocol_error_job() -> None:
+    """Fail with an error of the protocol."""
+    raise MCPError(INTERNAL_ERROR, "This job intentionally breaks")
+
+
+CONFIRM = _schema(confirm={"type": "boolean"})
+
+
+@tool(background=True, read_only=True)
+async def confirm_delete(filename: str, context: ToolContext) -> str:
+    """Ask before something is deleted."""
+    return f"{filename}: {await context.ask(InputRequired('Delete it?', CONFIRM))}"
+
+
+@tool(background=True, read_only=True)
+async def multi_input(context: ToolContext) -> str:
+    """Ask two questions at once."""
+    questions = [InputRequired(f"{which}?", CONFIRM) for which in ("First", "Second")]
+    return str(await asyncio.gather(*map(context.ask, questions)))
+
+
 runner = Runner(
     [
         *GIVING,
@@ -202,6 +243,12 @@ runner = Runner(
         test_input_required_result_multi_round,
         defined("json_schema_2020_12_tool", SCHEMA_2020_12),
         defined("test_custom_headers", HEADERS),
+        greet,
+        slow_compute,
+        failing_job,
+        protocol_error_job,
+        confirm_delete,
+        multi_input,
     ]
 )
 

@@ -130,6 +130,11 @@ def test_the_inspector_lists_and_calls_what_is_served(over: str, url: str) -> No
     assert called["content"] == [{"type": "text", "text": "This is a simple text response for testing."}]
 
 
+def test_the_inspector_follows_a_served_task(url: str) -> None:
+    call = ("--method", "tools/call", "--tool-name", "slow_compute", "--tool-arg", "label=done")
+    assert inspect(*at(url), "--protocol-era", "modern", *call)["content"] == [{"type": "text", "text": "done"}]
+
+
 @pytest.mark.large
 async def test_the_texts_of_the_reference_servers_hide_and_instruct_nothing(
     tmp_path: Path,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from os import urandom
-from time import perf_counter
+from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
 from ferrule.definition.output import TICKET_OUTPUT
@@ -47,6 +47,7 @@ class BackgroundJob:
         tool_name: The tool's own name.
         principal: The principal of the call.
         session: The conversation of the call.
+        started_at: The time of its start, in seconds since the epoch.
         state: For the kernel: the state of the call while it runs in this process.
         progress: Its last reported progress.
         result: The result of the job, also while it is suspended; None while it runs.
@@ -58,6 +59,7 @@ class BackgroundJob:
     tool_name: str
     principal: str | None
     session: str | None
+    started_at: float
     state: CallState | None = None
     progress: Mapping[str, Any] | None = None
     result: ToolResult | None = None
@@ -130,7 +132,7 @@ async def _start_job(job_plan: Plan, values: object, state: CallState) -> ToolRe
     call_key = journal_status(state).call_key if job_plan.journaled else urandom(16).hex()
     ticket = TICKET + call_key
     if ticket not in jobs or jobs[ticket].has_run_nothing:
-        job = jobs[ticket] = BackgroundJob(runner, ticket, job_plan.name, fields.principal, fields.session)
+        job = jobs[ticket] = BackgroundJob(runner, ticket, job_plan.name, fields.principal, fields.session, time())
         ended = (other for other, one in jobs.items() if one.has_ended)
         if len(jobs) > _MAX_JOBS and (first := next(ended, None)) is not None:
             del jobs[first]
@@ -199,4 +201,4 @@ def _job_from_entry(runner: RunnerState, entry: JournalEntry) -> BackgroundJob:
         result = result_from_outcome(entry.outcome, call, name)
     elif entry.state == "cut_off":
         result = ToolResult(None, describe_unknown(name), call=call, tool_name=name, status="unknown", executed=None)
-    return BackgroundJob(runner, intent.call_id, name, intent.principal, intent.session, result=result)
+    return BackgroundJob(runner, intent.call_id, name, intent.principal, intent.session, intent.at, result=result)

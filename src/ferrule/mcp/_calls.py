@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
 
 from ferrule import InputRequired, ToolContext, ToolError
 from ferrule.mcp._connection import OPEN_CALL, Connection
 from ferrule.mcp._http import Fate
 from ferrule.mcp._log import SDK_LOGS
 from ferrule.mcp._questions import Responses, to_question, to_responses, to_visit
+from ferrule.mcp._tasks import RemoteTask
 from ferrule.mcp.lines import UNREADABLE_ANSWER
 from ferrule.mcp.results import Check, to_result
+from ferrule.mcp.task_messages import CreatedTask
 
-_ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
-    types.CallToolResult | types.InputRequiredResult
+Answered = types.CallToolResult | types.InputRequiredResult
+_ANSWER: TypeAdapter[Answered | CreatedTask] = TypeAdapter(
+    Annotated[
+        Annotated[Answered, Tag("core")] | Annotated[CreatedTask, Tag("task")],
+        Discriminator(lambda answer: "task" if answer.get("resultType") == "task" else "core"),
+    ]
 )
+AnswerT = TypeVar("AnswerT", bound=types.Result)
 _MOST_WAITS = 10
 _MOST_ERRORS = 100
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.25
@@ -61,11 +68,12 @@ class RemoteTool:
     """One tool of a server, with its handler `call`.
 
     Attributes:
+        connection: The connection to the server.
         check: Describes the misfit of a value and the output schema; `None` without a schema.
     """
 
     def __init__(self, connection: Connection, name: str) -> None:
-        self._connection = connection
+        self.connection = connection
         self._name = name
         self.check: Check | None = None
 
@@ -76,34 +84,41 @@ class RemoteTool:
             ToolError: There is no usable answer. The text is without hidden characters and secrets.
         """
         for name in context.tool.hidden:  # the server may repeat bound and private values in its log
-            self._connection.log.hide(str(_ferrule_payload.get(name, "")))
+            self.connection.log.hide(str(_ferrule_payload.get(name, "")))
         try:
             return await self._wait_for_result(_ferrule_payload, context)
         except Exception as error:  # the server may have chosen its words, whatever it is
-            raise self._connection.log.make_error(error) from None
+            raise self.connection.log.make_error(error) from None
 
     async def _wait_for_result(self, payload: dict[str, Any], context: ToolContext) -> object:
         answer = context.answer
+        if answer is not None and (earlier := RemoteTask.from_answer(self, answer)) is not None:
+            return self._to_result(await earlier.wait_for_result(context, answer))
         responses, state = (None, None) if answer is None else to_responses(answer)
         wait = _FIRST_PAUSE
         for _ in range(_MOST_WAITS):
             found = await self._send(payload, responses, state, context)
-            if isinstance(found, InputRequired):
-                return found
-            if isinstance(found, types.CallToolResult):
-                self._connection.on_answer()
-                return to_result(found, self.check)
+            if isinstance(found, CreatedTask):
+                found = await RemoteTask(self, found.task_id, found.poll_interval_ms).wait_for_result(context)
+            if isinstance(found, InputRequired | types.CallToolResult):
+                return self._to_result(found)
             if found.input_requests:
-                return to_question(found, self._connection.server.label)
+                return to_question(found, self.connection.server.label)
             responses, state = None, found.request_state
             if not await context.pause(wait):
                 break
             wait = min(2 * wait, _LONGEST_PAUSE)
-        raise ToolError(f"{self._connection.server.label} gave no result and only asked to be called again")
+        raise ToolError(f"{self.connection.server.label} gave no result and only asked to be called again")
+
+    def _to_result(self, found: types.CallToolResult | InputRequired) -> object:
+        if isinstance(found, InputRequired):
+            return found
+        self.connection.on_answer()
+        return to_result(found, self.check)
 
     async def _send(
         self, payload: dict[str, Any], responses: Responses | None, state: str | None, context: ToolContext
-    ) -> types.CallToolResult | types.InputRequiredResult | InputRequired:
+    ) -> Answered | CreatedTask | InputRequired:
         """Return the server's answer. The call is sent once more if the server did not look at it.
 
         Raises:
@@ -111,29 +126,33 @@ class RemoteTool:
         """
         request = _make_request(self._name, payload, responses, state)
         try:
-            return await self._exchange(request, context)
+            return await self.exchange(request, _ANSWER, context)
         except MCPError as error:
-            asked = to_visit(error, self._connection.server.label) if error.code == _VISIT_REQUIRED else None
+            asked = to_visit(error, self.connection.server.label) if error.code == _VISIT_REQUIRED else None
             if asked is not None:
                 return asked
             if not await self._can_send_again(error):
-                raise self._make_error(error) from error
+                raise self.make_error(error) from error
         try:
-            return await self._exchange(request, context)
+            return await self.exchange(request, _ANSWER, context)
         except MCPError as error:
-            raise self._make_error(error) from error
+            raise self.make_error(error) from error
 
-    async def _exchange(
-        self, request: _CallRequest, context: ToolContext
-    ) -> types.CallToolResult | types.InputRequiredResult:
-        connection = self._connection
+    async def exchange(
+        self, request: types.Request[Any, Any], answer: TypeAdapter[AnswerT] | type[AnswerT], context: ToolContext
+    ) -> AnswerT:
+        """Send a request of this call, and return its answer.
+
+        Raises:
+            MCPError, ToolError: There is no answer, or it is an error or unreadable.
+        """
+        connection = self.connection
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:
             context.progress(progress, total, connection.log.clean(message or ""))
 
         session = connection.ready or await connection.open()
-        users, http = connection.users, connection.http
-        signed = None
+        users, http, signed = connection.users, connection.http, None
         if users is not None:
             has_session = http is not None and http.has_session
             signed = await users.begin(context, connection.protocol, has_session=has_session)
@@ -142,7 +161,7 @@ class RemoteTool:
         # Over HTTP the SDK reads an answer in the context of its call.
         logs = None if http is None else SDK_LOGS.set(connection.log)
         try:
-            return await session.send_request(request, _ANSWER, progress_callback=tell)
+            return await session.send_request(request, answer, progress_callback=tell)
         except asyncio.CancelledError:
             if not call.undo_cancellation():
                 raise
@@ -173,7 +192,7 @@ class RemoteTool:
     async def _can_send_again(self, error: MCPError) -> bool:
         """Return whether the server certainly did not look at the call, and it may be sent again by now: the server
         lost its session, or wants headers known only from its present list of tools."""
-        connection = self._connection
+        connection = self.connection
         if self._fate(error) == "forgotten":
             return True
         if error.code == types.HEADER_MISMATCH and connection.protocol in MODERN_PROTOCOL_VERSIONS:
@@ -182,20 +201,29 @@ class RemoteTool:
 
     def _fate(self, error: MCPError) -> Fate | None:
         """Return the HTTP client's finding about the request itself; None for a server without an address."""
-        http = self._connection.http
+        http = self.connection.http
         return None if http is None else http.fate(error)
 
-    def _make_error(self, error: MCPError) -> ToolError:
+    def _has_ended(self, error: MCPError) -> bool:
+        message = self.connection.log.clean_error(error)
+        ended = error.code == types.CONNECTION_CLOSED and message.startswith(_ENDED_TEXTS)
+        return ended or self._fate(error) == "broken"
+
+    def is_lost(self, error: MCPError) -> bool:
+        """Return whether the connection broke before the answer."""
+        return self._has_ended(error) or self._fate(error) in ("failed", "forgotten")
+
+    def make_error(self, error: MCPError) -> ToolError:
         """Return the error of a call for an error in place of its answer."""
-        label = self._connection.server.label
-        message = self._connection.log.clean_error(error)
+        label = self.connection.server.label
+        message = self.connection.log.clean_error(error)
         fate = self._fate(error)
-        has_ended = fate == "broken" or (error.code == types.CONNECTION_CLOSED and message.startswith(_ENDED_TEXTS))
+        has_ended = self._has_ended(error)
         if has_ended or fate == "failed":  # bytes or an address of the server's may stand in the message
-            self._connection.log.write(logging.WARNING, f"{label}: a call failed: {message}")
+            self.connection.log.write(logging.WARNING, f"{label}: a call failed: {message}")
             what = f"connection to {label} ended before its answer" if has_ended else f"request to {label} failed"
             return ToolError(f"the {what}. {_MAY_HAVE_RUN}", executed=None)
-        self._connection.on_answer()
+        self.connection.on_answer()
         if message.startswith((UNREADABLE_ANSWER, _REDIRECTED)):
             return self._make_unreadable_error(message)
         if message.startswith("HTTP 5"):
@@ -205,7 +233,7 @@ class RemoteTool:
     def _make_unreadable_error(self, why: str) -> ToolError:
         """Log the reason, and return the error for the call. The reason is not for the model: the server may have
         chosen its words."""
-        label = self._connection.server.label
-        self._connection.log.write(logging.WARNING, f"{label}: {why}")
+        label = self.connection.server.label
+        self.connection.log.write(logging.WARNING, f"{label}: {why}")
         text = f"The answer of {label!r} could not be read. The call may have been executed."
         return ToolError(text, executed=None)

@@ -38,6 +38,7 @@ from ferrule.mcp._reach import Reach
 from ferrule.mcp._settings import Bearer, Http, Memory, Mode, OAuth, Server, Stdio
 from ferrule.mcp._status import State
 from ferrule.mcp._stdio import run_program
+from ferrule.mcp._tasks import TaskSupport
 from ferrule.mcp._users import UserTokens
 from ferrule.security.characters import disarm, remove_hidden
 from ferrule.security.foreign_text import measure_size, to_one_line
@@ -460,6 +461,7 @@ class Connection:
             elicitation_callback=self._elicit if self._elicitation else None,
             logging_callback=self._on_log,
             message_handler=self._on_message,
+            extensions=[TaskSupport()],
             cache=None,
         )
 

@@ -53,6 +53,7 @@ def mcp(
     in_flight_each: int = 100,
     max_body: int = 4 * 1024 * 1024,
     keep_list: float = 0.0,
+    keep_tasks: float = 3_600.0,
     structured: bool = True,
 ) -> MCPApp:
     """Return a runner as an ASGI app that speaks MCP at `/mcp`, to clients of 2026-07-28 and of the 2025 revisions. See
@@ -80,6 +81,7 @@ def mcp(
         in_flight_each: The same for each principal.
         max_body: Most bytes of a request.
         keep_list: Seconds that a client may keep the list of tools without asking again.
+        keep_tasks: Seconds from the start of a background job until its client can no longer ask for it.
         structured: Whether clients get output schemas and structured content.
 
     Raises:
@@ -101,6 +103,7 @@ def mcp(
         in_flight=in_flight,
         in_flight_each=in_flight_each,
         keep_list=keep_list,
+        keep_tasks=keep_tasks,
         structured=structured,
         public=find_principal is None,
         limit=limit,
@@ -161,6 +164,7 @@ async def stdio(
     answer_within: float = 600.0,
     in_flight: int = 1_000,
     keep_list: float = 0.0,
+    keep_tasks: float = 3_600.0,
     structured: bool = True,
     stop: asyncio.Event | None = None,
     changes: AsyncIterable[Toolset] | None = None,
@@ -191,6 +195,7 @@ async def stdio(
         in_flight=in_flight,
         in_flight_each=in_flight,
         keep_list=keep_list,
+        keep_tasks=keep_tasks,
         structured=structured,
         public=False,
     )
@@ -242,7 +247,7 @@ def _read_tokens(
 
 
 def _make_server(runner: Runner, **settings: Any) -> RunnerServer:
-    _check_numbers(**{name: settings[name] for name in ("in_flight", "in_flight_each", "answer_within")})
+    _check_numbers(**{name: settings[name] for name in ("in_flight", "in_flight_each", "answer_within", "keep_tasks")})
     if settings["keep_list"] != 0:
         _check_numbers(keep_list=settings["keep_list"])
     try:

@@ -35,7 +35,10 @@ class Listing:
         with_schema = [tool for tool in tools if structured and has_sendable_schema(tool, runner.around)]
         schemas = {t.name: t.output_schema for t in with_schema}
         schemas_listed = {name: schema for name, schema in schemas.items() if schema is not None}
-        self._structured = frozenset(schemas_listed)
+        # A client of 2026 gets a task, and its result has another form than the ticket.
+        background = {tool.name for tool in with_schema if tool.background}
+        self._structured = frozenset(schemas_listed) - background
+        self._structured_tasks = frozenset(background)
         objects = {name for name, schema in schemas_listed.items() if schema.get("type") == "object"}
         self._structured_legacy = frozenset(objects)
         self._unlisted_types = ((dict, list), (dict,)) if structured else ((), ())
@@ -64,6 +67,10 @@ class Listing:
         """Return whether a client of that era was sent the output schema of this tool. The result is never null, and
         before 2026 an object."""
         return tool.name in (self._structured if modern else self._structured_legacy)
+
+    def is_structured_task(self, tool: Tool) -> bool:
+        """Return whether the result of a task of this tool has structured content."""
+        return tool.name in self._structured_tasks
 
     def unlisted_types(self, *, modern: bool) -> tuple[type, ...]:
         """Return the classes of outputs sent as structured content if the tool's output schema was not listed. Before

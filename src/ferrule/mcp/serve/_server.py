@@ -35,17 +35,19 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolResult, ask, deny
 from ferrule.approval import Asked, add_preview
+from ferrule.kernel.journal_status import TICKET
 from ferrule.kernel.results import NOTHING_RUN
 from ferrule.kernel.tasks import start_eagerly
 from ferrule.mcp.content import to_wire_result
 from ferrule.mcp.forms import MOST_MESSAGE, Form, elicitation, make_form, to_decision
 from ferrule.mcp.serve._caller import CALLER, ask_client, report_answers
 from ferrule.mcp.serve._listing import Listing
+from ferrule.mcp.serve._tasks import Tasks, declares_tasks
+from ferrule.mcp.serve._tasks import is_modern as _is_modern
 from ferrule.scheduling.clock import running_loop
 from ferrule.types import Coro, Middleware
 from ferrule.values.call import new_id
@@ -96,6 +98,7 @@ class Settings:
     in_flight: int
     in_flight_each: int
     keep_list: float
+    keep_tasks: float
     structured: bool
     public: bool
     limit: Middleware | None = None
@@ -148,9 +151,10 @@ class _Client:
         progress_task: The task that reports progress, if there was any.
     """
 
-    def __init__(self, request: Request, settings: Settings, early_answers: Mapping[str, object]) -> None:
+    def __init__(self, request: Request, settings: Settings, early_answers: Mapping[str, object], tasks: Tasks) -> None:
         self._request = request
         self._settings = settings
+        self._tasks = tasks
         self._early_answers = dict(early_answers)
         self._offered: tuple[Decision, Decision, Form] | None = None
         self._open_question: tuple[Decision, Decision, Form] | None = None
@@ -165,9 +169,10 @@ class _Client:
     async def ask(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
         """Ask a client of 2025 now, and have one of 2026 asked by the result of its call."""
         modern = _is_modern(self._request)
-        if modern and call.parent is not None:
+        in_task = modern and call.id.startswith(TICKET) and declares_tasks(self._request)
+        if modern and call.parent is not None and not in_task:
             return deny("a client cannot be asked about a call that another tool makes")
-        if modern and context.inside:
+        if modern and context.inside and not in_task:
             return deny("a client of 2026-07-28 cannot be asked while the tool runs")
         capabilities = self._request.session.client_capabilities
         declared = None if capabilities is None else capabilities.elicitation
@@ -177,6 +182,10 @@ class _Client:
         if asked.problem is not None:
             return deny(asked.problem)
         form = _make_form(asked)
+        if in_task:
+            given = await self._tasks.ask(call.id, form)
+            name = get_name(_principal(self._request))
+            return given if isinstance(given, Decision) else to_decision(form, given, name, call.arguments)
         if not modern:
             return await self._elicit(form, call)
         # Input for a tool may come with the call; a yes is only valid after its question.
@@ -319,6 +328,12 @@ class RunnerServer:
         self._listen = ListenHandler(self._bus, max_subscriptions=math.ceil(settings.in_flight))
         self._served = self._serve(runner)
         self.runner = runner
+        self._tasks = Tasks(
+            lambda: self._served,
+            lambda request: self._context(request, _principal(request)),
+            settings.keep_tasks,
+            settings.answer_within,
+        )
         self.server = LowLevelServer(
             settings.name,
             version=settings.version,
@@ -330,6 +345,7 @@ class RunnerServer:
         # Results go out as they are, and not as models.
         self.server.add_request_handler("tools/call", wire.CallToolRequestParams, self._call_tool)
         self.server.add_notification_handler("notifications/initialized", wire.NotificationParams, self._follow_changes)
+        self._tasks.register(self.server)
         self.server.middleware.insert(0, check_params)  # before the SDK's own
         security = _security(settings)
         self.server.middleware.append(RequestStateBoundary(security, default_audience=settings.name))
@@ -406,9 +422,12 @@ class RunnerServer:
             return _refused_call(_BUSY)
         served.calls += 1
         state = params.request_state if modern else None
-        client = _Client(request, self._settings, (params.input_responses or {}) if state is None else {})
+        early_answers = (params.input_responses or {}) if state is None else {}
+        client = _Client(request, self._settings, early_answers, self._tasks)
         try:
             context = self._context(request, principal)
+            if tool.background and not self._tasks.has_room(context, self._settings.in_flight_each):
+                return _refused_call(_BUSY)
             if state is None:
                 call = ToolCall(new_id(), tool.name, format_json(params.arguments or {}))
                 result = await self._run(client, call.id, served.runner.run(call, context))
@@ -428,6 +447,8 @@ class RunnerServer:
         if result.pending is not None and (asked := client.form_for(result.pending)) is not None:
             return _make_question(asked, result, time.time() + self._settings.answer_within)
         client.check_declared(result)
+        if tool.background and (task := self._tasks.to_task(request, result)) is not None:
+            return task
         listing = served.listing
         return to_wire_result(
             result,
@@ -545,10 +566,6 @@ def _session_id(request: Request) -> str | None:
         return None
     header: str | None = request.request.headers.get("mcp-session-id")
     return header
-
-
-def _is_modern(request: Request) -> bool:
-    return request.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 def _is_number(value: object) -> bool:
