@@ -22,7 +22,7 @@ from ferrule.guards import rules
 from ferrule.providers import lint
 from ferrule.testing import CallArguments, ToolContract
 from ferrule.tools import background, python, shell
-from ferrule.tools.shell import _limits, _process, _sandbox
+from ferrule.tools.shell import _limits, _process, _sandbox, _view
 from ferrule.tools.shell._protection import Protection
 from ferrule.tools.shell._view import bind_folders
 from shell_projects import NOBODY, USERS, git, give_to_nobody, processes_with
@@ -195,7 +195,7 @@ DIES = """
     from ferrule.tools.shell import _process
 
     tool = shell.tool(sys.argv[1], env={"MARK": "dead-host"})
-    _process.limit_processes = _process.os.setpriority = lambda *_: os.kill(os.getpid(), 9)
+    _process.limit_processes = _process.set_limits = lambda *_: os.kill(os.getpid(), 9)
     _process.os.write = lambda *_: os.kill(os.getpid(), 9)
     Runner([tool]).run_sync("shell", {"command": "touch ran; sleep 600"})
 """
@@ -356,7 +356,7 @@ async def test_a_path_that_another_line_swaps_is_not_mounted(
         return options
 
     tool = shell.tool(root)
-    monkeypatch.setattr(_sandbox, "bind_folders", swap)
+    monkeypatch.setattr(_view, "bind_folders", swap)
     assert facts(await run(tool, "cat .vscode/a"))["output"] == "before\n"
 
 
@@ -581,6 +581,14 @@ async def test_a_variable_of_a_session_cannot_lift_the_limits(make_project: Make
     tool = shell.tool(root, session=True, file_size=32 << 20)
     facts(await run(tool, f"echo 'ulimit() {{ :; }}; touch ran' > e.sh; export BASH_ENV={root}/e.sh"))
     assert facts(await run(tool, "builtin ulimit -f"))["output"] == f"{32 << 10}\n"
+
+
+async def test_a_file_that_the_environment_names_cannot_lift_the_limits(make_project: MakeProject) -> None:
+    root = make_project()
+    (root / "e.sh").write_text("ulimit() { :; }; touch ran")  # lines can change it
+    tool = shell.tool(root, env={"BASH_ENV": f"{root}/e.sh"}, file_size=32 << 20)
+    assert facts(await run(tool, "builtin ulimit -f"))["output"] == f"{32 << 10}\n"
+    assert not (root / "ran").exists()
 
 
 async def test_a_session_stays_inside_the_root(make_project: MakeProject) -> None:

@@ -37,24 +37,44 @@ class Limits(NamedTuple):
     seconds: float
 
 
+def _list_limits(limits: Limits, of_user: bool) -> Iterator[tuple[int, str, int, int, int]]:
+    """Yield each limit as its number, its option of `ulimit` with its unit, and its soft and hard value."""
+    processes = limits.processes + _SPARE_PROCESSES
+    for kind, option, unit, soft, hard in (
+        (resource.RLIMIT_CORE, "c", 1, 0, 0),
+        (resource.RLIMIT_CPU, "t", 1, limits.cpu, limits.cpu + 1),  # a signal with a name, a second before the kill
+        (resource.RLIMIT_FSIZE, "f", 1024, limits.file_size, limits.file_size),
+        (resource.RLIMIT_DATA, "d", 1024, limits.memory, limits.memory),  # RLIMIT_AS would break WebAssembly in node
+        (resource.RLIMIT_NPROC, "u", 1, processes, processes),
+    ):
+        if of_user or kind != resource.RLIMIT_NPROC:
+            own = resource.getrlimit(kind)[1]
+            most = hard if own == resource.RLIM_INFINITY else min(hard, own)
+            yield kind, option, unit, min(soft, most), most
+
+
+def set_limits(pid: int, limits: Limits) -> None:
+    """Limit a process and all that it will start, and let the watch come first.
+
+    Root without CAP_SYS_RESOURCE cannot do that to another user; `limit_script` does it then.
+    """
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, 10)
+    with suppress(PermissionError):
+        for kind, _, _, soft, hard in _list_limits(limits, of_user=True):
+            resource.prlimit(pid, kind, (soft, hard))
+
+
 def limit_script(limits: Limits, *, of_user: bool = True) -> str:
     """Return the beginning of a script of bash that limits this bash, and all that it will start.
 
     Args:
         of_user: Whether to limit the processes of its user, who has no others in a user namespace.
     """
-    table = [
-        ("c", resource.RLIMIT_CORE, 0, 1),
-        ("t", resource.RLIMIT_CPU, limits.cpu + 1, 1),
-        ("St", resource.RLIMIT_CPU, limits.cpu, 1),  # a signal with a name comes a second before the kill
-        ("f", resource.RLIMIT_FSIZE, limits.file_size, 1024),
-        ("d", resource.RLIMIT_DATA, limits.memory, 1024),  # RLIMIT_AS would break WebAssembly in node
-        *([("u", resource.RLIMIT_NPROC, limits.processes + _SPARE_PROCESSES, 1)] if of_user else []),
-    ]
-    settings = []
-    for option, kind, value, unit in table:
-        own = resource.getrlimit(kind)[1]
-        settings.append(f"ulimit -{option} {(value if own == resource.RLIM_INFINITY else min(value, own)) // unit}")
+    settings = (
+        f"ulimit -S{option} {soft // unit} && ulimit -H{option} {hard // unit}"
+        for _, option, unit, soft, hard in _list_limits(limits, of_user)
+    )
     return " && ".join(settings)
 
 

@@ -12,12 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, Any, Final
 
 from ferrule.executors.process import supervisor
 from ferrule.security.characters import remove_hidden
-from ferrule.tools.shell._limits import Limits, find_excess, limit_processes, limit_script
+from ferrule.tools.shell._limits import Limits, find_excess, limit_processes, limit_script, set_limits
 
 _FIRST_LOOKS: Final = 0.02
 _LATER_LOOKS: Final = 0.05
@@ -93,15 +93,12 @@ class Ended:
     changed: Sequence[str] = ()
 
 
-@dataclass(slots=True)
-class Descriptors:
+class Descriptors(list[int]):
     """The file descriptors that a sandbox inherits. They are closed here when it has them."""
-
-    numbers: list[int] = field(default_factory=list)
 
     def keep(self, number: int) -> int:
         """Keep an open descriptor, and return it."""
-        self.numbers.append(number)
+        self.append(number)
         return number
 
     def attach(self, data: bytes) -> int:
@@ -114,8 +111,8 @@ class Descriptors:
 
     def close(self) -> None:
         """Close all of them."""
-        while self.numbers:
-            os.close(self.numbers.pop())
+        while self:
+            os.close(self.pop())
 
 
 class Program:
@@ -254,7 +251,7 @@ class Sandboxed(Program):
             [bwrap, "--args", str(arguments), "--", *_limit_command(script, limits)],
             env={},
             cwd="/",
-            pass_fds=descriptors.numbers,
+            pass_fds=descriptors,
             **user,
         )
         self.streams[status] = self._on_message
@@ -281,9 +278,8 @@ class Sandboxed(Program):
         self.first = child
         if self.reason is not None:  # it was ended before it could start
             return
-        self._counters = self.stack.enter_context(open(f"/proc/{child}/net/snmp"))
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, child, 10)  # the watch comes first
+        self._counters = self.stack.enter_context(open(f"/proc/{child}/net/snmp"))  # noqa: SIM115
+        set_limits(child, self.limits)
         if self._in_cgroup:
             self.stack.enter_context(limit_processes(child, self.limits.processes))
         os.write(self._start, b"x")

@@ -29,7 +29,6 @@ _GIT_FILES: Final = ("config", "config.worktree", "commondir", "gitdir")
 _GIT_PATHS: Final = re.compile(r"(?im)^[ \t]*(?:\[[^\]\n]*\])?[ \t]*(hookspath|path)[ \t]*=[ \t]*\"?([^\"\n#;]+)")
 """`core.hooksPath`, and the `path` of an include."""
 _PLACE_FLAGS: Final = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC  # only Linux has O_PATH
-_FOLDER_FLAGS: Final = _PLACE_FLAGS | os.O_DIRECTORY
 _MAX_SUBMODULES: Final = 200
 _MAX_LINKS: Final = 8
 _MAX_CONFIG_BYTES: Final = 1_000_000
@@ -92,10 +91,12 @@ class Protection:
             return False  # a file that somebody outside has replaced
         with suppress(OSError):
             folder, name = os.path.split(_find_first_link(path))
-            parent = _open_folder(folder)
+            parent = _open_own_folder(folder)
             try:
-                _give_rights(parent)
-                _move_aside(name, parent)
+                names = os.listdir(f"/proc/self/fd/{parent}")
+                if name in names:
+                    new = next(one for n in count() if (one := f"{name}.refused{n or ''}") not in names)
+                    os.rename(name, new, src_dir_fd=parent, dst_dir_fd=parent)
                 if before is not None:
                     os.symlink(before, name, dir_fd=parent)
             finally:
@@ -194,54 +195,29 @@ def _find_first_link(path: str) -> str:
     return next((str(place) for place in places if os.path.islink(place)), path)
 
 
-def _open_folder(path: str) -> int:
-    """Return a descriptor of the folder at exactly this real path, through no link that a line has made."""
-    current = os.open(os.sep, _FOLDER_FLAGS)
-    for part in path.strip(os.sep).split(os.sep):
-        try:
-            inner = _open_part(part, current)
-        finally:
-            os.close(current)
-        current = inner
-    return current
-
-
 def open_exactly(path: str) -> int:
     """Return a descriptor of the file or folder at exactly this real path, which can be used as a place only."""
-    parent = _open_folder(os.path.dirname(path))
-    try:
-        return os.open(os.path.basename(path), _PLACE_FLAGS, dir_fd=parent)
-    finally:
-        os.close(parent)
+    descriptor = os.open(path, _PLACE_FLAGS)
+    if os.readlink(f"/proc/self/fd/{descriptor}") == path:
+        return descriptor
+    os.close(descriptor)
+    raise OSError(f"{path!r} goes through a link that a line has made")
 
 
-def _open_part(name: str, folder: int) -> int:
+def _open_own_folder(path: str) -> int:
+    """Return a descriptor of the folder at exactly this real path, which this user can change again.
+
+    A line of the same user may have taken away the rights of this folder, or of one above it.
+    """
     try:
-        return os.open(name, _FOLDER_FLAGS, dir_fd=folder)
+        folder = open_exactly(path)
     except PermissionError:
-        _give_rights(folder)
-        return os.open(name, _FOLDER_FLAGS, dir_fd=folder)
-
-
-def _give_rights(folder: int) -> None:
-    """Let this user change its own folder again. A line of the same user may have taken that right away."""
+        os.close(_open_own_folder(os.path.dirname(path)))
+        folder = open_exactly(path)
     found = os.fstat(folder)
     if found.st_uid == os.geteuid() and found.st_mode & 0o700 != 0o700:
         os.chmod(f"/proc/self/fd/{folder}", found.st_mode & 0o7777 | 0o700)
-
-
-def _move_aside(name: str, folder: int) -> None:
-    if not _exists(name, folder):
-        return
-    new = next(one for number in count() if not _exists(one := f"{name}.refused{number or ''}", folder))
-    os.rename(name, new, src_dir_fd=folder, dst_dir_fd=folder)
-
-
-def _exists(name: str, folder: int) -> bool:
-    with suppress(FileNotFoundError):
-        os.lstat(name, dir_fd=folder)
-        return True
-    return False
+    return folder
 
 
 def _read_state(path: str) -> object:

@@ -17,20 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from ferrule.errors import DefinitionError
+from ferrule.tools.shell import _view
 from ferrule.tools.shell._limits import Limits
 from ferrule.tools.shell._process import Descriptors, Ended, Output, Sandboxed, Unsandboxed
 from ferrule.tools.shell._protection import Protection, find_common_git_folder
 from ferrule.tools.shell._seccomp import make_filter
-from ferrule.tools.shell._view import (
-    bind_folders,
-    check_apart,
-    check_place,
-    find_readable,
-    is_inside,
-    make_environment,
-    make_etc_options,
-    make_system_options,
-)
+from ferrule.tools.shell._view import check_place, is_inside
 
 Paths = Sequence[str | os.PathLike[str]]
 _NO_SANDBOX: Final = "sandbox=None runs lines without any boundary"
@@ -100,16 +92,16 @@ class Sandbox:
             check_place(root, self._kept_outside)
             writable = tuple(check_place(path, self._kept_outside) for path in write)
             readable = [check_place(path, self._kept_outside, may_be_file=True) for path in read]
-            check_apart((root, *writable), readable)
+            _view.check_apart((root, *writable), readable)
         except (ValueError, OSError) as error:
             raise DefinitionError(str(error)) from None
         self._protect = protect
         self._git = find_common_git_folder(root)
         self._git_config = _read_git_config()
         self._folders = (root, *writable, *(self._git or ())[:1])
-        self._readable = [*find_readable(home if self._owner is None else None, self._folders), *readable]
-        self._options = make_system_options(home, scratch)
-        self._environment = make_environment(home, env.items())
+        self._readable = [*_view.find_readable(home if self._owner is None else None, self._folders), *readable]
+        self._options = _view.make_system_options(home, scratch)
+        self._environment = _view.make_environment(home, env.items())
         ended = self.run(Run([":"], root, _PROBE))
         if ended.exit_code != 0:
             words = ended.output.text
@@ -181,8 +173,8 @@ class Sandbox:
     def _start(self, run: Run, writable: Sequence[str], protection: Protection) -> Ended:
         descriptors = Descriptors()
         try:
-            options = [*self._options, *make_etc_options(descriptors, self._git_config, network=run.network)]
-            options += bind_folders(descriptors, self._readable, writable, protection)
+            options = [*self._options, *_view.make_etc_options(descriptors, self._git_config, network=run.network)]
+            options += _view.bind_folders(descriptors, self._readable, writable, protection)
             # Without this, a line could fill the memory: these two are file systems without a size.
             options += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", run.directory]
             # bubblewrap itself runs outside, so variables such as LD_LIBRARY_PATH must not reach it.
@@ -211,7 +203,7 @@ class Sandbox:
 
 def run_unsandboxed(run: Run, environment: Mapping[str, str]) -> Ended:
     """Run a program without a sandbox: only its limits and its end are enforced."""
-    environment = make_environment(os.path.expanduser("~"), environment.items())
+    environment = _view.make_environment(os.path.expanduser("~"), environment.items())
     program = Unsandboxed(run.script, directory=run.directory, environment=environment, limits=run.limits)
 
     def look(output: Output) -> None:
