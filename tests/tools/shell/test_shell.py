@@ -141,6 +141,13 @@ async def test_the_result_says_what_ended_a_line(
     assert processes_with(reason) == []
 
 
+async def test_nothing_of_a_line_runs_when_its_result_is_there(make_project: MakeProject) -> None:
+    tool = shell.tool(make_project(), env={"MARK": "survivor"})
+    for _ in range(30):
+        facts(await run(tool, "for i in 1 2 3 4 5 6; do setsid sleep 600 >/dev/null 2>&1 & done; true"))
+        assert processes_with("survivor") == []
+
+
 async def test_output_that_is_gone_when_it_is_read_holds_nothing_up(
     make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:

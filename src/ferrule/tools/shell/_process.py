@@ -294,10 +294,18 @@ class Sandboxed(Program):
                 signal.pidfd_send_signal(self._first_descriptor, signal.SIGKILL)
 
     def read_code(self) -> int | None:
-        """Return the exit code of the program, and count the packets that it could send nowhere."""
+        """Return the exit code of the program, and count the packets that it could send nowhere.
+
+        bubblewrap ends before the first process, which ends after all others. So wait for that one.
+        """
+        if self._first_descriptor is not None:
+            poll = select.poll()
+            poll.register(self._first_descriptor, select.POLLIN)
+            poll.poll(_SECONDS_TO_END * 1000)
         if self._counters is not None:  # names in the first line, values in the second
-            names, values = (line.split() for line in self._counters.read().splitlines()[:2])
-            self.ended.packets_without_route = int(dict(zip(names, values, strict=True))["OutNoRoutes"])
+            with suppress(OSError):
+                names, values = (line.split() for line in self._counters.read().splitlines()[:2])
+                self.ended.packets_without_route = int(values[names.index("OutNoRoutes")])
         return _find_number(self._messages, "exit-code")
 
 
