@@ -327,7 +327,9 @@ class Unsandboxed(Program):
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        self.first = self.process.pid if sys.platform == "linux" else None
+        if sys.platform == "linux":
+            self.first = self.process.pid
+            os.setpriority(os.PRIO_PROCESS, self.first, 10)  # the watch comes first
 
     def kill(self) -> None:
         """Close the lifeline. The supervisor then kills everything below it."""
