@@ -16,8 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+import ferrule.tools.shell._view as _view
 from ferrule.errors import DefinitionError
-from ferrule.tools.shell import _view
 from ferrule.tools.shell._limits import Limits
 from ferrule.tools.shell._process import Descriptors, Ended, Output, Sandboxed, Unsandboxed
 from ferrule.tools.shell._protection import Protection, find_common_git_folder
