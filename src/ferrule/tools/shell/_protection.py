@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from stat import S_ISLNK, S_ISREG
@@ -30,31 +29,59 @@ _GIT_FILES: Final = ("config", "config.worktree", "commondir", "gitdir")
 _GIT_PATHS: Final = re.compile(r"(?im)^[ \t]*(?:\[[^\]\n]*\])?[ \t]*(hookspath|path)[ \t]*=[ \t]*\"?([^\"\n#;]+)")
 """`core.hooksPath`, and the `path` of an include."""
 _PLACE_FLAGS: Final = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC  # only Linux has O_PATH
-_FOLDER_FLAGS: Final = _PLACE_FLAGS | os.O_DIRECTORY
 _MAX_SUBMODULES: Final = 200
 _MAX_LINKS: Final = 8
 _MAX_CONFIG_BYTES: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
 class Protection:
-    """The protected paths of one line.
+    """The protected paths of one line, collected in writable folders, none of which lies in another.
+
+    Args:
+        folders: Their real paths; the first one is the root.
+        names: More protected paths, relative to the root.
+        opened: Real paths that are not protected for this line.
+        git: The common git folder of a linked worktree, which is one of the folders, and its own one.
 
     Attributes:
         pinned: Writable folders that become mounts, so that they stay in their place.
         fixed: Paths that become read-only mounts.
         states: The state of each path before the line: absent, a link, or the identity of a file or a folder.
+        undone: Paths that the line had made or changed, and their state before is back.
+        changed: Files that somebody outside has replaced meanwhile.
     """
 
-    pinned: tuple[str, ...]
-    fixed: tuple[str, ...]
-    states: dict[str, object]
+    def __init__(
+        self,
+        folders: Sequence[str],
+        *,
+        names: Iterable[str] = (),
+        opened: Iterable[str] = (),
+        git: tuple[str, str] | None = None,
+    ) -> None:
+        self._folders, self._opened = folders, frozenset(opened)
+        self.pinned: set[str] = set()
+        self.fixed: set[str] = set()
+        self.states: dict[str, object] = {}
+        self.undone: list[str] = []
+        self.changed: list[str] = []
+        for name in names:
+            self._add(os.path.join(folders[0], name))
+        for folder in folders:
+            if git is not None and folder == git[0]:
+                self._add_repository(folder, folder, git[1])
+            else:
+                self._add_project(folder)
+        self.fixed = {path for path in self.fixed if not _is_below(path, self.fixed)}
+        self.pinned = {path for path in self.pinned - self.fixed if not _is_below(path, self.fixed)}
 
-    def find_changes(self) -> list[str]:
-        """Return the paths that the line, or anybody else, has changed."""
-        return [path for path, state in self.states.items() if _read_state(path) != state]
+    def undo(self) -> None:
+        """Undo the changes of the line, and collect those that somebody outside has made."""
+        for path, state in self.states.items():
+            if path not in self.changed and _read_state(path) != state:
+                (self.undone if self._restore(path) else self.changed).append(path)
 
-    def restore(self, path: str) -> bool:
+    def _restore(self, path: str) -> bool:
         """Move a path that was absent aside, or make a link again. Return whether that was possible.
 
         Nothing is deleted: somebody outside may have made the path meanwhile.
@@ -64,10 +91,12 @@ class Protection:
             return False  # a file that somebody outside has replaced
         with suppress(OSError):
             folder, name = os.path.split(_find_first_link(path))
-            parent = _open_folder(folder)
+            parent = _open_own_folder(folder)
             try:
-                _give_rights(parent)
-                _move_aside(name, parent)
+                names = os.listdir(f"/proc/self/fd/{parent}")
+                if name in names:
+                    new = next(one for n in count() if (one := f"{name}.refused{n or ''}") not in names)
+                    os.rename(name, new, src_dir_fd=parent, dst_dir_fd=parent)
                 if before is not None:
                     os.symlink(before, name, dir_fd=parent)
             finally:
@@ -75,64 +104,120 @@ class Protection:
             return True
         return False
 
+    def _add(self, path: str, depth: int = 0) -> None:
+        """Protect a path in a writable folder, and the target of each link on its way if that is in one, too."""
+        path = os.path.normpath(path)
+        folder = next((one for one in self._folders if _is_below(path, [one])), None)
+        if folder is None or path in self._opened or depth > _MAX_LINKS:
+            return
+        place, parts = folder, path[len(folder) + 1 :].split(os.sep)
+        for number, part in enumerate(parts, 1):
+            place = os.path.join(place, part)
+            state = _read_state(place)
+            if isinstance(state, str):
+                self.states[place] = state
+                target = os.path.join(os.path.dirname(place), state, *parts[number:])
+                self._add(os.path.realpath(target), depth + 1)
+                return
+            if not state or not (number == len(parts) or os.path.isdir(place)):
+                self.states[path] = _read_state(path)
+                return
+            self.states[place] = state
+            (self.fixed if number == len(parts) else self.pinned).add(place)
 
-NO_PROTECTION: Final = Protection((), (), {})
+    def _add_project(self, folder: str) -> None:
+        # With a HEAD and a few folders, git takes the root itself for a repository without a worktree.
+        gits = [git for git in (folder, os.path.join(folder, ".git")) if _is_git_folder(git)]
+        names = [*_NAMES, *([] if folder in gits else ["HEAD"])]
+        if os.path.lexists(os.path.join(folder, ".husky")):
+            names.append(".husky")  # its hooks are run by one in a folder below it
+        for path in (*names, sys.prefix, str(state_folder()), str(configuration_folder())):
+            if (path := os.path.join(folder, path)) not in gits:
+                self._add(path)
+        for git in gits:
+            self._add_repository(git, folder, None)
+        for git in find_common_git_folder(folder) or ():
+            self._add_configured_paths(git, folder)
+        submodules = _GIT_PATHS.findall(_read_text(os.path.join(folder, ".gitmodules")))
+        for _, path in [one for one in submodules if one[0].lower() == "path"][:_MAX_SUBMODULES]:
+            self._add(os.path.join(folder, path.strip(), ".git"))
+
+    def _add_repository(self, git: str, worktree: str, own: str | None) -> None:
+        """Protect a git folder, its submodules, and the entries of other worktrees than one's `own`.
+
+        Other worktrees look deleted in here, and git would prune their entries.
+        """
+        self._add_git_folder(git, worktree)
+        entries = os.path.join(git, "worktrees")
+        with suppress(OSError):
+            for entry in (os.path.join(entries, name) for name in os.listdir(entries)):
+                if entry != own:
+                    self._add(entry)
+        for name in () if own is None else _GIT_FILES:
+            self._add(os.path.join(own or "", name))
+        modules = os.path.join(git, "modules")
+        for number, (place, folders, files) in enumerate(os.walk(modules)):
+            if number == _MAX_SUBMODULES:  # so that a line cannot hide one among many
+                self._add(modules)
+                return
+            if "HEAD" in files and "config" in files:
+                self._add_git_folder(place, place)
+                folders[:] = [name for name in folders if name == "modules"]
+
+    def _add_git_folder(self, git: str, worktree: str) -> None:
+        """Protect what git runs or follows in a git folder: configuration, hooks, links to other folders.
+
+        Args:
+            worktree: The folder at which relative paths of hooks start.
+        """
+        if os.path.isfile(os.path.join(git, "HEAD")):
+            for name in (*_GIT_FILES, "hooks"):
+                self._add(os.path.join(git, name))
+            self._add_configured_paths(git, worktree)
+
+    def _add_configured_paths(self, git: str, worktree: str) -> None:
+        """Protect the folders of hooks and the included files that the configuration of a git folder names."""
+        own = [os.path.expanduser("~/.gitconfig"), os.path.expanduser("~/.config/git/config"), "/etc/gitconfig"]
+        todo = [os.path.join(git, "config"), os.path.join(git, "config.worktree"), *own]
+        for file in todo:
+            for key, value in _GIT_PATHS.findall(_read_text(file)):
+                is_hooks = key.lower() == "hookspath"
+                start = worktree if is_hooks else os.path.dirname(file)
+                path = os.path.normpath(os.path.join(start, os.path.expanduser(value.strip())))
+                self._add(path)
+                if not is_hooks and path not in todo and len(todo) < _MAX_SUBMODULES:
+                    todo.append(path)
 
 
 def _find_first_link(path: str) -> str:
     """Return the first part of a real path that has become a link, or the path itself."""
-    places = [str(place) for place in [*reversed(Path(path).parents), Path(path)]]
-    return next((place for place in places if os.path.islink(place)), path)
-
-
-def _open_folder(path: str) -> int:
-    """Return a descriptor of the folder at exactly this real path, through no link that a line has made."""
-    current = os.open(os.sep, _FOLDER_FLAGS)
-    for part in path.strip(os.sep).split(os.sep):
-        try:
-            inner = _open_part(part, current)
-        finally:
-            os.close(current)
-        current = inner
-    return current
+    places = [*reversed(Path(path).parents), Path(path)]
+    return next((str(place) for place in places if os.path.islink(place)), path)
 
 
 def open_exactly(path: str) -> int:
     """Return a descriptor of the file or folder at exactly this real path, which can be used as a place only."""
-    parent = _open_folder(os.path.dirname(path))
-    try:
-        return os.open(os.path.basename(path), _PLACE_FLAGS, dir_fd=parent)
-    finally:
-        os.close(parent)
+    descriptor = os.open(path, _PLACE_FLAGS)
+    if os.readlink(f"/proc/self/fd/{descriptor}") == path:
+        return descriptor
+    os.close(descriptor)
+    raise OSError(f"{path!r} goes through a link that a line has made")
 
 
-def _open_part(name: str, folder: int) -> int:
+def _open_own_folder(path: str) -> int:
+    """Return a descriptor of the folder at exactly this real path, which this user can change again.
+
+    A line of the same user may have taken away the rights of this folder, or of one above it.
+    """
     try:
-        return os.open(name, _FOLDER_FLAGS, dir_fd=folder)
+        folder = open_exactly(path)
     except PermissionError:
-        _give_rights(folder)
-        return os.open(name, _FOLDER_FLAGS, dir_fd=folder)
-
-
-def _give_rights(folder: int) -> None:
-    """Let this user change its own folder again. A line of the same user may have taken that right away."""
+        os.close(_open_own_folder(os.path.dirname(path)))
+        folder = open_exactly(path)
     found = os.fstat(folder)
     if found.st_uid == os.geteuid() and found.st_mode & 0o700 != 0o700:
         os.chmod(f"/proc/self/fd/{folder}", found.st_mode & 0o7777 | 0o700)
-
-
-def _move_aside(name: str, folder: int) -> None:
-    if not _exists(name, folder):
-        return
-    new = next(one for number in count() if not _exists(one := f"{name}.refused{number or ''}", folder))
-    os.rename(name, new, src_dir_fd=folder, dst_dir_fd=folder)
-
-
-def _exists(name: str, folder: int) -> bool:
-    with suppress(FileNotFoundError):
-        os.lstat(name, dir_fd=folder)
-        return True
-    return False
+    return folder
 
 
 def _read_state(path: str) -> object:
@@ -149,82 +234,6 @@ def _read_state(path: str) -> object:
     return (found.st_dev, found.st_ino, *content)
 
 
-class _Collector:
-    """A collector of the protected paths in writable folders, none of which lies in another."""
-
-    def __init__(self, folders: Sequence[str], opened: frozenset[str]) -> None:
-        self.folders = folders
-        self.opened = opened
-        self.pinned: dict[str, None] = {}
-        self.fixed: dict[str, None] = {}
-        self.states: dict[str, object] = {}
-
-    def add(self, path: str, depth: int = 0) -> None:
-        """Protect a path in a writable folder, and the target of each link on its way if that is in one, too."""
-        path = os.path.normpath(path)
-        folder = next((one for one in self.folders if path.startswith(one + os.sep)), None)
-        if folder is None or path in self.opened or depth > _MAX_LINKS:
-            return
-        place, parts = folder, path[len(folder) + 1 :].split(os.sep)
-        for number, part in enumerate(parts):
-            place = os.path.join(place, part)
-            state = _read_state(place)
-            is_last = number == len(parts) - 1
-            if isinstance(state, str):
-                self.states[place] = state
-                target = os.path.join(os.path.dirname(place), state, *parts[number + 1 :])
-                self.add(os.path.realpath(target), depth + 1)
-                return
-            if not state or not (is_last or os.path.isdir(place)):
-                self.states[path] = _read_state(path)
-                return
-            self.states[place] = state
-            if not is_last:
-                self.pinned[place] = None
-        self.fixed[place] = None
-
-    def add_git_folder(self, git: str, worktree: str) -> None:
-        """Protect what git runs or follows in a git folder: configuration, hooks, links to other folders.
-
-        Args:
-            worktree: The folder at which relative paths of hooks start.
-        """
-        if not os.path.isfile(os.path.join(git, "HEAD")):
-            return
-        for name in _GIT_FILES:
-            self.add(os.path.join(git, name))
-        self.add(os.path.join(git, "hooks"))
-        self.add_configured_paths(git, worktree)
-
-    def add_configured_paths(self, git: str, worktree: str) -> None:
-        """Protect the folders of hooks and the included files that the configuration of a git folder names."""
-        configs = [os.path.join(git, "config"), os.path.join(git, "config.worktree"), *_own_git_files()]
-        for start, name in _iter_paths_in_config(configs):
-            base = worktree if start is None else start
-            self.add(os.path.join(base, name))
-
-
-def _own_git_files() -> list[str]:
-    return [os.path.expanduser("~/.gitconfig"), os.path.expanduser("~/.config/git/config"), "/etc/gitconfig"]
-
-
-def _iter_paths_in_config(files: list[str]) -> Iterator[tuple[str | None, str]]:
-    """Yield the folders of hooks as `(None, path)`, and included files as `(folder of the including file, path)`."""
-    todo, seen = list(files), set(files)
-    while todo:
-        file = todo.pop()
-        for key, value in _GIT_PATHS.findall(_read_text(file)):
-            path = os.path.expanduser(value.strip())
-            if key.lower() == "hookspath":
-                yield None, path
-                continue
-            yield os.path.dirname(file), path
-            included = os.path.normpath(os.path.join(os.path.dirname(file), path))
-            if included not in seen and len(seen) < _MAX_SUBMODULES:
-                seen.add(included)
-                todo.append(included)
-
-
 def _read_text(path: str) -> str:
     """Return the text of a small file, or "" for anything else. A line may have made it a pipe without an end."""
     with suppress(OSError):
@@ -237,91 +246,8 @@ def _read_text(path: str) -> str:
     return ""
 
 
-def protect(
-    folders: Sequence[str],
-    *,
-    names: Iterable[str] = (),
-    opened: Iterable[str] = (),
-    git: tuple[str, str] | None = None,
-) -> Protection:
-    """Return the protection of writable folders.
-
-    Args:
-        folders: Their real paths; the first one is the root.
-        names: More protected paths, relative to the root.
-        opened: Real paths that are not protected for this line.
-        git: The common git folder of a linked worktree, which is one of the folders, and its own one.
-    """
-    collector = _Collector(folders, frozenset(opened))
-    for name in names:
-        collector.add(os.path.join(folders[0], name))
-    for folder in folders:
-        if git is None or folder != git[0]:
-            _collect_project(collector, folder)
-        else:
-            _collect_repository(collector, folder, folder, git[1])
-    fixed = {path for path in collector.fixed if not any(_is_below(path, other) for other in collector.fixed)}
-    pinned = [path for path in collector.pinned if not any(path == one or _is_below(path, one) for one in fixed)]
-    return Protection(tuple(pinned), tuple(fixed), collector.states)
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path.startswith(folder + os.sep)
-
-
-def _collect_project(collector: _Collector, folder: str) -> None:
-    # With a HEAD and a few folders, git takes the root itself for a repository without a worktree.
-    gits = {git: _is_git_folder(git) for git in (folder, os.path.join(folder, ".git"))}
-    for path in (*(os.path.join(folder, name) for name in _NAMES), os.path.join(folder, "HEAD")):
-        if not (gits.get(path) or (gits[folder] and path.endswith("/HEAD"))):
-            collector.add(path)
-    if os.path.lexists(husky := os.path.join(folder, ".husky")):
-        collector.add(husky)  # its hooks are run by one in a folder below it
-    for own in (sys.prefix, str(state_folder()), str(configuration_folder())):
-        collector.add(os.path.join(folder, own))
-    for git in (git for git, found in gits.items() if found):
-        _collect_repository(collector, git, folder, None)
-    if (found := find_common_git_folder(folder)) is not None:
-        for git in found:
-            collector.add_configured_paths(git, folder)
-    for path in _find_submodule_folders(folder):
-        collector.add(os.path.join(path, ".git"))
-
-
-def _collect_repository(collector: _Collector, git: str, worktree: str, own: str | None) -> None:
-    collector.add_git_folder(git, worktree)
-    _collect_worktrees(collector, git, own)
-    _collect_submodules(collector, git)
-
-
-def _collect_worktrees(collector: _Collector, git: str, own: str | None) -> None:
-    """Keep the entries of other worktrees as they are: they look deleted in here, and git would prune them."""
-    entries = os.path.join(git, "worktrees")
-    with suppress(OSError):
-        for name in os.listdir(entries):
-            entry = os.path.join(entries, name)
-            if entry != own:
-                collector.add(entry)
-    if own is not None:
-        for name in _GIT_FILES:
-            collector.add(os.path.join(own, name))
-
-
-def _collect_submodules(collector: _Collector, git: str) -> None:
-    modules = os.path.join(git, "modules")
-    for number, (place, folders, files) in enumerate(os.walk(modules)):
-        if number == _MAX_SUBMODULES:  # so that a line cannot hide one among many
-            collector.add(modules)
-            return
-        if "HEAD" in files and "config" in files:
-            collector.add_git_folder(place, place)
-            folders[:] = [name for name in folders if name == "modules"]
-
-
-def _find_submodule_folders(folder: str) -> list[str]:
-    text = _read_text(os.path.join(folder, ".gitmodules"))
-    paths = [value.strip() for key, value in _GIT_PATHS.findall(text) if key.lower() == "path"]
-    return [os.path.join(folder, path) for path in paths[:_MAX_SUBMODULES]]
+def _is_below(path: str, folders: Iterable[str]) -> bool:
+    return any(path.startswith(folder + os.sep) for folder in folders)
 
 
 def find_common_git_folder(root: str) -> tuple[str, str] | None:

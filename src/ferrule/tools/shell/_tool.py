@@ -14,12 +14,11 @@ from pydantic import Field
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.tools.shell._limits import Limits
-from ferrule.tools.shell._output import Output
+from ferrule.tools.shell._process import Ended, Output
 from ferrule.tools.shell._protection import open_exactly
 from ferrule.tools.shell._result import make_result
-from ferrule.tools.shell._sandbox import Needs, Outcome, Run, Sandbox, run_unsandboxed
-from ferrule.tools.shell._sessions import LINE_WITH_STATE, VARIABLES_FILE, Sessions, State, read_state
-from ferrule.tools.shell._view import make_environment
+from ferrule.tools.shell._sandbox import Paths, Run, Sandbox, run_unsandboxed
+from ferrule.tools.shell._sessions import LINE_WITH_STATE, VARIABLES_FILE, State, States, read_state
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, ask, deny
@@ -27,13 +26,12 @@ from ferrule.values.frozen import JsonObject
 from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
-Paths = Sequence[str | os.PathLike[str]]
+
 _SMALLEST: Final = 16 << 20
 """Bytes that bubblewrap itself and every program need."""
 _MAX_TEXT: Final = 100_000  # Linux allows 131,072 bytes in one argument
 _SECONDS_BETWEEN_REPORTS: Final = 0.25
 _SHOWN_CHARACTERS: Final = 2000
-_BASH: Final = ["/bin/bash", "--norc", "--noprofile", "-c"]
 PROGRAM_FILE: Final = "/tmp/program.py"
 
 Directory = Annotated[
@@ -50,9 +48,9 @@ OutsideNeed = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options of a tool, as its maker gave them. See docs/shell.md#options."""
+@dataclass(eq=False)
+class Place:
+    """The place where the calls of one tool run: a sandbox, or the machine itself. See docs/shell.md#options."""
 
     root: str | os.PathLike[str]
     read: Paths = ()
@@ -70,7 +68,25 @@ class Options:
     sandbox: Literal["bubblewrap"] | None = "bubblewrap"
     ask_needs: bool = True
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
+        self._check()
+        self.folder = os.path.realpath(os.path.expanduser(self.root))
+        if not os.path.isdir(self.folder):
+            raise DefinitionError(f"root must be a folder, not {os.fspath(self.root)!r}")
+        sizes = (int(self.memory), int(self.processes), int(self.timeout) + 60, int(self.file_size), int(self.output))
+        self.limits = Limits(*sizes, float(self.timeout))
+        self._states = States()
+        self._box: Sandbox | None = None
+        if self.sandbox is not None:
+            self._box = Sandbox(
+                self.folder, self.read, self.write, protect=self.protect, env=self.env, scratch=int(self.scratch)
+            )
+        elif not os.path.exists("/bin/bash"):
+            raise DefinitionError("there is no /bin/bash on this system: run your program in a Linux container")
+        else:
+            log.warning("a tool for %r runs lines without a sandbox: they have all rights of this program", self.folder)
+
+    def _check(self) -> None:
         """Raise a DefinitionError for a value that cannot work."""
         if isinstance(self.read, str) or isinstance(self.write, str) or isinstance(self.protect, str):
             raise DefinitionError("read, write and protect are lists of paths, such as read=['/data']")
@@ -88,46 +104,9 @@ class Options:
             if os.path.isabs(path) or ".." in path.split(os.sep):
                 raise DefinitionError(f"protect takes paths inside the root, such as 'migrations', not {path!r}")
 
-
-class Place:
-    """The place where the calls of one tool run: a sandbox, or the machine itself."""
-
-    def __init__(self, options: Options) -> None:
-        options.check()
-        self.options = options
-        self.limits = Limits(
-            memory=int(options.memory),
-            processes=int(options.processes),
-            cpu=int(options.timeout) + 60,
-            file_size=int(options.file_size),
-            output=int(options.output),
-            seconds=float(options.timeout),
-        )
-        self.sandbox: Sandbox | None = None
-        self.root = os.path.realpath(os.path.expanduser(options.root))
-        self._sessions = Sessions()
-        if options.sandbox is None:
-            self._check_unsandboxed()
-            return
-        self.sandbox = Sandbox(
-            options.root,
-            read=options.read,
-            write=options.write,
-            protect=options.protect,
-            environment=options.env,
-            scratch=int(options.scratch),
-        )
-
-    def _check_unsandboxed(self) -> None:
-        if not os.path.exists(_BASH[0]) or os.name != "posix":
-            raise DefinitionError("there is no /bin/bash on this system: run your program in a Linux container")
-        if not os.path.isdir(self.root):
-            raise DefinitionError(f"root must be a folder, not {self.root!r}")
-        log.warning("a tool for %r runs lines without a sandbox: they have all rights of this program", self.root)
-
     def is_sandboxed(self, arguments: JsonObject) -> bool:
         """Return whether a call runs in the sandbox and needs nothing outside it."""
-        return self.sandbox is not None and not any(arguments.get(name) for name in ("network", "write", "outside"))
+        return self._box is not None and not any(arguments.get(name) for name in ("network", "write", "outside"))
 
     def judge(self, call: ToolCall, context: ToolContext) -> Decision | None:
         """Ask a person about a call that needs more than the sandbox gives."""
@@ -135,73 +114,62 @@ class Place:
         if self.is_sandboxed(given):
             return None
         reasons = []
-        if self.sandbox is None or given.get("outside"):
+        if self._box is None or given.get("outside"):
             why = f"; the model says why: {given['outside']!r}" if given.get("outside") else ""
             reasons.append(f"it runs without a sandbox, with all rights of this program{why}")
         else:
             if given.get("network"):
                 reasons.append("it reaches the network, with every service of this machine and its neighbours")
             try:
-                paths = [self.sandbox.resolve_write(path) for path in given.get("write") or ()]
+                reasons += [f"it may write {self._box.resolve_write(path)!r}" for path in given.get("write") or ()]
             except (ValueError, OSError) as error:
                 return deny(str(error))
-            reasons += [f"it may write {path!r}" for path in paths]
-        return ask("; ".join(reasons), rule="the needs of a line") if self.options.ask_needs else None
+        return ask("; ".join(reasons), rule="the needs of a line") if self.ask_needs else None
 
     def run(self, run: Run, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
         """Run a program for a call. See `judge` for its needs."""
-        report = _Reporter(context)
         remaining = context.remaining()
-        seconds = self.limits.seconds if remaining is None else min(self.limits.seconds, remaining * 0.9)
-        run = replace(
-            run,
-            limits=replace(self.limits, seconds=seconds),
-            is_cancelled=lambda: context.cancelled,
-            on_output=report,
-        )
+        seconds = self.timeout if remaining is None else min(self.timeout, remaining * 0.9)
+        limits = self.limits._replace(seconds=seconds)
+        run = replace(run, limits=limits, is_cancelled=lambda: context.cancelled, on_output=_Reporter(context))
         key = (context.principal, context.session)
-        state = self._sessions.get(key) if self.options.session else State()
+        state = self._states.get(key) if self.session else State()
         if run.state_at is not None:
-            variables = state.encode_variables() if self.is_sandboxed(arguments) else b""
-            run = replace(run, files={VARIABLES_FILE: variables})
+            run = replace(run, files={VARIABLES_FILE: state.variables if self.is_sandboxed(arguments) else b""})
         try:
-            outcome = self._run(run, arguments, state)
+            ended = self._run(run, arguments, state)
         except (ValueError, OSError) as error:
             raise ToolError(f"Nothing was run: {error}", executed=False) from error
-        if outcome.ended.reason == "sandbox":
-            raise ToolError(f"The sandbox could not start, so nothing was run: {outcome.text[-300:]}", executed=False)
-        if self.options.session and (new := read_state(outcome.ended.state)) is not None:
-            self._sessions.set(key, new)
-        return make_result(outcome)
+        if ended.reason == "sandbox":
+            raise ToolError(
+                f"The sandbox could not start, so nothing was run: {ended.output.text[-300:]}", executed=False
+            )
+        self._states.set(key, read_state(ended.state))
+        return make_result(ended, is_sandboxed=self._box is not None and not arguments.get("outside"))
 
-    def _run(self, run: Run, arguments: Mapping[str, Any], state: State) -> Outcome:
-        cwd = arguments.get("cwd")
-        if self.sandbox is None:
-            environment = make_environment(os.path.expanduser("~"), self.options.env.items())
-            return run_unsandboxed(replace(run, directory=os.path.join(self.root, cwd or ".")), environment)
+    def _run(self, run: Run, arguments: Mapping[str, Any], state: State) -> Ended:
+        cwd, environment = arguments.get("cwd"), {**self.env}
+        if self._box is None:
+            return run_unsandboxed(replace(run, directory=os.path.join(self.folder, cwd or ".")), environment)
         if self.is_sandboxed(arguments):
-            directory = self._find_start(self.sandbox, cwd, state)
-            return self.sandbox.run(replace(run, directory=directory))
+            try:
+                directory = self._box.resolve_directory(cwd or state.directory or ".")
+            except ValueError:  # the session's folder was removed, or lies in the private /tmp
+                if cwd is not None:
+                    raise
+                directory = self.folder
+            return self._box.run(replace(run, directory=directory))
         # A person has approved these words, and has not seen the state of the session or the programs in the root.
-        run = replace(run, directory=self.sandbox.resolve_directory(cwd or "."))
-        variables = {"PATH": self.sandbox.find_fixed_path(), **self.options.env}
+        run = replace(run, directory=self._box.resolve_directory(cwd or "."))
+        environment = {"PATH": self._box.find_fixed_path(), **environment}
         if arguments.get("outside"):
-            environment = make_environment(os.path.expanduser("~"), variables.items())
             folder = open_exactly(run.directory)  # another line may swap the path
             try:
                 return run_unsandboxed(replace(run, directory=f"/proc/self/fd/{folder}"), environment)
             finally:
                 os.close(folder)
-        write = tuple(map(self.sandbox.resolve_write, arguments.get("write") or ()))
-        return self.sandbox.run(replace(run, needs=Needs(bool(arguments.get("network")), write), variables=variables))
-
-    def _find_start(self, sandbox: Sandbox, cwd: str | None, state: State) -> str:
-        if cwd is not None:
-            return sandbox.resolve_directory(cwd)
-        try:
-            return sandbox.resolve_directory(state.directory or ".")
-        except ValueError:  # the session's folder was removed, or lies in the private /tmp
-            return sandbox.root
+        write = tuple(map(self._box.resolve_write, arguments.get("write") or ()))
+        return self._box.run(replace(run, network=bool(arguments.get("network")), write=write, variables=environment))
 
 
 class _Reporter:
@@ -231,9 +199,9 @@ def make_line_tool(place: Place, name: str) -> Tool:
         outside: OutsideNeed = None,
     ) -> ToolResult:
         needs = {"cwd": cwd, "network": network, "write": write, "outside": outside}
-        has_state = place.options.session and place.sandbox is not None and not outside
-        state_at = (lambda number: [*_BASH, LINE_WITH_STATE % number, "bash", command]) if has_state else None
-        return place.run(Run([*_BASH, command], place.root, place.limits, state_at=state_at), context, needs)
+        has_state = place.session and place.sandbox is not None and not outside
+        state_at = (lambda number: [LINE_WITH_STATE % number, command]) if has_state else None
+        return place.run(Run(['eval -- "$1"', command], place.folder, place.limits, state_at=state_at), context, needs)
 
     return _make_tool(place, name, run_line, _describe_shell(place))
 
@@ -247,7 +215,8 @@ def make_program_tool(place: Place, name: str, python: str) -> Tool:
         network: NetworkNeed = False,
         write: WriteNeed = [],  # noqa: B006 - a default of the schema
     ) -> ToolResult:
-        run = Run([python, PROGRAM_FILE], place.root, place.limits, files={PROGRAM_FILE: code.encode()})
+        script = ['exec "$@"', python, PROGRAM_FILE]
+        run = Run(script, place.folder, place.limits, files={PROGRAM_FILE: code.encode()})
         return place.run(run, context, {"network": network, "write": write})
 
     return _make_tool(place, name, run_program, _describe_python(place, python))
@@ -260,7 +229,7 @@ def _make_tool(place: Place, name: str, handler: Callable[..., ToolResult], desc
         description=description,
         guards=[place.judge],
         timeout=place.limits.seconds * 1.2 + 15,  # the line's own deadline comes first, and says so
-        background=place.options.background,
+        background=place.background,
         open_world=lambda arguments: not place.is_sandboxed(arguments),
         sandboxed=place.is_sandboxed,
         metadata={"sandbox": "none" if place.sandbox is None else "bubblewrap"},
@@ -276,10 +245,10 @@ _BARE: Final = "It runs without a sandbox, with all rights of the program: chang
 
 
 def _describe_shell(place: Place) -> str:
-    kept = "The working directory and exported variables persist. " if place.options.session else ""
+    kept = "The working directory and exported variables persist. " if place.session else ""
     boundary = _BARE if place.sandbox is None else _INSIDE
-    return f"Run a line in bash in {place.root}, without input. {kept}{boundary}"
+    return f"Run a line in bash in {place.folder}, without input. {kept}{boundary}"
 
 
 def _describe_python(place: Place, python: str) -> str:
-    return f"Run a program with {python} in {place.root}, without input. {_INSIDE}"
+    return f"Run a program with {python} in {place.folder}, without input. {_INSIDE}"

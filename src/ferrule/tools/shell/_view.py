@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 from typing import Final
 
-from ferrule.tools.shell._protection import NO_PROTECTION, Protection
+from ferrule.tools.shell._process import Descriptors
+from ferrule.tools.shell._protection import Protection, open_exactly
 
 _ETC_FILES: Final = (
     *("passwd", "group", "nsswitch.conf", "ld.so.cache", "ld.so.conf", "localtime", "os-release"),
@@ -27,118 +27,71 @@ _TOOLCHAINS: Final = (
     *(".local/share/uv/tools", ".local/share/mise/installs", "go/pkg/mod", "go/bin"),
 )
 """Folders below the home folder with programs, and without credentials."""
-_SYSTEM_FOLDERS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _OPTIONAL_FOLDERS: Final = ("/opt", "/nix/store", "/gnu/store", "/home/linuxbrew/.linuxbrew")
-_NO_NETWORK_FILES: Final = {"resolv.conf": b"nameserver 192.0.2.1\noptions attempts:1 timeout:1\n"}
+_NO_NAMES: Final = b"nameserver 192.0.2.1\noptions attempts:1 timeout:1\n"
 """A name server without a route (RFC 5737): look-ups fail at once, and the system counts them."""
 _NEVER_INSIDE: Final = ("/usr", "/etc", "/bin", "/lib", "/proc", "/sys", "/dev", "/run", "/tmp", "/var", "/boot")
-_MAX_FILE_BYTES: Final = 4_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """The files and the network of one line.
-
-    Attributes:
-        root, writable, readable: Real paths; the root is writable, too.
-        directory: The folder to start in.
-        home: The path of the home folder, which is empty in here.
-        toolchains: Whether the user of the line can enter that home folder outside.
-        scratch: Bytes of each of `/tmp`, `/dev/shm` and the home folder.
-        git_config: The configuration of git for the whole system.
-    """
-
-    root: str
-    writable: tuple[str, ...]
-    readable: tuple[str, ...]
-    directory: str
-    home: str
-    toolchains: bool
-    network: bool
-    scratch: int
-    git_config: bytes
-    protection: Protection = NO_PROTECTION
-
-
-Attach = Callable[[bytes], int]
-"""Keep bytes for the sandbox, and return their file descriptor."""
-
-
-def make_options(view: View, attach: Attach, hold: Callable[[str], int]) -> list[str]:
-    """Return the options of bubblewrap for a view, without those that start and watch a process.
+def make_system_options(home: str, scratch: int) -> list[str]:
+    """Return the options of bubblewrap that are the same for all lines of a sandbox.
 
     Args:
-        hold: Opens exactly this real path for the sandbox, and returns its file descriptor.
+        home: The path of the home folder, which is empty in here.
+        scratch: Bytes of each of `/tmp`, `/dev/shm` and the home folder.
     """
     options = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
-    options += [] if view.network else ["--unshare-net"]
     options += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--ro-bind", "/usr", "/usr"]
-    for top in _SYSTEM_FOLDERS:
-        if os.path.islink(top):
-            options += ["--symlink", os.readlink(top), top]
-        elif os.path.isdir(top):
-            options += ["--ro-bind", top, top]
-    for path, data in (*_iter_etc_files(view.network), ("/etc/gitconfig", view.git_config)):
-        options += ["--file", str(attach(data)), path]
-    for path in _iter_etc_folders():
-        options += ["--ro-bind", path, path]
+    for top in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
+        options += ["--symlink", os.readlink(top), top] if os.path.islink(top) else ["--ro-bind-try", top, top]
+    for path in (path[:-1] for name in _ETC_FOLDERS for path in glob(f"/etc/{name}/")):
+        options += ["--ro-bind-try", path, path]
     # With uid 0 bubblewrap leaves /proc/sys writable, and a program named in core_pattern runs outside.
     options += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--symlink", "/tmp", "/var/tmp"]
-    for path in ("/dev/shm", "/tmp", view.home):
-        options += ["--size", str(view.scratch), "--perms", "1777" if path != view.home else "0755", "--tmpfs", path]
-    options += _bind_folders(view, hold)
-    # Without this, a line could fill the memory: these two are file systems without a size.
-    return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", view.directory]
+    for path, mode in (("/dev/shm", "1777"), ("/tmp", "1777"), (home, "0755")):
+        options += ["--size", str(scratch), "--perms", mode, "--tmpfs", path]
+    return options
 
 
-def _bind_folders(view: View, hold: Callable[[str], int]) -> Iterator[str]:
+def find_readable(home: str | None, writable: Sequence[str]) -> list[str]:
+    """Return the folders with programs beside `/usr`, also those in a home folder that the user of lines can enter."""
+    tools = [] if home is None else [path for name in _TOOLCHAINS if os.path.isdir(path := os.path.join(home, name))]
+    return [*_OPTIONAL_FOLDERS, *(path for path in tools if not is_inside(path, writable))]
+
+
+def make_etc_options(descriptors: Descriptors, git_config: bytes, *, network: bool) -> Iterator[str]:
+    """Yield the options for network and files of `/etc`."""
+    made = {"gitconfig": git_config}
+    if not network:
+        yield "--unshare-net"
+        made["resolv.conf"] = _NO_NAMES
+        made["hosts"] = f"127.0.0.1 localhost {os.uname().nodename}\n::1 localhost\n".encode()
+    for name in (*_ETC_FILES, *(_NETWORK_FILES if network else ())):
+        with suppress(OSError):
+            file = descriptors.keep(os.open(f"/etc/{name}", os.O_RDONLY | os.O_CLOEXEC))
+            yield from ("--file", str(file), f"/etc/{name}")
+    for name, data in made.items():
+        yield from ("--file", str(descriptors.attach(data)), f"/etc/{name}")
+
+
+def bind_folders(
+    descriptors: Descriptors, readable: Iterable[str], writable: Iterable[str], protection: Protection
+) -> Iterator[str]:
     """Yield the options for folders of the host: the outer ones first, and protected paths over all of them.
 
     Another line may swap a path below a writable folder meanwhile, so these are given as descriptors.
     """
-    readable = [path for path in _OPTIONAL_FOLDERS if os.path.isdir(path)] + list(view.readable)
-    if view.toolchains:
-        found = [path for name in _TOOLCHAINS if os.path.isdir(path := os.path.join(view.home, name))]
-        readable += [path for path in found if not is_inside(path, (view.root, *view.writable))]
-    kinds = dict.fromkeys(readable, "--ro-bind")
-    kinds |= dict.fromkeys([view.root, *view.writable], "--bind")
-    kinds |= {path: "--bind" for path in view.protection.pinned if kinds.get(path) != "--ro-bind"}
-    kinds |= dict.fromkeys(view.protection.fixed, "--ro-bind")
+    kinds = dict.fromkeys(readable, "--ro-bind-try") | dict.fromkeys(writable, "--bind-fd")
+    kinds = dict.fromkeys(protection.pinned, "--bind-fd") | kinds | dict.fromkeys(protection.fixed, "--ro-bind-fd")
     for path in sorted(kinds, key=lambda path: path.count(os.sep)):
-        if path in readable and kinds[path] == "--ro-bind":
-            yield from ("--ro-bind", path, path)
-        else:
-            yield from (f"{kinds[path]}-fd", str(hold(path)), path)
-
-
-def _iter_etc_files(network: bool) -> Iterator[tuple[str, bytes]]:
-    for name in (*_ETC_FILES, *(_NETWORK_FILES if network else ())):
-        with suppress(OSError), open(f"/etc/{name}", "rb") as file:
-            yield f"/etc/{name}", file.read(_MAX_FILE_BYTES)
-    if not network:
-        hosts = f"127.0.0.1 localhost {os.uname().nodename}\n::1 localhost\n".encode()
-        yield from ((f"/etc/{name}", data) for name, data in {**_NO_NETWORK_FILES, "hosts": hosts}.items())
-
-
-def _iter_etc_folders() -> Iterator[str]:
-    for name in _ETC_FOLDERS:
-        yield from (path for path in sorted(glob(f"/etc/{name}")) if os.path.isdir(path))
+        place = path if kinds[path] == "--ro-bind-try" else str(descriptors.keep(open_exactly(path)))
+        yield from (kinds[path], place, path)
 
 
 def make_environment(home: str, more: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the whole environment of a line. Nothing of the program's own but `PATH` is in it."""
-    return {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "HOME": home,
-        "LANG": "C.UTF-8",
-        "TERM": "dumb",
-        "PAGER": "cat",
-        "GIT_PAGER": "cat",
-        "GIT_TERMINAL_PROMPT": "0",
-        "NO_COLOR": "1",
-        "CI": "1",
-        **dict(more),
-    }
+    fixed = {"LANG": "C.UTF-8", "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
+    return {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, **fixed, "NO_COLOR": "1", "CI": "1", **dict(more)}
 
 
 def is_inside(path: str, folders: Iterable[str]) -> bool:
