@@ -126,7 +126,7 @@ class _Provider(ContextProvider, FunctionMiddleware):
 
     async def before_run(self, *, agent: Any, session: Any, context: Any, state: dict[str, Any]) -> None:
         """Add the tools and the middleware to this run, and close the records of calls that a person has denied."""
-        tools = [*(agent.default_options.get("tools") or ()), *context.tools, *self._functions]
+        tools = [*(agent.default_options.get("tools") or ()), *context.tools, *self._judging, *self._functions]
         functions = {tool.name: tool for tool in tools if isinstance(tool, FunctionTool)}
         context.extend_tools(self.source_id, self._functions)
         context.extend_middleware(self.source_id, self)
@@ -143,12 +143,12 @@ class _Provider(ContextProvider, FunctionMiddleware):
         record: Any = _get_properties(denial).get("record")
         sent: Any = denial.function_call
         try:
+            if record is None or record["pending"]["context"]["session"] != session_id:
+                return
             adapter, tool = self._find_adapter(function)
-            asked = record["pending"]["context"]
             call = ToolCall(sent.id, tool.name, _get_sent_arguments(sent.parse_arguments() or {}, tool))
-            context = ToolContext(principal=asked["principal"], session=session_id)
-            if asked["session"] == session_id:
-                await adapter.answer(call, context, False, record)
+            context = ToolContext(principal=record["pending"]["context"]["principal"], session=session_id)
+            await adapter.answer(call, context, False, record)
         except Exception:  # the call does not run in any case
             log.exception("a no to a call of tool %r could not be recorded", function.name)
 

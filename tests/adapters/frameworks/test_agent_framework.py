@@ -280,6 +280,21 @@ async def test_a_person_is_asked_about_a_local_function(answer: Any, sent: list[
     assert mailing.sent == sent, "a second answer, to an old copy of the session, has no effect"
 
 
+async def test_a_no_to_a_function_of_one_run_counts_for_an_old_copy_of_the_session() -> None:
+    mailing = Mailing()
+    agent = Agent(
+        Scripted((MAIL,)),
+        context_providers=[agent_framework.context_provider(Runner([], guards=[ask_before_changes]))],
+    )
+    session = agent.create_session()
+    [request] = (await agent.run("go", session=session, tools=[mailing.function])).user_input_requests
+    stored = session.to_dict()
+    for approved in (False, True):
+        answer = Message("user", [request.to_function_approval_response(approved)])
+        await agent.run(answer, session=AgentSession.from_dict(stored), tools=[mailing.function])
+    assert not mailing.sent
+
+
 async def test_a_local_function_that_only_reads_is_not_asked_about() -> None:
     mailing = Mailing()
     driven = await run_mail(ask_before_changes, mailing, read_only=("mail",))
