@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import date
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from agent_framework import (
     AgentSession,
     BaseChatClient,
     ChatResponse,
+    ChatResponseUpdate,
     Content,
     ContextProvider,
     FunctionInvocationContext,
@@ -23,6 +24,7 @@ from agent_framework import (
     FunctionTool,
     Message,
     MiddlewareFailure,
+    ResponseStream,
 )
 from agent_framework import tool as their_tool
 
@@ -63,7 +65,10 @@ class Scripted(FunctionInvocationLayer, BaseChatClient):  # type: ignore[misc]
         async def respond() -> ChatResponse:
             return ChatResponse(messages=[Message("assistant", contents or ["done"])])
 
-        return respond()
+        async def update() -> AsyncIterator[ChatResponseUpdate]:
+            yield ChatResponseUpdate(contents=contents or [Content.from_text("done")], role="assistant")
+
+        return ResponseStream(update(), finalizer=ChatResponse.from_updates) if stream else respond()
 
 
 def results_in(messages: Any) -> dict[str, ModelView]:
@@ -160,6 +165,15 @@ class TestAgentFramework(AdapterContract):
         await driven.run("again")
         assert world.paid == {"ada 1": 2}
 
+    async def test_a_streamed_run_waits_for_a_person(self) -> None:
+        world = World()
+        driven, given = DrivenAgent(world.runner(), (PAY_ADA,)), {"function_invocation_kwargs": {"deps": "DEPS"}}
+        stream = driven.agent.run("go", session=driven.session, stream=True, **given)
+        [request] = (await stream.get_final_response()).user_input_requests
+        answer = Message("user", [request.to_function_approval_response(True)])
+        await driven.agent.run(answer, session=driven.session, stream=True, **given).get_final_response()
+        assert driven.client.read["c1"] == ModelView("paid 1 EUR to ada") and world.paid == {"ada 1": 1}
+
     async def test_a_no_counts_for_an_old_copy_of_the_session(self) -> None:
         world = World()
         driven = await AgentFramework().start_run(world.runner(), PAY_ADA)
@@ -200,21 +214,27 @@ class TestAgentFramework(AdapterContract):
         await agent.run("go")
         assert agent.client.read["c1"].failed and not world.paid
 
-    async def test_two_runners_serve_one_agent(self) -> None:
-        first, second = World(), World()
-
+    async def test_two_runners_serve_one_agent_each_with_its_context(self) -> None:
         @tool(read_only=True)
-        async def weigh() -> str:
-            return "3 kg"
+        async def who(context: ToolContext) -> str:
+            return str(context.principal)
 
         providers = [
-            agent_framework.context_provider(runner, context=with_deps)
-            for runner in (first.runner(guards=[]), Runner([weigh], journal=memory(), guards=[deny_all]))
+            agent_framework.context_provider(
+                Runner([who.replace(name=f"who_{name}")]), context=lambda theirs, name=name: ToolContext(principal=name)
+            )
+            for name in ("ada", "bob")
         ]
-        agent = Agent(Scripted((PAY_ADA, ScriptedCall("c2", "weigh"))), context_providers=providers)
-        await agent.run("go", function_invocation_kwargs={"deps": "DEPS"})
-        assert first.paid == {"ada 1": 1} and not second.paid
-        assert agent.client.read["c1"] == ModelView("paid 1 EUR to ada") and agent.client.read["c2"].failed
+        client = Scripted((ScriptedCall("c1", "who_ada"), ScriptedCall("c2", "who_bob")))
+        await Agent(client, context_providers=providers).run("go")
+        assert client.read == {"c1": ModelView("ada"), "c2": ModelView("bob")}
+
+    async def test_an_error_of_the_context_does_not_reach_the_model(self) -> None:
+        world = World()
+        driven = DrivenAgent(world.runner(guards=[]), (PAY_ADA,), context=lambda theirs: theirs.kwargs["the secret"])
+        await driven.run("go")
+        text = "pay failed. It is unknown whether anything was run."
+        assert driven.results["c1"] == ModelView(text, failed=True) and not world.paid
 
 
 class Other(ContextProvider):  # type: ignore[misc]
@@ -339,6 +359,23 @@ async def test_other_middleware_can_end_the_run() -> None:
     with pytest.raises(MiddlewareFailure, match="enough"):
         await agent.run("go")
     assert not mailing.sent
+
+
+async def test_other_middleware_sees_an_approved_call_of_a_local_function() -> None:
+    seen_calls: list[Any] = []
+
+    class Looking(FunctionMiddleware):  # type: ignore[misc]
+        async def process(self, context: Any, call_next: Any) -> None:
+            seen_calls.append(context.arguments)
+            await call_next()
+
+    mailing = Mailing()
+    provider = agent_framework.context_provider(Runner([], guards=[ask_before_changes]))
+    agent = Agent(Scripted((MAIL,)), tools=[mailing.function], context_providers=[provider, Other("other", Looking())])
+    session = agent.create_session()
+    [request] = (await agent.run("go", session=session)).user_input_requests
+    await agent.run(Message("user", [request.to_function_approval_response(True)]), session=session)
+    assert mailing.sent == ["ada hello"] and seen_calls == [{"to": "ada"}]
 
 
 async def test_a_date_of_a_local_function_stays_a_date() -> None:
