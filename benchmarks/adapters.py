@@ -217,7 +217,36 @@ async def amplifier() -> tuple[Way, Way]:
     return await way(plain), await way(ours.mount(runner()))
 
 
-MADE = (pydantic_ai, openai_agents, langchain, google_adk, fastmcp, strands, axio, amplifier)
+async def agent_framework() -> tuple[Way, Way]:
+    from agent_framework import Agent, BaseChatClient, ChatResponse, Content, FunctionInvocationLayer, Message
+    from agent_framework import tool as their_tool
+
+    from ferrule.adapters import agent_framework as ours
+
+    class Client(FunctionInvocationLayer, BaseChatClient):  # type: ignore[misc]
+        """Makes one call, and then ends."""
+
+        def _inner_get_response(self, *, messages: Any, **options: Any) -> Any:
+            wanted = Content.from_function_call("c1", "add", arguments=ARGUMENTS)
+            contents = [wanted if len(messages) == 1 else "done"]
+
+            async def respond() -> ChatResponse:
+                return ChatResponse(messages=[Message("assistant", contents)])
+
+            return respond()
+
+    def way(**options: Any) -> Way:
+        agent = Agent(Client(), **options)
+
+        async def call(number: int) -> Any:
+            return await agent.run("go", session=agent.create_session())
+
+        return call
+
+    return way(tools=[their_tool(add)]), way(context_providers=[ours.context_provider(runner())])
+
+
+MADE = (pydantic_ai, openai_agents, langchain, google_adk, fastmcp, strands, axio, amplifier, agent_framework)
 WAYS = {made.__name__: made for made in MADE}
 
 

@@ -32,6 +32,8 @@ FRAMEWORKS = ROOT / "tests" / "adapters" / "frameworks"
 FOLDERS = (FRAMEWORKS, ROOT / "tests" / "remote" / "engines", ROOT / "tests" / "telemetry")
 TRACED = ("fastmcp", "google_adk", "pydantic_ai", "strands")
 """The frameworks that open spans of OpenTelemetry."""
+WITHOUT_ADAPTER = "others"
+"""The frameworks whose page shows how to do without an adapter; its programs run in one environment."""
 BUILT = ROOT / "build" / "frameworks"
 PYTHONPATH = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests" / "support"), str(ROOT / "tests")])
 _VERSION = "import sys; print('.'.join(map(str, sys.version_info[:2])))"
@@ -103,8 +105,8 @@ def run_tests(name: str, options: list[str]) -> int:
     inside = {"FERRULE_FRAMEWORK": name, "PYTHONPATH": PYTHONPATH, "PYTHONDONTWRITEBYTECODE": "1"}
     inside["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # amplifier-core's plugin imports what it does not require
     folder = find_pins(name).parent.parent
-    common = ["given", "imports", "pages", *(["traced"] if name in TRACED else [])]
-    tests = [str(folder / f"test_{tested}.py") for tested in (name, *common)]
+    tested = [name, "given", "imports", "pages", *(["traced"] if name in TRACED else [])]
+    tests = [str(folder / f"test_{one}.py") for one in (["pages"] if name == WITHOUT_ADAPTER else tested)]
     if folder != FRAMEWORKS:
         tests = [str(folder)]
     # The conftest.py at the root, which loads these plugins elsewhere, needs packages that are not here.
