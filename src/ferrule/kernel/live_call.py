@@ -40,6 +40,10 @@ class LiveCall(CallState):
         return self.plan.runner.clock
 
     @property
+    def is_trial(self) -> bool:
+        return self not in self.plan.runner.live
+
+    @property
     def cancelled(self) -> bool:
         task, deadline = self.task, self.attempt.deadline
         stopped = self.attempt.runner_rejection is not None or (deadline is not None and deadline.stopped)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
+from asyncio import to_thread
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from ferrule.errors import DefinitionError
@@ -21,22 +23,29 @@ from ferrule.policy.checks import (
     find_fit,
     may_have_arguments,
 )
+from ferrule.policy.conditions import matches_glob
 from ferrule.policy.files import PolicyFile, configuration_folder, list_standard_files, read_policy_file, state_folder
 from ferrule.policy.own_files import find_protected_file
 from ferrule.policy.reading import Finding, PolicyTest, read_document
-from ferrule.policy.rule import JudgedCall, Rule, Scope
+from ferrule.policy.rule import JudgedCall, Rule, Scope, list_mounted_names
+from ferrule.policy.session_state import SessionState, Ticket
 from ferrule.policy.standing import NEEDS_TRUST, Trust, find_standings
 from ferrule.policy.trust import TrustedFiles
 from ferrule.policy.verdict import Entry, Mode, PolicyDecision, ToolRules
+from ferrule.policy.when import SessionFacts, make_count_mark, make_run_marks
 from ferrule.values.arguments import redact_hidden
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, deny
 from ferrule.values.frozen import JsonObject, freeze, thaw
 
+if TYPE_CHECKING:
+    from ferrule.runner import Runner
+
 log = logging.getLogger("ferrule")
 ScopedFile: TypeAlias = tuple[Scope, str | os.PathLike[str]]
 _MAX_DIFFERENCES = 100
+_COUNT_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +148,17 @@ class _CompiledPolicy:
         self.contents = contents
         self._by_tool: WeakKeyDictionary[Any, ToolRules] = WeakKeyDictionary()
         self.errors = [finding for finding in contents.findings if finding.level == "error"]
+        self._watched = {glob for rule in contents.rules if rule.when is not None for glob in rule.when.names}
 
     def verdict(self, judged: JudgedCall) -> Decision | None:
         if self.errors:
             return deny("the policy has errors, so nothing may run")
         return self.find_rules(judged.tool).verdict(judged, self.contents.modes)
+
+    def is_watched(self, tool: Any) -> bool:
+        """Return whether a rule looks for runs of this tool."""
+        names = (tool.name, *list_mounted_names(tool)) if self._watched and tool is not None else ()
+        return any(matches_glob(glob, name) for glob in self._watched for name in names)
 
     def find_rules(self, tool: Any) -> ToolRules:
         """Return the rules that may apply to calls of a tool."""
@@ -167,7 +182,7 @@ class _CompiledPolicy:
                 effect = "never allows" if rule.decide == "allow" else "asks about every call"
                 log.warning("%s: %s; so it %s", rule.name, problem, effect)
             parameters = {place.partition(".")[0].removesuffix("[]") for place in rule.arguments}
-            certain_name = None if rule.tags or rule.traits or rule.principals else tool.name
+            certain_name = None if rule.tags or rule.traits or rule.principals or rule.when else tool.name
             yield Entry(rule, problem, not hidden.isdisjoint(parameters), certain_name)
 
 
@@ -206,6 +221,7 @@ class Policy:
         names = ", ".join(os.path.basename(os.fspath(path)) for _, path in self._files)
         self.__name__ = self.__qualname__ = f"rules({names})"
         self._differences: dict[tuple[Any, ...], Difference] = {}
+        self._state = SessionState()
         self._lock = threading.Lock()
         self._loading = threading.Lock()
         shadows = () if shadow is None else (shadow,)
@@ -257,13 +273,56 @@ class Policy:
             self._activate(contents)
             return self.findings
 
-    def __call__(self, call: ToolCall, context: ToolContext) -> Decision | None:
-        """Return the decision of the rules, or None for a read-only call without a rule."""
+    def check_runner(self, runner: Runner) -> None:
+        """Remember the sessions in the runner's journal."""
+        self._state.follow(runner.journal)
+
+    def __call__(self, call: ToolCall, context: ToolContext) -> Decision | Coroutine[Any, Any, Decision | None] | None:
+        """Return the decision of the rules, or None for a read-only call without a rule.
+
+        If a rule for the tool looks at the session of a running call, this is a coroutine.
+        """
         compiled, tool = self._compiled, getattr(context, "tool", None)
-        decision = self._judge(compiled, call, JudgedCall(call.name, call.arguments, context, tool))
-        if self._shadow is not None:
-            self._compare(self._shadow, decision, call, context, tool)
-        return decision
+        judged = JudgedCall(call.name, call.arguments, context, tool)
+        indexes = [index for one in (compiled, self._shadow) if one is not None for index in one.find_rules(tool)]
+        if any(index.needs_facts for index in indexes) or compiled.is_watched(tool):
+            ticket = self._state.make_ticket(context)
+            if ticket.id and any(index.needs_marks for index in indexes):
+                return self._judge_in_session(compiled, call, judged, ticket)
+            judged.facts = self._read_facts(ticket)
+        return self._compare(call, judged, self._judge(compiled, call, judged))
+
+    async def _judge_in_session(
+        self, compiled: _CompiledPolicy, call: ToolCall, judged: JudgedCall, ticket: Ticket
+    ) -> Decision | None:
+        """Judge a running call, and count it. A count that was filled meanwhile is read again."""
+        rules = compiled.find_rules(judged.tool)
+        for _ in range(_COUNT_TRIES):
+            judged = judged.with_facts(await to_thread(self._read_facts, ticket))
+            decision = self._judge(compiled, call, judged)
+            counting = rules.find_counting_rules(judged, decision)
+            if await to_thread(self._count, ticket, judged, counting):
+                return self._compare(call, judged, decision)
+        judged = judged.with_facts(ticket.make_facts(None, None))
+        return self._judge(compiled, call, judged)
+
+    def _read_facts(self, ticket: Ticket) -> SessionFacts:
+        """Return the facts about a session. Without a store that can be read, these are unknown."""
+        try:
+            return self._state.read(ticket)
+        except Exception:
+            log.exception("the policy cannot read what a session has done, so no rule about that allows anything")
+            return ticket.make_facts(None, None)
+
+    def _count(self, ticket: Ticket, judged: JudgedCall, rules: Sequence[Rule]) -> bool:
+        """Count a call. Return False if it must be judged again, because a count is full or cannot be changed."""
+        if not (rules or (judged.facts is not None and judged.facts.is_counted)):
+            return True
+        try:
+            return self._state.count(ticket, rules)
+        except Exception:
+            log.exception("the policy cannot count a call, so no rule with a count allows it")
+            return False
 
     def asks(self, tool: Any) -> bool:
         """Return whether the current rules may ask about a call of a tool.
@@ -281,15 +340,21 @@ class Policy:
         is_allowed = any(entry.match(judged) for entry in rules.allow.entries if not entry.rule.arguments)
         return tool.read_only is not True and not is_allowed
 
-    def decide(self, call: ToolCall, context: ToolContext, tool: Any = None) -> PolicyDecision:
-        """Return the decision with the answer of each rule. No difference from a shadow policy is recorded.
+    def decide(
+        self, call: ToolCall, context: ToolContext, tool: Any = None, facts: SessionFacts | None = None
+    ) -> PolicyDecision:
+        """Return the decision with the answer of each rule. Nothing is counted, and no difference from a shadow policy
+        is recorded.
 
         Args:
             tool: The tool for these arguments, in place of `context.tool`.
+            facts: The facts about the session, in place of those that the policy remembers.
         """
         compiled, tool = self._compiled, getattr(context, "tool", None) if tool is None else tool
         rules = compiled.find_rules(tool)
-        judged = JudgedCall(call.name, call.arguments, context, tool)
+        if facts is None and any(index.needs_facts for index in rules):
+            facts = self._read_facts(self._state.make_ticket(context))
+        judged = JudgedCall(call.name, call.arguments, context, tool, facts)
         matches = rules.find_answers(judged)
         answers = tuple((rule, matches.get(id(rule), False)) for rule in compiled.contents.rules)
         decision = self._judge(compiled, call, judged)
@@ -297,6 +362,26 @@ class Policy:
         is_joint = is_joint and not any(answer for rule, answer in answers if rule.decide == "allow")
         joint = rules.find_joint_allows(judged) if is_joint else ()
         return PolicyDecision(decision, answers, tuple(entry.rule for entry in joint))
+
+    def imagine_facts(self, test: PolicyTest, find_tool: Callable[[str], Any]) -> SessionFacts:
+        """Return the facts for a test: the time, and its earlier calls, each of which ran and succeeded.
+
+        Args:
+            find_tool: Returns the tool of an earlier call.
+        """
+        now = time.time() if test.at is None else test.at
+        context: ToolContext[Any] = ToolContext(principal=test.principal, session=test.session)
+        marks: dict[str, float] = {}
+        for number, earlier in enumerate(sorted(test.earlier, key=lambda one: -one.ago)):
+            tool, at, ticket = find_tool(earlier.call), now - earlier.ago, f"earlier{number}"
+            facts = SessionFacts(at, marks, marks, ticket)
+            judged = JudgedCall(earlier.call, earlier.arguments, context, tool, facts)
+            decision = self._compiled.verdict(judged)
+            counting = self._compiled.find_rules(tool).find_counting_rules(judged, decision)
+            counts = {make_count_mark(rule.key, ticket): at for rule in counting}
+            runs = (make_run_marks(earlier.call, (), at, succeeded=done) for done in (False, True))
+            marks = {**marks, **counts, **{mark: at for run in runs for mark in run}}
+        return SessionFacts(now, marks, marks)
 
     def _judge(self, compiled: _CompiledPolicy, call: ToolCall, judged: JudgedCall) -> Decision | None:
         if judged.tool is None or judged.tool.read_only is not True:
@@ -312,17 +397,19 @@ class Policy:
         with self._lock:
             return tuple(sorted(self._differences.values(), key=lambda difference: -difference.count))
 
-    def _compare(
-        self, shadow: _CompiledPolicy, decision: Decision | None, call: ToolCall, context: ToolContext, tool: Any
-    ) -> None:
+    def _compare(self, call: ToolCall, judged: JudgedCall, decision: Decision | None) -> Decision | None:
+        """Return the decision, and record its difference from that of the policy in shadow."""
+        if self._shadow is None:
+            return decision
         try:
-            other = self._judge(shadow, call, JudgedCall(call.name, call.arguments, context, tool))
+            other = self._judge(self._shadow, call, judged.with_facts(judged.facts))
             now, in_shadow = (allow() if one is None else one for one in (decision, other))
             if now.kind != in_shadow.kind:
                 difference = Difference(call.name, now.kind, in_shadow.kind, now.rule, in_shadow.rule, 1, {})
-                self._record_difference(difference, call, tool)
+                self._record_difference(difference, call, judged.tool)
         except Exception:
             log.exception("the policy in shadow raised; it has no effect on the call")
+        return decision
 
     def _record_difference(self, new: Difference, call: ToolCall, tool: Any) -> None:
         key = (new.tool, new.now, new.shadow, new.now_rule, new.shadow_rule)

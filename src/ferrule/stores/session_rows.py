@@ -79,4 +79,4 @@ class SessionRows:
             self.change(key, change)
         except Exception:
             self._unsaved[key] = change(self._unsaved.get(key, {}))
-            log.exception("%s: only this process has a change of %s", self._owner, key)
+            log.exception("%s: this process alone knows a change of %s", self._owner, key)

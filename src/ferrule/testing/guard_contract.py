@@ -231,7 +231,8 @@ class GuardContract:
         observers: Iterable[Observer] = (),
     ) -> Runner:
         given = [self.guard()] if guards is None else list(guards)
-        halves: list[Any] = [one for one in given if callable(one) and callable(getattr(one, "check_runner", None))]
+        is_observer = [callable(one) and hasattr(one, "check") and hasattr(one, "check_runner") for one in given]
+        halves: list[Any] = [one for one, both in zip(given, is_observer, strict=True) if both]
         return Runner(self._tools(), guards=given, approve=approve, observers=[*observers, *halves])
 
     def _tools(self) -> Toolset:
