@@ -15,7 +15,20 @@ from hypothesis import strategies as st
 from policies import findings_of, policy_of
 
 from cast import Person
-from ferrule import InputRequired, Journal, Runner, ToolCall, ToolContext, ToolError, allow, approval, ask, deny, tool
+from ferrule import (
+    DefinitionError,
+    InputRequired,
+    Journal,
+    Runner,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    allow,
+    approval,
+    ask,
+    deny,
+    tool,
+)
 from ferrule.journal.memory import MemoryJournal
 from ferrule.policy.hours import Hours
 from ferrule.policy.when import When
@@ -409,3 +422,27 @@ def test_a_conditional_rule_does_not_make_others_redundant() -> None:
     assert (
         findings_of('allow = ["deploy"]\n[[rule]]\ndecide = "deny"\ntools = ["deploy"]\noutside = "09:00-17:00"') == []
     )
+
+
+async def test_a_policy_that_cannot_see_the_runs_it_looks_for_is_refused(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path, DEPLOY + 'after = "run_tests"')
+    guarded = tool(guards=[policy])(deploy.handler)
+    with pytest.raises(DefinitionError, match="looks for runs of 'run_tests', and does not guard it"):
+        Runner([run_tests, guarded])
+
+
+async def test_calls_without_a_condition_write_nothing(tmp_path: Path) -> None:
+    store, text = Memory(), 'allow = ["deploy"]\n[[rule]]\ndecide = "deny"\ntools = ["run_*"]\nmore_than = 5'
+    desk = Desk(tmp_path, text, journal=kept_in(store))
+    assert await desk.status() == "ok"
+    assert store.items("policy/") == {}
+
+
+async def test_a_count_that_cannot_be_changed_allows_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Full(Memory):
+        def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
+            raise StoreError("the disk is full")
+
+    desk = Desk(tmp_path, DEPLOY + "at_most = 3", journal=kept_in(Full()))
+    assert await desk.status() == "denied"
+    assert [one.message for one in caplog.records if "cannot count" in one.message] == [caplog.records[0].message]

@@ -120,7 +120,7 @@ def _check_url(url: str) -> None:
 
 
 class Webhook:
-    """The approver made by `webhook`. `endpoint` is the ASGI app for the answers."""
+    """The approver made by `webhook`, with the endpoint for the answers. See docs/guides/webhook-approvals.md."""
 
     def __init__(self, url: str, secrets: list[bytes], answer_url: str | None, queue: Web, expires: float) -> None:
         self.queue = queue
@@ -357,7 +357,7 @@ async def _read_body(receive: Receive) -> bytes | None:
 
 
 def sign_message(secret: bytes, id: str, body: bytes, *, at: float | None = None) -> dict[str, str]:
-    """Return the headers that sign a message, as Standard Webhooks do.
+    """Return the headers that sign a message, as Standard Webhooks do. See docs/guides/webhook-approvals.md.
 
     Args:
         at: Seconds since the epoch; by default now.
@@ -371,7 +371,10 @@ def sign_message(secret: bytes, id: str, body: bytes, *, at: float | None = None
 
 
 def verify_message(secrets: Iterable[bytes], headers: Headers, body: bytes) -> str | None:
-    """Return the id of a message that one of the secrets has signed in the last five minutes, or None."""
+    """Return the id of a message that one of the secrets has signed in the last five minutes, or None.
+
+    See docs/guides/webhook-approvals.md.
+    """
     id, stamp = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     is_number = stamp.isascii() and stamp.isdecimal() and len(stamp) < 12
     if not id or not is_number or abs(time.time() - int(stamp)) > _TOLERANCE:

@@ -148,6 +148,7 @@ class _CompiledPolicy:
         self.contents = contents
         self._by_tool: WeakKeyDictionary[Any, ToolRules] = WeakKeyDictionary()
         self.errors = [finding for finding in contents.findings if finding.level == "error"]
+        self.is_conditional = any(rule.when is not None for rule in contents.rules)
         self._watched = {glob for rule in contents.rules if rule.when is not None for glob in rule.when.names}
 
     def verdict(self, judged: JudgedCall) -> Decision | None:
@@ -274,8 +275,20 @@ class Policy:
             return self.findings
 
     def check_runner(self, runner: Runner) -> None:
-        """Remember the sessions in the runner's journal."""
+        """Remember the sessions in the runner's journal.
+
+        Raises:
+            DefinitionError: A rule looks for runs of a tool that the policy does not see.
+        """
         self._state.follow(runner.journal)
+        mounted = [guard for tool in runner.tools for mount in tool.mounts for guard in mount.settings.guards]
+        if any(guard is self for guard in (*runner.guards, *mounted)):
+            return
+        for tool in runner.tools:
+            if self._compiled.is_watched(tool) and not any(guard is self for guard in tool.guards):
+                raise DefinitionError(
+                    f"{self.__name__} looks for runs of {tool.name!r}, and does not guard it: give it to the runner"
+                )
 
     def __call__(self, call: ToolCall, context: ToolContext) -> Decision | Coroutine[Any, Any, Decision | None] | None:
         """Return the decision of the rules, or None for a read-only call without a rule.
@@ -284,27 +297,37 @@ class Policy:
         """
         compiled, tool = self._compiled, getattr(context, "tool", None)
         judged = JudgedCall(call.name, call.arguments, context, tool)
-        indexes = [index for one in (compiled, self._shadow) if one is not None for index in one.find_rules(tool)]
-        if any(index.needs_facts for index in indexes) or compiled.is_watched(tool):
-            ticket = self._state.make_ticket(context)
-            if ticket.id and any(index.needs_marks for index in indexes):
-                return self._judge_in_session(compiled, call, judged, ticket)
-            judged.facts = self._read_facts(ticket)
+        conditional = [one for one in (compiled, self._shadow) if one is not None and one.is_conditional]
+        if conditional:
+            indexes = [index for one in conditional for index in one.find_rules(tool)]
+            records_runs = any(one.is_watched(tool) for one in conditional)
+            if records_runs or any(index.needs_facts for index in indexes):
+                ticket = self._state.make_ticket(context, records_runs=records_runs)
+                if ticket.id and any(index.needs_marks for index in indexes):
+                    return self._judge_in_session(compiled, call, judged, ticket)
+                judged.facts = self._read_facts(ticket)
         return self._compare(call, judged, self._judge(compiled, call, judged))
 
     async def _judge_in_session(
         self, compiled: _CompiledPolicy, call: ToolCall, judged: JudgedCall, ticket: Ticket
     ) -> Decision | None:
         """Judge a running call, and count it. A count that was filled meanwhile is read again."""
-        rules = compiled.find_rules(judged.tool)
-        for _ in range(_COUNT_TRIES):
-            judged = judged.with_facts(await to_thread(self._read_facts, ticket))
+        rules, tries = compiled.find_rules(judged.tool), _COUNT_TRIES
+        while True:
+            facts = await to_thread(self._read_facts, ticket) if tries else ticket.make_facts(None, None)
+            judged = judged.with_facts(facts)
             decision = self._judge(compiled, call, judged)
             counting = rules.find_counting_rules(judged, decision)
-            if await to_thread(self._count, ticket, judged, counting):
-                return self._compare(call, judged, decision)
-        judged = judged.with_facts(ticket.make_facts(None, None))
-        return self._judge(compiled, call, judged)
+            if facts.session is None or not (counting or facts.is_counted):
+                break
+            try:
+                if await to_thread(self._state.count, ticket, counting):
+                    break
+                tries -= 1
+            except Exception:
+                log.exception("the policy cannot count a call, so no rule with a count allows it")
+                tries = 0
+        return self._compare(call, judged, decision)
 
     def _read_facts(self, ticket: Ticket) -> SessionFacts:
         """Return the facts about a session. Without a store that can be read, these are unknown."""
@@ -313,16 +336,6 @@ class Policy:
         except Exception:
             log.exception("the policy cannot read what a session has done, so no rule about that allows anything")
             return ticket.make_facts(None, None)
-
-    def _count(self, ticket: Ticket, judged: JudgedCall, rules: Sequence[Rule]) -> bool:
-        """Count a call. Return False if it must be judged again, because a count is full or cannot be changed."""
-        if not (rules or (judged.facts is not None and judged.facts.is_counted)):
-            return True
-        try:
-            return self._state.count(ticket, rules)
-        except Exception:
-            log.exception("the policy cannot count a call, so no rule with a count allows it")
-            return False
 
     def asks(self, tool: Any) -> bool:
         """Return whether the current rules may ask about a call of a tool.
@@ -376,8 +389,7 @@ class Policy:
             tool, at, ticket = find_tool(earlier.call), now - earlier.ago, f"earlier{number}"
             facts = SessionFacts(at, marks, marks, ticket)
             judged = JudgedCall(earlier.call, earlier.arguments, context, tool, facts)
-            decision = self._compiled.verdict(judged)
-            counting = self._compiled.find_rules(tool).find_counting_rules(judged, decision)
+            counting = [rule for rule in self.rules if rule.may_count(judged)]
             counts = {make_count_mark(rule.key, ticket): at for rule in counting}
             runs = (make_run_marks(earlier.call, (), at, succeeded=done) for done in (False, True))
             marks = {**marks, **counts, **{mark: at for run in runs for mark in run}}

@@ -48,18 +48,23 @@ class Ticket(NamedTuple):
 
 
 class SessionState:
-    """The memory of a policy. `read`, `count` and `uncount` block."""
+    """The memory of a policy. `read` and `count` block."""
 
     def __init__(self) -> None:
         self._rows = SessionRows("policy")
         self._watched: WeakKeyDictionary[RunningCall, Ticket] = WeakKeyDictionary()
+        self._counted: set[str] = set()
 
     def follow(self, journal: Journal | None) -> None:
         """Keep the marks in this journal from now on."""
         self._rows.follow(journal)
 
-    def make_ticket(self, context: ToolContext) -> Ticket:
-        """Return the ticket of a call. If the call may run, watch its start and its end."""
+    def make_ticket(self, context: ToolContext, *, records_runs: bool = False) -> Ticket:
+        """Return the ticket of a call. If the call may run, watch its start and its end.
+
+        Args:
+            records_runs: Whether a rule looks for runs of its tool.
+        """
         call = context.running_call
         keys = self._rows.make_key(context.principal, context.session), self._rows.make_key(context.principal)
         now = time.time if context.clock is None else context.clock.now
@@ -69,7 +74,7 @@ class SessionState:
         if ticket is None:
             number = hash_parts(format_run_id(call.run_id), call.call.id)[:_TICKET_CHARACTERS]
             ticket = self._watched[call] = Ticket(number, *keys, now)
-            self._watch(context, ticket)
+            context.observe(self._make_observer(ticket, list_mounted_names(context.tool), records_runs=records_runs))
         return ticket
 
     def read(self, ticket: Ticket) -> SessionFacts:
@@ -89,6 +94,8 @@ class SessionState:
             StoreError: The store cannot be read or changed.
         """
         counting = list(rules)
+        if counting:
+            self._counted.add(ticket.id)
         by_day = [rule for rule in counting if rule.when is not None and rule.when.per == "day"]
         by_session = [rule for rule in counting if rule not in by_day]
         return self._count_in_row(ticket.session, ticket, by_session) and self._count_in_row(ticket.day, ticket, by_day)
@@ -108,33 +115,30 @@ class SessionState:
         self._rows.change(key, change)
         return not full
 
-    def uncount(self, ticket: Ticket) -> None:
-        """Make no rule count the call, because it has not run. If the store fails, the call stays counted.
-
-        Raises:
-            StoreError: The store cannot be read or changed.
-        """
-        for key in (ticket.session, ticket.day):
-            self._rows.change(key, lambda marks: _without(marks, ticket))
-
-    def _watch(self, context: ToolContext, ticket: Ticket) -> None:
-        """Record the start and the success of a call, and uncount it if it does not run."""
-        mounted = list_mounted_names(context.tool)
+    def _make_observer(self, ticket: Ticket, mounted: Iterable[str], *, records_runs: bool) -> Callable[[Event], None]:
+        """Return an observer that records the start and the success of a call, and uncounts it if it does not run."""
 
         def add(marks: Mapping[str, float]) -> None:
             self._rows.record(ticket.session, lambda stored: {**stored, **marks})
 
         def on_event(event: Event) -> None:
-            if event.kind == "tool:started":
+            if event.kind == "tool:started" and records_runs:
                 add(make_run_marks(event.call.name, mounted, ticket.now(), succeeded=False))
             elif event.kind in _ENDS:
                 result = event.data["result"]
-                if result.is_replayed or result.executed is False:
-                    self.uncount(ticket)
-                elif event.kind == "tool:post" and result.executed:
+                has_run = result.executed is not False and not result.is_replayed
+                if event.kind == "tool:post" and records_runs and has_run:
                     add(make_run_marks(event.call.name, (), ticket.now(), succeeded=True))
+                self._end(ticket, has_run=has_run)
 
-        context.observe(on_event)
+        return on_event
+
+    def _end(self, ticket: Ticket, *, has_run: bool) -> None:
+        """Forget a call that has ended, and uncount it if it has not run. If the store fails, it stays counted."""
+        is_counted = ticket.id in self._counted
+        self._counted.discard(ticket.id)
+        for key in (ticket.session, ticket.day) if is_counted and not has_run else ():
+            self._rows.change(key, lambda marks: _without(marks, ticket))
 
 
 def _is_full(rule: Rule, marks: Marks, facts: SessionFacts) -> bool:
