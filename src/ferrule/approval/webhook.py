@@ -209,9 +209,7 @@ class Webhook:
             async with client.stream("POST", self._url, content=body, headers=headers) as response:
                 status = response.status_code
         except httpx2.TransportError as error:
-            log.warning(
-                "the gateway of a question cannot be reached, and will be tried again: %s", type(error).__name__
-            )
+            log.warning("the gateway of a question is tried again: %s", type(error).__name__)
             return False
         if status < 300:
             return True
