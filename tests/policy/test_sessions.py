@@ -34,6 +34,7 @@ from ferrule.policy.hours import Hours
 from ferrule.policy.when import When
 from ferrule.stores.store import Memory, StoreError
 from ferrule.testing import ManualClock
+from waits import until
 
 MONDAY = datetime(2026, 11, 30, 10, tzinfo=UTC).timestamp()
 DEPLOY = '[[rule]]\ndecide = "allow"\ntools = ["deploy"]\n'
@@ -446,3 +447,24 @@ async def test_a_count_that_cannot_be_changed_allows_nothing(tmp_path: Path, cap
     desk = Desk(tmp_path, DEPLOY + "at_most = 3", journal=kept_in(Full()))
     assert await desk.status() == "denied"
     assert [one.message for one in caplog.records if "cannot count" in one.message] == [caplog.records[0].message]
+
+
+async def test_a_background_job_is_no_success_before_it_ends_and_is_counted_once(tmp_path: Path) -> None:
+    passes = asyncio.Event()
+
+    @tool(background=True)
+    async def check() -> str:
+        """Check all."""
+        await passes.wait()
+        return "all passed"
+
+    text = '[[rule]]\ndecide = "allow"\ntools = ["check"]\nat_most = 2\n' + DEPLOY + 'after = "check"'
+    runner = Runner([check, deploy], guards=[policy_of(tmp_path, text)])
+    context = ToolContext[Any](session="s")
+    assert (await runner.run("check", {}, context)).success
+    assert (await runner.run("deploy", {}, context)).status == "denied"
+    passes.set()
+    await until(lambda: runner.jobs[0].result is not None)
+    assert (await runner.run("deploy", {}, context)).success
+    assert [(await runner.run("check", {}, context)).status for _ in range(2)] == ["ok", "denied"]
+    await runner.__aexit__()

@@ -318,7 +318,7 @@ class Policy:
             judged = judged.with_facts(facts)
             decision = self._judge(compiled, call, judged)
             counting = rules.find_counting_rules(judged, decision)
-            if facts.session is None or not (counting or facts.is_counted):
+            if facts.session is None or facts.is_job or not (counting or facts.is_counted):
                 break
             try:
                 if await to_thread(self._state.count, ticket, counting):

@@ -35,16 +35,18 @@ class Ticket(NamedTuple):
         session: The key of the row of its principal and session.
         day: The key of the row of its principal.
         now: Returns the seconds since the epoch, by the clock of its runner.
+        is_job: Whether it is a background job.
     """
 
     id: str
     session: str
     day: str
     now: Callable[[], float]
+    is_job: bool = False
 
     def make_facts(self, session: Marks | None, day: Marks | None) -> SessionFacts:
         """Return the facts about the session of the call, now."""
-        return SessionFacts(self.now(), session, day, self.id)
+        return SessionFacts(self.now(), session, day, self.id, self.is_job)
 
 
 class SessionState:
@@ -73,7 +75,7 @@ class SessionState:
         ticket = self._watched.get(call)
         if ticket is None:
             number = hash_parts(format_run_id(call.run_id), call.call.id)[:_TICKET_CHARACTERS]
-            ticket = self._watched[call] = Ticket(number, *keys, now)
+            ticket = self._watched[call] = Ticket(number, *keys, now, call.is_job)
             context.observe(self._make_observer(ticket, list_mounted_names(context.tool), records_runs=records_runs))
         return ticket
 
@@ -127,7 +129,8 @@ class SessionState:
             elif event.kind in _ENDS:
                 result = event.data["result"]
                 has_run = result.executed is not False and not result.is_replayed
-                if event.kind == "tool:post" and records_runs and has_run:
+                is_done = event.kind == "tool:post" and "ticket" not in result.metadata  # that is of a background job
+                if is_done and records_runs and has_run:
                     add(make_run_marks(event.call.name, (), ticket.now(), succeeded=True))
                 self._end(ticket, has_run=has_run)
 

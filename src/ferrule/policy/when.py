@@ -31,12 +31,14 @@ class SessionFacts(NamedTuple):
         session: The marks of the principal in this session; `None` if they cannot be read.
         day: The marks of the principal in all its sessions; `None` likewise.
         ticket: Identifies the call among the counted ones.
+        is_job: Whether it is a background job: the call that has started it is counted in its place.
     """
 
     now: float
     session: Mapping[str, float] | None = None
     day: Mapping[str, float] | None = None
     ticket: str = ""
+    is_job: bool = False
 
     @property
     def is_counted(self) -> bool:
@@ -145,7 +147,8 @@ class When:
         if marks is None:
             return None
         others = count_others(marks, key, self, facts)
-        is_full = others >= (self.limit or 0) and make_count_mark(key, facts.ticket) not in marks
+        is_own = facts.is_job or make_count_mark(key, facts.ticket) in marks
+        is_full = others >= (self.limit or 0) and not is_own
         return is_full if self.at_most is None else not is_full
 
     @property

@@ -231,8 +231,9 @@ class GuardContract:
         observers: Iterable[Observer] = (),
     ) -> Runner:
         given = [self.guard()] if guards is None else list(guards)
-        is_observer = [callable(one) and hasattr(one, "check") and hasattr(one, "check_runner") for one in given]
-        halves: list[Any] = [one for one, both in zip(given, is_observer, strict=True) if both]
+        halves: list[Any] = [
+            one for one in given if callable(one) and hasattr(one, "check") and hasattr(one, "check_runner")
+        ]
         return Runner(self._tools(), guards=given, approve=approve, observers=[*observers, *halves])
 
     def _tools(self) -> Toolset:

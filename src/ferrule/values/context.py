@@ -89,6 +89,9 @@ class RunningCall(Protocol):
     def is_trial(self) -> bool: ...
 
     @property
+    def is_job(self) -> bool: ...
+
+    @property
     def may_run_again(self) -> bool: ...
 
     @property
