@@ -190,6 +190,7 @@ async def test_parallel_calls_never_pass_a_count(
     assert found.count("ok") == min(calls, limit)
 
 
+@pytest.mark.large
 async def test_two_processes_share_a_count(tmp_path: Path) -> None:
     text = DEPLOY + "at_most = 3"
     program = tmp_path / "program.py"
