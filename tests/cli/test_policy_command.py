@@ -118,6 +118,60 @@ def test_a_wrong_example_and_a_file_without_tests_fail(ferrule: Any) -> None:
         assert done.code == 1 and error in done.text
 
 
+NOON = "2026-11-30 12:00"
+SESSIONS = """
+[[rule]]
+decide = "deny"
+tools = ["refund"]
+before = "find"
+within = "1h"
+[[rule]]
+decide = "allow"
+tools = ["refund"]
+at_most = 2
+per = "day"
+during = "Mon-Fri 09:00-17:00"
+"""
+
+
+@pytest.mark.parametrize("tools", [(), REFUND])
+@pytest.mark.parametrize(
+    ("earlier", "at", "expect"),
+    [
+        ('{ call = "find", ago = "59m" }', "2026-11-30 10:00", "allow"),
+        ('{ call = "find", ago = "61m" }', "2026-11-30 10:00", "deny"),
+        ('{ call = "find" }', "2026-11-29 10:00", "ask"),
+        (
+            '{ call = "find" }, { call = "refund", ago = "2h" }, { call = "refund", ago = "3h" }',
+            "2026-11-30 12:30",
+            "ask",
+        ),
+        (
+            '{ call = "find" }, { call = "refund", ago = "2h" }, { call = "refund", ago = "1d" }',
+            "2026-11-30 12:30",
+            "allow",
+        ),
+    ],
+)
+def test_a_test_has_a_time_and_earlier_calls(
+    ferrule: Any, earlier: str, at: str, expect: str, tools: tuple[str, ...]
+) -> None:
+    call = 'call = "refund"\narguments = { order = 1, amount = 5 }'
+    earlier = earlier.replace('"refund",', '"refund", arguments = { order = 1, amount = 5 },')
+    write("s.toml", f'{SESSIONS}[[test]]\n{call}\nearlier = [{earlier}]\nat = "{at}"\nexpect = "{expect}"\n')
+    done = ferrule("policy", "test", "s.toml", *tools)
+    assert done.code == 0, done.text
+
+
+@pytest.mark.parametrize(
+    ("line", "error"), [('at = "noon"', "at is a date"), ('earlier = ["find"]', "earlier is a list of calls")]
+)
+def test_a_wrong_time_or_earlier_call_is_an_error(ferrule: Any, line: str, error: str) -> None:
+    write("s.toml", f'{SESSIONS}[[test]]\ncall = "refund"\n{line}\nexpect = "ask"\n')
+    done = ferrule("policy", "test", "s.toml")
+    assert done.code == 1 and error in done.text
+
+
 # decide
 
 

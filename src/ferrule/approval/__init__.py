@@ -1,7 +1,8 @@
 """Approvers: the answer when a guard asks.
 
-`console` asks the person at the terminal, and `callback` a function of your program. `later` suspends the call, and
-`web` is a queue of suspended calls for a page. `remembered` asks once and stores the answer for a while in `Grants`.
+`console` asks the person at the terminal, and `callback` a function of your program. `webhook` asks in a chat or by
+mail. `later` suspends the call, and `web` is a queue of calls for a page. `remembered` asks once and stores the answer
+for a while in `Grants`.
 `Asked`, `Question` and `preview_lines` hold the contents of a question. `printable` makes text from others
 safe to print.
 
@@ -34,6 +35,7 @@ from ferrule.approval.web import (
     WaitingCall,
     web,
 )
+from ferrule.approval.webhook import Reply, Webhook, sign_message, verify_message, webhook
 
 __all__ = [
     "AlreadyAnswered",
@@ -59,4 +61,9 @@ __all__ = [
     "printable",
     "remembered",
     "web",
+    "Reply",
+    "Webhook",
+    "sign_message",
+    "verify_message",
+    "webhook",
 ]

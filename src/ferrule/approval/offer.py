@@ -13,11 +13,10 @@ from ferrule.errors import DefinitionError
 from ferrule.policy import Condition, parse_condition
 from ferrule.policy.reading import read_short_form
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
+from ferrule.values.span import format_span, parse_span
 
 DURATION = "for"
 """The name of the part with the duration of an offer."""
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_DURATION = re.compile(r"(\d{1,6})\s*([smhd])[a-z]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +118,3 @@ def _format_condition(given: Any) -> str:
         return parse_condition(given).text
     except DefinitionError:  # a list or an object, shown as it is
         return json.dumps(thaw(given.get("equals", given)), ensure_ascii=False)
-
-
-def format_span(seconds: float) -> str:
-    """Return a span of time in the form for people: `8h`, `30m`."""
-    unit = next((unit for unit in reversed(_UNITS) if seconds % _UNITS[unit] == 0 and seconds >= _UNITS[unit]), "s")
-    return f"{seconds / _UNITS[unit]:g}{unit}"
-
-
-def parse_span(text: str) -> float:
-    """Return the seconds of a span of time.
-
-    Raises:
-        ValueError: The text is no span of time.
-    """
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None:
-        raise ValueError(f"{text!r} is no duration: write a number with its unit, such as 30m, 8h or 7d")
-    return float(found[1]) * _UNITS[found[2]]

@@ -1,15 +1,20 @@
-"""A queue of suspended calls for a page or a chat bot. Each call is answered once."""
+"""A queue of calls that wait for a person, for a page or a chat bot. Each call is answered once.
+
+Suspended calls wait as sealed records, and `webhook` adds the live questions of running calls.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ferrule.approval.request import Asked, add_previews, run_blocking
+from ferrule.approval.live import LiveQuestion, format_answer, make_live_row
+from ferrule.approval.request import Asked, add_preview, add_previews, run_blocking
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.stores.store import BrokenRow, Memory, Store, read_row, replace_row
@@ -68,6 +73,11 @@ class WaitingCall:
         """The digest of everything shown. It comes back with the answer."""
         return self.request.digest
 
+    @property
+    def is_live(self) -> bool:
+        """Whether a running call waits for the answer, so there is nothing to resume."""
+        return "live" in self.record
+
 
 class AcceptedAnswer(NamedTuple):
     """The one answer that counts, for `runner.resume(taken.record, taken.decision, by=taken.by)`.
@@ -79,6 +89,11 @@ class AcceptedAnswer(NamedTuple):
     decision: Decision
     by: str
 
+    @property
+    def is_live(self) -> bool:
+        """Whether a running call has got the answer, so there is nothing to resume."""
+        return "live" in self.record
+
 
 class Web:
     """The queue made by `web`."""
@@ -88,6 +103,7 @@ class Web:
         self.tools = tools
         self.own = own
         self._prefix = f"waiting-{name} " if name else "waiting "
+        self._live: dict[str, LiveQuestion] = {}
 
     async def put(self, suspended: ToolResult | JsonObject) -> str:
         """Add a suspended call, as a result, its `.pending` or its `.record()`, and return its id.
@@ -118,7 +134,48 @@ class Web:
         rows = await run_blocking(lambda: self.store.items(self._prefix))
         return sum(not (_is_answered(row) or read_row(row, _has_expired) is True) for row in rows.values())
 
-    async def answer(self, id: str, digest: str, given: Decision | bool, *, by: str) -> AcceptedAnswer:
+    async def ask(
+        self, request: Asked, *, channel: str, shown: JsonObject, expires_at: float
+    ) -> tuple[LiveQuestion, WaitingCall]:
+        """Add the question of a running call. Return it, and how it looks with its preview.
+
+        Args:
+            channel: The channel that it is shown in. Answers from another channel do not count.
+            shown: The arguments as they are shown there.
+            expires_at: Seconds since the epoch.
+
+        Raises:
+            StoreError: The store cannot be changed.
+        """
+        id = os.urandom(16).hex()
+        row = make_live_row(request, id, channel, shown, expires_at)
+        live = self._live[id] = LiveQuestion(self.store, self._prefix + id, request.tool)
+        try:
+            await run_blocking(lambda: replace_row(self.store, self._prefix + id, row))
+            waiting = self._read(id, row)
+            return live, replace(waiting, request=await add_preview(waiting.request))
+        except BaseException:
+            await self.end(id)
+            raise
+
+    async def end(self, id: str) -> Decision | None:
+        """End a live question, and return its answer, if it has got one."""
+        live = self._live.pop(id, None)
+        return None if live is None else await live.close()
+
+    async def find_live(self, id: str, channel: str) -> WaitingCall | str | None:
+        """Return a live question of a channel, without its preview; None if there is none.
+
+        Of an answered one, return the id of the message with the answer, or an empty text.
+        """
+        row = await run_blocking(lambda: self.store.get(self._prefix + id))
+        if not isinstance(row, Mapping) or (row.get("live") or {}).get("channel") != channel:
+            return None
+        return str(row.get("message") or "") if _is_answered(row) else self._read_or_report(id, row)
+
+    async def answer(
+        self, id: str, digest: str, given: Decision | bool, *, by: str, message: str | None = None
+    ) -> AcceptedAnswer:
         """Take the call with this id and its answer, once: the first answer wins.
 
         Args:
@@ -126,6 +183,7 @@ class Web:
             digest: The digest of the question shown.
             given: `True`, `False`, or `allow(…)` or `deny(…)`.
             by: The name of the person, from your application's sign-in and never from a request body.
+            message: The id of the message with the answer, to recognise it if it comes again.
 
         Raises:
             AnswerRefused: The answer does not count, and takes no call from the queue.
@@ -139,9 +197,9 @@ class Web:
             raise DefinitionError(
                 f"answer(by) must be the person's name from your application's sign-in, not {person!r}"
             )
-        return await run_blocking(lambda: self._accept(id, digest, given, by))
+        return await run_blocking(lambda: self._accept(id, digest, given, by, message))
 
-    def _accept(self, id: str, digest: str, given: Decision | bool, by: str) -> AcceptedAnswer:
+    def _accept(self, id: str, digest: str, given: Decision | bool, by: str, message: str | None) -> AcceptedAnswer:
         row = self.store.get(self._prefix + id)
         if _is_answered(row):
             raise AlreadyAnswered(f"{row['answered']} has answered before. This answer has no effect")
@@ -157,9 +215,13 @@ class Web:
         conflict = None if self.own or decision.kind != "allow" else found.request.find_conflict(by)
         if conflict is not None:
             raise OwnCall(conflict)
-        answered = {"answered": by, "pending": {"expires_at": found.expires_at}}
+        answered: dict[str, Any] = {"answered": by, "pending": {"expires_at": found.expires_at}}
+        if found.is_live:
+            answered |= {"decision": format_answer(decision), "live": thaw(found.record["live"]), "message": message}
         if not self.store.compare_and_set(self._prefix + id, row, answered):
             raise AlreadyAnswered("somebody else has answered before. This answer has no effect")
+        if (live := self._live.get(id)) is not None:
+            live.wake()
         return AcceptedAnswer(found.record, decision, by)
 
     def _list_waiting(self) -> list[WaitingCall]:
@@ -193,7 +255,8 @@ class Web:
         call = ToolCall(pending["call"]["id"], name, pending["arguments"], parent=pending["call"]["parent"])
         wanted = None if pending["schema"] is None else freeze(pending["schema"])
         decision = Decision("ask", pending["reason"], into=pending["into"], schema=wanted, rule=pending["rule"])
-        tool = self.tools.get(name) if pending["listed"] else None
+        live = self._live.get(str(id))
+        tool = live.tool if live is not None else self.tools.get(name) if pending["listed"] else None
         request = Asked(call, decision, ToolContext(**pending["context"]), tool=tool)
         if pending["key"] != str(id) or not (request.text and request.digest):
             raise ValueError(f"the record belongs to {pending['key']!r}")

@@ -15,6 +15,7 @@ from ferrule.cli.usage import UsageError
 from ferrule.policy import Finding, Policy, PolicyDecision, Rule, TrustedFiles, find_files, list_standard_files
 from ferrule.policy.checks import find_fit
 from ferrule.policy.rule import Scope
+from ferrule.policy.when import SessionFacts
 
 FOUND: Final[tuple[Scope, ...]] = ("user", "project")
 """The scopes of the standard files in places that a tool may write. These files need trust."""
@@ -72,15 +73,18 @@ def _shorten_path(finding: Finding, policy: Policy) -> Finding:
 
 
 async def judge_call(
-    policy: Policy, runner: Runner, call: ToolCall, context: ToolContext
+    policy: Policy, runner: Runner, call: ToolCall, context: ToolContext, facts: SessionFacts | None = None
 ) -> tuple[PolicyDecision | None, str]:
     """Return the verdict of each rule on the call in the form that the guards of `runner` see. If the call is denied
     before the guards, return None and the reason.
+
+    Args:
+        facts: The facts about the session, in place of those that the policy remembers.
     """
     seen: list[PolicyDecision] = []
 
     def look(call: ToolCall, context: ToolContext) -> None:
-        seen.append(policy.decide(call, context))
+        seen.append(policy.decide(call, context, facts=facts))
 
     decisions = await runner.replace(guards=[look], observers=()).explain(call, context)
     return (seen[0], "") if seen else (None, decisions[0].reason)

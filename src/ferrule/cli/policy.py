@@ -189,18 +189,23 @@ async def _run_test(policy: Policy, test: PolicyTest, tools: Toolset | None) -> 
     context = ToolContext(principal=test.principal, session=test.session)
     call = ToolCall("", test.call, test.arguments)
     if tools is None:
-        return _compare(test, policy.decide(call, context, tool=_make_double(test)))
+        facts = policy.imagine_facts(test, lambda name: _make_double(test, name))
+        return _compare(test, policy.decide(call, context, _make_double(test, test.call), facts))
     if tools.find(test.call) is None:
         hint = suggest(test.call, [tool.name for tool in tools])
         return Outcome(test, None, f"there is no tool {test.call!r}; {hint}")
-    judged, reason = await judge_call(policy, Runner(tools, guards=[policy]), call, context)
+    facts = policy.imagine_facts(test, tools.find)
+    judged, reason = await judge_call(policy, Runner(tools, guards=[policy]), call, context, facts)
     return _compare(test, judged) if judged is not None else Outcome(test, None, reason)
 
 
-def _make_double(test: PolicyTest) -> SimpleNamespace:
-    """Return a tool for a test without tools, with the traits and tags of the test. It takes any arguments."""
+def _make_double(test: PolicyTest, name: str) -> SimpleNamespace:
+    """Return a tool of this name for a test without tools, with the traits and tags of the test.
+
+    It takes any arguments.
+    """
     traits: dict[str, Any] = {trait.removeprefix("not "): not trait.startswith("not ") for trait in test.traits}
-    tool = Tool(test.call, lambda: None, tags=test.tags, **traits)
+    tool = Tool(name, lambda: None, tags=test.tags, **traits)
     return SimpleNamespace(**{name: getattr(tool, name) for name in ("name", "tags", *JUDGED_TRAITS)})
 
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-import json
-import logging
 from asyncio import to_thread
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from time import time
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
@@ -15,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from ferrule.errors import DefinitionError
 from ferrule.guards._arguments import read_names
 from ferrule.security.foreign_text import to_one_line
-from ferrule.stores.store import Memory, Store, StoreError
-from ferrule.types import Journal
+from ferrule.stores.session_rows import SessionRows
+from ferrule.stores.store import Store
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, ask, deny
@@ -29,15 +26,9 @@ if TYPE_CHECKING:
 
 Label: TypeAlias = Literal["untrusted", "private"]
 """The kind of data that a tool returns. See docs/guides/untrusted-content.md."""
-Marks: TypeAlias = dict[str, dict[str, Any]]
-"""For each label of a session: `at`, the seconds since the epoch, and `source`, the first call that read such data."""
-
-log = logging.getLogger("ferrule")
 _LABELS: Final = frozenset(get_args(Label))
 _PHRASES: Final = {"untrusted": "read text from outside", "private": "read private data"}
-_KEY_PREFIX: Final = "flow/"
 _MOST_CHARACTERS: Final = 60
-_WRITE_TRIES: Final = 100
 _BOTH: Final = "flow is one object in two places: write f = flow(…), and Runner(…, guards=[f], observers=[f])"
 
 
@@ -108,12 +99,10 @@ class Flow:
         self._sinks = sinks
         self._exempt = exempt
         self._rule = rule
-        self._store: Store = Memory() if store is None else store
-        self._follows_journal = store is None
-        self._journal: Journal | None = None
+        self._rows = SessionRows("flow", store)
+        """For each label: `at`, the seconds since the epoch, and `source`, the first call that read such data."""
         self._matched: set[str] = set()
         self._tools: dict[str, dict[tuple[object, object], Tool]] = {}
-        self._unsaved: dict[str, Marks] = {}
 
     # -- the guard ----------------------------------------------------------------------------------------------------
 
@@ -123,9 +112,7 @@ class Flow:
         labels = self._find_sink_labels(tool, call.arguments)
         if not labels:
             return None
-        key = _make_key(context.principal, context.session)
-        stored: Marks = await to_thread(self._store.get, key) or {}
-        marks = {**self._unsaved.get(key, {}), **stored}
+        marks = await to_thread(self._rows.read, self._rows.make_key(context.principal, context.session))
         read = [_format_mark(label, marks[label], context) for label in sorted(labels & marks.keys(), reverse=True)]
         if not read:
             return None
@@ -170,11 +157,7 @@ class Flow:
         Raises:
             StoreError: The store cannot be changed.
         """
-        key = _make_key(principal, session)
-        for _ in range(_WRITE_TRIES):
-            if self._store.compare_and_set(key, self._store.get(key), None):
-                break
-        self._unsaved.pop(key, None)
+        self._rows.change(self._rows.make_key(principal, session), lambda marks: {})
 
     # -- the runner ---------------------------------------------------------------------------------------------------
 
@@ -200,10 +183,7 @@ class Flow:
                 names = ", ".join(tool.name for tool in tools)
                 raise DefinitionError(f"flow(…): no tool is named {pattern!r}. The tools are {names}")
             self._matched.add(pattern)
-        if self._follows_journal and runner.journal is not None and runner.journal is not self._journal:
-            with suppress(StoreError):  # a closed journal: mostly, the new one has the same file
-                self._unsaved |= self._store.items(_KEY_PREFIX)
-            self._journal, self._store = runner.journal, runner.journal.store
+        self._rows.follow(runner.journal)
 
     # -- labels and marks ---------------------------------------------------------------------------------------------
 
@@ -239,19 +219,8 @@ class Flow:
 
     def _mark(self, labels: frozenset[str], mark: dict[str, Any], principal: str | None, session: str | None) -> None:
         """Add a mark for each label without one. If the store fails, this process remembers it, and tries again."""
-        key = _make_key(principal, session)
-        wanted = {**dict.fromkeys(labels, mark), **self._unsaved.get(key, {})}
-        try:
-            for _ in range(_WRITE_TRIES):
-                stored = self._store.get(key)
-                marks = {**wanted, **(stored or {})}
-                if marks == stored or self._store.compare_and_set(key, stored, marks):
-                    self._unsaved.pop(key, None)
-                    return
-            raise RuntimeError("compare_and_set(key, get(key), …) of the store is never true")
-        except Exception:
-            self._unsaved[key] = wanted
-            log.exception("flow: this process alone knows what session %r has read", session)
+        key = self._rows.make_key(principal, session)
+        self._rows.record(key, lambda marks: {**dict.fromkeys(labels, mark), **marks})
 
 
 def _fits(tool: Tool, patterns: Iterable[str]) -> bool:
@@ -268,10 +237,6 @@ def _may_have_read(event: Event) -> bool:
     """Return whether a call that ends may have text of its tool. It may have come from the journal, without a start."""
     result: ToolResult = event.data["result"]
     return result.success or result.executed is not False
-
-
-def _make_key(principal: str | None, session: str | None) -> str:
-    return _KEY_PREFIX + json.dumps([principal, session])
 
 
 def _format_mark(label: str, mark: Mapping[str, Any], context: ToolContext) -> str:

@@ -40,6 +40,15 @@ class LiveCall(CallState):
         return self.plan.runner.clock
 
     @property
+    def is_trial(self) -> bool:
+        return self not in self.plan.runner.live
+
+    @property
+    def is_job(self) -> bool:
+        resumed = self.origin.resumed
+        return resumed is not None and resumed.record["kind"] == "background"
+
+    @property
     def cancelled(self) -> bool:
         task, deadline = self.task, self.attempt.deadline
         stopped = self.attempt.runner_rejection is not None or (deadline is not None and deadline.stopped)

@@ -27,7 +27,7 @@ def check_breadth(rules: Sequence[Rule], tools: Iterable[Any] | None) -> Iterato
     These are rules that in effect allow everything, names with `*` for harmful tools, and shell lines unseen by a rule.
     """
     listed = [] if tools is None else list(tools)
-    stricter = [one for one in rules if one.decide != "allow" and not (one.arguments or one.principals or one.traits)]
+    stricter = [one for one in rules if one.decide != "allow" and not _is_conditional(one)]
     allowable = [tool for tool in listed if not any(one.may_match_tool(tool) for one in stricter)]
     for rule in rules:
         if rule.decide == "allow":
@@ -37,6 +37,10 @@ def check_breadth(rules: Sequence[Rule], tools: Iterable[Any] | None) -> Iterato
             yield from _check_lines(rule, matching)
         elif rule.has_commands:
             yield from _check_lines(rule, [tool for tool in listed if rule.may_match_tool(tool)])
+
+
+def _is_conditional(rule: Rule) -> bool:
+    return bool(rule.arguments or rule.principals or rule.traits or rule.when)
 
 
 # -- shell lines -------------------------------------------------------------------------------------------------------

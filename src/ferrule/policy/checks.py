@@ -151,6 +151,7 @@ def check_tools(rules: Sequence[Rule], tools: Sequence[Any]) -> ToolFindings:
         is_of_project = rule.scope in {"project", "session"}
         loaded = names if rule.decide == "allow" else every_name
         missing = [glob for glob in rule.tools if not any(matches_glob(glob, name) for name in loaded)]
+        notices += _check_runs(rule, every_name)
         for glob in missing:
             similar = next((name for name in names if name not in named and is_misspelling(glob, name)), None)
             if similar is None:
@@ -174,6 +175,14 @@ def check_tools(rules: Sequence[Rule], tools: Sequence[Any]) -> ToolFindings:
             _report_missing_tools(several, names)
         )
     return ToolFindings([*findings, *notices], notices)
+
+
+def _check_runs(rule: Rule, names: Sequence[str]) -> Iterator[Finding]:
+    """Warn about a tool of `after` or `before` that is not loaded."""
+    for glob in () if rule.when is None else rule.when.names:
+        if not any(matches_glob(glob, name) for name in names):
+            text = f"{rule.text!r} looks for runs of {glob!r}, and there is no such tool"
+            yield make_finding("warning", rule, f"{text}{suggest_name(glob, names)}")
 
 
 def _report_missing_tools(several: Sequence[tuple[Rule, str]], names: Sequence[str]) -> Finding:

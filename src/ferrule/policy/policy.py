@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
+from asyncio import to_thread
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from ferrule.errors import DefinitionError
@@ -21,22 +23,29 @@ from ferrule.policy.checks import (
     find_fit,
     may_have_arguments,
 )
+from ferrule.policy.conditions import matches_glob
 from ferrule.policy.files import PolicyFile, configuration_folder, list_standard_files, read_policy_file, state_folder
 from ferrule.policy.own_files import find_protected_file
 from ferrule.policy.reading import Finding, PolicyTest, read_document
-from ferrule.policy.rule import JudgedCall, Rule, Scope
+from ferrule.policy.rule import JudgedCall, Rule, Scope, list_mounted_names
+from ferrule.policy.session_state import SessionState, Ticket
 from ferrule.policy.standing import NEEDS_TRUST, Trust, find_standings
 from ferrule.policy.trust import TrustedFiles
 from ferrule.policy.verdict import Entry, Mode, PolicyDecision, ToolRules
+from ferrule.policy.when import SessionFacts, make_count_mark, make_run_marks
 from ferrule.values.arguments import redact_hidden
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, deny
 from ferrule.values.frozen import JsonObject, freeze, thaw
 
+if TYPE_CHECKING:
+    from ferrule.runner import Runner
+
 log = logging.getLogger("ferrule")
 ScopedFile: TypeAlias = tuple[Scope, str | os.PathLike[str]]
 _MAX_DIFFERENCES = 100
+_COUNT_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +148,18 @@ class _CompiledPolicy:
         self.contents = contents
         self._by_tool: WeakKeyDictionary[Any, ToolRules] = WeakKeyDictionary()
         self.errors = [finding for finding in contents.findings if finding.level == "error"]
+        self.is_conditional = any(rule.when is not None for rule in contents.rules)
+        self._watched = {glob for rule in contents.rules if rule.when is not None for glob in rule.when.names}
 
     def verdict(self, judged: JudgedCall) -> Decision | None:
         if self.errors:
             return deny("the policy has errors, so nothing may run")
         return self.find_rules(judged.tool).verdict(judged, self.contents.modes)
+
+    def is_watched(self, tool: Any) -> bool:
+        """Return whether a rule looks for runs of this tool."""
+        names = (tool.name, *list_mounted_names(tool)) if self._watched and tool is not None else ()
+        return any(matches_glob(glob, name) for glob in self._watched for name in names)
 
     def find_rules(self, tool: Any) -> ToolRules:
         """Return the rules that may apply to calls of a tool."""
@@ -167,7 +183,7 @@ class _CompiledPolicy:
                 effect = "never allows" if rule.decide == "allow" else "asks about every call"
                 log.warning("%s: %s; so it %s", rule.name, problem, effect)
             parameters = {place.partition(".")[0].removesuffix("[]") for place in rule.arguments}
-            certain_name = None if rule.tags or rule.traits or rule.principals else tool.name
+            certain_name = None if rule.tags or rule.traits or rule.principals or rule.when else tool.name
             yield Entry(rule, problem, not hidden.isdisjoint(parameters), certain_name)
 
 
@@ -206,6 +222,7 @@ class Policy:
         names = ", ".join(os.path.basename(os.fspath(path)) for _, path in self._files)
         self.__name__ = self.__qualname__ = f"rules({names})"
         self._differences: dict[tuple[Any, ...], Difference] = {}
+        self._state = SessionState()
         self._lock = threading.Lock()
         self._loading = threading.Lock()
         shadows = () if shadow is None else (shadow,)
@@ -257,13 +274,68 @@ class Policy:
             self._activate(contents)
             return self.findings
 
-    def __call__(self, call: ToolCall, context: ToolContext) -> Decision | None:
-        """Return the decision of the rules, or None for a read-only call without a rule."""
+    def check_runner(self, runner: Runner) -> None:
+        """Remember the sessions in the runner's journal.
+
+        Raises:
+            DefinitionError: A rule looks for runs of a tool that the policy does not see.
+        """
+        self._state.follow(runner.journal)
+        mounted = [guard for tool in runner.tools for mount in tool.mounts for guard in mount.settings.guards]
+        if any(guard is self for guard in (*runner.guards, *mounted)):
+            return
+        for tool in runner.tools:
+            if self._compiled.is_watched(tool) and not any(guard is self for guard in tool.guards):
+                raise DefinitionError(
+                    f"{self.__name__} looks for runs of {tool.name!r}, and does not guard it: give it to the runner"
+                )
+
+    def __call__(self, call: ToolCall, context: ToolContext) -> Decision | Coroutine[Any, Any, Decision | None] | None:
+        """Return the decision of the rules, or None for a read-only call without a rule.
+
+        If a rule for the tool looks at the session of a running call, this is a coroutine.
+        """
         compiled, tool = self._compiled, getattr(context, "tool", None)
-        decision = self._judge(compiled, call, JudgedCall(call.name, call.arguments, context, tool))
-        if self._shadow is not None:
-            self._compare(self._shadow, decision, call, context, tool)
-        return decision
+        judged = JudgedCall(call.name, call.arguments, context, tool)
+        conditional = [one for one in (compiled, self._shadow) if one is not None and one.is_conditional]
+        if conditional:
+            indexes = [index for one in conditional for index in one.find_rules(tool)]
+            records_runs = any(one.is_watched(tool) for one in conditional)
+            if records_runs or any(index.needs_facts for index in indexes):
+                ticket = self._state.make_ticket(context, records_runs=records_runs)
+                if ticket.id and any(index.needs_marks for index in indexes):
+                    return self._judge_in_session(compiled, call, judged, ticket)
+                judged.facts = self._read_facts(ticket)
+        return self._compare(call, judged, self._judge(compiled, call, judged))
+
+    async def _judge_in_session(
+        self, compiled: _CompiledPolicy, call: ToolCall, judged: JudgedCall, ticket: Ticket
+    ) -> Decision | None:
+        """Judge a running call, and count it. A count that was filled meanwhile is read again."""
+        rules, tries = compiled.find_rules(judged.tool), _COUNT_TRIES
+        while True:
+            facts = await to_thread(self._read_facts, ticket) if tries else ticket.make_facts(None, None)
+            judged = judged.with_facts(facts)
+            decision = self._judge(compiled, call, judged)
+            counting = rules.find_counting_rules(judged, decision)
+            if facts.session is None or facts.is_job or not (counting or facts.is_counted):
+                break
+            try:
+                if await to_thread(self._state.count, ticket, counting):
+                    break
+                tries -= 1
+            except Exception:
+                log.exception("the policy cannot count a call, so no rule with a count allows it")
+                tries = 0
+        return self._compare(call, judged, decision)
+
+    def _read_facts(self, ticket: Ticket) -> SessionFacts:
+        """Return the facts about a session. Without a store that can be read, these are unknown."""
+        try:
+            return self._state.read(ticket)
+        except Exception:
+            log.exception("the policy cannot read what a session has done, so no rule about that allows anything")
+            return ticket.make_facts(None, None)
 
     def asks(self, tool: Any) -> bool:
         """Return whether the current rules may ask about a call of a tool.
@@ -281,15 +353,21 @@ class Policy:
         is_allowed = any(entry.match(judged) for entry in rules.allow.entries if not entry.rule.arguments)
         return tool.read_only is not True and not is_allowed
 
-    def decide(self, call: ToolCall, context: ToolContext, tool: Any = None) -> PolicyDecision:
-        """Return the decision with the answer of each rule. No difference from a shadow policy is recorded.
+    def decide(
+        self, call: ToolCall, context: ToolContext, tool: Any = None, facts: SessionFacts | None = None
+    ) -> PolicyDecision:
+        """Return the decision with the answer of each rule. Nothing is counted, and no difference from a shadow policy
+        is recorded.
 
         Args:
             tool: The tool for these arguments, in place of `context.tool`.
+            facts: The facts about the session, in place of those that the policy remembers.
         """
         compiled, tool = self._compiled, getattr(context, "tool", None) if tool is None else tool
         rules = compiled.find_rules(tool)
-        judged = JudgedCall(call.name, call.arguments, context, tool)
+        if facts is None and any(index.needs_facts for index in rules):
+            facts = self._read_facts(self._state.make_ticket(context))
+        judged = JudgedCall(call.name, call.arguments, context, tool, facts)
         matches = rules.find_answers(judged)
         answers = tuple((rule, matches.get(id(rule), False)) for rule in compiled.contents.rules)
         decision = self._judge(compiled, call, judged)
@@ -297,6 +375,25 @@ class Policy:
         is_joint = is_joint and not any(answer for rule, answer in answers if rule.decide == "allow")
         joint = rules.find_joint_allows(judged) if is_joint else ()
         return PolicyDecision(decision, answers, tuple(entry.rule for entry in joint))
+
+    def imagine_facts(self, test: PolicyTest, find_tool: Callable[[str], Any]) -> SessionFacts:
+        """Return the facts for a test: the time, and its earlier calls, each of which ran and succeeded.
+
+        Args:
+            find_tool: Returns the tool of an earlier call.
+        """
+        now = time.time() if test.at is None else test.at
+        context: ToolContext[Any] = ToolContext(principal=test.principal, session=test.session)
+        marks: dict[str, float] = {}
+        for number, earlier in enumerate(sorted(test.earlier, key=lambda one: -one.ago)):
+            tool, at, ticket = find_tool(earlier.call), now - earlier.ago, f"earlier{number}"
+            facts = SessionFacts(at, marks, marks, ticket)
+            judged = JudgedCall(earlier.call, earlier.arguments, context, tool, facts)
+            counting = [rule for rule in self.rules if rule.may_count(judged)]
+            counts = {make_count_mark(rule.key, ticket): at for rule in counting}
+            runs = (make_run_marks(earlier.call, (), at, succeeded=done) for done in (False, True))
+            marks = {**marks, **counts, **{mark: at for run in runs for mark in run}}
+        return SessionFacts(now, marks, marks)
 
     def _judge(self, compiled: _CompiledPolicy, call: ToolCall, judged: JudgedCall) -> Decision | None:
         if judged.tool is None or judged.tool.read_only is not True:
@@ -312,17 +409,19 @@ class Policy:
         with self._lock:
             return tuple(sorted(self._differences.values(), key=lambda difference: -difference.count))
 
-    def _compare(
-        self, shadow: _CompiledPolicy, decision: Decision | None, call: ToolCall, context: ToolContext, tool: Any
-    ) -> None:
+    def _compare(self, call: ToolCall, judged: JudgedCall, decision: Decision | None) -> Decision | None:
+        """Return the decision, and record its difference from that of the policy in shadow."""
+        if self._shadow is None:
+            return decision
         try:
-            other = self._judge(shadow, call, JudgedCall(call.name, call.arguments, context, tool))
+            other = self._judge(self._shadow, call, judged.with_facts(judged.facts))
             now, in_shadow = (allow() if one is None else one for one in (decision, other))
             if now.kind != in_shadow.kind:
                 difference = Difference(call.name, now.kind, in_shadow.kind, now.rule, in_shadow.rule, 1, {})
-                self._record_difference(difference, call, tool)
+                self._record_difference(difference, call, judged.tool)
         except Exception:
             log.exception("the policy in shadow raised; it has no effect on the call")
+        return decision
 
     def _record_difference(self, new: Difference, call: ToolCall, tool: Any) -> None:
         key = (new.tool, new.now, new.shadow, new.now_rule, new.shadow_rule)

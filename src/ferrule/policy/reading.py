@@ -28,6 +28,7 @@ from ferrule.policy.kinds import explain_wrong_kind
 from ferrule.policy.rule import ANY_COMMAND, DECISIONS, Rule, Scope
 from ferrule.policy.toml_lines import TomlError, TomlLines, read_toml
 from ferrule.policy.verdict import MODES, Mode
+from ferrule.policy.when import WHEN_READERS, When, read_moment, read_span
 from ferrule.security.commands import COMMAND_NAMES
 from ferrule.security.paths import PATH_NAMES, has_last_word
 from ferrule.security.urls import URL_NAMES
@@ -53,6 +54,14 @@ class Finding(NamedTuple):
         return f"{self.source}{f':{self.line}' if self.line else ''}: {self.text}"
 
 
+class EarlierCall(NamedTuple):
+    """A successful call before that of a `[[test]]`. See docs/policy.md#tests."""
+
+    call: str
+    arguments: Mapping[str, Any] = freeze({})
+    ago: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyTest:
     """A test of a decision in a policy file; `ferrule policy test` runs it. See docs/policy.md#tests."""
@@ -65,6 +74,8 @@ class PolicyTest:
     traits: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     rule: str | None = None
+    at: float | None = None
+    earlier: tuple[EarlierCall, ...] = ()
     source: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
 
@@ -160,7 +171,8 @@ class _DocumentReader:
         fields = read_keys(table, _RULE_READERS, "a rule")
         if "decide" not in fields:
             raise DefinitionError('a rule needs decide = "allow", "ask" or "deny"')
-        return self._make_rule(line, **{"arguments": {}, **fields})
+        when = {key: fields.pop(key) for key in WHEN_READERS if key in fields}
+        return self._make_rule(line, **{"arguments": {}, **fields}, when=When(**when) if when else None)
 
     def _make_rule(self, line: int, *, arguments: Mapping[str, Condition], **fields: Any) -> Rule:
         conditions = MappingProxyType(dict(sorted(arguments.items())))  # their order in the file makes no difference
@@ -244,17 +256,27 @@ def _read_condition(place: str, table: object) -> Condition:
         raise DefinitionError(f"{place}: {error}{hint}") from None
 
 
+def _read_earlier(value: Any, key: str) -> tuple[EarlierCall, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) and "call" in item for item in value):
+        raise DefinitionError(f'{key} is a list of calls, as in {key} = [{{ call = "run_tests", ago = "30m" }}]')
+    return tuple(EarlierCall(**read_keys(item, _EARLIER_READERS, "an earlier call")) for item in value)
+
+
 _RULE_READERS: Final = {
     **dict.fromkeys(("decide", "reason", "into"), read_text),
     **dict.fromkeys(("tools", "tags", "traits", "principals"), read_texts),
     **dict.fromkeys(("match", "no_match"), _read_tables),
     "arguments": _read_conditions,
+    **WHEN_READERS,
 }
 _TEST_READERS: Final = {
     **dict.fromkeys(("call", "expect", "principal", "session", "rule"), read_text),
     **dict.fromkeys(("traits", "tags"), read_texts),
     "arguments": read_plain_table,
+    "at": read_moment,
+    "earlier": _read_earlier,
 }
+_EARLIER_READERS: Final = {"call": read_text, "arguments": read_plain_table, "ago": read_span}
 """The keys of a `[[rule]]` and of a `[[test]]`, with the reader of each."""
 
 

@@ -10,9 +10,11 @@ from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.errors import DefinitionError
 from ferrule.policy.conditions import Commands, Condition, check_glob, check_tag, every, matches_glob, some
+from ferrule.policy.when import SessionFacts, When
 from ferrule.security.command_arguments import Place, find_lines, find_options, is_command_name, read_lines
 from ferrule.security.shell_syntax import Line
 from ferrule.security.similar_names import lookalike_key
+from ferrule.values.call_key import hash_parts
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
 from ferrule.values.frozen import FrozenDict
 
@@ -22,6 +24,7 @@ DECISIONS: Final = ("deny", "ask", "allow")
 ANY_COMMAND: Final = "(command)"
 """The place of a condition on every argument with the name of a shell line, at any depth."""
 _PLACE = re.compile(r"[^.\[\]]+(\[\])*(\.[^.\[\]]+(\[\])*)*")
+_KEY_CHARACTERS = 16
 _NOT_IN_NAMES = re.compile(r"[\s?\[\]{}!,;|&'\"<>=]")
 
 
@@ -36,19 +39,32 @@ class JudgedCall:
         arguments: Its arguments.
         context: Its context.
         tool: The tool for these arguments; `None` if it is unknown.
+        facts: The facts about its session; `None` if they are unknown.
         answers: Whether a rule matches the call, by the `id` of its entry, as far as that was asked.
     """
 
-    __slots__ = ("_lines", "_options", "answers", "arguments", "context", "name", "tool")
+    __slots__ = ("_lines", "_options", "answers", "arguments", "context", "facts", "name", "tool")
 
-    def __init__(self, name: str, arguments: Mapping[str, Any], context: ToolContext, tool: Any = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        context: ToolContext,
+        tool: Any = None,
+        facts: SessionFacts | None = None,
+    ) -> None:
         self.name = name
+        self.facts = facts
         self.arguments = arguments
         self.context = context
         self.tool = tool
         self.answers: dict[int, bool | None] = {}
         self._lines: list[tuple[Place, Line]] | None = None
         self._options: dict[frozenset[str], list[str]] = {}
+
+    def with_facts(self, facts: SessionFacts | None) -> JudgedCall:
+        """Return the same call with these facts about its session, and without answers."""
+        return JudgedCall(self.name, self.arguments, self.context, self.tool, facts)
 
     @property
     def lines(self) -> list[tuple[Place, Line]]:
@@ -79,6 +95,7 @@ class Rule:
         traits: Traits of the tool for these arguments, such as `"destructive"` and `"not read_only"`. It must have all.
         principals: Globs for the principal. One must match, if there are any.
         arguments: Conditions by the place of the argument: `amount`, `order.amount`, `files[].path`.
+        when: Conditions on the session and on the time.
         reason: The text for the model and the person.
         into: For an ask: the parameter that takes the person's answer.
         match, no_match: Examples of arguments.
@@ -94,6 +111,7 @@ class Rule:
     traits: tuple[str, ...] = ()
     principals: tuple[str, ...] = ()
     arguments: Mapping[str, Condition] = field(default_factory=FrozenDict)
+    when: When | None = None
     reason: str = ""
     into: str | None = None
     match: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)
@@ -129,6 +147,8 @@ class Rule:
             )
         if self.into is not None and self.decide != "ask":
             raise DefinitionError('into is only for decide = "ask": the person who is asked supplies the value')
+        if self.when is not None:
+            self.when.check_decision(self.decide)
         object.__setattr__(self, "text", self.text or self._describe())
 
     @property
@@ -136,12 +156,19 @@ class Rule:
         """The position of the rule: `policy.toml:12`."""
         return f"{self.source}:{self.line}"
 
-    def _describe(self) -> str:
+    @property
+    def key(self) -> str:
+        """The key of the rule in the marks of a session. It stays the same if only its numbers change."""
+        per = "" if self.when is None else self.when.per or "session"
+        return hash_parts(self._describe(with_when=False), per)[:_KEY_CHARACTERS]
+
+    def _describe(self, *, with_when: bool = True) -> str:
         tools = ", ".join(self.tools) or "*"
         conditions = ", ".join(f"{place} {one.text}" for place, one in self.arguments.items())
         lists = {"tags": self.tags, "traits": self.traits, "principals": self.principals}
         more = "".join(f" with {key} {', '.join(names)}" for key, names in lists.items() if names)
-        return f"{self.decide} {tools}{f'({conditions})' if conditions else ''}{more}"
+        when = f" {self.when.text}" if self.when is not None and with_when else ""
+        return f"{self.decide} {tools}{f'({conditions})' if conditions else ''}{more}{when}"
 
     def may_match_tool(self, tool: Any) -> bool:
         """Return whether the rule may match a call of this tool, by name, tags and traits."""
@@ -154,10 +181,25 @@ class Rule:
             return answer
         return every((answer, self.match_arguments(judged)))
 
-    def match_call(self, judged: JudgedCall) -> bool | None:
-        """Return whether tool and principal match, whatever the arguments."""
+    def match_call(self, judged: JudgedCall, *, counts: bool = True) -> bool | None:
+        """Return whether tool, principal, session and time match, whatever the arguments.
+
+        Args:
+            counts: Whether the number of calls counts.
+        """
         answer = self._match_tool(judged.name, judged.tool)
-        return every((answer, self._match_principal(judged.context))) if self.principals else answer
+        if self.principals:
+            answer = every((answer, self._match_principal(judged.context)))
+        if self.when is None or answer is False:
+            return answer
+        allows = self.decide == "allow"
+        return every((answer, self.when.matches(judged.facts, self.key, allows=allows, counts=counts)))
+
+    def may_count(self, judged: JudgedCall) -> bool:
+        """Return whether the rule counts this call, if it lets the call through."""
+        if self.when is None or self.when.limit is None:
+            return False
+        return every((self.match_call(judged, counts=False), self.match_arguments(judged))) is not False
 
     def match_arguments(self, judged: JudgedCall, *, without_commands: bool = False) -> bool | None:
         """Return whether the conditions hold for the arguments, or all but those on shell lines."""
@@ -216,6 +258,7 @@ class Rule:
         return (
             _cover_all(self.tools, other.tools)
             and _cover_all(self.principals, other.principals)
+            and self.when in (None, other.when)
             and (not self.tags or (other.tags != () and set(other.tags) <= set(self.tags)))
             and set(self.traits) <= set(other.traits)
             and all(

@@ -99,10 +99,17 @@ class EntryIndex:
 
     A rule with `equals` or `one_of` on a parameter cannot match a call with another value of the same type, or without
     one. Only the other rules are tried, so the number of rules hardly counts.
+
+    Attributes:
+        needs_facts: Whether an entry looks at the session or at the time.
+        needs_marks: Whether an entry looks at the session.
     """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.entries = tuple(entries)
+        whens = [entry.rule.when for entry in self.entries if entry.rule.when is not None]
+        self.needs_facts = bool(whens)
+        self.needs_marks = any(when.needs_marks for when in whens)
         self._others: list[int] = []
         self._equal: dict[str, dict[tuple[str, Any], list[int]]] = {}
         self._other_types: dict[str, dict[str, list[int]]] = {}
@@ -179,6 +186,18 @@ class ToolRules(NamedTuple):
             rule = decision.rule or modes["never_ask"]
             return deny(f"{decision.reason}; the policy never asks a person", rule=rule)
         return decision
+
+    def find_counting_rules(self, judged: JudgedCall, decision: Decision | None) -> list[Rule]:
+        """Return the rules that count a call with this decision.
+
+        An allow counts if it decides. An ask or a deny counts each call that it might stop later.
+        """
+        if decision is not None and decision.kind == "deny":
+            return []
+        names = () if decision is None or decision.kind == "ask" else str(decision.rule).split("; ")
+        allows = [one for one in self.allow.find(judged.arguments) if one.rule.name in names and one.match(judged)]
+        others = [*self.deny.find(judged.arguments), *self.ask.find(judged.arguments)]
+        return [one.rule for one in (*allows, *others) if not one.problem and one.rule.may_count(judged)]
 
     def _apply_rules(self, judged: JudgedCall) -> Decision | None:
         asks: list[Decision] = []

@@ -231,7 +231,9 @@ class GuardContract:
         observers: Iterable[Observer] = (),
     ) -> Runner:
         given = [self.guard()] if guards is None else list(guards)
-        halves: list[Any] = [one for one in given if callable(one) and callable(getattr(one, "check_runner", None))]
+        halves: list[Any] = [
+            one for one in given if callable(one) and hasattr(one, "check") and hasattr(one, "check_runner")
+        ]
         return Runner(self._tools(), guards=given, approve=approve, observers=[*observers, *halves])
 
     def _tools(self) -> Toolset:

@@ -59,6 +59,7 @@ class RunningCall(Protocol):
     """The call of a context; see the methods of `ToolContext`. The kernel's `LiveCall` implements it."""
 
     call: ToolCall
+    run_id: float | str
 
     @property
     def attempt(self) -> AttemptFacts: ...
@@ -83,6 +84,12 @@ class RunningCall(Protocol):
 
     @property
     def clock(self) -> Clock | None: ...
+
+    @property
+    def is_trial(self) -> bool: ...
+
+    @property
+    def is_job(self) -> bool: ...
 
     @property
     def may_run_again(self) -> bool: ...
@@ -312,6 +319,13 @@ class ToolContext(Generic[Deps]):
     def clock(self) -> Clock | None:
         """The clock of the runner, for guards and middleware that read the time or wait; `None` outside a call."""
         return None if self.running_call is None else self.running_call.clock
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether nothing runs, whatever the guards decide: in `runner.decide` and `runner.explain`, and outside a
+        call. A guard that counts calls does not count this one.
+        """
+        return self.running_call is None or self.running_call.is_trial
 
     @property
     def chunks(self) -> tuple[object, ...]:

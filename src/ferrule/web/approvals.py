@@ -70,6 +70,8 @@ async def answer_question(visit: Visit) -> Response:
     except ValueError as error:
         return await visit.show_message(422, "Not answered", str(error))
     visit.inspector.topics.announce(QUESTIONS)
+    if taken.is_live:
+        return visit.redirect("/approvals")
     run = visit.inspector.runs.resume(visit.runner, taken, waiting.call.id, waiting.asked.call)
     return visit.redirect("/run", [("id", run.id)])
 

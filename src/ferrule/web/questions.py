@@ -28,7 +28,7 @@ class Waiting:
     Attributes:
         queue: The queue that it waits in.
         call: The call, with a current preview.
-        can_resume: Whether the runner can continue the call: it holds the key of the record's seal.
+        can_resume: Whether an answer continues the call: it still runs, or the runner holds the key of its record.
     """
 
     queue: Web
@@ -133,7 +133,7 @@ class Questions:
 
     def _make(self, queue: Web, call: WaitingCall) -> Waiting:
         try:
-            can_resume = self._runner.is_sealed(call.record)
+            can_resume = call.is_live or self._runner.is_sealed(call.record)
         except DefinitionError:
             can_resume = False
         return Waiting(queue, call, can_resume)

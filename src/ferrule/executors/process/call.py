@@ -54,6 +54,8 @@ class DetachedCall:
     clock = None
     holds_slots = True
     may_run_again = True
+    is_trial = is_job = False
+    run_id: float | str = 0.0
 
     def __init__(self, tool: Tool, call: ToolCall, fields: ContextFields, key: str, remaining: float | None) -> None:
         self.tool = tool
