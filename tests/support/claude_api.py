@@ -7,11 +7,14 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from typing import Any, TypeAlias
 
 from ferrule.testing import ModelView, ScriptedCall
 
 Turns: TypeAlias = Sequence[Sequence[ScriptedCall]]
+_NUMBERS = count(1)
+"""Claude Code makes one message of those with one id."""
 _REMINDER = "<system-reminder>"
 _USAGE = {"input_tokens": 1, "output_tokens": 1}
 
@@ -50,9 +53,9 @@ class ScriptedModel:
         for block in (block for _, blocks in messages for block in blocks):
             if block["type"] == "tool_result":
                 self.results[block["tool_use_id"]] = _read_result(block)
-        asked = [block["text"] for role, blocks in messages for block in blocks if block["type"] == "text"]
+        asked = [block["text"] for _, blocks in messages for block in blocks if block["type"] == "text"]
         turns = next((turns for prompt, turns in self.turns.items() if prompt in asked), ())
-        past = sum(any(block["type"] == "tool_use" for block in blocks) for _, blocks in messages)
+        past = sum(role == "assistant" for role, _ in messages)
         calls = turns[past] if past < len(turns) and request.get("tools") else ()
         made = [{"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments} for call in calls]
         return made or [{"type": "text", "text": "done"}]
@@ -109,7 +112,13 @@ class _Handler(BaseHTTPRequestHandler):
             return
         blocks = self.server.model.answer(request)
         stop = "tool_use" if blocks[0]["type"] == "tool_use" else "end_turn"
-        message = {"id": "msg_1", "type": "message", "role": "assistant", "model": request["model"], "content": blocks}
+        message = {
+            "id": f"msg_{next(_NUMBERS)}",
+            "type": "message",
+            "role": "assistant",
+            "model": request["model"],
+            "content": blocks,
+        }
         message |= {"stop_reason": stop, "stop_sequence": None, "usage": _USAGE}
         if not request.get("stream"):
             self._send("application/json", json.dumps(message))

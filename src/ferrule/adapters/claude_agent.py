@@ -30,6 +30,8 @@ from claude_agent_sdk import (
     ResultMessage,
     SdkMcpTool,
     ToolPermissionContext,
+    ToolResultBlock,
+    UserMessage,
 )
 from mcp.server import Server
 from pydantic import TypeAdapter
@@ -37,7 +39,7 @@ from pydantic import TypeAdapter
 from ferrule.adapters.adapter import Adapter, check_context_function, read_tool_list, result_from_outside_error
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
-from ferrule.errors import DefinitionError, NotStartedError, ToolError, UnknownOutcomeError
+from ferrule.errors import DefinitionError, ToolError, UnknownOutcomeError
 from ferrule.mcp.content import make_annotations, to_wire_result
 from ferrule.mcp.results import to_result
 from ferrule.runner import Runner
@@ -167,10 +169,9 @@ class GuardedClient(ClaudeSDKClient):
         self._gate.connected.set()
 
     async def receive_messages(self) -> AsyncIterator[Message]:
-        """Yield the messages of the SDK. The result of a run tells the outcome of calls without a hook."""
+        """Yield the messages of the SDK. They settle the calls whose outcome no hook has told."""
         async for message in super().receive_messages():
-            if isinstance(message, ResultMessage):
-                await self._gate.end_run(message)
+            await self._gate.read(message)
             yield message
 
     async def disconnect(self) -> None:
@@ -224,6 +225,8 @@ class _Gate:
         self._answers, self._make_context = answers, make_context
         self._open: dict[str, _OpenCall] = {}
         self._seen: set[str] = set()
+        self._answered: set[str] = set()
+        """The calls of this run whose results the model reads."""
         self._waiting_turn: object = None
         self.question: Question | None = None
         self.connected = asyncio.Event()
@@ -247,7 +250,8 @@ class _Gate:
         self._seen.add(call_id)
         opened.task = asyncio.ensure_future(self._begin(call, context))
         try:
-            await asyncio.wait({opened.task, opened.judged}, return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [opened.task, opened.judged]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:  # the run was interrupted while a person was asked
             opened.task.cancel()
             raise
@@ -285,7 +289,7 @@ class _Gate:
                 log.error("Claude Code ran a call of tool %r that no guard has judged", given["tool_name"])
             return {}
         if "error" not in given:
-            outcome: object = given.get("tool_response")
+            outcome: object = given["tool_response"]
         elif given.get("is_interrupt"):
             outcome = UnknownOutcomeError("it was interrupted")
         else:
@@ -313,7 +317,7 @@ class _Gate:
             return await next(call, context)
         await _wait(opened.outcome, context)
         if opened.outcome.result() is not None:
-            return ToolResult(None, f"{call.name} was not started: {_DENIED_ELSEWHERE}.", status="denied")
+            return ToolResult(None, f"Claude Code did not start {call.name}. Nothing was run.", status="denied")
         return await next(call, context)
 
     async def _run_theirs(self, payload: dict[str, Any], context: ToolContext[Any]) -> object:
@@ -321,25 +325,29 @@ class _Gate:
         assert context.call is not None
         opened = self._open.get(context.call.id)
         if opened is None:
-            raise NotStartedError(_CANNOT_RUN_HERE)
+            raise ToolError(_CANNOT_RUN_HERE, executed=False)
         await _wait(opened.outcome, context)
         if isinstance(outcome := opened.outcome.result(), Exception):
             raise outcome
         return outcome
 
-    async def end_run(self, message: ResultMessage) -> None:
-        """Settle calls without a hook: those that the rules of Claude Code denied, and those of an interrupted run."""
-        for denial in message.permission_denials or ():
-            if (opened := self._open.pop(denial["tool_use_id"], None)) is not None:
-                await opened.settle(NotStartedError(_DENIED_ELSEWHERE))
-        if (message.terminal_reason or "").startswith("aborted"):
-            await self.close(lambda opened: not opened.context.metadata.get("agent"))
+    async def read(self, message: Message) -> None:
+        """Settle calls without an outcome at the end of a run: denied by rules of Claude Code, or interrupted."""
+        if isinstance(message, UserMessage) and not isinstance(message.content, str):
+            self._answered |= {block.tool_use_id for block in message.content if isinstance(block, ToolResultBlock)}
+        elif isinstance(message, ResultMessage):
+            denied = {denial["tool_use_id"] for denial in message.permission_denials or ()}
+            await self._settle_all(denied, ToolError(_DENIED_ELSEWHERE, executed=False))
+            await self._settle_all(self._answered, UnknownOutcomeError("it was interrupted"))
+            self._answered.clear()
 
-    async def close(self, is_lost: Callable[[_OpenCall], bool] = lambda opened: True) -> None:
-        """Settle calls whose outcome Claude Code has not told."""
-        for opened in [opened for opened in self._open.values() if is_lost(opened)]:
-            del self._open[opened.call.id]
-            await opened.settle(UnknownOutcomeError("Claude Code has not told its outcome"))
+    async def close(self) -> None:
+        """Settle the calls that still run in Claude Code."""
+        await self._settle_all({*self._open}, UnknownOutcomeError("Claude Code has not told its outcome"))
+
+    async def _settle_all(self, call_ids: set[str], outcome: ToolError) -> None:
+        for opened in [self._open.pop(call_id) for call_id in call_ids & self._open.keys()]:
+            await opened.settle(outcome)
 
     # -- the runner's tools --
 
@@ -348,7 +356,8 @@ class _Gate:
         return wire.ListToolsResult(tools=[_to_wire_tool(tool) for tool in self._tools.values()])
 
     async def _call_tool(self, ctx: Any, params: wire.CallToolRequestParams) -> wire.CallToolResult:
-        opened = self._open.pop((params.meta or {}).get(_CALL_ID, ""), None)
+        meta: Mapping[str, Any] = params.meta or {}
+        opened = self._open.pop(meta.get(_CALL_ID, ""), None)
         if opened is None:
             return _to_call_result(ToolResult(None, _UNJUDGED, status="denied"), self._names[_PREFIX + params.name])
         try:
@@ -419,7 +428,7 @@ def _guard_options(options: ClaudeAgentOptions, gate: _Gate) -> ClaudeAgentOptio
     for event in ("PostToolUse", "PostToolUseFailure"):
         hooks[event] = [*hooks.get(event, ()), HookMatcher(hooks=[gate.after])]
     server: Any = {"type": "sdk", "name": _SERVER, "instance": gate.server}
-    servers: Any = {**options.mcp_servers, _SERVER: server}  # type: ignore[dict-item]
+    servers: Any = {**options.mcp_servers, _SERVER: server}
     return replace(options, hooks=hooks, can_use_tool=gate.answer_prompt, mcp_servers=servers, setting_sources=[])
 
 
@@ -491,7 +500,8 @@ def _read_schema(given: Any) -> dict[str, Any]:
     if isinstance(given, dict) and isinstance(given.get("type"), str) and "properties" in given:
         return given
     hints = dict(given) if isinstance(given, Mapping) else get_type_hints(given, include_extras=True)
-    required = getattr(given, "__required_keys__", hints.keys())
+    required = {key for key in getattr(given, "__required_keys__", hints) if get_origin(hints[key]) is not NotRequired}
+    required |= {key for key, hint in hints.items() if get_origin(hint) is Required}
     types = {key: get_args(hint)[0] if get_origin(hint) in _KEY_FORMS else hint for key, hint in hints.items()}
     adapters: list[Any] = [(key, "validation", TypeAdapter(hint)) for key, hint in types.items()]
     found, shared = TypeAdapter.json_schemas(adapters)
