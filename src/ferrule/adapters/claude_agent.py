@@ -88,8 +88,7 @@ _READING: Mapping[str, Properties] = {
 }
 """Tools that only read, or change no more than the agent's own list of tasks."""
 _KEY_FORMS = (Required, NotRequired)
-_MODES = (None, "default", "plan", "dontAsk")
-_RULES = {"ask", "deny"}
+_MODES = (None, "default", "plan")
 _UNJUDGED = "No guard has judged this call. Nothing was run."
 _DENIED_ELSEWHERE = "the permission rules of Claude Code denied it"
 _CANNOT_RUN_HERE = "only Claude Code can run it, and no call of Claude Code waits for it here"
@@ -301,7 +300,7 @@ class _Gate:
     async def answer_prompt(
         self, name: str, given: dict[str, Any], context: ToolPermissionContext
     ) -> PermissionResultAllow | PermissionResultDeny:
-        """Answer for a rule of Claude Code that asks: no hook has seen a call that ran past it."""
+        """Allow the calls that a hook has judged. Claude Code asks about each call, also if its hooks are off."""
         if context.tool_use_id in self._open:
             return PermissionResultAllow()
         return PermissionResultDeny(message=_UNJUDGED)
@@ -429,7 +428,15 @@ def _guard_options(options: ClaudeAgentOptions, gate: _Gate) -> ClaudeAgentOptio
         hooks[event] = [*hooks.get(event, ()), HookMatcher(hooks=[gate.after])]
     server: Any = {"type": "sdk", "name": _SERVER, "instance": gate.server}
     servers: Any = {**options.mcp_servers, _SERVER: server}
-    return replace(options, hooks=hooks, can_use_tool=gate.answer_prompt, mcp_servers=servers, setting_sources=[])
+    rules = {"deny": _read_denials(options.settings), "ask": ["*"]}  # all that a hook has not judged is denied
+    return replace(
+        options,
+        hooks=hooks,
+        can_use_tool=gate.answer_prompt,
+        mcp_servers=servers,
+        setting_sources=[],
+        settings=json.dumps({"permissions": rules}),
+    )
 
 
 def _find_problems(options: ClaudeAgentOptions) -> Iterable[str]:
@@ -442,24 +449,24 @@ def _find_problems(options: ClaudeAgentOptions) -> Iterable[str]:
         if getattr(options, name) is not None:
             yield f"{name}= is the runner's: give the runner an approver, Runner(…, approve=…)"
     if options.permission_mode not in _MODES:
-        yield f"permission_mode={options.permission_mode!r} allows calls without the guards; leave it out"
+        yield f"permission_mode={options.permission_mode!r} decides without the guards; leave it out"
     if judging := {"PreToolUse", "PermissionRequest"} & set(options.hooks or {}):
         yield f"a hook for {min(judging)!r} could change judged arguments; write it as a guard of the runner"
     if not isinstance(options.mcp_servers, Mapping) or _SERVER in options.mcp_servers:
         yield f"mcp_servers= takes a dict of servers, none of them named {_SERVER!r}"
-    if options.settings is not None and not _only_restricts(options.settings):
-        yield 'settings= takes JSON with rules that restrict, such as {"permissions": {"deny": ["Edit(secrets/**)"]}}'
+    if _read_denials(options.settings) is None:
+        yield 'settings= takes JSON with rules that deny, such as {"permissions": {"deny": ["Edit(secrets/**)"]}}'
 
 
-def _only_restricts(settings: str) -> bool:
-    """Return whether settings have only rules that ask and deny. A file could change before Claude Code reads it."""
+def _read_denials(settings: str | None) -> list[str] | None:
+    """Return the rules of settings that only deny, else None. A file could change before Claude Code reads it."""
     try:
-        match json.loads(settings):
-            case {"permissions": {**rules}, **others}:
-                return not others and rules.keys() <= _RULES
+        match json.loads(settings or '{"permissions": {"deny": []}}'):
+            case {"permissions": {"deny": [*rules], **more}, **others} if not more and not others:
+                return rules
     except ValueError:
         pass
-    return False
+    return None
 
 
 # -- their tools as ours -----------------------------------------------------------------------------------------------

@@ -70,8 +70,9 @@ def options_for(model: ScriptedModel, home: str = "", **options: Any) -> ClaudeA
 class DrivenRun(FrameworkRun):
     """One conversation, in a session of its own."""
 
-    def __init__(self, runner: Runner, home: str = "", **options: Any) -> None:
+    def __init__(self, runner: Runner, home: str = "", tools: list[str] | None = None, **options: Any) -> None:
         super().__init__()
+        self.tools = tools
         self.runner, self.home, self.options = runner, home or _FOLDER.name, options
         self.waiting: Any = None
         """The session, its transcript when it began to wait, and the place of that file."""
@@ -87,7 +88,9 @@ class DrivenRun(FrameworkRun):
         """Make the calls of these turns, and those of a sub-agent, or resume the session with these answers."""
         with ScriptedModel({"go": turns, "work": sub}) as model:
             given = {"answers": answers, "context": self._context, **self.options}
-            async with claude_agent.client(self.runner, options_for(model, self.home, **options), **given) as client:
+            async with claude_agent.client(
+                self.runner, options_for(model, self.home, tools=self.tools, **options), **given
+            ) as client:
                 if turns:
                     await client.query("go")
                 async for _ in client.receive_response():
@@ -115,7 +118,7 @@ class ClaudeAgent(Framework):
     tells_progress = False  # the SDK drops it
 
     async def start_run(self, runner: Runner, *calls: ScriptedCall) -> DrivenRun:
-        driven = DrivenRun(runner)
+        driven = DrivenRun(runner, tools=[])
         named = [ScriptedCall(call.id, _OURS + call.name, call.arguments) for call in calls]
         await driven.run([named])
         return driven
@@ -126,7 +129,7 @@ class ClaudeAgent(Framework):
     async def import_run(self, runner: Runner, stored: Any) -> DrivenRun:
         clean_environment()
         home, waiting = stored
-        driven = DrivenRun(runner, home)
+        driven = DrivenRun(runner, home, tools=[])
         driven.waiting = waiting
         return driven
 
@@ -250,6 +253,17 @@ async def test_the_outcome_of_an_interrupted_call_is_unknown(tmp_path: Path) -> 
             assert outcomes(tmp_path / "calls.db") == {"c1": ("unknown", None)}
 
 
+async def test_without_its_hooks_claude_code_runs_nothing() -> None:
+    with ScriptedModel({"go": [[bash("c1", "echo one")]]}) as model:
+        options = options_for(model)
+        options.env["CLAUDE_CODE_SIMPLE"] = "1"  # also from the environment of the program
+        async with claude_agent.client(Runner([], journal=memory()), options) as client:
+            await client.query("go")
+            async for _ in client.receive_response():
+                pass
+    assert model.results == {"c1": ModelView("No guard has judged this call. Nothing was run.", failed=True)}
+
+
 # -- without Claude Code -----------------------------------------------------------------------------------------------
 
 
@@ -263,13 +277,16 @@ async def price_of(thing: str) -> str:
     return f"{thing} costs 7"
 
 
-SETTINGS = ["settings.json", "{", '{"disableAllHooks": true}', '{"permissions": {"allow": ["Bash"]}}']
-SETTINGS += ['{"permissions": {"deny": []}, "hooks": {}}', "[]"]
+SETTINGS = (
+    *("settings.json", "{", "[]", '{"disableAllHooks": true}', '{"permissions": {"allow": ["Bash"]}}'),
+    *('{"permissions": {"deny": [], "ask": []}}', '{"permissions": {"deny": []}, "hooks": {}}'),
+)
 PASSING: list[dict[str, Any]] = [
     {"allowed_tools": ["Bash"]},
     {"setting_sources": ["project"]},
     {"permission_mode": "bypassPermissions"},
     {"permission_mode": "acceptEdits"},
+    {"permission_mode": "dontAsk"},
     {"plugins": [{"type": "local", "path": "."}]},
     {"skills": "all"},
     {"extra_args": {"dangerously-skip-permissions": None}},
@@ -290,7 +307,8 @@ async def test_an_option_that_lets_calls_pass_is_refused(options: dict[str, Any]
 
 async def test_the_gate_is_in_the_options_beside_other_hooks() -> None:
     stop = HookMatcher()
-    options = guarded(hooks={"Stop": [stop]}, settings='{"permissions": {"ask": ["Bash"]}}').options
+    options = guarded(hooks={"Stop": [stop]}, settings='{"permissions": {"deny": ["Bash"]}}').options
+    assert json.loads(options.settings) == {"permissions": {"deny": ["Bash"], "ask": ["*"]}}
     [before] = options.hooks["PreToolUse"]
     assert before.on_failure == "block" and before.matcher is None
     assert options.hooks["Stop"] == [stop] and options.setting_sources == []
