@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,10 +14,25 @@ from typing import Any, TypeAlias
 from ferrule.testing import ModelView, ScriptedCall
 
 Turns: TypeAlias = Sequence[Sequence[ScriptedCall]]
+ENVIRONMENT = ("DISABLE_AUTOUPDATER", "DISABLE_TELEMETRY", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC")
+"""Variables that keep Claude Code from other servers."""
 _NUMBERS = count(1)
 """Claude Code makes one message of those with one id."""
 _REMINDER = "<system-reminder>"
 _USAGE = {"input_tokens": 1, "output_tokens": 1}
+
+
+def clean_environment() -> None:
+    """Remove keys, settings and proxies from the environment of this process, which Claude Code gets."""
+    for name in [*os.environ]:
+        if name.upper().startswith(("ANTHROPIC", "CLAUDE", "AWS_")) or name.upper().endswith("_PROXY"):
+            del os.environ[name]
+
+
+def make_environment(model: ScriptedModel, home: str) -> dict[str, str]:
+    """Return the variables for a Claude Code that talks to this model, and keeps its sessions in `home`."""
+    here = {"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": "none", "HOME": home}
+    return {**here, **dict.fromkeys(ENVIRONMENT, "1")}
 
 
 class ScriptedModel:
@@ -25,10 +41,11 @@ class ScriptedModel:
     Attributes:
         turns: The turns by the prompt of an agent: a sub-agent has a prompt of its own.
         results: The results that the model reads, by call id.
+        last_words: The texts after the last turn, by prompt.
     """
 
-    def __init__(self, turns: Mapping[str, Turns]) -> None:
-        self.turns = turns
+    def __init__(self, turns: Mapping[str, Turns], last_words: Mapping[str, str] | None = None) -> None:
+        self.turns, self.last_words = turns, last_words or {}
         self.results: dict[str, ModelView] = {}
 
     def __enter__(self) -> ScriptedModel:
@@ -54,11 +71,12 @@ class ScriptedModel:
             if block["type"] == "tool_result":
                 self.results[block["tool_use_id"]] = _read_result(block)
         asked = [block["text"] for _, blocks in messages for block in blocks if block["type"] == "text"]
-        turns = next((turns for prompt, turns in self.turns.items() if prompt in asked), ())
+        prompt = next((prompt for prompt in self.turns if prompt in asked), "")
+        turns = self.turns.get(prompt, ())
         past = sum(role == "assistant" for role, _ in messages)
         calls = turns[past] if past < len(turns) and request.get("tools") else ()
         made = [{"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments} for call in calls]
-        return made or [{"type": "text", "text": "done"}]
+        return made or [{"type": "text", "text": self.last_words.get(prompt, "done")}]
 
 
 def _blocks(content: Any) -> list[dict[str, Any]]:

@@ -32,10 +32,14 @@ def _model_of_the_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     if os.environ.get("FERRULE_FRAMEWORK") != "claude_agent":
         yield
         return
-    from claude_api import ScriptedModel, page_turns, set_environment
+    from claude_api import ScriptedModel, clean_environment, make_environment
+    from ferrule.testing import ScriptedCall
 
-    with ScriptedModel(page_turns()) as model:
-        set_environment(model, tmp_path_factory.mktemp("home"))
+    clean_environment()
+    tidy = [ScriptedCall(name, "Bash", {"command": line}) for name, line in (("1", "echo tidy"), ("2", "rm -r notes"))]
+    pay = [ScriptedCall("3", "mcp__ferrule__pay", {"to": "ada", "euros": 5})]
+    with ScriptedModel({"Tidy up.": [tidy], "Pay Ada.": [pay]}, {"Pay Ada.": "Ada has her money."}) as model:
+        os.environ.update(make_environment(model, str(tmp_path_factory.mktemp("home"))))
         yield
 
 

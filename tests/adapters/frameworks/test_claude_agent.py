@@ -23,7 +23,7 @@ from claude_agent_sdk import (
 from claude_agent_sdk import tool as sdk_tool
 from mcp import Client
 
-from claude_api import ScriptedModel, Turns
+from claude_api import ScriptedModel, Turns, clean_environment, make_environment
 from ferrule import (
     DefinitionError,
     InputRequired,
@@ -42,29 +42,15 @@ from ferrule.adapters import claude_agent
 from ferrule.journal import Reader, memory
 from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
 
-_OFF = ("DISABLE_AUTOUPDATER", "DISABLE_TELEMETRY", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC")
 _OURS = "mcp__ferrule__"
 _FOLDER = tempfile.TemporaryDirectory(prefix="ferrule-claude-")
 """The home and working directories of Claude Code."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _clean_environment() -> None:
-    clean_environment()
-
-
-def clean_environment() -> None:
-    """Claude Code gets the environment of this process: leave no key, proxy or setting in it."""
-    for name in [*os.environ]:
-        if name.upper().startswith(("ANTHROPIC", "CLAUDE", "AWS_")) or name.upper().endswith("_PROXY"):
-            del os.environ[name]
-
-
 def options_for(model: ScriptedModel, home: str = "", **options: Any) -> ClaudeAgentOptions:
     home = home or _FOLDER.name
     (work := Path(home, "work")).mkdir(exist_ok=True)
-    env = {"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": "none", "HOME": home, **dict.fromkeys(_OFF, "1")}
-    return ClaudeAgentOptions(model="claude-sonnet-4-5", cwd=work, env=env, **options)
+    return ClaudeAgentOptions(model="claude-sonnet-5", cwd=work, env=make_environment(model, home), **options)
 
 
 class DrivenRun(FrameworkRun):
