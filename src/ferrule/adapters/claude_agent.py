@@ -15,7 +15,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NotRequired, Required, TypeAlias, get_args, get_origin, get_type_hints
 
 import mcp_types as wire
@@ -167,6 +167,11 @@ class GuardedClient(ClaudeSDKClient):
         await super().connect(prompt)
         self._gate.connected.set()
 
+    async def query(self, prompt: Any, session_id: str = "default") -> None:
+        """Send a request as the SDK does. An open question is not asked any more."""
+        self._gate.question = None
+        await super().query(prompt, session_id)
+
     async def receive_messages(self) -> AsyncIterator[Message]:
         """Yield the messages of the SDK. They settle the calls whose outcome no hook has told."""
         async for message in super().receive_messages():
@@ -186,23 +191,31 @@ class GuardedClient(ClaudeSDKClient):
 
 @dataclass(eq=False)
 class _OpenCall:
-    """A call between its first hook and its outcome."""
+    """A call from its first hook until the runner has its result.
+
+    Attributes:
+        is_ours: Whether it is of a tool of the runner.
+        is_allowed: Whether Claude Code may run it.
+        judged: The judged arguments, as soon as the call may run.
+        outcome: The outcome of their tool, or an exception; for ours None, when Claude Code calls it.
+        task: The call in the runner.
+    """
 
     call: ToolCall
     context: ToolContext[Any]
     is_ours: bool
-    judged: asyncio.Future[Mapping[str, Any]] = field(default_factory=lambda: _make_future())
-    """The judged arguments, as soon as the call may run."""
-    outcome: asyncio.Future[Any] = field(default_factory=lambda: _make_future())
-    """The outcome of their tool, or an exception; of ours nothing, when it is called."""
-    task: asyncio.Task[ToolResult] | None = None
+    judged: asyncio.Future[Mapping[str, Any]]
+    outcome: asyncio.Future[Any]
+    task: asyncio.Task[ToolResult]
+    is_allowed: bool = False
 
-    async def settle(self, outcome: object) -> ToolResult:
-        """Pass the outcome to the runner. Return the result when the journal has it."""
-        assert self.task is not None
+    async def settle(self, outcome: object) -> None:
+        """Pass the outcome to the runner, and wait until the journal has it."""
         if not self.outcome.done():
             self.outcome.set_result(outcome)
-        return await self.task
+        await asyncio.wait([self.task])  # a cancelled hook does not cancel the call
+        if not self.task.cancelled() and isinstance(error := self.task.exception(), Exception):
+            result_from_outside_error(self.call.name, error)
 
 
 class _Gate:
@@ -219,14 +232,13 @@ class _Gate:
         mirrors = _make_mirrors(theirs, self._run_theirs)
         self._tools = {_PREFIX + tool.wire_name: tool for tool in runner.tools}
         self._names = {**self._tools, **{tool.name: tool for tool in mirrors}}
-        guarded = runner.replace(tools=[*runner.tools, *mirrors], inside=[self._hand_over, *runner.inside])
+        guarded = runner.replace(tools=[*runner.tools, *mirrors], inside=[self._wait_for_call, *runner.inside])
         self._adapter = Adapter(guarded, _FRAMEWORK, suspends=True, records=records)
         self._answers, self._make_context = answers, make_context
         self._open: dict[str, _OpenCall] = {}
         self._seen: set[str] = set()
         self._answered: set[str] = set()
         """The calls of this run whose results the model reads."""
-        self._waiting_turn: object = None
         self.question: Question | None = None
         self.connected = asyncio.Event()
         self.server = Server(_SERVER, on_list_tools=self._list_tools, on_call_tool=self._call_tool)
@@ -241,13 +253,11 @@ class _Gate:
             return _decide("deny", result_from_outside_error(given["tool_name"], error).text)
 
     async def _judge(self, given: Any) -> Any:
-        call_id, name, sent, turn = (given.get(key) for key in ("tool_use_id", "tool_name", "tool_input", "prompt_id"))
+        name, sent = given["tool_name"], given["tool_input"]
         if (tool := self._names.get(name)) is None:
             return _decide("deny", f"No guard knows the tool {name}. Nothing was run.")
-        call, context = ToolCall(call_id, tool.name, sent), self._make_context(given)
-        opened = self._open[call_id] = _OpenCall(call, context, name in self._tools)
-        self._seen.add(call_id)
-        opened.task = asyncio.ensure_future(self._begin(call, context))
+        call = ToolCall(given["tool_use_id"], tool.name, sent)
+        opened = self._start(call, self._make_context(given), is_ours=name in self._tools)
         try:
             either: list[asyncio.Future[Any]] = [opened.task, opened.judged]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -255,24 +265,31 @@ class _Gate:
             opened.task.cancel()
             raise
         if not opened.task.done():
-            judged = opened.judged.result()
+            opened.is_allowed, judged = True, opened.judged.result()
             changed = {} if opened.is_ours or is_same_json(judged, sent) else {"updatedInput": thaw(judged)}
             return _decide("allow", "allowed by Ferrule", **changed)
         result = opened.task.result()
         if opened.is_ours and result.success:  # it ran before, and `_call_tool` returns its result
+            opened.is_allowed, self._open[call.id] = True, opened
             return _decide("allow", "allowed by Ferrule")
-        del self._open[call_id]
-        # Claude Code keeps one waiting call of a turn, the last, and none of a sub-agent.
-        if given.get("agent_id") or (self.question is not None and self._waiting_turn == turn):
-            result = await self._adapter.deny_if_waiting(result, context)
-        if result.pending is None:
+        if given.get("agent_id") or self.question is not None:
+            # Claude Code keeps one waiting call of a turn, the last, and none of a sub-agent.
+            result = await self._adapter.deny_if_waiting(result, opened.context)
+        if (pending := result.pending) is None:
             return _decide("deny", result.text)
-        pending = result.pending
-        self._waiting_turn = turn
-        self.question = Question(
-            given["session_id"], call_id, tool.name, thaw(pending["arguments"]), pending["reason"] or ""
-        )
-        return _decide("defer", self.question.reason)
+        arguments, reason = thaw(pending["arguments"]), pending["reason"] or ""
+        self.question = Question(given["session_id"], call.id, tool.name, arguments, reason)
+        return _decide("defer", reason)
+
+    def _start(self, call: ToolCall, context: ToolContext[Any], *, is_ours: bool) -> _OpenCall:
+        """Start the call in the runner."""
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._begin(call, context))
+        opened = _OpenCall(call, context, is_ours, loop.create_future(), loop.create_future(), task)
+        self._open[call.id] = opened
+        self._seen.add(call.id)
+        task.add_done_callback(lambda _: self._open.pop(call.id, None))
+        return opened
 
     async def _begin(self, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
         answer = self._answers.get(call.id)
@@ -283,49 +300,40 @@ class _Gate:
     async def after(self, given: Any, call_id: str | None, _: object) -> Any:
         """Tell the runner the outcome of a tool of Claude Code."""
         opened = self._open.get(given["tool_use_id"])
-        if opened is None:
-            if given["tool_use_id"] not in self._seen:
-                log.error("Claude Code ran a call of tool %r that no guard has judged", given["tool_name"])
-            return {}
-        if "error" not in given:
-            outcome: object = given["tool_response"]
-        elif given.get("is_interrupt"):
-            outcome = UnknownOutcomeError("it was interrupted")
-        else:
-            outcome = ToolError(given["error"])
-        if not opened.is_ours:
-            await self._open.pop(opened.call.id).settle(outcome)
+        if opened is not None and not opened.is_ours:
+            await opened.settle(_read_outcome(given))
+        elif given["tool_use_id"] not in self._seen:
+            log.error("Claude Code ran a call of tool %r that no guard has judged", given["tool_name"])
         return {}
 
     async def answer_prompt(
         self, name: str, given: dict[str, Any], context: ToolPermissionContext
     ) -> PermissionResultAllow | PermissionResultDeny:
         """Allow the calls that a hook has judged. Claude Code asks about each call, also if its hooks are off."""
-        if context.tool_use_id in self._open:
+        opened = self._open.get(context.tool_use_id or "")
+        if opened is not None and opened.is_allowed:
             return PermissionResultAllow()
         return PermissionResultDeny(message=_UNJUDGED)
 
     # -- handlers --
 
-    async def _hand_over(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
-        """Let Claude Code go on, and wait until it runs the tool."""
+    async def _wait_for_call(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        """Let Claude Code go on, and wait until it calls this tool of the runner."""
         opened = self._open.get(call.id)
-        if opened is not None and not opened.judged.done():
-            opened.judged.set_result(call.arguments)
         if opened is None or not opened.is_ours:
             return await next(call, context)
-        await _wait(opened.outcome, context)
+        await _hand_over(opened, context)
         if opened.outcome.result() is not None:
             return ToolResult(None, f"Claude Code did not start {call.name}. Nothing was run.", status="denied")
         return await next(call, context)
 
     async def _run_theirs(self, payload: dict[str, Any], context: ToolContext[Any]) -> object:
-        """Wait for the outcome of a tool of Claude Code: the handler of its mirror."""
+        """Let Claude Code run its tool, and return the outcome: the handler of the mirror."""
         assert context.call is not None
         opened = self._open.get(context.call.id)
         if opened is None:
             raise ToolError(_CANNOT_RUN_HERE, executed=False)
-        await _wait(opened.outcome, context)
+        await _hand_over(opened, context)
         if isinstance(outcome := opened.outcome.result(), Exception):
             raise outcome
         return outcome
@@ -341,11 +349,14 @@ class _Gate:
             self._answered.clear()
 
     async def close(self) -> None:
-        """Settle the calls that still run in Claude Code."""
+        """Cancel the calls that did not reach Claude Code, and settle those that still run there."""
+        for opened in [*self._open.values()]:
+            if opened.is_ours or not opened.is_allowed:
+                opened.task.cancel()
         await self._settle_all({*self._open}, UnknownOutcomeError("Claude Code has not told its outcome"))
 
     async def _settle_all(self, call_ids: set[str], outcome: ToolError) -> None:
-        for opened in [self._open.pop(call_id) for call_id in call_ids & self._open.keys()]:
+        for opened in [self._open[call_id] for call_id in call_ids & self._open.keys()]:
             await opened.settle(outcome)
 
     # -- the runner's tools --
@@ -356,23 +367,33 @@ class _Gate:
 
     async def _call_tool(self, ctx: Any, params: wire.CallToolRequestParams) -> wire.CallToolResult:
         meta: Mapping[str, Any] = params.meta or {}
-        opened = self._open.pop(meta.get(_CALL_ID, ""), None)
-        if opened is None:
-            return _to_call_result(ToolResult(None, _UNJUDGED, status="denied"), self._names[_PREFIX + params.name])
+        opened, tool = self._open.get(meta.get(_CALL_ID, "")), self._names[_PREFIX + params.name]
+        if opened is None or not opened.is_allowed or opened.outcome.done():
+            return _to_call_result(ToolResult(None, _UNJUDGED, status="denied"), tool)
+        opened.outcome.set_result(None)
         try:
-            result = await self._adapter.deny_if_waiting(await opened.settle(None), opened.context)
+            result = await self._adapter.deny_if_waiting(await opened.task, opened.context)
         except Exception as error:  # the model would read its text
-            result = result_from_outside_error(opened.call.name, error)
-        return _to_call_result(result, self._names[_PREFIX + params.name])
+            result = result_from_outside_error(tool.name, error)
+        self._open.pop(opened.call.id, None)
+        return _to_call_result(result, tool)
 
 
-def _make_future() -> asyncio.Future[Any]:
-    return asyncio.get_running_loop().create_future()
+async def _hand_over(opened: _OpenCall, context: ToolContext[Any]) -> None:
+    """Let Claude Code go on, and wait with the deadline paused: the time of Claude Code is not the tool's own."""
+    if not opened.judged.done():
+        assert context.call is not None
+        opened.judged.set_result(context.call.arguments)
+    await context.pause(0, lambda _: asyncio.wait([opened.outcome]), timed=False)
 
 
-async def _wait(future: asyncio.Future[Any], context: ToolContext[Any]) -> None:
-    """Wait, with the deadline of the call paused: the time of Claude Code is not the tool's own."""
-    await context.pause(0, lambda _: asyncio.wait([future]), timed=False)
+def _read_outcome(given: Mapping[str, Any]) -> object:
+    """Return the outcome of a tool of Claude Code, or an exception, from the hook after its call."""
+    if "error" not in given:
+        return given["tool_response"]
+    if given.get("is_interrupt"):
+        return UnknownOutcomeError("it was interrupted")
+    return ToolError(given["error"])
 
 
 def _decide(decision: str, reason: str, **more: Any) -> dict[str, Any]:
@@ -450,6 +471,9 @@ def _find_problems(options: ClaudeAgentOptions) -> Iterable[str]:
             yield f"{name}= is the runner's: give the runner an approver, Runner(…, approve=…)"
     if options.permission_mode not in _MODES:
         yield f"permission_mode={options.permission_mode!r} decides without the guards; leave it out"
+    for name, agent in (options.agents or {}).items():
+        if agent.permissionMode not in _MODES:
+            yield f"the agent {name!r} has permissionMode={agent.permissionMode!r}; leave it out"
     if judging := {"PreToolUse", "PermissionRequest"} & set(options.hooks or {}):
         yield f"a hook for {min(judging)!r} could change judged arguments; write it as a guard of the runner"
     if not isinstance(options.mcp_servers, Mapping) or _SERVER in options.mcp_servers:
