@@ -43,8 +43,9 @@ from ferrule.adapters import claude_agent
 from ferrule.journal import Reader, memory
 from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
 
+clean_environment()  # also in another process
 _OURS = "mcp__ferrule__"
-_FOLDER = tempfile.TemporaryDirectory(prefix="ferrule-claude-")
+_FOLDER = tempfile.TemporaryDirectory(prefix="ferrule-claude-", ignore_cleanup_errors=True)
 """The home and working directories of Claude Code."""
 
 
@@ -114,7 +115,6 @@ class ClaudeAgent(Framework):
         return waiting.home, waiting.waiting
 
     async def import_run(self, runner: Runner, stored: Any) -> DrivenRun:
-        clean_environment()
         home, waiting = stored
         driven = DrivenRun(runner, home, tools=[])
         driven.waiting = waiting
