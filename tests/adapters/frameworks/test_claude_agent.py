@@ -373,7 +373,7 @@ async def order(given: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_a_tool_of_the_sdk_keeps_its_schema_and_its_failures() -> None:
-    with pytest.raises(DefinitionError, match="claude_agent.from_tools"):
+    with pytest.raises(DefinitionError, match=r"claude_agent\.from_tools"):
         Runner([price])
     runner = Runner(claude_agent.from_tools([price, order]))
     assert (await runner.run("price", {"thing": "tea"})).text == "tea costs 7"
