@@ -9,7 +9,7 @@ latter is 3 to 10 µs less than a program pays that makes both: code that runs a
 The largest costs: pydantic_ai, 5 µs: a context is made of theirs, progress is followed, and the result's text is read.
 strands, 14 µs: the agent's cancel_signal and a call's progress come while it runs, so it is a task, and before Python
 3.12 none begins at once. amplifier, 0.3 ms: one hook of theirs, by which the adapter sees that an orchestrator tells
-the hooks itself.
+the hooks itself. claude_agent costs a quarter of the SDK's own way, which makes a validator for each call.
 """
 
 from __future__ import annotations
@@ -168,6 +168,36 @@ async def strands() -> tuple[Way, Way]:
     return way(theirs.tool(add)), way(ours.tools(runner())[0])
 
 
+async def claude_agent() -> tuple[Way, Way]:
+    """Without Claude Code: the server of its tools, and for ours the hook that comes before each call."""
+    from claude_agent_sdk import create_sdk_mcp_server
+    from claude_agent_sdk import tool as their_tool
+    from mcp import Client
+
+    from ferrule.adapters import claude_agent as ours
+
+    async def add_up(given: dict[str, Any]) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": str(await add(**given))}]}
+
+    async def way(config: Any, name: str, before: Callable[..., Awaitable[Any]] | None = None) -> Way:
+        client = await Client(config["instance"]).__aenter__()
+        about = {"tool_name": "mcp__ferrule__add", "session_id": "s", "cwd": "/", "tool_input": ARGUMENTS}
+
+        async def call(number: int) -> Any:
+            if before is not None:
+                await before({**about, "tool_use_id": f"c{number}"}, f"c{number}", {})
+            return await client.call_tool(name, ARGUMENTS, meta={"claudecode/toolUseId": f"c{number}"})
+
+        return call
+
+    own = create_sdk_mcp_server("own", tools=[their_tool("add", "Add two numbers.", {"a": int, "b": int})(add_up)])
+    guarded = ours.client(runner())
+    guarded._gate.connected.set()  # as `connect` does with Claude Code
+    options: Any = guarded.options
+    through = await way(options.mcp_servers["ferrule"], "add", options.hooks["PreToolUse"][0].hooks[0])
+    return await way(own, "add"), through
+
+
 async def axio() -> tuple[Way, Way]:
     from axio.agent import Agent
     from axio.blocks import ToolUseBlock
@@ -246,7 +276,18 @@ async def agent_framework() -> tuple[Way, Way]:
     return way(tools=[their_tool(add)]), way(context_providers=[ours.context_provider(runner())])
 
 
-MADE = (pydantic_ai, openai_agents, langchain, google_adk, fastmcp, strands, axio, amplifier, agent_framework)
+MADE = (
+    pydantic_ai,
+    openai_agents,
+    langchain,
+    google_adk,
+    fastmcp,
+    strands,
+    axio,
+    amplifier,
+    agent_framework,
+    claude_agent,
+)
 WAYS = {made.__name__: made for made in MADE}
 
 

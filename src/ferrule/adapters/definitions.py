@@ -41,6 +41,7 @@ _WRAP_HINT = (
 _ADAPTERS = {
     "agents.tool": "openai_agents.from_tools([…])",
     "axio": "axio.from_tools([…])",
+    "claude_agent_sdk": "claude_agent.from_tools([…])",
     "fastmcp": "fastmcp.from_tools(server), awaited,",
     "google.adk": "google_adk.from_tools([…])",
     "langchain_core": "langchain.from_tools([…])",

@@ -15,6 +15,7 @@ THEIRS = {
     "agent_framework": {"agent_framework"},
     "amplifier": {"amplifier_core"},
     "axio": {"axio"},
+    "claude_agent": {"anyio", "claude_agent_sdk", "mcp", "mcp_types"},
     "fastmcp": {"anyio", "fastmcp", "mcp", "mcp_types"},
     "google_adk": {"google.adk", "google.genai"},
     "langchain": {"langchain_core", "langgraph"},

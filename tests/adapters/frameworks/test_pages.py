@@ -1,4 +1,5 @@
-"""The programs on the page of a framework run, each as a file of its own, beside the modules that they import."""
+"""The programs on the page of a framework run, each as a file of its own, beside the modules and policies of
+the page."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ import pytest
 
 FRAMEWORK = os.environ["FERRULE_FRAMEWORK"]
 PAGE = Path(__file__).parents[3] / "docs" / "frameworks" / f"{FRAMEWORK.replace('_', '-')}.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8") if PAGE.exists() else "", re.M | re.S)
-MODULES = {named[1]: block for block in BLOCKS if (named := re.match(r"# (\w+\.py)\n", block))}
+TEXT = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+BLOCKS = re.findall(r"^```(?:python|toml)\n(.*?)^```", TEXT, re.M | re.S)
+MODULES = {named[1]: block for block in BLOCKS if (named := re.match(r"# (\w+\.(?:py|toml))\n", block))}
 PROGRAMS = [block for block in BLOCKS if block not in MODULES.values()]
 
 ENDED = "the program came to its end"
