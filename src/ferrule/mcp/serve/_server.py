@@ -26,6 +26,7 @@ from typing import Any
 
 import anyio
 import mcp_types as wire
+from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -45,6 +46,7 @@ from ferrule.kernel.tasks import start_eagerly
 from ferrule.mcp.content import to_wire_result
 from ferrule.mcp.forms import MOST_MESSAGE, Form, elicitation, make_form, to_decision
 from ferrule.mcp.serve._caller import CALLER, ask_client, report_answers
+from ferrule.mcp.serve._hidden import find_hidden, is_hidden
 from ferrule.mcp.serve._listing import Listing
 from ferrule.scheduling.clock import running_loop
 from ferrule.types import Coro, Middleware
@@ -325,7 +327,7 @@ class RunnerServer:
             instructions=settings.instructions,
             on_list_tools=self._list_tools,
             on_subscriptions_listen=self._listen_for_changes,
-            get_tool_input_schema=lambda name: self._served.listing.find_input_schema(name),
+            get_tool_input_schema=self._find_input_schema,
         )
         # Results go out as they are, and not as models.
         self.server.add_request_handler("tools/call", wire.CallToolRequestParams, self._call_tool)
@@ -340,7 +342,7 @@ class RunnerServer:
         before, self._served, self.runner = self._served, self._serve(runner), runner
         if before.calls:
             self._earlier.add(before)
-        if before.listing.digest != self._served.listing.digest:
+        if before.listing.digest != self._served.listing.digest or before.runner.guards != runner.guards:
             await self._bus.publish(ToolsListChanged())
 
     async def drain(self) -> None:
@@ -362,7 +364,19 @@ class RunnerServer:
     # -- what clients send --------------------------------------------------------------------------------------------
 
     async def _list_tools(self, request: Request, params: wire.PaginatedRequestParams | None) -> wire.ListToolsResult:
-        return self._served.listing.page(None if params is None else params.cursor, modern=_is_modern(request))
+        served = self._served
+        hidden = find_hidden(served.runner, self._context(request, _principal(request)))
+        return served.listing.page(None if params is None else params.cursor, hidden, modern=_is_modern(request))
+
+    def _find_input_schema(self, name: str) -> dict[str, Any] | None:
+        """Return the input schema of a tool, for the headers that mirror arguments, unless the caller does not see it.
+        The SDK keeps the caller of a request in a context variable of its own."""
+        token, served = get_access_token(), self._served
+        context: ToolContext = token.context if isinstance(token, Principal) else self._settings.context
+        tool = served.runner.tools.find(name)
+        if tool is None or is_hidden(tool, served.runner.guards, context):
+            return None
+        return thaw(tool.input_schema)
 
     async def _listen_for_changes(
         self, request: Request, params: wire.SubscriptionsListenRequestParams
@@ -399,8 +413,9 @@ class RunnerServer:
     ) -> dict[str, Any] | wire.CallToolResult | wire.InputRequiredResult:
         served, principal, modern = self._served, _principal(request), _is_modern(request)
         owner = get_name(principal)
+        context = self._context(request, principal)
         tool = served.runner.tools.find(params.name)
-        if tool is None:
+        if tool is None or is_hidden(tool, served.runner.guards, context):
             raise MCPError(wire.INVALID_PARAMS, f"Unknown tool: {params.name[:200]!r}")
         if not self._calls.enter(owner):
             return _refused_call(_BUSY)
@@ -408,7 +423,6 @@ class RunnerServer:
         state = params.request_state if modern else None
         client = _Client(request, self._settings, (params.input_responses or {}) if state is None else {})
         try:
-            context = self._context(request, principal)
             if state is None:
                 call = ToolCall(new_id(), tool.name, format_json(params.arguments or {}))
                 result = await self._run(client, call.id, served.runner.run(call, context))
