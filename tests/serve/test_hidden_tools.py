@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from test_over_http import listening, post, tokens
 
-from ferrule import Runner, Tool, ToolCall, ToolContext, build_tool, deny, serve, tool
+from ferrule import Runner, ToolCall, ToolContext, build_tool, deny, serve, tool
 from ferrule.guards import rules
 from ferrule.policy import TrustedFiles
 from ferrule.types import Guard
@@ -173,7 +172,7 @@ LINES = st.sampled_from(
         'mode = "read_only"',
     ]
 )
-CALLS = [
+CALLS: list[tuple[Any, dict[str, Any]]] = [
     (look, {"place": "attic"}),
     (look, {"place": "hall"}),
     (order, {"article": "tea"}),

@@ -13,6 +13,7 @@ from mcp.shared.exceptions import MCPError
 
 from ferrule import Runner, Tool
 from ferrule.mcp.content import has_sendable_schema, make_annotations, wire_name
+from ferrule.mcp.serve._icons import make_icons
 from ferrule.values.frozen import thaw
 
 PAGE = 100
@@ -33,6 +34,7 @@ class Listing:
 
     def __init__(self, runner: Runner, *, seconds: float, public: bool, structured: bool) -> None:
         self._tools = tools = runner.tools
+        self._icons = {tool.name: _find_icons(tool) for tool in tools if "icons" in tool.metadata}
         with_schema = [tool for tool in tools if structured and has_sendable_schema(tool, runner.around)]
         schemas = {t.name: t.output_schema for t in with_schema}
         schemas_listed = {name: schema for name, schema in schemas.items() if schema is not None}
@@ -85,7 +87,13 @@ class Listing:
             input_schema=thaw(tool.input_schema),
             output_schema=thaw(tool.output_schema) if self.is_structured(tool, modern=modern) else None,
             annotations=make_annotations(tool),
+            icons=self._icons.get(tool.name),
         )
+
+
+def _find_icons(tool: Tool) -> list[wire.Icon] | None:
+    icons = make_icons(tool.metadata["icons"], f"the tool {tool.name!r}")
+    return None if icons is None else [wire.Icon.model_validate(one) for one in icons]
 
 
 def _make_cursor(digest: str, place: int) -> str:

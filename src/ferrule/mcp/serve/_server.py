@@ -39,7 +39,7 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolResult, ask, deny
+from ferrule import Decision, DefinitionError, Event, Runner, Tool, ToolCall, ToolContext, ToolResult, ask, deny
 from ferrule.approval import Asked, add_preview
 from ferrule.kernel.results import NOTHING_RUN
 from ferrule.kernel.tasks import start_eagerly
@@ -47,7 +47,9 @@ from ferrule.mcp.content import to_wire_result
 from ferrule.mcp.forms import MOST_MESSAGE, Form, elicitation, make_form, to_decision
 from ferrule.mcp.serve._caller import CALLER, ask_client, report_answers
 from ferrule.mcp.serve._hidden import find_hidden, is_hidden
+from ferrule.mcp.serve._library import LibraryHandlers, make_reader
 from ferrule.mcp.serve._listing import Listing
+from ferrule.mcp.serve._resources import Library
 from ferrule.scheduling.clock import running_loop
 from ferrule.types import Coro, Middleware
 from ferrule.values.call import new_id
@@ -101,6 +103,9 @@ class Settings:
     structured: bool
     public: bool
     limit: Middleware | None = None
+    title: str | None
+    icons: Sequence[dict[str, Any]] | None
+    library: Library
 
 
 class Principal(AccessToken):
@@ -117,7 +122,7 @@ class Principal(AccessToken):
 
 
 class LowLevelServer(Server[Any]):
-    """The SDK's server. Its handshake always declares that its list of tools may change."""
+    """The SDK's server. Its handshake always declares that its list of tools may change, and only that."""
 
     def create_initialization_options(
         self,
@@ -129,17 +134,26 @@ class LowLevelServer(Server[Any]):
         options = notification_options or NotificationOptions(tools_changed=True)
         return super().create_initialization_options(options, experimental_capabilities, extensions)
 
+    def get_capabilities(self, *given: Any, **options: Any) -> wire.ServerCapabilities:
+        """Return the declared capabilities. Resources and prompts stay as they are while the server runs."""
+        found = super().get_capabilities(*given, **options)
+        prompts = found.prompts and wire.PromptsCapability(list_changed=False)
+        resources = found.resources and wire.ResourcesCapability(list_changed=False, subscribe=False)
+        return found.model_copy(update={"prompts": prompts, "resources": resources})
+
 
 @dataclass(eq=False)
 class _ServedRunner:
     """One runner and its list of tools. A call keeps those that it began with.
 
     Attributes:
+        reader: The same runner with the functions of resources and prompts for tools.
         calls: How many calls of it are under way.
     """
 
     runner: Runner
     listing: Listing
+    reader: Runner
     calls: int = 0
 
 
@@ -324,6 +338,8 @@ class RunnerServer:
         self.server = LowLevelServer(
             settings.name,
             version=settings.version,
+            title=settings.title,
+            icons=None if settings.icons is None else [wire.Icon.model_validate(one) for one in settings.icons],
             instructions=settings.instructions,
             on_list_tools=self._list_tools,
             on_subscriptions_listen=self._listen_for_changes,
@@ -332,6 +348,14 @@ class RunnerServer:
         # Results go out as they are, and not as models.
         self.server.add_request_handler("tools/call", wire.CallToolRequestParams, self._call_tool)
         self.server.add_notification_handler("notifications/initialized", wire.NotificationParams, self._follow_changes)
+        if settings.library.tools:
+            caching = {
+                "ttl_ms": int(settings.keep_list * 1000),
+                "cache_scope": "public" if settings.public else "private",
+            }
+            LibraryHandlers(
+                settings.library, is_hidden=self._is_hidden, run=self._run_reading, caching=caching
+            ).register(self.server)
         self.server.middleware.insert(0, check_params)  # before the SDK's own
         security = _security(settings)
         self.server.middleware.append(RequestStateBoundary(security, default_audience=settings.name))
@@ -349,7 +373,8 @@ class RunnerServer:
         """Take no new calls, and wait for those under way, like leaving a runner does. End the streams of clients that
         listen for changes."""
         self._listen.close()
-        await asyncio.gather(*[_leave(served.runner) for served in (self._served, *self._earlier)])
+        runners = {runner for served in (self._served, *self._earlier) for runner in (served.runner, served.reader)}
+        await asyncio.gather(*map(_leave, runners))
 
     def _serve(self, runner: Runner) -> _ServedRunner:
         if not isinstance(runner, Runner):
@@ -359,7 +384,8 @@ class RunnerServer:
         observers = [*runner.observers, self._observe]
         inside = runner.inside if settings.limit is None else (settings.limit, *runner.inside)
         approve = report_answers(runner.approve or ask_client)
-        return _ServedRunner(runner.replace(approve=approve, observers=observers, inside=inside), listing)
+        made = runner.replace(approve=approve, observers=observers, inside=inside)
+        return _ServedRunner(made, listing, make_reader(made, settings.library.tools))
 
     # -- what clients send --------------------------------------------------------------------------------------------
 
@@ -376,7 +402,8 @@ class RunnerServer:
         tool = served.runner.tools.find(name)
         if tool is None or is_hidden(tool, served.runner.guards, context):
             return None
-        return thaw(tool.input_schema)
+        schema: dict[str, Any] = thaw(tool.input_schema)
+        return schema
 
     async def _listen_for_changes(
         self, request: Request, params: wire.SubscriptionsListenRequestParams
@@ -407,6 +434,25 @@ class RunnerServer:
         finally:
             unsubscribe()
             self._followed.discard(connection)
+
+    def _is_hidden(self, request: Request, tool: Tool) -> bool:
+        return is_hidden(tool, self._served.runner.guards, self._context(request, _principal(request)))
+
+    async def _run_reading(self, request: Request, tool: Tool, arguments: Mapping[str, str]) -> ToolResult:
+        """Run the function of a resource or prompt as a call. It asks no client.
+
+        Raises:
+            MCPError: There is no room for one more call.
+        """
+        principal = _principal(request)
+        owner = get_name(principal)
+        if not self._calls.enter(owner):
+            raise MCPError(wire.INTERNAL_ERROR, _BUSY)
+        try:
+            call = ToolCall(new_id(), tool.name, format_json(arguments))
+            return await self._served.reader.run(call, self._context(request, principal))
+        finally:
+            self._calls.leave(owner)
 
     async def _call_tool(
         self, request: Request, params: wire.CallToolRequestParams
