@@ -132,6 +132,9 @@ class RemoteTool:
             context.progress(progress, total, connection.log.clean(message or ""))
 
         session = connection.ready or await connection.open()
+        if self._name in connection.withdrawn:
+            text = f"{connection.server.label} has changed its tool {self._name!r} since a person accepted it"
+            raise ToolError(f"{text}. Nothing was sent.", executed=False)
         users, http = connection.users, connection.http
         signed = None
         if users is not None:

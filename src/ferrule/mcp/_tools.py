@@ -16,6 +16,7 @@ from ferrule import DefinitionError, Tool
 from ferrule.arguments.schema_parameters import copy_schema
 from ferrule.mcp._calls import RemoteTool
 from ferrule.mcp._connection import MOST_LIST, Connection, Listing
+from ferrule.mcp._settings import Server
 from ferrule.mcp._status import LeftOut
 from ferrule.security.characters import disarm, remove_hidden
 from ferrule.security.foreign_text import clean_schema, measure_size
@@ -176,7 +177,7 @@ class Tools:
             tags=() if prefix is None else (prefix,),
             metadata=metadata,
             **self._traits(hints),
-        ).with_server(_digest(*self._connection.server.identity, definition.name))
+        ).with_server(make_server_id(self._connection.server, definition.name))
         remote.check = None if output_schema is None else tool.output.describe_misfit
         return tool, tuple(text for schema in schemas for text in schema.patterns)
 
@@ -194,10 +195,10 @@ class Tools:
         }
 
 
-def _digest(*words: str) -> str:
-    """Return one text for these words, different if any word differs. It shows none of them: an address may hold a
-    token."""
-    return sha256(json.dumps(words).encode()).hexdigest()
+def make_server_id(server: Server, name: str) -> str:
+    """Return one text for a server and the name of its tool, different if anything differs. It shows none of them: an
+    address may hold a token."""
+    return sha256(json.dumps((*server.identity, name)).encode()).hexdigest()
 
 
 def _check_schemas(definition: types.Tool) -> None:
