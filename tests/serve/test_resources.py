@@ -15,9 +15,10 @@ from connected import LEGACY, MODERN, both_eras
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.client import Client
+from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
-from ferrule import DefinitionError, Event, Media, Runner, Sizes, Text, ToolContext, ToolResult, deny, serve, tool
+from ferrule import DefinitionError, Event, Media, Runner, Sizes, Text, ToolContext, ToolResult, deny, mcp, serve, tool
 from ferrule.guards import rules
 from ferrule.journal import memory
 from ferrule.policy import TrustedFiles
@@ -103,6 +104,18 @@ async def test_a_server_shows_its_title_and_icons_and_those_of_its_tools(era: st
         [listed] = (await client.list_tools()).tools
         [icon] = listed.icons or ()
     assert (icon.src, icon.mime_type, icon.sizes) == ("data:image/png;base64,AA==", "image/png", ["48x48"])
+
+
+@pytest.mark.parametrize(("trusted", "shown"), [(True, [ICON]), (False, [])])
+async def test_the_icons_of_a_trusted_server_are_passed_on(trusted: bool, shown: list[str]) -> None:
+    async def list_tools(context: Any, params: Any) -> wire.ListToolsResult:
+        icons = [wire.Icon(src=source) for source in ("http://tracker.example/x.png", ICON, "javascript:alert(1)")]
+        return wire.ListToolsResult(tools=[wire.Tool(name="buy", input_schema={"type": "object"}, icons=icons)])
+
+    async with mcp.connect(mcp.Memory(Server("shop", on_list_tools=list_tools)), trusted=trusted) as toolset:
+        async with Client(serve.mcp(Runner(toolset)).server, mode=MODERN) as client:
+            [listed] = (await client.list_tools()).tools
+    assert [one.src for one in listed.icons or ()] == shown
 
 
 @pytest.mark.parametrize("era", ["auto", LEGACY])

@@ -18,6 +18,7 @@ from ferrule.mcp._calls import RemoteTool
 from ferrule.mcp._connection import MOST_LIST, Connection, Listing
 from ferrule.mcp._settings import Server
 from ferrule.mcp._status import LeftOut
+from ferrule.mcp.icons import keep_icons
 from ferrule.security.characters import disarm, remove_hidden
 from ferrule.security.foreign_text import clean_schema, measure_size
 from ferrule.security.patterns import ForeignSchema, Patterns
@@ -167,6 +168,8 @@ class Tools:
         metadata: dict[str, Any] = {"mcp": {key: value for key, value in about.items() if value}}
         if title is not None:
             metadata["title"] = disarm(remove_hidden(title)[0])
+        if self._trusted and definition.icons:
+            metadata["icons"] = keep_icons(one.model_dump(by_alias=True, exclude_none=True) for one in definition.icons)
         remote = RemoteTool(self._connection, definition.name)
         tool: Tool = Tool(
             name,

@@ -20,9 +20,9 @@ from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ferrule import DefinitionError, Runner, ToolContext, Toolset, __version__
-from ferrule.mcp.serve._caller import Tokens, ask_client
+from ferrule.mcp.icons import Icons, make_icons
+from ferrule.mcp.serve._caller import Tokens, ask_client, ask_to_visit
 from ferrule.mcp.serve._follow import serve_changes
-from ferrule.mcp.serve._icons import Icons, make_icons
 from ferrule.mcp.serve._listen import allowed_hosts, is_loopback, serve_http
 from ferrule.mcp.serve._resources import Prompt, Resource, make_library, prompt, resource
 
@@ -31,7 +31,18 @@ if TYPE_CHECKING:
     from ferrule.mcp.serve._server import RunnerServer
     from ferrule.types import Middleware
 
-__all__ = ["Prompt", "Resource", "ask_client", "fixed_token", "http", "mcp", "prompt", "resource", "stdio"]
+__all__ = [
+    "Prompt",
+    "Resource",
+    "ask_client",
+    "ask_to_visit",
+    "fixed_token",
+    "http",
+    "mcp",
+    "prompt",
+    "resource",
+    "stdio",
+]
 
 _WITHOUT_MCP = 'serving needs the package mcp, which is not installed: pip install "ferrule[mcp]"'
 _LEAST_TOKEN = 16

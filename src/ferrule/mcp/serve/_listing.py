@@ -13,7 +13,7 @@ from mcp.shared.exceptions import MCPError
 
 from ferrule import Runner, Tool
 from ferrule.mcp.content import has_sendable_schema, make_annotations, wire_name
-from ferrule.mcp.serve._icons import make_icons
+from ferrule.mcp.icons import make_icons
 from ferrule.values.frozen import thaw
 
 PAGE = 100

@@ -9,7 +9,7 @@ from typing import Any, overload
 from urllib.parse import unquote
 
 from ferrule import DefinitionError, Tool, tool
-from ferrule.mcp.serve._icons import Icons, make_icons
+from ferrule.mcp.icons import Icons, make_icons
 
 _MOST = 1_000
 """Most resources, and most prompts."""

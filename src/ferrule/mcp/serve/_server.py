@@ -50,6 +50,7 @@ from ferrule.mcp.serve._hidden import find_hidden, is_hidden
 from ferrule.mcp.serve._library import LibraryHandlers, make_reader
 from ferrule.mcp.serve._listing import Listing
 from ferrule.mcp.serve._resources import Library
+from ferrule.mcp.visits import find_visit
 from ferrule.scheduling.clock import running_loop
 from ferrule.types import Coro, Middleware
 from ferrule.values.call import new_id
@@ -65,8 +66,10 @@ _MOST_PROGRESS = 100
 _MOST_ANSWERS = 100
 _TRACE_KEYS = ("traceparent", "tracestate", "baggage")
 _NO_PROGRESS: deque[_Progress] = deque(maxlen=0)
-_NO_FORMS = deny("the client of this call cannot ask a person: it declares no elicitation by form")
-_FORMS_REQUIRED: dict[str, Any] = {"requiredCapabilities": {"elicitation": {"form": {}}}}
+_LACKED_MODES = {
+    mode: deny(f"the client of this call cannot ask a person: it declares no elicitation by {mode}")
+    for mode in ("form", "url")
+}
 _TOO_LARGE = "The call is too large to be asked about: its record has more than 1,000,000 characters."
 _MAY_HAVE_RUN = "It had been started, so its effect may have happened."
 _TOO_MANY_LISTEN = "Too many clients listen for changes; try again later."
@@ -170,7 +173,7 @@ class _Client:
         self._early_answers = dict(early_answers)
         self._offered: tuple[Decision, Decision, Form] | None = None
         self._open_question: tuple[Decision, Decision, Form] | None = None
-        self._lacks_forms = False
+        self._lacked_mode: str | None = None
         self._loop = asyncio.get_running_loop()
         self._last_progress = -math.inf
         self._waiting: deque[_Progress] = _NO_PROGRESS  # most calls report no progress
@@ -187,8 +190,9 @@ class _Client:
             return deny("a client of 2026-07-28 cannot be asked while the tool runs")
         capabilities = self._request.session.client_capabilities
         declared = None if capabilities is None else capabilities.elicitation
-        if declared is None or (declared.form is None and declared.url is not None):
-            return _NO_FORMS
+        mode = "form" if find_visit(decision.schema) is None else "url"
+        if declared is None or (getattr(declared, mode) is None and (mode == "url" or declared.url is not None)):
+            return _LACKED_MODES[mode]
         asked = await add_preview(Asked.of(call, decision, context))
         if asked.problem is not None:
             return deny(asked.problem)
@@ -196,7 +200,7 @@ class _Client:
         if not modern:
             return await self._elicit(form, call)
         # Input for a tool may come with the call; a yes is only valid after its question.
-        answer = None if form.kind == "yes" else self._early_answers.pop(form.key, None)
+        answer = None if form.kind in ("yes", "visit") else self._early_answers.pop(form.key, None)
         if isinstance(answer, wire.ElicitResult):
             return to_decision(form, answer, get_name(_principal(self._request)), call.arguments)
         offered = ask(decision.reason, into=decision.into)  # another object, to recognize it by identity
@@ -209,7 +213,7 @@ class _Client:
         if call.parent is None and not context.inside:
             offered = self._offered
             self._open_question = offered if offered is not None and answer is offered[0] else None
-            self._lacks_forms = answer is _NO_FORMS
+            self._lacked_mode = next((mode for mode, lacked in _LACKED_MODES.items() if answer is lacked), None)
 
     def check_declared(self, result: ToolResult) -> None:
         """Refuse a call by the protocol's own error if only a capability that the client lacks has stopped it: an
@@ -223,8 +227,10 @@ class _Client:
         raised = result.exception
         if isinstance(raised, MCPError) and raised.code == wire.MISSING_REQUIRED_CLIENT_CAPABILITY:
             raise raised
-        if self._lacks_forms and result.status == "denied":
-            raise MCPError(wire.MISSING_REQUIRED_CLIENT_CAPABILITY, result.error or _NO_FORMS.reason, _FORMS_REQUIRED)
+        if self._lacked_mode is not None and result.status == "denied":
+            required: dict[str, Any] = {"requiredCapabilities": {"elicitation": {self._lacked_mode: {}}}}
+            reason = result.error or _LACKED_MODES[self._lacked_mode].reason
+            raise MCPError(wire.MISSING_REQUIRED_CLIENT_CAPABILITY, reason, required)
 
     def form_for(self, pending: Mapping[str, Any]) -> Form | None:
         """Return the form for the question of a suspended call, or None if the question is not for the client."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from ferrule import DefinitionError
@@ -24,6 +25,15 @@ def make_icons(icons: Any, owner: str) -> list[dict[str, Any]] | None:
     if len(listed) > _MOST_ICONS:
         raise DefinitionError(f"{owner} has {len(listed)} icons; at most {_MOST_ICONS} are allowed")
     return [_make_icon(one, owner) for one in listed] or None
+
+
+def keep_icons(icons: Iterable[Mapping[str, object]]) -> list[dict[str, Any]]:
+    """Return the icons of a trusted server that clients may be shown."""
+    kept: list[dict[str, Any]] = []
+    for icon in icons:
+        with suppress(DefinitionError):
+            kept.append(_make_icon(icon, "a server"))
+    return kept[:_MOST_ICONS]
 
 
 def _make_icon(icon: Any, owner: str) -> dict[str, Any]:
