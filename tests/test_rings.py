@@ -63,7 +63,7 @@ PROGRAMS = {"loop", "testing", "cli", "web", "__main__"}
 MAY_ALSO_USE = {
     "models": {"providers"},
     "adapters": {"journal", "mcp"},
-    "mcp": {"approval", "middleware"},
+    "mcp": {"approval", "journal", "middleware"},
     "openapi": {"sources"},
     "sources": {"mcp", "openapi"},
     "tools": {"middleware"},

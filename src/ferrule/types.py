@@ -64,8 +64,10 @@ class GuardObject(Protocol):
 Guard: TypeAlias = GuardFunction | GuardObject
 """May this call run? A function of call and context, or an object with `check`. Breaking means deny. Its `asks`, where
 it has one, says about which tools it may ask: a bool, or a function of the tool. Its `check_tool`, if it has one, gets
-each tool when a runner is made, and raises `DefinitionError` for one that it cannot judge. The `check_runner` of a
-guard or an observer gets the runner itself, and may refuse it in the same way. See docs/guards.md."""
+each tool when a runner is made, and raises `DefinitionError` for one that it cannot judge. Its `denies_tool`, if it has
+one, gets a tool and a context, and returns whether it denies each such call: MCP clients do not see that tool. The
+`check_runner` of a guard or an observer gets the runner itself, and may refuse it in the same way. See
+docs/guards.md."""
 
 Next: TypeAlias = Callable[[ToolCall, ToolContext[Any]], Awaitable[ToolResult]]
 """The rest of the path of a call, which a middleware wraps. See docs/middleware.md."""

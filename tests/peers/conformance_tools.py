@@ -174,6 +174,51 @@ SCHEMA_2020_12 = {
     "else": {"required": ["email"]},
     "additionalProperties": False,
 }
+
+
+@serve.resource("test://static-text", mime_type="text/plain")
+def static_text() -> str:
+    """A text."""
+    return "This is the content of the static text resource."
+
+
+@serve.resource("test://static-binary", mime_type="image/png")
+def static_binary() -> Media:
+    """An image."""
+    return IMAGE
+
+
+@serve.resource("test://template/{id}/data", mime_type="application/json")
+def template_data(id: str) -> dict[str, Any]:
+    """Data by id."""
+    return {"id": id, "templateTest": True, "data": f"Data for ID: {id}"}
+
+
+@serve.prompt
+def test_simple_prompt() -> str:
+    """A prompt."""
+    return "This is a simple prompt for testing."
+
+
+@serve.prompt
+def test_prompt_with_arguments(arg1: str, arg2: str) -> str:
+    """A prompt with arguments."""
+    return f"Prompt with arguments: arg1={arg1!r}, arg2={arg2!r}"
+
+
+@serve.prompt
+def test_prompt_with_embedded_resource(resourceUri: str) -> ToolResult:
+    """A prompt with a resource."""
+    resource = Media("file", b"Embedded resource content for testing.", "text/plain", uri=resourceUri)
+    return ToolResult(content=[resource, Text("Please process the embedded resource above.")])
+
+
+@serve.prompt
+def test_prompt_with_image() -> ToolResult:
+    """A prompt with an image."""
+    return ToolResult(content=[IMAGE, Text("Please analyze the image above.")])
+
+
 HEADERS = _schema(region={"type": "string", "x-mcp-header": "Region"}, limit={"type": "integer"})
 
 

@@ -1,4 +1,5 @@
-"""The official conformance suite of MCP, its scenarios about tools, against `ferrule serve` and the client."""
+"""The official conformance suite of MCP, its scenarios about tools, resources and prompts, against `ferrule serve` and
+the client."""
 
 from __future__ import annotations
 
@@ -20,8 +21,11 @@ BOTH = """
     tools-list tools-call-simple-text tools-call-image tools-call-audio tools-call-embedded-resource
     tools-call-mixed-content tools-call-error tools-call-with-progress json-schema-2020-12 dns-rebinding-protection
     server-sse-multiple-streams
+    resources-list resources-read-text resources-read-binary resources-templates-read prompts-list prompts-get-simple
+    prompts-get-with-args prompts-get-embedded-resource prompts-get-with-image completion-complete
 """
-# Without those that want sampling, roots or log messages, which the revision of 2026 deprecates.
+# Without those that want sampling, roots or log messages, which the revision of 2026 deprecates, subscriptions to a
+# resource, and prompts that ask.
 SERVER = {
     "2025-11-25": f"""{BOTH}
         server-initialize server-session-lifecycle ping tools-call-elicitation elicitation-sep1034-defaults
@@ -32,20 +36,15 @@ SERVER = {
         input-required-result-basic-elicitation input-required-result-request-state input-required-result-multi-round
         input-required-result-missing-input-response input-required-result-result-type
         input-required-result-unsupported-methods input-required-result-tampered-state
-        input-required-result-ignore-extra-params input-required-result-validate-input
+        input-required-result-ignore-extra-params input-required-result-validate-input sep-2164-resource-not-found
         tasks-lifecycle tasks-capability-negotiation tasks-wire-fields tasks-request-state-removal tasks-mrtr-input
         tasks-request-headers tasks-dispatch-and-envelope
     """,
 }
-# What these scenarios check besides, and a server of tools alone does not do.
+# What these scenarios check besides, and this server does not do.
 EXPECTED = {
     # It wants a tool that changes the list, which `ferrule serve` does not.
     "server-stateless": {"sep-2575-server-sends-tools-list-changed-on-subscription"},
-    "caching": {
-        "sep-2549-prompts-list-caching-hints",
-        "sep-2549-resources-list-caching-hints",
-        "sep-2549-resources-templates-list-caching-hints",
-    },
 }
 CLIENTS = {
     "2025-11-25": "initialize tools_call elicitation-sep1034-client-defaults sse-retry",

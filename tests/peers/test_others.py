@@ -136,6 +136,22 @@ def test_the_inspector_follows_a_served_task(url: str) -> None:
 
 
 @pytest.mark.large
+def test_the_inspector_lists_and_reads_resources_and_prompts(url: str) -> None:
+    server = at(url)
+    listed = inspect(*server, "--method", "resources/list")["resources"]
+    assert [one["uri"] for one in listed] == ["test://static-text", "test://static-binary"]
+    [template] = inspect(*server, "--method", "resources/templates/list")["resourceTemplates"]
+    assert template["uriTemplate"] == "test://template/{id}/data"
+    [read] = inspect(*server, "--method", "resources/read", "--uri", "test://template/7/data")["contents"]
+    assert json.loads(read["text"])["id"] == "7"
+    names = [one["name"] for one in inspect(*server, "--method", "prompts/list")["prompts"]]
+    assert names[:2] == ["test_simple_prompt", "test_prompt_with_arguments"]
+    arguments = ["--prompt-name", names[1], "--prompt-args", "arg1=a", "arg2=b"]
+    [message] = inspect(*server, "--method", "prompts/get", *arguments)["messages"]
+    assert message["content"]["text"] == "Prompt with arguments: arg1='a', arg2='b'"
+
+
+@pytest.mark.large
 async def test_the_texts_of_the_reference_servers_hide_and_instruct_nothing(
     tmp_path: Path,
 ) -> None:

@@ -39,9 +39,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ferrule import tool
+from ferrule import serve, tool
 
 print("printed when it was imported")
+
+
+@serve.resource("shop://hours")
+def hours() -> str:
+    """When it is open."""
+    return "8 to 17"
+
+
+@serve.prompt
+def restock(article: str) -> str:
+    """Restock an article."""
+    return f"Order {article}."
 
 
 @tool(read_only=True)
@@ -128,6 +140,9 @@ async def test_a_client_starts_the_program_and_calls(folder: Path, era: str) -> 
         names = [tool.name for tool in (await client.list_tools()).tools]
         results = [await client.call_tool("add", {"a": 1, "b": 2}), await client.call_tool("ask_input")]
         results.append(await client.call_tool("remove", {"name": "vase"}))
+        [read] = (await client.read_resource("shop://hours")).contents
+        [message] = (await client.get_prompt("restock", {"article": "tea"})).messages
+        assert (read.model_dump()["text"], message.content.model_dump()["text"]) == ("8 to 17", "Order tea.")
         assert len(person.asked) == 1
         assert (names[:2] + [text(result) for result in results]) == ["add", "remove", "3", "''", "removed vase"]
 

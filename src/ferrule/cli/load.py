@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterable
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -68,6 +69,17 @@ def _find_objects(module: ModuleType, kind: type[_T]) -> dict[str, _T]:
     for name, value in vars(module).items():
         if isinstance(value, kind) and not any(value is other for other in found.values()):
             found[name] = value
+    return found
+
+
+def list_objects(places: Iterable[str], kind: type[_T]) -> list[_T]:
+    """Return the objects of this kind in the modules of some places, in their order. The modules are loaded already."""
+    found: list[_T] = []
+    for place in places:
+        if (match := _PLACE.fullmatch(place)) is not None:
+            name = f"file:{Path(match['file']).absolute()}" if match["file"] else match["module"]
+            module = sys.modules.get(name)
+            found += [] if module is None else _find_objects(module, kind).values()
     return found
 
 

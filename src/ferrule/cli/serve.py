@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ferrule import DefinitionError, Runner, Toolset, serve
 from ferrule.cli import journals, openapi, servers, token
 from ferrule.cli.client_configs import format_configurations
+from ferrule.cli.load import list_objects
 from ferrule.cli.runners import make_runner
 from ferrule.cli.shared_options import OPERATIONS_BUDGET, add_shared
 from ferrule.cli.stopping import run_until_signal
@@ -97,6 +98,8 @@ def command(options: argparse.Namespace) -> int:
             local = [tool for tool in runner.tools if extra is None or extra.find(tool.name) is None]
             merged = changes and servers.merge_changes(changes, Toolset(local), options.lock)
             settings: dict[str, Any] = {"name": name, "changes": merged}
+            settings |= {"resources": list_objects(options.tools or (), serve.Resource)}
+            settings |= {"prompts": list_objects(options.tools or (), serve.Prompt)}
             if address is None:
                 return work.run(run_until_signal(partial(serve.stdio, journaled, **settings)))
             settings |= {"tokens": tokens, "hosts": options.allow_host, "origins": options.allow_origin}

@@ -87,8 +87,8 @@ class Tool(Generic[P, R_co]):
         examples: Arguments of good calls, for the APIs that accept examples.
         provider: Additions to the definition for one API, by the provider module's name, such as
             `{"anthropic": {"eager_input_streaming": True}}`.
-        metadata: Anything else, for guards and observers. MCP clients show its `"title"`. A change of its `"version"`
-            changes the fingerprint.
+        metadata: Anything else, for guards and observers. MCP clients show its `"title"` and `"icons"`. A change of its
+            `"version"` changes the fingerprint.
         input_schema: A JSON Schema for a handler with a payload, or a Pydantic model for a handler that takes its
             instance.
         output_schema: A JSON Schema of the output; from the return type if not given.

@@ -53,6 +53,7 @@ def connect(
     inputs: Mapping[str, str] | None = None,
     longest_description: int = 8_000,
     lock: str | os.PathLike[str] | None = None,
+    lazy: bool = False,
 ) -> Servers:
     """Connect to MCP servers: an async context manager that gives a toolset with all their tools. See docs/mcp.md.
 
@@ -70,6 +71,8 @@ def connect(
             OpenAI and Azure take 1,024.
         lock: The file for `Toolset.locked`, applied to each toolset, also after a list changed. The file is read for
             each of them. If it cannot be read then, or has changed without a person's trust, all tools are quarantined.
+        lazy: Whether to start a server only when one of its tools is called, if the lock file has its tools. Their
+            definitions come from that file. A tool that the server lists differently then is not called.
 
     Raises:
         DefinitionError: An argument describes no server or is out of range, or (on entering) the package `mcp` is
@@ -92,7 +95,7 @@ def connect(
         raise DefinitionError(f"start_timeout must be a number of seconds, not {start_timeout!r}")
     if type(longest_description) is not int or longest_description < 1:
         raise DefinitionError(f"longest_description must be a number of characters, not {longest_description!r}")
-    return Servers(found, trusted, required, elicitation, start_timeout, longest_description, lock)
+    return Servers(found, trusted, required, elicitation, start_timeout, longest_description, lock, lazy)
 
 
 class Servers:
@@ -110,10 +113,13 @@ class Servers:
         start_timeout: float,
         longest_description: int,
         lock: str | os.PathLike[str] | None,
+        lazy: bool = False,
     ) -> None:
         self._servers, self._trusted, self._required = servers, trusted, required
         self._elicitation, self._start_timeout = elicitation, start_timeout
         self._longest_description, self._lock = longest_description, None if lock is None else LockFile(lock)
+        self._lazy = lazy
+        self._recalled: dict[int, frozenset[str]] = {}
         self._connections: list[Connection] = []
         self._tools: list[Tools] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -179,9 +185,8 @@ class Servers:
                 self._elicitation,
                 partial(self._take, place),
             )
-            trusted = self._trusted if isinstance(self._trusted, bool) else server.name in self._trusted
             self._connections.append(connection)
-            self._tools.append(Tools(connection, trusted, self._longest_description))
+            self._tools.append(Tools(connection, self._is_trusted(server), self._longest_description))
         try:
             await self._start()
         except BaseException:
@@ -194,16 +199,18 @@ class Servers:
         await self._close()
 
     async def _start(self) -> None:
-        """Start all servers at once.
+        """Start all servers at once, except for those whose tools are recalled from the lock file.
 
         Raises:
             ServersDownError: No server started, or a required one did not.
         """
-        for connection in self._connections:
-            connection.start()
+        for place, connection in enumerate(self._connections):
+            if not await self._recall(place):
+                connection.start()
             self._tasks.append(asyncio.create_task(connection.run(), name=f"mcp {connection.server.label}"))
         for connection in self._connections:
-            await connection.wait_until_settled()
+            if connection.state != "idle":
+                await connection.wait_until_settled()
         down = [status for status in self.status.values() if status.state == "down"]
         if down and (self._required or len(down) == len(self._connections)):
             raise ServersDownError("; ".join(f"the MCP server {one.name} is down: {one.reason}" for one in down))
@@ -222,7 +229,37 @@ class Servers:
         if cancelled is not None:
             raise cancelled
 
+    async def _recall(self, place: int) -> bool:
+        """Take over a server's tools from the lock file, if that has them. Return whether it has."""
+        if not self._lazy or self._lock is None:
+            return False
+        from ferrule.mcp._lazy import recall_listing
+        from ferrule.mcp._tools import Tools
+
+        connection = self._connections[place]
+        probe = Tools(connection, self._is_trusted(connection.server), self._longest_description)
+        listing = await recall_listing(connection.server, probe, self._lock.read())
+        if listing is None:
+            return False
+        await self._take_over(place, listing, lambda: False)
+        self._recalled[place] = frozenset(tool.name for tool in listing.tools)
+        return True
+
+    def _is_trusted(self, server: Stdio | Http | Memory) -> bool:
+        return self._trusted if isinstance(self._trusted, bool) else server.name in self._trusted
+
     async def _take(self, place: int, listing: Listing, is_late: Callable[[], bool]) -> None:
+        """Take over a server's list, and withdraw recalled tools that differ from it."""
+        await self._take_over(place, listing, is_late)
+        if self._recalled:
+            from ferrule.mcp._lazy import find_withdrawn
+
+            for number, names in self._recalled.items():
+                if number == place or self._connections[number].state != "idle":
+                    tools = self._tools[number].tools
+                    self._connections[number].withdrawn = find_withdrawn(names, tools, self._toolset)
+
+    async def _take_over(self, place: int, listing: Listing, is_late: Callable[[], bool]) -> None:
         """Take over a server's list, as far as there is time."""
         from ferrule.mcp._tools import remove_duplicates
 

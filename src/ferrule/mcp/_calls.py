@@ -152,6 +152,9 @@ class RemoteTool:
             context.progress(progress, total, connection.log.clean(message or ""))
 
         session = connection.ready or await connection.open()
+        if isinstance(request, types.CallToolRequest) and self._name in connection.withdrawn:
+            text = f"{connection.server.label} has changed its tool {self._name!r} since a person accepted it"
+            raise ToolError(f"{text}. Nothing was sent.", executed=False)
         users, http, signed = connection.users, connection.http, None
         if users is not None:
             has_session = http is not None and http.has_session

@@ -145,6 +145,7 @@ class Connection:
         protocol: The revision that is spoken, once there was a connection.
         server_info: The server's name and version, in its own words.
         instructions: The server's text about its tools as a whole.
+        withdrawn: The server's names of tools that are not called: their definitions differ from the accepted ones.
         log: The server's output, and the one way of its texts to errors and logs.
     """
 
@@ -172,6 +173,7 @@ class Connection:
         self._list_lifetime: float | None = None
         self._start_limit: asyncio.Timeout | None = None
         self._closing = False
+        self.withdrawn: frozenset[str] = frozenset()
         self._calls: set[OpenCall] = set()
         self._idle = asyncio.Event()
         self._questions: dict[OpenCall, asyncio.Task[Any]] = {}

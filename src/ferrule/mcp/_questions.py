@@ -10,6 +10,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from ferrule import Answer, DefinitionError, InputRequired, ToolError
+from ferrule.mcp.visits import format_visit, make_visit_schema
 from ferrule.security.characters import remove_hidden
 from ferrule.security.foreign_text import clean_schema, has_hidden
 from ferrule.security.patterns import ForeignSchema
@@ -59,34 +60,45 @@ def _one_question(asked: Mapping[str, types.ElicitRequestParams], state: str | N
 
 def to_visit(error: MCPError, server: str) -> InputRequired | None:
     """Return the runner's question if a server of the 2025 revisions wants addresses visited before it takes the call.
-    Return None if the error names none."""
+    Return None if the error names none.
+
+    Raises:
+        ToolError: A person cannot be sent to one of them.
+    """
     try:
         wanted = types.ElicitationRequiredErrorData.model_validate(error.data).elicitations
     except ValidationError:
         return None
     if not wanted:
         return None
-    reasons = [format_reason(params, server) for params in wanted]
-    return InputRequired("\n".join(reasons), read_schema(wanted[0]), {"modes": {}, "state": None})
+    try:
+        reasons = [format_reason(params, server) for params in wanted]
+        return InputRequired("\n".join(reasons), read_schema(wanted[0]), {"modes": {}, "state": None})
+    except ValueError as unshown:
+        raise ToolError(f"{server} asks a question that cannot be shown: {unshown}", executed=False) from None
 
 
 def format_reason(params: types.ElicitRequestParams, server: str) -> str:
-    """Return the question, with the name of the server."""
+    """Return the question, with the name of the server.
+
+    Raises:
+        ValueError: A person cannot be sent to its address.
+    """
     message = truncate_text(remove_hidden(params.message)[0].strip() or "(nothing)", _MOST_TEXT)
     if not isinstance(params, types.ElicitRequestURLParams):
         return f"{server} asks: {message}"
-    url = truncate_text(remove_hidden(params.url)[0], _MOST_TEXT)
-    return f"{server} asks: {message}\nIt wants you to go to {url}\nAllow it once you have been there."
+    return f"{server} asks: {message}\n{format_visit(params.url)}"
 
 
 def read_schema(params: types.ElicitRequestParams) -> dict[str, Any]:
     """Return the JSON Schema of the wanted input, without hidden characters; for an address, the schema of a plain yes.
 
     Raises:
-        ValueError: Hidden characters would have to stay, the schema is too deep, or patterns are over the bounds.
+        ValueError: Hidden characters would have to stay, the schema is too deep, patterns are over the bounds, or a
+            person cannot be sent to the address.
     """
     if isinstance(params, types.ElicitRequestURLParams):
-        return {"type": "object", "properties": {}, "additionalProperties": False}
+        return make_visit_schema(params.url)
     schema = parse_json(format_json({"type": "object", **params.requested_schema}))
     shown: dict[str, Any] = clean_schema(schema, _MOST_TEXT)[0]
     try:

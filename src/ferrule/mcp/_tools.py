@@ -16,7 +16,9 @@ from ferrule import DefinitionError, Tool
 from ferrule.arguments.schema_parameters import copy_schema
 from ferrule.mcp._calls import RemoteTool
 from ferrule.mcp._connection import MOST_LIST, Connection, Listing
+from ferrule.mcp._settings import Server
 from ferrule.mcp._status import LeftOut
+from ferrule.mcp.icons import keep_icons
 from ferrule.security.characters import disarm, remove_hidden
 from ferrule.security.foreign_text import clean_schema, measure_size
 from ferrule.security.patterns import ForeignSchema, Patterns
@@ -166,6 +168,8 @@ class Tools:
         metadata: dict[str, Any] = {"mcp": {key: value for key, value in about.items() if value}}
         if title is not None:
             metadata["title"] = disarm(remove_hidden(title)[0])
+        if self._trusted and definition.icons:
+            metadata["icons"] = keep_icons(one.model_dump(by_alias=True, exclude_none=True) for one in definition.icons)
         remote = RemoteTool(self._connection, definition.name)
         tool: Tool = Tool(
             name,
@@ -176,7 +180,7 @@ class Tools:
             tags=() if prefix is None else (prefix,),
             metadata=metadata,
             **self._traits(hints),
-        ).with_server(_digest(*self._connection.server.identity, definition.name))
+        ).with_server(make_server_id(self._connection.server, definition.name))
         remote.check = None if output_schema is None else tool.output.describe_misfit
         return tool, tuple(text for schema in schemas for text in schema.patterns)
 
@@ -194,10 +198,10 @@ class Tools:
         }
 
 
-def _digest(*words: str) -> str:
-    """Return one text for these words, different if any word differs. It shows none of them: an address may hold a
-    token."""
-    return sha256(json.dumps(words).encode()).hexdigest()
+def make_server_id(server: Server, name: str) -> str:
+    """Return one text for a server and the name of its tool, different if anything differs. It shows none of them: an
+    address may hold a token."""
+    return sha256(json.dumps((*server.identity, name)).encode()).hexdigest()
 
 
 def _check_schemas(definition: types.Tool) -> None:

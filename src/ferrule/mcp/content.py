@@ -76,7 +76,7 @@ def to_wire_result(
         unlisted_types: The classes of outputs sent as structured content if it has not.
     """
     original = get_original(result)[1]
-    content = [_content_block(block, place) for place, block in enumerate(result.content)]
+    content = [make_block(block, place) for place, block in enumerate(result.content)]
     if original is not None and result.content == original:  # otherwise a middleware has cut, masked or wrapped it
         _add_details(content, result)
     if result.status != "ok":
@@ -195,7 +195,8 @@ def _text_block(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def _content_block(block: Text | Media, place: int) -> dict[str, Any]:
+def make_block(block: Text | Media, place: int) -> dict[str, Any]:
+    """Return a block of a result as content of MCP. `place` is its number among the blocks."""
     if isinstance(block, Text):
         return _text_block(block.text)
     return _media_block(block, place).model_dump(by_alias=True, mode="json", exclude_none=True)

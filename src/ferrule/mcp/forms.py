@@ -4,12 +4,14 @@ JSON."""
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import mcp_types as wire
 
 from ferrule.arguments.schema_parameters import SchemaParameters
+from ferrule.mcp.visits import find_visit
 from ferrule.values.content import truncate_text
 from ferrule.values.decision import Decision, allow, deny
 from ferrule.values.frozen import JsonObject, thaw
@@ -38,9 +40,10 @@ class Form(NamedTuple):
     """A form for a person, shown by a client.
 
     Attributes:
-        kind: `"yes"`, `"object"` for the wanted input as it is, or `"json"` for one text with it.
+        kind: `"yes"`, `"object"` for the wanted input as it is, `"json"` for one text with it, or `"visit"` for an
+            address to visit.
         key: The name of the question among those of a result: the title of the wanted input, if it has one.
-        schema: The JSON Schema for the client, with flat properties.
+        schema: The JSON Schema for the client, with flat properties; for a visit, `{"url": …}`.
         binds: Arguments that bind an allowed call to the shown values.
     """
 
@@ -58,6 +61,8 @@ def make_form(message: str, wanted: JsonObject | None, binds: JsonObject) -> For
         wanted: The JSON Schema of the wanted input; `None` for a yes.
         binds: Arguments that bind the call to the values in the message.
     """
+    if (url := find_visit(wanted)) is not None:
+        return Form("visit", _QUESTION, message, {"url": url})
     if wanted is None or (not wanted.get("properties") and _accepts_empty(wanted)):
         return Form("yes", _QUESTION, message, _YES, thaw(binds))
     title = wanted.get("title")
@@ -71,7 +76,11 @@ def make_form(message: str, wanted: JsonObject | None, binds: JsonObject) -> For
 
 
 def elicitation(form: Form) -> wire.ElicitRequest:
-    """Return the request that shows the form."""
+    """Return the request that shows the form, or sends a person to an address."""
+    if form.kind == "visit":
+        identity = secrets.token_hex(16)  # the revisions of 2025 ask for one
+        visit = wire.ElicitRequestURLParams(message=form.message, url=form.schema["url"], elicitation_id=identity)
+        return wire.ElicitRequest(params=visit)
     params = wire.ElicitRequestFormParams(message=form.message, requested_schema=form.schema)
     return wire.ElicitRequest(params=params)
 
@@ -85,8 +94,8 @@ def to_decision(form: Form, answer: wire.ElicitResult, by: str | None, arguments
     if form.kind == "yes":
         allowed = allow({**arguments, **form.binds} if form.binds else None, by=by)
         return allowed if content.get("approve") is True else deny("the person who was asked said no")
-    if form.kind == "object":
-        return allow(content, by=by)
+    if form.kind in ("object", "visit"):
+        return allow(content if form.kind == "object" else {}, by=by)
     try:
         value = parse_json(str(content.get("json", "")))
     except ValueError as error:

@@ -63,13 +63,18 @@ def _trait(value: object) -> object:
 def _find_source(tool: Tool) -> str:
     """Return the server, or the module and function. Only the module's last name counts: its import path may differ."""
     if tool.server is not None:
-        return f"server {_compute_digest(tool.server)[:16]}"
+        return format_server_source(tool.server)
     function: Any = find_called_function(tool.handling.function)
     module = str(getattr(function, "__module__", None) or "")
     file = getattr(sys.modules.get(module), "__file__", None)
     if file and (module == "__main__" or not module.replace(".", "").isidentifier()):  # a script, or loaded by its path
         module = Path(file).stem
     return f"{module.rpartition('.')[2]}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def format_server_source(server: str) -> str:
+    """Return the source of a tool whose calls go to a server."""
+    return f"server {_compute_digest(server)[:16]}"
 
 
 def _compute_digest(value: object) -> str:

@@ -167,6 +167,17 @@ class _CompiledPolicy:
         if definition is None:
             entries = map(Entry, self.contents.rules) if tool is None else self._iter_entries(tool)
             return ToolRules.from_entries(entries)
+        return self._find_compiled(definition)
+
+    def denies_tool(self, tool: Any, context: ToolContext) -> bool:
+        """Return whether a mode, or a deny rule without conditions on arguments, denies each call of a tool."""
+        if "read_only" in self.contents.modes and tool.read_only is False:
+            return True
+        judged = JudgedCall(tool.name, {}, context, tool)
+        entries = self._find_compiled(tool).deny.entries
+        return any(entry.match(judged) for entry in entries if not entry.rule.arguments)
+
+    def _find_compiled(self, definition: Any) -> ToolRules:
         rules = self._by_tool.get(definition)
         if rules is None:
             rules = self._by_tool[definition] = ToolRules.from_entries(self._iter_entries(definition))
@@ -352,6 +363,14 @@ class Policy:
         judged = JudgedCall(tool.name, {}, ToolContext[Any](), tool)
         is_allowed = any(entry.match(judged) for entry in rules.allow.entries if not entry.rule.arguments)
         return tool.read_only is not True and not is_allowed
+
+    def denies_tool(self, tool: Any, context: ToolContext) -> bool:
+        """Return whether the current rules deny each call of a tool in this context, whatever its arguments.
+
+        An unknown match is no denial, nor is one that depends on the session or the time. An MCP server lists no such
+        tool. See docs/serving-mcp.md#what-a-client-sees.
+        """
+        return self._compiled.denies_tool(tool, context)
 
     def decide(
         self, call: ToolCall, context: ToolContext, tool: Any = None, facts: SessionFacts | None = None

@@ -20,16 +20,29 @@ from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ferrule import DefinitionError, Runner, ToolContext, Toolset, __version__
-from ferrule.mcp.serve._caller import Tokens, ask_client
+from ferrule.mcp.icons import Icons, make_icons
+from ferrule.mcp.serve._caller import Tokens, ask_client, ask_to_visit
 from ferrule.mcp.serve._follow import serve_changes
 from ferrule.mcp.serve._listen import allowed_hosts, is_loopback, serve_http
+from ferrule.mcp.serve._resources import Prompt, Resource, make_library, prompt, resource
 
 if TYPE_CHECKING:
     from ferrule.mcp.serve._http import MCPApp
     from ferrule.mcp.serve._server import RunnerServer
     from ferrule.types import Middleware
 
-__all__ = ["ask_client", "fixed_token", "http", "mcp", "stdio"]
+__all__ = [
+    "Prompt",
+    "Resource",
+    "ask_client",
+    "ask_to_visit",
+    "fixed_token",
+    "http",
+    "mcp",
+    "prompt",
+    "resource",
+    "stdio",
+]
 
 _WITHOUT_MCP = 'serving needs the package mcp, which is not installed: pip install "ferrule[mcp]"'
 _LEAST_TOKEN = 16
@@ -42,7 +55,11 @@ def mcp(
     *,
     name: str = "ferrule",
     version: str = __version__,
+    title: str | None = None,
+    icons: Icons = (),
     instructions: str | None = None,
+    resources: Iterable[Resource] = (),
+    prompts: Iterable[Prompt | Callable[..., Any]] = (),
     context: ToolContext | None = None,
     tokens: Tokens | str | os.PathLike[str] | None = None,
     hosts: Iterable[str] = (),
@@ -64,7 +81,11 @@ def mcp(
     Args:
         name: The server's name for itself.
         version: Its version, shown by clients; if left out, Ferrule's.
+        title: Its name for people.
+        icons: The address of its icon, or several.
         instructions: How its tools are meant, for the model.
+        resources: What clients may read, made by `resource`. See docs/serving-mcp.md#resources-and-prompts.
+        prompts: What people may choose to ask the model: functions, or made by `prompt`.
         context: The context of every call, unless `tokens` gives another one.
         tokens: The file of tokens that `ferrule token new` writes, as a `Path`, or as a text that ends in `.toml`; its
             limits hold for each principal, and are counted in the runner's journal. Or a function, sync or async, of
@@ -96,6 +117,9 @@ def mcp(
         runner,
         name=name,
         version=version,
+        title=title,
+        icons=make_icons(icons, "the server"),
+        library=make_library(resources, prompts),
         instructions=instructions,
         context=_check_context(context),
         answer_within=answer_within,
@@ -159,7 +183,11 @@ async def stdio(
     *,
     name: str = "ferrule",
     version: str = __version__,
+    title: str | None = None,
+    icons: Icons = (),
     instructions: str | None = None,
+    resources: Iterable[Resource] = (),
+    prompts: Iterable[Prompt | Callable[..., Any]] = (),
     context: ToolContext | None = None,
     answer_within: float = 600.0,
     in_flight: int = 1_000,
@@ -188,6 +216,9 @@ async def stdio(
         runner,
         name=name,
         version=version,
+        title=title,
+        icons=make_icons(icons, "the server"),
+        library=make_library(resources, prompts),
         instructions=instructions,
         context=context if context.session is not None else context.replace(session=f"mcp_{secrets.token_hex(12)}"),
         answer_within=answer_within,

@@ -12,8 +12,9 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, Protocol, TypeAlias
 
-from ferrule import Decision, ToolCall, ToolContext, deny
+from ferrule import Decision, DefinitionError, InputRequired, ToolCall, ToolContext, deny
 from ferrule.definition.handler import is_async
+from ferrule.mcp.visits import format_visit, make_visit_schema
 from ferrule.types import Approver
 from ferrule.values.frozen import get_fields
 
@@ -100,6 +101,26 @@ async def ask_client(call: ToolCall, decision: Decision, context: ToolContext) -
     if decision.into is not None:
         return deny(f"Ferrule never asks a client for the value of {decision.into!r}")
     return await caller.ask(call, decision, context)
+
+
+def ask_to_visit(url: str, reason: str) -> InputRequired:
+    """Return a question that sends a person to an address, for secrets and payments that no client should see. See
+    docs/serving-mcp.md#an-address-to-visit.
+
+    Return it from a handler, or ask it by `context.ask`. A yes means that the person agreed to go there: find out by
+    yourself what they did.
+
+    Args:
+        url: An `https:` address, or an `http:` one of this machine.
+        reason: Why.
+
+    Raises:
+        DefinitionError: A person cannot be sent to the address.
+    """
+    try:
+        return InputRequired(f"{reason}\n{format_visit(url)}", make_visit_schema(url))
+    except ValueError as error:
+        raise DefinitionError(f"ask_to_visit: {error}") from None
 
 
 def report_answers(approve: Any) -> Approver:

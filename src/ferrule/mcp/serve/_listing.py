@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Collection
 from typing import Any
 
 import mcp_types as wire
@@ -12,6 +13,7 @@ from mcp.shared.exceptions import MCPError
 
 from ferrule import Runner, Tool
 from ferrule.mcp.content import has_sendable_schema, make_annotations, wire_name
+from ferrule.mcp.icons import make_icons
 from ferrule.values.frozen import thaw
 
 PAGE = 100
@@ -32,6 +34,7 @@ class Listing:
 
     def __init__(self, runner: Runner, *, seconds: float, public: bool, structured: bool) -> None:
         self._tools = tools = runner.tools
+        self._icons = {tool.name: _find_icons(tool) for tool in tools if "icons" in tool.metadata}
         with_schema = [tool for tool in tools if structured and has_sendable_schema(tool, runner.around)]
         schemas = {t.name: t.output_schema for t in with_schema}
         schemas_listed = {name: schema for name, schema in schemas.items() if schema is not None}
@@ -49,16 +52,22 @@ class Listing:
         text = json.dumps([tool.model_dump(mode="json", by_alias=True) for tool in self._modern], sort_keys=True)
         self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def page(self, cursor: str | None, *, modern: bool) -> wire.ListToolsResult:
+    def page(self, cursor: str | None, hidden: Collection[str], *, modern: bool) -> wire.ListToolsResult:
         """Return the page that begins at `cursor`, the first if it is `None`.
+
+        Args:
+            hidden: The names of tools that this client does not see.
 
         Raises:
             MCPError: This list did not give the cursor.
         """
-        start = 0 if cursor is None else self._place(cursor)
-        tools = self._modern if modern else self._legacy
+        tools, digest = self._modern if modern else self._legacy, self.digest
+        if hidden:
+            tools = [shown for tool, shown in zip(self._tools, tools, strict=True) if tool.name not in hidden]
+            digest = hashlib.sha256(f"{digest} {[tool.name for tool in tools]}".encode()).hexdigest()[:16]
+        start = 0 if cursor is None else _find_place(cursor, digest, len(tools))
         end = start + PAGE
-        following = self._cursor(end) if end < len(tools) else None
+        following = _make_cursor(digest, end) if end < len(tools) else None
         return wire.ListToolsResult(
             tools=tools[start:end], next_cursor=following, ttl_ms=self._ttl, cache_scope=self._scope
         )
@@ -77,11 +86,6 @@ class Listing:
         2026 structured content is an object."""
         return self._unlisted_types[0 if modern else 1]
 
-    def find_input_schema(self, name: str) -> dict[str, Any] | None:
-        """Return the input schema of a tool, for the headers that mirror arguments."""
-        tool = self._tools.find(name)
-        return None if tool is None else thaw(tool.input_schema)
-
     def _to_wire_tool(self, tool: Tool, *, modern: bool) -> wire.Tool:
         return wire.Tool(
             name=wire_name(tool),
@@ -90,13 +94,21 @@ class Listing:
             input_schema=thaw(tool.input_schema),
             output_schema=thaw(tool.output_schema) if self.is_structured(tool, modern=modern) else None,
             annotations=make_annotations(tool),
+            icons=self._icons.get(tool.name),
         )
 
-    def _cursor(self, place: int) -> str:
-        return base64.urlsafe_b64encode(f"{self.digest}:{place}".encode()).decode()
 
-    def _place(self, cursor: str) -> int:
-        for place in range(PAGE, len(self._modern), PAGE):
-            if cursor == self._cursor(place):
-                return place
-        raise MCPError(wire.INVALID_PARAMS, "Unknown cursor: the list has changed; start again without a cursor")
+def _find_icons(tool: Tool) -> list[wire.Icon] | None:
+    icons = make_icons(tool.metadata["icons"], f"the tool {tool.name!r}")
+    return None if icons is None else [wire.Icon.model_validate(one) for one in icons]
+
+
+def _make_cursor(digest: str, place: int) -> str:
+    return base64.urlsafe_b64encode(f"{digest}:{place}".encode()).decode()
+
+
+def _find_place(cursor: str, digest: str, length: int) -> int:
+    for place in range(PAGE, length, PAGE):
+        if cursor == _make_cursor(digest, place):
+            return place
+    raise MCPError(wire.INVALID_PARAMS, "Unknown cursor: the list has changed; start again without a cursor")

@@ -26,6 +26,7 @@ from typing import Any
 
 import anyio
 import mcp_types as wire
+from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -37,7 +38,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from pydantic import ValidationError
 
-from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolResult, ask, deny
+from ferrule import Decision, DefinitionError, Event, Runner, Tool, ToolCall, ToolContext, ToolResult, ask, deny
 from ferrule.approval import Asked, add_preview
 from ferrule.kernel.journal_status import TICKET
 from ferrule.kernel.results import NOTHING_RUN
@@ -45,9 +46,13 @@ from ferrule.kernel.tasks import start_eagerly
 from ferrule.mcp.content import to_wire_result
 from ferrule.mcp.forms import MOST_MESSAGE, Form, elicitation, make_form, to_decision
 from ferrule.mcp.serve._caller import CALLER, ask_client, report_answers
+from ferrule.mcp.serve._hidden import find_hidden, is_hidden
+from ferrule.mcp.serve._library import LibraryHandlers, make_reader
 from ferrule.mcp.serve._listing import Listing
+from ferrule.mcp.serve._resources import Library
 from ferrule.mcp.serve._tasks import Tasks, declares_tasks
 from ferrule.mcp.serve._tasks import is_modern as _is_modern
+from ferrule.mcp.visits import find_visit
 from ferrule.scheduling.clock import running_loop
 from ferrule.types import Coro, Middleware
 from ferrule.values.call import new_id
@@ -63,8 +68,10 @@ _MOST_PROGRESS = 100
 _MOST_ANSWERS = 100
 _TRACE_KEYS = ("traceparent", "tracestate", "baggage")
 _NO_PROGRESS: deque[_Progress] = deque(maxlen=0)
-_NO_FORMS = deny("the client of this call cannot ask a person: it declares no elicitation by form")
-_FORMS_REQUIRED: dict[str, Any] = {"requiredCapabilities": {"elicitation": {"form": {}}}}
+_LACKED_MODES = {
+    mode: deny(f"the client of this call cannot ask a person: it declares no elicitation by {mode}")
+    for mode in ("form", "url")
+}
 _TOO_LARGE = "The call is too large to be asked about: its record has more than 1,000,000 characters."
 _MAY_HAVE_RUN = "It had been started, so its effect may have happened."
 _TOO_MANY_LISTEN = "Too many clients listen for changes; try again later."
@@ -102,6 +109,9 @@ class Settings:
     structured: bool
     public: bool
     limit: Middleware | None = None
+    title: str | None
+    icons: Sequence[dict[str, Any]] | None
+    library: Library
 
 
 class Principal(AccessToken):
@@ -118,7 +128,7 @@ class Principal(AccessToken):
 
 
 class LowLevelServer(Server[Any]):
-    """The SDK's server. Its handshake always declares that its list of tools may change."""
+    """The SDK's server. Its handshake always declares that its list of tools may change, and only that."""
 
     def create_initialization_options(
         self,
@@ -130,17 +140,26 @@ class LowLevelServer(Server[Any]):
         options = notification_options or NotificationOptions(tools_changed=True)
         return super().create_initialization_options(options, experimental_capabilities, extensions)
 
+    def get_capabilities(self, *given: Any, **options: Any) -> wire.ServerCapabilities:
+        """Return the declared capabilities. Resources and prompts stay as they are while the server runs."""
+        found = super().get_capabilities(*given, **options)
+        prompts = found.prompts and wire.PromptsCapability(list_changed=False)
+        resources = found.resources and wire.ResourcesCapability(list_changed=False, subscribe=False)
+        return found.model_copy(update={"prompts": prompts, "resources": resources})
+
 
 @dataclass(eq=False)
 class _ServedRunner:
     """One runner and its list of tools. A call keeps those that it began with.
 
     Attributes:
+        reader: The same runner with the functions of resources and prompts for tools.
         calls: How many calls of it are under way.
     """
 
     runner: Runner
     listing: Listing
+    reader: Runner
     calls: int = 0
 
 
@@ -158,7 +177,7 @@ class _Client:
         self._early_answers = dict(early_answers)
         self._offered: tuple[Decision, Decision, Form] | None = None
         self._open_question: tuple[Decision, Decision, Form] | None = None
-        self._lacks_forms = False
+        self._lacked_mode: str | None = None
         self._loop = asyncio.get_running_loop()
         self._last_progress = -math.inf
         self._waiting: deque[_Progress] = _NO_PROGRESS  # most calls report no progress
@@ -176,8 +195,9 @@ class _Client:
             return deny("a client of 2026-07-28 cannot be asked while the tool runs")
         capabilities = self._request.session.client_capabilities
         declared = None if capabilities is None else capabilities.elicitation
-        if declared is None or (declared.form is None and declared.url is not None):
-            return _NO_FORMS
+        mode = "form" if find_visit(decision.schema) is None else "url"
+        if declared is None or (getattr(declared, mode) is None and (mode == "url" or declared.url is not None)):
+            return _LACKED_MODES[mode]
         asked = await add_preview(Asked.of(call, decision, context))
         if asked.problem is not None:
             return deny(asked.problem)
@@ -189,7 +209,7 @@ class _Client:
         if not modern:
             return await self._elicit(form, call)
         # Input for a tool may come with the call; a yes is only valid after its question.
-        answer = None if form.kind == "yes" else self._early_answers.pop(form.key, None)
+        answer = None if form.kind in ("yes", "visit") else self._early_answers.pop(form.key, None)
         if isinstance(answer, wire.ElicitResult):
             return to_decision(form, answer, get_name(_principal(self._request)), call.arguments)
         offered = ask(decision.reason, into=decision.into)  # another object, to recognize it by identity
@@ -202,7 +222,7 @@ class _Client:
         if call.parent is None and not context.inside:
             offered = self._offered
             self._open_question = offered if offered is not None and answer is offered[0] else None
-            self._lacks_forms = answer is _NO_FORMS
+            self._lacked_mode = next((mode for mode, lacked in _LACKED_MODES.items() if answer is lacked), None)
 
     def check_declared(self, result: ToolResult) -> None:
         """Refuse a call by the protocol's own error if only a capability that the client lacks has stopped it: an
@@ -216,8 +236,10 @@ class _Client:
         raised = result.exception
         if isinstance(raised, MCPError) and raised.code == wire.MISSING_REQUIRED_CLIENT_CAPABILITY:
             raise raised
-        if self._lacks_forms and result.status == "denied":
-            raise MCPError(wire.MISSING_REQUIRED_CLIENT_CAPABILITY, result.error or _NO_FORMS.reason, _FORMS_REQUIRED)
+        if self._lacked_mode is not None and result.status == "denied":
+            required: dict[str, Any] = {"requiredCapabilities": {"elicitation": {self._lacked_mode: {}}}}
+            reason = result.error or _LACKED_MODES[self._lacked_mode].reason
+            raise MCPError(wire.MISSING_REQUIRED_CLIENT_CAPABILITY, reason, required)
 
     def form_for(self, pending: Mapping[str, Any]) -> Form | None:
         """Return the form for the question of a suspended call, or None if the question is not for the client."""
@@ -337,15 +359,25 @@ class RunnerServer:
         self.server = LowLevelServer(
             settings.name,
             version=settings.version,
+            title=settings.title,
+            icons=None if settings.icons is None else [wire.Icon.model_validate(one) for one in settings.icons],
             instructions=settings.instructions,
             on_list_tools=self._list_tools,
             on_subscriptions_listen=self._listen_for_changes,
-            get_tool_input_schema=lambda name: self._served.listing.find_input_schema(name),
+            get_tool_input_schema=self._find_input_schema,
         )
         # Results go out as they are, and not as models.
         self.server.add_request_handler("tools/call", wire.CallToolRequestParams, self._call_tool)
         self.server.add_notification_handler("notifications/initialized", wire.NotificationParams, self._follow_changes)
         self._tasks.register(self.server)
+        if settings.library.tools:
+            caching = {
+                "ttl_ms": int(settings.keep_list * 1000),
+                "cache_scope": "public" if settings.public else "private",
+            }
+            LibraryHandlers(
+                settings.library, is_hidden=self._is_hidden, run=self._run_reading, caching=caching
+            ).register(self.server)
         self.server.middleware.insert(0, check_params)  # before the SDK's own
         security = _security(settings)
         self.server.middleware.append(RequestStateBoundary(security, default_audience=settings.name))
@@ -356,14 +388,15 @@ class RunnerServer:
         before, self._served, self.runner = self._served, self._serve(runner), runner
         if before.calls:
             self._earlier.add(before)
-        if before.listing.digest != self._served.listing.digest:
+        if before.listing.digest != self._served.listing.digest or before.runner.guards != runner.guards:
             await self._bus.publish(ToolsListChanged())
 
     async def drain(self) -> None:
         """Take no new calls, and wait for those under way, like leaving a runner does. End the streams of clients that
         listen for changes."""
         self._listen.close()
-        await asyncio.gather(*[_leave(served.runner) for served in (self._served, *self._earlier)])
+        runners = {runner for served in (self._served, *self._earlier) for runner in (served.runner, served.reader)}
+        await asyncio.gather(*map(_leave, runners))
 
     def _serve(self, runner: Runner) -> _ServedRunner:
         if not isinstance(runner, Runner):
@@ -373,12 +406,26 @@ class RunnerServer:
         observers = [*runner.observers, self._observe]
         inside = runner.inside if settings.limit is None else (settings.limit, *runner.inside)
         approve = report_answers(runner.approve or ask_client)
-        return _ServedRunner(runner.replace(approve=approve, observers=observers, inside=inside), listing)
+        made = runner.replace(approve=approve, observers=observers, inside=inside)
+        return _ServedRunner(made, listing, make_reader(made, settings.library.tools))
 
     # -- what clients send --------------------------------------------------------------------------------------------
 
     async def _list_tools(self, request: Request, params: wire.PaginatedRequestParams | None) -> wire.ListToolsResult:
-        return self._served.listing.page(None if params is None else params.cursor, modern=_is_modern(request))
+        served = self._served
+        hidden = find_hidden(served.runner, self._context(request, _principal(request)))
+        return served.listing.page(None if params is None else params.cursor, hidden, modern=_is_modern(request))
+
+    def _find_input_schema(self, name: str) -> dict[str, Any] | None:
+        """Return the input schema of a tool, for the headers that mirror arguments, unless the caller does not see it.
+        The SDK keeps the caller of a request in a context variable of its own."""
+        token, served = get_access_token(), self._served
+        context: ToolContext = token.context if isinstance(token, Principal) else self._settings.context
+        tool = served.runner.tools.find(name)
+        if tool is None or is_hidden(tool, served.runner.guards, context):
+            return None
+        schema: dict[str, Any] = thaw(tool.input_schema)
+        return schema
 
     async def _listen_for_changes(
         self, request: Request, params: wire.SubscriptionsListenRequestParams
@@ -410,13 +457,33 @@ class RunnerServer:
             unsubscribe()
             self._followed.discard(connection)
 
+    def _is_hidden(self, request: Request, tool: Tool) -> bool:
+        return is_hidden(tool, self._served.runner.guards, self._context(request, _principal(request)))
+
+    async def _run_reading(self, request: Request, tool: Tool, arguments: Mapping[str, str]) -> ToolResult:
+        """Run the function of a resource or prompt as a call. It asks no client.
+
+        Raises:
+            MCPError: There is no room for one more call.
+        """
+        principal = _principal(request)
+        owner = get_name(principal)
+        if not self._calls.enter(owner):
+            raise MCPError(wire.INTERNAL_ERROR, _BUSY)
+        try:
+            call = ToolCall(new_id(), tool.name, format_json(arguments))
+            return await self._served.reader.run(call, self._context(request, principal))
+        finally:
+            self._calls.leave(owner)
+
     async def _call_tool(
         self, request: Request, params: wire.CallToolRequestParams
     ) -> dict[str, Any] | wire.CallToolResult | wire.InputRequiredResult:
         served, principal, modern = self._served, _principal(request), _is_modern(request)
         owner = get_name(principal)
+        context = self._context(request, principal)
         tool = served.runner.tools.find(params.name)
-        if tool is None:
+        if tool is None or is_hidden(tool, served.runner.guards, context):
             raise MCPError(wire.INVALID_PARAMS, f"Unknown tool: {params.name[:200]!r}")
         if not self._calls.enter(owner):
             return _refused_call(_BUSY)
@@ -425,7 +492,6 @@ class RunnerServer:
         early_answers = (params.input_responses or {}) if state is None else {}
         client = _Client(request, self._settings, early_answers, self._tasks)
         try:
-            context = self._context(request, principal)
             if tool.background and not self._tasks.has_room(context, self._settings.in_flight_each):
                 return _refused_call(_BUSY)
             if state is None:

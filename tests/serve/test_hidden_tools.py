@@ -1,0 +1,193 @@
+"""A client sees the tools that no guard denies to its principal outright; a hidden one answers like an unknown one."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import mcp_types as wire
+import pytest
+from connected import ERAS, MODERN, both_eras, client
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from test_over_http import listening, post, tokens
+
+from ferrule import Runner, ToolCall, ToolContext, build_tool, deny, serve, tool
+from ferrule.guards import rules
+from ferrule.policy import TrustedFiles
+from ferrule.types import Guard
+from waits import BOUND
+
+
+@tool(read_only=True)
+async def look(place: str) -> str:
+    """Look."""
+    return place
+
+
+@tool
+async def order(article: str, count: int = 1) -> str:
+    """Order."""
+    return article
+
+
+@tool(destructive=lambda arguments: arguments["everything"])
+async def clear(everything: bool) -> str:
+    """Clear."""
+    return "cleared"
+
+
+TOOLS = [look, order, clear]
+
+
+def policy_with(text: str) -> Guard:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "policy.toml")
+        file.write_text(text, encoding="utf-8")
+        return rules(file, trusted=TrustedFiles(Path(folder, "trusted.json")))
+
+
+ANN_ORDERS = policy_with(
+    """
+    [[rule]]
+    decide = "deny"
+    tools = ["order"]
+    principals = ["b*"]
+
+    [[rule]]
+    decide = "deny"
+    tools = ["look"]
+    arguments.place = { equals = "attic" }
+    """
+)
+
+
+async def names(runner: Runner, era: str, principal: str | None) -> list[str]:
+    async with client(runner, era, context=ToolContext(principal=principal)) as connected:
+        return [one.name for one in (await connected.list_tools()).tools]
+
+
+@both_eras
+async def test_a_client_sees_no_tool_that_its_policy_denies_whatever_the_arguments(era: str) -> None:
+    runner = Runner(TOOLS, guards=[ANN_ORDERS])
+    assert await names(runner, era, "ann") == ["look", "order", "clear"]
+    assert await names(runner, era, "bob") == ["look", "clear"]
+    assert await names(runner, era, None) == ["look", "order", "clear"]  # unknown is no denial
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('deny = ["*"]', []),
+        ('ask = ["*"]', ["look", "order", "clear"]),
+        ('deny = ["order(count>1)"]', ["look", "order", "clear"]),
+        ('mode = "read_only"', ["look"]),
+        ('[[rule]]\ndecide = "deny"\ntraits = ["destructive"]', ["look", "clear"]),
+    ],
+)
+async def test_only_what_a_policy_denies_outright_is_hidden(text: str, shown: list[str]) -> None:
+    assert await names(Runner(TOOLS, guards=[policy_with(text)]), MODERN, "ann") == shown
+
+
+@both_eras
+async def test_a_hidden_tool_answers_like_an_unknown_one(era: str) -> None:
+    errors = []
+    async with client(Runner(TOOLS, guards=[ANN_ORDERS]), era, context=ToolContext(principal="bob")) as connected:
+        for name in ("order", "ordar"):
+            with pytest.raises(MCPError) as refused:
+                await connected.call_tool(name, {"article": "tea"})
+            errors.append((refused.value.code, refused.value.message.replace(name, "NAME"), refused.value.data))
+    assert errors[0] == errors[1] and errors[0][0] == wire.INVALID_PARAMS
+
+
+class Staff:
+    """A guard of a program's own."""
+
+    def check(self, call: ToolCall, context: ToolContext) -> Any:
+        return deny("not for you") if self.denies_tool(call, context) else None
+
+    def denies_tool(self, tool: Any, context: ToolContext) -> bool:
+        if context.principal is None:
+            raise LookupError("no principal")
+        return tool.name == "clear" and context.principal != "ann"
+
+
+async def test_a_guard_of_your_own_may_hide_tools_and_one_that_raises_hides_all() -> None:
+    for runner in (Runner(TOOLS, guards=[Staff()]), Runner([one.replace(guards=[Staff()]) for one in TOOLS])):
+        assert await names(runner, MODERN, "ann") == ["look", "order", "clear"]
+        assert await names(runner, MODERN, "bob") == ["look", "order"]
+        assert await names(runner, MODERN, None) == []
+
+
+@both_eras
+async def test_the_pages_of_a_client_hold_only_its_tools(era: str) -> None:
+    many = [look.replace(name=f"{kind}_{number}") for number in range(150) for kind in ("look", "order")]
+    app = serve.mcp(Runner(many, guards=[policy_with('deny = ["order_*"]')]), context=ToolContext(principal="ann"))
+    async with Client(app.server, mode=era) as connected:
+        first = await connected.list_tools()
+        second = await connected.list_tools(cursor=first.next_cursor)
+        found = [one.name for page in (first, second) for one in page.tools]
+        await app.use(Runner(many))
+        with pytest.raises(MCPError):
+            await connected.list_tools(cursor=first.next_cursor)
+    assert found == [f"look_{number}" for number in range(150)] and second.next_cursor is None
+
+
+async def test_each_token_has_its_own_list_and_no_header_tells_of_a_hidden_tool() -> None:
+    schema = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+    made = {"name": "order", "description": "Order.", "input_schema": schema}
+    mirrored = build_tool({**made, "execute": lambda payload, context: "there", "check_permissions": lambda *_: None})
+    async with listening(serve.mcp(Runner([look, mirrored], guards=[ANN_ORDERS]), tokens=tokens)) as url:
+        for era in ERAS:
+            for name, shown in (("ann", ["look", "order"]), ("bob", ["look"])):
+                headers = {"Authorization": f"Bearer token of {name}"}
+                async with httpx2.AsyncClient(headers=headers, timeout=BOUND) as http:
+                    async with Client(streamable_http_client(f"{url}/mcp", http_client=http), mode=era) as connected:
+                        assert [one.name for one in (await connected.list_tools()).tools] == shown
+        answers = []
+        for name in ("ann", "bob"):
+            headers = {"Authorization": f"Bearer token of {name}", "Mcp-Param-Region": "us"}
+            params = {"name": "order", "arguments": {"region": "eu"}}
+            answers.append((await post(url, headers, method="tools/call", params=params)).json()["error"]["code"])
+    assert answers == [wire.HEADER_MISMATCH, wire.INVALID_PARAMS]
+
+
+# -- the law -----------------------------------------------------------------------------------------------------------
+
+LINES = st.sampled_from(
+    [
+        'deny = ["order"]',
+        'deny = ["*"]',
+        'deny = ["look(place=attic)"]',
+        'allow = ["*"]',
+        'ask = ["c*"]',
+        '[[rule]]\ndecide = "deny"\nprincipals = ["b*"]',
+        '[[rule]]\ndecide = "deny"\ntraits = ["destructive"]',
+        '[[rule]]\ndecide = "deny"\ntraits = ["not read_only"]\nprincipals = ["ann"]',
+        'mode = "read_only"',
+    ]
+)
+CALLS: list[tuple[Any, dict[str, Any]]] = [
+    (look, {"place": "attic"}),
+    (look, {"place": "hall"}),
+    (order, {"article": "tea"}),
+    (order, {"article": "", "count": 5}),
+    (clear, {"everything": True}),
+    (clear, {"everything": False}),
+]
+
+
+@given(st.lists(LINES, min_size=1, max_size=3, unique=True), st.sampled_from(["ann", "bob", None]))
+async def test_every_call_of_a_hidden_tool_is_denied(lines: list[str], principal: str | None) -> None:
+    policies = [policy_with(line) for line in lines]
+    context = ToolContext[Any](principal=principal)
+    runner = Runner(TOOLS, guards=policies)
+    for made, arguments in CALLS:
+        if any(policy.denies_tool(made, context) for policy in policies):  # type: ignore[attr-defined]
+            decision = await runner.decide(ToolCall("c1", made.name, arguments), context)
+            assert decision.kind == "deny"
