@@ -279,7 +279,7 @@ class Policy:
             return True
         judged = JudgedCall(tool.name, {}, ToolContext[Any](), tool)
         is_allowed = any(entry.match(judged) for entry in rules.allow.entries if not entry.rule.arguments)
-        return tool.read_only is not True and not is_allowed
+        return tool.read_only is not True and not tool.recorded and not is_allowed
 
     def decide(self, call: ToolCall, context: ToolContext, tool: Any = None) -> PolicyDecision:
         """Return the decision with the answer of each rule. No difference from a shadow policy is recorded.
