@@ -11,6 +11,7 @@ Ten calls become one turn. `pip install "ferrule[code]"`. See docs/guides/code-m
 from __future__ import annotations
 
 import base64
+import builtins
 import difflib
 import re
 from collections import Counter
@@ -188,8 +189,9 @@ class _Programs:
             try:
                 await session.feed_start(program, print_callback=lambda stream, text: None)
             except monty.MontyTypingError as error:
-                if found := _CHECKED_ERRORS.findall(str(error)):
-                    lines = [f"Line {line}: {text}.{self._suggest(text)}" for line, text in found[:3]]
+                wrong = [(line, text) for line, text in _CHECKED_ERRORS.findall(str(error)) if not _is_builtin(text)]
+                if wrong:
+                    lines = [f"Line {line}: {text}.{self._suggest(text)}" for line, text in wrong[:3]]
                     raise ToolError("\n".join(lines), executed=False) from None
 
     @property
@@ -335,6 +337,12 @@ class _Run:
 
     def _line_of(self, snapshot: monty.AsyncFunctionSnapshot) -> int:
         return self._program.encode()[: snapshot.position.start].count(b"\n") + 1
+
+
+def _is_builtin(text: str) -> bool:
+    """Return whether an error is about a name of Python. The interpreter has some that its checker does not know."""
+    unknown = _UNDEFINED.search(text)
+    return unknown is not None and hasattr(builtins, unknown[1])
 
 
 def _function_value(name: str) -> Any:
