@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from ferrule import (
     ToolError,
     ToolResult,
     allow,
+    approval,
     deny,
     tool,
 )
@@ -32,6 +34,7 @@ from ferrule.journal import memory
 from ferrule.middleware import redact
 from ferrule.selection import search_tool
 from ferrule.tools import code
+from waits import BOUND
 
 KEY = b"k" * 32
 PAID: list[tuple[str, int]] = []
@@ -167,6 +170,56 @@ async def test_only_the_chosen_tools_can_be_called() -> None:
     assert "`pay` used when not defined" in result.text and PAID == []
     hidden = await run("f = eval('pay')\nf('ada', 1)", limits={"only": ["price"]})
     assert hidden.status == "failed" and PAID == []
+
+
+# -- calls at once -----------------------------------------------------------------------------------------------------
+
+
+async def test_calls_at_once_run_together_and_keep_their_order() -> None:
+    together = asyncio.Barrier(3)
+
+    @tool(read_only=True)
+    async def meet(number: int) -> int:
+        async with asyncio.timeout(BOUND):
+            await together.wait()
+        return number
+
+    result = await run("at_once([(meet, {'number': n}) for n in range(3)])", meet)
+    assert result.output == [0, 1, 2]
+
+
+async def test_tools_that_change_things_run_one_after_another() -> None:
+    calls = "[(pay, {'to': 'ada', 'euros': 1}), (price, {'item': 'tea'}), (pay, {'to': 'eve', 'euros': 2})]"
+    assert (await run(f"at_once({calls})")).output == ["paid ada 1", 4, "paid eve 2"]
+    assert PAID == [("ada", 1), ("eve", 2)]
+
+
+async def test_an_error_of_calls_at_once_says_how_many_failed() -> None:
+    result = await run("at_once([(price, {'item': i}) for i in ('tea', 'cake', 'soup')])")
+    assert "2 of 3 calls failed, the first: There is no 'cake'." in result.text
+
+
+@pytest.mark.parametrize("calls", ["[price]", "price", "[('nothing', {})]", "[(price, 3)]", "[], []"])
+async def test_calls_at_once_of_another_form_are_refused(calls: str) -> None:
+    result = await run(f"f = eval('at_once')\nf({calls})")
+    assert "at_once takes one list of functions and arguments" in result.text
+
+
+async def test_calls_at_once_wait_and_repeat_nothing() -> None:
+    events: list[Event] = []
+    calls = "[(price, {'item': 'tea'}), (pay, {'to': 'ada', 'euros': 1}), (pay, {'to': 'eve', 'euros': 2})]"
+    result = await make_runner(observers=[events.append]).run("run_program", {"program": f"at_once({calls})"})
+    for _ in range(2):
+        assert result.status == "suspended"
+        result = await make_runner(observers=[events.append]).resume(sent(result), True)
+
+    assert result.output == [4, "paid ada 1", "paid eve 2"] and PAID == [("ada", 1), ("eve", 2)]
+    assert [event.call.name for event in events if event.kind == "tool:started"].count("price") == 1
+
+
+async def test_calls_at_once_count() -> None:
+    result = await run("at_once([(price, {'item': 'tea'})] * 4)", limits={"calls": 3})
+    assert "at most 3 calls" in result.text and result.executed is False
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -310,6 +363,16 @@ async def test_a_huge_state_is_refused_before_anybody_is_asked_to_wait() -> None
     result = await run("x = 'y' * 100_000\npay('ada', 1)", approve=later, limits={"state": 50_000})
     assert result.status == "failed" and PAID == []
     assert "Line 2: the program holds" in result.text and "Keep less in its variables" in result.text
+
+
+async def test_a_queue_shows_the_inner_call() -> None:
+    queue = approval.web()
+    id = await queue.put(await make_runner().run("run_program", {"program": "pay('ada', 500)"}))
+    (waiting,) = await queue.waiting()
+    assert (waiting.request.call.name, waiting.request.arguments) == ("pay", {"to": "ada", "euros": 500, "note": ""})
+
+    accepted = await queue.answer(id, waiting.digest, True, by="eve")
+    assert (await make_runner().resume(accepted.record, accepted.decision)).output == "paid ada 500"
 
 
 async def test_a_program_is_resumed_once() -> None:

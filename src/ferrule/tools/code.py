@@ -10,14 +10,19 @@ Ten calls become one turn. `pip install "ferrule[code]"`. See docs/guides/code-m
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import base64
 import builtins
 import difflib
 import re
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from itertools import groupby
+from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.definition.options import check_count, check_texts
 from ferrule.definition.tool import Tool
@@ -40,6 +45,14 @@ except ImportError as error:
 
 __all__ = ["tool"]
 
+if sys.version_info < (3, 14):
+    # A thread of the pool may still release its objects when Python ends, and Python before 3.14 aborts it then.
+    atexit.register(time.sleep, 0.05)
+
+_AT_ONCE: Final = "at_once"
+_AT_ONCE_STUB: Final = f'''def {_AT_ONCE}(calls: list[tuple[Any, dict[str, Any]]]) -> list[Any]:
+    """Make several calls at the same time: {_AT_ONCE}([(function, {{"name": value}}), ...]). Return their results."""
+'''
 _SEARCH: Final = "search_tools"
 _SEARCH_STUB: Final = f'''def {_SEARCH}(query: str) -> str:
     """Find more functions by words. Print the result: it has their definitions, for your next program."""
@@ -51,7 +64,7 @@ _RULES: Final = """Run a short Python program that calls functions. Use it where
 conditions and sums run in the program, and only the result comes back.
 
 - The value of the last line is the result, with anything that the program prints.
-- Call the functions directly, one after another. A call that fails raises an exception.
+- Call the functions directly. A call that fails raises an exception.
 - Standard modules such as json, math, re and datetime can be imported. There are no files, no network and no clock.
 """
 _EXCEPTIONS: Final[Mapping[Status, monty.ExcType]] = {
@@ -65,6 +78,12 @@ _CHECKED_ERRORS: Final = re.compile(
     re.MULTILINE,
 )
 _UNDEFINED: Final = re.compile(r"[Nn]ame [`'](\w+)['`]")
+
+
+_Call: TypeAlias = tuple[Function, dict[str, Any]]
+"""A call of a program: the function, and the arguments as JSON."""
+_Answer: TypeAlias = dict[str, Any]
+"""The answer to a call, for the interpreter: `return_value`, or `exc_type` and `message`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +142,7 @@ def tool(
     made = Tool(
         name,
         _Programs(functions, limits, has_search=has_more),
-        description="\n".join([_RULES, "```python", *shown, "```"]),
+        description="\n".join([_RULES, "```python", _AT_ONCE_STUB, *shown, "```"]),
         read_only=all(one.read_only is True for one in offered),
         destructive=any(one.destructive is not False for one in offered),
         open_world=any(one.open_world is not False for one in offered),
@@ -152,9 +171,11 @@ class _Programs:
     def __init__(self, functions: dict[str, Function], limits: _Limits, *, has_search: bool) -> None:
         self.functions = functions
         self.limits = limits
-        self.names = [*functions, _SEARCH] if has_search and _SEARCH not in functions else [*functions]
+        own = {_AT_ONCE: _AT_ONCE_STUB, **({_SEARCH: _SEARCH_STUB} if has_search else {})}
+        own = {name: stub for name, stub in own.items() if name not in functions}
+        self.names = [*functions, *own]
         stubs = [function.stub for function in functions.values()]
-        self._checked = PREAMBLE + "\n".join([*stubs, _SEARCH_STUB] if _SEARCH in self.names else stubs)
+        self._checked = PREAMBLE + "\n".join([*stubs, *own.values()])
 
     async def __call__(self, program: str, context: ToolContext) -> ToolResult | WaitingFor:
         """Run a program.
@@ -170,6 +191,25 @@ class _Programs:
                 return await run.drive(pool, None if context.answer is None else context.answer.state)
         except monty.MontyError as error:
             raise run.make_error(self._describe(error)) from None
+
+    def read_calls(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[_Call]:
+        """Return the calls of a function call in a program: one, or those of `at_once`.
+
+        Raises:
+            NameError: There is no such function.
+            TypeError: The arguments have another form.
+        """
+        if name in self.functions:
+            return [(self.functions[name], to_jsonable(self.functions[name].collect_arguments(args, kwargs)))]
+        if name != _AT_ONCE:
+            raise NameError(f"name {name!r} is not defined")
+        given = to_jsonable([*args, *kwargs.values()])
+        if len(given) != 1 or not isinstance(given[0], list) or not all(map(self._is_pair, given[0])):
+            raise TypeError(f'{_AT_ONCE} takes one list of functions and arguments: [(function, {{"name": value}})]')
+        return [(self.functions[called], arguments) for called, arguments in given[0]]
+
+    def _is_pair(self, pair: object) -> bool:
+        return isinstance(pair, list) and len(pair) == 2 and pair[0] in self.functions and isinstance(pair[1], dict)
 
     def search(self, query: str) -> str:
         """Return the stubs of the functions that fit a query."""
@@ -238,6 +278,7 @@ class _Run:
         self._program = program
         self._context = context
         self._count = 0
+        self._answers: list[_Answer | None] = []
         self._made = Counter[str]()
         self._printed = ""
 
@@ -252,8 +293,8 @@ class _Run:
             if state is None:
                 snapshot = await session.feed_start(self._program, print_callback=self._print)
             else:
-                self._count, self._made = state["calls"] - 1, Counter(state["made"])
-                self._printed = state["printed"]
+                self._count, self._made = state["calls"], Counter(state["made"])
+                self._answers, self._printed = thaw(state["answers"]), state["printed"]
                 dump = base64.b64decode(state["program"])
                 snapshot = await session.load_snapshot(dump, print_callback=self._print)
             while not isinstance(snapshot, monty.MontyComplete):
@@ -277,44 +318,68 @@ class _Run:
         """The policy of the interpreter: random numbers are the same if the program runs again."""
         return {**_POLICY, "random_start": {"seed": self._context.idempotency_key}}
 
-    async def _answer(self, snapshot: monty.AsyncFunctionSnapshot) -> monty.ExternalSettledResult | WaitingFor:
+    async def _answer(self, snapshot: monty.AsyncFunctionSnapshot) -> _Answer | WaitingFor:
         """Run a call of the program. Return its value, an exception for the program, or the wait for a person."""
         name = snapshot.function_name
         if name == _SEARCH and name in self._programs.names:
             query = " ".join(map(str, (*snapshot.args, *snapshot.kwargs.values())))
             return {"return_value": self._programs.search(query)}
-        function = self._programs.functions.get(name)
-        if function is None:
-            return {"exc_type": "NameError", "message": f"name {name!r} is not defined"}
         try:
-            arguments = function.collect_arguments(snapshot.args, snapshot.kwargs)
+            calls = self._programs.read_calls(name, snapshot.args, snapshot.kwargs)
+        except NameError as error:
+            return {"exc_type": "NameError", "message": str(error)}
         except TypeError as error:
             return {"exc_type": "TypeError", "message": str(error)}
-        self._count += 1
-        if self._count > self._limits.calls:
+        if self._count + len(calls) > self._limits.calls:
             most = format_count(self._limits.calls, "call", "calls")
             raise self.make_error(f"Line {self._line_of(snapshot)}: a program makes at most {most}. Make fewer.")
-        result = await self._context.run(function.tool.name, to_jsonable(arguments), id=str(self._count))
-        if result.pending is not None and result.pending["kind"] != "work":
-            return self._wait(snapshot, result)
-        if result.executed is not False:
-            self._made[name] += 1
-        if result.success:
-            return {"return_value": thaw(result.output)}
-        return {"exc_type": _EXCEPTIONS.get(result.status, "RuntimeError"), "message": result.text}
+        answers: list[_Answer | None] = self._answers or [None] * len(calls)
+        self._answers = []
+        waiting = await self._run_calls(calls, answers)
+        if waiting is not None:
+            return self._wait(snapshot, waiting, answers)
+        self._count += len(calls)
+        ended = [answer for answer in answers if answer is not None]
+        return ended[0] if name in self._programs.functions else _combine(ended)
 
-    def _wait(self, snapshot: monty.AsyncFunctionSnapshot, result: ToolResult) -> WaitingFor:
+    async def _run_calls(self, calls: list[_Call], answers: list[_Answer | None]) -> ToolResult | None:
+        """Run the calls without an answer, those of parallel tools together, and enter their answers.
+
+        Return a suspended result if a call waits for a person. The calls after it have not run then.
+        """
+
+        async def run_one(number: int) -> ToolResult | None:
+            function, arguments = calls[number]
+            result = await self._context.run(function.tool.name, arguments, id=str(self._count + number + 1))
+            if result.pending is not None and result.pending["kind"] != "work":
+                return result
+            if result.executed is not False:
+                self._made[function.name] += 1
+            answers[number] = _to_answer(result)
+            return None
+
+        left = [number for number, answer in enumerate(answers) if answer is None]
+        for _, group in groupby(left, lambda number: _get_group(number, *calls[number])):
+            results = await asyncio.gather(*map(run_one, group))
+            if (waiting := next(filter(None, results), None)) is not None:
+                return waiting
+        return None
+
+    def _wait(
+        self, snapshot: monty.AsyncFunctionSnapshot, result: ToolResult, answers: list[_Answer | None]
+    ) -> WaitingFor:
         """Return the wait for a person, with the state of the program.
 
         Raises:
             ToolError: The state is too large.
         """
-        dump = snapshot.dump()
-        if len(dump) > self._limits.state:
-            held = f"the program holds {len(dump):,} bytes when it must wait for a person, and {self._limits.state:,}"
+        dump = base64.b64encode(snapshot.dump()).decode()
+        state = {"calls": self._count, "answers": answers, "made": dict(self._made), "printed": self._printed}
+        size = len(dump) + len(to_json_text(state))
+        if size > self._limits.state:
+            held = f"the program holds {size:,} bytes when it must wait for a person, and {self._limits.state:,}"
             raise self.make_error(f"Line {self._line_of(snapshot)}: {held} are possible. Keep less in its variables.")
-        state = {"calls": self._count, "made": dict(self._made), "printed": self._printed}
-        return WaitingFor(result, {**state, "program": base64.b64encode(dump).decode()})
+        return WaitingFor(result, {**state, "program": dump})
 
     def make_error(self, text: str) -> ToolError:
         """Return the error of the program, with the calls that it had made."""
@@ -339,6 +404,27 @@ class _Run:
         return self._program.encode()[: snapshot.position.start].count(b"\n") + 1
 
 
+def _get_group(number: int, function: Function, arguments: Mapping[str, Any]) -> int:
+    """Return the same number for calls that may run together, and another one for each call that runs alone."""
+    return -1 if function.tool.trait("parallel", arguments) else number
+
+
+def _to_answer(result: ToolResult) -> _Answer:
+    """Return the answer to a call that has ended, as JSON: the journal would return the same."""
+    if result.success:
+        return {"return_value": to_jsonable(result.output)}
+    return {"exc_type": _EXCEPTIONS.get(result.status, "RuntimeError"), "message": result.text}
+
+
+def _combine(answers: list[_Answer]) -> _Answer:
+    """Return the answer to several calls at once: all values, or the first error."""
+    failed = [answer for answer in answers if "exc_type" in answer]
+    if not failed:
+        return {"return_value": [answer["return_value"] for answer in answers]}
+    text = f"{len(failed)} of {len(answers)} calls failed, the first: {failed[0]['message']}"
+    return {"exc_type": failed[0]["exc_type"], "message": text}
+
+
 def _is_builtin(text: str) -> bool:
     """Return whether an error is about a name of Python. The interpreter has some that its checker does not know."""
     unknown = _UNDEFINED.search(text)
@@ -355,7 +441,7 @@ def _function_value(name: str) -> Any:
     return function
 
 
-async def _resume(snapshot: monty.AsyncFunctionSnapshot, answer: monty.ExternalSettledResult) -> monty.AsyncSnapshot:
+async def _resume(snapshot: monty.AsyncFunctionSnapshot, answer: Any) -> monty.AsyncSnapshot:
     """Give a program the answer to its call, which it may await."""
     if not snapshot.allow_eager_await:
         return await snapshot.resume(answer)
