@@ -109,7 +109,7 @@ async def test_positional_arguments_follow_the_stub() -> None:
 async def test_a_call_can_be_awaited_but_not_gathered() -> None:
     assert (await run("await price('tea')")).output == 4
     result = await run("import asyncio\nawait asyncio.gather(price('tea'), price('tea'))")
-    assert "Call the functions directly, without asyncio." in result.text
+    assert "Call the functions directly, or several by at_once" in result.text
 
 
 async def test_each_inner_call_takes_the_whole_path() -> None:
@@ -170,6 +170,21 @@ async def test_only_the_chosen_tools_can_be_called() -> None:
     assert "`pay` used when not defined" in result.text and PAID == []
     hidden = await run("f = eval('pay')\nf('ada', 1)", limits={"only": ["price"]})
     assert hidden.status == "failed" and PAID == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["A()", "print", "deep"],
+)
+async def test_an_argument_without_a_json_form_is_refused(value: str) -> None:
+    @tool(read_only=True)
+    async def show(value: Any) -> str:
+        return repr(value)
+
+    program = f"class A: pass\ndeep = []\nfor _ in range(200): deep = [deep]\nshow({value})"
+    result = await run(program, show)
+    assert "TypeError: an argument is" in result.text and result.executed is False
+    assert (await run("show([(1, None), {2}, {'a': True}])", show)).output == "[[1, None], [2], {'a': True}]"
 
 
 # -- calls at once -----------------------------------------------------------------------------------------------------

@@ -58,6 +58,8 @@ _SEARCH_STUB: Final = f'''def {_SEARCH}(query: str) -> str:
     """Find more functions by words. Print the result: it has their definitions, for your next program."""
 '''
 _FOUND: Final = 5
+_DEEPEST: Final = 90
+_NO_JSON: Final = (monty.MontyClassProxy, monty.MontyClassTypeProxy, monty.MontyStdTypeProxy, monty.ExternalModule)
 _SUSPENSIONS: Final = 1000  # of the interpreter besides those for calls: looking up names, refused access
 _POLICY: Final[monty.OSPolicy] = {"datetime": "call_host", "sleep": "call_host"}
 _RULES: Final = """Run a short Python program that calls functions. Use it where you would make several calls: loops, \
@@ -197,13 +199,13 @@ class _Programs:
 
         Raises:
             NameError: There is no such function.
-            TypeError: The arguments have another form.
+            TypeError: The arguments have another form, or no JSON form.
         """
         if name in self.functions:
-            return [(self.functions[name], to_jsonable(self.functions[name].collect_arguments(args, kwargs)))]
+            return [(self.functions[name], _to_json(self.functions[name].collect_arguments(args, kwargs)))]
         if name != _AT_ONCE:
             raise NameError(f"name {name!r} is not defined")
-        given = to_jsonable([*args, *kwargs.values()])
+        given = _to_json([*args, *kwargs.values()])
         if len(given) != 1 or not isinstance(given[0], list) or not all(map(self._is_pair, given[0])):
             raise TypeError(f'{_AT_ONCE} takes one list of functions and arguments: [(function, {{"name": value}})]')
         return [(self.functions[called], arguments) for called, arguments in given[0]]
@@ -245,8 +247,9 @@ class _Programs:
 
     def _suggest(self, text: str) -> str:
         """Return a similar name for an unknown one in an error, or the signature of the function, as a sentence."""
-        if (unknown := _UNDEFINED.search(text)) and (near := difflib.get_close_matches(unknown[1], self.names, 1)):
-            return f" Did you mean {near[0]!r}?"
+        if unknown := _UNDEFINED.search(text):
+            others = [name for name in self.names if name != unknown[1]]
+            return "".join(f" Did you mean {near!r}?" for near in difflib.get_close_matches(unknown[1], others, 1))
         called = re.search(r"function `(\w+)`", text)
         return f" It is {self.functions[called[1]].signature}" if called and called[1] in self.functions else ""
 
@@ -261,7 +264,7 @@ class _Programs:
         elif not frames and isinstance(raised, MemoryError):
             text = f"The program took more than {self.limits.memory:,} bytes of memory. Keep less in its variables"
         elif "await" in text:
-            text += ". Call the functions directly, without asyncio"
+            text += f". Call the functions directly, or several by {_AT_ONCE}; they need no await"
         text = truncate_text(text.replace("Nothing was run", "The call was not run"), 1000).rstrip(".")
         if frames:
             source = truncate_text((frames[-1].source_line or "").strip(), 100)
@@ -303,7 +306,7 @@ class _Run:
                     known = {"value": _function_value(name)} if name in self._programs.names else {}
                     snapshot = await snapshot.resume(**known)
                 elif isinstance(snapshot, monty.AsyncFutureSnapshot):
-                    raise self.make_error("Call the functions directly, without asyncio.")
+                    raise self.make_error(f"Call the functions directly, or several by {_AT_ONCE}; they need no await.")
                 elif snapshot.is_os_function:
                     snapshot = await snapshot.resume_not_handled()
                 else:
@@ -402,6 +405,23 @@ class _Run:
 
     def _line_of(self, snapshot: monty.AsyncFunctionSnapshot) -> int:
         return self._program.encode()[: snapshot.position.start].count(b"\n") + 1
+
+
+def _to_json(value: object, depth: int = 0) -> Any:
+    """Return an argument as JSON.
+
+    Raises:
+        TypeError: It has no JSON form, or is nested too deeply.
+    """
+    if depth > _DEEPEST:
+        raise TypeError(f"an argument is nested more than {_DEEPEST} deep")
+    if isinstance(value, _NO_JSON):
+        raise TypeError(f"an argument is {value!s:.80}: pass texts, numbers, lists and dicts")
+    if isinstance(value, Mapping):
+        return {str(key): _to_json(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_to_json(item, depth + 1) for item in value]
+    return to_jsonable(value)
 
 
 def _get_group(number: int, function: Function, arguments: Mapping[str, Any]) -> int:
