@@ -38,6 +38,7 @@ STARTED: list[Any] = []
 def nothing_happened() -> None:
     PAID.clear()
     STARTED.clear()
+    READ.clear()
 
 
 @tool
@@ -87,6 +88,7 @@ async def test_a_call_goes_on_where_its_nested_call_waited() -> None:
     third = await make_runner().resume(sent(second), True, by="Cy")
     assert third.output == ["paid ada 5, approved by Bo", "paid ada 6, approved by Cy"]
     assert PAID == [("ada", 5), ("ada", 6)]
+    assert third.approved_by is None  # nobody was asked about this call itself
     assert [len(state["receipts"]) for state in STARTED] == [0, 0, 1]  # no payment was made again
 
 
@@ -349,19 +351,43 @@ async def test_a_resumed_call_that_was_cut_off_goes_on_from_its_state() -> None:
         result = await context.run("pay", {"to": "ada", "euros": 5}, id="1")
         if result.pending is not None:
             return WaitingFor(result, "half")
+        found = await context.run("rate", id="2")
         journal.dead = len(STARTED) == 2
-        return [result.text, context.answer and context.answer.state]
+        return [result.text, context.answer and context.answer.state, found.output]
 
     def make() -> Runner:
-        return Runner([dies, once], guards=[ask_before_changes], approve=later, resume_key=KEY, journal=journal)
+        return Runner([dies, rate, once], guards=[ask_before_changes], approve=later, resume_key=KEY, journal=journal)
 
+    READ.clear()
     first = await make().run("order")
     await make().resume(sent(first), True)
     journal.revive()
     after = await make().resume(sent(first), True)
-    assert after.output == ["paid", "half"]
-    assert PAID == [("ada", 5)] and len(STARTED) == 3
+    assert after.output == ["paid", "half", 1]
+    assert PAID == [("ada", 5)] and len(STARTED) == 3 and READ == [0]  # without a session, too
     assert (await make().resume(sent(first), True)).metadata["resumed_already"] and len(STARTED) == 3
+
+
+async def test_a_recorded_tool_records_beside_one_that_does_not() -> None:
+    journal = MortalJournal()
+
+    @tool(read_only=True)
+    async def plain(context: ToolContext) -> Any:
+        return (await context.run("rate")).output
+
+    @tool(recorded=True, read_only=True)
+    async def once(context: ToolContext) -> Any:
+        found = (await context.run("rate", id="1")).output
+        journal.dead = len(READ) == 2
+        return found
+
+    runner = Runner(Runner([rate, plain, once]).as_tools(), journal=journal)
+    assert (await runner.run("plain", session="s")).output == 1
+    assert (await runner.run(ToolCall("o1", "once"), session="s")).output == 2
+    journal.revive()
+    READ.append(0)
+    assert (await runner.run(ToolCall("o1", "once"), session="s")).output == 2  # as the journal has it
+    assert (await runner.run("plain", session="s")).output == 4
 
 
 # -- guards ------------------------------------------------------------------------------------------------------------

@@ -204,9 +204,18 @@ async def test_calls_at_once_run_together_and_keep_their_order() -> None:
 
 
 async def test_tools_that_change_things_run_one_after_another() -> None:
-    calls = "[(pay, {'to': 'ada', 'euros': 1}), (price, {'item': 'tea'}), (pay, {'to': 'eve', 'euros': 2})]"
-    assert (await run(f"at_once({calls})")).output == ["paid ada 1", 4, "paid eve 2"]
-    assert PAID == [("ada", 1), ("eve", 2)]
+    running = 0
+
+    @tool
+    async def move(number: int) -> int:
+        nonlocal running
+        running += 1
+        await asyncio.sleep(0)
+        found, running = running, running - 1
+        return found * number
+
+    result = await run("at_once([(move, {'number': n}) for n in range(4)])", move)
+    assert result.output == [0, 1, 2, 3]
 
 
 async def test_an_error_of_calls_at_once_says_how_many_failed() -> None:

@@ -111,8 +111,10 @@ class DetachedCall:
         raise ToolError("context.failure(...) is for middleware, which runs in the program")
 
 
-def _unavailable(method: str) -> ToolError:
-    return ToolError(f"context.{method}(...) is not available where the handler of a tool runs outside of its program")
+def _unavailable(method: str, given: str = "...") -> ToolError:
+    return ToolError(
+        f"context.{method}({given}) is not available where the handler of a tool runs outside of its program"
+    )
 
 
 class WorkerCall(DetachedCall):
@@ -166,7 +168,7 @@ class WorkerCall(DetachedCall):
             ToolError: It has an `id`, which only a handler in the program can use.
         """
         if id is not None:
-            raise _unavailable("run(…, id=…)")
+            raise _unavailable("run", "…, id=…")
         result = None if self.ended else await self._nested_calls.run(name, arguments, self._send)
         if result is not None:
             return result
