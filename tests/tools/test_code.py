@@ -223,7 +223,7 @@ async def test_an_error_of_calls_at_once_says_how_many_failed() -> None:
     assert "2 of 3 calls failed, the first: There is no 'cake'." in result.text
 
 
-@pytest.mark.parametrize("calls", ["[price]", "price", "[('nothing', {})]", "[(price, 3)]", "[], []"])
+@pytest.mark.parametrize("calls", ["[price]", "price", "[('nothing', {})]", "[([], {})]", "[(price, 3)]", "[], []"])
 async def test_calls_at_once_of_another_form_are_refused(calls: str) -> None:
     result = await run(f"f = eval('at_once')\nf({calls})")
     assert "at_once takes one list of functions and arguments" in result.text
@@ -381,6 +381,16 @@ async def test_a_changed_state_is_never_loaded(place: int, bit: int) -> None:
 
     result = await make_runner().resume(record, True)
     assert result.status == "invalid" and PAID == []
+
+
+@pytest.mark.parametrize(
+    "after", ["open('/etc/passwd')", "import datetime\ndatetime.datetime.now()", "while True: pass"]
+)
+async def test_a_resumed_program_has_the_same_bounds(after: str) -> None:
+    limits = {"seconds": 1}
+    first = await make_runner(limits=limits).run("run_program", {"program": f"pay('ada', 1)\n{after}"})
+    result = await make_runner(limits=limits).resume(sent(first), True)
+    assert result.status == "failed" and "pay ×1" in result.text
 
 
 async def test_a_huge_state_is_refused_before_anybody_is_asked_to_wait() -> None:

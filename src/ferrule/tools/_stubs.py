@@ -65,14 +65,14 @@ class Function:
             TypeError: There are too many positional arguments, or one is given twice.
         """
         if len(args) > len(self.parameters):
-            raise TypeError(f"{self.name}() takes {len(self.parameters)} arguments: {self.signature}")
+            raise TypeError(f"{self.name}() takes {len(self.parameters)} arguments: {self.heading}")
         given = dict(zip(self.parameters, args, strict=False))
         if twice := given.keys() & kwargs.keys():
-            raise TypeError(f"{self.name}() got {min(twice)!r} twice: {self.signature}")
+            raise TypeError(f"{self.name}() got {min(twice)!r} twice: {self.heading}")
         return {**given, **kwargs}
 
     @property
-    def signature(self) -> str:
+    def heading(self) -> str:
         """The first line of the stub."""
         return self.stub.partition("\n")[0].removeprefix("def ").removesuffix(":")
 

@@ -151,7 +151,8 @@ def tool(
         recorded=True,
         timeout=timeout,
     )
-    return runner.replace(tools=[*runner.tools, made]).as_tools()[len(runner.tools)]
+    mounted = runner.replace(tools=[*runner.tools, made]).as_tools()
+    return next(one for one in mounted if one.name == made.name)
 
 
 def _choose_stubs(functions: Iterable[Function], tokens: int) -> tuple[list[str], bool]:
@@ -211,7 +212,13 @@ class _Programs:
         return [(self.functions[called], arguments) for called, arguments in given[0]]
 
     def _is_pair(self, pair: object) -> bool:
-        return isinstance(pair, list) and len(pair) == 2 and pair[0] in self.functions and isinstance(pair[1], dict)
+        return (
+            isinstance(pair, list)
+            and len(pair) == 2
+            and isinstance(pair[0], str)
+            and pair[0] in self.functions
+            and isinstance(pair[1], dict)
+        )
 
     def search(self, query: str) -> str:
         """Return the stubs of the functions that fit a query."""
@@ -251,7 +258,7 @@ class _Programs:
             others = [name for name in self.names if name != unknown[1]]
             return "".join(f" Did you mean {near!r}?" for near in difflib.get_close_matches(unknown[1], others, 1))
         called = re.search(r"function `(\w+)`", text)
-        return f" It is {self.functions[called[1]].signature}" if called and called[1] in self.functions else ""
+        return f" It is {self.functions[called[1]].heading}" if called and called[1] in self.functions else ""
 
     def _describe(self, error: monty.MontyError) -> str:
         """Return an error of the program for the model: its line, the error, and what would be right."""
