@@ -66,7 +66,7 @@ MAY_ALSO_USE = {
     "mcp": {"approval", "journal", "middleware"},
     "openapi": {"sources"},
     "sources": {"mcp", "openapi"},
-    "tools": {"middleware"},
+    "tools": {"middleware", "selection"},
 }
 
 Graph = dict[str, set[str]]

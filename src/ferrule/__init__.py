@@ -30,7 +30,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, Text
 from ferrule.values.context import CONTEXT, ToolContext
 from ferrule.values.decision import Decision, Diff, allow, ask, deny
-from ferrule.values.deferred import Deferred
+from ferrule.values.deferred import Deferred, WaitingFor
 from ferrule.values.event import Event
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import Status, ToolResult
@@ -80,6 +80,7 @@ __all__ = [
     "UnknownOutcomeError",
     "Toolset",
     "ValidationError",
+    "WaitingFor",
     "Waits",
     "WorkerDiedError",
     "allow",

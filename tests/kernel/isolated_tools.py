@@ -386,6 +386,10 @@ def held_by_none(n: int) -> int:
     return n
 
 
+async def asks_with_id(name: str, context: ToolContext) -> Any:
+    return (await context.run(name, {"n": 1}, id="1")).output
+
+
 async def asks_whole(context: ToolContext, name: str, arguments: Any = None) -> list[Any]:
     result = await context.run(name, arguments)
     call = result.call

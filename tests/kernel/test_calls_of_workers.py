@@ -41,6 +41,11 @@ async def test_plain_functions_can_call_other_tools_too() -> None:
     assert [one["twice"] for one in result.output] == [2, 4, 6]
 
 
+async def test_a_call_with_an_id_is_refused() -> None:
+    result = await Runner([isolated(tools.asks_with_id), doubles]).run("asks_with_id", {"name": "doubles"})
+    assert "context.run(…, id=…) is not available" in result.text
+
+
 async def test_guards_and_approvers_of_the_program_judge_the_call() -> None:
     asked: list[tuple[str, int]] = []
 

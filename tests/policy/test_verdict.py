@@ -107,6 +107,7 @@ class Kind:
 
     def __init__(self, read_only: bool, tags: tuple[str, ...] = (), destructive: bool | None = None) -> None:
         self.name, self.tags, self.read_only, self.destructive = "t", tags, read_only, destructive
+        self.recorded = False
 
 
 def verdict(given: list[Rule], arguments: dict[str, Any], modes: Any = None, *, read_only: bool = False) -> str:

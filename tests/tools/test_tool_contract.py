@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx2
 
-from ferrule import Tool, ToolContext
+from ferrule import Runner, Tool, ToolContext, tool
 from ferrule.testing import CallArguments, ToolContract
-from ferrule.tools import background, files, http
+from ferrule.tools import background, code, files, http
 
 
 class FilesContract(ToolContract):
@@ -119,3 +119,24 @@ class TestCheckCall(OfWorkContract):
 class TestCancelCall(OfWorkContract):
     def tool(self) -> Tool:
         return background.cancel_call
+
+
+@tool(read_only=True)
+async def double(number: int) -> int:
+    return 2 * number
+
+
+class TestRunProgram(ToolContract):
+    """A program with nothing but a function."""
+
+    def tool(self) -> Tool:
+        return code.tool(Runner([double]))
+
+    def arguments(self) -> Iterable[CallArguments]:
+        return [*super().arguments(), {"program": "double(3)"}, {"program": "print(double(1))"}]
+
+    def failing(self) -> Iterable[CallArguments]:
+        return [{"program": "1 / 0"}, {"program": "dubble(3)"}, {"program": "double('x')"}, {"program": "("}]
+
+    def slow(self) -> CallArguments:
+        return {"program": "while True: pass"}

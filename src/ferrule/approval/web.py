@@ -22,7 +22,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import JsonObject, freeze, thaw
-from ferrule.values.result import ToolResult, find_pending
+from ferrule.values.result import ToolResult, find_pending, find_question
 
 
 class AnswerRefused(FerruleError):
@@ -251,13 +251,14 @@ class Web:
             Exception: The record cannot be shown, or was stored under another id.
         """
         pending = row["pending"]
-        name = pending["call"]["name"]
-        call = ToolCall(pending["call"]["id"], name, pending["arguments"], parent=pending["call"]["parent"])
-        wanted = None if pending["schema"] is None else freeze(pending["schema"])
-        decision = Decision("ask", pending["reason"], into=pending["into"], schema=wanted, rule=pending["rule"])
+        asked = find_question(pending)
+        name = asked["call"]["name"]
+        call = ToolCall(asked["call"]["id"], name, asked["arguments"], parent=asked["call"]["parent"])
+        wanted = None if asked["schema"] is None else freeze(asked["schema"])
+        decision = Decision("ask", asked["reason"], into=asked["into"], schema=wanted, rule=asked["rule"])
         live = self._live.get(str(id))
-        tool = live.tool if live is not None else self.tools.get(name) if pending["listed"] else None
-        request = Asked(call, decision, ToolContext(**pending["context"]), tool=tool)
+        tool = live.tool if live is not None else self.tools.get(name) if asked["listed"] else None
+        request = Asked(call, decision, ToolContext(**asked["context"]), tool=tool)
         if pending["key"] != str(id) or not (request.text and request.digest):
             raise ValueError(f"the record belongs to {pending['key']!r}")
         0.0 + pending["asked_at"] + pending["expires_at"]  # both are numbers, not texts

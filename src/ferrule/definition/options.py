@@ -269,6 +269,7 @@ class FunctionOptions(TypedDict, total=False):
     idempotent: Annotated[Trait, Option(check_trait, False)]
     open_world: Annotated[Trait, Option(check_trait, True)]
     sandboxed: Annotated[Trait, Option(check_trait, False)]
+    recorded: Annotated[bool, Option(check_flag, False)]
     parallel: Annotated[Trait | None, Option(check_derived_trait)]
     preview: Annotated[Preview | None, Option(check_function_of_arguments)]
     resources: Annotated[Resources | None, Option(check_function_of_arguments)]

@@ -73,6 +73,8 @@ class Tool(Generic[P, R_co]):
         read_only, destructive, idempotent, open_world: MCP's annotations, with MCP's meanings.
         sandboxed: Whether a sandbox of the operating system contains calls, so a policy may allow them. See
             docs/shell.md.
+        recorded: Whether all that a call does is to run other tools by `context.run(…, id=…)`. `ask_before_changes` and
+            policies judge only these. With a journal, a call that was cut off runs again, and repeats none of them.
         parallel: Whether calls may run beside others; the value of `read_only` if not given.
         resources: A function of the arguments that returns the keys to lock.
         reconcile: Finds the outcome of an unknown call: a function of the call and its context that returns its
@@ -117,6 +119,7 @@ class Tool(Generic[P, R_co]):
     idempotent: Trait
     open_world: Trait
     sandboxed: Trait
+    recorded: bool
     parallel: Trait
     resources: Resources | None
     reconcile: Reconcile | None

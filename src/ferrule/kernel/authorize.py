@@ -98,13 +98,14 @@ async def judge_resumed_call(plan: Plan, state: CallState, resumed: ResumedCall)
         Rejected: The call may not run, or is suspended again.
     """
     record, kind = resumed.record, resumed.record["kind"]
-    if kind in ("input", "work") or journal_status(state).replaced_entry is not None:
+    is_for_nested = record.get("question") is not None  # the answer is for the nested call, which judges it
+    if is_for_nested or kind in ("input", "work") or journal_status(state).replaced_entry is not None:
         state.attempt.executed = None  # the handler ran until it asked, or until it was cut off
-    if kind in ("background", "work"):
-        state.attempt.approved_by = resumed.by
+    if is_for_nested or kind in ("background", "work"):
+        state.attempt.approved_by = None if is_for_nested else resumed.by
         if not resumed.answer_is_result:
             _check_allowed(plan, state, _emit_decision(plan, state, await _judge_again(plan, state, frozenset())))
-        return Answer(FrozenDict(), freeze(record["state"])) if kind == "work" else None
+        return None if kind == "background" else Answer(FrozenDict(), freeze(record["state"]))
     asked = Decision("ask", record["reason"], into=record["into"], schema=freeze(record["schema"]), rule=record["rule"])
     answer = await ask_and_judge(plan, state, asked, resumed.approve, freeze(record["state"]))
     if not find_supplied_names(plan, state.call.arguments).issuperset(record["supplied"]):

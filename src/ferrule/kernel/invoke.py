@@ -29,12 +29,13 @@ from ferrule.kernel.results import (
     result_of_value,
 )
 from ferrule.kernel.state import RELIABLE_CANCELLING, CallState, ancestors, find_state
-from ferrule.kernel.suspension import make_deferred_record
+from ferrule.kernel.suspension import make_deferred_record, make_waiting_record
 from ferrule.kernel.tasks import start_eagerly
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
 from ferrule.values.content import to_sentence
 from ferrule.values.context import ToolContext
+from ferrule.values.deferred import Deferred
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
@@ -185,11 +186,12 @@ def result_of_raised(plan: Plan, state: CallState, error: BaseException) -> Tool
 
 
 def _suspend_attempt(state: CallState, value: Any) -> None:
-    """Set the input that the handler asks for, or the record of work that ends elsewhere."""
+    """Set the input that the handler asks for, or the record of work or of a nested question that it waits for."""
     if isinstance(value, InputRequired):
         state.attempt.wanted = value
     else:
-        state.attempt.pending = make_deferred_record(state, value)
+        make_record = make_deferred_record if isinstance(value, Deferred) else make_waiting_record
+        state.attempt.pending = make_record(state, value)
 
 
 async def _run_inside(handling: Awaitable[ToolResult], state: CallState) -> ToolResult:

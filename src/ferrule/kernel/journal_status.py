@@ -47,9 +47,14 @@ def _find_call_key(state: CallState) -> str:
     if state.origin.resumed is not None:
         recorded: str = state.origin.resumed.record["idempotency_key"]
         return recorded
-    if state.fields.session:
+    if is_recognisable(state):
         return make_call_key(_get_place(state), state.sent.raw)
     return urandom(KEY_CHARACTERS // 2).hex()
+
+
+def is_recognisable(state: CallState) -> bool:
+    """Return whether the call has the same key if it comes again."""
+    return bool(state.fields.session) or state.origin.has_fixed_id or state.origin.resumed is not None
 
 
 def ticket_result(call_key: str) -> ToolResult:
@@ -59,7 +64,9 @@ def ticket_result(call_key: str) -> ToolResult:
 
 
 def get_reference(state: CallState) -> str:
-    """Return a digest shared by all calls under one id, with any arguments."""
+    """Return a digest shared by all calls under one id, with any arguments; for a fixed id, also of any tool."""
+    if state.origin.has_fixed_id:
+        return hash_parts("fixed", state.origin.turn, state.sent.id)
     return hash_parts(*_get_place(state)) if state.fields.session else journal_status(state).call_key
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from ferrule.executors.threads import Raised
 from ferrule.kernel.deadline import wait_deadline
-from ferrule.kernel.journal_status import get_reference, journal_status, ticket_result
+from ferrule.kernel.journal_status import get_reference, is_recognisable, journal_status, ticket_result
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.redact import get_log_facts, log_exception, redact
 from ferrule.kernel.results import (
@@ -47,6 +47,7 @@ from ferrule.values.result import ToolResult
 
 MAY_GO_ON = "may_go_on"
 """The mark of an outcome whose work goes on elsewhere."""
+_OTHER_CALL = "was not run: another call had its place when the call that made it ran before"
 
 # -- before ------------------------------------------------------------------------------------------------------------
 
@@ -59,8 +60,7 @@ async def find_earlier_entry(plan: Plan, state: CallState) -> JournalEntry | Non
     Raises:
         Rejected: The wait took too long, or the journal cannot be read.
     """
-    is_recognisable = state.fields.session or state.origin.resumed is not None
-    if not is_recognisable or journal_status(state).intent is not None:
+    if not is_recognisable(state) or journal_status(state).intent is not None:
         return None
     return await _wait_for_earlier_run(
         plan, state, await _call_journal(state, _get_journal(plan).find, journal_status(state).call_key)
@@ -101,9 +101,9 @@ async def _wait_for_earlier_run(plan: Plan, state: CallState, entry: JournalEntr
 
 
 def is_repeatable(plan: Plan, state: CallState, entry: JournalEntry) -> bool:
-    """Return whether a call that was cut off may run again: read-only or idempotent, the same tool, and surely over."""
+    """Return whether a call that was cut off may run again: the same harmless tool, and surely over."""
     tool, arguments = plan.tool, state.call.arguments
-    is_harmless = tool.trait("read_only", arguments) or tool.trait("idempotent", arguments)
+    is_harmless = tool.recorded or tool.trait("read_only", arguments) or tool.trait("idempotent", arguments)
     return is_harmless and not entry.may_go_on and entry.intent.fingerprint == plan.fingerprint
 
 
@@ -233,7 +233,8 @@ async def commit_intent(plan: Plan, state: CallState) -> Begun | ToolResult:
     The other run has its slots already, so it does not wait for this call.
 
     Raises:
-        Rejected: The intent could not be written, or the other run does not end in time.
+        Rejected: The intent could not be written, the other run does not end in time, or a nested call with a fixed id
+            was another one before.
     """
     status, journal = journal_status(state), _get_journal(plan)
     if status.replaced_entry is not None and status.replaced_entry.state == "deferred":
@@ -243,6 +244,8 @@ async def commit_intent(plan: Plan, state: CallState) -> Begun | ToolResult:
         status.is_open = True  # it may be committed even if this task is cancelled meanwhile
         begun: Begun = await _call_journal(state, partial(journal.begin, after=status.replaced_entry), intent)
         if begun.earlier is None:
+            if begun.other_arguments and state.origin.has_fixed_id:
+                raise Rejected("failed", f"{plan.name} {_OTHER_CALL}. {NOTHING_RUN}")
             return begun
         status.is_open, status.replaced_entry = False, None
         entry = await _wait_for_earlier_run(plan, state, begun.earlier)

@@ -17,6 +17,7 @@ from ferrule.kernel.invoke import result_of_raised
 from ferrule.kernel.journal_status import journal_status
 from ferrule.kernel.redact import redact
 from ferrule.kernel.state import CallState, Origin
+from ferrule.kernel.suspension import open_question
 from ferrule.scheduling.clock import MONOTONIC, Clock, running_loop, wait_until, waiter_for_end
 from ferrule.types import Coro, Observer
 from ferrule.values.call import ToolCall, new_id
@@ -66,16 +67,22 @@ class LiveCall(CallState):
         return max(0.0, first - self.plan.runner.timer.time())
 
     def run_nested_call(
-        self, name: str, arguments: Mapping[str, object] | str | None, level: int | None
+        self, name: str, arguments: Mapping[str, object] | str | None, level: int | None, id: str | None
     ) -> Coro[ToolResult]:
-        """Run another call as a child of this one.
+        """Run another call as a child of this one, or go on with it if this call was suspended for its question.
 
         Args:
             level: The depth of the mounted runner whose tools may be called; None for the last.
+            id: The id within this call, if the nested call is the same one when this call runs again.
         """
         runner = self.plan.runner.view_for_mount(self.plan, level)
-        call = ToolCall(new_id(), name, arguments, parent=self.call.id)
-        return runner.receive(runner, call, self.fields, Origin(parent=self))
+        if id is None:
+            call, origin = ToolCall(new_id(), name, arguments, parent=self.call.id), Origin(parent=self)
+        else:
+            resumed = open_question(runner.resume_keys, self.origin.resumed, own_id := f"{self.call.id}.{id}")
+            call = ToolCall(own_id, name, arguments, parent=self.call.id) if resumed is None else resumed.call
+            origin = Origin(parent=self, resumed=resumed, turn=self.call_key, has_fixed_id=True)
+        return runner.receive(runner, call, self.fields, origin)
 
     def find_job(self, ticket: str) -> Coro[BackgroundJob | None]:
         return self.plan.runner.find_job(self.fields, ticket)

@@ -108,7 +108,16 @@ class Plan:
     fingerprint: str = ""
     idle_timeout: float | None = None
 
-    def __init__(self, tool: Tool, runner: RunnerState, settings: Settings, core: Innermost, handle: Innermost) -> None:
+    def __init__(
+        self,
+        tool: Tool,
+        runner: RunnerState,
+        settings: Settings,
+        core: Innermost,
+        handle: Innermost,
+        *,
+        recording: bool = False,
+    ) -> None:
         handler = tool.handling
         mounts: tuple[Mount, ...] = tool.mounts
         outer_first = [settings, *(mount.settings for mount in mounts)]
@@ -167,7 +176,7 @@ class Plan:
         self.handler_hooks = hooks[::-1]
         self.inside = _build_chain(chain, partial(handle, self))
         has_journal = runner.journal is not None
-        self.journaled = has_journal and self.changes
+        self.journaled = has_journal and (self.changes or tool.recorded or recording)
         if self.journaled:
             self.fingerprint = tool.fingerprint
         reads = bool(self.guards) or self.has_resources or self.hidden or self.has_middleware or callable(tool.parallel)

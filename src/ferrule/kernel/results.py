@@ -28,8 +28,7 @@ from ferrule.values.content import (
     truncate_text,
 )
 from ferrule.values.decision import Decision
-from ferrule.values.deferred import SUSPENDING_TYPES
-from ferrule.values.input import InputRequired
+from ferrule.values.deferred import SUSPENDING_TYPES, Deferred, WaitingFor
 from ferrule.values.result import Status, ToolResult, get_original, make_success, set_slot
 
 NOTHING_RUN = "Nothing was run."
@@ -41,6 +40,7 @@ _STILL = "It is still running; its effect may yet happen. Do not repeat it."
 _READS = "It had been started, and changes nothing."
 _STILL_READS = "It is still running, and changes nothing."
 _MAX_RETRY_SECONDS = 1 << 63
+_WAITS = {Deferred: "is under way, do not repeat it", WaitingFor: "waits for a person"}
 
 
 class Rejected(Exception):
@@ -219,7 +219,7 @@ def result_of_value(plan: Plan, state: CallState, value: Any) -> ToolResult:
     """
     if type(value) not in plan.output.ready_classes:
         if type(value) in SUSPENDING_TYPES:
-            waits = "waits for input" if type(value) is InputRequired else "is under way, do not repeat it"
+            waits = _WAITS.get(type(value), "waits for input")
             text = _clean_text(state, f"{plan.name} {waits}: {value.reason or 'its result comes later'}")
             return unsuccessful(state, "suspended", text, executed=None)
         shaped = value if isinstance(value, RenderedOutput) else plan.output.render(value)

@@ -131,9 +131,11 @@ class RunnerState:
         if self.journal is not None:
             self.observers = (*self.observers, self.journal.note)
 
-    def compile(self, tool: Tool) -> Plan:
-        """Compile a tool for this runner."""
-        compile_tool = partial(Plan, tool, self, self.settings, _run_core_as_next, run_handler_as_next)
+    def compile(self, tool: Tool, *, recording: bool = False) -> Plan:
+        """Compile a tool for this runner; with `recording`, the journal takes each call of it."""
+        compile_tool = partial(
+            Plan, tool, self, self.settings, _run_core_as_next, run_handler_as_next, recording=recording
+        )
         plan = compile_tool()
         return make_starting_plan(compile_tool(), plan) if tool.background else plan
 
@@ -153,18 +155,21 @@ class RunnerState:
     def view_for_mount(self, plan: Plan, level: int | None) -> RunnerState:
         """Return a copy of this runner whose tools are those of the mounted runner at depth `level`, None for the last.
 
-        A mounted tool calls tools of its own runner. In this runner they are mounted like the tool itself.
+        A mounted tool calls tools of its own runner. In this runner they are mounted like the tool itself. The journal
+        takes all calls that a `recorded` tool makes.
         """
         mounts: tuple[Mount, ...] = plan.tool.mounts[:level]
-        if not mounts:
+        recording = plan.tool.recorded
+        if not mounts and not recording:
             return self
-        path = tuple([id(mount.settings) for mount in mounts])
+        path = (recording, *[id(part) for mount in mounts for part in (mount.settings, mount.tools)])
         view = self.views.get(path)
         if view is None:
             view = copy.copy(self)
-            view.tools, view.plans = mounts[-1].tools, {}
+            view.tools, view.plans = mounts[-1].tools if mounts else self.tools, {}
             for tool in view.tools:
-                view.plans[tool.name] = view.plans[tool.wire_name] = self.compile(self._mount_tool(tool, mounts))
+                plan = self.compile(self._mount_tool(tool, mounts), recording=recording)
+                view.plans[tool.name] = view.plans[tool.wire_name] = plan
             self.views[path] = view
         return view
 

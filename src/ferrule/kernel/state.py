@@ -56,7 +56,9 @@ class Origin:
     offered: Toolset | None = None
     """The tools offered to the model; None allows all."""
     turn: str | None = None
-    """The turn of a loop, if call ids may repeat in another turn."""
+    """The turn of a loop, if ids may repeat in another turn; for a nested call with a fixed id, its parent's key."""
+    has_fixed_id: bool = False
+    """Whether a handler has given a nested call its id, so that it is the same call if the handler runs again."""
 
 
 NO_ORIGIN = Origin()

@@ -26,7 +26,7 @@ from ferrule.values.call_key import make_call_key
 from ferrule.values.content import clean_text, to_jsonable
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
 from ferrule.values.decision import ALLOW, Decision, deny
-from ferrule.values.deferred import Deferred
+from ferrule.values.deferred import Deferred, WaitingFor
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import is_same_json
 from ferrule.values.result import ToolResult, find_pending
@@ -95,8 +95,21 @@ def make_deferred_record(state: CallState, work: Deferred) -> FrozenDict:
     return make_suspended_record(state, "work", Decision("ask", redact(state, work.reason)), kept, work.expires_in)
 
 
+def make_waiting_record(state: CallState, waiting: WaitingFor) -> FrozenDict:
+    """Return the record of a call that waits for the question of a nested call."""
+    question: Any = waiting.result.pending
+    shown = {name: question[name] for name in ("into", "schema", "rule")}
+    asked = Decision("ask", redact(state, waiting.reason), **shown)
+    return make_suspended_record(state, question["kind"], asked, waiting.state, question=question)
+
+
 def make_suspended_record(
-    state: CallState, kind: str, decision: Decision, handler_state: Any, within: float | None = None
+    state: CallState,
+    kind: str,
+    decision: Decision,
+    handler_state: Any,
+    within: float | None = None,
+    question: JsonObject | None = None,
 ) -> FrozenDict:
     """Return the sealed record of a suspended call, as plain JSON.
 
@@ -104,6 +117,7 @@ def make_suspended_record(
         kind: `"approval"`, `"input"` or `"work"`.
         handler_state: The handler's own data, to get back with the answer.
         within: Seconds until the record expires; None for the runner's `waits.resume`.
+        question: The record of the nested call that the answer is for; None if it is for this one.
     """
     plan, sent, call, fields = state.plan, state.sent, state.call, state.fields
     record_id, asked_at, signing_key = os.urandom(16).hex(), plan.runner.clock.now(), plan.runner.resume_keys[0]
@@ -124,6 +138,7 @@ def make_suspended_record(
         "rule": decision.rule,
         "schema": thaw(decision.schema),
         "state": thaw(handler_state),
+        "question": thaw(question),
         "asked_at": asked_at,
         "expires_at": asked_at + (plan.runner.waits.resume if within is None else within),
         "offered": None if offered is None else [tool.name for tool in offered],
@@ -166,6 +181,14 @@ def open_suspended_record(
             f"which gives it up; not with {answer!r}"
         )
     return ResumedCall(kept, signing_key, answer, by, perf_counter())
+
+
+def open_question(signing_keys: Iterable[bytes], resumed: ResumedCall | None, call_id: str) -> ResumedCall | None:
+    """Return the nested call that a resumed call waited for, with the answer. Return None for any other `call_id`."""
+    question = None if resumed is None else resumed.record.get("question")
+    if resumed is None or question is None or question["call"]["id"] != call_id:
+        return None
+    return open_suspended_record(question, signing_keys, resumed.answer, resumed.by)
 
 
 def restore_arguments(plan: Plan, resumed: ResumedCall) -> Arguments:

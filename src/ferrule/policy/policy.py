@@ -362,7 +362,7 @@ class Policy:
             return True
         judged = JudgedCall(tool.name, {}, ToolContext[Any](), tool)
         is_allowed = any(entry.match(judged) for entry in rules.allow.entries if not entry.rule.arguments)
-        return tool.read_only is not True and not is_allowed
+        return tool.read_only is not True and not tool.recorded and not is_allowed
 
     def denies_tool(self, tool: Any, context: ToolContext) -> bool:
         """Return whether the current rules deny each call of a tool in this context, whatever its arguments.

@@ -169,13 +169,13 @@ class ToolRules(NamedTuple):
         return {id(entry.rule): entry.match(judged) for index in self for entry in index.find(judged.arguments)}
 
     def verdict(self, judged: JudgedCall, modes: Mapping[Mode, str]) -> Decision | None:
-        """Return the decision of all rules, or None for a read-only call without a rule.
+        """Return the decision of all rules, or None for a call without a rule that changes nothing itself.
 
         Args:
             modes: The modes of the files, each with its position.
         """
         decision = self._apply_rules(judged)
-        is_read_only = judged.tool is not None and judged.tool.read_only is True
+        is_read_only = judged.tool is not None and (judged.tool.read_only is True or judged.tool.recorded is True)
         if decision is not None and decision.kind == "deny":
             return decision
         if "read_only" in modes and not is_read_only:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 from ferrule.providers import Strict
 from ferrule.providers import _wire as wire
 from ferrule.providers._api import Api, End, foreign_problem, make_stop_readers, read_calls, resolve_choice
+from ferrule.providers._callers import mark_callers
 from ferrule.providers._plain import PLAIN_ANTHROPIC
 from ferrule.providers._stream import Blocks, Readers, TurnStream, as_index, join_arguments, join_chunks
 from ferrule.providers._strict import ANTHROPIC
@@ -18,9 +19,17 @@ from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from anthropic.lib.streaming import ParsedMessageStreamEvent
-    from anthropic.types import Message, MessageParam, RawMessageStreamEvent, ToolChoiceParam, ToolParam
+    from anthropic.types import (
+        CodeExecutionTool20260120Param,
+        Message,
+        MessageParam,
+        RawMessageStreamEvent,
+        ToolChoiceParam,
+        ToolParam,
+    )
 
     from ferrule.definition.tool import Tool
+    from ferrule.definition.toolset import Toolset
 
     Response: TypeAlias = Message | Mapping[str, Any]
     Event: TypeAlias = RawMessageStreamEvent | ParsedMessageStreamEvent[Any] | Mapping[str, Any]
@@ -84,6 +93,24 @@ def tools(
     if cache and first:
         first[-1].setdefault("cache_control", {"type": "ephemeral"})
     return first + later
+
+
+CODE_EXECUTION: CodeExecutionTool20260120Param = {"type": "code_execution_20260120", "name": "code_execution"}
+"""The API's tool that runs code, for the `tools` of a request with tools of `callable_from_code`."""
+
+
+def callable_from_code(tools: Iterable[Tool], *only: str, directly: bool = False) -> Toolset:
+    """Return the tools, marked as callable from the API's code execution. See docs/guides/code-mode.md#code-of-an-api.
+
+    Args:
+        only: Globs for the names of the tools to mark; all without one.
+        directly: Whether the model may call them itself, too.
+
+    Raises:
+        DefinitionError: A glob is no text, or no tool has a name.
+    """
+    callers = [CODE_EXECUTION["type"], *(["direct"] if directly else [])]
+    return mark_callers("anthropic", tools, only, callers)
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:

@@ -21,6 +21,7 @@ from ferrule.providers._api import (
     read_calls,
     resolve_choice,
 )
+from ferrule.providers._callers import mark_callers
 from ferrule.providers._chat import format_choice
 from ferrule.providers._plain import PLAIN_OPENAI
 from ferrule.providers._stream import Blocks, Readers, TurnStream
@@ -35,12 +36,14 @@ if TYPE_CHECKING:
         FunctionToolParam,
         ResponseInputItemParam,
         ResponseStreamEvent,
+        ToolParam,
         ToolSearchToolParam,
     )
     from openai.types.responses import Response as OpenAIResponse
     from openai.types.responses.response_create_params import ToolChoice
 
     from ferrule.definition.tool import Tool
+    from ferrule.definition.toolset import Toolset
 
     Response: TypeAlias = OpenAIResponse | Mapping[str, Any]
     Event: TypeAlias = ResponseStreamEvent | Mapping[str, Any]
@@ -103,6 +106,24 @@ def tools(
     if any(map(is_search, listed)):
         return [_search_definition(one) if one["name"] == _SEARCH else one for one in first + later]
     return first + later
+
+
+CODE_EXECUTION: ToolParam = {"type": "programmatic_tool_calling"}
+"""The API's tool that runs code, for the `tools` of a request with tools of `callable_from_code`."""
+
+
+def callable_from_code(tools: Iterable[Tool], *only: str, directly: bool = False) -> Toolset:
+    """Return the tools, marked as callable from the API's programs. See docs/guides/code-mode.md#code-of-an-api.
+
+    Args:
+        only: Globs for the names of the tools to mark; all without one.
+        directly: Whether the model may call them itself, too.
+
+    Raises:
+        DefinitionError: A glob is no text, or no tool has a name.
+    """
+    callers = ["programmatic", *(["direct"] if directly else [])]
+    return mark_callers("openai_responses", tools, only, callers, has_output_schema=True)
 
 
 def is_search(tool: Tool) -> bool:

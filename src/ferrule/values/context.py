@@ -104,7 +104,7 @@ class RunningCall(Protocol):
     def remaining(self, *, own: bool) -> float | None: ...
 
     def run_nested_call(
-        self, name: str, arguments: Mapping[str, Any] | str | None, level: int | None
+        self, name: str, arguments: Mapping[str, Any] | str | None, level: int | None, id: str | None
     ) -> Awaitable[ToolResult]: ...
 
     def find_job(self, ticket: str) -> Awaitable[BackgroundJob | None]: ...
@@ -345,18 +345,24 @@ class ToolContext(Generic[Deps]):
         if self.running_call is not None:
             self.running_call.announce(data)
 
-    def run(self, name: str, arguments: Mapping[str, Any] | str | None = None) -> Awaitable[ToolResult]:
+    def run(
+        self, name: str, arguments: Mapping[str, Any] | str | None = None, *, id: str | None = None
+    ) -> Awaitable[ToolResult]:
         """Run another tool of the same runner as a child of this call. Guards judge it like any other.
 
         It does not wait for slots and keys of this call. The handler, guards and middleware of a mounted tool call the
         tools of its own runner.
+
+        Args:
+            id: Names the nested call within this one, such as `"2"`. With it, the nested call is the same one if this
+                call runs again: the journal gives its result, and a suspended one goes on with its answer.
 
         Raises:
             RuntimeError: The context belongs to no call.
         """
         if self.running_call is None:
             raise RuntimeError("context.run(...) works inside a call; outside, use runner.run(...)")
-        return self.running_call.run_nested_call(name, arguments, self.level)
+        return self.running_call.run_nested_call(name, arguments, self.level, id)
 
     async def find_job(self, ticket: str) -> BackgroundJob | None:
         """Return the background job with this ticket, if it has this call's principal and session.

@@ -1,4 +1,4 @@
-"""`Deferred`: the return value of a handler whose work goes on elsewhere."""
+"""`Deferred` and `WaitingFor`: return values of a handler that has not ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from ferrule.errors import DefinitionError
+from ferrule.values.content import to_json_text, to_jsonable, truncate_text
+from ferrule.values.frozen import freeze, thaw
 from ferrule.values.input import InputRequired
+from ferrule.values.json_text import is_same_json
+from ferrule.values.result import ToolResult
+
+_LONGEST_SHOWN = 300
+"""Characters of a nested call's arguments in a question."""
 
 
 @final
@@ -43,8 +50,47 @@ class Deferred:
             raise DefinitionError(f"Deferred(reason=…) is a text, not {self.reason!r}")
 
 
-SUSPENDING_TYPES = (InputRequired, Deferred)
-"""The types of values with which a handler asks or defers, in place of an output."""
+@final
+@dataclass(frozen=True, slots=True)
+class WaitingFor:
+    """The return value of a handler whose nested call was suspended. Its own call is suspended with it.
+
+    When the call is resumed, the handler runs with `context.answer.state`. It makes the nested call again, with the
+    same `id`: that call goes on with the person's answer. See docs/approvals.md#a-question-of-a-nested-call.
+
+    Args:
+        result: The suspended result of the nested call, which `context.run(…, id=…)` returned.
+        state: JSON that the handler gets back, in another process too. The record seals it, but does not hide it.
+
+    Raises:
+        DefinitionError: The result waits for no person, or the state has no JSON form.
+    """
+
+    result: ToolResult
+    state: Any = None
+
+    def __post_init__(self) -> None:
+        given: object = self.result
+        pending = given.pending if isinstance(given, ToolResult) else None
+        if pending is None or pending["kind"] not in ("approval", "input"):
+            raise DefinitionError(f"WaitingFor(result) is a suspended result that waits for a person, not {given!r}")
+        state = to_jsonable(self.state)
+        if not is_same_json(state, thaw(self.state)):
+            raise DefinitionError(f"WaitingFor(state=…) must be plain JSON, not {type(self.state).__name__}")
+        object.__setattr__(self, "state", freeze(state))
+
+    @property
+    def reason(self) -> str:
+        """The question, with the call that it is about."""
+        pending: Any = self.result.pending
+        if pending.get("question") is not None:  # the call waits for another one, which the question names already
+            return str(pending["reason"])
+        arguments = truncate_text(to_json_text(pending["arguments"]), _LONGEST_SHOWN)
+        return f"{pending['call']['name']}({arguments}): {pending['reason']}"
+
+
+SUSPENDING_TYPES = (InputRequired, Deferred, WaitingFor)
+"""The types of values with which a handler asks, defers or waits, in place of an output."""
 
 
 def _is_seconds(value: Any) -> bool:

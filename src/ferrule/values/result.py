@@ -236,6 +236,13 @@ set_kernel_facts = cast("Any", ToolResult.__dict__["_kernel_facts"]).__set__
 it is suspended, and the name of the person who approved it."""
 
 
+def find_question(pending: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the record of the call that the answer is for: the innermost one that waits."""
+    while (nested := pending.get("question")) is not None:
+        pending = nested
+    return pending
+
+
 def set_pending(result: ToolResult, pending: JsonObject | None) -> None:
     """Set the record of a suspended result that was read back. Nobody else may have the result yet."""
     set_kernel_facts(result, (None, None, None, None, freeze(pending), None))

@@ -83,7 +83,7 @@ class DetachedCall:
         """Return the seconds until the deadline, or None."""
         return None if self.deadline is None else max(0.0, self.deadline - monotonic())
 
-    async def run_nested_call(self, name: str, arguments: object, level: int | None) -> ToolResult:
+    async def run_nested_call(self, name: str, arguments: object, level: int | None, id: str | None) -> ToolResult:
         """Raise: the runner and its guards are in the program."""
         raise _unavailable("run")
 
@@ -113,8 +113,10 @@ class DetachedCall:
         raise ToolError("context.failure(...) is for middleware, which runs in the program")
 
 
-def _unavailable(method: str) -> ToolError:
-    return ToolError(f"context.{method}(...) is not available where the handler of a tool runs outside of its program")
+def _unavailable(method: str, given: str = "...") -> ToolError:
+    return ToolError(
+        f"context.{method}({given}) is not available where the handler of a tool runs outside of its program"
+    )
 
 
 class WorkerCall(DetachedCall):
@@ -161,8 +163,14 @@ class WorkerCall(DetachedCall):
                 return True
         return False
 
-    async def run_nested_call(self, name: str, arguments: object, level: int | None) -> ToolResult:
-        """Run a tool in the program, with the guards and slots there, and return its result."""
+    async def run_nested_call(self, name: str, arguments: object, level: int | None, id: str | None) -> ToolResult:
+        """Run a tool in the program, with the guards and slots there, and return its result.
+
+        Raises:
+            ToolError: It has an `id`, which only a handler in the program can use.
+        """
+        if id is not None:
+            raise _unavailable("run", "…, id=…")
         result = None if self.ended else await self._nested_calls.run(name, arguments, self._send)
         if result is not None:
             return result
