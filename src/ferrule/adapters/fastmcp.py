@@ -51,7 +51,7 @@ from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, deny
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import format_json
-from ferrule.values.result import ToolResult
+from ferrule.values.result import ToolResult, find_question
 
 ContextFunction: TypeAlias = Callable[[Context], ToolContext[Any]]
 _PROCESS_SESSION = f"mcp_{secrets.token_hex(12)}"
@@ -263,6 +263,7 @@ def _parse_record(state: str) -> Any:
 
 def _make_form(pending: Mapping[str, Any]) -> Form:
     """Return the question, with the call that it is about. Long texts are cut, so nothing hides behind them."""
+    pending = find_question(pending)
     arguments = pending["arguments"]
     limit = MOST_MESSAGE // (2 + len(arguments))
     lines = [f"{name}: {truncate_text(format_json(thaw(value)), limit)}" for name, value in arguments.items()]

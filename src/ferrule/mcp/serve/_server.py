@@ -60,6 +60,7 @@ from ferrule.values.content import clean_text, truncate_text
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import MASK, format_json, is_same_json
 from ferrule.values.log import make_logger
+from ferrule.values.result import find_question
 
 Request = ServerRequestContext[Any, Any]
 _Progress = tuple[float, float | None, str]
@@ -502,7 +503,7 @@ class RunnerServer:
                 answer = (params.input_responses or {}).get(form.key)
                 if not isinstance(answer, wire.ElicitResult):  # asked again, until there is an answer
                     return _question(form, state)
-                decision = to_decision(form, answer, owner, record["pending"]["arguments"])
+                decision = to_decision(form, answer, owner, find_question(record["pending"])["arguments"])
                 run = served.runner.resume(record, decision, context, by=owner)
                 result = await self._run(client, record["pending"]["call"]["id"], run)
         finally:
