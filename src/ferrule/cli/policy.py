@@ -206,7 +206,7 @@ def _make_double(test: PolicyTest, name: str) -> SimpleNamespace:
     """
     traits: dict[str, Any] = {trait.removeprefix("not "): not trait.startswith("not ") for trait in test.traits}
     tool = Tool(name, lambda: None, tags=test.tags, **traits)
-    return SimpleNamespace(**{name: getattr(tool, name) for name in ("name", "tags", *JUDGED_TRAITS)})
+    return SimpleNamespace(**{name: getattr(tool, name) for name in ("name", "tags", "recorded", *JUDGED_TRAITS)})
 
 
 def _compare(test: PolicyTest, judged: PolicyDecision) -> Outcome:

@@ -152,7 +152,7 @@ class RemoteTool:
             context.progress(progress, total, connection.log.clean(message or ""))
 
         session = connection.ready or await connection.open()
-        if isinstance(request, types.CallToolRequest) and self._name in connection.withdrawn:
+        if request.method == "tools/call" and self._name in connection.withdrawn:
             text = f"{connection.server.label} has changed its tool {self._name!r} since a person accepted it"
             raise ToolError(f"{text}. Nothing was sent.", executed=False)
         users, http, signed = connection.users, connection.http, None
