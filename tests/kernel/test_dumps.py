@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import (
     AnyUrl,
@@ -133,6 +133,7 @@ ZONES = st.none() | st.timezones()
 def test_a_time_as_pydantic_writes_it_is_judged_as_sent(annotation: Any, values: Any, data: Any) -> None:
     adapter: TypeAdapter[Any] = TypeAdapter(annotation)
     text = adapter.dump_python(adapter.validate_python(data.draw(values)), mode="json")
+    assume(not text.endswith("-00:00"))  # seconds behind UTC, as before 1915 in Accra; Pydantic reads it as "Z"
     assert judge(annotation, text) == (text, adapter.validate_python(text), True)
 
 
