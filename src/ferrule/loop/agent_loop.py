@@ -639,7 +639,7 @@ class Run(Coroutine[Any, Any, LoopResult]):
         """Find the run in the journal, and wait while another process runs it.
 
         Raises:
-            NotResumed: The run has gone on since it was suspended.
+            NotResumed: The run has gone on since it was suspended, or a record was changed.
         """
         opening = self._current_task = asyncio.ensure_future(record.open())
         async with aclosing(_until_done(opening, asyncio.Queue[None](), opening.cancel)) as events:
@@ -652,6 +652,7 @@ class Run(Coroutine[Any, Any, LoopResult]):
             self._saved_turns.extend(record.turns)
             return
         saved, answers, _ = self._resumption
+        self._check_seals(saved.waiting)  # a person may have read these, although the journal's records will run
         last = record.turns[-1] if record.final_status is None and len(record.turns) == saved.turns else None
         waiting = {} if last is None else last.waiting
         for call_id in answers or saved.waiting:  # an answer belongs to one question only
@@ -974,9 +975,7 @@ class Run(Coroutine[Any, Any, LoopResult]):
     async def _resume_calls(self, resumption: _Resumption, reply: Reply) -> AsyncGenerator[Event, None]:
         """Resume the answered calls, and append the turn with the answers to all its calls."""
         saved, waiting = resumption.saved, dict(resumption.saved.waiting)
-        for call_id, pending in waiting.items():  # check all of them first: nothing runs if one was changed
-            if not self._runner.is_sealed({"pending": pending}):
-                raise NotResumed(call_id, NOT_SEALED)
+        self._check_seals(waiting)
         ended: dict[str, ToolResult] = {}
         try:
             for call_id, pending in saved.waiting.items():
@@ -997,6 +996,12 @@ class Run(Coroutine[Any, Any, LoopResult]):
             # The saved results of this turn are not sealed, so they add no more than an offered search tool can find.
             searches = [result for result in results if self.offered.find(result.tool_name) is not None]
             self._offer(list_found_tools(searches, self._runner.tools))
+
+    def _check_seals(self, waiting: Mapping[str, dict[str, Any]]) -> None:
+        """Check all records before any call is resumed: nothing runs if one was changed."""
+        for call_id, pending in waiting.items():
+            if not self._runner.is_sealed({"pending": pending}):
+                raise NotResumed(call_id, NOT_SEALED)
 
     async def _resume(
         self, call_id: str, pending: dict[str, Any], resumption: _Resumption, ended: dict[str, ToolResult]
