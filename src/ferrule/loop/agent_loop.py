@@ -118,7 +118,8 @@ class LoopResult:
     results: list[ToolResult]
     """The result of every call, in call order; after a resume, from the suspended turn on."""
     reason: str | None = None
-    """The reason why the model's last turn is no answer or an incomplete one, in the API's own words if it has some."""
+    """The reason why the model's last turn is no answer or an incomplete one, in the API's own words if it has some, or
+    the limit that stopped the run."""
     state: Mapping[str, Any] = field(default_factory=dict)
     """Data for the next request besides the messages. Pass it to `run(..., state=...)` to go on."""
     suspended: dict[str, Any] | None = None
@@ -855,7 +856,7 @@ class Run(Coroutine[Any, Any, LoopResult]):
     def _status(self, reply: Reply, failed: bool, degraded: bool, suspended: bool) -> Status | None:
         """Return the status of the run after this turn, or None if it goes on."""
         if failed and self._on_failure == "fail":
-            return "failed"
+            return self._stop("failed", "a call failed, and on_failure is 'fail'")
         if suspended:
             return "suspended"
         if reply.stop == "refused" or (reply.stop == "other" and not reply.calls):
@@ -867,10 +868,18 @@ class Run(Coroutine[Any, Any, LoopResult]):
         if self._cancelled and (unanswered or (reply.calls and not degraded)):
             return "cancelled"
         if unanswered or (reply.calls and not degraded):
-            return "limited" if self._turns == self._max_turns else None
+            is_last = self._turns == self._max_turns
+            return self._stop("limited", f"max_turns={self._max_turns} was reached") if is_last else None
         if degraded:
             return "degraded"
-        return "limited" if self._limited or reply.stop == "cut" else "done"
+        if self._limited:
+            return self._stop("limited", "max_calls was reached")
+        return self._stop("limited", "the answer was cut off") if reply.stop == "cut" else "done"
+
+    def _stop(self, status: Status, why: str) -> Status:
+        """Return the status. The model's own reason goes before `why`."""
+        self._reason = self._reason or why
+        return status
 
     def _find_repetition(self, reply: Reply, results: Sequence[ToolResult]) -> Status | None:
         """Return `"failed"` if the model repeats the same invalid or unreadable calls too often."""
