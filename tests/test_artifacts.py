@@ -127,6 +127,15 @@ async def test_pages_of_items_are_the_items(rows: list[Any]) -> None:
     assert [json.loads(line) for line in await read_all(runner, id)] == rows
 
 
+async def test_a_page_fits_into_the_limit_of_the_runner() -> None:
+    runner = desk(ROWS, Artifacts(), page=14_500)
+    id = (await runner.run("give", {}, ADA)).metadata["artifact"]["id"]
+    assert [json.loads(line) for line in await read_all(runner, id)] == ROWS
+    assert len(await read_all(runner, id, grep="order")) == len(ROWS)
+    part = await runner.run("read_artifact", {"id": id, "start": 0, "length": 5_000}, ADA)
+    assert "start=700]" in part.text and "[cut" not in part.text
+
+
 async def test_nobody_else_reads_an_artifact(make: Make) -> None:
     runner = desk(ROWS, make())
     id = (await runner.run("give", {}, ADA)).metadata["artifact"]["id"]

@@ -207,6 +207,20 @@ async def test_the_last_turn_answers_calls_without_running_them() -> None:
     assert asked_and_answered(came.messages)[0] == asked_and_answered(came.messages)[1]
 
 
+@pytest.mark.parametrize(
+    ("options", "status", "reason"),
+    [
+        ({"max_turns": 1}, "limited", "max_turns=1 was reached"),
+        ({"max_calls": 0}, "limited", "max_calls was reached"),
+        ({"on_failure": "fail"}, "failed", "a call failed, and on_failure is 'fail'"),
+        ({}, "done", None),
+    ],
+)
+async def test_a_run_says_what_stopped_it(options: Any, status: str, reason: str | None) -> None:
+    came = await go([[("fail", {})], "Done."], **options)
+    assert (came.status, came.reason) == (status, reason)
+
+
 async def test_a_failure_is_shown_to_the_model_by_default() -> None:
     came = await go([[("fail", {})], lambda messages: messages[-1]["content"]])
     assert came.status == "done" and "broken" in came.text

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 import probe
 from cast import call_twice
-from ferrule import InputRequired, Runner, ToolCall, ToolContext, ToolResult, Waits, allow, tool
+from ferrule import InputRequired, Runner, ToolCall, ToolContext, ToolError, ToolResult, Waits, allow, tool
 from ferrule.executors import threads as pool
+from ferrule.journal import memory
 from ferrule.kernel.state import RELIABLE_CANCELLING
 from ferrule.scheduling.limiter import Limiter
 from ferrule.testing import ManualClock
@@ -108,6 +109,65 @@ async def test_a_handler_has_grace_to_clean_up() -> None:
 
     result = await run_late(tidy)
     assert result.status == "timeout" and done == ["tidied"]
+
+
+@pytest.mark.parametrize(("executed", "effect"), [(False, "Nothing was run."), (True, "its effect may have happened")])
+async def test_a_stopped_handler_may_say_how_far_it_came(executed: bool, effect: str) -> None:
+    @tool
+    async def copy() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ToolError("stopped at block 3 of 7", executed=executed) from None
+
+    result = await run_late(copy)
+    assert (result.status, result.executed) == ("timeout", None if executed else False)
+    assert "by its deadline of 10 s: stopped at block 3 of 7. " in result.text and effect in result.text
+
+
+async def test_an_error_after_the_grace_withdraws_nothing_from_the_journal() -> None:
+    go_on, starts = asyncio.Event(), list[int]()
+
+    async def look_up(call: ToolCall, context: ToolContext) -> None:
+        go_on.set()
+        await until(lambda: not runner.left_running)
+
+    @tool(reconcile=look_up)
+    async def copy() -> None:
+        starts.append(1)
+        while not go_on.is_set():
+            with suppress(asyncio.CancelledError):
+                await go_on.wait()
+        raise ToolError("stopped at block 3 of 7", executed=False)
+
+    clock = ManualClock()
+    runner = Runner([copy], timeout=LIMIT, waits=Waits(grace=0), clock=clock, journal=memory())
+    call = ToolCall("1", "copy", {})
+    results = [await run_for(LIMIT, clock, runner.run(call, session="s")) for _ in range(2)]
+    assert starts == [1] and [result.executed for result in results] == [None, None]
+
+
+async def test_an_error_of_a_nested_call_says_nothing_about_the_call_that_made_it() -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def inner() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ToolError("stopped at block 3 of 7", executed=False) from None
+
+    @tool
+    async def outer() -> None:
+        await runner.run("inner")
+
+    runner = Runner([inner, outer], timeout=LIMIT, clock=(clock := ManualClock()))
+    call = asyncio.ensure_future(runner.run("outer"))
+    await begun.wait()
+    await clock.advance(LIMIT)
+    result = await call
+    assert (result.status, result.executed) == ("timeout", None) and "block" not in result.text
 
 
 @pytest.mark.parametrize("error", [None, asyncio.CancelledError, TimeoutError, SystemExit])

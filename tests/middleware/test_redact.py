@@ -16,7 +16,19 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from ferrule import DefinitionError, Journal, Media, Runner, Text, ToolCall, ToolError, ToolResult, deny, tool
+from ferrule import (
+    DefinitionError,
+    Journal,
+    Media,
+    Runner,
+    Text,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    deny,
+    tool,
+)
 from ferrule.approval import later
 from ferrule.journal import events, memory
 from ferrule.middleware import limit_output, redact, sanitize, trace, untrusted
@@ -241,6 +253,35 @@ async def test_one_object_redacts_events_the_journal_spans_and_cassettes(tmp_pat
     assert len(told) >= 10
     for place in told:
         assert RANDOM not in repr(place) and RANDOM[1:] not in repr(place) and mail not in repr(place)
+
+
+async def test_the_secrets_of_a_call_leave_in_no_result_event_or_record(tmp_path: Path) -> None:
+    known, hide, seen, inner = "zebra-crossing-11", redact(), [], Journal.open(tmp_path / "calls.db")
+
+    @tool(read_only=True)
+    def look() -> str:
+        return "nothing"
+
+    @tool
+    async def show(context: ToolContext) -> Any:
+        await runner.run("look", {}, ToolContext(session="other"))
+        key = context.secrets["key"]
+        return ToolResult([{key: f"the key is {key}"}, b64encode(key.encode()).decode()], metadata={"by": key})
+
+    runner = Runner([look, show], around=[hide], journal=hide.journal(inner), observers=[seen.append])
+    calls = [ToolCall("1", "show", {}), ToolCall("1", "show", {}), ToolCall("2", "show", {})]
+    context = ToolContext(session="s", secrets={"key": known})
+    first, again, other = [await runner.run(call, context) for call in calls]
+    bare = await runner.run("show", {}, ToolContext(secrets={"key": "another-word"}))
+    await inner.flush()
+    inner.close()
+    assert again.is_replayed and "the key is ***" in first.text and "another-word" not in bare.text
+    told: list[Any] = [(result.output, result.text, result.record()) for result in (first, again, other)]
+    told += [event.data["result"].record() for event in seen if event.kind == "tool:post"]
+    told += [file.read_bytes() for file in tmp_path.iterdir()]
+    for place in told:
+        assert known not in repr(place) and b64encode(known.encode()).decode() not in repr(place)
+    assert hide.text(known) == known  # only within a call
 
 
 async def test_a_replayed_call_has_the_redacted_outcome_with_its_form() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from ferrule.errors import ToolError
 from ferrule.kernel import results
 from ferrule.kernel.attempts import reject
 from ferrule.kernel.results import Rejected
@@ -56,7 +57,10 @@ def result_of_interruption(state: CallState, found: Any) -> tuple[ToolResult, Ba
         if is_cancelled and runner_rejection is not None:  # the runner itself stopped the call
             found = journaled_result(state) or reject(state, runner_rejection)
         elif runner_rejection is None and (is_cancelled or RELIABLE_CANCELLING):
-            interruption = state.attempt.raised or (found if is_cancelled else asyncio.CancelledError())
+            raised = state.attempt.raised
+            if state.parent is not None and isinstance(raised, ToolError):  # it speaks for this call alone
+                raised = None
+            interruption = raised or (found if is_cancelled else asyncio.CancelledError())
     if interruption is not None:
         found = _abandon_call(state, found)
     elif isinstance(found, BaseException):

@@ -176,6 +176,8 @@ def result_of_raised(plan: Plan, state: CallState, error: BaseException) -> Tool
     if state.is_cancelled(error):
         if not isinstance(error, asyncio.CancelledError | SystemExit):  # a `SystemExit` would end the loop
             attempt.raised = error
+            if not attempt.abandoned and read_executed(error) is False:
+                attempt.undo_start(error)
         raise asyncio.CancelledError from None
     if read_executed(error) is False:
         attempt.undo_start(error)
@@ -224,8 +226,8 @@ async def _wait_until_deadline(
 ) -> ToolResult:
     """Return the task's result, or the result of a timeout.
 
-    At the deadline the task is cancelled and gets `grace` seconds to end. After that it is abandoned. Its own result
-    or exception no longer counts then.
+    At the deadline the task is cancelled and gets `grace` seconds to end; a `ToolError` that it raises then adds to
+    the result of the timeout. After that the task is abandoned. Its own result or exception no longer counts then.
     """
     time = deadline.timer.time
     is_waiting = True  # wait at least once, so that the handler begins even if it is late

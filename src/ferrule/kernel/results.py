@@ -247,10 +247,16 @@ def _bind_result(plan: Plan, state: CallState, returned: ToolResult) -> ToolResu
 
 
 def result_of_timeout(plan: Plan, state: CallState, why: str, *, running: bool) -> ToolResult:
-    """Return the result of a call whose deadline has passed; `running` says whether its handler still runs."""
+    """Return the result of a call whose deadline has passed; `running` says whether its handler still runs.
+
+    The text of a `ToolError` that the handler raised when it was stopped is in it.
+    """
     executed, keep = state.attempt.executed, plan.inside is None and not plan.handler_hooks
-    text = f"{plan.name} {why}. {describe_effect(executed, running=running, changes=plan.changes)}"
-    return unsuccessful(state, "timeout", text, executed=executed, keep_chunks=keep)
+    error = state.attempt.raised
+    if isinstance(error, ToolError) and error.result is None:
+        why = f"{why}: {_clean_text(state, safe_str(error))}"
+    text = f"{plan.name} {to_sentence(why)} {describe_effect(executed, running=running, changes=plan.changes)}"
+    return unsuccessful(state, "timeout", text, executed=executed, exception=error, keep_chunks=keep)
 
 
 def result_of_middleware_error(state: CallState, error: BaseException) -> ToolResult:

@@ -118,7 +118,8 @@ class LoopResult:
     results: list[ToolResult]
     """The result of every call, in call order; after a resume, from the suspended turn on."""
     reason: str | None = None
-    """The reason why the model's last turn is no answer or an incomplete one, in the API's own words if it has some."""
+    """The reason why the model's last turn is no answer or an incomplete one, in the API's own words if it has some, or
+    the limit that stopped the run."""
     state: Mapping[str, Any] = field(default_factory=dict)
     """Data for the next request besides the messages. Pass it to `run(..., state=...)` to go on."""
     suspended: dict[str, Any] | None = None
@@ -639,7 +640,7 @@ class Run(Coroutine[Any, Any, LoopResult]):
         """Find the run in the journal, and wait while another process runs it.
 
         Raises:
-            NotResumed: The run has gone on since it was suspended.
+            NotResumed: The run has gone on since it was suspended, or a record was changed.
         """
         opening = self._current_task = asyncio.ensure_future(record.open())
         async with aclosing(_until_done(opening, asyncio.Queue[None](), opening.cancel)) as events:
@@ -652,6 +653,7 @@ class Run(Coroutine[Any, Any, LoopResult]):
             self._saved_turns.extend(record.turns)
             return
         saved, answers, _ = self._resumption
+        self._check_seals(saved.waiting)  # a person may have read these, although the journal's records will run
         last = record.turns[-1] if record.final_status is None and len(record.turns) == saved.turns else None
         waiting = {} if last is None else last.waiting
         for call_id in answers or saved.waiting:  # an answer belongs to one question only
@@ -854,7 +856,7 @@ class Run(Coroutine[Any, Any, LoopResult]):
     def _status(self, reply: Reply, failed: bool, degraded: bool, suspended: bool) -> Status | None:
         """Return the status of the run after this turn, or None if it goes on."""
         if failed and self._on_failure == "fail":
-            return "failed"
+            return self._stop("failed", "a call failed, and on_failure is 'fail'")
         if suspended:
             return "suspended"
         if reply.stop == "refused" or (reply.stop == "other" and not reply.calls):
@@ -866,10 +868,18 @@ class Run(Coroutine[Any, Any, LoopResult]):
         if self._cancelled and (unanswered or (reply.calls and not degraded)):
             return "cancelled"
         if unanswered or (reply.calls and not degraded):
-            return "limited" if self._turns == self._max_turns else None
+            is_last = self._turns == self._max_turns
+            return self._stop("limited", f"max_turns={self._max_turns} was reached") if is_last else None
         if degraded:
             return "degraded"
-        return "limited" if self._limited or reply.stop == "cut" else "done"
+        if self._limited:
+            return self._stop("limited", "max_calls was reached")
+        return self._stop("limited", "the answer was cut off") if reply.stop == "cut" else "done"
+
+    def _stop(self, status: Status, why: str) -> Status:
+        """Return the status. The model's own reason goes before `why`."""
+        self._reason = self._reason or why
+        return status
 
     def _find_repetition(self, reply: Reply, results: Sequence[ToolResult]) -> Status | None:
         """Return `"failed"` if the model repeats the same invalid or unreadable calls too often."""
@@ -974,9 +984,7 @@ class Run(Coroutine[Any, Any, LoopResult]):
     async def _resume_calls(self, resumption: _Resumption, reply: Reply) -> AsyncGenerator[Event, None]:
         """Resume the answered calls, and append the turn with the answers to all its calls."""
         saved, waiting = resumption.saved, dict(resumption.saved.waiting)
-        for call_id, pending in waiting.items():  # check all of them first: nothing runs if one was changed
-            if not self._runner.is_sealed({"pending": pending}):
-                raise NotResumed(call_id, NOT_SEALED)
+        self._check_seals(waiting)
         ended: dict[str, ToolResult] = {}
         try:
             for call_id, pending in saved.waiting.items():
@@ -997,6 +1005,12 @@ class Run(Coroutine[Any, Any, LoopResult]):
             # The saved results of this turn are not sealed, so they add no more than an offered search tool can find.
             searches = [result for result in results if self.offered.find(result.tool_name) is not None]
             self._offer(list_found_tools(searches, self._runner.tools))
+
+    def _check_seals(self, waiting: Mapping[str, dict[str, Any]]) -> None:
+        """Check all records before any call is resumed: nothing runs if one was changed."""
+        for call_id, pending in waiting.items():
+            if not self._runner.is_sealed({"pending": pending}):
+                raise NotResumed(call_id, NOT_SEALED)
 
     async def _resume(
         self, call_id: str, pending: dict[str, Any], resumption: _Resumption, ended: dict[str, ToolResult]

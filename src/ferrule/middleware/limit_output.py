@@ -90,6 +90,7 @@ def limit_output(
         return result.replace(error=short_error, content=content)
 
     if artifacts is not None:
+        artifacts.page_limit = min(artifacts.page_limit, characters)
         limit_result.__dict__["only_around"] = (
             "limit_output(…, artifacts=…) belongs in `around`: in `inside`, it would keep what a `redact` removes later"
         )

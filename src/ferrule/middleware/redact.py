@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -14,11 +15,15 @@ from ferrule.middleware._texts import change_texts
 from ferrule.security.detection import BY_DEFAULT, NAMES, Finding, Scanner, ScannerStream
 from ferrule.security.masking import mask_certain_credentials
 from ferrule.security.redaction import redact_texts, redact_value
+from ferrule.security.redactor import make_redactor
 from ferrule.types import Journal, Next, Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Text
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
+
+_REDACT_KNOWN: ContextVar[Callable[[str], str]] = ContextVar("redact_known", default=str)
+"""Redacts the secrets of the running call in a text. The journal of `Redaction.journal` writes within the call."""
 
 
 def redact(
@@ -32,9 +37,10 @@ def redact(
 
     It knows the keys of seventy services by their documented forms, private keys, JSON web tokens, passwords in URLs
     and connection strings, authorizations, settings such as `DB_PASSWORD=…`, card numbers, IBANs, and random words near
-    one such as "key"; each also once in base64. Commit hashes, UUIDs and prose stay. It belongs in `around`, inside of
-    `untrusted` and `limit_output`, which could cut a secret in two. The same object covers other places by
-    `hide.events(…)`, `hide.journal(…)`, `trace(redact=hide)` and `cassette(…, redact=hide)`.
+    one such as "key"; each also once in base64. In `around`, it also knows the values in `context.secrets`. Commit
+    hashes, UUIDs and prose stay. It belongs in `around`, inside of `untrusted` and `limit_output`, which could cut a
+    secret in two. The same object covers other places by `hide.events(…)`, `hide.journal(…)`, `trace(redact=hide)` and
+    `cassette(…, redact=hide)`.
 
     Args:
         also: The names of further detectors: `"email"`, `"phone"`.
@@ -82,8 +88,13 @@ class Redaction:
         self._scanner = scanner
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-        result = self._redact_result(await next(call, context))
-        content = self._redact_blocks(tuple(map(self._redact_file, result.content)))
+        before, secrets = _REDACT_KNOWN.get(), context.secrets
+        _REDACT_KNOWN.set(make_redactor(secrets) if secrets else str)
+        try:
+            result = self._redact_result(await next(call, context))
+            content = self._redact_blocks(tuple(map(self._redact_file, result.content)))
+        finally:
+            _REDACT_KNOWN.set(before)  # `reset` would raise if a closed loop ends the call
         return result if content == result.content else result.replace(content=content)
 
     def find(self, text: str) -> list[Finding]:
@@ -92,11 +103,11 @@ class Redaction:
 
     def text(self, text: str) -> str:
         """Return a text with stars for each secret."""
-        return self._scanner.redact(text)
+        return self._scanner.redact(_REDACT_KNOWN.get()(text))
 
     def value(self, value: Any) -> Any:
         """Return JSON data, bytes, blocks or a result with stars for each secret, also in keys and numbers."""
-        return redact_value(value, self._scanner.redact)
+        return redact_value(value, self.text)
 
     def stream(self) -> ScannerStream:
         """Return an object that redacts a text in pieces: `feed(piece)` and `close()` return what is safe to show."""
@@ -121,7 +132,7 @@ class Redaction:
         """Return the result redacted. All its texts are searched at once."""
         found: dict[tuple[str, str], str] = {}
         change_texts(result, lambda text, name: found.setdefault((text, name), text))
-        redacted = redact_texts(found, self._scanner.redact)
+        redacted = redact_texts(found, self.text)
         return change_texts(result, lambda text, name: redacted[text, name])
 
     def _redact_file(self, block: Block) -> Block:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -70,6 +71,9 @@ class Artifacts:
         apart_from: The folders in reach of tools, such as the roots of a `within`; for a folder only.
         working_directory: The folder that tools start in; `None` for a program that runs none.
 
+    Attributes:
+        page_limit: The most characters that `read_artifact` returns: the least limit of a `limit_output` for them.
+
     Raises:
         DefinitionError: A parameter is not valid.
         ReachableError: The folder lies in reach of tools.
@@ -91,6 +95,7 @@ class Artifacts:
         self._count = _check_positive("count", count, int)
         self._size = _check_positive("size", size, int)
         self._across_sessions = across_sessions
+        self.page_limit = sys.maxsize
         self._lock = threading.Lock()
 
     def add(self, content: Sequence[Block], context: ToolContext) -> Artifact | None:

@@ -30,6 +30,8 @@ from ferrule.values.result import ToolResult
 PAGE: Final = 14_500
 """The most characters of a page, with its last line below 16,000, the usual limit of an output."""
 _LEAST_PAGE: Final = 500
+_LAST_LINE: Final = 300
+"""Room for the last line of a page, in characters."""
 _MAX_MATCHED_ROW: Final = 300
 _ROW_COST: Final = 100  # of each row beside its own length, in characters
 _SEARCH_SECONDS = 2.0  # of one search: the next call goes on
@@ -39,7 +41,8 @@ def read_artifact(artifacts: Artifacts, *, page: int = PAGE) -> Tool:
     """Return the tool `read_artifact` for these artifacts.
 
     Args:
-        page: The most characters that one call returns, without its last line; at most the limit of your outputs.
+        page: The most characters that one call returns, without its last line. A smaller `limit_output` for these
+            artifacts makes pages smaller.
 
     Raises:
         DefinitionError: `artifacts` or `page` is not valid.
@@ -78,12 +81,13 @@ def read_artifact(artifacts: Artifacts, *, page: int = PAGE) -> Tool:
         text = artifact.text
         if not text:
             raise ToolError(f"Only the program can open it: {artifact.shape}.")
+        room = min(page, artifacts.page_limit - _LAST_LINE)
         if length is not None:
-            shown = _read_characters(text, start, min(length, page))
+            shown = _read_characters(text, start, min(length, room))
         elif grep is not None:
-            shown = _search_rows(read_text_rows(text), page, start, rows, _compile_pattern(grep), context)
+            shown = _search_rows(read_text_rows(text), room, start, rows, _compile_pattern(grep), context)
         else:
-            shown = _read_rows(read_text_rows(text), page, start, rows)
+            shown = _read_rows(read_text_rows(text), room, start, rows)
         return ToolResult(shown, metadata={"artifact": {"id": id}})
 
     return read

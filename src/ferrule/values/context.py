@@ -157,7 +157,7 @@ class ToolContext(Generic[Deps]):
         working_directory: The start of relative paths; by default, the directory of the process.
         deps: The dependencies of the handlers: a database, a client.
         metadata: Anything else, for guards, middleware and observers.
-        secrets: Values for handlers. They are never shown or recorded.
+        secrets: Values for handlers. Errors and the log have stars in their place, and so do results with `redact()`.
 
     Raises:
         DefinitionError: A session or a principal is not a text.
@@ -218,7 +218,7 @@ class ToolContext(Generic[Deps]):
 
     @property
     def secrets(self) -> Mapping[str, Any]:
-        """Values for handlers. They are never shown or recorded."""
+        """Values for handlers. Errors and the log have stars in their place, and so do results with `redact()`."""
         return self.fields.secrets
 
     def replace(self, **changes: Any) -> ToolContext[Deps]:
