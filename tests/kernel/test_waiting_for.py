@@ -313,8 +313,8 @@ async def test_another_call_in_the_place_of_a_finished_one_is_not_run() -> None:
 
     after = await run_plan(journal, PAY_EVE, ("pay", {"to": "ada", "euros": 6}), PAY_EVE)
     assert PAID == [("ada", 5), ("eve", 5)]  # the third had no place before
-    assert after.output[0].startswith("pay was not run: another call had its place")
-    assert after.output[1].startswith("pay was not run: another call had its place")
+    assert after.output[0].startswith("pay was not run: another call had its id")
+    assert after.output[1].startswith("pay was not run: another call had its id")
 
 
 async def test_an_ended_call_is_replayed_as_a_whole() -> None:

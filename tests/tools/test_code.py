@@ -544,6 +544,8 @@ async def test_a_tool_of_the_same_runner_can_be_offered_beside_it() -> None:
         ({"only": "nothing_*"}, "no tool of the runner has such a name"),
         ({"calls": 0}, "calls must be a whole number"),
         ({"seconds": "5"}, "seconds must be a whole number"),
+        ({"calls": None}, "calls.* is a whole number, not None"),
+        ({"tokens": None}, "tokens.* is a whole number, not None"),
     ],
 )
 def test_a_wrong_option_is_refused(options: dict[str, Any], message: str) -> None:

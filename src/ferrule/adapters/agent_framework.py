@@ -136,9 +136,9 @@ class _Provider(ContextProvider, FunctionMiddleware):
                     await self._close_denied(content, function, session.session_id)
 
     async def _close_denied(self, denial: Content, function: FunctionTool, session_id: str) -> None:
-        """Close the record of a denied call: the framework itself tells a no to no tool and to no middleware.
+        """Close the record of a denied call, because the framework passes a denial on to nobody.
 
-        Without this, a stored copy of the session could be resumed with a yes.
+        A stored copy of the session cannot be resumed with a yes then.
         """
         record: Any = _get_properties(denial).get("record")
         sent: Any = denial.function_call
@@ -216,7 +216,7 @@ def _get_properties(content: Any) -> Mapping[str, Any]:
 
 
 def _get_call_id(context: FunctionInvocationContext) -> str:
-    """Return the id that only this call has, in the session too: a model's own `call_id` may come again."""
+    """Return the id of the call, which is unique in the session. A model may send the same `call_id` again."""
     return context.metadata.get("function_call_occurrence_id") or context.metadata.get("call_id") or ""
 
 

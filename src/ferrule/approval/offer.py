@@ -12,8 +12,8 @@ from ferrule.approval.question import format_name
 from ferrule.errors import DefinitionError
 from ferrule.policy import Condition, parse_condition
 from ferrule.policy.reading import read_short_form
+from ferrule.policy.span import format_span, parse_span
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
-from ferrule.values.span import format_span, parse_span
 
 DURATION = "for"
 """The name of the part with the duration of an offer."""

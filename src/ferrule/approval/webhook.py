@@ -153,7 +153,7 @@ class Webhook:
         return Answer(denial if decision is None else decision)
 
     async def _wait(self, request: Asked, live: LiveQuestion, posting: asyncio.Task[None]) -> Decision:
-        """Wait for the answer. Return the denial in case that there is none."""
+        """Wait for the answer. Return a denial if there is none in time."""
         clock = request.context.clock
         now = time.time if clock is None else clock.now
         deadline = now() + self._expires

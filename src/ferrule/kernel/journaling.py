@@ -47,7 +47,7 @@ from ferrule.values.result import ToolResult
 
 MAY_GO_ON = "may_go_on"
 """The mark of an outcome whose work goes on elsewhere."""
-_OTHER_CALL = "was not run: another call had its place when the call that made it ran before"
+_OTHER_CALL = "was not run: another call had its id when the call that makes both ran before"
 
 # -- before ------------------------------------------------------------------------------------------------------------
 

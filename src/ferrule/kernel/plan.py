@@ -108,16 +108,7 @@ class Plan:
     fingerprint: str = ""
     idle_timeout: float | None = None
 
-    def __init__(
-        self,
-        tool: Tool,
-        runner: RunnerState,
-        settings: Settings,
-        core: Innermost,
-        handle: Innermost,
-        *,
-        recording: bool = False,
-    ) -> None:
+    def __init__(self, tool: Tool, runner: RunnerState, settings: Settings, core: Innermost, handle: Innermost) -> None:
         handler = tool.handling
         mounts: tuple[Mount, ...] = tool.mounts
         outer_first = [settings, *(mount.settings for mount in mounts)]
@@ -176,13 +167,18 @@ class Plan:
         self.handler_hooks = hooks[::-1]
         self.inside = _build_chain(chain, partial(handle, self))
         has_journal = runner.journal is not None
-        self.journaled = has_journal and (self.changes or tool.recorded or recording)
-        if self.journaled:
-            self.fingerprint = tool.fingerprint
+        self.journaled = False
+        if self.changes or tool.recorded:
+            self.record_calls()
         reads = bool(self.guards) or self.has_resources or self.hidden or self.has_middleware or callable(tool.parallel)
         # A worker process gets the text of the judged arguments.
         uses = handler.kwargs_call is None or not handler.parameters.exact or tool.isolation is not None
         self.needs_judged_arguments = reads or uses or has_journal
+
+    def record_calls(self) -> None:
+        """Record the calls in the journal, if the runner has one."""
+        if self.runner.journal is not None:
+            self.journaled, self.fingerprint = True, self.tool.fingerprint
 
     def check_input(self, raw: str | JsonObject | None) -> None:
         """Check the length of the arguments.

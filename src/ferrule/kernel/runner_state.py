@@ -131,11 +131,9 @@ class RunnerState:
         if self.journal is not None:
             self.observers = (*self.observers, self.journal.note)
 
-    def compile(self, tool: Tool, *, recording: bool = False) -> Plan:
-        """Compile a tool for this runner; with `recording`, the journal takes each call of it."""
-        compile_tool = partial(
-            Plan, tool, self, self.settings, _run_core_as_next, run_handler_as_next, recording=recording
-        )
+    def compile(self, tool: Tool) -> Plan:
+        """Compile a tool for this runner."""
+        compile_tool = partial(Plan, tool, self, self.settings, _run_core_as_next, run_handler_as_next)
         plan = compile_tool()
         return make_starting_plan(compile_tool(), plan) if tool.background else plan
 
@@ -168,8 +166,11 @@ class RunnerState:
             view = copy.copy(self)
             view.tools, view.plans = mounts[-1].tools if mounts else self.tools, {}
             for tool in view.tools:
-                plan = self.compile(self._mount_tool(tool, mounts), recording=recording)
-                view.plans[tool.name] = view.plans[tool.wire_name] = plan
+                nested = self.compile(self._mount_tool(tool, mounts))
+                view.plans[tool.name] = view.plans[tool.wire_name] = nested
+                for one in (nested, nested.job):
+                    if recording and one is not None:
+                        one.record_calls()
             self.views[path] = view
         return view
 

@@ -14,7 +14,6 @@ class CreatedTask(types.Result):
 
     result_type: Literal["task"]
     task_id: str
-    ttl_ms: int | None = None
     poll_interval_ms: int | None = None
 
 
@@ -23,7 +22,6 @@ class TaskState(types.Result):
 
     status: Literal["working", "input_required", "completed", "cancelled", "failed"]
     status_message: str | None = None
-    ttl_ms: int | None = None
     poll_interval_ms: int | None = None
     input_requests: types.InputRequests | None = None
     result: types.CallToolResult | None = None

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from ferrule.errors import DefinitionError
 from ferrule.policy.conditions import check_glob, every, matches_glob
 from ferrule.policy.hours import Hours
-from ferrule.values.span import format_span, parse_span
+from ferrule.policy.span import format_span, parse_span
 
 Per: TypeAlias = Literal["session", "day"]
 DAY_SECONDS: Final = 86_400.0

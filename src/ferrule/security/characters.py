@@ -9,8 +9,8 @@ import re
 from collections import Counter
 from collections.abc import Callable
 
+from ferrule.security.invisible_characters import INVISIBLE
 from ferrule.values.content import clean_text
-from ferrule.values.invisible_characters import INVISIBLE
 
 __all__ = ["HIDDEN", "REFERENCE", "disarm", "escape_reference", "find_hidden", "remove_hidden"]
 

@@ -7,7 +7,7 @@ import unicodedata
 from bisect import bisect
 from collections.abc import Iterable
 
-from ferrule.values.invisible_characters import INVISIBLE_IN_NAMES
+from ferrule.security.invisible_characters import INVISIBLE_IN_NAMES
 
 _NEIGHBOURS = 8
 _MIN_RATIO = 0.5

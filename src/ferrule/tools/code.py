@@ -134,13 +134,13 @@ def tool(
     if not isinstance(given, Runner):
         raise DefinitionError(f"code.tool(runner) takes a Runner, whose tools programs call, not {given!r}")
     sizes = {"calls": calls, "seconds": seconds, "memory": memory, "output": output, "state": state}
-    limits = _Limits(**{key: check_count(key, size) or 1 for key, size in sizes.items()})
+    limits = _Limits(**{key: _check_limit(key, size) for key, size in sizes.items()})
     globs = check_texts("only", [only] if isinstance(only, str) else only)
     offered = [one for one in runner.tools.only(*globs) if not finds_tools(one)]
     if not offered:
         raise DefinitionError(f"code.tool(only={only!r}): no tool of the runner has such a name")
     functions = make_functions(offered)
-    shown, has_more = _choose_stubs(functions.values(), check_count("tokens", tokens) or 1)
+    shown, has_more = _choose_stubs(functions.values(), _check_limit("tokens", tokens))
     made = Tool(
         name,
         _Programs(functions, limits, has_search=has_more),
@@ -153,6 +153,12 @@ def tool(
     )
     mounted = runner.replace(tools=[*runner.tools, made]).as_tools()
     return next(one for one in mounted if one.name == made.name)
+
+
+def _check_limit(name: str, given: object) -> int:
+    if given is None:
+        raise DefinitionError(f"code.tool({name}=…) is a whole number, not None: a program has every limit")
+    return check_count(name, given) or 1
 
 
 def _choose_stubs(functions: Iterable[Function], tokens: int) -> tuple[list[str], bool]:
@@ -401,7 +407,9 @@ class _Run:
     def _make_result(self, value: object) -> ToolResult:
         output, printed = to_jsonable(value), truncate_text(self._printed, self._limits.output)
         if output is None and not printed:
-            return ToolResult("The program ended without a result: its last line is no expression, such as `total`.")
+            return ToolResult(
+                "The program ended without a result. Write an expression such as `total` into its last line, or print."
+            )
         if printed:
             output = printed if output is None else {"result": output, "printed": printed}
         text = output if isinstance(output, str) else to_json_text(output)

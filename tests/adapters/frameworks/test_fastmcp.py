@@ -28,6 +28,8 @@ from pydantic import BaseModel
 from ferrule import DefinitionError, InputRequired, Runner, ToolContext, ask, tool
 from ferrule.adapters import fastmcp
 from ferrule.guards import ask_before_changes
+from ferrule.mcp import serve
+from ferrule.mcp.serve._http import MCPApp
 from ferrule.middleware import limit_output, untrusted
 from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
 from ferrule.testing.world import PNG
@@ -49,10 +51,11 @@ def server(runner: Runner, **options: Any) -> FastMCP:
 
 
 @asynccontextmanager
-async def served(mcp: FastMCP) -> AsyncIterator[str]:
+async def served(mcp: FastMCP | MCPApp) -> AsyncIterator[str]:
     """Its address on loopback; who connects before it runs waits."""
+    app: Any = mcp.http_app() if isinstance(mcp, FastMCP) else mcp
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        http = uvicorn.Server(uvicorn.Config(mcp.http_app(), log_level="error"))
+        http = uvicorn.Server(uvicorn.Config(app, log_level="error"))
         task = asyncio.create_task(http.serve(sockets=[listening]))
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
         http.should_exit = True
@@ -604,3 +607,25 @@ async def test_an_exception_is_shown_only_if_the_runner_exposes_it(expose: Any, 
 async def test_a_client_is_refused_with_the_remedy() -> None:
     with pytest.raises(DefinitionError, match=r"mcp\.connect"):
         await fastmcp.from_tools(Client(theirs()))  # type: ignore[arg-type]
+
+
+async def test_their_client_lists_and_calls_a_served_runner() -> None:
+    @tool(read_only=True)
+    async def stock(item: str) -> dict[str, int]:
+        """Return how many of an item there are."""
+        return {item: 3}
+
+    @tool
+    async def pay(to: str) -> str:
+        """Pay somebody."""
+        return f"paid {to}"
+
+    async def approve(message: str, *_: object) -> dict[str, bool]:
+        assert "ada" in message
+        return ASKED
+
+    runner = Runner([stock, pay], guards=[ask_before_changes])
+    async with served(serve.mcp(runner)) as url, Client(url, elicitation_handler=approve) as client:
+        assert {one.name for one in await client.list_tools()} == {"stock", "pay"}
+        assert (await client.call_tool("stock", {"item": "tea"})).data == {"tea": 3}
+        assert (await client.call_tool("pay", {"to": "ada"})).data == "paid ada"

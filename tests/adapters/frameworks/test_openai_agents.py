@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -29,6 +32,7 @@ from agents.mcp import MCPServerStdio, MCPUtil
 from agents.testing import ScriptedModel, assistant_message, function_call
 from agents.tool_context import ToolContext as TheirContext
 from agents.tool_guardrails import ToolGuardrailFunctionOutput, tool_input_guardrail
+from mcp.shared.exceptions import MCPError
 from mcp.types import Tool as McpTool
 from pydantic import AfterValidator
 
@@ -548,3 +552,33 @@ def of_a_server() -> FunctionTool:
 def test_a_tool_that_needs_a_run_of_the_sdk_is_refused(theirs: Any, why: str) -> None:
     with pytest.raises(DefinitionError, match=why):
         openai_agents.from_tools([theirs])
+
+
+SERVED = """
+import asyncio
+from ferrule import Runner, tool
+from ferrule.guards import ask_before_changes
+from ferrule.mcp import serve
+
+@tool(read_only=True)
+def stock(item: str) -> dict[str, int]:
+    return {item: 3}
+
+@tool
+def pay(to: str) -> str:
+    return f"paid {to}"
+
+asyncio.run(serve.stdio(Runner([stock, pay], guards=[ask_before_changes])))
+"""
+
+
+async def test_their_client_lists_and_calls_a_served_runner(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SERVED)
+    command: Any = {"command": sys.executable, "args": ["shop.py"], "cwd": tmp_path, "env": dict(os.environ)}
+    async with MCPServerStdio(command, client_session_timeout_seconds=60) as server:
+        assert {tool.name for tool in await server.list_tools()} == {"stock", "pay"}
+        found = await server.call_tool("stock", {"item": "tea"})
+        with pytest.raises(MCPError, match="Nothing was run"):  # this client cannot ask a person
+            await server.call_tool("pay", {"to": "ada"})
+
+    assert (found.is_error, found.structured_content) == (False, {"tea": 3})

@@ -127,8 +127,10 @@ class LibraryHandlers:
 
 
 def make_reader(runner: Runner, tools: list[Tool]) -> Runner:
-    """Return the same runner with the functions of a library for tools. Nothing observes the change of tools: it is
-    none of the served ones."""
+    """Return the same runner with the functions of a library for tools.
+
+    Its observers and its journal do not hear of the changed tools: the served ones are the same.
+    """
     if not tools:
         return runner
     journal = None if runner.journal is None else memory()
