@@ -96,3 +96,11 @@ def test_a_bare_name_is_a_file_in_the_state_folder() -> None:
     assert "order" in ferrule("log", "shop.db").stdout
     for name, path in (("shop.db", journals / "shop.db"), ("../calls.db", Path.cwd() / "../calls.db")):
         assert f"--journal={path}" in ferrule("serve", "tools.py:TOOLS", "--journal", name, "--install").stdout
+
+
+def test_a_bare_name_of_a_file_here_is_refused_where_something_is_written() -> None:
+    for name in ("shop.db", "tokens.toml"):
+        Path(name).write_text("mine", encoding="utf-8")
+    for done in (order("tea", "shop.db"), ferrule("token", "new", "ann"), ferrule("token", "list")):
+        assert done.returncode == 2 and "here too: write ./" in done.stderr and done.stderr.count("\n") == 1
+    assert {Path(name).read_text(encoding="utf-8") for name in ("shop.db", "tokens.toml")} == {"mine"}

@@ -261,6 +261,12 @@ def test_a_share_is_between_0_and_1() -> None:
     assert shares == [0.25, 1.0, 0.0, None, None]
 
 
+def test_a_report_of_a_tools_own_kind_shows_what_the_tool_said() -> None:
+    written, data = io.StringIO(), {"tool_name": "t", "input": {"n": 3}, "page": 2}
+    Timeline(Console(file=written), lambda: 0.0).report(Event("tool:progress", ToolCall("1", "t", {"n": 3}), data))
+    assert '{"page": 2}' in written.getvalue() and "input" not in written.getvalue()
+
+
 def test_chunks_become_bounded_lines() -> None:
     chunks = Chunks()
     assert chunks.take("one") == []

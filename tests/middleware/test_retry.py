@@ -442,3 +442,16 @@ def test_wrong_parameters_are_refused(arguments: Any) -> None:
     make: Callable[..., Any] = retry
     with pytest.raises(DefinitionError, match=next(iter(arguments))):
         make(**arguments)
+
+
+async def test_a_result_that_does_not_fit_its_schema_is_not_asked_for_again() -> None:
+    runs: list[int] = []
+
+    @tool(read_only=True)
+    def count() -> int:
+        """Count."""
+        runs.append(1)
+        return "many"  # type: ignore[return-value]
+
+    result = await Runner([count], inside=[retry()]).run("count")
+    assert (result.status, result.retryable, len(runs)) == ("failed", False, 1)

@@ -285,6 +285,7 @@ async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], or
         ('ask = ["ship(weight.x>5)"]', "managed", "error", "has no argument 'weight.x'"),
         ('deny = ["now(zone=x)"]', "managed", "error", "has no argument 'zone'"),
         ('ask = ["move(files[].path within src)"]', "managed", None, ""),
+        ('ask = ["resource:hours", "prompt:greet"]', "project", None, ""),
     ],
 )
 def test_a_rule_that_fits_no_loaded_tool_is_reported(text: str, scope: Any, level: Any, said: str) -> None:

@@ -79,6 +79,7 @@ async def test_a_success_that_does_not_fit_the_output_schema_is_a_failure(mode: 
         more = {} if structured is None else {"structured_content": structured}
         result = await call(text("t", **more), mode=mode, output_schema=OUTPUT)
         assert (result.status, result.executed) == ("failed", True) and "output schema" in str(result.error)
+        assert result.retryable is False
     assert (await call(text("t", structured_content={"degrees": 5}), mode=mode, output_schema=OUTPUT)).success
     assert (await call(text("no", is_error=True), mode=mode, output_schema=OUTPUT)).error == "no"
 

@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
         (["--journal", "nothing.db"], "there is no journal at"),
         (["desk_tools.py", "--port", "99999"], "--port 99999 is not a port"),
         (["nothing.py"], "there is no file 'nothing.py'"),
-        (["--journal", "page.db", "desk_tools.py"], "where tools may reach it"),
+        (["--journal", "./page.db", "desk_tools.py"], "where tools may reach it"),
     ],
 )
 def test_a_wrong_option_is_explained(words: list[str], said: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from ferrule import Runner, Toolset, approval, web
 from ferrule.cli import journals, servers
-from ferrule.cli.journals import resolve_journal
+from ferrule.cli.journals import find_journal
 from ferrule.cli.runners import list_roots, make_runner
 from ferrule.cli.shared_options import add_shared
 from ferrule.cli.stopping import run_until_signal
@@ -62,7 +62,7 @@ def command(options: argparse.Namespace) -> int:
         if not options.no_browser:
             settings["open_link"] = stack.enter_context(open_browser(folder))
         if options.journal is not None and not servers.has_sources(options):
-            path = resolve_journal(options.journal)
+            path = find_journal(options.journal)
             Reader(path).newest(limit=1)  # raises if the file is not a journal
             inspector = Inspector(None, journal=path)
             settings["key"] = derive_key(load_key([]), "session")

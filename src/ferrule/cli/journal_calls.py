@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from ferrule import Status
 from ferrule.approval import printable
-from ferrule.cli.journals import resolve_journal
+from ferrule.cli.journals import find_journal
 from ferrule.cli.text import format_arguments, format_value, to_line
 from ferrule.cli.usage import UsageError, check_known
 from ferrule.journal.reading import NOT_STARTED, UNFINISHED, Filter, LoggedCall
@@ -50,7 +50,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 
 def _find_journal(path: str) -> str:
     """Return the journal to read, or the path itself if there is none."""
-    file = resolve_journal(path)
+    file = find_journal(path)
     return file if os.path.lexists(file) else path
 
 

@@ -10,16 +10,23 @@ from contextlib import closing, contextmanager
 from ferrule import Journal, Runner
 from ferrule.cli.runners import list_roots
 from ferrule.cli.text import warn
-from ferrule.cli.usage import UsageError
+from ferrule.cli.usage import UsageError, place_file
 from ferrule.policy.files import state_folder
 from ferrule.stores.store import ReachableError, private_place
 
 
-def resolve_journal(path: str) -> str:
-    """Return the journal's file. A name without a folder is a file in the state folder, which tools cannot reach,
-    unless the working directory has a file with that name.
+def find_journal(path: str) -> str:
+    """Return the journal to read: a file of that name in the working directory, or else in the state folder."""
+    return path if os.path.lexists(path) else place_journal(path)
+
+
+def place_journal(path: str) -> str:
+    """Return the journal to write.
+
+    Raises:
+        UsageError: The name without a folder is also that of a file in the working directory.
     """
-    return path if os.path.dirname(path) or os.path.lexists(path) else str(state_folder() / "journals" / path)
+    return place_file("--journal", path, state_folder() / "journals")
 
 
 @contextmanager
@@ -37,7 +44,7 @@ def open_journal(work: asyncio.Runner, runner: Runner, path: str | None) -> Iter
     if runner.journal is not None:
         raise UsageError("--journal: the runner that --tools names has its own journal; leave the option out")
     try:
-        file = resolve_journal(path)
+        file = place_journal(path)
         place = private_place(file, list_roots([runner]), working_directory=None)
         if file != path:
             os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)

@@ -89,7 +89,7 @@ def command(options: argparse.Namespace) -> int:
         if options.install:
             if address is not None:
                 raise UsageError("--install is for clients that start the server themselves: leave out --http")
-            journal = None if options.journal is None else journals.resolve_journal(options.journal)
+            journal = None if options.journal is None else journals.place_journal(options.journal)
             sources = (options.tools or (), options.mcp or (), options.yes, Path.cwd())
             rules = (options.lock, options.policy, journal)
             print(format_configurations(name, *sources, *rules, openapi.to_words(options, Path.cwd())), end="")
@@ -149,7 +149,7 @@ def _read_tokens(options: argparse.Namespace, address: Address | None) -> Any:
     if options.tokens is not None:
         if variable is not None:
             raise UsageError("--tokens and --token-env exclude each other: leave out one of them")
-        return TokenFile(token.resolve_tokens(options.tokens))
+        return TokenFile(token.place_tokens(options.tokens))
     if variable is None:
         if is_loopback(address.host):
             return None

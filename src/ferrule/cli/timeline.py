@@ -213,7 +213,10 @@ def _format_decision(decision: Decision, by: str | None, *, is_answer: bool) -> 
 
 def _progress(report: Mapping[str, Any]) -> str:
     if "done" not in report:
-        return shorten(format_chunk(dict(report)), _OUTCOME)
+        own = {
+            name: value for name, value in report.items() if name not in ("tool_name", "input")
+        }  # any event has these
+        return shorten(format_chunk(own), _OUTCOME)
     message = format_value(report.get("message", ""), _OUTCOME)
     return f"{format_progress(report['done'], report.get('total'))} {message}".rstrip()
 

@@ -14,7 +14,7 @@ from ferrule import DefinitionError
 from ferrule.approval import printable
 from ferrule.cli.screen import make_table, print_table, wide
 from ferrule.cli.text import warn
-from ferrule.cli.usage import UsageError, check_known, parse_count
+from ferrule.cli.usage import UsageError, check_known, parse_count, place_file
 from ferrule.mcp.serve._tokens import LIMIT_KEYS, Limits, Token, check_name, hash_token, parse_tokens, read_token_file
 from ferrule.policy.files import configuration_folder
 from ferrule.security.paths import open_directory, resolve_path
@@ -44,7 +44,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Create, list or remove tokens."""
-    place = resolve_path(resolve_tokens(options.tokens), ".")
+    place = resolve_path(place_tokens(options.tokens), ".")
     limits = Limits(*(getattr(options, field) for field in LIMIT_KEYS))
     if options.action != "new" and (options.principal or options.days or any(limits)):
         raise UsageError(f"--principal, --days and limits are options of ferrule token new, not of {options.action}")
@@ -74,11 +74,13 @@ def command(options: argparse.Namespace) -> int:
     return 0
 
 
-def resolve_tokens(path: str) -> str:
-    """Return the file that `--tokens` names. A name without a folder is a file in the configuration folder, which tools
-    cannot reach, unless the working directory has a file with that name.
+def place_tokens(path: str) -> str:
+    """Return the file that `--tokens` names: without a folder, in the configuration folder.
+
+    Raises:
+        UsageError: The name without a folder is also that of a file in the working directory.
     """
-    return path if os.path.dirname(path) or os.path.lexists(path) else str(configuration_folder() / path)
+    return place_file("--tokens", path, configuration_folder())
 
 
 def _read_tokens(place: str) -> tuple[os.stat_result | Literal["nothing"], str, dict[str, Token]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -91,3 +92,19 @@ def parse_count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
     return int(text)
+
+
+def place_file(option: str, path: str, folder: str | os.PathLike[str]) -> str:
+    """Return the file that an option names. A name without a folder is a file in `folder`, which tools cannot reach.
+
+    Raises:
+        UsageError: The working directory has a file with that bare name, so either could be meant.
+    """
+    if os.path.dirname(path):
+        return path
+    place = os.path.join(folder, path)
+    if os.path.lexists(path):
+        raise UsageError(
+            f"{option} {path} means {place!r}, but there is a {path!r} here too: write ./{path} or {place}"
+        )
+    return place

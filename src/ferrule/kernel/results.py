@@ -82,11 +82,13 @@ def unsuccessful(
     executed: bool | None,
     output: Any = None,
     exception: BaseException | None = None,
+    retryable: bool | None = None,
     keep_chunks: bool = False,
 ) -> ToolResult:
     """Return a result with any status but `ok`.
 
     Args:
+        retryable: If left out, as the exception says.
         keep_chunks: Keep what the handler had yielded. Only safe while every middleware that may redact it still wraps
             this result.
     """
@@ -104,7 +106,7 @@ def unsuccessful(
         tool_name=state.plan.name,
         status=status,
         executed=executed,
-        retryable=_retryable(exception),
+        retryable=_retryable(exception) if retryable is None else retryable,
         exception=exception,
     )
 
@@ -226,7 +228,7 @@ def result_of_value(plan: Plan, state: CallState, value: Any) -> ToolResult:
         if shaped.problem:
             output = None if shaped.result is None else shaped.result.output
             text = _clean_text(state, f"{plan.name} was run, but {shaped.problem}")
-            return unsuccessful(state, "failed", text, executed=True, output=output)
+            return unsuccessful(state, "failed", text, executed=True, output=output, retryable=False)
         assert shaped.result is not None
         return _bind_result(plan, state, shaped.result)
     return make_success(value, state.sent, plan.name)

@@ -69,8 +69,9 @@ def connect(
         inputs: The values of `${input:id}` in an `mcp.json`, by id.
         longest_description: Characters at which descriptions of tools are cut, with a note. The Chat Completions of
             OpenAI and Azure take 1,024.
-        lock: The file for `Toolset.locked`, applied to each toolset, also after a list changed. The file is read for
-            each of them. If it cannot be read then, or has changed without a person's trust, all tools are quarantined.
+        lock: The file for `Toolset.with_lock`, applied to each toolset, also after a list changed. The file is read for
+            each of them, and no runner calls a tool that no longer fits. If it cannot be read then, or has changed
+            without a person's trust, all tools are quarantined.
         lazy: Whether to start a server only when one of its tools is called, if the lock file has its tools. Their
             definitions come from that file. A tool that the server lists differently then is not called.
 
@@ -119,9 +120,9 @@ class Servers:
         self._elicitation, self._start_timeout = elicitation, start_timeout
         self._longest_description, self._lock = longest_description, None if lock is None else LockFile(lock)
         self._lazy = lazy
-        self._recalled: dict[int, frozenset[str]] = {}
         self._connections: list[Connection] = []
         self._tools: list[Tools] = []
+        self._seen: list[set[str]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._toolset = self._listed = Toolset([])
         self._left_out: tuple[LeftOut, ...] = ()
@@ -187,6 +188,9 @@ class Servers:
             )
             self._connections.append(connection)
             self._tools.append(Tools(connection, self._is_trusted(server), self._longest_description))
+            self._seen.append(set())
+            if self._lock is not None:  # a tool that changes has to be noticed before its next call
+                connection.follow()
         try:
             await self._start()
         except BaseException:
@@ -241,23 +245,21 @@ class Servers:
         listing = await recall_listing(connection.server, probe, self._lock.read())
         if listing is None:
             return False
-        await self._take_over(place, listing, lambda: False)
-        self._recalled[place] = frozenset(tool.name for tool in listing.tools)
+        await self._take(place, listing, lambda: False)
         return True
 
     def _is_trusted(self, server: Stdio | Http | Memory) -> bool:
         return self._trusted if isinstance(self._trusted, bool) else server.name in self._trusted
 
     async def _take(self, place: int, listing: Listing, is_late: Callable[[], bool]) -> None:
-        """Take over a server's list, and withdraw recalled tools that differ from it."""
+        """Take over a server's list, and withdraw all tools, of earlier lists too, that are not as accepted."""
         await self._take_over(place, listing, is_late)
-        if self._recalled:
+        if self._lock is not None:
             from ferrule.mcp._lazy import find_withdrawn
 
-            for number, names in self._recalled.items():
-                if number == place or self._connections[number].state != "idle":
-                    tools = self._tools[number].tools
-                    self._connections[number].withdrawn = find_withdrawn(names, tools, self._toolset)
+            for connection, tools, seen in zip(self._connections, self._tools, self._seen, strict=True):
+                seen.update(tool.metadata["mcp"]["name"] for tool in tools.tools)
+                connection.withdrawn = find_withdrawn(seen, tools.tools, self._toolset)
 
     async def _take_over(self, place: int, listing: Listing, is_late: Callable[[], bool]) -> None:
         """Take over a server's list, as far as there is time."""

@@ -153,7 +153,7 @@ class RemoteTool:
 
         session = connection.ready or await connection.open()
         if request.method == "tools/call" and self._name in connection.withdrawn:
-            text = f"{connection.server.label} has changed its tool {self._name!r} since a person accepted it"
+            text = f"{connection.server.label} no longer has its tool {self._name!r} as a person accepted it"
             raise ToolError(f"{text}. Nothing was sent.", executed=False)
         users, http, signed = connection.users, connection.http, None
         if users is not None:

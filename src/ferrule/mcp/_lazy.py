@@ -1,4 +1,4 @@
-"""Tools of a server that is not started yet, made of the definitions that a lock file has accepted."""
+"""Tools as a lock file has accepted them: of a server that is not started yet, and of one whose list changes."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def _to_listed_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return schema if schema.get("properties") or is_closed else {k: v for k, v in schema.items() if k != "properties"}
 
 
-def find_withdrawn(recalled: Collection[str], tools: Iterable[Tool], toolset: Toolset) -> frozenset[str]:
-    """Return the server's names of the recalled tools that it no longer lists as they were accepted.
+def find_withdrawn(seen: Collection[str], tools: Iterable[Tool], toolset: Toolset) -> frozenset[str]:
+    """Return the server's names of the tools that it no longer lists as they were accepted.
 
     Args:
-        recalled: The server's names of the tools made of the lock file.
+        seen: The server's names of all tools that were ever listed, or made of the lock file.
         tools: The tools of the server's present list.
         toolset: The tools on offer, where the lock file has put changed ones aside.
     """
@@ -68,6 +68,6 @@ def find_withdrawn(recalled: Collection[str], tools: Iterable[Tool], toolset: To
     for tool in tools:
         offered = toolset.find(tool.name)
         if offered is not None and offered.quarantine is None:
-            if make_definition(offered)["digest"] == make_definition(tool)["digest"]:
+            if offered is tool or make_definition(offered)["digest"] == make_definition(tool)["digest"]:
                 accepted.add(tool.metadata["mcp"]["name"])
-    return frozenset(recalled) - accepted
+    return frozenset(seen) - accepted

@@ -94,7 +94,7 @@ class ServerLog:
         """Return the error of a call for an exception. This is the only way to make an error of a connection."""
         if isinstance(error, ToolError):
             text = self.clean(str(error), _MOST_ERROR)
-            return ToolError(text, executed=error.executed, retry_after=error.retry_after)
+            return ToolError(text, executed=error.executed, retryable=error.retryable, retry_after=error.retry_after)
         self.write_error(logging.ERROR, "a call failed", error)
         return ToolError(f"the call to {self._label} failed: {type(error).__name__}", executed=None)
 

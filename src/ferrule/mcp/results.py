@@ -51,9 +51,11 @@ def to_result(answer: types.CallToolResult, check: Check | None) -> ToolResult |
         )
     if check is not None:
         if not structured:
-            raise ToolError("the server gave no structuredContent, although it declares an output schema")
+            text = "the server gave no structuredContent, although it declares an output schema"
+            raise ToolError(text, retryable=False)
         if misfit := check(output):
-            raise ToolError(f"the server's structuredContent does not fit its output schema: {misfit}")
+            text = f"the server's structuredContent does not fit its output schema: {misfit}"
+            raise ToolError(text, retryable=False)
     return ToolResult(output, None, metadata, blocks or None)
 
 

@@ -23,6 +23,7 @@ _TYPES_OF_VALUE: dict[type, tuple[str, ...]] = {
     int: ("integer", "number"),
     float: ("integer", "number"),
 }
+_SERVED = ("resource:", "prompt:")
 _MAX_NAMES = 4
 _MIN_MISSPELLED_LENGTH = 5
 _COMBINES = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
@@ -153,6 +154,8 @@ def check_tools(rules: Sequence[Rule], tools: Sequence[Any]) -> ToolFindings:
         missing = [glob for glob in rule.tools if not any(matches_glob(glob, name) for name in loaded)]
         notices += _check_runs(rule, every_name)
         for glob in missing:
+            if glob.startswith(_SERVED):  # the program that serves them knows their names
+                continue
             similar = next((name for name in names if name not in named and is_misspelling(glob, name)), None)
             if similar is None:
                 waiting.setdefault(rule.source, []).append((rule, glob))

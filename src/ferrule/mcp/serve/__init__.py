@@ -160,7 +160,7 @@ async def http(
         tokens: As for `mcp`.
         hosts: As for `mcp`; if left out, `host` itself.
         changes: Toolsets to serve in place of the runner's as they come, such as `servers.changes()` of
-            `sources.mcp.connect(…)`, for upstream servers with changing lists.
+            `mcp.connect(…)`, for upstream servers with changing lists.
         ready: Called with the address once it is served.
         stop: Ends serving when it is set, in place of the signals.
         **options: The other arguments of `mcp`.
