@@ -430,7 +430,7 @@ def test_no_other_type_is_asked_for_if_a_branch_has_the_type_of_the_value(
     async def take(value: Any) -> Any:
         """Take."""
 
-    take.__annotations__["value"] = Union[tuple(kind[0] for kind in kinds)]
+    take.__annotations__["value"] = Union[tuple(kind[0] for kind in kinds)]  # noqa: UP007
     one = tool(take) if typed else raw({"value": {"anyOf": [kind[1] for kind in kinds]}})
     error = str(run(one, {"value": OF_TYPES[name][2]}).error)
     said = error.partition(", got")[0]
