@@ -352,6 +352,8 @@ RAW_MISTAKES: list[tuple[Any, Any, list[str]]] = [
     ({"enum": [f"value_number_{n}_{'x' * 40}" for n in range(500)]}, LONG, ["'value'", "one of", "500"]),
     ({"type": "string", "pattern": "^a+$"}, LONG, ["'value'"]),
     ({"type": "integer", "maximum": 3}, 9, ["'value'", "3", "9"]),
+    ({"type": "string", "format": "date"}, "1.2.2026", ["'value' must be a date in the format YYYY-MM-DD", "1.2.2026"]),
+    ({"type": "string", "format": "date-time"}, "noon", ["'value' must be a date and time, such as"]),
     ({"const": "a"}, "b", ["'value'", '"a"', '"b"']),
     ({"type": "array", "items": {"type": "integer"}}, [1, "x"], ["value[1]", "integer"]),
     ({"anyOf": [{"type": "integer"}, {"type": "array"}]}, "x", ["'value'", "integer", "array"]),

@@ -40,6 +40,11 @@ _ARTICLES = {
     "string": "a string",
     "boolean": "true or false",
 }
+_FORMATS = {
+    "date": "a date in the format YYYY-MM-DD",
+    "date-time": "a date and time, such as 2026-03-01T12:30:00Z",
+    "time": "a time with a zone, such as 12:30:00Z",
+}
 _NO_VALUE = object()
 _KEY_LABEL = "[key]"
 """Pydantic's label of a wrong key."""
@@ -220,6 +225,8 @@ def _convert_json_schema(error: Any) -> list[ArgumentError]:
     if name == "const":
         expected = f"must be {format_value(kind.expected_value)}"
         return [ArgumentError(path, expected, received, choices=[kind.expected_value], is_constant=True)]
+    if name == "format" and kind.format in _FORMATS:
+        return [ArgumentError(path, f"must be {_FORMATS[kind.format]}", received)]
     return [ArgumentError(path, f"is wrong: {_shorten(str(error.message), 200)}", received)]
 
 
