@@ -145,6 +145,7 @@ def nothing() -> str:
         (positional, ["called with city, days", "days: 'int', /)"]),
         (nothing, ["called with city, days", "'city'"]),
         (lambda days, payload: "", ["(days, payload)", "'payload'"]),
+        (lambda db, city, days: "", ["'db'", "functools.partial(f, db)", "ToolContext"]),
     ],
 )
 def test_an_error_names_parameters_that_do_not_fit_the_schema(function: Callable[..., Any], named: list[str]) -> None:

@@ -27,6 +27,7 @@ import probe
 from ferrule import Runner, Tool, ToolCall, ToolHandler, ToolResult, Toolset, build_tool, tool
 from ferrule.arguments.argument_errors import explain_errors, from_pydantic
 from ferrule.arguments.parameters import Invalid
+from ferrule.values.frozen import thaw
 
 
 def run(one: Any, arguments: Any = None, **options: Any) -> ToolResult:
@@ -351,6 +352,8 @@ RAW_MISTAKES: list[tuple[Any, Any, list[str]]] = [
     ({"enum": [f"value_number_{n}_{'x' * 40}" for n in range(500)]}, LONG, ["'value'", "one of", "500"]),
     ({"type": "string", "pattern": "^a+$"}, LONG, ["'value'"]),
     ({"type": "integer", "maximum": 3}, 9, ["'value'", "3", "9"]),
+    ({"type": "string", "format": "date"}, "1.2.2026", ["'value' must be a date in the format YYYY-MM-DD", "1.2.2026"]),
+    ({"type": "string", "format": "date-time"}, "noon", ["'value' must be a date and time, such as"]),
     ({"const": "a"}, "b", ["'value'", '"a"', '"b"']),
     ({"type": "array", "items": {"type": "integer"}}, [1, "x"], ["value[1]", "integer"]),
     ({"anyOf": [{"type": "integer"}, {"type": "array"}]}, "x", ["'value'", "integer", "array"]),
@@ -373,6 +376,68 @@ def test_one_mistake_is_explained_briefly(of: Any, value: Any, said: list[str]) 
     error = str(result.error)
     assert len(error.split()) <= 80 and len(error) <= 1200 and "Nothing was run" in error, error
     assert not [word for word in JARGON if word in error] and all(word in error for word in said), error
+
+
+class Phone(BaseModel):
+    kind: Literal["phone"]
+    number: str
+
+
+class Mail(BaseModel):
+    kind: Literal["mail"]
+    address: str
+
+
+@tool
+async def reach(contact: Phone | Mail | None = None, either: int | list[str] | None = None) -> str:
+    """Reach."""
+    return "ran"
+
+
+REACH = thaw(reach.input_schema)
+
+
+@pytest.mark.parametrize("one", [reach, raw(REACH["properties"], **{"$defs": REACH["$defs"]})])
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"contact": {"kind": "mail", "address": 5}}, {"'contact.address'"}),
+        ({"contact": {"kind": "phone"}}, {"'contact.number'"}),
+        ({"either": ["a", 5]}, {"'either[1]'"}),
+        ({"contact": 5}, {"'contact'"}),
+    ],
+)
+def test_errors_are_told_of_the_branch_that_the_value_is_meant_for(one: Any, arguments: Any, told: set[str]) -> None:
+    error = str(run(one, arguments).error)
+    assert set(re.findall(r"'[\w.\[\]]+'(?= (?:must|is|fits))", error)) == told, error
+    assert ("null" in error) == (arguments == {"contact": 5} and one is not reach), error
+
+
+OF_TYPES: dict[str, tuple[Any, Any, Any]] = {
+    "integer": (Annotated[int, Field(gt=3)], {"type": "integer", "exclusiveMinimum": 3}, 2),
+    "string": (Annotated[str, Field(max_length=3)], {"type": "string", "maxLength": 3}, "no date"),
+    "array": (list[bool], {"type": "array", "items": {"type": "boolean"}}, [None]),
+    "object": (dict[str, bool], {"type": "object", "additionalProperties": {"type": "boolean"}}, {"k": None}),
+    "null": (None, {"type": "null"}, 0.5),
+}
+
+
+@given(st.lists(st.sampled_from(sorted(OF_TYPES)), min_size=2, unique=True), st.booleans(), st.data())
+def test_no_other_type_is_asked_for_if_a_branch_has_the_type_of_the_value(
+    names: list[str], typed: bool, data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from([name for name in names if name != "null"]))
+    kinds = [OF_TYPES[name] for name in names]
+
+    async def take(value: Any) -> Any:
+        """Take."""
+
+    take.__annotations__["value"] = Union[tuple(kind[0] for kind in kinds)]  # noqa: UP007
+    one = tool(take) if typed else raw({"value": {"anyOf": [kind[1] for kind in kinds]}})
+    error = str(run(one, {"value": OF_TYPES[name][2]}).error)
+    said = error.partition(", got")[0]
+    others = {*names} - {name}
+    assert "Nothing was run" in error and not [other for other in others if other in said], error
 
 
 def test_many_mistakes_are_explained_briefly() -> None:

@@ -171,6 +171,8 @@ def test_tools_come_from_files_modules_attributes_or_are_built_in(here: Path) ->
     files = list_tools()
     assert "read_file" in files
     assert list_tools("tools:shout", "ferrule.tools.files") == ["shout", *files]
+    (here / "listed.py").write_text("from ferrule.tools import files\nTOOLS = files.tools\ndef run(): ...\n")
+    assert list_tools("listed.py") == files
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from ferrule.guards import rules
 from ferrule.stores.store import ReachableError, StoreError
 from waits import BOUND
 
+NONE = "There are no grants of the command line."
+
 
 @pytest.fixture(autouse=True)
 def home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -66,7 +68,7 @@ async def test_grants_are_listed_answer_calls_and_can_be_revoked(
     ferrule: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert ferrule("grants").text == ferrule("grants", "revoke", "--all").text == "There are no grants."
+    assert ferrule("grants").text == ferrule("grants", "revoke", "--all").text == NONE
     assert await asks_about_a_note()
     [grant] = Grants(GrantStore()).list_active()
     first, second = ferrule("grants").out.splitlines()  # however narrow the terminal is
@@ -79,7 +81,7 @@ async def test_grants_are_listed_answer_calls_and_can_be_revoked(
     shown = ferrule("log", str(home / "calls.db")).text
     assert f"grant {grant.id}" in shown and "ada" not in shown  # the grant allowed it
     assert ferrule("grants", "revoke", grant.id).text == f"revoked {grant.id}"
-    assert ferrule("grants").text == "There are no grants."
+    assert ferrule("grants").text == NONE
     assert await asks_about_a_note()
     assert ferrule("grants", "revoke", "--all").text.startswith("revoked ")
     assert await asks_about_a_note()
@@ -174,7 +176,7 @@ def test_grants_are_not_stored_where_tools_reach(home: Path, monkeypatch: pytest
     )
     assert "answers are not remembered here" in runners.join_tools(["own.py"], remember="folder").approve.note  # type: ignore[union-attr]
     monkeypatch.chdir(home)
-    assert ferrule("grants").text == "There are no grants."
+    assert ferrule("grants").text == NONE
     asked = runners.join_tools(["here/tools.py"], remember="folder").approve
     assert "answers are not remembered here" in asked.note  # type: ignore[union-attr]
     assert ferrule("call", "hello", "--tools", "here/tools.py").text.startswith("Denied: nobody is there to ask")

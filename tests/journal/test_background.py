@@ -88,6 +88,7 @@ async def test_a_background_call_returns_a_ticket_and_its_work_is_a_call() -> No
     assert (result.output, result.text, result.status) == ("3 kg of flour", "3 kg of flour", "ok")
     [work] = runner.jobs
     assert work.result is not None and work.result.call is not None
+    assert repr(work) == f"<BackgroundJob {ticket} grind ok>"
     assert (work.result.call.id, work.result.call.parent, work.result.tool_name) == (ticket, "c1", "grind")
     assert work.result.record()["principal"] == "ann" and work.result.record()["input"] == {"kilos": 3}
     assert [kind for kind, id in events if id == "c1"] == ["tool:pre", "tool:started", "tool:post"]

@@ -230,14 +230,28 @@ def test_attempts_and_replays_of_one_call_are_counted(path: Path) -> None:
     merged = [(one.call_id, one.status, one.attempts, one.replays) for one in Reader(path).calls()]
     assert merged == [
         ("c1", "ok", 1, 1),
-        ("c2", "suspended", 1, 0),
-        ("c4", "not_found", 1, 0),
+        ("c2", "suspended", 0, 0),
+        ("c4", "not_found", 0, 0),
         ("c3", "failed", 3, 0),  # with other arguments it is another call
         ("c3", "ok", 1, 0),
         ("c1", "ok", 1, 0),  # and in another session
     ]
     first = next(Reader(path).calls())
     assert not first.is_replayed and (first.output, first.executed) == ("refunded o1", True)
+
+
+def test_calls_of_two_runs_stand_apart_and_a_denial_is_found(path: Path) -> None:
+    async def many(runner: Runner) -> None:
+        refusing = runner.replace(approve=None, guards=[lambda call, context: "no"])
+        for turn in ("r1/1", "r2/1"):
+            await refusing.run_all([call("c1", euros=1)], ADA, turn=turn)
+            await runner.run_all([call("c1", euros=1)], ADA, turn=turn)
+        await runner.run_all([call("c1", euros=1)], ADA, turn="r1/1")
+
+    journaled(path, many)
+    merged = [(one.status, one.attempts, one.replays) for one in Reader(path).calls()]
+    assert sorted(merged) == [("denied", 0, 0), ("ok", 1, 0), ("ok", 1, 1)]
+    assert [one.status for one in Reader(path).calls(Filter(status={"denied"}))] == ["denied"]
 
 
 WAITS_FOR_APPROVAL = """
@@ -258,7 +272,7 @@ def test_a_call_killed_before_its_handler_was_not_started(path: Path) -> None:
     assert (one.status, one.executed) == (NOT_STARTED, False) and found(path, status=UNFINISHED) == []
     assert journaled(path, lambda runner: runner.run(call("c1", euros=1), ADA)).success
     [one] = Reader(path).calls()
-    assert (one.status, one.attempts) == ("ok", 2)
+    assert (one.status, one.attempts) == ("ok", 1)
 
 
 def test_calls_are_filtered(path: Path) -> None:

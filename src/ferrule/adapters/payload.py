@@ -111,5 +111,6 @@ def _check_names(
                 f"{signature} does not fit the input schema: called with "
                 f"{', '.join(names) or 'nothing'}, it says {str(error)!r}. Write a parameter for each property (with a "
                 "default where it may be left out, and **others where the schema allows other names), or "
-                "execute(payload) or execute(payload, context), which get them as a dict"
+                "execute(payload) or execute(payload, context), which get them as a dict. An object of yours is "
+                "bound with functools.partial(f, db), or comes from a parameter of type ToolContext"
             ) from None

@@ -7,7 +7,7 @@ import re
 from ast import literal_eval
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic_core import ErrorDetails, ValidationError
 
@@ -20,6 +20,7 @@ from ferrule.values.json_text import json_type_name
 
 Path = tuple[str | int, ...]
 _Label = tuple[Path, str]
+_Key = TypeVar("_Key", int, str)
 
 _TYPE_OF_ERROR = {
     "int_type": "integer",
@@ -27,6 +28,8 @@ _TYPE_OF_ERROR = {
     "bool_type": "boolean",
     **dict.fromkeys(("list_type", "tuple_type", "set_type", "frozen_set_type", "iterable_type"), "array"),
     **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type", "dataclass_type"), "object"),
+    **dict.fromkeys(("string_type", "date_type", "datetime_type", "time_type", "url_type", "uuid_type"), "string"),
+    "none_required": "null",
 }
 _MISSING_ERRORS = {"missing", "missing_argument", "missing_keyword_only_argument"}
 _ARTICLES = {
@@ -36,6 +39,11 @@ _ARTICLES = {
     "number": "a number",
     "string": "a string",
     "boolean": "true or false",
+}
+_FORMATS = {
+    "date": "a date in the format YYYY-MM-DD",
+    "date-time": "a date and time, such as 2026-03-01T12:30:00Z",
+    "time": "a time with a zone, such as 12:30:00Z",
 }
 _NO_VALUE = object()
 _KEY_LABEL = "[key]"
@@ -57,10 +65,12 @@ class ArgumentError(NamedTuple):
         path: The keys and positions that lead to the value.
         expected: The expectation, in words that follow the parameter's name.
         received: The wrong value; `_NO_VALUE` if there is none, or if it would not help.
-        json_type: The right JSON type, if the value has a wrong one.
-        kind: `"missing"`, `"unknown"` or `"wrong"`.
+        json_type: The right JSON type, if the value has a wrong one; that of the constants, if it has another value.
+        kind: `"missing"`, `"unknown"` or `"wrong"`; `"unlikely"` in a branch that the value is not meant for: it may
+            be repaired, and is not told.
         certain: Whether the value must have `json_type` or be one of `choices`; not inside one branch of several.
         choices: The allowed JSON values, if they are listed.
+        is_constant: Whether the value must be one of several constants.
     """
 
     path: Path
@@ -70,6 +80,7 @@ class ArgumentError(NamedTuple):
     kind: str = "wrong"
     certain: bool = True
     choices: Sequence[Any] = ()
+    is_constant: bool = False
 
 
 class ArgumentErrors(Exception):
@@ -88,15 +99,45 @@ def from_pydantic(error: ValidationError, value: object) -> list[ArgumentError]:
     """
     errors = error.errors(include_url=False, include_input=False)[:MAX_ERRORS]
     located = [_locate(item["loc"], value, item["type"] in _MISSING_ERRORS) for item in errors]
-    branches: dict[Path, set[str]] = {}
+    branches: dict[Path, dict[str, list[ArgumentError]]] = {}
     for _, labels, _ in located:
         for path, label in labels:
-            branches.setdefault(path, set()).add(label)
+            branches.setdefault(path, {})[label] = []
     converted = []
     for item, (path, labels, received) in zip(errors, located, strict=True):
         is_certain = all(len(branches[above]) == 1 for above, _ in labels if len(above) < len(path))
         converted.append(_convert_pydantic(item, path, received, is_certain))
-    return converted
+        for above, label in labels:
+            branches[above][label].append(converted[-1])
+    likely = {path: _find_likely(path, of_path) for path, of_path in branches.items() if len(of_path) > 1}
+    return [
+        error if all(path not in likely or label in likely[path] for path, label in labels) else _make_unlikely(error)
+        for error, (_, labels, _) in zip(converted, located, strict=True)
+    ]
+
+
+def _find_likely(path: Path, branches: Mapping[_Key, Sequence[ArgumentError]]) -> list[_Key]:
+    """Return the branches that the value at `path` may be meant for: those of its type, then those of its constants."""
+    likely = list(branches)
+    for is_other in (_is_of_other_type, _has_other_constant):
+        near = [key for key in likely if not any(is_other(path, error) for error in branches[key])]
+        likely = near or likely
+    return likely
+
+
+def _is_of_other_type(path: Path, error: ArgumentError) -> bool:
+    if error.path != path or error.kind != "wrong":
+        return False
+    types = {*map(json_type_name, error.choices)} or {error.json_type} - {None}
+    return bool(types) and json_type_name(error.received) not in types
+
+
+def _has_other_constant(path: Path, error: ArgumentError) -> bool:
+    return error.is_constant and len(error.path) == len(path) + 1 and error.kind == "wrong"
+
+
+def _make_unlikely(error: ArgumentError) -> ArgumentError:
+    return error._replace(kind="unlikely")
 
 
 def _locate(location: Iterable[str | int], value: object, missing: bool) -> tuple[Path, list[_Label], object]:
@@ -133,10 +174,11 @@ def _convert_pydantic(item: ErrorDetails, path: Path, received: object, certain:
         for key in [name.strip("'") for name in item["ctx"]["discriminator"].split(" | ")] if tags else ():
             if key in received and received[key] not in tags:
                 expected = f"must be {' or '.join(map(repr, tags))}"
-                return ArgumentError((*path, key), expected, received[key], certain=certain, choices=tags)
+                return ArgumentError((*path, key), expected, received[key], None, "wrong", certain, tags, True)
     choices = item.get("ctx", {}).get(CHOICES, ())
-    json_type = _TYPE_OF_ERROR.get(kind)
-    return ArgumentError(path, _parse_message(item["msg"]), received, json_type, certain=certain, choices=choices)
+    is_constant = kind in {"literal_error", "enum"}
+    json_type = "string" if is_constant and not choices else _TYPE_OF_ERROR.get(kind)
+    return ArgumentError(path, _parse_message(item["msg"]), received, json_type, "wrong", certain, choices, is_constant)
 
 
 def _parse_tags(text: str) -> list[Any]:
@@ -178,26 +220,38 @@ def _convert_json_schema(error: Any) -> list[ArgumentError]:
     if name in {"anyOf", "oneOf"} and getattr(kind, "context", None):
         return _convert_branches(path, received, kind.context)
     if name == "enum":
-        return [ArgumentError(path, f"must be one of {_format_choices(kind.options)}", received, choices=kind.options)]
+        expected, choices = f"must be one of {_format_choices(kind.options)}", kind.options
+        return [ArgumentError(path, expected, received, choices=choices, is_constant=True)]
     if name == "const":
         expected = f"must be {format_value(kind.expected_value)}"
-        return [ArgumentError(path, expected, received, choices=[kind.expected_value])]
+        return [ArgumentError(path, expected, received, choices=[kind.expected_value], is_constant=True)]
+    if name == "format" and kind.format in _FORMATS:
+        return [ArgumentError(path, f"must be {_FORMATS[kind.format]}", received)]
     return [ArgumentError(path, f"is wrong: {_shorten(str(error.message), 200)}", received)]
 
 
 def _convert_branches(path: Path, received: object, branches: Any) -> list[ArgumentError]:
-    """Return the errors of a value that fits no branch: those of the value itself, if each asks for a type or a choice.
+    """Return the errors of a value that fits no branch, in the branches that it may be meant for.
 
-    Errors inside one branch prove nothing, as the value may be meant for another.
+    Errors inside one branch prove nothing for a repair, as the value may be meant for another.
     """
-    inner = [converted for branch in branches for error in branch for converted in _convert_json_schema(error)]
-    here = [error for error in inner if error.path == path]
-    if here and all(error.json_type or error.choices for error in here):
-        return here
-    below = [(format_path(error.path[len(path) :]) if error.path != path else "", error.expected) for error in inner]
-    wanted = _shorten("; ".join(sorted({f"{name!r} {text}" if name else text for name, text in below})), 160)
+    found = {n: from_json_schema(branch) for n, branch in enumerate(branches)}
+    likely = _find_likely(path, found)
+    here = [(n, error) for n, errors in found.items() for error in errors if error.path == path]
+    is_plain = bool(here) and all(error.json_type or error.choices for _, error in here)
+    here = [(n, error if is_plain else error._replace(certain=False)) for n, error in here]
+    unlikely = [_make_unlikely(error) for n, error in here if n not in likely]
+    told = [error for n, error in here if n in likely]
+    inner = [error for n in likely for error in found[n] if error.path != path and error.kind != "unlikely"]
+    if len(likely) == 1:
+        return [*told, *(error._replace(certain=False) for error in inner), *unlikely]
+    if not inner and all(error.json_type or error.choices for error in told):
+        return [*told, *unlikely]
+    texts = {error.expected for error in told if error.kind != "unlikely"}
+    texts |= {f"{format_path(error.path[len(path) :])!r} {error.expected}" for error in inner}
+    wanted = _shorten("; ".join(sorted(texts)), 160)
     expected = "fits none of the forms it may have" + (f" ({wanted})" if wanted else "")
-    return [ArgumentError(path, expected, received), *(error._replace(certain=False) for error in here)]
+    return [ArgumentError(path, expected, received), *map(_make_unlikely, told), *unlikely]
 
 
 def _format_choices(values: Sequence[Any]) -> str:
@@ -237,7 +291,7 @@ def explain_errors(name: str, errors: Sequence[ArgumentError], properties: JsonO
         properties: The schemas of the visible parameters, by name.
     """
     groups: dict[Path, list[ArgumentError]] = {}
-    for error in errors:
+    for error in [error for error in errors if error.kind != "unlikely"] or errors:
         groups.setdefault(error.path, []).append(error)
     lines = [_format_line(path, group, properties) for path, group in list(groups.items())[:5]]
     if len(groups) > 5:

@@ -29,7 +29,7 @@ def command(options: argparse.Namespace) -> int:
     known = [grant.id for grant in listed]
     check_known("grant", options.ids, known)
     if not (options.ids or listed):
-        print("There are no grants.")
+        print("There are no grants of the command line.")
     elif options.action == "list":
         for grant in listed:
             _print_grant(grant)

@@ -60,6 +60,9 @@ def _choose_object(module: ModuleType, place: str) -> Any:
             raise UsageError(f"{place!r} has several {kind.__name__}s: choose one of {names}")
         if found:
             return next(iter(found.values()))
+    listed = getattr(module, "TOOLS", None)
+    if isinstance(listed, list | tuple) and listed and all(isinstance(one, Tool) for one in listed):
+        return list(listed)
     return list(_find_objects(module, Tool).values()) or module
 
 

@@ -58,13 +58,12 @@ ORDER BY c.arguments = ? DESC, c.at <= e.at DESC, c.at DESC LIMIT 1
 newest.
 """
 _GET_RECORDS = """
-SELECT e.run FROM events n JOIN events e USING (call_id, tool_name, kind, data)
-LEFT JOIN calls c ON c.call_id = n.call_id AND c.run = n.run
+SELECT e.run, d.key FROM events n JOIN events e USING (call_id, tool_name, kind, data)
 LEFT JOIN calls d ON d.call_id = e.call_id AND d.run = e.run
 WHERE n.seq = ? AND n.kind = 'tool:pre' AND e.principal IS n.principal AND e.session IS n.session
-AND e.parent IS n.parent AND (c.key IS NULL OR d.key IS NULL OR c.key = d.key) ORDER BY e.seq DESC
+AND e.parent IS n.parent ORDER BY e.seq DESC
 """
-"""The records of the call with this first row: sent with the same arguments, and not known by another key."""
+"""The records with the id and arguments of the one with this first row, and their keys."""
 _COUNT_DECISIONS = """
 SELECT json_extract(data, '$.kind'), json_extract(data, '$.rule'), json_extract(data, '$.by'),
 count(DISTINCT call_id || ' ' || run) FROM events
@@ -165,8 +164,7 @@ class LoggedCall:
         ended_at: The time of its result, in seconds since the epoch.
         intent: The entry of a call that may change something, if it began.
         is_replayed: Whether it has the result of an earlier call, and did not run itself.
-        attempts: The number of records of the call that are no replay, this one among them. With `every=True` it is 1,
-            or 0 for a replay.
+        attempts: How often its handler began. With `every=True` it is 1 or 0.
         replays: The number of records that are replays.
         process: The place of its present or last run: the system's number of the process (`pid`), and its `host`.
     """
@@ -650,22 +648,31 @@ class Snapshot:
 
     def _merge(self, newest: Found, merged: set[Key]) -> Found:
         """Return the decisive record of a call, with the counts of all its records; `merged` gets their keys."""
-        found = self.column(_GET_RECORDS, newest.group.rows[0].seq)
-        keys = [newest.group.key._replace(run=run) for run in found]
-        merged.update(keys)
+        found = self.rows(_GET_RECORDS, (newest.group.rows[0].seq,))
+        keys = [newest.group.key._replace(run=run) for run, _ in found]
         if len(keys) < 2:
             return newest._replace(place=newest.group.last.seq)
         groups = [newest.group if key == newest.group.key else self.group(key) for key in keys]
         results = [self._last_result(group) for group in groups]
-        replays = [is_replay(result) for result in results]
-        effective = (
-            group
-            for group, result, replay in zip(groups, results, replays, strict=True)
-            if not replay and result.get("executed") is not False
-        )
-        count = sum(replays)
-        place = max(group.last.seq for group in groups)
-        return Found(next(effective, newest.group), newest.status, len(keys) - count, count, place)
+        origins = [self._find_origin(*each) for each in zip(groups, results, (key for _, key in found), strict=True)]
+        if len({*origins} - {None, "denied"}) == 1:  # the records without a key belong to the only one
+            only = next(origin for origin in origins if origin not in (None, "denied"))
+            origins = [origin or only for origin in origins]
+        mine = origins[keys.index(newest.group.key)]
+        chosen = [(group, result) for group, result, of in zip(groups, results, origins, strict=True) if of == mine]
+        merged.update(group.key for group, _ in chosen)
+        effective = [group for group, result in chosen if _is_attempt(group, result)]
+        replays = sum(is_replay(result) for _, result in chosen)
+        decisive = [group for group, result in chosen if not is_replay(result) and result.get("executed") is not False]
+        place = max(group.last.seq for group, _ in chosen)
+        return Found(next(iter(decisive), newest.group), newest.status, len(effective), replays, place)
+
+    def _find_origin(self, group: Group, result: JsonObject, key: str | None) -> str | None:
+        """Return the key of a record, or of the call whose result it has; `"denied"` if somebody denied it."""
+        if key is None and is_replay(result):
+            replayed = self.read_intent(Found(group))
+            return None if replayed is None else replayed.key
+        return "denied" if key is None and result.get("status") == "denied" else key
 
     def _last_result(self, group: Group) -> JsonObject:
         row = self.end(group) or group.last
@@ -734,7 +741,7 @@ class Snapshot:
             ended_at=ended_at,
             intent=intent,
             is_replayed=is_replay(result),
-            attempts=int(not is_replay(result)) if found.attempts is None else found.attempts,
+            attempts=int(_is_attempt(group, result)) if found.attempts is None else found.attempts,
             replays=found.replays if found.attempts is not None else int(is_replay(result)),
             process=None if process is None else {"pid": process.pid, "host": process.host},
         )
@@ -790,6 +797,12 @@ def _read_object(text: str) -> JsonObject:
     if isinstance(found, BrokenRow):
         return {"unreadable": found.problem}
     return found if isinstance(found, dict) else _NO_RESULT
+
+
+def _is_attempt(group: Group, result: JsonObject) -> bool:
+    """Return whether the handler began in this record."""
+    has_begun = any(row.kind == "tool:started" for row in group.rows)
+    return has_begun and not is_replay(result) and result.get("executed") is not False
 
 
 def is_replay(result: JsonObject) -> bool:

@@ -70,6 +70,10 @@ class BackgroundJob:
     in_parallel = False
     stopping = False
 
+    def __repr__(self) -> str:
+        status = "running" if self.result is None else self.result.status
+        return f"<BackgroundJob {self.ticket} {self.tool_name} {status}>"
+
     @property
     def has_ended(self) -> bool:
         """Whether the job has ended; a suspended one has not."""
