@@ -266,6 +266,19 @@ async def test_secrets_leave_as_stars_and_come_back_as_they_were(gateway: Gatewa
     assert (await result_of(running)).success and sent == [("my sk-live-471147", "bob")]
 
 
+async def test_the_digests_of_two_equal_questions_differ_so_that_nobody_guesses_a_secret_by_one(
+    gateway: Gateway,
+) -> None:
+    desk = Desk(gateway)
+    for count in (1, 2):
+        running = desk.start()
+        await until(lambda count=count: len(gateway.questions) == count)
+        assert await send(desk, answer_to(gateway.questions[-1]), id=f"m{count}") == 200
+        assert (await result_of(running)).success
+    first, second = gateway.questions
+    assert first["text"] == second["text"] and first["digest"] != second["digest"]
+
+
 async def test_edited_arguments_are_validated_and_judged(gateway: Gateway) -> None:
     def at_most_ten(call: Any, context: ToolContext) -> Any:
         return deny("at most 10") if call.arguments["euros"] > 10 else None

@@ -268,6 +268,17 @@ async def test_a_suspended_question_leads_back_to_its_task() -> None:
     assert server.answers == {"who": {"action": "accept", "content": {"name": "Ada"}}}
 
 
+@pytest.mark.parametrize("url", ["javascript:alert(1)", "https://example.com/in"])
+async def test_a_form_cannot_pretend_to_be_an_address_to_visit(url: str) -> None:
+    asked: list[Any] = []
+    params = {"mode": "form", "message": "Who?", "requestedSchema": {**NAME, "x-mcp-url": url}}
+    state = {"status": "input_required", "inputRequests": {"a": {"method": "elicitation/create", "params": params}}}
+    server = TaskServer(state)
+    result = await run(server, approve=lambda call, decision, context: asked.append(decision))
+    assert result.status == "failed" and "pretends to be an address to visit" in str(result.error)
+    assert asked == [] and server.requests == ["tasks/get", "tasks/cancel"]
+
+
 async def test_what_was_never_offered_is_not_answered() -> None:
     request = {"method": "roots/list", "params": {}}
     result = await run(TaskServer({"status": "input_required", "inputRequests": {"r": request}}))

@@ -560,3 +560,30 @@ def test_only_a_runner_and_clear_names_are_taken() -> None:
         code.tool(Runner([price.replace(name="a.b"), price.replace(name="a-b")]))
     with pytest.raises(DefinitionError, match="no tool of the runner"):
         code.tool(Runner([search_tool([price])]))
+
+
+@pytest.mark.parametrize(
+    ("last", "wrong"),
+    [
+        ("price(item=many)", "the arguments for price have more than 1,000,000 parts"),
+        ("at_once([(price, {'item': many})])", "the arguments for at_once have more than 1,000,000 parts"),
+        ("price(item=Box(many))", "the arguments for price have more than 1,000,000 parts"),
+        ("many", "The result has more than 1,000,000 parts"),
+        ("Box(many)", "The result has more than 1,000,000 parts"),
+    ],
+)
+async def test_a_small_value_that_is_huge_outside_of_its_program_ends_the_program(last: str, wrong: str) -> None:
+    box = "from dataclasses import dataclass\n@dataclass\nclass Box:\n    inside: object\n"
+    program = f"{box}many = ['x']\nfor _ in range(60):\n    many = [many, many]\n{last}"
+    async with asyncio.timeout(BOUND):
+        result = await Runner([code.tool(Runner([price]))]).run("run_program", {"program": program})
+    assert result.status == "failed"
+    assert wrong in result.text
+
+
+async def test_a_program_does_not_search_for_a_huge_value() -> None:
+    many = [price.replace(name=f"price_{number}") for number in range(40)]
+    program = "many = ['x']\nfor _ in range(60):\n    many = [many, many]\nsearch_tools(many)"
+    async with asyncio.timeout(BOUND):
+        result = await Runner([code.tool(Runner(many), tokens=100)]).run("run_program", {"program": program})
+    assert "the arguments for search_tools have more than 1,000,000 parts" in result.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -85,7 +86,8 @@ def make_live_row(request: Asked, id: str, channel: str, shown: JsonObject, expi
         "asked_at": time.time(),
         "expires_at": expires_at,
     }
-    return {"pending": pending, "live": {"channel": channel, "shown": to_jsonable(thaw(shown))}}
+    live = {"channel": channel, "shown": to_jsonable(thaw(shown)), "salt": os.urandom(16).hex()}
+    return {"pending": pending, "live": live}
 
 
 def format_answer(decision: Decision) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.stores.store import BrokenRow, Memory, Store, read_row, replace_row
 from ferrule.values.call import ToolCall
+from ferrule.values.call_key import hash_parts
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import JsonObject, freeze, thaw
@@ -70,8 +71,12 @@ class WaitingCall:
 
     @property
     def digest(self) -> str:
-        """The digest of everything shown. It comes back with the answer."""
-        return self.request.digest
+        """The digest of everything shown. It comes back with the answer.
+
+        That of a live question is salted: nobody who sees it can try which secret stands behind the stars.
+        """
+        found = self.request.digest
+        return hash_parts(self.record["live"]["salt"], found) if self.is_live else found
 
     @property
     def is_live(self) -> bool:

@@ -10,7 +10,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from ferrule import Answer, DefinitionError, InputRequired, ToolError
-from ferrule.mcp.visits import format_visit, make_visit_schema
+from ferrule.mcp.visits import find_visit, format_visit, make_visit_schema
 from ferrule.security.characters import remove_hidden
 from ferrule.security.foreign_text import clean_schema, has_hidden
 from ferrule.security.patterns import ForeignSchema
@@ -107,6 +107,8 @@ def read_schema(params: types.ElicitRequestParams) -> dict[str, Any]:
         raise ValueError(f"in its question, {error}") from None
     if not_enforced:
         raise ValueError(f"its question has {not_enforced[0]}")
+    if find_visit(shown) is not None:
+        raise ValueError("its form pretends to be an address to visit, which nobody has checked")
     return shown
 
 

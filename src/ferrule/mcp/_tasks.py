@@ -89,11 +89,11 @@ class RemoteTask:
             if answer is not None:
                 await self._send_answer(answer, context)
             state = await self._poll_until_change(context)
+            if state.status == "input_required":
+                return self._to_question(state)
         except (asyncio.CancelledError, ToolError):
             await self._cancel(context)
             raise
-        if state.status == "input_required":
-            return self._to_question(state)
         if state.status == "completed" and state.result is not None:
             return state.result
         if state.status == "failed" and state.error is not None:

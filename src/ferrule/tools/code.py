@@ -59,6 +59,7 @@ _SEARCH_STUB: Final = f'''def {_SEARCH}(query: str) -> str:
 '''
 _FOUND: Final = 5
 _DEEPEST: Final = 90
+_LARGEST: Final = 1_000_000  # parts and characters of a value, as many as the characters that a call may have
 _NO_JSON: Final = (monty.MontyClassProxy, monty.MontyClassTypeProxy, monty.MontyStdTypeProxy, monty.ExternalModule)
 _SUSPENSIONS: Final = 1000  # of the interpreter besides those for calls: looking up names, refused access
 _POLICY: Final[monty.OSPolicy] = {"datetime": "call_host", "sleep": "call_host"}
@@ -337,6 +338,9 @@ class _Run:
     async def _answer(self, snapshot: monty.AsyncFunctionSnapshot) -> _Answer | WaitingFor:
         """Run a call of the program. Return its value, an exception for the program, or the wait for a person."""
         name = snapshot.function_name
+        if _is_too_large((snapshot.args, snapshot.kwargs)):
+            most = f"more than {_LARGEST:,} parts and characters. Give fewer."
+            raise self.make_error(f"Line {self._line_of(snapshot)}: the arguments for {name} have {most}")
         if name == _SEARCH and name in self._programs.names:
             query = " ".join(map(str, (*snapshot.args, *snapshot.kwargs.values())))
             return {"return_value": self._programs.search(query)}
@@ -405,6 +409,8 @@ class _Run:
         return ToolError(f"{text} The program had made these calls: {made}.")
 
     def _make_result(self, value: object) -> ToolResult:
+        if _is_too_large(value):
+            raise self.make_error(f"The result has more than {_LARGEST:,} parts and characters. Return fewer.")
         output, printed = to_jsonable(value), truncate_text(self._printed, self._limits.output)
         if output is None and not printed:
             return ToolResult(
@@ -420,6 +426,26 @@ class _Run:
 
     def _line_of(self, snapshot: monty.AsyncFunctionSnapshot) -> int:
         return self._program.encode()[: snapshot.position.start].count(b"\n") + 1
+
+
+def _is_too_large(value: object) -> bool:
+    """Return whether a value has too many parts and characters. A part counts wherever it stands: with `a = [a, a]` in
+    a loop, a few lists in the memory of a program are millions of parts here.
+    """
+    left, unread = _LARGEST, [value]
+    while unread and left >= 0:
+        one = unread.pop()
+        if isinstance(one, str | bytes):
+            left -= len(one)
+        elif isinstance(one, Mapping):
+            left -= 2 * len(one)
+            unread += [*one.keys(), *one.values()]
+        elif isinstance(one, list | tuple | set | frozenset):
+            left -= len(one)
+            unread += one
+        elif isinstance(one, monty.MontyClassProxy):
+            unread.append(one.attributes)
+    return left < 0
 
 
 def _to_json(value: object, depth: int = 0) -> Any:
