@@ -471,6 +471,8 @@ def _find_problems(options: ClaudeAgentOptions) -> Iterable[str]:
             yield f"{name}= is the runner's: give the runner an approver, Runner(…, approve=…)"
     if options.permission_mode not in _MODES:
         yield f"permission_mode={options.permission_mode!r} decides without the guards; leave it out"
+    if options.sandbox and options.sandbox.get("autoAllowBashIfSandboxed", True):
+        yield 'sandbox= would allow lines without the guards; add "autoAllowBashIfSandboxed": False'
     for name, agent in (options.agents or {}).items():
         if agent.permissionMode not in _MODES:
             yield f"the agent {name!r} has permissionMode={agent.permissionMode!r}; leave it out"
