@@ -76,7 +76,7 @@ REFUSED = (FerruleError, OSError, ValueError)
 
 @pytest.mark.parametrize("made", NO_FILES)
 @pytest.mark.parametrize("reader", READERS)
-def test_a_device_pipe_or_folder_is_refused_at_once(reader: str, made: str, tmp_path: Path) -> None:
+def test_a_device_pipe_or_folder_is_refused(reader: str, made: str, tmp_path: Path) -> None:
     path = tmp_path / "brought.json"
     NO_FILES[made](path)
     with pytest.raises(REFUSED):

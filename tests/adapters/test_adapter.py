@@ -124,9 +124,7 @@ async def test_a_call_that_was_suspended_twice_runs_once() -> None:
     ids=["call", "tool", "principal", "session", "nobody", "arguments"],
 )
 @pytest.mark.parametrize("answer", [True, {"to": "ada", "euros": 5}], ids=["yes", "approved arguments"])
-async def test_an_answer_counts_only_for_the_call_of_its_record(
-    call: ToolCall, context: ToolContext, answer: Any
-) -> None:
+async def test_an_answer_counts_for_its_record_alone(call: ToolCall, context: ToolContext, answer: Any) -> None:
     @tool
     async def refund(to: str, euros: int) -> str:
         raise AssertionError

@@ -175,7 +175,7 @@ def may_answer(one: Made, other: Made) -> bool:
 
 @settings(max_examples=100, deadline=None)
 @given(pairs(), st.integers(0, 3))
-def test_a_grant_answers_no_call_beyond_what_the_person_was_shown(two: tuple[Made, Made], chosen: int) -> None:
+def test_a_grant_covers_only_what_was_shown(two: tuple[Made, Made], chosen: int) -> None:
     one, other = two
 
     async def main() -> tuple[bool, bool]:

@@ -173,7 +173,7 @@ RISKY = ["sh -c ls", "python x.py", "sudo ls", "env ls", "ls > out", "A=1 ls", "
         (save, {"path": "a\0b", "content": ""}),
     ],
 )
-async def test_for_risky_calls_only_these_arguments_are_offered(one: Tool, arguments: Mapping[str, Any]) -> None:
+async def test_risky_calls_offer_only_these_arguments(one: Tool, arguments: Mapping[str, Any]) -> None:
     assert list(await Desk(None, one).offers(arguments)) == FOUR[:1]
     assert list(await Desk(None, one).offers(arguments, session=None)) == []
 

@@ -149,7 +149,7 @@ async def test_an_answer_of_the_wrong_kind_is_refused(given: Any) -> None:
     assert len(await queue.waiting()) == 1
 
 
-async def test_a_principal_cannot_allow_its_own_call_if_that_is_barred() -> None:
+async def test_nobody_allows_their_own_call_if_barred() -> None:
     desk, queue = Desk(), approval.web(own=False)
     shown = await desk.waits(queue)
     hidden = ["\u200b", "\ufe0f", "\u034f", "\u3164", "\u115f", "\u2800", "\x00", " "]

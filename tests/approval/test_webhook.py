@@ -159,7 +159,7 @@ async def test_an_answer_with_a_wrong_secret_or_an_old_time_does_not_count(gatew
     await result_of(running)
 
 
-async def test_a_repeated_answer_is_accepted_and_another_one_is_not(gateway: Gateway) -> None:
+async def test_only_the_same_answer_is_accepted_again(gateway: Gateway) -> None:
     desk = Desk(gateway)
     running = desk.start()
     question = await desk.question()
@@ -181,7 +181,7 @@ async def test_only_one_of_many_different_answers_counts(gateway: Gateway) -> No
     assert (await result_of(running)).success == (codes.index(200) % 2 == 0)
 
 
-async def test_a_question_that_nobody_answers_is_denied_and_a_late_answer_does_not_count(gateway: Gateway) -> None:
+async def test_a_question_without_an_answer_is_denied(gateway: Gateway) -> None:
     clock = ManualClock()
     desk = Desk(gateway, runner={"clock": clock}, expires=60)
     running = desk.start()
@@ -244,7 +244,7 @@ async def test_a_question_that_cannot_be_posted_can_be_answered_at_the_page(capl
     assert (await result_of(running)).success
 
 
-async def test_secrets_leave_as_stars_and_come_back_as_they_were(gateway: Gateway) -> None:
+async def test_secrets_in_a_question_are_stars(gateway: Gateway) -> None:
     sent: list[tuple[str, str]] = []
 
     @tool

@@ -132,7 +132,7 @@ async def test_a_call_delivered_twice_runs_once() -> None:
     assert len(ran) == 1 and [result.call_id for result in results] == ["c1", "c1"]
 
 
-async def test_a_waiting_call_holds_no_slot_no_key_and_no_deadline() -> None:
+async def test_a_waiting_call_holds_nothing() -> None:
     asked, answered, clock = asyncio.Event(), asyncio.Event(), ManualClock()
 
     async def approve(call: ToolCall, decision: Any, context: Any) -> bool:

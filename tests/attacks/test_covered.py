@@ -44,7 +44,7 @@ COVERED: dict[str, list[str]] = {
     "atk019": ["attacks/test_attack_arguments.py::test_a_guard_that_returns_no_answer_denies"],
     "atk028": ["attacks/test_attack_arguments.py::test_an_anchored_pattern_takes_no_trailing_line_break"],
     "atk049": ["attacks/test_attack_approvals.py::test_the_first_of_two_concurrent_answers_ends_the_call"],
-    "atk052": ["attacks/test_attack_execution.py::test_a_waiting_call_holds_no_slot_no_key_and_no_deadline"],
+    "atk052": ["attacks/test_attack_execution.py::test_a_waiting_call_holds_nothing"],
     "atk058": [
         "kernel/test_workers.py::test_a_kill_ends_the_whole_group",
         "kernel/test_workers.py::test_children_in_groups_and_sessions_of_their_own_end_too",

@@ -107,7 +107,7 @@ def run_command(folder: Path, program: list[str], *words: str) -> str:
 
 
 @pytest.mark.parametrize("command", sampled(COMMANDS, one_in=2))
-def test_a_command_runs_no_unnamed_file_of_the_working_directory(folder: Path, command: str) -> None:
+def test_a_command_runs_no_unnamed_file(folder: Path, command: str) -> None:
     assert run_command(folder, SCRIPT, *COMMANDS[command]) or command == "serve"
 
 

@@ -182,7 +182,7 @@ def test_a_failure_has_a_line_for_each_event(ferrule: Any) -> None:
 # How tests run
 
 
-def test_tools_run_only_in_live_files_with_the_option(here: Path, failures: Check, ferrule: Any) -> None:
+def test_tools_run_only_in_live_files(here: Path, failures: Check, ferrule: Any) -> None:
     test = f'{ORDER}approve = "yes"\nstatus = "ok"\n'
     assert failures(test) == "" and not (here / "ran").exists()
     (here / "mine.toml").write_text(f'tools = ["ran.py"]\nlive = true\n[[test]]\n{test}', encoding="utf-8")

@@ -115,7 +115,7 @@ CHANGED: list[tuple[Tool, str]] = [
 
 
 @pytest.mark.parametrize(("made", "name"), UNSEEN, ids=lambda one: getattr(one, "input_schema", one))
-def test_a_tool_with_an_unrecognized_shell_line_is_refused(made: Tool, name: str) -> None:
+def test_an_unrecognized_shell_line_is_refused(made: Tool, name: str) -> None:
     with pytest.raises(DefinitionError, match=rf"no shell line .*'{made.name}'.*parameters=\('{name}',\)"):
         Runner([made], guards=[commands()])
     Runner([made], guards=[commands(parameters=[name])])

@@ -139,7 +139,7 @@ TAKING = {"taking queued": NOTHING, "taking not committed": NOTHING, "taking com
 
 
 @pytest.mark.parametrize("point", [*TAKING, *POINTS])
-def test_a_resumed_call_killed_at_any_point_runs_at_most_once(point: str, forks: Forks, tmp_path: Path) -> None:
+def test_a_killed_call_runs_at_most_once(point: str, forks: Forks, tmp_path: Path) -> None:
     came = {**POINTS, **TAKING}[point]
     for n in range(ROUNDS if point in TAKING else -(-ROUNDS // 3)):
         name = TOOLS[(n + len(point)) % len(TOOLS)]

@@ -21,7 +21,7 @@ from ferrule.journal._tables import STEPS, check_version, connect, prepare
 from ferrule.journal.reading import Reader
 
 
-async def test_only_the_owner_may_read_the_files_whatever_the_umask(tmp_path: Path) -> None:
+async def test_only_the_owner_may_read_the_files(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         journal = Journal.open(tmp_path / "calls.db")

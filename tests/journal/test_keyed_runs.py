@@ -102,7 +102,7 @@ def facts(result: LoopResult) -> Any:
     ]
 
 
-async def test_a_repeated_request_gets_the_same_result_and_runs_nothing() -> None:
+async def test_a_repeated_request_runs_nothing() -> None:
     office, journal = Office(), memory()
     first = await run(Model(TWO_TURNS), ASK, office.runner(journal), key=KEY, principal="ann")
     model, said, events = Model(TWO_TURNS), [], []

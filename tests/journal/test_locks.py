@@ -661,7 +661,7 @@ async def note(path: str) -> str:
     return path
 
 
-def test_a_runner_refuses_a_journal_within_reach_of_its_tools(tmp_path: Path) -> None:
+def test_a_journal_within_reach_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     reached, apart = Journal.open(tmp_path / "notes" / "calls.db"), Journal.open(tmp_path / "notes.db")
     guard = within(tmp_path / "notes")

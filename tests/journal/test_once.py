@@ -70,7 +70,7 @@ async def cut_off(bank: Bank, journal: DyingJournal, **options: Any) -> Runner:
     return Runner([bank.pay], journal=journal, **options)
 
 
-async def test_a_repeated_call_gets_the_first_result_and_does_not_run() -> None:
+async def test_a_repeated_call_gets_the_first_result() -> None:
     bank, journal = Bank(), memory()
     first = await Runner([bank.pay], journal=journal).run(call(), **WHO)
     again = await Runner([bank.pay], journal=journal).run(call(), **WHO)
@@ -166,7 +166,7 @@ async def test_waiting_for_the_first_call_ends_with_the_slot_timeout() -> None:
     await asyncio.wait({first})
 
 
-async def test_a_repeated_call_is_judged_again_but_not_asked_about() -> None:
+async def test_a_repeated_call_is_judged_again() -> None:
     bank, person = Bank(), Person()
     runner = Runner([bank.pay], guards=[ask_always], approve=person, journal=memory())
     assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid 5", "paid 5"]
@@ -242,7 +242,7 @@ async def test_the_outcome_is_written_before_anybody_sees_it() -> None:
 
 
 @pytest.mark.parametrize("method", ["find", "begin"])
-async def test_a_journal_that_breaks_before_the_run_stops_the_call(method: str) -> None:
+async def test_a_broken_journal_stops_the_call(method: str) -> None:
     bank = Bank()
 
     async def breaks(*given: Any, **options: Any) -> Any:
@@ -273,7 +273,7 @@ async def test_a_result_that_cannot_be_recorded_says_so(caplog: pytest.LogCaptur
 # -- after a crash -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_cut_off_call_is_unknown_and_does_not_run_again() -> None:
+async def test_a_cut_off_call_is_unknown() -> None:
     bank, journal = Bank(), DyingJournal()
     runner = await cut_off(bank, journal)
     result = await runner.run(call(), **WHO)

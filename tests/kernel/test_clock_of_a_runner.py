@@ -37,7 +37,7 @@ async def works() -> str:
     return "done"
 
 
-async def test_a_deadline_comes_when_the_clock_says_so_and_not_before() -> None:
+async def test_a_deadline_follows_the_clock() -> None:
     clock, watch = ManualClock(1000), Watch()
     seen: list[float | None] = []
 

@@ -112,7 +112,7 @@ async def test_a_handler_has_grace_to_clean_up() -> None:
 
 
 @pytest.mark.parametrize(("executed", "effect"), [(False, "Nothing was run."), (True, "its effect may have happened")])
-async def test_a_stopped_handler_may_say_how_far_it_came(executed: bool, effect: str) -> None:
+async def test_a_stopped_handler_may_report(executed: bool, effect: str) -> None:
     @tool
     async def copy() -> None:
         try:
@@ -198,7 +198,7 @@ def test_a_timeout_error_of_the_handlers_own_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize("kind", [Gate, Blocker])
-async def test_an_abandoned_handler_keeps_its_slot_and_keys(kind: Any) -> None:
+async def test_an_abandoned_handler_keeps_its_slot(kind: Any) -> None:
     late = Gate(stubborn=True) if kind is Gate else Blocker()
     handler = tool(late.wait if kind is Gate else late.block, name="late")
     keyed = handler.replace(concurrency=1, resources=lambda arguments: ["k"])

@@ -76,7 +76,7 @@ async def test_the_bound_counts_the_json_of_a_mapping() -> None:
     assert_refused(await run(note, {"text": "\n" * 30}, sizes=FIFTY), "71", "50")
 
 
-async def test_arguments_that_are_too_long_are_not_decoded() -> None:
+async def test_long_arguments_are_not_decoded() -> None:
     assert_refused(await run(note, "{" * 60, sizes=FIFTY), "60", "50")
     assert_refused(await run(note, " " * 60, sizes=FIFTY), "60", "50")
     seen: list[Any] = []

@@ -670,7 +670,7 @@ WITHOUT_JSON: dict[str, tuple[Any, Any]] = {
 
 @BOTH
 @pytest.mark.parametrize("case", WITHOUT_JSON)
-def test_a_value_that_its_json_does_not_make_again_never_runs(case: str, way: str) -> None:
+def test_a_value_unlike_its_json_never_runs(case: str, way: str) -> None:
     result, shown, got = run_guarded(*WITHOUT_JSON[case], way)
     assert (result.status, result.executed, shown, got) == ("failed", False, [], [])
     assert "'value'" in str(result.error) and "PlainSerializer" in str(result.error)
@@ -1061,7 +1061,7 @@ class Signed(BaseModel):
 
 
 @pytest.mark.parametrize("raised", [ToolError("down", executed=False), ConnectionError()])
-def test_a_retry_gets_fresh_objects_of_the_judged_arguments(raised: Exception) -> None:
+def test_a_retry_gets_fresh_objects(raised: Exception) -> None:
     got: list[Any] = []
     shown: list[Any] = []
 
@@ -1192,7 +1192,7 @@ CHANGES: list[tuple[dict[str, Any], str | None]] = [
 
 
 @pytest.mark.parametrize(("changes", "expected"), CHANGES)
-def test_a_change_of_a_guard_or_a_person_arrives_as_given_or_denies(changes: Any, expected: str | None) -> None:
+def test_a_change_arrives_as_given_or_denies(changes: Any, expected: str | None) -> None:
     shown: list[Any] = []
 
     def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
@@ -1437,7 +1437,7 @@ def containers(inner: st.SearchStrategy[tuple[Any, Any]]) -> st.SearchStrategy[t
 
 
 @given(st.data())
-def test_a_guard_is_shown_what_the_handler_gets_for_any_type(data: st.DataObject) -> None:
+def test_a_guard_sees_what_the_handler_gets(data: st.DataObject) -> None:
     annotation, values = data.draw(st.recursive(st.sampled_from(LEAVES), containers, max_leaves=4))
     got: list[Any] = []
     shown: list[Any] = []

@@ -63,7 +63,7 @@ async def test_leaving_takes_no_new_calls_and_waits_for_running_ones() -> None:
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
-async def test_leaving_waits_no_longer_than_drain_and_gives_every_call_its_result(timeout: float | None) -> None:
+async def test_leaving_waits_no_longer_than_drain(timeout: float | None) -> None:
     gate, watch = Gate(), Watch()
     runner = Runner([gate.tool], waits=Waits(drain=0.01), observers=[watch], timeout=timeout)
     async with runner:

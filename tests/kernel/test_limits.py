@@ -128,7 +128,7 @@ async def test_many_principals_that_come_once_leave_little_behind() -> None:
 
 @pytest.mark.large
 @pytest.mark.parametrize("by", ["tool", "principal"])
-async def test_a_thousand_calls_do_not_stand_before_another_tool_or_principal(by: str) -> None:
+async def test_a_thousand_calls_hold_up_nobody_else(by: str) -> None:
     order: list[str] = []
 
     @tool(parallel=True)

@@ -55,7 +55,7 @@ async def test_a_decision_with_a_reason_that_is_no_text_is_a_decision(reason: An
         assert (result.error or "").startswith("Denied: ")
 
 
-async def test_a_guard_that_ignores_its_cancellation_is_not_waited_for() -> None:
+async def test_nobody_waits_for_a_hanging_guard() -> None:
     guard, gate, clock = Gate(stubborn=True), Gate(), ManualClock()
     runner = Runner([gate.tool], guards=[lambda *_: guard.wait()], clock=clock)
     late = asyncio.ensure_future(runner.run("wait"))

@@ -115,7 +115,7 @@ async def test_an_inner_runners_limit_holds_for_both_runners() -> None:
     assert now["most"] == 2
 
 
-async def test_a_mounted_tool_calls_the_tools_of_its_own_runner() -> None:
+async def test_a_mounted_tool_calls_its_own_runner() -> None:
     judged: list[tuple[str, str]] = []
     person, watch, inner_watch = Person(), Watch(), Watch()
 

@@ -309,7 +309,7 @@ CALLED = st.builds(lambda spell, name: spell(name), st.sampled_from(SPELLINGS), 
 
 
 @given(offered=st.sets(st.sampled_from(NAMES)), name=CALLED | st.text(max_size=12), batched=st.booleans())
-def test_for_any_subset_and_name_only_an_offered_tool_runs(offered: set[str], name: str, batched: bool) -> None:
+def test_only_an_offered_tool_runs(offered: set[str], name: str, batched: bool) -> None:
     runner, ran = make_runner(*NAMES)
     few = Toolset(one for one in runner.tools if one.name in offered)
 

@@ -235,7 +235,7 @@ def edit_everywhere(pending: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {**pending, "seal": pending["seal"].encode()}
 
 
-async def test_an_edited_record_runs_nothing_and_uses_nothing_up() -> None:
+async def test_an_edited_record_uses_nothing_up() -> None:
     runner, record, ran = await begin()
     tried = 0
     for edited in edit_everywhere(record["pending"]):

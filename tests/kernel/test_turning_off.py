@@ -185,7 +185,7 @@ async def test_disabling_reaches_calls_that_wait_in_an_outer_runner() -> None:
     assert (await first).success
 
 
-async def test_the_first_cancel_lets_running_calls_finish_and_starts_none() -> None:
+async def test_the_first_cancel_lets_running_calls_finish() -> None:
     gate, watch = Gate(parallel=True), Watch()
     runner = Runner([gate.tool, look, send], concurrency=2, observers=[watch])
     names = ["wait", "wait", "wait", "send", "look"]

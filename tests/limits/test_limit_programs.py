@@ -58,9 +58,7 @@ def run_programs(what: str, place: str, tmp_path: Path) -> tuple[list[str], list
 
 @pytest.mark.large
 @pytest.mark.parametrize(("what", "most"), [("runner", sharing.MOST), ("tool", sharing.MOST), ("keys", 1)])
-def test_calls_of_three_programs_together_stay_within_the_limit(
-    place: str, tmp_path: Path, what: str, most: int
-) -> None:
+def test_three_programs_stay_within_one_limit(place: str, tmp_path: Path, what: str, most: int) -> None:
     outputs, (inside, highest, came) = run_programs(what, place, tmp_path)
     assert outputs == [f"ok={sharing.CALLS}"] * PROGRAMS
     assert (inside, came) == (0, PROGRAMS * sharing.CALLS) and 1 <= highest <= most

@@ -216,7 +216,7 @@ async def test_refusals_are_not_wrapped() -> None:
     assert "untrusted" not in (await runner.run("fetch")).text
 
 
-async def test_one_object_redacts_events_the_journal_spans_and_cassettes(tmp_path: Path) -> None:
+async def test_one_object_redacts_every_place(tmp_path: Path) -> None:
     secret, mail = f"sk-proj-{RANDOM}", "ada@example.org"
     hide = redact(also=["email"])
     seen: list[Any] = []
@@ -255,7 +255,7 @@ async def test_one_object_redacts_events_the_journal_spans_and_cassettes(tmp_pat
         assert RANDOM not in repr(place) and RANDOM[1:] not in repr(place) and mail not in repr(place)
 
 
-async def test_the_secrets_of_a_call_leave_in_no_result_event_or_record(tmp_path: Path) -> None:
+async def test_the_secrets_of_a_call_leave_nowhere(tmp_path: Path) -> None:
     known, hide, seen, inner = "zebra-crossing-11", redact(), [], Journal.open(tmp_path / "calls.db")
 
     @tool(read_only=True)

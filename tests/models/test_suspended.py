@@ -70,7 +70,7 @@ async def run_in(case: Case, way: Any) -> tuple[Api, LoopResult]:
 
 
 @each()
-async def test_a_resumed_run_sends_what_a_run_without_a_wait_sends(case: Case) -> None:
+async def test_a_resumed_run_sends_the_same_messages(case: Case) -> None:
     expected_api, expected = await run_in(case, run_at_once)
     api, found = await run_in(case, run_with_a_wait)
     assert api.refusals == expected_api.refusals == []

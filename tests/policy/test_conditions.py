@@ -60,9 +60,7 @@ NOBODY = ToolContext[Any]()
         ({"commands": ["pytest *"]}, [5], None),
     ],
 )
-def test_a_value_of_another_kind_is_unknown_and_others_match_or_not(
-    table: dict[str, Any], value: Any, answer: bool | None
-) -> None:
+def test_a_value_of_another_kind_is_unknown(table: dict[str, Any], value: Any, answer: bool | None) -> None:
     assert parse_condition(table).matches(value, NOBODY) is answer
 
 

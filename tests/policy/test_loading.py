@@ -82,7 +82,7 @@ DENY = '[[rule]]\ndecide = "deny"\ntools = ["t"]\n'
         ('[[test]]\ncall = "t"\nexpect = "maybe"', 1, "expect is"),
     ],
 )
-def test_an_error_in_a_file_is_reported_with_its_line(text: str, line: int, said: str) -> None:
+def test_an_error_is_reported_with_its_line(text: str, line: int, said: str) -> None:
     found = findings_of(text)
     assert [(one.level, one.line) for one in found] == [("error", line)] and said in found[0].text
 

@@ -51,7 +51,7 @@ def trust_elsewhere(file: Path) -> None:
 # -- trust -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_allows_of_a_project_count_once_it_is_trusted(home: Path) -> None:
+def test_the_allows_of_a_project_need_trust(home: Path) -> None:
     file = project(home, 'allow = ["*"]\ndeny = ["write_file"]\nmode = "never_ask"')
 
     def kinds() -> list[str]:
@@ -333,7 +333,7 @@ def guarded(home: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_tool_that_changes_things_gets_the_path_of_a_policy(name: str, guarded: Any, home: Path) -> None:
+def test_no_changing_tool_gets_a_policy_path(name: str, guarded: Any, home: Path) -> None:
     written = name.format(home=home)
 
     @tool

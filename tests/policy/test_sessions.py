@@ -338,7 +338,7 @@ def kept_in(store: Memory) -> Journal:
         ('mode = "never_ask"\n' + DEPLOY + "at_most = 3", "deny"),
     ],
 )
-async def test_a_rule_that_cannot_read_its_state_never_allows(text: str, expected: str, tmp_path: Path) -> None:
+async def test_a_rule_without_its_state_never_allows(text: str, expected: str, tmp_path: Path) -> None:
     desk = Desk(tmp_path, text, journal=kept_in(Broken()))
     assert await desk.kind() == expected
     assert await desk.status() == "denied" and len(desk.person.questions) == (expected == "ask")

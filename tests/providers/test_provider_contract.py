@@ -106,7 +106,7 @@ def test_nothing_runs_before_the_end_of_a_stream(api: Api, form: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_calls_of_a_turn_that_was_cut_off_do_not_run(api: Api, way: str) -> None:
+def test_calls_of_a_cut_off_turn_do_not_run(api: Api, way: str) -> None:
     calls, _, stop = api.read(api.write("", [ADD, GREET], "cut"), way)
     assert stop == "cut"
     assert [call.problem and "cut off" in call.problem for call in calls] == [True, True]

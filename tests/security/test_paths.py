@@ -398,7 +398,7 @@ def test_open_inside_opens_nothing_outside(inside: Path, path: str, mode: str, b
 
 @posix
 @pytest.mark.parametrize("mode", ["r", "w", "r+"])
-def test_a_link_swapped_in_after_judging_is_refused(inside: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swapped_link_is_refused(inside: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     judged = paths.resolve_path
 
     def real_and_then_exchanged(path: str, base: str) -> str:

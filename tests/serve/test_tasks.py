@@ -187,7 +187,7 @@ async def test_an_unknown_task_is_an_error_for_every_method(task_id: str) -> Non
             assert code == wire.INVALID_PARAMS and "Unknown task" in message
 
 
-async def test_only_the_principal_of_a_task_sees_and_cancels_it() -> None:
+async def test_only_its_principal_sees_a_task() -> None:
     gate = Gate(background=True, read_only=True)
     app = serve.mcp(Runner([gate.tool]), tokens=lambda token: token.partition("-")[0])
 

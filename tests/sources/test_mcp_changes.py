@@ -222,7 +222,7 @@ async def test_a_tool_that_changes_while_the_server_runs_is_quarantined(tmp_path
         assert [tool.name for tool in await next_toolset(server, changes)] == ["one__read", "one__write"]
 
 
-async def test_no_runner_calls_a_tool_that_changed_after_it_was_accepted(tmp_path: Path) -> None:
+async def test_no_runner_calls_a_changed_tool(tmp_path: Path) -> None:
     server = made("read").add("write").add("gone")
     file = await write_server_lock(tmp_path, server)
     servers = mcp.connect(server.memory(name="one"), lock=file)

@@ -57,7 +57,7 @@ HOSTILE = {
 }
 
 
-async def test_a_hostile_schema_leaves_its_tool_out_and_no_other() -> None:
+async def test_a_hostile_schema_leaves_out_its_tool() -> None:
     server = made("good")
     for kind, (schema, _) in HOSTILE.items():
         server.add(kind.replace(" ", "_"), schema=schema)

@@ -77,7 +77,7 @@ def every_name_is_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
-async def test_no_server_sends_this_client_to_a_port_of_its_machine(method: str, scheme: str) -> None:
+async def test_no_server_sends_a_client_to_its_machine(method: str, scheme: str) -> None:
     with Listening() as other:
         for host in ("127.0.0.1", "localhost", "127.1", "[::ffff:127.0.0.1]", "2130706433"):
             url = f"{scheme}://{host}:{other.port}/delete?all=1"

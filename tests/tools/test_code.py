@@ -334,7 +334,7 @@ async def test_the_deadline_ends_a_program() -> None:
 TWO_PAYMENTS = "total = price('tea')\nprint('a')\nfirst = pay('ada', total)\nprint('b')\n[first, pay('eve', 1)]"
 
 
-async def test_a_program_waits_for_a_person_and_goes_on_elsewhere() -> None:
+async def test_a_waiting_program_goes_on_elsewhere() -> None:
     events: list[Event] = []
     first = await make_runner().run("run_program", {"program": TWO_PAYMENTS})
     assert first.status == "suspended" and PAID == []

@@ -95,7 +95,7 @@ POINTS = ["read 0", "after read 1", "after write 0", f"after write {STEPS - 1}"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
-async def test_a_killed_program_goes_on_and_repeats_nothing(tmp_path: Path, point: str) -> None:
+async def test_a_killed_program_repeats_nothing(tmp_path: Path, point: str) -> None:
     die_at(tmp_path, point)
 
     result = await run_once(tmp_path)

@@ -138,7 +138,7 @@ async def test_a_host_that_a_policy_allows_is_the_host_that_is_opened(rest: str,
     assert not opened or (opened == ["public.test"]) is (allowed is True)
 
 
-async def test_guards_and_policies_judge_each_host_that_a_redirect_leads_to(tmp_path: Path) -> None:
+async def test_guards_judge_each_host_of_a_redirect(tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text('deny = ["read(url host evil.test)"]\nallow = ["read(url host *)"]')
     pages = {"https://a.test/": "https://b.test/", "https://b.test/": "https://evil.test/"}
@@ -242,7 +242,7 @@ async def test_an_endless_body_is_cut_and_the_connection_ends() -> None:
     assert result.output == "x" * 100_000 + "\n\n[cut after 100,000 bytes]"
 
 
-async def test_a_gzip_bomb_is_unpacked_to_the_bound_only() -> None:
+async def test_a_gzip_bomb_is_bounded() -> None:
     bomb = gzip.compress(b"x" * 20_000_000)
 
     async def write(writer: asyncio.StreamWriter) -> None:

@@ -262,7 +262,7 @@ async def test_calls_are_filtered_by_who_made_them_and_when(tmp_path: Path) -> N
     journal.close()
 
 
-async def test_a_past_call_is_made_again_through_the_guards(journal: Any) -> None:
+async def test_a_past_call_passes_the_guards_again(journal: Any) -> None:
     async with visit(make_runner(journal=journal)) as ann:
         await ann.call("set_price", article="tea", euros=9)
         answered = await ann.answer("approve", await ann.question())

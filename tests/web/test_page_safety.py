@@ -100,7 +100,7 @@ async def test_the_form_of_one_browser_does_not_work_in_another() -> None:
 
 
 @pytest.mark.parametrize("path", [view.path for view in VIEWS if view.changes])
-async def test_a_read_only_page_changes_nothing_and_shows_no_way_to(path: str) -> None:
+async def test_a_read_only_page_changes_nothing(path: str) -> None:
     runner = Runner(tools, guards=[ask_before_changes], approve=approval.later)
     queue = approval.web(tools=runner.tools)
     await queue.put(await runner.run("set_price", {"article": "tea", "euros": 9}))
@@ -169,7 +169,7 @@ class Loopback:
         return response.status_code
 
 
-async def test_a_link_works_once_and_the_terminal_gets_a_new_one() -> None:
+async def test_a_link_works_once() -> None:
     server = Loopback()
     first, second = server.visitor(), server.visitor()
     assert (await first.client.get("/tools")).status_code == 401
@@ -281,7 +281,7 @@ def find_shape(page: str) -> list[Any]:
     return [shape for shape in Tags(without_lint).shape if shape[0] not in ("option", "p")]
 
 
-async def test_no_text_of_a_stranger_changes_the_shape_of_a_page(tmp_path: Path) -> None:
+async def test_no_text_changes_the_shape_of_a_page(tmp_path: Path) -> None:
     assert len(PAYLOADS) >= 60
     pages = []
     for name, texts in {"plain": ["one word", "two words"], "hostile": PAYLOADS}.items():

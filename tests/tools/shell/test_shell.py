@@ -376,7 +376,7 @@ def test_a_folder_inside_a_writable_one_is_refused(make_project: MakeProject, op
         shell.tool(root / "src", write=[root])
 
 
-async def test_two_lines_at_once_do_not_unprotect_each_other(make_project: MakeProject) -> None:
+async def test_two_lines_do_not_unprotect_each_other(make_project: MakeProject) -> None:
     root = make_project()
     long = shell.tool(root, name="long")
     async with Runner([long, shell.tool(root)]) as runner:
@@ -450,7 +450,7 @@ async def test_a_need_is_asked_about_and_shown(
     assert (await runner.run("shell", {"command": "touch ran"})).status == "ok" and len(asked) == 1
 
 
-async def test_only_the_need_that_was_approved_is_open(make_project: MakeProject, folder: Path) -> None:
+async def test_only_an_approved_need_is_open(make_project: MakeProject, folder: Path) -> None:
     root = make_project()
     (folder / "other").mkdir()
     (folder / "other").chmod(0o777)
@@ -569,9 +569,7 @@ async def test_an_approved_line_takes_nothing_from_earlier_lines(
 
 
 @pytest.mark.parametrize("user", USERS)
-async def test_no_variable_reaches_a_program_outside_the_sandbox(
-    make_project: MakeProject, folder: Path, user: str
-) -> None:
+async def test_no_variable_leaves_the_sandbox(make_project: MakeProject, folder: Path, user: str) -> None:
     (traces := folder / "traces").mkdir()
     traces.chmod(0o777)
     hostile = {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": f"{traces}/of"}  # the loader of each program obeys these
