@@ -15,7 +15,7 @@ from ferrule.security.shell_syntax import split_words
 
 
 class Risk(NamedTuple):
-    """The possible effects of a program's arguments. See docs/policy.md#check.
+    """The possible effects of a program's arguments. See docs/policy.md.
 
     Attributes:
         text: The effect for a person, after the program's name: "runs the code that it is given".
@@ -79,7 +79,7 @@ def program_name(word: str) -> str:
 def find_risk(program: str) -> Risk | None:
     """Return the possible effects of a program's arguments, or None if the program is not in the table.
 
-    See docs/policy.md#check.
+    See docs/policy.md.
 
         >>> find_risk("/usr/bin/python3.11").kind
         'interpreter'

@@ -142,7 +142,7 @@ class ToolUse:
         refusals: float | None = None,
         exact: float | None = None,
     ) -> None:
-        """Check that the scores over all are at least these. See docs/evaluation.md#thresholds.
+        """Check that the scores over all are at least these. See docs/evaluation.md#the-result.
 
         Raises:
             AssertionError: A score is below; the error names such scores and the worst cases: expected, called, the
