@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 from uuid import UUID
 
+import jsonschema_rs
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from pydantic import ValidationError as PydanticError
@@ -27,6 +28,7 @@ import probe
 from ferrule import Runner, Tool, ToolCall, ToolHandler, ToolResult, Toolset, build_tool, tool
 from ferrule.arguments.argument_errors import explain_errors, from_pydantic
 from ferrule.arguments.parameters import Invalid
+from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.values.frozen import thaw
 
 
@@ -438,6 +440,39 @@ def test_no_other_type_is_asked_for_if_a_branch_has_the_type_of_the_value(
     said = error.partition(", got")[0]
     others = {*names} - {name}
     assert "Nothing was run" in error and not [other for other in others if other in said], error
+
+
+SMALL: list[dict[str, Any]] = [
+    *({"type": kind} for kind in ("integer", "string", "null", "boolean")),
+    *({"const": 1}, {"enum": ["a", 1]}, {"minimum": 2}, {"pattern": "^a"}, {"maxLength": 1}),
+    *({"required": ["x"]}, {"required": ["y"]}, {"type": "object", "additionalProperties": False}),
+]
+VALUES = [None, True, 0, 1, 3, "a", "ab", "1", [], {}, {"x": 1}, {"y": 1}, {"x": 1, "y": 1}]
+
+
+@given(
+    st.recursive(
+        st.sampled_from(SMALL),
+        lambda inner: st.builds(
+            lambda word, forms: {word: forms if word != "not" else forms[0]},
+            st.sampled_from(["anyOf", "oneOf", "allOf", "not"]),
+            st.lists(inner, min_size=1, max_size=3),
+        ),
+        max_leaves=5,
+    ),
+    st.sampled_from(VALUES),
+)
+@example({"oneOf": [{"required": ["x"]}, {"required": ["y"]}]}, {"x": 1, "y": 1})
+def test_judged_arguments_fit_the_schema(schema: dict[str, Any], value: Any) -> None:
+    parameters = SchemaParameters({"type": "object", "properties": {"value": schema}})
+    fits = jsonschema_rs.Draft202012Validator(schema).is_valid
+    try:
+        values, _, repairs = parameters.validate_with_repairs("one", {"value": value})
+    except Invalid:
+        assert not fits(value)
+    else:
+        assert fits(values["value"]) if "value" in values else value is None
+        assert not repairs or not fits(value)
 
 
 def test_many_mistakes_are_explained_briefly() -> None:

@@ -201,8 +201,9 @@ def _parse_message(message: str) -> str:
 
 
 def from_json_schema(errors: Iterable[Any]) -> list[ArgumentError]:
-    """Return the errors of `jsonschema_rs` as argument errors."""
-    return [converted for error in errors for converted in _convert_json_schema(error)]
+    """Return the errors of `jsonschema_rs` as argument errors: at least one for each, as no error means that all is
+    right."""
+    return [converted for error in errors for converted in _convert_json_schema(error) or [_convert_unknown(error)]]
 
 
 def _convert_json_schema(error: Any) -> list[ArgumentError]:
@@ -227,7 +228,11 @@ def _convert_json_schema(error: Any) -> list[ArgumentError]:
         return [ArgumentError(path, expected, received, choices=[kind.expected_value], is_constant=True)]
     if name == "format" and kind.format in _FORMATS:
         return [ArgumentError(path, f"must be {_FORMATS[kind.format]}", received)]
-    return [ArgumentError(path, f"is wrong: {_shorten(str(error.message), 200)}", received)]
+    return [_convert_unknown(error)]
+
+
+def _convert_unknown(error: Any) -> ArgumentError:
+    return ArgumentError(tuple(error.instance_path), f"is wrong: {_shorten(str(error.message), 200)}", error.instance)
 
 
 def _convert_branches(path: Path, received: object, branches: Any) -> list[ArgumentError]:
@@ -236,6 +241,8 @@ def _convert_branches(path: Path, received: object, branches: Any) -> list[Argum
     Errors inside one branch prove nothing for a repair, as the value may be meant for another.
     """
     found = {n: from_json_schema(branch) for n, branch in enumerate(branches)}
+    if not all(found.values()):
+        return [ArgumentError(path, "fits more than one of the forms it may have, and must fit exactly one", received)]
     likely = _find_likely(path, found)
     here = [(n, error) for n, errors in found.items() for error in errors if error.path == path]
     is_plain = bool(here) and all(error.json_type or error.choices for _, error in here)

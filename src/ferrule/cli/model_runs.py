@@ -159,11 +159,11 @@ async def _show_events(setup: Setup, running: Run, stages: Stages, cancel: Calla
 def _print_answer(console: Console, result: LoopResult, max_turns: int) -> None:
     console.print()
     console.print(Text("answer" if result.status == "done" else f"the run ended: {result.status}", style="bold"))
-    if result.reason:
-        console.print(Text(printable(result.reason), style="yellow"))
+    note = result.reason
     if result.status == "limited" and result.turns == max_turns:
         note = f"the limit is {format_count(max_turns, 'turn')}; --max-turns sets another"
-        console.print(Text(note, style="yellow"))
+    if note:
+        console.print(Text(printable(note), style="yellow"))
     if result.text:
         console.print(Text(printable(result.text.strip())))
 
