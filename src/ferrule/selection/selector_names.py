@@ -50,7 +50,7 @@ def selector_from_name(text: str) -> ToolSelector:
 
 
 def discover_selectors() -> dict[str, ToolSelector]:
-    """Return the selectors of all plug-ins by their names, each imported and made. See docs/selection.md#plug-ins.
+    """Return the selectors of all plug-ins by their names, each imported and made. See docs/sources.md#plug-ins.
 
     They are the entry points that `selector_from_name` finds. The first of a name wins, and `ferrule.selectors` come
     before `axio.selector`. An entry point is left out, with a warning in the log, if it cannot be imported, is no
