@@ -307,7 +307,7 @@ async def test_an_error_of_the_model_is_raised() -> None:
         await go([[("add", {"a": 1, "b": 2})]])
 
 
-async def test_a_new_run_continues_after_a_model_error() -> None:
+async def test_a_run_continues_after_an_error() -> None:
     def busy(messages: Any) -> str:
         raise ConnectionError("no network")
 

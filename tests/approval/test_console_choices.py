@@ -99,7 +99,7 @@ def edit(to: str = "", euros: str = "", times: str = "") -> tuple[tuple[str, str
         ((*edit(euros="three"), *edit()), "paid ada 5 None"),
     ],
 )
-def test_an_edit_is_asked_about_before_it_runs(edits: Any, output: str, terminal: Terminal) -> None:
+def test_an_edit_is_asked_about(edits: Any, output: str, terminal: Terminal) -> None:
     assert ran(terminal, (ALLOW, "e\n"), *edits, (ALLOW, "y\n")).output == output
     _, is_asked_again, again = terminal.seen.rpartition("pay would run with your changes:")
     assert ("Not valid: " in terminal.seen) is (edits[:3] == edit(euros="three"))

@@ -277,7 +277,7 @@ def test_a_call_runs_if_yes_or_its_runner_allows_it(here: Path, words: str) -> N
     assert (here / "note.txt").read_text(encoding="utf-8") == "x"
 
 
-def test_yes_lifts_no_denial_and_gives_no_value(here: Path) -> None:
+def test_yes_lifts_no_denial(here: Path) -> None:
     done = ferrule("call", "note", "text=x", "--tools", "runners.py:strict", "--yes", "note", cwd=here)
     assert (done.returncode, done.stderr) == (1, "Denied: never. Nothing was run.\n")
     done = ferrule("call", "write_file", "path=../x", "content=x", "--yes", "write_file", cwd=here)

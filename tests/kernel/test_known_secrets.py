@@ -119,7 +119,7 @@ def leaked(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_known_secret_is_stars_in_every_text(way: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_known_secrets_are_stars(way: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "ferrule")
     kind, options = WAYS[way]
     watch, journal = Watch(), WatchedJournal()

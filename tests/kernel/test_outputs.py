@@ -313,9 +313,7 @@ def values_that_break(error: type[BaseException]) -> list[Any]:
 @WAYS
 @pytest.mark.parametrize("error", ENDS)
 @pytest.mark.parametrize("options", [{}, {"timeout": 5.0}])
-async def test_a_call_has_one_result_whatever_its_output_raises(
-    way: Any, error: type[BaseException], options: Any
-) -> None:
+async def test_a_call_has_one_result(way: Any, error: type[BaseException], options: Any) -> None:
     for value in values_that_break(error):
         seen: list[Any] = []
 

@@ -243,7 +243,7 @@ def test_links_and_images_lead_to_allowed_hosts_only() -> None:
         f"[{'a' * 900}]: https://evil.test",
     ],
 )
-def test_an_address_is_read_as_a_browser_reads_it(text: str) -> None:
+def test_addresses_are_read_as_by_a_browser(text: str) -> None:
     result = with_hosts(text)
     assert "evil" not in result.text and result.metadata["sanitized"]["links"] == 1
 

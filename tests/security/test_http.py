@@ -46,7 +46,7 @@ async def test_no_attack_reaches_a_private_host(row: dict[str, str], internet: I
     assert row["expect"] != "allow" or (guarded and alone)
 
 
-def test_the_client_connects_to_the_address_it_checked() -> None:
+def test_the_client_connects_to_checked_addresses() -> None:
     """Fifty tries of a name that has one address when it is checked and another whenever it is looked up again."""
     allowed, secret = make_neighbours("127.0.0.2", "127.0.0.1")
     with serving(allowed, secret):

@@ -183,7 +183,7 @@ CALLS: list[tuple[Any, dict[str, Any]]] = [
 
 
 @given(st.lists(LINES, min_size=1, max_size=3, unique=True), st.sampled_from(["ann", "bob", None]))
-async def test_every_call_of_a_hidden_tool_is_denied(lines: list[str], principal: str | None) -> None:
+async def test_calls_of_a_hidden_tool_are_denied(lines: list[str], principal: str | None) -> None:
     policies = [policy_with(line) for line in lines]
     context = ToolContext[Any](principal=principal)
     runner = Runner(TOOLS, guards=policies)

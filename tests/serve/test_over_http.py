@@ -265,9 +265,7 @@ async def test_a_mirrored_argument_that_differs_is_refused() -> None:
         {"Authorization": "Bearer " + "x" * 10_000},
     ],
 )
-async def test_without_a_known_token_nothing_is_answered_but_401(
-    headers: dict[str, str], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unknown_tokens_get_401(headers: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
     seen: list[Event] = []
     async with listening(serve.mcp(Runner([who], observers=[seen.append]), tokens=tokens)) as url:
         answer = await post(url, headers)

@@ -244,7 +244,7 @@ async def test_a_disabled_tool_stays_in_the_list_and_says_why(era: str) -> None:
 
 
 @both_eras
-async def test_a_call_passes_the_runners_guards_and_observers(era: str) -> None:
+async def test_a_served_call_passes_the_guards(era: str) -> None:
     judged: list[ToolCall] = []
     events: list[Event] = []
 

@@ -264,7 +264,7 @@ def test_each_principal_has_credentials_of_its_own_and_no_cookie_is_kept() -> No
     assert [wire.header("cookie", at) for at in (0, 1)] == [None, None]
 
 
-def test_credentials_go_only_to_named_servers_over_https() -> None:
+def test_credentials_go_only_to_named_servers() -> None:
     given = {**secured(BEARER), "servers": PUBLIC}
     with pytest.raises(DefinitionError, match="go only to a server that you name"):
         openapi(given)

@@ -41,7 +41,7 @@ SCHEMA = {"number": polars.Int64, "share": polars.Float64, "text": polars.String
 
 
 @given(st.lists(st.fixed_dictionaries(cells), max_size=4))
-def test_a_frame_of_every_library_is_its_rows(rows: list[dict[str, Any]]) -> None:
+def test_every_data_frame_is_its_rows(rows: list[dict[str, Any]]) -> None:
     frame = polars.DataFrame(rows, schema=SCHEMA)
     expected = [{**row, "day": row["day"] and row["day"].isoformat()} for row in rows]
     assert give(frame).output == expected

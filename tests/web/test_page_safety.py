@@ -281,7 +281,7 @@ def find_shape(page: str) -> list[Any]:
     return [shape for shape in Tags(without_lint).shape if shape[0] not in ("option", "p")]
 
 
-async def test_no_text_changes_the_shape_of_a_page(tmp_path: Path) -> None:
+async def test_no_text_changes_a_page(tmp_path: Path) -> None:
     assert len(PAYLOADS) >= 60
     pages = []
     for name, texts in {"plain": ["one word", "two words"], "hostile": PAYLOADS}.items():

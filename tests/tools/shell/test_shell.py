@@ -300,9 +300,7 @@ def make_repository(root: Path, kind: str) -> None:
         ),
     ],
 )
-async def test_no_line_makes_a_program_that_git_runs(
-    make_project: MakeProject, kind: str, line: str, owned: str
-) -> None:
+async def test_no_line_makes_git_run_it(make_project: MakeProject, kind: str, line: str, owned: str) -> None:
     root = make_project("root")
     make_repository(root, kind)
     tool = shell.tool(root)
