@@ -388,6 +388,7 @@ class Phone(BaseModel):
 class Mail(BaseModel):
     kind: Literal["mail"]
     address: str
+    box: Literal["home", "work"] = "home"
 
 
 @tool
@@ -405,6 +406,7 @@ REACH = thaw(reach.input_schema)
     [
         ({"contact": {"kind": "mail", "address": 5}}, {"'contact.address'"}),
         ({"contact": {"kind": "phone"}}, {"'contact.number'"}),
+        ({"contact": {"kind": "mail", "address": "a", "box": "shop"}}, {"'contact.box'"}),
         ({"either": ["a", 5]}, {"'either[1]'"}),
         ({"contact": 5}, {"'contact'"}),
     ],

@@ -160,6 +160,35 @@ def test_a_call_resumed_in_another_process_is_one_call(path: Path) -> None:
     assert again.events[-1].data["metadata"]["replayed"] is True and not again.is_replayed
 
 
+RESUMED = """
+import json
+from ferrule import tool
+
+@tool
+async def put(order: str) -> str:
+    \"\"\"Put an order away.\"\"\"
+    print("slow", flush=True)
+    await asyncio.Event().wait()
+
+record = json.loads(sys.argv[2])
+asyncio.run(kept(path, lambda runner: runner.replace(tools=[put]).resume(record, True, by="kim")))
+"""
+
+
+def test_a_resumed_call_that_was_cut_off_does_not_say_that_nothing_was_run(path: Path) -> None:
+    @tool
+    async def put(order: str) -> str:
+        """Put an order away."""
+        raise AssertionError
+
+    record = journaled(path, lambda runner: runner.run(call("p1", "put", order="later"), ADA), tools=[put]).record()
+    with program(DESK + RESUMED, path, json.dumps(record)) as other:
+        assert other.read_line() == "slow"
+        other.kill()
+    one = the_call(path, "p1")
+    assert (one.status, one.executed, one.error, one.attempts, one.approved_by) == ("cut_off", None, None, 1, "kim")
+
+
 @tool
 async def ship(order: str) -> Deferred:
     """Have an order shipped."""

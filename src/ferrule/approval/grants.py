@@ -309,7 +309,7 @@ class Grants:
         """Store a grant for the person's choice among the offers, perhaps narrowed.
 
         Args:
-            asked: The question, with its offers.
+            request: The question, with its offers.
             by: The name of the person.
 
         Raises:

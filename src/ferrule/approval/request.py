@@ -76,7 +76,7 @@ class Asked:
         offers: The choices for "always"; the first is number 1.
         tool: The tool for these arguments, with its `preview` and its `hidden` parameters; `None` if it is unknown.
         preview: The lines of the preview, or a text with the reason why there is none; `None` for a tool without a
-            preview, and before `previewed()`.
+            preview, and before `with_preview`.
         binds: Values for private parameters of the tool. They tie the call to the preview.
         problem: The reason why the call cannot work; nobody is asked then.
         edited: Whether a person has changed the arguments.

@@ -71,6 +71,7 @@ class ArgumentError(NamedTuple):
         certain: Whether the value must have `json_type` or be one of `choices`; not inside one branch of several.
         choices: The allowed JSON values, if they are listed.
         is_constant: Whether the value must be one of several constants.
+        is_tag: Whether the value must be one constant, as the tag of a branch is.
     """
 
     path: Path
@@ -81,6 +82,7 @@ class ArgumentError(NamedTuple):
     certain: bool = True
     choices: Sequence[Any] = ()
     is_constant: bool = False
+    is_tag: bool = False
 
 
 class ArgumentErrors(Exception):
@@ -117,9 +119,10 @@ def from_pydantic(error: ValidationError, value: object) -> list[ArgumentError]:
 
 
 def _find_likely(path: Path, branches: Mapping[_Key, Sequence[ArgumentError]]) -> list[_Key]:
-    """Return the branches that the value at `path` may be meant for: those of its type, then those of its constants."""
+    """Return the branches that the value at `path` may be meant for: those of its type, then of its tag, then of its
+    constants."""
     likely = list(branches)
-    for is_other in (_is_of_other_type, _has_other_constant):
+    for is_other in (_is_of_other_type, _has_other_tag, _has_other_constant):
         near = [key for key in likely if not any(is_other(path, error) for error in branches[key])]
         likely = near or likely
     return likely
@@ -130,6 +133,10 @@ def _is_of_other_type(path: Path, error: ArgumentError) -> bool:
         return False
     types = {*map(json_type_name, error.choices)} or {error.json_type} - {None}
     return bool(types) and json_type_name(error.received) not in types
+
+
+def _has_other_tag(path: Path, error: ArgumentError) -> bool:
+    return error.is_tag and _has_other_constant(path, error)
 
 
 def _has_other_constant(path: Path, error: ArgumentError) -> bool:
@@ -178,7 +185,9 @@ def _convert_pydantic(item: ErrorDetails, path: Path, received: object, certain:
     choices = item.get("ctx", {}).get(CHOICES, ())
     is_constant = kind in {"literal_error", "enum"}
     json_type = "string" if is_constant and not choices else _TYPE_OF_ERROR.get(kind)
-    return ArgumentError(path, _parse_message(item["msg"]), received, json_type, "wrong", certain, choices, is_constant)
+    is_tag = is_constant and " or " not in item["ctx"]["expected"]
+    expected = _parse_message(item["msg"])
+    return ArgumentError(path, expected, received, json_type, "wrong", certain, choices, is_constant, is_tag)
 
 
 def _parse_tags(text: str) -> list[Any]:
@@ -225,7 +234,8 @@ def _convert_json_schema(error: Any) -> list[ArgumentError]:
         return [ArgumentError(path, expected, received, choices=choices, is_constant=True)]
     if name == "const":
         expected = f"must be {format_value(kind.expected_value)}"
-        return [ArgumentError(path, expected, received, choices=[kind.expected_value], is_constant=True)]
+        choices = [kind.expected_value]
+        return [ArgumentError(path, expected, received, choices=choices, is_constant=True, is_tag=True)]
     if name == "format" and kind.format in _FORMATS:
         return [ArgumentError(path, f"must be {_FORMATS[kind.format]}", received)]
     return [_convert_unknown(error)]

@@ -215,6 +215,15 @@ class LoggedCall:
         return False if self.status == NOT_STARTED else self.result.get("executed")
 
     @property
+    def approved_by(self) -> str | None:
+        """The name of the person who approved it, if the answer has one."""
+        people = [event.data.get("by") for event in self.decisions if event.data.get("kind") == "allow"]
+        given: str | None = self.result.get("approved_by") or (
+            next(filter(None, people), None) if self.attempts else None
+        )
+        return given
+
+    @property
     def retryable(self) -> bool | None:
         """Whether the same call may succeed later; `None` if its source does not say."""
         return self.result.get("retryable")
@@ -286,7 +295,7 @@ class LoggedCall:
             "replays": self.replays,
             "repairs": result.get("repairs", []),
             "metadata": self.metadata,
-            "approved_by": result.get("approved_by"),
+            "approved_by": self.approved_by,
             "idempotency_key": None if intent is None else intent.key,
             "fingerprint": None if intent is None else intent.fingerprint,
             "process": self.process,
@@ -728,7 +737,7 @@ class Snapshot:
             return None
         intent, end = self.read_intent(found), self.end(group)
         status = found.status or self.add_status(found).status or ""
-        last = end or next((row for row in reversed(group.rows) if row.kind == "tool:suspended"), None)
+        last = end or (group.last if group.is_suspended else None)
         result = next((event.data for event in events if last is not None and event.seq == last.seq), _NO_RESULT)
         ended_at = None if end is None else end.at
         if end is None and status not in UNFINISHED and intent is not None and intent.outcome is not None:
