@@ -161,6 +161,7 @@ async def test_an_error_of_a_nested_call_says_nothing_about_the_call_that_made_i
     @tool
     async def outer() -> None:
         await runner.run("inner")
+        await asyncio.Event().wait()  # both deadlines end now, in either order
 
     runner = Runner([inner, outer], timeout=LIMIT, clock=(clock := ManualClock()))
     call = asyncio.ensure_future(runner.run("outer"))
