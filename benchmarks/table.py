@@ -83,9 +83,10 @@ def measure_beside_peers(rows: list[str], without: list[str]) -> Iterator[Line]:
             continue
         peers = {name: one["peer"] for name, one in sorted(figures.items(), key=lambda item: item[1]["peer"])}
         worst = max(one["ours"] / one["peer"] for one in figures.values())
-        ours, bare = (median(one[key] for one in figures.values()) for key in ("ours", "bare"))
+        ours = median(one["ours"] for one in figures.values())
         yield Line(work, unit, ours, goal, worst, peers, "; ".join(failed))
         if bare_goal is not None:
+            bare = median(one["bare"] for one in figures.values())
             yield Line(f"{work}, nothing on", unit, bare, bare_goal)
 
 
