@@ -19,9 +19,9 @@ import jsonschema_rs
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 from pydantic import ValidationError as PydanticError
-from pydantic_core import InitErrorDetails
+from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_core._pydantic_core import list_all_errors
 
 import probe
@@ -778,3 +778,16 @@ def test_unreadable_arguments_are_invalid(error: Exception) -> None:
                 with pytest.raises(Invalid, match="cannot be read"):
                     read("take", arguments)
         assert run(one, Broken(error)).status == "invalid"
+
+
+@pytest.mark.parametrize("kind", ["enum", "literal_error", "union_tag_invalid", "missing"])
+def test_an_error_of_an_author_may_have_the_name_of_one_of_pydantics(kind: str) -> None:
+    def refuse(value: str) -> str:
+        raise PydanticCustomError(kind, "no such shelf")  # type: ignore[arg-type]
+
+    @tool
+    async def look(shelf: Annotated[str, AfterValidator(refuse)]) -> str:
+        """Look."""
+        return shelf
+
+    assert run(look, {"shelf": "a"}).status == "invalid"

@@ -185,7 +185,8 @@ def _convert_pydantic(item: ErrorDetails, path: Path, received: object, certain:
     choices = item.get("ctx", {}).get(CHOICES, ())
     is_constant = kind in {"literal_error", "enum"}
     json_type = "string" if is_constant and not choices else _TYPE_OF_ERROR.get(kind)
-    is_tag = is_constant and " or " not in item["ctx"]["expected"]
+    # An author's own error may have Pydantic's name, and no context.
+    is_tag = is_constant and " or " not in str(item.get("ctx", {}).get("expected", " or "))
     expected = _parse_message(item["msg"])
     return ArgumentError(path, expected, received, json_type, "wrong", certain, choices, is_constant, is_tag)
 
