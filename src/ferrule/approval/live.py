@@ -55,7 +55,7 @@ class LiveQuestion:
         return None if answer is None else Decision(**answer)
 
     async def close(self) -> Decision | None:
-        """Remove the question, and return its answer, if it has got one. Who answered is kept."""
+        """Remove the question, and return its answer, or None. The store keeps who answered."""
         return await run_blocking(self._close)
 
     def _close(self) -> Decision | None:

@@ -86,7 +86,7 @@ def webhook(
 
     Args:
         url: The address of the gateway: https, or http on this machine. Redirects are not followed.
-        secret: Signs both messages: at least 32 bytes. Of several, the first signs and all verify.
+        secret: Signs both messages: at least 32 bytes. If you give several, the first one signs, and each may verify.
         answer_url: The address of your endpoint, for the gateway.
         queue: The queue of the questions, which a page may answer, too; by default one in memory.
         expires: The seconds after which the call is denied.
@@ -308,7 +308,7 @@ def _read_answer(body: bytes) -> _GivenAnswer:
 def _make_decision(waiting: WaitingCall, answer: _GivenAnswer) -> Decision:
     """Return the decision of an answer.
 
-    A changed argument is validated. One that comes back as it was shown keeps its value, even behind stars.
+    Changed arguments are validated. An unchanged one keeps its value, even if the gateway saw stars.
 
     Raises:
         _Misfit: The arguments do not fit.

@@ -29,14 +29,14 @@ async def recall_listing(server: Server, tools: Tools, definitions: Mapping[str,
         return None
     prefix = "" if server.name is None else f"{server.name}__"
     names = {name: name.removeprefix(prefix) for name in definitions if name.startswith(prefix)}
-    own = {name: raw for name, raw in names.items() if _is_of(server, raw, definitions[name])}
+    own = {name: raw for name, raw in names.items() if _is_from_server(server, raw, definitions[name])}
     listing = Listing([_to_wire_tool(raw, definitions[name]) for name, raw in own.items()], [])
     await tools.take(listing, lambda: False)
     is_same = {tool.name for tool in tools.tools} == own.keys() and not find_differences(tools.tools, definitions)
     return listing if own and is_same else None
 
 
-def _is_of(server: Server, name: str, definition: Definition) -> bool:
+def _is_from_server(server: Server, name: str, definition: Definition) -> bool:
     return bool(definition.get("source") == format_server_source(make_server_id(server, name)))
 
 

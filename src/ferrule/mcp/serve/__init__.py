@@ -84,8 +84,8 @@ def mcp(
         title: Its name for people.
         icons: The address of its icon, or several.
         instructions: How its tools are meant, for the model.
-        resources: What clients may read, made by `resource`. See docs/serving-mcp.md#resources-and-prompts.
-        prompts: What people may choose to ask the model: functions, or made by `prompt`.
+        resources: Resources for clients, made by `resource`. See docs/serving-mcp.md#resources-and-prompts.
+        prompts: The prompts that people may choose: functions, or made by `prompt`.
         context: The context of every call, unless `tokens` gives another one.
         tokens: The file of tokens that `ferrule token new` writes, as a `Path`, or as a text that ends in `.toml`; its
             limits hold for each principal, and are counted in the runner's journal. Or a function, sync or async, of
