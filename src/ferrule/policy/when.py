@@ -112,7 +112,7 @@ class When:
 
         Args:
             key: The key of the rule in the marks.
-            allows: Whether the rule allows. Then only a successful run counts as one; otherwise any run does.
+            allows: Whether the rule allows. If a run has failed or has not ended, it counts for the stricter answer.
             counts: Whether the number of calls counts.
         """
         if facts is None:
