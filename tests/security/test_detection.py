@@ -42,8 +42,13 @@ sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 def service_keys() -> st.SearchStrategy[tuple[str, str]]:
     patterns = [(name, re.compile(one, re.ASCII)) for name, every in SERVICES.items() for one in every]
     return st.sampled_from(patterns).flatmap(
-        lambda one: st.tuples(st.just(one[0]), st.from_regex(one[1], fullmatch=True).filter(lambda key: len(key) >= 20))
+        lambda one: st.tuples(st.just(one[0]), st.from_regex(one[1], fullmatch=True).filter(is_long_and_no_hash))
     )
+
+
+def is_long_and_no_hash(key: str) -> bool:
+    """Whether a key is long enough, and not by a chance of 1 to 10^22 a word of hexadecimal digits alone."""
+    return len(key) >= 20 and re.fullmatch("[0-9a-fA-F-]+", key) is None
 
 
 @given(service_keys(), st.sampled_from(["{}", "x = '{}'", '{{"k": "{}"}}', "a\\n{}", "?t={}&b=1", "-{}", "%0A{}"]))
@@ -130,3 +135,9 @@ def test_pieces_are_redacted_like_the_whole(text: str, cuts: list[int]) -> None:
 def test_a_key_behind_a_hidden_character_is_found(found: tuple[str, str], hidden: str, cut: int) -> None:
     _, key = found
     assert SCANNER.redact(f"a0{hidden}{key[:cut]}{hidden}{key[cut:]} ") == f"a0{hidden}*** "
+
+
+@given(service_keys(), st.sampled_from(["\x9b", "\x1b[", "\x1b"]))
+def test_a_terminal_sequence_hides_no_key(found: tuple[str, str], opening: str) -> None:
+    _, key = found
+    assert key[1:] not in SCANNER.redact(f"a {opening}{key} ")

@@ -97,8 +97,12 @@ class Scanner:
         def locate(at: int) -> int:
             return at + removed[bisect_right(places, at)]
 
-        found = _merge(self._find_visible(visible, places))
-        return [Finding(one.detector, locate(one.start), locate(one.end - 1) + 1) for one in found]
+        found = [
+            Finding(one.detector, locate(one.start), locate(one.end - 1) + 1)
+            for one in self._find_visible(visible, places)
+        ]
+        # A terminal sequence such as `\x9bg` may take the first letter of a key: search the words as they are, too.
+        return _merge([*found, *self._find_words(text, _encode(text).lower(), ())])
 
     def redact(self, text: str) -> str:
         """Return the text with stars for each secret."""
@@ -125,8 +129,7 @@ class Scanner:
     def _find_visible(self, text: str, joints: Sequence[int] = ()) -> Iterator[Finding]:
         """Yield the secrets in a text without hidden characters. `joints` are the places where some stood, in order:
         a secret may begin there, too."""
-        # One byte for each character, so that a place in the bytes is a place in the text.
-        data = text.encode("latin-1", "replace")
+        data = _encode(text)
         lowered = data.lower()
         yield from self._find_by_sign(text, lowered, data.translate(_AS_SHAPES), frozenset(joints))
         yield from self._find_words(text, lowered, joints)
@@ -234,6 +237,11 @@ class ScannerStream:
         """Return the rest, redacted."""
         held, self._held = self._held, ""
         return self._scanner.redact(held)
+
+
+def _encode(text: str) -> bytes:
+    """Return one byte for each character, so that a place in the bytes is a place in the text."""
+    return text.encode("latin-1", "replace")
 
 
 def _match(detector: Detector, text: str, at: int) -> Finding | None:
