@@ -124,6 +124,7 @@ PIECES += [
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), st.lists(st.integers(0, 400), max_size=6))
 @example("-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----BEGIN RSA PRIVATE KEY-----\nMIIB\n(", [40, 70])
+@example("-----BEGIN RSA PRIVATE KEY-----\n\u200b-----BEGIN RSA PRIVATE KEY-----\n", [])
 def test_pieces_are_redacted_like_the_whole(text: str, cuts: list[int]) -> None:
     stream = SCANNER.stream()
     places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]

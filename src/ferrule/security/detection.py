@@ -85,18 +85,9 @@ class Scanner:
 
         Invisible characters in a secret do not hide it, nor does `\\/`, as some programs write a slash in JSON.
         """
-        hidden = find_hidden(text)
-        if "\\/" in text:
-            hidden = sorted([*hidden, *(found.span() for found in re.finditer(r"\\+(?=/)", text))])
-        if not hidden:
+        visible, places, locate = _remove_hidden(text)
+        if visible == text:
             return _merge(self._find_visible(text))
-        visible = "".join(text[start:end] for start, end in _gaps(hidden, len(text)))
-        removed = list(accumulate((end - start for start, end in hidden), initial=0))
-        places = [start - before for (start, _), before in zip(hidden, removed, strict=False)]
-
-        def locate(at: int) -> int:
-            return at + removed[bisect_right(places, at)]
-
         found = [
             Finding(one.detector, locate(one.start), locate(one.end - 1) + 1)
             for one in self._find_visible(visible, places)
@@ -118,13 +109,16 @@ class Scanner:
 
     def find_open_key(self, text: str) -> int:
         """Return the start of the line with a key that goes on behind these lines, or the length of the text."""
-        at = text.find("-----BEGIN ")
-        keys = list(_compile(DETECTORS[0].pattern).finditer(text, at)) if at >= 0 else []
-        end = len(text)
+        visible, _, locate = _remove_hidden(text)
+        at = visible.find("-----BEGIN ")
+        keys = list(_compile(DETECTORS[0].pattern).finditer(visible, at)) if at >= 0 else []
+        end = len(visible)
         for key in reversed(keys):
-            if key.end() > end or key.end() == len(text):
-                end = text.rfind("\n", 0, key.start()) + 1
-        return end
+            if key.end() > end or key.end() == len(visible):
+                end = visible.rfind("\n", 0, key.start()) + 1
+        if end == len(visible):
+            return len(text)
+        return locate(end - 1) + 1 if end else 0
 
     def _find_visible(self, text: str, joints: Sequence[int] = ()) -> Iterator[Finding]:
         """Yield the secrets in a text without hidden characters. `joints` are the places where some stood, in order:
@@ -237,6 +231,20 @@ class ScannerStream:
         """Return the rest, redacted."""
         held, self._held = self._held, ""
         return self._scanner.redact(held)
+
+
+def _remove_hidden(text: str) -> tuple[str, list[int], Callable[[int], int]]:
+    """Return a text without hidden characters, the places where some stood, and what finds a place in the first text.
+
+    A backslash before a slash counts as hidden: some programs write a slash so in JSON.
+    """
+    hidden = find_hidden(text)
+    if "\\/" in text:
+        hidden = sorted([*hidden, *(found.span() for found in re.finditer(r"\\+(?=/)", text))])
+    visible = "".join(text[start:end] for start, end in _gaps(hidden, len(text))) if hidden else text
+    removed = list(accumulate((end - start for start, end in hidden), initial=0))
+    places = [start - before for (start, _), before in zip(hidden, removed, strict=False)]
+    return visible, places, lambda at: at + removed[bisect_right(places, at)]
 
 
 def _encode(text: str) -> bytes:
