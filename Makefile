@@ -25,7 +25,7 @@ ADAPTERS := $(addprefix adapter-,$(basename $(notdir $(PINNED))))
 FAST := tests-kernel tests-providers tests-core tests-testing tests-rest
 PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: demo inspect test test-all rest core test-next soak soak-mixed flaky needs quick check lint types types-users types-pages pages-extras tests $(PARTS) adapters $(ADAPTERS) bench picture docs format clean
+.PHONY: demo inspect test test-all rest core test-next soak soak-mixed explore flaky needs quick check lint types types-users types-pages pages-extras tests $(PARTS) adapters $(ADAPTERS) bench picture docs format clean
 
 TASK := "Explore this repository and note down what the library is for."
 REAL := anthropic:claude-sonnet-5-5
@@ -82,6 +82,11 @@ soak: $(VENV)/.dev
 SECONDS ?= 3600
 soak-mixed: $(VENV)/.dev
 	$(BIN)/python tests/soak/run.py $(SECONDS)
+
+# The properties, with new examples: what it finds becomes an `@example`. The other verbs always try the same ones.
+explore: export FERRULE_TESTS = explore
+explore: $(VENV)/.dev
+	@$(PARALLEL) $(PARTS) PYTEST='-m hypothesis'
 
 # The tests that a change touches, ten times on a busy machine: FLAKY="--since HEAD~3", "--all", "tests/journal".
 FLAKY ?=

@@ -3,8 +3,9 @@
 It runs the programs of README.md and docs/ as tests. `RUN_BY` in scripts/pages.py says which pages' programs run
 elsewhere, and the module how a page's programs belong together.
 
-It also sets how many examples a property is tried with (`FERRULE_TESTS=all`, as in `make test-all`, is four times as
-many), and names what a run left out by its markers. This file is at the root because pytest asks a conftest.py only
+It also sets which examples a property is tried with: always the same ones, so that nobody's change fails by chance, and
+with `FERRULE_TESTS=all`, as in `make test-all`, four times as many. `make explore` looks for new ones. And it names
+what a run left out by its markers. This file is at the root because pytest asks a conftest.py only
 about files below it.
 """
 
@@ -31,9 +32,10 @@ WHOLE = "a snippet is a whole program, with its imports, and awaits in a functio
 
 # How long an example takes, and making it, says how busy the machine is.
 PROFILE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("everyday", PROFILE, max_examples=25)
-settings.register_profile("all", PROFILE, max_examples=100)
-settings.load_profile("all" if os.environ.get("FERRULE_TESTS") == "all" else "everyday")
+settings.register_profile("everyday", PROFILE, max_examples=25, derandomize=True)
+settings.register_profile("all", PROFILE, max_examples=100, derandomize=True)
+settings.register_profile("explore", PROFILE, max_examples=400)
+settings.load_profile(os.environ.get("FERRULE_TESTS") or "everyday")
 
 # Each client of an SDK reads the certificates that its machine trusts, in 25 ms, and no test leaves this machine. This
 # is one that nobody has the key of.

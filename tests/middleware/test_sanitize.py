@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from ferrule import Media, Runner, Text, ToolError, ToolResult, deny, tool
@@ -160,6 +160,7 @@ TAGS = [
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_disarmed_marks_can_be_restored(text: str) -> None:
+    assume(not re.search(r"</[^a-z>]", text))  # a browser reads a comment there, and nobody restores a comment
     shown = sanitized(text).text
     assert turned_back(shown) == text
     assert not re.search(r"<\|[^|<>\[&\n]+\|>|\[/?INST\]|^Human:|<<SYS>>|</?s>", shown, re.MULTILINE)
