@@ -269,7 +269,7 @@ def test_attempts_and_replays_of_one_call_are_counted(path: Path) -> None:
     assert not first.is_replayed and (first.output, first.executed) == ("refunded o1", True)
 
 
-def test_calls_of_two_runs_stand_apart_and_a_denial_is_found(path: Path) -> None:
+def test_calls_and_denials_of_two_runs_stand_apart(path: Path) -> None:
     async def many(runner: Runner) -> None:
         refusing = runner.replace(approve=None, guards=[lambda call, context: "no"])
         for turn in ("r1/1", "r2/1"):
@@ -279,8 +279,8 @@ def test_calls_of_two_runs_stand_apart_and_a_denial_is_found(path: Path) -> None
 
     journaled(path, many)
     merged = [(one.status, one.attempts, one.replays) for one in Reader(path).calls()]
-    assert sorted(merged) == [("denied", 0, 0), ("ok", 1, 0), ("ok", 1, 1)]
-    assert [one.status for one in Reader(path).calls(Filter(status={"denied"}))] == ["denied"]
+    assert sorted(merged) == [("denied", 0, 0), ("denied", 0, 0), ("ok", 1, 0), ("ok", 1, 1)]
+    assert [one.status for one in Reader(path).calls(Filter(status={"denied"}))] == ["denied", "denied"]
 
 
 WAITS_FOR_APPROVAL = """
@@ -292,11 +292,14 @@ asyncio.run(kept(path, lambda runner: runner.replace(approve=forever).run(call("
 """
 
 
-def test_a_call_killed_before_its_handler_was_not_started(path: Path) -> None:
+def test_a_call_killed_while_a_person_was_asked_was_not_started(path: Path) -> None:
     with program(DESK + WAITS_FOR_APPROVAL, path) as other:
         assert other.read_line() == "asked"
-        wait_until(lambda: found(path) == [("c1", "running")])  # events are committed soon
+        wait_until(lambda: found(path) == [("c1", "asked")])  # events are committed soon
+        following = Reader(path).follow()
+        assert [one.status for one in following.news()] == ["asked"]
         other.kill()
+    assert [one.status for one in following.news()] == [NOT_STARTED]
     [one] = Reader(path).calls()
     assert (one.status, one.executed) == (NOT_STARTED, False) and found(path, status=UNFINISHED) == []
     assert journaled(path, lambda runner: runner.run(call("c1", euros=1), ADA)).success

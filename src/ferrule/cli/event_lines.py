@@ -22,6 +22,7 @@ SIGNS = {
     "not_found": ("!", "yellow"),
     "denied": ("⊘", "magenta"),
     "running": ("▸", "cyan"),
+    "asked": ("?", "yellow"),
     "suspended": ("‖", "yellow"),
     "deferred": ("‖", "yellow"),
     "cut_off": ("?", "red"),

@@ -19,6 +19,7 @@ _REPORTS = 20
 _DECISIONS = {"ask": "asked", "allow": "allowed", "deny": "denied"}
 _UNFINISHED = {
     "running": "it still runs",
+    "asked": "it waits for a person",
     "cut_off": "its process ended before it did",
     "suspended": "it waits for an answer",
     "deferred": "it runs elsewhere",

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["UNFINISHED", "Filter", "Following", "LoggedCall", "LoggedEvent", "LoggedIntent", "Reader"]
 
-UNFINISHED = frozenset({"running", "cut_off", "deferred", "suspended"})
+UNFINISHED = frozenset({"running", "asked", "cut_off", "deferred", "suspended"})
 """The states of a call that has not ended. See docs/journal.md#looking-into-it."""
 NOT_STARTED = "not_started"
 """The state of a call whose process ended before the handler began."""
@@ -157,9 +157,10 @@ class LoggedCall:
 
     Attributes:
         events: In order.
-        status: The status of its result; or one of `UNFINISHED`: `running` in a process that lives, `cut_off` if that
-            process ended while the handler ran, `deferred` if the work is done elsewhere, `suspended` until somebody
-            answers; or `not_started` if the process ended before the handler began.
+        status: The status of its result; or one of `UNFINISHED`: `running` in a process that lives, `asked` while a
+            person is asked there, `cut_off` if that process ended while the handler ran, `deferred` if the work is done
+            elsewhere, `suspended` until somebody answers; or `not_started` if the process ended before the handler
+            began.
         result: The record of its result, or of its suspension; empty if there is none.
         ended_at: The time of its result, in seconds since the epoch.
         intent: The entry of a call that may change something, if it began.
@@ -524,7 +525,7 @@ class Following:
             changed[group.rows[0].seq] = Found(group)
             self._after = max(self._after, group.last.seq)
         for status, call in self._shown.values():
-            if status == "running" and not look.lives(call.group.owner):
+            if status in ("running", "asked") and not look.lives(call.group.owner):
                 changed.setdefault(call.group.rows[0].seq, call)
         return [look.add_status(call) for call in changed.values() if _is_in_time(call.group, self._wanted)]
 
@@ -664,9 +665,9 @@ class Snapshot:
         groups = [newest.group if key == newest.group.key else self.group(key) for key in keys]
         results = [self._last_result(group) for group in groups]
         origins = [self._find_origin(*each) for each in zip(groups, results, (key for _, key in found), strict=True)]
-        if len({*origins} - {None, "denied"}) == 1:  # the records without a key belong to the only one
-            only = next(origin for origin in origins if origin not in (None, "denied"))
-            origins = [origin or only for origin in origins]
+        keyed = {origin for origin in origins if isinstance(origin, str)}
+        if len(keyed) == 1:  # the records without a key belong to the only one
+            origins = [origin or min(keyed) for origin in origins]
         mine = origins[keys.index(newest.group.key)]
         chosen = [(group, result) for group, result, of in zip(groups, results, origins, strict=True) if of == mine]
         merged.update(group.key for group, _ in chosen)
@@ -676,12 +677,12 @@ class Snapshot:
         place = max(group.last.seq for group, _ in chosen)
         return Found(next(iter(decisive), newest.group), newest.status, len(effective), replays, place)
 
-    def _find_origin(self, group: Group, result: JsonObject, key: str | None) -> str | None:
-        """Return the key of a record, or of the call whose result it has; `"denied"` if somebody denied it."""
+    def _find_origin(self, group: Group, result: JsonObject, key: str | None) -> str | Key | None:
+        """Return the key of a record, or of the call whose result it has. Each denial stands alone."""
         if key is None and is_replay(result):
             replayed = self.read_intent(Found(group))
             return None if replayed is None else replayed.key
-        return "denied" if key is None and result.get("status") == "denied" else key
+        return group.key if key is None and result.get("status") == "denied" else key
 
     def _last_result(self, group: Group) -> JsonObject:
         row = self.end(group) or group.last
@@ -713,7 +714,8 @@ class Snapshot:
             is_job = get_field(self.read_result(group.last), "pending", "kind") == "work"
             return found._replace(status="deferred" if is_job else "suspended")
         if self.lives(group.owner):
-            return found._replace(status="running")
+            is_asked = group.last.kind == "tool:decided" and self.read_result(group.last).get("kind") == "ask"
+            return found._replace(status="asked" if is_asked else "running")
         has_begun = intent is not None or any(row.kind == "tool:started" for row in group.rows)
         return found._replace(status="cut_off" if has_begun else NOT_STARTED)
 
@@ -756,7 +758,7 @@ class Snapshot:
         )
 
     def read_result(self, row: Row) -> JsonObject:
-        """Return the record of the result in a row."""
+        """Return the record in a row, such as that of a result."""
         found = self._execute("SELECT data FROM events WHERE seq = ?", (row.seq,)).fetchone()
         return _NO_RESULT if found is None else _read_object(found[0])
 

@@ -8,7 +8,7 @@
     calls in the last turn       the same: no model would read their results
     refused                      its calls are answered, and the run ends
     nothing at all               failed
-    text without a known end     failed: the answer may be incomplete, such as that of a broken stream
+    text without a known end     failed: the answer may be incomplete
     the same invalid calls       failed at the third time in a row
     a tool failed                on_failure: go on, answer without tools, or stop
     a call was suspended         the turn is answered, the suspended call as waiting, and the run ends; `resume` goes on

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from ferrule.definition.signature import read_signature
 from ferrule.errors import DefinitionError
-from ferrule.models import Message, Reply
+from ferrule.models import Message, ModelError, Reply
 from ferrule.models._errors import to_model_error, to_reported_error
 from ferrule.providers import WHERE_POSSIBLE
 from ferrule.providers._stream import error_in_event
@@ -146,7 +146,7 @@ class SdkModel:
 
         Raises:
             RateLimited, Overloaded, ContextTooLong: The SDK raised an error of this kind; it is the cause.
-            ModelError: The API reported another error in the middle of a turn.
+            ModelError: The API reported another error in the middle of a turn, or the connection ended early.
         """
         request = self.request(messages, toolset, state or {}, deferred)
         if self._is_unforced:
@@ -180,6 +180,8 @@ class SdkModel:
                     on_text(chunk)
         if stream.error is not None:
             raise to_reported_error(stream.error)
+        if not stream.has_ended:
+            raise ModelError("the connection ended before the model's turn did: ask the model again")
         return stream.partial()  # type: ignore[no-any-return]
 
     async def _fetch_response(self, request: Request) -> Any:

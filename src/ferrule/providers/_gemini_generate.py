@@ -214,7 +214,7 @@ _TEXT_ONLY = ({"text"}, {"text", "thought"})
 _HEAD_FIELDS = frozenset({"responseId", "modelVersion", "createTime", "promptFeedback", "usageMetadata"})
 
 
-READERS = Readers(calls, text, turn, stop, reason, state)
+READERS = Readers(calls, text, turn, stop, reason, state, _read_end)
 
 
 class Stream(TurnStream[Any, Any], readers=READERS):

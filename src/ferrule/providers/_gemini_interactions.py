@@ -119,7 +119,7 @@ def _content(block: Block) -> dict[str, Any]:
     return {"type": "text", "text": wire.format_block(block)}
 
 
-READERS = Readers(calls, text, turn, stop, reason, state)
+READERS = Readers(calls, text, turn, stop, reason, state, _read_end)
 
 
 class Stream(TurnStream[Any, Any], readers=READERS):

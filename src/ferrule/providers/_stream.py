@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from ferrule.providers import Stop
-from ferrule.providers._api import ReadReason, ReadStop, not_run_problem
+from ferrule.providers._api import End, ReadReason, ReadStop, not_run_problem
 from ferrule.providers._wire import get_fields, parse_id, parse_object_or_text, read, to_plain
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean_text, to_json_text
@@ -22,6 +22,7 @@ class Readers(NamedTuple):
     stop: ReadStop
     reason: ReadReason
     state: Callable[[Any], Mapping[str, Any]]
+    end: Callable[[Any], End]
 
 
 EventT = TypeVar("EventT")
@@ -92,6 +93,11 @@ class TurnStream(Generic[EventT, MessageT]):
     def stop(self) -> Stop:
         """The reason why the model stopped; `"other"` before its end, and after an error."""
         return "other" if self._error is not None else self._readers.stop(self._assemble())
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the API has reported the end of the turn, or an error. It is still false if the connection broke."""
+        return self._error is not None or not self._readers.end(self._assemble()).open
 
     @property
     def error(self) -> str | None:

@@ -259,7 +259,7 @@ _DELTA_LABELS = frozenset({"type", "estimated_tokens"})
 _FIELD_KINDS = {"partial_json": "tool_use", "text": "text", "thinking": "thinking", "signature": "thinking"}
 
 
-class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, turn, stop, reason, state)):
+class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, turn, stop, reason, state, _read_end)):
     """A `Stream`: feed it each event. Until `message_stop`, every call has a `problem`."""
 
     __slots__ = ("_blocks", "_delta", "_ended", "_message")

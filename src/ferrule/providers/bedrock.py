@@ -320,7 +320,8 @@ class _StreamedBlock:
 
 
 class Stream(
-    TurnStream["Mapping[str, Any]", "dict[str, Any]"], readers=Readers(calls, text, turn, stop, reason, state)
+    TurnStream["Mapping[str, Any]", "dict[str, Any]"],
+    readers=Readers(calls, text, turn, stop, reason, state, _read_end),
 ):
     """A `Stream` of the events of `converse_stream(...)["stream"]`. Until `messageStop`, every call has a `problem`."""
 

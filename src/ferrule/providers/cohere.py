@@ -163,7 +163,7 @@ def _document(data: dict[str, str]) -> dict[str, Any]:
     return {"type": "document", "document": {"data": data}}
 
 
-class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop, reason, state)):
+class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop, reason, state, _read_end)):
     """A `Stream`: feed it each event. Until `message-end`, every call has a `problem`."""
 
     __slots__ = ("_citations", "_content", "_end_fields", "_finish_reason", "_id", "_plan", "_streamed_calls")

@@ -15,7 +15,7 @@ from ferrule.providers import Stop, Strict
 from ferrule.providers import _gemini_generate as generate
 from ferrule.providers import _gemini_interactions as interactions
 from ferrule.providers import _wire as wire
-from ferrule.providers._api import resolve_choice
+from ferrule.providers._api import End, resolve_choice
 from ferrule.providers._plain import PLAIN_GEMINI
 from ferrule.providers._stream import Readers, TurnStream
 from ferrule.providers._write import Definitions
@@ -124,6 +124,10 @@ def _find_readers(response: Any) -> Readers:
     return interactions.READERS if "steps" in wire.get_fields(response) else generate.READERS
 
 
+def _read_end(response: Response) -> End:
+    return _find_readers(response).end(response)
+
+
 def calls(response: Response) -> list[ToolCall]:
     """Return the calls in the first candidate, or in an interaction, in order. The `data` of the latter marks them."""
     return _find_readers(response).calls(response)
@@ -191,7 +195,7 @@ def results(results: Iterable[ToolResult]) -> list[Any]:
     return ([{"role": "user", "parts": parts}] if parts else []) + steps
 
 
-class Stream(TurnStream["Event", Any], readers=Readers(calls, text, turn, stop, reason, state)):
+class Stream(TurnStream["Event", Any], readers=Readers(calls, text, turn, stop, reason, state, _read_end)):
     """A `Stream`: feed it each chunk of generateContent, or each event of an interaction. Until one has a
     `finishReason`, or is `interaction.completed`, every call has a `problem`."""
 

@@ -187,7 +187,7 @@ def _content(block: Block) -> dict[str, Any]:
 
 class Stream(
     ChatStream["Event", "ChatCompletionRequestMessageTypedDict"],
-    readers=Readers(calls, text, turn, stop, reason, state),
+    readers=Readers(calls, text, turn, stop, reason, state, _read_end),
 ):
     """A `Stream`: feed it each event. Until one has a `finish_reason`, every call has a `problem`."""
 

@@ -140,7 +140,9 @@ def results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
     ]
 
 
-class Stream(TurnStream["Response", "dict[str, Any]"], readers=Readers(calls, text, turn, stop, reason, state)):
+class Stream(
+    TurnStream["Response", "dict[str, Any]"], readers=Readers(calls, text, turn, stop, reason, state, _read_end)
+):
     """A `Stream`: feed it each line. Until one is `done`, every call has a `problem`."""
 
     __slots__ = ("_end", "_head", "_streamed_calls", "_texts")

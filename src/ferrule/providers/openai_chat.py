@@ -203,7 +203,8 @@ def results(results: Iterable[ToolResult]) -> list[ChatCompletionMessageParam]:
 
 
 class Stream(
-    ChatStream["Event", "ChatCompletionMessageParam"], readers=Readers(calls, text, turn, stop, reason, state)
+    ChatStream["Event", "ChatCompletionMessageParam"],
+    readers=Readers(calls, text, turn, stop, reason, state, _read_end),
 ):
     """A `Stream`: feed it each chunk. Until one has a `finish_reason`, every call has a `problem`."""
 

@@ -356,7 +356,9 @@ _DONE_EVENTS = {"response.function_call_arguments.done": "arguments", "response.
 _ITEM_TYPES = {"arguments": "function_call", "input": "custom_tool_call", "code": "code_interpreter_call"}
 
 
-class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(calls, text, turn, stop, reason, state)):
+class Stream(
+    TurnStream["Event", "ResponseInputItemParam"], readers=Readers(calls, text, turn, stop, reason, state, _read_end)
+):
     """A `Stream`: feed it each event. Until the response is completed, every call has a `problem`."""
 
     __slots__ = ("_end_status", "_items", "_response")

@@ -17,6 +17,7 @@ TONES: Final = {
     "ok": "good",
     "allow": "good",
     "running": "live",
+    "asked": "wait",
     "suspended": "wait",
     "deferred": "wait",
     "ask": "wait",
