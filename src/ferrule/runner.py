@@ -67,6 +67,7 @@ _turn, _seen_by = options.check_label, options.check_observers
 _OF_RUN: dict[str, Any] = {"timeout": check_seconds, "offered": _offer, "observers": _seen_by, "turn": _turn}
 _REPLACEABLE: dict[str, Any] = {
     "approve": options.check_approver,
+    "clock": options.check_clock,
     "journal": options.check_journal,
     "observers": _seen_by,
 }
@@ -204,6 +205,7 @@ class Runner:
         guards: Iterable[Guard] | None = None,
         inside: Iterable[Middleware] | None = None,
         journal: Journal | None = None,
+        clock: Clock | None = None,
     ) -> Runner:
         """Return a runner with the same settings except for those given.
 
@@ -213,7 +215,7 @@ class Runner:
         Raises:
             DefinitionError: The settings do not fit together.
         """
-        given = {"approve": approve, "journal": journal, "observers": observers}
+        given = {"approve": approve, "journal": journal, "observers": observers, "clock": clock}
         changed: dict[str, Any] = {key: _REPLACEABLE[key](key, one) for key, one in given.items() if one is not None}
         if tools is not None:
             changed["tools"] = tools if isinstance(tools, Toolset) else Toolset(tools)

@@ -78,6 +78,12 @@ def test_check_shows_the_decision_and_the_rules_of_each_tool(ferrule: Any) -> No
     assert said.startswith("mode: never_ask") and "refund destructive deny none" in said
 
 
+def test_check_shows_the_rules_of_resources_and_prompts(ferrule: Any) -> None:
+    write("served.toml", 'allow = ["refund"]\nask = ["resource:hours"]\ndeny = ["*:hours"]\n')
+    done = ferrule("policy", "check", "served.toml", *REFUND)
+    assert "resource:hours read-only allow served.toml:2 ask resource:hours served.toml:3 deny *:hours" in done.text
+
+
 def test_check_names_each_error_with_its_line(ferrule: Any) -> None:
     write("bad.toml", 'allow = ["refnd"]\nmood = "good"\n\n[[rule]]\ndecide = "perhaps"\ntools = ["refund"]\n')
     done = ferrule("policy", "check", "bad.toml", *REFUND)

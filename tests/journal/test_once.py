@@ -548,6 +548,18 @@ async def test_a_denied_or_postponed_call_has_no_outcome() -> None:
         assert (again.status, again.executed, desk.paid) == ("invalid", False, [])
 
 
+async def test_a_resumed_call_that_did_not_happen_says_so_to_a_second_answer() -> None:
+    desk, journal = Bank(reconcile=lambda call, context: False), DyingJournal()
+    record = await suspended_record(desk, journal, **WHO)
+    await journal.while_dying(desk.asking_runner(journal).resume(record, True))
+    [settled] = await desk.asking_runner(journal).recover()
+    again = await desk.asking_runner(journal).resume(record, True)
+    assert settled.executed is again.executed is False and again.status == "invalid"
+    assert "no effect of the earlier answer" in str(again.error) and desk.paid == [5]
+    sent_again = desk.asking_runner(journal).replace(approve=lambda call, decision, context: True)
+    assert (await sent_again.run(call(), **WHO)).text == "paid 5" and desk.paid == [5, 5]
+
+
 async def test_a_second_resume_waits_for_the_outcome_of_the_first() -> None:
     begun, go_on, journal = asyncio.Event(), asyncio.Event(), DyingJournal()
     desk = Bank()

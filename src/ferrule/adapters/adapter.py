@@ -238,7 +238,7 @@ class Adapter:
 
         The outcome is stored with the record if the journal does not have it: for a no, and for a tool that only reads.
         """
-        again = result.error == RESUMED_ALREADY
+        again = (result.error or "").startswith(RESUMED_ALREADY)
         tool = self.runner.tools.find(call.name)
         in_journal = result.executed is not False and tool is not None and not tool.read_only
         if result.pending is not None or (in_journal and not again):

@@ -25,6 +25,8 @@ from ferrule.cli.text import format_arguments, to_line
 from ferrule.cli.timeline import NAME_WIDTH
 from ferrule.cli.usage import UsageError, suggest
 from ferrule.policy import Finding, Policy, PolicyDecision, PolicyTest, Rule, TrustedFiles, find_files
+from ferrule.policy.checks import SERVED
+from ferrule.policy.conditions import matches_glob
 from ferrule.policy.lock import read_lock
 from ferrule.policy.policy import read_files
 from ferrule.policy.rule import Scope
@@ -123,6 +125,10 @@ def _tools_table(policy: Policy, tools: Toolset) -> Table:
         rules = [_format_rule(rule) for rule in policy.rules if may_apply(rule, tool)]
         row = to_line(tool.name, NAME_WIDTH), describe_effect(tool), _default_decision(policy, tool)
         table.add_row(*row, "\n".join(rules) or "none")
+    for name in dict.fromkeys(name for rule in policy.rules for name in rule.tools if name.startswith(SERVED)):
+        matching = (rule for rule in policy.rules if any(matches_glob(glob, name) for glob in rule.tools or ("*",)))
+        rules = map(_format_rule, matching)
+        table.add_row(to_line(name, NAME_WIDTH), "read-only", "allow", "\n".join(rules))
     return table
 
 

@@ -16,6 +16,7 @@ from ferrule.policy import Finding
 from ferrule.policy.conditions import suggest_name
 from ferrule.policy.reading import read_keys, read_plain_table, read_text, read_texts
 from ferrule.policy.toml_lines import TomlError, TomlLines, read_toml
+from ferrule.policy.when import read_moment
 from ferrule.security.paths import read_file
 
 Approval: TypeAlias = Literal["yes", "no", "later"]
@@ -54,6 +55,7 @@ class ToolTest:
     approve: Mapping[str, Approval] | Approval = "no"
     principal: str | None = None
     session: str | None = None
+    at: float | None = None
     called: tuple[ExpectedCall, ...] = ()
     not_called: tuple[str, ...] = ()
     denied: tuple[ExpectedDenial, ...] = ()
@@ -286,6 +288,7 @@ _TEST_READERS: Final = {
     **dict.fromkeys(("name", "call", "user", "principal", "session", "status"), read_text),
     **dict.fromkeys(("result_contains", "reply_contains", "told_contains", "not_called"), _text_or_texts),
     "arguments": _read_arguments,
+    "at": read_moment,
     "model": _read_turns,
     "approve": _read_approval,
     "called": _read_calls,

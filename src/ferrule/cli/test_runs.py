@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolResult, Toolset, allow, deny
+from ferrule import (
+    Clock,
+    Decision,
+    DefinitionError,
+    Event,
+    Runner,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    Toolset,
+    allow,
+    deny,
+)
 from ferrule.approval import later
 from ferrule.cli import runners
 from ferrule.cli.test_file import ExpectedDenial, ToolTest, ToolTests
@@ -93,7 +107,8 @@ async def run_test(test: ToolTest, prepared: PreparedFile) -> TestOutcome:
         for name in test.approve if isinstance(test.approve, Mapping) else ():
             find_tool("approve", prepared.runner.tools, name)
         observers: list[Observer] = [*prepared.runner.observers, recorder]
-        runner = prepared.runner.replace(approve=_approver(test), observers=observers)
+        clock = None if test.at is None else _ClockAt(test.at)
+        runner = prepared.runner.replace(approve=_approver(test), observers=observers, clock=clock)
         context = ToolContext[Any](principal=test.principal, session=test.session or new_id())
         if test.call is not None:
             await _run_call(outcome, test, runner, context)
@@ -107,6 +122,20 @@ async def run_test(test: ToolTest, prepared: PreparedFile) -> TestOutcome:
     if test.status is not None and outcome.status and outcome.status != test.status:
         outcome.wrong.append(f"the status is {outcome.status}; expected {test.status}")
     return outcome
+
+
+class _ClockAt(Clock):
+    """The clock of the machine, at another date."""
+
+    time = staticmethod(time.monotonic)
+    sleep = staticmethod(asyncio.sleep)
+
+    def __init__(self, moment: float) -> None:
+        self._moment = moment
+
+    def now(self) -> float:
+        """Return the moment of the test."""
+        return self._moment
 
 
 def _approver(test: ToolTest) -> Callable[..., Any]:

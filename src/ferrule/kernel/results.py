@@ -35,6 +35,9 @@ NOTHING_RUN = "Nothing was run."
 """The end of the error of a `Rejected`. `reject` replaces it if the handler ran in an earlier attempt."""
 CANCELLED = f"The call was cancelled. {NOTHING_RUN}"
 RESUMED_ALREADY = f"This call was resumed already. {NOTHING_RUN}"
+RESUMED_WITHOUT_EFFECT = (
+    f"{RESUMED_ALREADY} The journal has no effect of the earlier answer: if the call is still wanted, send it again."
+)
 _MAY_HAVE = "It had been started, so its effect may have happened."
 _STILL = "It is still running; its effect may yet happen. Do not repeat it."
 _READS = "It had been started, and changes nothing."

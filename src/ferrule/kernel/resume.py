@@ -6,7 +6,7 @@ from ferrule.kernel.authorize import ask_and_judge, judge_replayed_call, judge_r
 from ferrule.kernel.journal_status import journal_status
 from ferrule.kernel.journaling import find_earlier_entry, replay
 from ferrule.kernel.plan import Plan
-from ferrule.kernel.results import NOTHING_RUN, RESUMED_ALREADY, Rejected
+from ferrule.kernel.results import NOTHING_RUN, RESUMED_ALREADY, RESUMED_WITHOUT_EFFECT, Rejected
 from ferrule.kernel.state import CallState
 from ferrule.kernel.suspension import ResumedCall, mark_as_resumed, restore_arguments
 from ferrule.kernel.validate import set_judged_arguments, validate
@@ -43,7 +43,7 @@ async def continue_suspended(plan: Plan, state: CallState, resumed: ResumedCall)
     if plan.journaled and (result := await replay_earlier_run(plan, state, resumed_before=not is_first)) is not None:
         return result
     if not is_first and journal_status(state).replaced_entry is None:
-        raise Rejected("invalid", RESUMED_ALREADY)
+        raise Rejected("invalid", RESUMED_WITHOUT_EFFECT if plan.journaled else RESUMED_ALREADY)
     return await judge_resumed_call(plan, state, resumed)
 
 

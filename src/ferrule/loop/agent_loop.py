@@ -1040,8 +1040,9 @@ class Run(Coroutine[Any, Any, LoopResult]):
             raise NotResumed(call_id, result.error or "")
         if self._record is None and result.metadata.get("resumed_already"):
             raise NotResumed(call_id, f"{RESUMED_ALREADY} It came to: {truncate_text(result.text, 500)}")
-        if self._record is None and result.error == RESUMED_ALREADY:  # a run with a key is held by this process alone
-            raise NotResumed(call_id, result.error)
+        why = result.error or ""
+        if self._record is None and why.startswith(RESUMED_ALREADY):  # a run with a key is held by this process alone
+            raise NotResumed(call_id, why)
         fields = self.context.fields
         missing = {name: value for name, value in pending["context"].items() if not getattr(fields, name)}
         self.context = self.context.replace(**missing)

@@ -23,7 +23,8 @@ _TYPES_OF_VALUE: dict[type, tuple[str, ...]] = {
     int: ("integer", "number"),
     float: ("integer", "number"),
 }
-_SERVED = ("resource:", "prompt:")
+SERVED = ("resource:", "prompt:")
+"""The beginnings of the names under which rules judge what a program serves besides its tools."""
 _MAX_NAMES = 4
 _MIN_MISSPELLED_LENGTH = 5
 _COMBINES = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
@@ -154,7 +155,7 @@ def check_tools(rules: Sequence[Rule], tools: Sequence[Any]) -> ToolFindings:
         missing = [glob for glob in rule.tools if not any(matches_glob(glob, name) for name in loaded)]
         notices += _check_runs(rule, every_name)
         for glob in missing:
-            if glob.startswith(_SERVED):  # the program that serves them knows their names
+            if glob.startswith(SERVED):  # the program that serves them knows their names
                 continue
             similar = next((name for name in names if name not in named and is_misspelling(glob, name)), None)
             if similar is None:
