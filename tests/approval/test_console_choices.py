@@ -266,6 +266,13 @@ def test_an_unconfirmed_offer_asks_the_question_again(terminal: Terminal) -> Non
     assert answer == Answer(Decision("allow", by="ann"))
 
 
+@pytest.mark.parametrize("answers", [("n\n",), ("\n", "no\n")])
+def test_a_no_leaves_an_offer_for_the_question(answers: tuple[str, ...], terminal: Terminal) -> None:
+    narrowing = zip(("\r\npath: ", "\r\nfor: "), answers, strict=False)
+    answer = offered(terminal, (OFFER,), (PROMPT, "1\n"), *narrowing, (PROMPT, "n\n"))
+    assert answer.offer is None and answer.decision.kind == "deny"
+
+
 async def test_a_file_that_changes_while_an_offer_is_chosen_is_shown_again(terminal: Terminal, root: Path) -> None:
     path = root / "a.txt"
     path.write_text("one\n", encoding="utf-8")

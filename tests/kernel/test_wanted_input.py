@@ -150,7 +150,7 @@ async def test_the_approver_sees_the_schema_of_a_handlers_question_only() -> Non
     [
         (allow({"day": 0}), "minimum"),
         (allow({"day": 1, "hour": 2}), "hour"),
-        (True, "day"),
+        (True, "the question wants 'day', and the answer was a plain yes"),
         (deny("not today"), "not today"),
         (False, "refused"),
     ],

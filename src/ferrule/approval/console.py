@@ -208,13 +208,15 @@ class _Dialogue:
 
     def _ask_for_always(self, request: Asked, offer: Offer) -> Answer | Asked:
         """Return the answer with the offer narrowed by the person, or the question to ask again."""
-        self._show_line("Narrow each part, or press Enter to keep it.")
+        self._show_line("Narrow each part, press Enter to keep it, or type n to go back.")
         for part in offer.parts:
             while True:
                 self._show_line(f"  {format_name(part)}: {offer.parts[part]}")
                 typed = self._read_answer(f"{format_name(part)}: ")
                 if typed is None:
                     return request.deny("the question got no answer")
+                if typed.lower() in {"n", "no"}:  # as a value, it is `in n`
+                    return request
                 try:
                     offer = offer.narrow(part, typed) if typed else offer
                     break

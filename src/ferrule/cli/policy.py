@@ -127,7 +127,7 @@ def _tools_table(policy: Policy, tools: Toolset) -> Table:
         table.add_row(*row, "\n".join(rules) or "none")
     for name in dict.fromkeys(name for rule in policy.rules for name in rule.tools if name.startswith(SERVED)):
         matching = (rule for rule in policy.rules if any(matches_glob(glob, name) for glob in rule.tools or ("*",)))
-        rules = map(_format_rule, matching)
+        rules = [_format_rule(rule) for rule in matching]
         table.add_row(to_line(name, NAME_WIDTH), "read-only", "allow", "\n".join(rules))
     return table
 

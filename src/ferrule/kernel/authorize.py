@@ -305,7 +305,17 @@ async def _get_answer(plan: Plan, state: CallState, asked: Decision, approve: Ap
             )
         return replace(answer, arguments=given)
     except Exception as error:
+        if given is None and asked.schema is not None and isinstance(error, Invalid):
+            return _deny_plain_yes(plan, state, asked.schema)
         return _deny_bad_arguments(plan, state, "the answer's", FrozenDict() if given is None else given, error)
+
+
+def _deny_plain_yes(plan: Plan, state: CallState, schema: JsonObject) -> Decision:
+    """Return the deny for a yes to a question that wants values. A yes is no value, not even for one true or false."""
+    wanted = redact(state, ", ".join(map(repr, schema.get("required", ()))) or "a value")
+    text = "the question of tool %r wants %s, and the answer was a plain yes: answer it with allow({…})"
+    write_log(logging.ERROR, get_log_facts(state), text, plan.name, wanted)
+    return deny(f"the question wants {wanted}, and the answer was a plain yes")
 
 
 async def _judge_again(plan: Plan, state: CallState, given: frozenset[str]) -> Decision:
