@@ -22,6 +22,7 @@ class Page:
 
     Attributes:
         link: The newest link at its terminal.
+        said: The other lines there.
     """
 
     def __init__(self, folder: Path, *words: str, port: int = 0) -> None:
@@ -29,6 +30,7 @@ class Page:
         self._environment = {**os.environ, "XDG_STATE_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
         self.port = port
         self.link = ""
+        self.said: list[str] = []
         self.start()
 
     def start(self) -> None:
@@ -45,6 +47,8 @@ class Page:
         for line in stream:
             if found := re.search(r"open (http\S+)", line):
                 self.link = found[1]
+            else:
+                self.said.append(line)
 
     @property
     def address(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import sys
 import webbrowser
@@ -67,7 +68,9 @@ def test_tools_from_elsewhere_are_shown_and_a_read_only_page_calls_none(tmp_path
     (tmp_path / "api.json").write_text(json.dumps(api))
     words = ["--mcp", str(tmp_path / "mcp.json"), "--openapi", str(tmp_path / "api.json")]
     words += ["--root", str(tmp_path), "--server", "https://a.example", "--read-only"]
+    loaded = rf"\d+ tools from {tmp_path}/mcp.json, {tmp_path}/api.json; guards: .*within\(\), .*; journal: {tmp_path}/"
     with serve(tmp_path, *words) as page, httpx.Client(base_url=page.address, trust_env=False, timeout=BOUND) as person:
+        assert re.search(loaded, "".join(page.said))
         fields = {"token": page.link.partition("#")[2]}
         sign_in = person.post("/sign-in", data=fields, headers={"origin": page.address}, follow_redirects=True)
         assert "MCP server calc" in sign_in.text and "API GET /health" in sign_in.text

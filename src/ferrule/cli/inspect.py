@@ -17,16 +17,18 @@ from typing import Any, Final
 from ferrule import Runner, Toolset, approval, web
 from ferrule.cli import journals, servers
 from ferrule.cli.journals import find_journal
-from ferrule.cli.runners import list_roots, make_runner
+from ferrule.cli.runners import DEFAULT, list_roots, make_runner
 from ferrule.cli.shared_options import add_shared
 from ferrule.cli.stopping import run_until_signal
 from ferrule.cli.text import warn
 from ferrule.cli.usage import UsageError, parse_count
+from ferrule.definition.guard_forms import guard_name
 from ferrule.errors import DefinitionError
 from ferrule.journal import Reader
 from ferrule.mcp.serve._listen import bind
 from ferrule.policy.files import configuration_folder, state_folder
 from ferrule.stores.store import StoreError, make_key, private_place, read_key
+from ferrule.values.count import format_count
 
 PORT: Final = 8765
 _MOST_PORT = 65_535
@@ -65,6 +67,7 @@ def command(options: argparse.Namespace) -> int:
             path = find_journal(options.journal)
             Reader(path).newest(limit=1)  # raises if the file is not a journal
             inspector = Inspector(None, journal=path)
+            warn(f"journal: {path}")
             settings["key"] = derive_key(load_key([]), "session")
             with asyncio.Runner() as work:
                 return work.run(run_until_signal(partial(serve_page, inspector, **settings)))
@@ -76,7 +79,17 @@ def command(options: argparse.Namespace) -> int:
         local = [tool for tool in runner.tools if extra is None or extra.find(tool.name) is None]
         settings["changes"] = changes and servers.merge_changes(changes, Toolset(local), options.lock)
         inspector = Inspector(journaled, read_only=options.read_only, journal_note=note)
+        warn(_describe_runner(journaled, options))
         return work.run(run_until_signal(partial(_serve, journaled, serve_page, inspector, settings)))
+
+
+def _describe_runner(runner: Runner, options: argparse.Namespace) -> str:
+    """Return where the tools come from, what guards them, and where their calls are kept."""
+    sources = [*(options.tools or ()), *(options.mcp or ()), *filter(None, [options.openapi])] or [DEFAULT]
+    tools = format_count(len(runner.tools), "tool")
+    guards = ", ".join(dict.fromkeys(map(guard_name, runner.guards))) or "none"
+    journal = "none" if runner.journal is None else getattr(runner.journal, "path", "the runner's own")
+    return f"{tools} from {', '.join(sources)}; guards: {guards}; journal: {journal}"
 
 
 async def _serve(runner: Runner, serve: Any, inspector: Any, settings: dict[str, Any], stop: asyncio.Event) -> None:
