@@ -503,6 +503,8 @@ CALL = "call shout --tools tools.py"
         ("list --tools absent.py", "'absent.py' no file"),
         ("list --tools absent.module", "'absent.module' no module"),
         ("list --tools tools.py:absent", "'absent' 'tools.py'"),
+        ("list --tools tools.py:shuot", "did you mean 'shout'?"),
+        ("list --tools five.py", "'five.py' no public function"),
         ("list --tools leaves.py", "'leaves.py' SystemExit: 3"),
         ("list --tools lazy.py:nothing", "RuntimeError: nothing"),
         ("list --tools broken.py", "NameError line 2"),
@@ -510,6 +512,7 @@ CALL = "call shout --tools tools.py"
         ("list tools.py", "'tools.py' ferrule list --tools tools.py"),
         ("tools.py", "'tools.py' ferrule list --tools tools.py"),
         ("list --colour", "--colour"),
+        ("call shout text=a --json", "--json choose from"),
         ("schema", "--provider is missing: anthropic openai_chat"),
         ("schema --provider antropic", "'anthropic'"),
         ("lint --provider openai", "did you mean 'openai_chat' or 'openai_responses'?"),
@@ -526,6 +529,8 @@ CALL = "call shout --tools tools.py"
         ("call note text=a --tools tools.py --yes '*'", "--yes: '*' note"),
         ("run 'a task'", "--model is missing: anthropic scripted:FILE"),
         ("run 'a task' --model gpt-7", "'gpt-7' scripted:FILE"),
+        ("run 'a task' --model steps.py", "write scripted:steps.py"),
+        ("run ' ' --model scripted:steps.py", "the task is empty"),
         ("run 'a task' --model scripted:absent.py", "'absent.py'"),
         ("run 'a task' --model scripted:five.py", "'five.py' steps 5"),
         ("run 'a task' --model scripted:steps.py --max-turns 0", "--max-turns whole number of at least 1, not '0'"),
@@ -543,6 +548,11 @@ def test_a_wrong_command_line_is_one_line_with_the_remedy(here: Path, words: str
         (here / f"{name}.py").write_text(text, encoding="utf-8")
     line = read_refusal(ferrule(*shlex.split(words), cwd=here))
     assert [word for word in says.split() if word not in line] == [], line
+
+
+def test_a_server_without_a_client_says_who_starts_it(here: Path) -> None:
+    with Terminal("serve", "tools.py:shout", cwd=here) as terminal:
+        terminal.until("serving 1 tool over standard input and output")
 
 
 def test_the_error_of_an_import_is_one_short_line_without_control_characters(here: Path) -> None:

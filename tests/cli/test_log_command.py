@@ -89,6 +89,7 @@ def test_options_filter_calls(path: Path, said: Command) -> None:
     connection.close()
     assert ids("--status", "unknown") == ["c3"]
     assert ids("--since", "2d") == ids("--since", f"{datetime.now():%Y-%m-%d}") == ["new"]
+    assert "no such calls" in said("log", "calls.db", "--tool", "ref?")
     assert ids("--until", "1w") == [] and ids("--until", "2h") == ["c1", "c2", "c3", "c4"]
 
 

@@ -61,7 +61,7 @@ def test_unusable_functions_of_a_module_are_listed(module: types.ModuleType) -> 
     assert "write a list parameter for *args" in lines[0] and "leave out the /" in lines[1]
     assert names(Toolset.of(module, "my_", skip=True)) == ["my_read", "my_short"]
     del module.read, module.short  # type: ignore[attr-defined]
-    with pytest.raises(DefinitionError, match="no public method or function"):
+    with pytest.raises(DefinitionError, match="no public function or method"):
         Toolset.of(module, skip=True)
 
 

@@ -72,7 +72,7 @@ def test_a_text_is_a_path_if_it_ends_in_a_slash_or_py_and_else_a_module(
         ("from . import orders", "cannot be imported"),
         ("import orders", "No module named 'orders'"),
         ("def f(x: object(), y: int) -> int: ...", "f:"),
-        ("NOTHING = 1", "finds no public method or function"),
+        ("NOTHING = 1", "has no public function or method"),
         ("raise GeneratorExit('over')", "GeneratorExit: over"),
         ("import sys\ndel sys.modules[__name__]\nraise ValueError('gone')", "ValueError: gone"),
     ],

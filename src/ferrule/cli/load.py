@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from ferrule import Runner, Tool, Toolset
-from ferrule.cli.usage import UsageError
+from ferrule.cli.usage import UsageError, suggest
 from ferrule.security.import_path import load_searching_modules
 from ferrule.sources.python import load_module_file
 
@@ -47,7 +47,9 @@ def load_object(place: str) -> Any:
     try:
         return functools.reduce(getattr, found["attribute"].split("."), module)
     except AttributeError:
-        raise UsageError(f"there is no {found['attribute']!r} in {place.rpartition(':')[0]!r}") from None
+        names = [name for kind in (Runner, Toolset, Tool) for name in _find_objects(module, kind)]
+        hint = f"; {suggest(found['attribute'], names)}" if names else ""
+        raise UsageError(f"there is no {found['attribute']!r} in {place.rpartition(':')[0]!r}{hint}") from None
     except Exception as error:  # a property, or a module's own __getattr__
         raise _import_error(place, error) from error
 

@@ -68,6 +68,8 @@ def command(options: argparse.Namespace) -> int:
     found = reader.newest(wanted, None if newest is None else newest + 1)
     left_out = newest is not None and len(found) > newest
     show(reader.load_calls(found[1:] if left_out else found))
+    if not (found or options.json):
+        warn("there are no such calls in the journal")
     if lost := reader.count_missing(wanted.since):
         warn(f"{format_count(lost, 'event')} missing: the disk was too slow to write them")
     if left_out and options.limit is None:

@@ -120,7 +120,8 @@ def make_model(name: str, base_url: str | None) -> NamedModel:
     """
     kind, _, rest = name.partition(":")
     if kind not in {*MODEL_PROVIDERS, SCRIPTED}:
-        raise UsageError(f"--model {name!r}: there is no provider {kind!r}; {suggest(kind, _model_forms())}")
+        hint = f"write {SCRIPTED}:{name}" if name.endswith(".py") else suggest(kind, _model_forms())
+        raise UsageError(f"--model {name!r}: there is no provider {kind!r}; {hint}")
     if not rest:
         raise UsageError(f"--model {name!r} is incomplete: write {kind}:{'FILE' if kind == SCRIPTED else 'NAME'}")
     if kind == SCRIPTED:

@@ -16,7 +16,7 @@ from ferrule.cli.models import ModelFailed
 from ferrule.cli.screen import make_table, number, print_table
 from ferrule.cli.text import has_traceback, to_line
 from ferrule.cli.timeline import NAME_WIDTH
-from ferrule.cli.usage import VERBOSE_HINT
+from ferrule.cli.usage import VERBOSE_HINT, UsageError
 
 _EXECUTED = {True: "yes", False: "no", None: "unknown"}
 _ERROR = 1_000
@@ -32,6 +32,8 @@ def command(options: argparse.Namespace) -> int:
     """Run the task. Return 0 if the model ends it."""
     if options.task is None:
         return chat.command(options)
+    if not options.task.strip():
+        raise UsageError("the task is empty")
     with open_setup(options) as setup:
         return _run_task(setup, options.task)
 

@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import re
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from ferrule.cli.text import to_line, warn
 from ferrule.cli.usage import UsageError
 from ferrule.mcp.serve._listen import allowed_hosts, is_loopback
 from ferrule.mcp.serve._tokens import TokenFile
+from ferrule.values.count import format_count
 
 _HTTP_ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]/\s]+):)?(?P<port>\d{1,5})")
 _LOGGED = 1000
@@ -101,6 +103,9 @@ def command(options: argparse.Namespace) -> int:
             settings |= {"resources": list_objects(options.tools or (), serve.Resource)}
             settings |= {"prompts": list_objects(options.tools or (), serve.Prompt)}
             if address is None:
+                if sys.stdin.isatty():
+                    served = format_count(len(runner.tools), "tool")
+                    warn(f"serving {served} over standard input and output, to an MCP client that starts this command")
                 return work.run(run_until_signal(partial(serve.stdio, journaled, **settings)))
             settings |= {"tokens": tokens, "hosts": options.allow_host, "origins": options.allow_origin}
             settings |= {"ready": lambda url: warn(f"serving {url}"), **address._asdict()}

@@ -25,7 +25,11 @@ _DAYS = 365
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the options: the action, the token, and its limits."""
-    parser.add_argument("action", choices=["new", "list", "remove"], help="new prints the token, once")
+    parser.add_argument(
+        "action",
+        choices=["new", "list", "remove"],
+        help="new: make a token, and print it this once. list: show all without their secrets. remove: delete one",
+    )
     parser.add_argument("name", nargs="?", metavar="NAME", help="name of the token")
     parser.add_argument(
         "--tokens",

@@ -23,7 +23,9 @@ def suggest(name: str, names: Iterable[str]) -> str:
     """Return `did you mean …?` if a name is close or starts with `name`, else the first of the names."""
     choices = list(names)
     longer = [choice for choice in choices if name.strip("-") and choice.startswith(name)]
-    close = longer if 0 < len(longer) <= _MOST_SUGGESTIONS else difflib.get_close_matches(name, choices, n=1)
+    words = {choice.strip("-"): choice for choice in choices}  # the dashes of options make none of them alike
+    close = longer if 0 < len(longer) <= _MOST_SUGGESTIONS else []
+    close = close or [words[word] for word in difflib.get_close_matches(name.strip("-"), words, n=1)]
     if close:
         return f"did you mean {' or '.join(map(repr, close))}?"
     more = f" and {len(choices) - _MOST_CHOICES} more" if len(choices) > _MOST_CHOICES else ""

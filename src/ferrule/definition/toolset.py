@@ -117,7 +117,8 @@ class Toolset:
             log.info("Toolset.of(%r) leaves out what cannot be a tool:%s", thing, LogLines("\n".join(reasons)))
         found = cls(made)
         if not found:
-            raise DefinitionError(f"Toolset.of({thing!r}) finds no public method or function")
+            owner = f"the module {thing.__name__!r}" if isinstance(thing, types.ModuleType) else repr(thing)
+            raise DefinitionError(f"{owner} has no public function or method that could be a tool")
         if read_only is not None:
             reading = found._select_names(check_texts("read_only", read_only))
             found = cls(item.replace(read_only=True) if item in reading else item for item in found)
