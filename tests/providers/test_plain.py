@@ -430,6 +430,13 @@ def test_a_schema_is_rewritten_once(rules: Subset) -> None:
     assert written(subject, rules) is written(subject, rules)
 
 
+@ALL
+def test_a_bound_copy_of_a_sent_tool_is_sent_without_the_bound_parameter(module: Any) -> None:
+    subject = make_tool(object_of(a={"type": "string"}, b={"type": "string"}))
+    assert schema_in(definition_of(module, subject))["properties"].keys() == {"a", "b"}
+    assert schema_in(definition_of(module, subject.bind(b="x")))["properties"].keys() == {"a"}
+
+
 def test_a_pattern_that_takes_long_to_read_is_not_sent() -> None:
     kept, long = (object_of(text={"type": "string", "pattern": "(a|b)" * times}) for times in (400, 401))
     assert "pattern" in send(openai_chat, make_tool(kept))[1]["properties"]["text"]

@@ -27,11 +27,13 @@ class _Generator(GenerateJsonSchema):
 
     Attributes:
         closed: Whether the schema is a tool's input, with each field under its one name.
+        has_tags: Whether a union in it has a tag.
         encoded: For each bytes node of the input, whether it is read from base64.
         described: The names of the fields of each closed object, and its JSON Schema, which a class may change.
     """
 
     closed = False
+    has_tags = False
     encoded: list[bool] = []  # noqa: RUF012
     described: list[tuple[AbstractSet[str], JsonSchemaValue]] = []  # noqa: RUF012
 
@@ -70,6 +72,10 @@ class _Generator(GenerateJsonSchema):
         if schema.get("extra_behavior") == "forbid":
             exported["additionalProperties"] = False
         return exported
+
+    def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
+        self.has_tags = True
+        return super().tagged_union_schema(schema)
 
     def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
         return self._allow_null(super().float_schema(schema), schema)
@@ -150,7 +156,8 @@ def export_schema(schema: CoreSchema) -> dict[str, Any]:
     exported = generator.generate(schema, mode="validation")
     for names, described in generator.described:
         _check_same_fields(names, described)
-    _require_tags(exported, exported.get("$defs", {}))
+    if generator.has_tags:
+        _require_tags(exported, exported.get("$defs", {}))
     if "$ref" in exported:  # it refers to itself
         definitions = exported["$defs"]
         exported = {**definitions[exported["$ref"].removeprefix("#/$defs/")], "$defs": definitions}

@@ -16,6 +16,7 @@ from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, exp
 from ferrule.arguments.dumping import NotJudgeable, find_difference, is_contained, strip_scalars
 from ferrule.arguments.places import find_places
 from ferrule.arguments.repair import repair_arguments
+from ferrule.arguments.schema_content import SchemaContent
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments, Places, redact_hidden
 from ferrule.values.encoded_bytes import format_arguments
@@ -33,6 +34,8 @@ class Parameters:
     Attributes:
         schema: The JSON Schema of all parameters, hidden ones too; read-only.
         exported: The JSON Schema for the model; read-only.
+        content: The keywords in `exported`.
+        written: The forms of `exported` for requests, by the rules of an API; `providers/` fills it.
         hidden: Parameters that a model neither sees nor fills.
         bound: The fixed JSON values of hidden parameters.
         visible: The JSON Schema of each parameter for the model to fill.
@@ -71,6 +74,8 @@ class Parameters:
     def _hide(self, hidden: frozenset[str]) -> None:
         self.hidden = hidden
         self.exported = _drop_hidden(self.schema, hidden) if hidden else self.schema
+        self.content = SchemaContent(self.exported)
+        self.written: dict[Any, Any] = {}
         properties = self.schema.get("properties", {})
         self.visible: JsonObject = {name: node for name, node in properties.items() if name not in hidden}
 

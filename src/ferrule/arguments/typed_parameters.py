@@ -89,7 +89,7 @@ class TypedParameters(Parameters):
         if any(encoded := find_base64_bytes(nodes)):
             self.write_json = partial(format_arguments_with_bytes, plain=all(encoded))
             _check_bytes(nodes)
-        if SECRET_STARS in format_json(self.schema):
+        if SECRET_STARS in format_json(schema):
             raise DefinitionError("a secret is a default, which guards would be shown: take it from context.secrets")
         self._make = self._bound_validation(self._validator)
         if is_dict:

@@ -12,16 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from typing import Any
 
+from ferrule.arguments.schema_content import HOLDS, SchemaContent
 from ferrule.providers import _schemas as schemas
 from ferrule.providers._schemas import Inexpressible, Names, Schema, Subset, Walk, Written
 from ferrule.security.patterns import MAX_CHARACTERS
 from ferrule.values.frozen import FrozenDict
-
-if TYPE_CHECKING:
-    from ferrule.definition.tool import Tool
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -63,8 +60,8 @@ class PlainRules(Subset):
     purpose = "sent to"
     remedy = "Change its schema, or leave the tool out"
 
-    def write(self, root: FrozenDict, tool: Tool | None = None) -> Written:
-        if _stays(root, self, tool):
+    def write(self, root: FrozenDict, content: SchemaContent | None = None) -> Written:
+        if _stays(root, self, content or SchemaContent(root)):
             return Written(root)
         found, told = _Loosening(root, self).rewrite()
         return Written(root if found == root else FrozenDict(found), told)
@@ -132,10 +129,7 @@ _MAY_STAY = frozenset(
         *("properties", "required", "additionalProperties", "items", "minItems", "maxItems", "uniqueItems"),
     ]
 )
-_FOLDED = frozenset({"$ref", "anyOf"})
-"""The keywords of the root that are merged into one object."""
-_LOOKED_INTO = frozenset({*schemas.HOLDS, "pattern", "$ref"})
-_ODD_IN_NAMES = frozenset("~/#")
+_LOOKED_INTO = frozenset({*HOLDS, "pattern", "$ref"})
 _SILENT = schemas.NOISE | {"title"}
 """The keywords that mean nothing to a model."""
 _LEANING = frozenset({"$dynamicRef", "$recursiveRef", "unevaluatedItems", "unevaluatedProperties"})
@@ -152,65 +146,15 @@ _MOST_TOLD = 40
 """Forms of one union."""
 
 
-class _Content:
-    """The parts of a tool's schema that some API refuses. They are the same for all APIs."""
-
-    __slots__ = ("has_any_items", "has_booleans", "keywords", "patterns", "references")
-
-    def __init__(self, root: FrozenDict) -> None:
-        self.keywords: set[str] = set()
-        self.references: set[str] = set()
-        self.patterns: list[str] = []
-        self.has_booleans = self.has_any_items = False
-        definitions = dict.get(root, "$defs", {})
-        for node in ({key: item for key, item in dict.items(root) if key != "$defs"}, *dict.values(definitions)):
-            self.add(node if isinstance(node, dict) else None)
-        if self.references != {f"#/$defs/{name}" for name in definitions if _ODD_IN_NAMES.isdisjoint(name)}:
-            self.keywords.add("definitions")
-
-    def add(self, node: Any) -> None:
-        """Add the parts of one schema. A value that is no schema counts as a keyword of no API."""
-        if not isinstance(node, dict):
-            self.has_booleans = True
-            self.keywords.update(() if isinstance(node, bool) else ("",))
-            return
-        self.keywords |= node.keys()
-        for key, value in dict.items(node):
-            if key == "type":
-                is_array = value == "array" or (value.__class__ is not str and "array" in value)
-                if is_array and not isinstance(dict.get(node, "items"), dict):
-                    self.has_any_items = True
-            elif key == "pattern":
-                self.patterns.append(value)
-            elif key == "$ref":
-                self.references.add(value)
-            elif key in schemas.HOLDS and not (key in schemas.MAY_BE_BARE and isinstance(value, bool)):
-                holds = schemas.HOLDS[key]
-                for item in (value,) if holds == "lone" else dict.values(value) if holds == "named" else value:
-                    self.add(item)
-
-
-_CONTENTS: WeakKeyDictionary[Tool, _Content] = WeakKeyDictionary()
-"""Each for as long as its tool lives."""
-
-
-def _stays(root: FrozenDict, rules: PlainRules, tool: Tool | None) -> bool:
-    """Return whether rewriting a tool's schema would change nothing, as with most tools. This check takes a tenth of
-    the time, and less if the tool was sent to another API before."""
-    keys = root.keys() - schemas.DEFINITIONS
-    if root.get("type") != "object" or "properties" not in root or not root.get("description", True):
+def _stays(root: FrozenDict, rules: PlainRules, found: SchemaContent) -> bool:
+    """Return whether rewriting a schema would change nothing, as with most tools."""
+    keys, keeps = found.root_keywords, rules.root_keeps
+    if not found.is_plain_object or not keys.isdisjoint(rules.root_refuses):
         return False
-    if not keys.isdisjoint(rules.root_refuses | _FOLDED) or not keys <= (rules.root_keeps or keys):
+    if keeps is not None and not (keys <= keeps and root.get("additionalProperties", False) is False):
         return False
-    if rules.root_keeps is not None and root.get("additionalProperties", False) is not False:
+    if rules.names and not all(map(rules.names.pattern.fullmatch, found.names)):
         return False
-    if rules.names and not all(map(rules.names.pattern.fullmatch, root["properties"])):
-        return False
-    found = None if tool is None else _CONTENTS.get(tool)
-    if found is None:
-        found = _Content(root)
-        if tool is not None:
-            _CONTENTS[tool] = found
     refused = (found.has_booleans and not rules.booleans) or (found.has_any_items and rules.needs_items)
     if refused or not found.keywords <= rules.unchanged:
         return False

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, NoReturn, TypeVar
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
 
 from pydantic_core import from_json, to_json
 
+from ferrule.arguments.schema_content import HOLDS, MAY_BE_BARE, SchemaContent
 from ferrule.errors import DefinitionError
 from ferrule.values.frozen import FrozenDict
 
@@ -66,8 +65,8 @@ class Subset:
     """The words for the mode in errors: a tool "cannot be {purpose} {provider}"."""
     remedy: ClassVar[str]
 
-    def write(self, root: FrozenDict, tool: Tool | None = None) -> Written:
-        """Return the schema in this subset. `tool` is its owner, if there is one."""
+    def write(self, root: FrozenDict, content: SchemaContent | None = None) -> Written:
+        """Return the schema in this subset. `content` is its content, if that is known."""
         raise NotImplementedError(type(self))
 
 
@@ -77,10 +76,6 @@ class Inexpressible(Exception):
 
 def fail(path: str, rule: str) -> NoReturn:
     raise Inexpressible(path, rule)
-
-
-# For as long as the tool lives.
-_SENT: defaultdict[Subset, WeakKeyDictionary[Tool, Written]] = defaultdict(WeakKeyDictionary)
 
 
 def written(tool: Tool, rules: Subset) -> Written:
@@ -110,10 +105,11 @@ def find_broken_rule(tool: Tool, rules: Subset) -> tuple[str, str] | None:
 
 
 def _write(tool: Tool, rules: Subset) -> Written:
-    found = _SENT[rules].get(tool)
+    parameters = tool.handling.parameters
+    found: Written | None = parameters.written.get(rules)
     if found is None:
         try:
-            found = _SENT[rules][tool] = rules.write(tool.input_schema, tool)
+            found = parameters.written[rules] = rules.write(parameters.exported, parameters.content)
         except RecursionError:
             raise Inexpressible("$", "it nests too deep") from None
     return found
@@ -126,18 +122,7 @@ ADDRESSES = DEFINITIONS | {"$schema", "$id", "$anchor", "$dynamicAnchor", "discr
 """Targets of references: these are written anew."""
 NOISE = ADDRESSES | {"$comment", "deprecated", "readOnly", "writeOnly"}
 ANYTHING = "a schema without a type takes anything, and has to say a type, an enum or a union"
-HOLDS: dict[str, Literal["named", "listed", "lone"]] = {
-    **dict.fromkeys(("properties", "patternProperties", "dependentSchemas", *DEFINITIONS), "named"),
-    **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems"), "listed"),
-    **dict.fromkeys(
-        ("items", "additionalProperties", "contains", "propertyNames", "not", "if", "then", "else"), "lone"
-    ),
-    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), "lone"),
-}
-"""The form of the schemas under a keyword."""
 _LEADS_TO = (b'"$id"', b'"$anchor"', b'"$dynamicAnchor"')
-MAY_BE_BARE = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
-"""Keywords with `true` and `false` as settings, and not as schemas, for the APIs."""
 _MOST_PARTS = 20_000
 """A short schema may be written out into any number of parts: each definition that leads to two others doubles it."""
 _MOST_FORMS = 1_000

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from ferrule.arguments.schema_content import SchemaContent
 from ferrule.errors import DefinitionError
 from ferrule.providers import WHERE_POSSIBLE, Strict
 from ferrule.providers import _schemas as schemas
@@ -52,7 +53,7 @@ class Rules(Subset):
     purpose = "strict for"
     remedy = "Change the schema, or leave strict out for that tool"
 
-    def write(self, root: FrozenDict, tool: Tool | None = None) -> Written:
+    def write(self, root: FrozenDict, content: SchemaContent | None = None) -> Written:
         found = _Rewriting(root, self).rewrite()
         for what, most in self.most.items():
             if (count := _COUNTS[what](found)) > most:

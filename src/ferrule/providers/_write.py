@@ -73,8 +73,8 @@ class Definitions:
         listed = list_tools(toolset)
         is_strict = make_strict_test(listed, strict, self.strict)
         first, later = separate_deferred_tools(listed, deferred)
-        later = [tool for tool in first if self._is_deferred(tool)] + later
-        first = [tool for tool in first if not self._is_deferred(tool)]
+        if marked := [tool for tool in first if self._is_deferred(tool)]:
+            first, later = [tool for tool in first if not self._is_deferred(tool)], marked + later
         tools = first + later
         if self.strict is None:
             refuse_strict(tools, is_strict, self.plain.provider, self.no_strict_hint)
@@ -120,6 +120,8 @@ class Definitions:
         if self.examples and tool.examples:
             shown = [{key: example[key] for key in example if key not in tool.hidden} for example in tool.examples]
             found[self.examples] = shown
-        if problem := refused_keys(tool, self.name):
-            raise DefinitionError(f"tool {tool.name!r}: {problem}")
-        return {**found, **tool.provider.get(self.name, {})}
+        if self.name in tool.provider:
+            if problem := refused_keys(tool, self.name):
+                raise DefinitionError(f"tool {tool.name!r}: {problem}")
+            found |= tool.provider[self.name]
+        return found

@@ -1,0 +1,77 @@
+"""The keywords in a JSON Schema, for the APIs that refuse some of them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ferrule.values.frozen import JsonObject
+
+HOLDS: dict[str, Literal["named", "listed", "lone"]] = {
+    **dict.fromkeys(("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"), "named"),
+    **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems"), "listed"),
+    **dict.fromkeys(
+        ("items", "additionalProperties", "contains", "propertyNames", "not", "if", "then", "else"), "lone"
+    ),
+    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), "lone"),
+}
+"""The form of the schemas under a keyword."""
+MAY_BE_BARE = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
+"""Keywords with `true` and `false` as settings, and not as schemas, for the APIs."""
+_ODD_IN_NAMES = frozenset("~/#")
+
+
+class SchemaContent:
+    """The parts of a schema that some API refuses.
+
+    Attributes:
+        is_plain_object: Whether the root is an object with properties, and no reference or union; and its description
+            is not empty.
+        root_keywords: The keywords of the root, without its definitions.
+        names: The properties of the root.
+        keywords: All keywords. It has `""` for a value that is no schema, and `"definitions"` if the references are not
+            one for each of `$defs`.
+        patterns: All values of `pattern`.
+        has_booleans: Whether `true` or `false` stands for a schema.
+        has_any_items: Whether an array has no schema for its items.
+    """
+
+    __slots__ = ("has_any_items", "has_booleans", "is_plain_object", "keywords", "names", "patterns", "root_keywords")
+
+    def __init__(self, root: JsonObject) -> None:
+        self.keywords: set[str] = set()
+        self.patterns: list[str] = []
+        self.has_booleans = self.has_any_items = False
+        references = set()
+        given: dict[str, Any] = dict(root)
+        definitions = given.pop("$defs", {})
+        if not isinstance(definitions, dict):
+            definitions = {"": definitions}
+        is_object = given.get("type") == "object" and given.get("description") != ""
+        self.is_plain_object = is_object and given.keys() & {"properties", "$ref", "anyOf"} == {"properties"}
+        self.root_keywords = given.keys() - {"definitions"}
+        self.names = list(given.get("properties", ()))
+        waiting: list[Any] = [given, *(one if isinstance(one, dict) else None for one in dict.values(definitions))]
+        for node in waiting:  # the list grows meanwhile
+            if not isinstance(node, dict):
+                self.has_booleans = True
+                self.keywords.update(() if isinstance(node, bool) else ("",))
+                continue
+            self.keywords |= node.keys()
+            for key, value in dict.items(node):
+                holds = HOLDS.get(key)
+                if key == "type":
+                    is_array = value == "array" or (isinstance(value, list) and "array" in value)
+                    if is_array and not isinstance(dict.get(node, "items"), dict):
+                        self.has_any_items = True
+                elif key == "pattern":
+                    self.patterns.append(value)
+                elif key == "$ref":
+                    references.add(str(value))
+                elif holds == "named" and isinstance(value, dict):
+                    waiting += dict.values(value)
+                elif holds == "listed" and isinstance(value, list):
+                    waiting += value
+                elif holds is not None and not (key in MAY_BE_BARE and isinstance(value, bool)):
+                    waiting.append(value)
+        if references != {f"#/$defs/{name}" for name in definitions if _ODD_IN_NAMES.isdisjoint(name)}:
+            self.keywords.add("definitions")
