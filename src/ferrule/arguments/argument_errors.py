@@ -99,23 +99,23 @@ def from_pydantic(error: ValidationError, value: object) -> list[ArgumentError]:
     `value` is the validated JSON. It tells keys from the labels of unions, and has the wrong values: Pydantic would
     copy them into each error.
     """
-    errors = error.errors(include_url=False, include_input=False)[:MAX_ERRORS]
-    located = [_locate(item["loc"], value, item["type"] in _MISSING_ERRORS) for item in errors]
+    converted: list[ArgumentError] = []
+    located: list[tuple[Path, list[_Label]]] = []
     branches: dict[Path, dict[str, list[ArgumentError]]] = {}
-    for _, labels, _ in located:
-        for path, label in labels:
-            branches.setdefault(path, {})[label] = []
-    converted = []
-    for item, (path, labels, received) in zip(errors, located, strict=True):
-        is_certain = all(len(branches[above]) == 1 for above, _ in labels if len(above) < len(path))
-        converted.append(_convert_pydantic(item, path, received, is_certain))
+    for item in error.errors(include_url=False, include_input=False)[:MAX_ERRORS]:
+        path, labels, received = _locate(item["loc"], value, item["type"] in _MISSING_ERRORS)
+        found = _convert_pydantic(item, path, received)
+        converted.append(found)
+        located.append((path, labels))
         for above, label in labels:
-            branches[above][label].append(converted[-1])
+            branches.setdefault(above, {}).setdefault(label, []).append(found)
     likely = {path: _find_likely(path, of_path) for path, of_path in branches.items() if len(of_path) > 1}
-    return [
-        error if all(path not in likely or label in likely[path] for path, label in labels) else _make_unlikely(error)
-        for error, (_, labels, _) in zip(converted, located, strict=True)
-    ]
+    for position, (path, labels) in enumerate(located) if likely else ():
+        if any(above in likely and len(above) < len(path) for above, _ in labels):
+            converted[position] = converted[position]._replace(certain=False)
+        if any(above in likely and label not in likely[above] for above, label in labels):
+            converted[position] = _make_unlikely(converted[position])
+    return converted
 
 
 def _find_likely(path: Path, branches: Mapping[_Key, Sequence[ArgumentError]]) -> list[_Key]:
@@ -170,7 +170,7 @@ def _locate(location: Iterable[str | int], value: object, missing: bool) -> tupl
     return tuple(path), labels, _NO_VALUE if value is None and not path else value
 
 
-def _convert_pydantic(item: ErrorDetails, path: Path, received: object, certain: bool) -> ArgumentError:
+def _convert_pydantic(item: ErrorDetails, path: Path, received: object) -> ArgumentError:
     kind = item["type"]
     if kind in _MISSING_ERRORS:
         return ArgumentError(path, "is required", kind="missing")
@@ -181,14 +181,14 @@ def _convert_pydantic(item: ErrorDetails, path: Path, received: object, certain:
         for key in [name.strip("'") for name in item["ctx"]["discriminator"].split(" | ")] if tags else ():
             if key in received and received[key] not in tags:
                 expected = f"must be {' or '.join(map(repr, tags))}"
-                return ArgumentError((*path, key), expected, received[key], None, "wrong", certain, tags, True)
+                return ArgumentError((*path, key), expected, received[key], choices=tags, is_constant=True)
     choices = item.get("ctx", {}).get(CHOICES, ())
     is_constant = kind in {"literal_error", "enum"}
     json_type = "string" if is_constant and not choices else _TYPE_OF_ERROR.get(kind)
     # An author's own error may have Pydantic's name, and no context.
     is_tag = is_constant and " or " not in str(item.get("ctx", {}).get("expected", " or "))
     expected = _parse_message(item["msg"])
-    return ArgumentError(path, expected, received, json_type, "wrong", certain, choices, is_constant, is_tag)
+    return ArgumentError(path, expected, received, json_type, "wrong", True, choices, is_constant, is_tag)
 
 
 def _parse_tags(text: str) -> list[Any]:
@@ -347,7 +347,7 @@ def _format_value_with_type(value: object) -> str:
 
 def _format_type_hint(node: object) -> str:
     """Return the type or the choices of a missing parameter."""
-    if not isinstance(node, Mapping):
+    if not isinstance(node, dict):
         return ""
     if isinstance(node.get("enum"), list):
         return f": one of {_format_choices(node['enum'])}"

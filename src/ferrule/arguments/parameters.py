@@ -184,8 +184,9 @@ class Parameters:
     def _read_arguments(self, name: str, raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Return a model's arguments with bound values, and the repairs."""
         value, repairs = self._to_object(name, raw)
-        filled = [ArgumentError((key,), "", kind="unknown") for key in value if key in self.hidden]
-        if filled:
+        if not self.hidden:  # so nothing is bound
+            return value, repairs
+        if filled := [ArgumentError((key,), "", kind="unknown") for key in value if key in self.hidden]:
             raise Invalid(explain_errors(name, filled, self.visible))
         return {**value, **thaw(self.bound)}, repairs
 

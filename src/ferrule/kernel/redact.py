@@ -105,5 +105,6 @@ def _iter_known_secrets(call: AnyCall | None, given: JsonObject) -> Iterator[obj
         parameters = tool.handling.parameters
         yield call.context.secrets
         yield parameters.bound
-        yield [arguments.get(name) for arguments in (call.call.arguments, given) for name in parameters.hidden]
+        if parameters.hidden:
+            yield [arguments.get(name) for arguments in (call.call.arguments, given) for name in parameters.hidden]
         call = call.parent

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -121,9 +120,10 @@ def _retryable(error: BaseException | None) -> bool | None:
 
 
 def _read_attribute(error: BaseException | None, name: str) -> Any:
-    with suppress(Exception):  # a property may raise
+    try:
         return getattr(error, name, None)
-    return None
+    except Exception:  # of a property
+        return None
 
 
 def _retry_after(error: BaseException | None) -> dict[str, object] | None:
@@ -326,6 +326,8 @@ def limit_size(state: CallState, result: ToolResult) -> ToolResult:
     error = result.error
     if error is not None and (type(error) is not str or len(error) > limit or not error.isascii()):
         result = result.replace(error=truncate_text(clean_text(error), limit))
+    if error is not None and result._content is None:  # it shows the error alone
+        return result
     content = truncate_blocks(result.content, limit, max_media=state.plan.max_media)
     if content is not result.content:
         result = result.replace(content=content)

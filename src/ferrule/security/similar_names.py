@@ -37,9 +37,12 @@ class NameIndex:
             from difflib import get_close_matches
 
             similar = get_close_matches(wanted, similar, limit, _MIN_RATIO)
-        others = [candidate for candidate in names if candidate not in similar and len(candidate) > 2]
-        containing = [candidate for candidate in others if candidate in wanted or wanted in candidate]
-        return [self._by_folded[folded] for folded in [*similar, *containing][:limit]]
+        near = similar + [
+            candidate
+            for candidate in names
+            if len(candidate) > 2 and candidate not in similar and (candidate in wanted or wanted in candidate)
+        ]
+        return [self._by_folded[folded] for folded in near[:limit]]
 
     def _find_candidates(self, wanted: str) -> list[str]:
         """Return all names if they are few, else those with the most similar beginning or end.
