@@ -5,20 +5,22 @@ from __future__ import annotations
 import types
 from contextlib import suppress
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from ferrule.arguments.argument_errors import ArgumentError, Path, from_json_schema
 from ferrule.arguments.exporting import export_output_schema
-from ferrule.arguments.schema_parameters import JsonSchemaValidator, copy_schema
 from ferrule.definition.handler import UNANNOTATED
 from ferrule.security.masking import mask_credentials
 from ferrule.values.content import Media, NotShowable, Text, is_json
 from ferrule.values.deferred import SUSPENDING_TYPES
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 from ferrule.values.result import ToolResult, render_as_result
+
+if TYPE_CHECKING:
+    from ferrule.arguments.schema_parameters import JsonSchemaValidator
 
 _BLOCK_KINDS = (Text, Media)
 _FREE = (UNANNOTATED, Any, object, ToolResult, bytes, bytearray, *_BLOCK_KINDS, *SUSPENDING_TYPES)
@@ -62,6 +64,8 @@ class Output:
         self.is_text = exact is str
         self.ready_classes = frozenset(_SCALARS if is_free else (exact,)) - {float}  # a float may be NaN
         if given is not None:
+            from ferrule.arguments.schema_parameters import JsonSchemaValidator, copy_schema  # as below
+
             plain = copy_schema(given, "output_schema")
             self.enforced = EnforcedSchema(freeze(plain), JsonSchemaValidator(plain, "output_schema", given))
         elif is_free:
@@ -70,6 +74,8 @@ class Output:
     @cached_property
     def enforced(self) -> EnforcedSchema | None:
         """The schema that is enforced, or None if any value fits."""
+        from ferrule.arguments.schema_parameters import JsonSchemaValidator  # most tools need none
+
         try:
             adapter: TypeAdapter[Any] = TypeAdapter(self._returns)
             schema = export_output_schema(adapter)

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from ferrule.arguments.parameters import Invalid
-from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.definition.guard_forms import BROKEN, LATE, decision_for_error, guard_name, to_decision
 from ferrule.definition.handler import is_async
 from ferrule.errors import NotStartedError
@@ -296,6 +295,8 @@ async def _get_answer(plan: Plan, state: CallState, asked: Decision, approve: Ap
     given = answer.arguments
     try:
         if asked.schema is not None:
+            from ferrule.arguments.schema_parameters import SchemaParameters  # for a tool that asks for input
+
             given = freeze(SchemaParameters(asked.schema).validate_with_repairs("the answer", given or {})[0])
         elif given is not None:
             hidden = plan.parameters.hidden  # a person may return the stars that were shown for these
