@@ -10,13 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Event, Runner, ToolCall, middleware, tool
 from ferrule.definition.options import check_callable
 from ferrule.guards import ask_before_changes
 from ferrule.middleware import after, before, cache, redact, retry, sanitize, trace, untrusted
+from steps import calls as functions_called
 
 
 @tool(read_only=True)
@@ -132,15 +133,27 @@ async def test_every_kind_of_callable_is_accepted() -> None:
     assert [event.kind for event in seen][-2:] == ["tool:started", "tool:post"] and len(seen) == events.qsize()
 
 
+def test_a_call_reads_no_signature_of_its_observers() -> None:
+    runner, events = Runner([double]), Events()
+    observers = [events.note, lambda event: None]
+    found = functions_called(lambda: runner.run(ToolCall("1", "double", {"n": 1}), observers=observers).close())
+    assert "_signature_from_callable" not in found
+
+
+class Events:
+    def note(self, event: Event) -> None: ...
+
+
 PARAMETERS = st.lists(
     st.sampled_from(["{}", "{}=None", "/", "*args", "*", "{}_only", "{}_only=None", "**kwargs"]), max_size=5
 )
 
 
+@example([], "(event)", "declared")
 @given(
     PARAMETERS,
     st.sampled_from(["(call, context)", "(call, context, next)", "(event)"]),
-    st.sampled_from(["plain", "object", "method", "partial", "partial by name", "class", "wrapped"]),
+    st.sampled_from(["plain", "object", "method", "partial", "partial by name", "class", "wrapped", "declared"]),
 )
 def test_exactly_callable_signatures_are_accepted(parts: list[str], form: str, kind: str) -> None:
     written = ", ".join(part.format(f"p{number}") for number, part in enumerate(parts))
@@ -150,6 +163,8 @@ def test_exactly_callable_signatures_are_accepted(parts: list[str], form: str, k
     except SyntaxError:
         return
     made = type("Made", (), {"__call__": method, "method": method})
+    declared: Any = lambda *args: plain(*args)  # noqa: E731
+    declared.__signature__ = inspect.signature(plain)
     function: Any = {
         "plain": plain,
         "object": made(),
@@ -158,6 +173,7 @@ def test_exactly_callable_signatures_are_accepted(parts: list[str], form: str, k
         "partial by name": functools.partial(plain, p0=1),
         "class": type("Class", (), {"__init__": eval(f"lambda self, {written}: None")}) if "/" not in parts else plain,
         "wrapped": functools.wraps(lambda call: 1)(plain),
+        "declared": declared,
     }[kind]
     try:
         inspect.signature(function, follow_wrapped=False)

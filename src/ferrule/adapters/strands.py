@@ -35,6 +35,7 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.kernel.results import describe_effect
+from ferrule.kernel.tasks import start_eagerly
 from ferrule.runner import Runner
 from ferrule.stores.store import Store
 from ferrule.values.call import ToolCall
@@ -132,21 +133,24 @@ class _RunnerAgentTool(AgentTool):
         ctx.tool_use = tool_use  # a middleware may have replaced it
         result = _CANCELLED_RESULT
         if not ctx.cancel_signal.is_set():
+            loop = asyncio.get_running_loop()
             steps: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
 
             async def on_progress(done: float, total: float | None, message: str | None) -> None:
                 steps.put_nowait({"done": done, "total": total, "message": message})
 
-            work = asyncio.ensure_future(self._result(ctx, on_progress))
-            work.add_done_callback(lambda _: steps.put_nowait(None))
-            watch = asyncio.ensure_future(_cancel_on_signal(ctx.cancel_signal, work))
-            try:
-                while (step := await steps.get()) is not None:
-                    yield step
-            finally:
-                watch.cancel()
-                work.cancel()
-                await asyncio.wait([work, watch])
+            work = start_eagerly(self._result(ctx, on_progress), loop)
+            if not work.done():
+                work.add_done_callback(lambda _: steps.put_nowait(None))
+                watch = loop.call_later(_POLL_SECONDS, _cancel_on_signal, ctx.cancel_signal, work, loop)
+                try:
+                    while (step := await steps.get()) is not None:
+                        yield step
+                finally:
+                    watch.cancel()
+                    if not work.done():
+                        work.cancel()
+                        await asyncio.wait([work])
             if not work.cancelled():
                 result = work.result()
         yield ToolResultEvent(_to_their_result(tool_use, result))
@@ -226,11 +230,12 @@ def _list_interrupts(context: StrandsContext) -> list[Interrupt]:
     return [found for found in interrupts if found.id == context._interrupt_id(found.name)]
 
 
-async def _cancel_on_signal(signal: threading.Event, work: asyncio.Future[Any]) -> None:
-    """Cancel the work when the signal is set."""
-    while not signal.is_set():  # noqa: ASYNC110  # it is an event of threads
-        await asyncio.sleep(_POLL_SECONDS)
-    work.cancel()
+def _cancel_on_signal(signal: threading.Event, work: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel the work when the signal is set. Look again and again until the work has ended."""
+    if signal.is_set():
+        work.cancel()
+    elif not work.done():
+        loop.call_later(_POLL_SECONDS, _cancel_on_signal, signal, work, loop)
 
 
 def _make_interrupt_reason(pending: Mapping[str, Any]) -> dict[str, Any]:

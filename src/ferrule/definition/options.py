@@ -9,6 +9,7 @@ A check takes the name and the value of an option. It returns the value to keep,
 import inspect
 import math
 import os
+import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
 
@@ -77,7 +78,7 @@ def check_each(check: Callable[..., _T]) -> Callable[..., tuple[_T, ...]]:
     def check_all(key: str, value: Any) -> tuple[_T, ...]:
         if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
             raise wrong_option(key, value, f"a list, such as {key}=[...]")
-        return tuple(check(f"each of {key}", item) for item in value)
+        return tuple([check(f"each of {key}", item) for item in value])
 
     return check_all
 
@@ -95,13 +96,22 @@ def accepts(function: Any, form: str) -> bool:
 
     A callable without a signature, such as a function in C, does.
     """
+    count = form.count(",") + 1
+    if isinstance(function, types.MethodType):
+        function, count = function.__func__, count + 1
+    # A run checks its observers, and reading a signature takes as long as the run.
+    if isinstance(function, types.FunctionType) and not hasattr(function, "__signature__"):
+        code = function.__code__
+        required = code.co_argcount - len(function.__defaults__ or ())
+        most = math.inf if code.co_flags & inspect.CO_VARARGS else code.co_argcount
+        return required <= count <= most and code.co_kwonlyargcount == len(function.__kwdefaults__ or ())
     try:
         # The caller calls the wrapper, whatever function it wraps.
         signature = read_signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
         return callable(function)
     try:
-        signature.bind(*form.split(","))
+        signature.bind(*range(count))
     except TypeError:
         return False
     return True

@@ -231,6 +231,25 @@ class TestStrands(AdapterContract):
         ] == [ModelView("The call was cancelled.", failed=True)]
         assert not looked
 
+    async def test_a_closed_stream_cancels_its_call(self) -> None:
+        cancelled = []
+
+        @tool(read_only=True)
+        async def wait(context: ToolContext) -> None:
+            context.progress(1)
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                cancelled.append(True)
+
+        [made] = strands.tools(Runner([wait]))
+        agent = Agent(model=Scripted(()), callback_handler=None)
+        sent: Any = {"name": "wait", "toolUseId": "c1", "input": {}}
+        events: Any = made.stream(sent, {"agent": agent})
+        assert (await anext(events))["done"] == 1
+        await events.aclose()
+        assert cancelled
+
     async def test_all_progress_comes_before_the_result(self) -> None:
         ended = asyncio.Event()
 
