@@ -202,7 +202,7 @@ DIES = """
     from ferrule.tools.shell import _process
 
     tool = shell.tool(sys.argv[1], env={"MARK": "dead-host"})
-    _process.limit_processes = _process.set_limits = lambda *_: os.kill(os.getpid(), 9)
+    _process.limit_processes = lambda *_: os.kill(os.getpid(), 9)
     _process.os.write = lambda *_: os.kill(os.getpid(), 9)
     Runner([tool]).run_sync("shell", {"command": "touch ran; sleep 600"})
 """
@@ -275,9 +275,6 @@ def make_repository(root: Path, kind: str) -> None:
         (root / ".git" / name).mkdir(parents=True, exist_ok=True)
     if kind == "plain":
         shutil.rmtree(root / ".git")
-    elif kind == "bare":
-        shutil.rmtree(root / ".git")
-        git(root, "init", "-q", "--bare", ".")
     elif kind == "module":
         git(root / ".git/modules/lib", "init", "-q", "--bare", ".")
     elif kind == "section":
@@ -292,7 +289,6 @@ def make_repository(root: Path, kind: str) -> None:
         ("hooks", f"mkdir -p x/hooks; cd x/hooks; {HOOK}; cd ../..; ln -s x tools", "tools/hooks/pre-commit"),
         ("section", f"cd src; {HOOK}", "src/pre-commit"),
         ("plain", f"mkdir objects refs; printf '{CONFIG}' > config; echo ref: refs/heads/main > HEAD", "HEAD"),
-        ("bare", f"cd hooks; {HOOK}", "hooks/pre-commit"),
         (
             "module",
             f"mkdir .git/modules/x{{1..300}}; cd .git/modules/lib/hooks; {HOOK}",
@@ -307,6 +303,13 @@ async def test_no_line_makes_git_run_it(make_project: MakeProject, kind: str, li
     for _ in range(2):  # the second line meets the leftovers of the first
         facts(await run(tool, line))
     assert not (root / owned).exists()
+
+
+def test_a_git_folder_is_no_root(make_project: MakeProject) -> None:
+    root = make_project("root")
+    for option in ({"root": root / ".git"}, {"root": root / "src", "write": [root / ".git"]}):
+        with pytest.raises(DefinitionError, match="git folder"):
+            shell.tool(**option)
 
 
 async def test_the_hooks_of_a_linked_worktree_are_protected(make_project: MakeProject, folder: Path) -> None:

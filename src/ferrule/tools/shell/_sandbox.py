@@ -9,59 +9,34 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import Final
 
 import ferrule.tools.shell._view as _view
 from ferrule.errors import DefinitionError
-from ferrule.tools.shell._limits import Limits
-from ferrule.tools.shell._process import Descriptors, Ended, Output, Sandboxed, Unsandboxed
-from ferrule.tools.shell._protection import Protection, find_common_git_folder
+from ferrule.tools.shell._options import Options
+from ferrule.tools.shell._process import Descriptors, Output, Program, Run, Sandboxed, Unsandboxed
+from ferrule.tools.shell._protection import Protection, find_git_folders, is_below
 from ferrule.tools.shell._seccomp import make_filter
 from ferrule.tools.shell._view import check_place, is_inside
 
-Paths = Sequence[str | os.PathLike[str]]
 _NO_SANDBOX: Final = "sandbox=None runs lines without any boundary"
 _CAUSES: Final = {
-    r"No permissions to creat|Operation not permitted.*namespace": "this container or system forbids user namespaces: "
-    "start the container with a seccomp profile that allows them",
-    r"max_user_namespaces|ENOSPC|nesting depth": "user.max_user_namespaces of this system is too low",
+    r"No permissions to creat|Operation not permitted.*namespace|setting up uid map|RTM_NEWADDR|max_user_namespaces": (
+        "this container or system forbids user namespaces: start the container with a seccomp profile that allows "
+        "them, or load the AppArmor profile for bwrap"
+    ),
     r"mount proc": "this container covers parts of /proc: start it with `--security-opt systempaths=unconfined`",
-    r"setting up uid map|RTM_NEWADDR": "this system limits user namespaces to programs with an AppArmor profile: load "
-    "the one for bwrap",
     r"pids": "this program and its folder belong to root, and no pids cgroup can be made here, so nothing would stop a "
     "fork bomb: give the folder to another user, and lines run as that user",
-    r"[Uu]nknown option": "this bubblewrap is too old: install 0.8 or a newer one",
-    r"Permission denied": "the user that lines run as may not enter one of these folders",
 }
 """The words of bubblewrap, and the cause with its remedy."""
-_PROBE: Final = Limits(1 << 30, 64, 60, 1 << 30, 4000, 20.0)
+_SECONDS_TO_PROBE: Final = 20.0
 _MAX_UNDONE: Final = 5
 """Changes of protected paths, after which a line is ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One program to run, with its needs beyond the rules of the sandbox, and the functions that watch it."""
-
-    script: Sequence[str]
-    """A script of bash, and its arguments."""
-    directory: str
-    limits: Limits
-    network: bool = False
-    write: tuple[str, ...] = ()
-    """Real paths of folders to write in, or of protected paths."""
-    variables: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    """More files, by their path in the sandbox."""
-    state_at: Callable[[int], Sequence[str]] | None = None
-    """Makes the script for a descriptor at which it writes its state."""
-    is_cancelled: Callable[[], bool] = lambda: False
-    on_output: Callable[[Output], object] = lambda output: None
 
 
 class Sandbox:
@@ -71,44 +46,34 @@ class Sandbox:
         DefinitionError: A folder is wrong, or this machine can make no sandbox; the text says what would help.
     """
 
-    def __init__(
-        self,
-        root: str,
-        read: Paths,
-        write: Paths,
-        *,
-        protect: Sequence[str],
-        env: Mapping[str, str],
-        scratch: int,
-    ) -> None:
-        self._bwrap = _find_bwrap()
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._setup = [_find_bwrap()]
         self._filter = make_filter(platform.machine())
-        self.root = root
+        self.root = root = options.folder
         owner = os.stat(root)
-        self._owner = (owner.st_uid, owner.st_gid) if os.geteuid() == 0 and owner.st_uid != 0 else None
-        home = _find_home(None if self._owner is None else self._owner[0])
+        is_other = os.geteuid() == 0 and owner.st_uid != 0
+        self._user = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []} if is_other else {}
+        home = _find_home(owner.st_uid if is_other else os.geteuid())
         self._kept_outside = (home, os.path.expanduser("~"))
+        self._git = find_git_folders(root)
         try:
             check_place(root, self._kept_outside)
-            writable = tuple(check_place(path, self._kept_outside) for path in write)
-            readable = [check_place(path, self._kept_outside, may_be_file=True) for path in read]
-            _view.check_apart((root, *writable), readable)
+            writable = [check_place(path, self._kept_outside) for path in options.write]
+            readable = [check_place(path, self._kept_outside, may_be_file=True) for path in options.read]
+            _view.check_apart([root, *writable], readable)
+            self._folders = [root, *writable, *self._git]
+            self._readable = [*_view.find_readable(None if is_other else home, self._folders), *readable]
+            self._setup += _view.make_system_options(home, int(options.scratch))
+            self._environment = _view.make_environment(home, {**_read_git_identity(root), **options.env})
+            probe = self.run(Run([":"], root, _SECONDS_TO_PROBE))
         except (ValueError, OSError) as error:
             raise DefinitionError(str(error)) from None
-        self._protect = protect
-        self._git = find_common_git_folder(root)
-        self._git_config = _read_git_config()
-        self._folders = (root, *writable, *(self._git or ())[:1])
-        self._readable = [*_view.find_readable(home if self._owner is None else None, self._folders), *readable]
-        self._options = _view.make_system_options(home, scratch)
-        self._environment = _view.make_environment(home, env.items())
-        ended = self.run(Run([":"], root, _PROBE))
-        if ended.exit_code != 0:
-            words = ended.output.text
-            cause = next(
-                (cause for pattern, cause in _CAUSES.items() if re.search(pattern, words)), "bubblewrap failed"
-            )
-            raise DefinitionError(f"no sandbox can be made here: {cause} ({words.strip()[:300]}); {_NO_SANDBOX}")
+        if probe.exit_code != 0:
+            words = probe.output.text.strip()[:300]
+            causes = (cause for pattern, cause in _CAUSES.items() if re.search(pattern, words))
+            cause = next(causes, "bubblewrap failed, or is older than 0.8")
+            raise DefinitionError(f"no sandbox can be made here: {cause} ({words}); {_NO_SANDBOX}")
 
     def resolve_write(self, path: str) -> str:
         """Return the real path of a place to write in, as a person has to see it.
@@ -118,25 +83,26 @@ class Sandbox:
         """
         full = os.path.normpath(os.path.join(self.root, os.path.expanduser(path)))
         real = os.path.realpath(full)
-        is_outside = not is_inside(real, self._folders)
-        if is_outside:
-            check_place(real, self._kept_outside, may_be_file=True)
+        if not is_inside(real, self._folders):
+            check_place(real, (*self._kept_outside, *self._folders), may_be_file=True)
         if real != full:
             raise ValueError(f"{path!r} goes through a link to {real!r}; write the real path")
-        if is_outside and any(is_inside(folder, [real]) for folder in self._folders):
-            raise ValueError(f"{path!r} holds the root; name a folder beside it")
         return real
+
+    def has_folder(self, path: str) -> bool:
+        """Return whether a path leads to a folder that lines can change."""
+        real = os.path.realpath(os.path.join(self.root, path))
+        return is_inside(real, self._folders) and os.path.isdir(real)
 
     def resolve_directory(self, path: str) -> str:
         """Return the real path of a folder to start in.
 
         Raises:
-            ValueError: It is outside the folders of the sandbox, or no folder.
+            ValueError: See `has_folder`.
         """
-        real = os.path.realpath(os.path.join(self.root, path))
-        if not is_inside(real, self._folders) or not os.path.isdir(real):
+        if not self.has_folder(path):
             raise ValueError(f"{path!r} is not a folder inside {self.root!r}")
-        return real
+        return os.path.realpath(os.path.join(self.root, path))
 
     def find_fixed_path(self) -> str:
         """Return the `PATH` without folders that lines can change."""
@@ -144,72 +110,55 @@ class Sandbox:
         fixed = [one for one in folders if os.path.isabs(one) and not is_inside(os.path.realpath(one), self._folders)]
         return os.pathsep.join(fixed)
 
-    def run(self, run: Run) -> Ended:
-        """Run a program, and return its end when nothing of it runs any more.
+    def run(self, run: Run) -> Program:
+        """Run a program, and return it when nothing of it runs any more.
 
         Raises:
             OSError: The sandbox cannot be made.
-            ValueError: A needed path is inside a protected one.
+            ValueError: A folder of `write` is a git folder.
         """
         more = [path for path in run.write if not is_inside(path, self._folders)]
         folders = (*self._folders, *filter(os.path.isdir, more))
-        protection = Protection(folders, names=self._protect, opened=run.write, git=self._git)
-        for path in run.write:
-            for other in protection.fixed:
-                if path.startswith(other + os.sep):
-                    raise ValueError(
-                        f"{path!r} is inside {other!r}, which is protected as a whole; name {other!r} itself"
-                    )
+        protection = Protection(folders, self._git, self._options.protect, run.write)
+        more += [path for path in run.write if is_below(path, protection.fixed)]
         try:
-            ended = self._start(run, [*self._folders, *more], protection)
+            program = self._start(run, [*self._folders, *more], protection)
         finally:
             protection.undo()
-        ended.undone, ended.changed = (
-            [os.path.relpath(path, self.root) if is_inside(path, [self.root]) else path for path in paths]
-            for paths in (protection.undone, protection.changed)
-        )
-        return ended
+        program.undone = [os.path.relpath(path, self.root) for path in protection.undone]
+        program.changed = [os.path.relpath(path, self.root) for path in protection.changed]
+        return program
 
-    def _start(self, run: Run, writable: Sequence[str], protection: Protection) -> Ended:
+    def _start(self, run: Run, writable: Sequence[str], protection: Protection) -> Program:
         descriptors = Descriptors()
-        try:
-            options = [*self._options, *_view.make_etc_options(descriptors, self._git_config, network=run.network)]
-            options += _view.bind_folders(descriptors, self._readable, writable, protection)
-            # Without this, a line could fill the memory: these two are file systems without a size.
-            options += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", run.directory]
-            # bubblewrap itself runs outside, so variables such as LD_LIBRARY_PATH must not reach it.
-            for name, value in {**self._environment, **run.variables}.items():
-                options += ["--setenv", name, value]
-            for path, data in run.files.items():
-                options += ["--file", str(descriptors.attach(data)), path]
-            options += ["--seccomp", str(descriptors.attach(self._filter))]
-            script, state = run.script, None
-            if run.state_at is not None:
-                state, theirs = os.pipe()
-                script = run.state_at(descriptors.keep(theirs))
-            program = Sandboxed(
-                script, options, descriptors, bwrap=self._bwrap, owner=self._owner, limits=run.limits, state=state
-            )
-        finally:
-            descriptors.close()
+        with ExitStack() as stack:
+            try:
+                setup = [*self._setup, *_view.make_etc_options(descriptors, network=run.network)]
+                setup += _view.bind_folders(descriptors, self._readable, writable, protection)
+                # Without this, a line could fill the memory: these two are file systems without a size.
+                setup += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", run.directory]
+                # bubblewrap itself runs outside, so variables such as LD_LIBRARY_PATH must not reach it.
+                for name, value in {**self._environment, **run.variables}.items():
+                    setup += ["--setenv", name, value]
+                for path, data in run.files.items():
+                    setup += ["--file", str(descriptors.attach(data)), path]
+                setup += ["--seccomp", str(descriptors.attach(self._filter))]
+                program = Sandboxed(run, self._options, stack, setup, descriptors, self._user)
+            finally:
+                descriptors.close()
 
-        def look(output: Output) -> str | None:
-            run.on_output(output)
-            protection.undo()
-            return "protected" if len(protection.undone) > _MAX_UNDONE else None
+            def look(output: Output) -> str | None:
+                protection.undo()
+                return "protected" if len(protection.undone) > _MAX_UNDONE else run.look(output)
 
-        return program.watch(run.is_cancelled, look)
+            return program.watch(replace(run, look=look))
 
 
-def run_unsandboxed(run: Run, environment: Mapping[str, str]) -> Ended:
+def run_unsandboxed(run: Run, options: Options) -> Program:
     """Run a program without a sandbox: only its limits and its end are enforced."""
-    environment = _view.make_environment(os.path.expanduser("~"), environment.items())
-    program = Unsandboxed(run.script, directory=run.directory, environment=environment, limits=run.limits)
-
-    def look(output: Output) -> None:
-        run.on_output(output)
-
-    return program.watch(run.is_cancelled, look)
+    environment = _view.make_environment(os.path.expanduser("~"), {**options.env, **run.variables})
+    with ExitStack() as stack:
+        return Unsandboxed(replace(run, variables=environment), options, stack).watch(run)
 
 
 def _find_bwrap() -> str:
@@ -243,19 +192,14 @@ def _find_home(uid: int | None) -> str:
     return "/home/sandbox"
 
 
-def _read_git_config() -> bytes:
-    """Return the system's configuration of git with the identity of this user, which every commit needs. The
-    configuration of a repository comes before it.
-    """
-    text = b""
-    with suppress(OSError):
-        text = Path("/etc/gitconfig").read_bytes()
-    lines = ["", "[user]"]
+def _read_git_identity(root: str) -> dict[str, str]:
+    """Return the variables for the name and the address that commits in a folder need."""
+    found: dict[str, str] = {}
     for name in ("name", "email"):
         with suppress(OSError, subprocess.SubprocessError):
-            command = ["git", "config", "--global", f"user.{name}"]
-            found = subprocess.run(command, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
-            value = found.stdout.decode("utf-8", "replace").strip()
-            if found.returncode == 0 and value.isprintable():
-                lines.append('\t{} = "{}"'.format(name, value.replace("\\", "\\\\").replace('"', '\\"')))
-    return text + "\n".join([*lines, ""]).encode()
+            command = ["git", "-C", root, "config", f"user.{name}"]
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
+            if done.returncode == 0:
+                value = os.fsdecode(done.stdout).strip()
+                found |= {f"GIT_AUTHOR_{name.upper()}": value, f"GIT_COMMITTER_{name.upper()}": value}
+    return found

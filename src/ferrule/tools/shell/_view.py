@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from glob import glob
 from pathlib import Path
@@ -14,7 +14,7 @@ from ferrule.tools.shell._protection import Protection, open_exactly
 
 _ETC_FILES: Final = (
     *("passwd", "group", "nsswitch.conf", "ld.so.cache", "ld.so.conf", "localtime", "os-release"),
-    *("services", "protocols", "mime.types", "magic", "ssl/openssl.cnf"),
+    *("services", "protocols", "mime.types", "magic", "ssl/openssl.cnf", "gitconfig"),
 )
 _ETC_FOLDERS: Final = (
     *("alternatives", "ssl/certs", "pki/tls/certs", "pki/ca-trust/extracted", "crypto-policies"),
@@ -59,19 +59,17 @@ def find_readable(home: str | None, writable: Sequence[str]) -> list[str]:
     return [*_OPTIONAL_FOLDERS, *(path for path in tools if not is_inside(path, writable))]
 
 
-def make_etc_options(descriptors: Descriptors, git_config: bytes, *, network: bool) -> Iterator[str]:
+def make_etc_options(descriptors: Descriptors, *, network: bool) -> Iterator[str]:
     """Yield the options for network and files of `/etc`."""
-    made = {"gitconfig": git_config}
-    if not network:
-        yield "--unshare-net"
-        made["resolv.conf"] = _NO_NAMES
-        made["hosts"] = f"127.0.0.1 localhost {os.uname().nodename}\n::1 localhost\n".encode()
     for name in (*_ETC_FILES, *(_NETWORK_FILES if network else ())):
         with suppress(OSError):
             file = descriptors.keep(os.open(f"/etc/{name}", os.O_RDONLY | os.O_CLOEXEC))
             yield from ("--file", str(file), f"/etc/{name}")
-    for name, data in made.items():
-        yield from ("--file", str(descriptors.attach(data)), f"/etc/{name}")
+    if not network:
+        hosts = f"127.0.0.1 localhost {os.uname().nodename}\n::1 localhost\n".encode()
+        yield "--unshare-net"
+        yield from ("--file", str(descriptors.attach(_NO_NAMES)), "/etc/resolv.conf")
+        yield from ("--file", str(descriptors.attach(hosts)), "/etc/hosts")
 
 
 def bind_folders(
@@ -88,10 +86,10 @@ def bind_folders(
         yield from (kinds[path], place, path)
 
 
-def make_environment(home: str, more: Iterable[tuple[str, str]]) -> dict[str, str]:
+def make_environment(home: str, more: Mapping[str, str]) -> dict[str, str]:
     """Return the whole environment of a line. Nothing of the program's own but `PATH` is in it."""
     fixed = {"LANG": "C.UTF-8", "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
-    return {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, **fixed, "NO_COLOR": "1", "CI": "1", **dict(more)}
+    return {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, **fixed, "NO_COLOR": "1", "CI": "1", **more}
 
 
 def is_inside(path: str, folders: Iterable[str]) -> bool:
