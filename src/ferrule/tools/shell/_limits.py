@@ -39,13 +39,13 @@ def limit_command(script: Sequence[str], options: Options, *, of_user: bool = Tr
     return ["/bin/bash", "--norc", "--noprofile", "-pc", limited + lines, "bash", *words]
 
 
-def find_excess(pid: int, options: Options) -> str | None:
+def find_excess(pid: int | None, options: Options) -> str | None:
     """Return the limit that a process and all below it exceed: `"processes"`, `"memory"` or None.
 
     It stops counting at once, because a walk without an end loses against a fork bomb. Memory that processes share
     counts once: the largest share of one process.
     """
-    todo, count, own, shared = [pid], -1, 0, 0  # without the first process of the sandbox
+    todo, count, own, shared = [] if pid is None else [pid], -1, 0, 0  # without the first process of the sandbox
     while todo:
         current = todo.pop()
         with suppress(OSError, ValueError, IndexError):  # it has ended
@@ -80,7 +80,10 @@ def limit_processes(pid: int, most: int) -> Iterator[None]:
             group.mkdir()
             break
     else:
-        raise OSError("no pids cgroup")
+        raise OSError(
+            "no pids cgroup can be made, so nothing would stop a fork bomb of root: give the folder to another user, "
+            "and lines run as that user"
+        )
     try:
         (group / "pids.max").write_text(str(most + _SPARE_PROCESSES))  # refused if the controller is not enabled here
         (group / "cgroup.procs").write_text(str(pid))

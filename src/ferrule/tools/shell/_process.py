@@ -19,12 +19,10 @@ from ferrule.executors.process import supervisor
 from ferrule.security.characters import remove_hidden
 from ferrule.tools.shell._limits import find_excess, limit_command, limit_processes
 from ferrule.tools.shell._options import Options
-from ferrule.tools.shell._sessions import STATE_SCRIPT
 
 _FIRST_LOOKS: Final = 0.02
 _LATER_LOOKS: Final = 0.05
 _CHUNK: Final = 65_536
-_MAX_STATE: Final = 262_144
 _SECONDS_TO_END: Final = 10.0
 
 
@@ -76,16 +74,16 @@ class Run:
 
     script: Sequence[str]
     """A script of bash, and its arguments."""
-    directory: str
-    seconds: float
+    directory: str = "/"
+    seconds: float = 20.0
     network: bool = False
     write: Sequence[str] = ()
     """Real paths of folders to write in, or of protected paths."""
     variables: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
     """More files, by their path in the sandbox."""
-    has_state: bool = False
-    """Whether it reads the state of a session from its file, and writes a new one."""
+    inherited: Sequence[int] = ()
+    """More descriptors that it has in the sandbox."""
     look: Callable[[Output], str | None] = lambda output: None
     """Called about every 50 ms while the program runs. It returns why the program has to end, or None."""
 
@@ -93,26 +91,13 @@ class Run:
 Streams = dict[int, Callable[[bytes], object]]
 
 
-class Descriptors(list[int]):
-    """The file descriptors that a sandbox inherits. They are closed here when it has them."""
-
-    def keep(self, number: int) -> int:
-        """Keep an open descriptor, and return it."""
-        self.append(number)
-        return number
-
-    def attach(self, data: bytes) -> int:
-        """Keep bytes in memory as a file, and return its descriptor."""
-        number = self.keep(os.memfd_create("ferrule-sandbox"))
-        with open(number, "wb", closefd=False) as file:
-            file.write(data)
-        os.lseek(number, 0, os.SEEK_SET)
-        return number
-
-    def close(self) -> None:
-        """Close all of them."""
-        while self:
-            os.close(self.pop())
+def keep_bytes(data: bytes) -> int:
+    """Return a descriptor of a file in memory with these bytes."""
+    number = os.memfd_create("ferrule-sandbox")
+    with open(number, "wb", closefd=False) as file:
+        file.write(data)
+    os.lseek(number, 0, os.SEEK_SET)
+    return number
 
 
 class Program:
@@ -126,7 +111,6 @@ class Program:
         reason: Why it ended: `"exit"`, `"signal"`, `"deadline"`, `"cancelled"`, `"memory"`, `"processes"`, `"cpu"`,
             `"file_size"`, `"protected"` for many changes of protected paths, or `"sandbox"` if it never started.
         exit_code: Its code; None if it was killed from here or never started.
-        state: The bytes that it wrote to the descriptor for them.
         packets_without_route: The number of packets that the namespace could send nowhere.
         seconds: Its time.
         undone: Protected paths that it had made or changed, and their state before is back.
@@ -135,7 +119,6 @@ class Program:
 
     reason: str | None = None
     exit_code: int | None = None
-    state = b""
     packets_without_route = 0
     seconds = 0.0
     undone: Sequence[str] = ()
@@ -182,7 +165,9 @@ class Program:
                             opened.remove(number)
                 now = time.monotonic()
                 if now >= min(next_look, end):
-                    problem = run.look(self.output) or ("deadline" if now >= end else self._find_excess())
+                    problem = run.look(self.output) or (
+                        "deadline" if now >= end else find_excess(self.first, self.options)
+                    )
                     self.reason = self.reason or problem
                     next_look = now + (_FIRST_LOOKS if now - started < 2 else _LATER_LOOKS)
                 if self.reason is not None:
@@ -201,16 +186,12 @@ class Program:
             self.exit_code = code
         return self
 
-    def _find_excess(self) -> str | None:
-        return None if self.first is None else find_excess(self.first, self.options)
-
 
 class Sandboxed(Program):
     """One program in bubblewrap. It dies with the thread that makes it, so the same thread has to watch it.
 
     Args:
-        setup: The path of bubblewrap, and its options.
-        descriptors: The descriptors of these options.
+        setup: The path of bubblewrap, and its options. Numbers in there are descriptors, and the caller closes them.
         user: The user to run as, for `Popen`, if this program changes its user.
     """
 
@@ -219,34 +200,22 @@ class Sandboxed(Program):
     _messages = b""
 
     def __init__(
-        self,
-        run: Run,
-        options: Options,
-        stack: ExitStack,
-        setup: Sequence[str],
-        descriptors: Descriptors,
-        user: Mapping[str, Any],
+        self, run: Run, options: Options, stack: ExitStack, setup: list[str | int], user: Mapping[str, Any]
     ) -> None:
         self._in_cgroup = not user and os.geteuid() == 0
         status, status_end = os.pipe()
         start_end, self._start = os.pipe()
-        streams: Streams = {status: self._on_message}
-        lines, *words = run.script
-        if run.has_state:
-            state, state_end = os.pipe()
-            streams[state] = self._on_state
-            lines = f"{STATE_SCRIPT % descriptors.keep(state_end)}; {lines}"
-        for number in (self._start, *streams):
+        for number in (status, self._start):
             stack.callback(os.close, number)
         # The first process holds the end of this program, too: otherwise the death of this program would let it start.
-        ends = {"--json-status-fd": status_end, "--block-fd": start_end, "--sync-fd": os.dup(self._start)}
-        bwrap, *arguments = setup
-        for name, end in ends.items():
-            arguments += [name, str(descriptors.keep(end))]
+        setup += ["--json-status-fd", status_end, "--block-fd", start_end, "--sync-fd", os.dup(self._start)]
         # Every process inside can read the command line of the first one, so the options do not stand there.
-        hidden = descriptors.attach(b"\0".join(map(os.fsencode, arguments)))
-        command = [bwrap, "--args", str(hidden), "--", *limit_command([lines, *words], options)]
-        super().__init__(command, options, stack, streams, env={}, cwd="/", pass_fds=descriptors, **user)
+        bwrap, *arguments = map(str, setup)
+        setup.append(hidden := keep_bytes(b"\0".join(map(os.fsencode, arguments))))
+        command = [bwrap, "--args", str(hidden), "--", *limit_command(run.script, options)]
+        inherited = [*(one for one in setup if isinstance(one, int)), *run.inherited]
+        streams: Streams = {status: self._on_message}
+        super().__init__(command, options, stack, streams, env={}, cwd="/", pass_fds=inherited, **user)
 
     def _on_message(self, data: bytes) -> None:
         """Read a message of bubblewrap. At the first one the program waits, so that it can be counted and limited."""
@@ -270,9 +239,6 @@ class Sandboxed(Program):
         if self._in_cgroup:
             self.stack.enter_context(limit_processes(child, int(self.options.processes)))
         os.write(self._start, b"x")
-
-    def _on_state(self, data: bytes) -> None:
-        self.state = (self.state + data)[:_MAX_STATE]
 
     def _find_number(self, name: str) -> int | None:
         """Return the last number with this name in the messages, which are JSON."""

@@ -18,6 +18,7 @@ from stat import S_ISLNK, S_ISREG
 from typing import Final
 
 from ferrule.policy.files import configuration_folder, state_folder
+from ferrule.security.paths import read_file
 
 _NAMES: Final = (
     *(".ferrule", ".vscode", ".idea", ".zed", ".fleet", ".devcontainer"),
@@ -34,6 +35,7 @@ _PLACE_FLAGS: Final = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC  #
 _MAX_CONFIG_FILES: Final = 200
 _MAX_CONFIG_BYTES: Final = 1_000_000
 _MAX_LINKS: Final = 8
+_MAX_UNDONE: Final = 5
 
 
 class Protection:
@@ -81,11 +83,15 @@ class Protection:
         self._add_all(folders[0], names)
         self.pinned = {path for path in self.pinned - self.fixed if not is_below(path, self.fixed)}
 
-    def undo(self) -> None:
-        """Undo the changes of the line, and collect those that somebody outside has made."""
+    def undo(self) -> str | None:
+        """Undo the changes of the line, and collect those that somebody outside has made.
+
+        Return `"protected"` if these are so many that the line has to end.
+        """
         for path, state in self.states.items():
             if path not in self.changed and _read_state(path) != state:
                 (self.undone if self._restore(path) else self.changed).append(path)
+        return "protected" if len(self.undone) > _MAX_UNDONE else None
 
     def _restore(self, path: str) -> bool:
         """Move a path that was absent aside, or make a link again. Return whether that was possible.
@@ -206,14 +212,9 @@ def _read_state(path: str) -> object:
 
 
 def _read_text(path: str) -> str:
-    """Return the text of a small file, or "" for anything else. A line may have made it a pipe without an end."""
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if S_ISREG(os.fstat(descriptor).st_mode):
-                return os.read(descriptor, _MAX_CONFIG_BYTES).decode("utf-8", "replace")
-        finally:
-            os.close(descriptor)
+    """Return the text of a small file, or "" for anything else."""
+    with suppress(OSError, ValueError):
+        return read_file(path, _MAX_CONFIG_BYTES).decode("utf-8", "replace")
     return ""
 
 

