@@ -20,8 +20,7 @@ from ferrule.security.characters import remove_hidden
 from ferrule.tools.shell._limits import find_excess, limit_command, limit_processes
 from ferrule.tools.shell._options import Options
 
-_FIRST_LOOKS: Final = 0.02
-_LATER_LOOKS: Final = 0.05
+_SECONDS_BETWEEN_LOOKS: Final = 0.03
 _CHUNK: Final = 65_536
 _SECONDS_TO_END: Final = 10.0
 
@@ -85,7 +84,7 @@ class Run:
     inherited: Sequence[int] = ()
     """More descriptors that it has in the sandbox."""
     look: Callable[[Output], str | None] = lambda output: None
-    """Called about every 50 ms while the program runs. It returns why the program has to end, or None."""
+    """Called about every 30 ms while the program runs. It returns why the program has to end, or None."""
 
 
 Streams = dict[int, Callable[[bytes], object]]
@@ -149,7 +148,7 @@ class Program:
     def watch(self, run: Run) -> Program:
         """Read and watch the program until it has ended. Then nothing that it has started runs any more."""
         started = now = time.monotonic()
-        next_look, end = started + _FIRST_LOOKS, started + run.seconds
+        next_look, end = started + _SECONDS_BETWEEN_LOOKS, started + run.seconds
         poll, opened = select.poll(), set(self.streams)
         try:
             for number in opened:
@@ -169,7 +168,7 @@ class Program:
                         "deadline" if now >= end else find_excess(self.first, self.options)
                     )
                     self.reason = self.reason or problem
-                    next_look = now + (_FIRST_LOOKS if now - started < 2 else _LATER_LOOKS)
+                    next_look = now + _SECONDS_BETWEEN_LOOKS
                 if self.reason is not None:
                     self.kill()
         finally:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from stat import S_ISLNK, S_ISREG
 from typing import Final
@@ -59,11 +59,7 @@ class Protection:
     """
 
     def __init__(
-        self,
-        folders: Sequence[str],
-        git: Sequence[str] = (),
-        names: Iterable[str] = (),
-        opened: Iterable[str] = (),
+        self, folders: Sequence[str], git: Sequence[str] = (), names: Iterable[str] = (), opened: Iterable[str] = ()
     ) -> None:
         self._folders, self._opened = folders, frozenset(opened)
         self.pinned: set[str] = set()
@@ -105,10 +101,8 @@ class Protection:
             folder, name = os.path.split(_find_first_link(path))
             parent = _open_own_folder(folder)
             try:
-                names = os.listdir(f"/proc/self/fd/{parent}")
-                if name in names:
-                    new = next(one for n in count() if (one := f"{name}.refused{n or ''}") not in names)
-                    os.rename(name, new, src_dir_fd=parent, dst_dir_fd=parent)
+                with suppress(FileNotFoundError):
+                    os.rename(name, f"{name}.refused-{time.time_ns()}", src_dir_fd=parent, dst_dir_fd=parent)
                 if before is not None:
                     os.symlink(before, name, dir_fd=parent)
             finally:

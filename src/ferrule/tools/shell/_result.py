@@ -43,8 +43,6 @@ def make_result(program: Program, *, is_sandboxed: bool) -> ToolResult:
     notes += [f"The sandbox refused {need}: {why}." for need, why in refused.items()]
     if program.changed:
         notes.append(f"Changed by somebody outside meanwhile: {', '.join(map(repr, program.changed))}.")
-    if program.output.omitted:
-        notes.append(f"{program.output.omitted} bytes from the middle of the output are left out.")
     if refused:
         ways = " or ".join(dict.fromkeys(_REMEDIES.get(need, _OTHER_REMEDY) for need in refused))
         notes.append(f"If the task needs it, call again with {ways}; a person is asked.")
