@@ -127,6 +127,12 @@ async def test_the_first_line_of_a_result_is_the_tools_own(make_project: MakePro
             {"memory": 300 << 20},
             "memory",
         ),
+        (
+            'for i in 1 2; do python3 -c \'import ctypes, time; ctypes.CDLL(None).prctl(15, b"RssAnon:0", 0, 0, 0); '
+            'x = b"x" * (200 << 20); time.sleep(600)\' & done; wait',  # a name like a row of its status
+            {"memory": 300 << 20},
+            "memory",
+        ),
         ("for i in $(seq 40); do sleep 600 & done; wait", {"processes": 20}, "processes"),
         ("head -c 64M /dev/zero > large", {"file_size": 32 << 20}, "file_size"),
         ("kill -9 $$", {}, "signal"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,6 +19,8 @@ _SPARE_PROCESSES: Final = 16
 _SPARE_SECONDS: Final = 60
 """Seconds of the processor beyond the timeout, for programs with several threads."""
 _SECONDS_TO_END: Final = 10.0
+_KILOBYTES: Final = re.compile(r"(?m)^(RssAnon|VmSwap|RssShmem):\s*([0-9]+)")
+"""The memory of a process. Its name, which a line chooses, stands in the same file, but on a line of its own."""
 
 
 def limit_command(script: Sequence[str], options: Options, *, of_user: bool = True) -> list[str]:
@@ -55,14 +58,10 @@ def find_excess(pid: int | None, options: Options) -> str | None:
             if count > options.processes:
                 return "processes"
             status = Path(f"/proc/{current}/status").read_text()
-            own += _read_kilobytes(status, "RssAnon") + _read_kilobytes(status, "VmSwap")
-            shared = max(shared, _read_kilobytes(status, "RssShmem"))
+            sizes = {name: int(size) for name, size in _KILOBYTES.findall(status)}
+            own += sizes.get("RssAnon", 0) + sizes.get("VmSwap", 0)
+            shared = max(shared, sizes.get("RssShmem", 0))
     return "memory" if (own + shared) * 1024 > options.memory else None
-
-
-def _read_kilobytes(status: str, name: str) -> int:
-    _, found, rest = status.partition(f"{name}:")
-    return int(rest.split(None, 1)[0]) if found else 0
 
 
 @contextmanager
