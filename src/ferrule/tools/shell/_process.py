@@ -79,8 +79,6 @@ class Run:
     write: Sequence[str] = ()
     """Real paths of folders to write in, or of protected paths."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    """More files, by their path in the sandbox."""
     inherited: Sequence[int] = ()
     """More descriptors that it has in the sandbox."""
     look: Callable[[Output], str | None] = lambda output: None
@@ -279,6 +277,7 @@ class Unsandboxed(Program):
             more = {"env": run.variables, "cwd": run.directory, "pass_fds": [end], "start_new_session": True}
             super().__init__(command, options, stack, {}, **more)
         self.first = self.process.pid
+        os.setpriority(os.PRIO_PROCESS, self.first, 10)
 
     def kill(self) -> None:
         """Close the lifeline. The supervisor then kills everything below it."""

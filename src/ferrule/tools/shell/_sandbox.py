@@ -143,8 +143,6 @@ class Sandbox:
                 # bubblewrap itself runs outside, so variables such as LD_LIBRARY_PATH must not reach it.
                 for name, value in {**self._environment, **run.variables}.items():
                     setup += ["--setenv", name, value]
-                for path, data in run.files.items():
-                    setup += ["--file", keep_bytes(data), path]
                 setup += ["--seccomp", keep_bytes(self._filter)]
                 program = Sandboxed(run, self._options, stack, setup, self._user)
             finally:

@@ -13,13 +13,6 @@ from typing import Final
 
 from ferrule.errors import DefinitionError
 
-
-def _read_numbers(text: str) -> dict[str, int]:
-    """Return the numbers of system calls, from names and numbers in turn."""
-    words = text.split()
-    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
-
-
 # From the tables of Linux. Calls without a rule below are refused.
 _EVERYWHERE: Final = """
     io_uring_setup 425 io_uring_enter 426 io_uring_register 427 open_tree 428 move_mount 429 fsopen 430 fsconfig 431
@@ -89,9 +82,10 @@ def make_filter(machine: str) -> bytes:
     audit, table = _MACHINES[machine]
     program = [_make(_LOAD, 4), _make(_EQUAL[0], audit, 1, 0), _make(_RETURN, _UNKNOWN), _make(_LOAD, 0)]
     program += [_make(_AT_LEAST[0], _X32_BIT, 0, 1), _make(_RETURN, _UNKNOWN)]
-    for name, number in _read_numbers(table).items():
+    words = table.split()
+    for name, number in zip(words[::2], words[1::2], strict=True):
         body = [step for check in _RULES.get(name, _NEVER) for step in _make_steps(*check)]
-        program += [_make(_EQUAL[0], number, 0, len(body) + 1), *body, _make(_RETURN, _ALLOW)]
+        program += [_make(_EQUAL[0], int(number), 0, len(body) + 1), *body, _make(_RETURN, _ALLOW)]
     return b"".join([*program, _make(_RETURN, _ALLOW)])
 
 

@@ -27,7 +27,6 @@ log = logging.getLogger("ferrule")
 
 _MAX_TEXT: Final = 100_000  # Linux allows 131,072 bytes in one argument
 _SHOWN_CHARACTERS: Final = 2000
-_PROGRAM_FILE: Final = "/tmp/program.py"
 
 Directory = Annotated[
     str | None,
@@ -147,12 +146,12 @@ def make_program_tool(place: Place, name: str, python: str) -> Tool:
 
     def run_program(
         context: ToolContext,
-        code: Annotated[str, Field(max_length=1_000_000, description="The program. It shows what it prints.")],
+        code: Annotated[str, Field(max_length=_MAX_TEXT, description="The program. It shows what it prints.")],
         network: NetworkNeed = False,
         write: WriteNeed = [],  # noqa: B006 - a default of the schema
     ) -> ToolResult:
-        run = Run(['exec "$@"', python, _PROGRAM_FILE], files={_PROGRAM_FILE: code.encode()})
-        return place.run(run, context, {"network": network, "write": write})
+        needs = {"network": network, "write": write}
+        return place.run(Run(['exec "$@"', python, "-u", "-c", code]), context, needs)
 
     return _make_tool(place, name, run_program, f"a program with {python}")
 
