@@ -30,33 +30,31 @@ class Output:
 
     def __init__(self, limit: int) -> None:
         self._half = max(1, limit // 2)
-        self._head = bytearray()
-        self._tail = bytearray()
+        self._stored = bytearray()
         self.size = 0
 
     def add(self, data: bytes) -> None:
         """Add bytes."""
         self.size += len(data)
-        fresh = max(0, self._half - len(self._head))
-        self._head += data[:fresh]
-        self._tail += data[fresh:]
-        del self._tail[: -self._half]
+        self._stored += data
+        del self._stored[self._half : max(self._half, len(self._stored) - self._half)]
 
     @property
     def omitted(self) -> int:
         """The number of bytes that are left out."""
-        return self.size - len(self._head) - len(self._tail)
+        return self.size - len(self._stored)
 
     @property
     def text(self) -> str:
         """The text without control sequences, terminal codes and invisible characters."""
         if not self.omitted:
-            return _clean(self._head + self._tail)
-        return f"{_clean(self._head)}\n[… {self.omitted} bytes left out …]\n{_clean(self._tail)}"
+            return _clean(self._stored)
+        head, tail = self._stored[: self._half], self._stored[self._half :]
+        return f"{_clean(head)}\n[… {self.omitted} bytes left out …]\n{_clean(tail)}"
 
     def end(self, most: int) -> str:
         """Return the last characters, for people who watch."""
-        return _clean((self._tail or self._head)[-most:])
+        return _clean(self._stored[-most:])
 
 
 def _clean(data: bytearray) -> str:
