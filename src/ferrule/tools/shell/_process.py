@@ -202,12 +202,15 @@ class Sandboxed(Program):
         start_end, self._start = os.pipe()
         for number in (status, self._start):
             stack.callback(os.close, number)
-        # The first process holds the end of this program, too: otherwise the death of this program would let it start.
-        setup += ["--json-status-fd", status_end, "--block-fd", start_end, "--sync-fd", os.dup(self._start)]
+        setup += ["--json-status-fd", status_end, "--block-fd", start_end]
         # Every process inside can read the command line of the first one, so the options do not stand there.
         bwrap, *arguments = map(str, setup)
         setup.append(hidden := keep_bytes(b"\0".join(map(os.fsencode, arguments))))
-        command = [bwrap, "--args", str(hidden), "--", *limit_command(run.script, options)]
+        # The death of this program would let bubblewrap start, so bash waits for a byte of its own.
+        setup.append(gate := os.dup(start_end))
+        lines, *words = run.script
+        lines = f"read -rn 1 -u {gate} || exit; exec {gate}<&-; {lines}"
+        command = [bwrap, "--args", str(hidden), "--", *limit_command([lines, *words], options)]
         inherited = [*(one for one in setup if isinstance(one, int)), *run.inherited]
         streams: Streams = {status: self._on_message}
         super().__init__(command, options, stack, streams, env={}, cwd="/", pass_fds=inherited, **user)
@@ -233,7 +236,7 @@ class Sandboxed(Program):
             os.setpriority(os.PRIO_PROCESS, child, 10)  # the watch comes first
         if self._in_cgroup:
             self.stack.enter_context(limit_processes(child, int(self.options.processes)))
-        os.write(self._start, b"x")
+        os.write(self._start, b"xx")
 
     def _find_number(self, name: str) -> int | None:
         """Return the last number with this name in the messages, which are JSON."""
