@@ -6,6 +6,8 @@ import asyncio
 import gzip
 import json
 import logging
+import subprocess
+import sys
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,12 +20,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rebinding
 from ferrule import DefinitionError, Media, Runner, Tool, ToolContext, ToolResult, Toolset
 from ferrule.guards import ask_before_changes, hosts, rules
 from ferrule.middleware import limit_output, untrusted
 from ferrule.policy.conditions import Hosts
 from ferrule.testing import ManualClock
 from ferrule.tools import http
+from needed import needed
 from waits import until
 from web_servers import Internet, Names, Server, make_neighbours, serving
 
@@ -81,6 +85,21 @@ async def test_the_tool_connects_to_the_address_it_checked() -> None:
             assert not (await runner.run("http", {"url": f"{url}again"})).success  # each redirect is a new look-up
             assert "127.0.0.1" not in (await runner.run("http", {"url": url})).text
     assert secret.connections == 0 and allowed.connections == 20
+
+
+def test_a_name_server_that_answers_otherwise_the_second_time_opens_nothing(tmp_path: Path) -> None:
+    (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.1\n")
+    (tmp_path / "nsswitch.conf").write_text("hosts: dns\n")
+    command = [needed("bubblewrap")["bwrap"], "--unshare-user", "--unshare-net", "--uid", "0", "--die-with-parent"]
+    command += ["--cap-add", "CAP_NET_BIND_SERVICE", "--dev-bind", "/", "/"]
+    for name in ("resolv.conf", "nsswitch.conf"):
+        command += ["--ro-bind", str(tmp_path / name), f"/etc/{name}"]
+    done = subprocess.run([*command, sys.executable, rebinding.__file__], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["found"] == ["127.0.0.2", "127.0.0.1"] * 2  # it does answer otherwise
+    assert found["results"] == ["ok", "failed"] * 2
+    assert (found["allowed"], found["secret"], found["asked"]) == (2, 0, 8)  # one question for each page
 
 
 async def test_a_private_host_needs_its_name_and_its_address() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from ferrule.definition.tool import Tool
+from ferrule.tools.shell._options import Options
 from ferrule.tools.shell._tool import Place, make_program_tool
 
 __all__ = ["tool"]
@@ -42,4 +43,4 @@ def tool(
         DefinitionError: As for `shell.tool`.
     """
     options = {key: value for key, value in locals().items() if key not in ("name", "python")}
-    return make_program_tool(Place(**options), name, python)
+    return make_program_tool(Place(Options(**options)), name, python)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,8 @@ def test_the_same_line_works_without_a_sandbox(name: str, surroundings: Callable
         assert find_broken(around, holds, text), text
     finally:
         for pid in processes_with(around.mark):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_the_first_cases_say_what_they_are_for() -> None:

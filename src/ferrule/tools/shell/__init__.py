@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from ferrule.definition.tool import Tool
+from ferrule.tools.shell._options import Options
 from ferrule.tools.shell._tool import Place, make_line_tool
 
 __all__ = ["tool"]
@@ -64,4 +65,4 @@ def tool(
         DefinitionError: This machine can make no sandbox, or an option is wrong; the text says what would help.
     """
     options = {key: value for key, value in locals().items() if key != "name"}
-    return make_line_tool(Place(**options), name)
+    return make_line_tool(Place(Options(**options)), name)

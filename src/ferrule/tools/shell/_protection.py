@@ -10,38 +10,42 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from stat import S_ISLNK, S_ISREG
 from typing import Final
 
 from ferrule.policy.files import configuration_folder, state_folder
+from ferrule.security.paths import read_file
 
 _NAMES: Final = (
     *(".ferrule", ".vscode", ".idea", ".zed", ".fleet", ".devcontainer"),
     *(".claude", ".cursor", ".codex", ".gemini", ".windsurf", ".kiro"),
-    *(".git", ".gitmodules", "ferrule.lock", ".mcp.json", ".envrc", ".claude.json", ".cursorrules"),
+    *(".gitmodules", "ferrule.lock", ".mcp.json", ".envrc", ".claude.json", ".cursorrules", ".husky"),
     *("opencode.json", ".aider.conf.yml"),
+    "HEAD",  # with it and a few folders, git takes the root itself for a repository
 )
-_GIT_FILES: Final = ("config", "config.worktree", "commondir", "gitdir")
+_GIT_NAMES: Final = ("config", "config.worktree", "commondir", "gitdir", "hooks", "modules")
+"""What git runs or follows in a git folder."""
 _GIT_PATHS: Final = re.compile(r"(?im)^[ \t]*(?:\[[^\]\n]*\])?[ \t]*(hookspath|path)[ \t]*=[ \t]*\"?([^\"\n#;]+)")
 """`core.hooksPath`, and the `path` of an include."""
 _PLACE_FLAGS: Final = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC  # only Linux has O_PATH
-_MAX_SUBMODULES: Final = 200
-_MAX_LINKS: Final = 8
+_MAX_CONFIG_FILES: Final = 200
 _MAX_CONFIG_BYTES: Final = 1_000_000
+_MAX_LINKS: Final = 8
+_MAX_UNDONE: Final = 5
 
 
 class Protection:
-    """The protected paths of one line, collected in writable folders, none of which lies in another.
+    """The protected paths of one line, collected in its writable folders.
 
     Args:
-        folders: Their real paths; the first one is the root.
+        folders: The real paths of these folders. The first one is the root.
+        git: Those of them that are git folders.
         names: More protected paths, relative to the root.
         opened: Real paths that are not protected for this line.
-        git: The common git folder of a linked worktree, which is one of the folders, and its own one.
 
     Attributes:
         pinned: Writable folders that become mounts, so that they stay in their place.
@@ -49,15 +53,13 @@ class Protection:
         states: The state of each path before the line: absent, a link, or the identity of a file or a folder.
         undone: Paths that the line had made or changed, and their state before is back.
         changed: Files that somebody outside has replaced meanwhile.
+
+    Raises:
+        ValueError: One of the folders is a git folder itself.
     """
 
     def __init__(
-        self,
-        folders: Sequence[str],
-        *,
-        names: Iterable[str] = (),
-        opened: Iterable[str] = (),
-        git: tuple[str, str] | None = None,
+        self, folders: Sequence[str], git: Sequence[str] = (), names: Iterable[str] = (), opened: Iterable[str] = ()
     ) -> None:
         self._folders, self._opened = folders, frozenset(opened)
         self.pinned: set[str] = set()
@@ -65,21 +67,27 @@ class Protection:
         self.states: dict[str, object] = {}
         self.undone: list[str] = []
         self.changed: list[str] = []
-        for name in names:
-            self._add(os.path.join(folders[0], name))
+        outside = (sys.prefix, str(state_folder()), str(configuration_folder()))
         for folder in folders:
-            if git is not None and folder == git[0]:
-                self._add_repository(folder, folder, git[1])
+            if folder in git:
+                self._add_git_folder(folder)
+            elif _is_git_folder(folder):
+                raise ValueError(f"{folder!r} is a git folder without a worktree, which no line may change")
             else:
-                self._add_project(folder)
-        self.fixed = {path for path in self.fixed if not _is_below(path, self.fixed)}
-        self.pinned = {path for path in self.pinned - self.fixed if not _is_below(path, self.fixed)}
+                self._add_all(folder, (*_NAMES, *outside))
+                self._add_repository(folder)
+        self._add_all(folders[0], names)
+        self.pinned = {path for path in self.pinned - self.fixed if not is_below(path, self.fixed)}
 
-    def undo(self) -> None:
-        """Undo the changes of the line, and collect those that somebody outside has made."""
+    def undo(self) -> str | None:
+        """Undo the changes of the line, and collect those that somebody outside has made.
+
+        Return `"protected"` if these are so many that the line has to end.
+        """
         for path, state in self.states.items():
             if path not in self.changed and _read_state(path) != state:
                 (self.undone if self._restore(path) else self.changed).append(path)
+        return "protected" if len(self.undone) > _MAX_UNDONE else None
 
     def _restore(self, path: str) -> bool:
         """Move a path that was absent aside, or make a link again. Return whether that was possible.
@@ -93,10 +101,8 @@ class Protection:
             folder, name = os.path.split(_find_first_link(path))
             parent = _open_own_folder(folder)
             try:
-                names = os.listdir(f"/proc/self/fd/{parent}")
-                if name in names:
-                    new = next(one for n in count() if (one := f"{name}.refused{n or ''}") not in names)
-                    os.rename(name, new, src_dir_fd=parent, dst_dir_fd=parent)
+                with suppress(FileNotFoundError):
+                    os.rename(name, f"{name}.refused-{time.time_ns()}", src_dir_fd=parent, dst_dir_fd=parent)
                 if before is not None:
                     os.symlink(before, name, dir_fd=parent)
             finally:
@@ -107,7 +113,7 @@ class Protection:
     def _add(self, path: str, depth: int = 0) -> None:
         """Protect a path in a writable folder, and the target of each link on its way if that is in one, too."""
         path = os.path.normpath(path)
-        folder = next((one for one in self._folders if _is_below(path, [one])), None)
+        folder = next((one for one in self._folders if is_below(path, [one])), None)
         if folder is None or path in self._opened or depth > _MAX_LINKS:
             return
         place, parts = folder, path[len(folder) + 1 :].split(os.sep)
@@ -125,68 +131,33 @@ class Protection:
             self.states[place] = state
             (self.fixed if number == len(parts) else self.pinned).add(place)
 
-    def _add_project(self, folder: str) -> None:
-        # With a HEAD and a few folders, git takes the root itself for a repository without a worktree.
-        gits = [git for git in (folder, os.path.join(folder, ".git")) if _is_git_folder(git)]
-        names = [*_NAMES, *([] if folder in gits else ["HEAD"])]
-        if os.path.lexists(os.path.join(folder, ".husky")):
-            names.append(".husky")  # its hooks are run by one in a folder below it
-        for path in (*names, sys.prefix, str(state_folder()), str(configuration_folder())):
-            if (path := os.path.join(folder, path)) not in gits:
-                self._add(path)
-        for git in gits:
-            self._add_repository(git, folder, None)
-        for git in find_common_git_folder(folder) or ():
-            self._add_configured_paths(git, folder)
-        submodules = _GIT_PATHS.findall(_read_text(os.path.join(folder, ".gitmodules")))
-        for _, path in [one for one in submodules if one[0].lower() == "path"][:_MAX_SUBMODULES]:
-            self._add(os.path.join(folder, path.strip(), ".git"))
+    def _add_all(self, folder: str, names: Iterable[str]) -> None:
+        for name in names:
+            self._add(os.path.join(folder, name))
 
-    def _add_repository(self, git: str, worktree: str, own: str | None) -> None:
-        """Protect a git folder, its submodules, and the entries of other worktrees than one's `own`.
+    def _add_git_folder(self, git: str) -> None:
+        self._add_all(git, _GIT_NAMES)
+        if os.path.isdir(worktrees := os.path.join(git, "worktrees")):  # otherwise a person may make it meanwhile
+            self._add(worktrees)
 
-        Other worktrees look deleted in here, and git would prune their entries.
-        """
-        self._add_git_folder(git, worktree)
-        entries = os.path.join(git, "worktrees")
-        with suppress(OSError):
-            for entry in (os.path.join(entries, name) for name in os.listdir(entries)):
-                if entry != own:
-                    self._add(entry)
-        for name in () if own is None else _GIT_FILES:
-            self._add(os.path.join(own or "", name))
-        modules = os.path.join(git, "modules")
-        for number, (place, folders, files) in enumerate(os.walk(modules)):
-            if number == _MAX_SUBMODULES:  # so that a line cannot hide one among many
-                self._add(modules)
-                return
-            if "HEAD" in files and "config" in files:
-                self._add_git_folder(place, place)
-                folders[:] = [name for name in folders if name == "modules"]
-
-    def _add_git_folder(self, git: str, worktree: str) -> None:
-        """Protect what git runs or follows in a git folder: configuration, hooks, links to other folders.
-
-        Args:
-            worktree: The folder at which relative paths of hooks start.
-        """
-        if os.path.isfile(os.path.join(git, "HEAD")):
-            for name in (*_GIT_FILES, "hooks"):
-                self._add(os.path.join(git, name))
-            self._add_configured_paths(git, worktree)
-
-    def _add_configured_paths(self, git: str, worktree: str) -> None:
-        """Protect the folders of hooks and the included files that the configuration of a git folder names."""
+    def _add_repository(self, folder: str) -> None:
+        """Protect what git obeys in a project: its `.git`, the folders of hooks and the files that settings name."""
+        git = os.path.join(folder, ".git")
+        if os.path.isdir(git) and not os.path.islink(git):
+            self._add_git_folder(git)
+        else:
+            self._add(git)
         own = [os.path.expanduser("~/.gitconfig"), os.path.expanduser("~/.config/git/config"), "/etc/gitconfig"]
-        todo = [os.path.join(git, "config"), os.path.join(git, "config.worktree"), *own]
-        for file in todo:
+        for place in find_git_folders(folder) or [git]:
+            own += [os.path.join(place, "config"), os.path.join(place, "config.worktree")]
+        for file in own:
             for key, value in _GIT_PATHS.findall(_read_text(file)):
                 is_hooks = key.lower() == "hookspath"
-                start = worktree if is_hooks else os.path.dirname(file)
+                start = folder if is_hooks else os.path.dirname(file)
                 path = os.path.normpath(os.path.join(start, os.path.expanduser(value.strip())))
                 self._add(path)
-                if not is_hooks and path not in todo and len(todo) < _MAX_SUBMODULES:
-                    todo.append(path)
+                if not is_hooks and path not in own and len(own) < _MAX_CONFIG_FILES:
+                    own.append(path)
 
 
 def _find_first_link(path: str) -> str:
@@ -235,42 +206,30 @@ def _read_state(path: str) -> object:
 
 
 def _read_text(path: str) -> str:
-    """Return the text of a small file, or "" for anything else. A line may have made it a pipe without an end."""
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if S_ISREG(os.fstat(descriptor).st_mode):
-                return os.read(descriptor, _MAX_CONFIG_BYTES).decode("utf-8", "replace")
-        finally:
-            os.close(descriptor)
+    """Return the text of a small file, or "" for anything else."""
+    with suppress(OSError, ValueError):
+        return read_file(path, _MAX_CONFIG_BYTES).decode("utf-8", "replace")
     return ""
 
 
-def _is_below(path: str, folders: Iterable[str]) -> bool:
+def is_below(path: str, folders: Iterable[str]) -> bool:
+    """Return whether a path lies in one of these folders."""
     return any(path.startswith(folder + os.sep) for folder in folders)
 
 
-def find_common_git_folder(root: str) -> tuple[str, str] | None:
-    """Return the common git folder of a linked worktree or a submodule, and its own one; None for any other root.
+def find_git_folders(root: str) -> list[str]:
+    """Return the common git folder of a linked worktree, and its own one in there; [] for any other root.
 
     Both must say that they belong to this root, so a forged `.git` file opens nothing.
     """
     line = _read_text(os.path.join(root, ".git"))
     own = os.path.realpath(os.path.join(root, line.removeprefix("gitdir:").strip()))
-    if not line.startswith("gitdir:"):
-        return None
-    shared = _read_text(os.path.join(own, "commondir")).strip()
-    if shared:
-        back = _read_text(os.path.join(own, "gitdir")).strip()
-        belongs = os.path.realpath(os.path.join(own, back)) == os.path.join(root, ".git")
-        common = os.path.realpath(os.path.join(own, shared))
-    else:
-        found = re.search(r"(?im)^\s*worktree\s*=\s*(.+)$", _read_text(os.path.join(own, "config")))
-        belongs = found is not None and os.path.realpath(os.path.join(own, found[1].strip())) == root
-        common = own
-    return (common, own) if belongs and _is_git_folder(common) else None
+    back, shared = (_read_text(os.path.join(own, name)).strip() for name in ("gitdir", "commondir"))
+    common = os.path.realpath(os.path.join(own, shared))
+    belongs = os.path.realpath(os.path.join(own, back)) == os.path.join(root, ".git")
+    is_linked = line.startswith("gitdir:") and belongs and os.path.dirname(own) == os.path.join(common, "worktrees")
+    return [common, own] if is_linked and _is_git_folder(common) else []
 
 
 def _is_git_folder(path: str) -> bool:
-    is_git = os.path.isfile(os.path.join(path, "HEAD")) and os.path.isdir(os.path.join(path, "objects"))
-    return is_git and not os.path.islink(path)
+    return os.path.isfile(os.path.join(path, "HEAD")) and os.path.isdir(os.path.join(path, "objects"))

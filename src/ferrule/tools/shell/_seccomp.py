@@ -8,17 +8,10 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Final
 
 from ferrule.errors import DefinitionError
-
-
-def _read_numbers(text: str) -> dict[str, int]:
-    """Return the numbers of system calls, from names and numbers in turn."""
-    words = text.split()
-    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
-
 
 # From the tables of Linux. Calls without a rule below are refused.
 _EVERYWHERE: Final = """
@@ -49,9 +42,33 @@ _TERMINAL_INPUT: Final = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX
 _FAMILIES: Final = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
 _X32_BIT: Final = 0x40000000
 
-_LOAD, _EQUAL, _AT_LEAST, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _RETURN = 0x20, 0x06
+_EQUAL, _AT_LEAST, _ANY_BIT, _NO_BIT = (0x15, 0, 1), (0x35, 0, 1), (0x45, 0, 1), (0x45, 1, 0)
+"""Comparisons with a value: the code of the jump, and how many steps it skips if it holds and if not."""
 _ALLOW: Final = 0x7FFF0000
-_ERRNO: Final = 0x00050000
+_REFUSE: Final = 0x00050000 | errno.EPERM
+_UNKNOWN: Final = 0x00050000 | errno.ENOSYS
+_NO_FAMILY: Final = 0x00050000 | errno.EAFNOSUPPORT
+
+_Check = tuple[int, tuple[int, int, int], int, int]
+"""The number of an argument, its comparison with a value, and the answer if that holds."""
+_NEVER: Final[list[_Check]] = [(0, _AT_LEAST, 0, _REFUSE)]
+_NO_NEW_CALL: Final[list[_Check]] = [(0, _AT_LEAST, 0, _UNKNOWN)]
+_RULES: Final[dict[str, list[_Check]]] = {
+    "clone": [(0, _ANY_BIT, _NAMESPACES, _REFUSE)],
+    "unshare": [(0, _ANY_BIT, _NAMESPACES | _NEW_TIME_NAMESPACE, _REFUSE)],
+    # Their arguments are in memory, where a filter cannot look. Programs then use `clone` and `openat`.
+    "clone3": _NO_NEW_CALL,
+    "openat2": _NO_NEW_CALL,
+    "ioctl": [(1, _EQUAL, request, _REFUSE) for request in _TERMINAL_INPUT],
+    "socket": [*((0, _EQUAL, family, _ALLOW) for family in _FAMILIES), (0, _AT_LEAST, 0, _NO_FAMILY)],
+    # Without a new file, the mode may be anything.
+    "open": [(1, _NO_BIT, _CREATES_FILE, _ALLOW), (2, _ANY_BIT, _SET_ID_BITS, _REFUSE)],
+    "openat": [(2, _NO_BIT, _CREATES_FILE, _ALLOW), (3, _ANY_BIT, _SET_ID_BITS, _REFUSE)],
+    **{name: [(1, _ANY_BIT, _SET_ID_BITS, _REFUSE)] for name in ("creat", "chmod", "fchmod", "mknod")},
+    **{name: [(2, _ANY_BIT, _SET_ID_BITS, _REFUSE)] for name in ("fchmodat", "fchmodat2", "mknodat")},
+}
+"""The checks of each call, in order. If none holds, the call is allowed."""
 
 
 def make_filter(machine: str) -> bytes:
@@ -63,12 +80,12 @@ def make_filter(machine: str) -> bytes:
     if machine not in _MACHINES:
         raise DefinitionError(f"the sandbox runs on {' and '.join(_MACHINES)}, not on {machine!r}")
     audit, table = _MACHINES[machine]
-    unknown_call = _refuse(errno.ENOSYS)
-    program = [_make(_LOAD, 4), _make(_EQUAL, audit, 1, 0), unknown_call, _make(_LOAD, 0)]
-    program += [_make(_AT_LEAST, _X32_BIT, 0, 1), unknown_call]
-    for name, number in _read_numbers(table).items():
-        body = _RULES.get(name) or [_refuse(errno.EPERM)]
-        program += [_make(_EQUAL, number, 0, len(body)), *body]
+    program = [_make(_LOAD, 4), _make(_EQUAL[0], audit, 1, 0), _make(_RETURN, _UNKNOWN), _make(_LOAD, 0)]
+    program += [_make(_AT_LEAST[0], _X32_BIT, 0, 1), _make(_RETURN, _UNKNOWN)]
+    words = table.split()
+    for name, number in zip(words[::2], words[1::2], strict=True):
+        body = [step for check in _RULES.get(name, _NEVER) for step in _make_steps(*check)]
+        program += [_make(_EQUAL[0], int(number), 0, len(body) + 1), *body, _make(_RETURN, _ALLOW)]
     return b"".join([*program, _make(_RETURN, _ALLOW)])
 
 
@@ -76,50 +93,9 @@ def _make(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("<HBBI", code, if_true, if_false, value)
 
 
-def _refuse(number: int) -> bytes:
-    return _make(_RETURN, _ERRNO | number)
-
-
-def _load(argument: int) -> bytes:
-    """Load the low half of an argument. The kernel reads no more of flags, modes, families and requests."""
-    return _make(_LOAD, 16 + 8 * argument)
-
-
-def _refuse_bits(argument: int, bits: int) -> list[bytes]:
-    return [_load(argument), _make(_HAS_BITS, bits, 0, 1), _refuse(errno.EPERM), _make(_RETURN, _ALLOW)]
-
-
-def _refuse_values(argument: int, values: Iterable[int]) -> list[bytes]:
-    checks = [line for value in values for line in (_make(_EQUAL, value, 0, 1), _refuse(errno.EPERM))]
-    return [_load(argument), *checks, _make(_RETURN, _ALLOW)]
-
-
-def _allow_values(argument: int, values: Iterable[int], number: int) -> list[bytes]:
-    checks = [line for value in values for line in (_make(_EQUAL, value, 0, 1), _make(_RETURN, _ALLOW))]
-    return [_load(argument), *checks, _refuse(number)]
-
-
-def _refuse_mode_of_new_file(flags: int, mode: int) -> list[bytes]:
-    """Refuse set-id bits of a new file. Without a new file, the mode may be anything."""
-    check = _refuse_bits(mode, _SET_ID_BITS)
-    return [_load(flags), _make(_HAS_BITS, _CREATES_FILE, 1, 0), _make(_RETURN, _ALLOW), *check]
-
-
-_RULES: Final = {
-    "clone": _refuse_bits(0, _NAMESPACES),
-    "unshare": _refuse_bits(0, _NAMESPACES | _NEW_TIME_NAMESPACE),
-    # Their arguments are in memory, where a filter cannot look. Programs then use `clone` and `openat`.
-    "clone3": [_refuse(errno.ENOSYS)],
-    "openat2": [_refuse(errno.ENOSYS)],
-    "ioctl": _refuse_values(1, _TERMINAL_INPUT),
-    "socket": _allow_values(0, _FAMILIES, errno.EAFNOSUPPORT),
-    "open": _refuse_mode_of_new_file(1, 2),
-    "openat": _refuse_mode_of_new_file(2, 3),
-    "creat": _refuse_bits(1, _SET_ID_BITS),
-    "chmod": _refuse_bits(1, _SET_ID_BITS),
-    "fchmod": _refuse_bits(1, _SET_ID_BITS),
-    "fchmodat": _refuse_bits(2, _SET_ID_BITS),
-    "fchmodat2": _refuse_bits(2, _SET_ID_BITS),
-    "mknod": _refuse_bits(1, _SET_ID_BITS),
-    "mknodat": _refuse_bits(2, _SET_ID_BITS),
-}
+def _make_steps(argument: int, comparison: tuple[int, int, int], value: int, answer: int) -> Iterator[bytes]:
+    """Yield the steps of a check. The kernel reads the low half of flags, modes, families and requests only."""
+    code, if_true, if_false = comparison
+    yield _make(_LOAD, 16 + 8 * argument)
+    yield _make(code, value, if_true, if_false)
+    yield _make(_RETURN, answer)

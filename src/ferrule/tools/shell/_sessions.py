@@ -1,59 +1,50 @@
-"""The state between the lines of one session: the working directory and the exported variables."""
+"""The state between the lines of one session: the working directory and the exported variables.
+
+It is a script of bash, which lines read and write through a descriptor. A model has chosen it, so nothing outside the
+sandbox reads it.
+"""
 
 from __future__ import annotations
 
-import re
-import threading
-from typing import Final, NamedTuple
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from shlex import quote
+from typing import Final
+
+from ferrule.tools.shell._process import Run, keep_bytes
 
 _MAX_SESSIONS: Final = 1000
-_VARIABLE: Final = re.compile(rb"(?!(?:PWD|OLDPWD|SHLVL|_)=)[A-Za-z_][A-Za-z0-9_]*=")
-
-VARIABLES_FILE: Final = "/tmp/.variables"
-LINE_WITH_STATE: Final = f"""
-while IFS= read -rd '' one; do export "$one"; done <{VARIABLES_FILE} 2>/dev/null; unset one
-trap '{{ pwd -P; printf "\\0"; env -0; }} >&%d' EXIT; eval -- "$1" """
-"""Lines of bash that read a state, run the first argument, and write the new state to a descriptor.
-
-A line has chosen the variables. Here they reach nothing outside the sandbox, and come after the limits.
-"""
+_MAX_BYTES: Final = 262_144
 
 
-class State(NamedTuple):
-    """The state of one session. It is data from a model's line, so it counts only inside the sandbox.
+class Sessions:
+    """The states of the newest sessions.
 
-    Attributes:
-        directory: The working directory.
-        variables: The variables, each as `NAME=value` with a NUL at its end.
+    Args:
+        root: The folder in which a working directory persists.
     """
 
-    directory: str | None = None
-    variables: bytes = b""
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._states: OrderedDict[object, bytes] = OrderedDict()
 
-
-def read_state(data: bytes) -> State | None:
-    """Return the state that a line has written, or None if it wrote none."""
-    directory, found, rest = data.partition(b"\n\0")
-    variables = b"".join(one + b"\0" for one in rest.split(b"\0") if _VARIABLE.match(one))
-    return State(directory.decode("utf-8", "replace"), variables) if found else None
-
-
-class States:
-    """The states of the newest sessions, by principal and session."""
-
-    def __init__(self) -> None:
-        self._states: dict[object, State] = {}
-        self._lock = threading.Lock()
-
-    def get(self, key: object) -> State:
-        """Return the state of a session; a new session has none."""
-        return self._states.get(key, State())
-
-    def set(self, key: object, state: State | None) -> None:
-        """Store the state of a session, if there is one. The oldest of very many is forgotten."""
-        with self._lock:
-            if state is not None:
-                self._states.pop(key, None)
-                self._states[key] = state
+    @contextmanager
+    def join(self, session: object, run: Run, directory: str) -> Iterator[Run]:
+        """Yield a run that begins with the state of a session and then in this directory, and store its new state."""
+        number = keep_bytes(self._states.get(session, b""))
+        try:
+            file, (lines, *words) = f"/dev/fd/{number}", run.script
+            move = f'[[ $PWD/ == {quote(self._root)}/* ]] && printf "cd %q" "$PWD"'
+            keep = quote(f"{{ export -p; {move}; }} >{file}")
+            lines = f". {file} 2>/dev/null; cd -- {quote(directory)}; trap {keep} EXIT; {lines}"
+            yield replace(run, script=[lines, *words], inherited=[number])
+            if len(state := os.pread(number, _MAX_BYTES + 1, 0)) <= _MAX_BYTES:
+                self._states.pop(session, None)
+                self._states[session] = state
             if len(self._states) > _MAX_SESSIONS:
-                del self._states[next(iter(self._states))]
+                self._states.popitem(last=False)
+        finally:
+            os.close(number)
