@@ -219,12 +219,14 @@ class HttpClient(httpx2.AsyncClient):
             self.has_session |= MCP_SESSION_ID in response.headers
             refused = response.status_code in _SESSION_REFUSALS and MCP_SESSION_ID in request.headers
             if _is_json(response) or response.has_redirect_location or refused:  # the SDK reads the first two
-                await response.aread()
-                if has_too_many_values(response.content):
-                    raise UnreadableAnswerError(f"it has more than {MAX_VALUES:,} values")
+                _check_values(await response.aread())
             exchange = _EXCHANGE.get()
             if exchange is not None and exchange.id is not None and not _is_refusal(response):
-                response = await _readable(response, request, exchange)
+                if not isinstance(response.stream, _Answer | _Events):
+                    await response.aclose()
+                    kind = response.headers.get("content-type", "no type")
+                    raise UnreadableAnswerError(f"HTTP {response.status_code}, {kind}")
+                response.status_code = 200  # or the SDK does not read it
         except UnreadableAnswerError as error:
             return self._error(request, 502, types.PARSE_ERROR, f"{UNREADABLE_ANSWER}: {error}")
         except httpx2.DecodingError as error:
@@ -281,24 +283,27 @@ class HttpClient(httpx2.AsyncClient):
             request.extensions = {**request.extensions, "trace": _make_trace_hook(self._reach, request.url)}
 
     async def _bound_response(self, response: httpx2.Response) -> None:
-        """Bound the body of a response, for every reader."""
-        answers = self._mark in response.request.extensions and response.is_success
-        has_events = answers and _has_type(response, _EVENTS_TYPE)
+        """Bound the body of a response, and make an answer readable, for every reader."""
+        is_answer = self._mark in response.request.extensions and response.is_success
+        has_events, has_json = is_answer and _has_type(response, _EVENTS_TYPE), is_answer and _is_json(response)
         most: tuple[float, float | None] = (_MOST_BESIDE, _LONGEST_BESIDE)
         if has_events:
             most = math.inf, None
-        elif answers and _is_json(response):
+        elif has_json:
             most = _MOST_BODY, None
-        packed: Any = response.stream
-        unpacked = httpx2.Response(
-            response.status_code, headers=response.headers, stream=_Bounded(packed, packed.aclose, *most)
-        )
-        response.stream = _Bounded(unpacked.aiter_bytes(), unpacked.aclose, *most)
+        stream: Any = response.stream
+        response.stream = _Bounded(stream, stream.aclose, *most)
+        if "content-encoding" in response.headers:
+            unpacked = httpx2.Response(response.status_code, headers=response.headers, stream=response.stream)
+            response.stream = _Bounded(unpacked.aiter_bytes(), unpacked.aclose, *most)
         for key in _BODY_HEADERS:
             response.headers.pop(key, None)
+        exchange = _EXCHANGE.get()
         if has_events:
-            response.stream = _Events(response.stream, _EXCHANGE.get() or _Exchange(b"", self._log))
+            response.stream = _Events(response.stream, exchange or _Exchange(b"", self._log))
             response.headers["content-type"] = _EVENTS_TYPE  # in UTF-8, whatever the server's header has
+        elif has_json and exchange is not None and exchange.id is not None:
+            response.stream = _Answer(response.stream, exchange)
 
     def _error(
         self, request: httpx2.Request, status: int, code: int, message: str, fate: Fate | None = None
@@ -381,6 +386,21 @@ class _Events(httpx2.AsyncByteStream):
         await self._body.aclose()
 
 
+class _Answer(httpx2.AsyncByteStream):
+    """The body of an answer in JSON, as one readable message."""
+
+    def __init__(self, body: httpx2.AsyncByteStream, exchange: _Exchange) -> None:
+        self._body, self._exchange = body, exchange
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        body = b"".join([chunk async for chunk in self._body])
+        _check_values(body)
+        yield _dump(self._exchange.answer(body))
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
 class _Bounded(httpx2.AsyncByteStream):
     """The body of a response, bounded and in small pieces.
 
@@ -422,26 +442,14 @@ def _find_secrets(request: httpx2.Request, before: frozenset[tuple[bytes, bytes]
     return [*request.headers.get_list("authorization"), *secret]
 
 
+def _check_values(body: bytes) -> None:
+    """Raise `UnreadableAnswerError` if a body in JSON has too many values."""
+    if has_too_many_values(body):
+        raise UnreadableAnswerError(f"it has more than {MAX_VALUES:,} values")
+
+
 def _dump(message: types.JSONRPCMessage) -> bytes:
     return to_json(message.model_dump(exclude_unset=True), inf_nan_mode="constants")
-
-
-async def _readable(response: httpx2.Response, request: httpx2.Request, exchange: _Exchange) -> httpx2.Response:
-    """Return the answer to a request with one message in its body, or as a stream of events.
-
-    Raises:
-        UnreadableAnswerError: It is neither.
-    """
-    if _has_type(response, _EVENTS_TYPE):
-        response.status_code = 200  # or the SDK does not read it
-        return response
-    if not (_is_json(response) and response.content):
-        await response.aclose()
-        raise UnreadableAnswerError(f"HTTP {response.status_code}, {response.headers.get('content-type', 'no type')}")
-    session = response.headers.get(MCP_SESSION_ID)
-    headers = {"content-type": _JSON_TYPE} | ({} if session is None else {MCP_SESSION_ID: session})
-    body = _dump(exchange.answer(response.content))
-    return httpx2.Response(200, headers=headers, content=body, request=request)
 
 
 def _is_refusal(response: httpx2.Response) -> bool:
