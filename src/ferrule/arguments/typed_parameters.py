@@ -18,9 +18,7 @@ from ferrule.arguments.argument_errors import MAX_ERRORS, ArgumentError, Argumen
 from ferrule.arguments.closed_schema import (
     CoreSchema,
     collect_nodes,
-    find_base64_bytes,
     find_root_fields,
-    has_base64_alternative,
     has_times,
     is_own_json,
     require_canonical_times,
@@ -39,7 +37,6 @@ from ferrule.arguments.parameters import Parameters
 from ferrule.errors import DefinitionError
 from ferrule.security.validation_cost import MAX_ERROR_WORK, ValidationCost, measure_value
 from ferrule.values.arguments import Arguments
-from ferrule.values.encoded_bytes import format_arguments_with_bytes
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import (
     SECRET_STARS,
@@ -86,9 +83,6 @@ class TypedParameters(Parameters):
         if self.exact and timed:
             self._validator = _make_validator(require_canonical_times(core))
         _check_judgeable(nodes)
-        if any(encoded := find_base64_bytes(nodes)):
-            self.write_json = partial(format_arguments_with_bytes, plain=all(encoded))
-            _check_bytes(nodes)
         if SECRET_STARS in format_json(self.schema):
             raise DefinitionError("a secret is a default, which guards would be shown: take it from context.secrets")
         self._make = self._bound_validation(self._validator)
@@ -230,20 +224,6 @@ def _mark_as_set(make: Callable[[str], Any], names: AbstractSet[str], text: str)
     made = make(text)
     made.__pydantic_fields_set__.update(names)
     return made
-
-
-def _check_bytes(nodes: list[CoreSchema]) -> None:
-    """Refuse bytes in a union with other strings, and beside values written by their own class.
-
-    Raises:
-        DefinitionError: There are such bytes.
-    """
-    for node in nodes:
-        if node["type"] in {"union", "tagged-union"} and has_base64_alternative(node):
-            raise DefinitionError("bytes stand beside another type, as in `str | bytes`: take one of both")
-        as_any = node.get("serialization", {}).get("type") == "any"
-        if as_any or (node.get("config") or {}).get("polymorphic_serialization"):
-            raise DefinitionError("bytes beside SerializeAsAny or polymorphic_serialization: take the declared types")
 
 
 def _check_judgeable(nodes: list[CoreSchema]) -> None:

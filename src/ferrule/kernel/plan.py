@@ -23,6 +23,7 @@ from ferrule.types import Coro, Guard, GuardFunction, Leases, Middleware, Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields, ToolContext, make_context
 from ferrule.values.frozen import JsonObject
+from ferrule.values.json_text import format_arguments
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class Plan:
             Invalid: They are too long; with a text for the model.
         """
         try:
-            length = len(raw if isinstance(raw, str) else self.parameters.write_json(raw))
+            length = len(raw if isinstance(raw, str) else format_arguments(raw))
         except Exception:  # `validate` says what is wrong with them
             return
         if self.max_input is not None and length > self.max_input:

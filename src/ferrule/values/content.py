@@ -6,6 +6,7 @@ import json
 import math
 import re
 import sys
+from base64 import b64encode
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,6 @@ from typing import Annotated, Any, Literal, TypeAlias, final
 from pydantic_core import core_schema, from_json, to_jsonable_python
 
 from ferrule.values.count import pluralize
-from ferrule.values.encoded_bytes import get_base64_serializer, to_base64
 from ferrule.values.tables import count_cells, draw_figure, is_figure, is_table, read_rows
 
 
@@ -240,7 +240,6 @@ class _Rendering:
                 return self._render_array(rows, inside)
         elif (numpy := sys.modules.get("numpy")) is not None and hasattr(kind, "__array__"):
             return self._render_numpy(value if issubclass(kind, numpy.generic) else numpy.asanyarray(value), inside)
-        serializer = get_base64_serializer(kind)
         if issubclass(kind, Mapping):
             return self._render_items(value.items(), inside)
         if issubclass(kind, Enum):
@@ -252,12 +251,12 @@ class _Rendering:
             return clean_text(str(value)) if inner is value else self.render(inner, inside)
 
         if isinstance(value, bytes | bytearray):
-            return self.render(to_base64(value), inside)
-        if serializer is None:
-            data = to_jsonable_python(value, inf_nan_mode="constants", fallback=render_foreign)
-        else:
-            data = serializer.to_python(value, mode="json", by_alias=True, fallback=render_foreign)
-        return self.render(data, inside)
+            return self.render(b64encode(value).decode(), inside)
+        try:
+            return self.render(to_jsonable_python(value, inf_nan_mode="constants", fallback=render_foreign), inside)
+        except UnicodeDecodeError:
+            self.problem = f"a {kind.__name__} with bytes that are no UTF-8; take Base64Bytes, or encode them yourself"
+            raise
 
     def _read_rows(self, table: Any) -> list[Any] | None:
         if count_cells(table) > self.values:  # reading them all would take more memory than the result may

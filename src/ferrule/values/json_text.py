@@ -256,14 +256,38 @@ def format_json(value: object) -> str:
             raise ValueError(f"no JSON form: {error}") from None
 
 
-def parse_json_object(
-    raw: str | JsonObject | None, *, exact: bool = False, write: Callable[[Any], str] = format_json
-) -> tuple[dict[str, Any], tuple[str, ...]]:
+def reveal_secrets(value: Any) -> Any:
+    """Return Python data with the plain values of Pydantic's secrets.
+
+    Raises:
+        ValueError: A secret is inside another object.
+    """
+    if hasattr(value, "get_secret_value"):
+        return reveal_secrets(value.get_secret_value())
+    if isinstance(value, Mapping):
+        return {key: reveal_secrets(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [reveal_secrets(item) for item in value]
+    if not isinstance(value, str) and SECRET_STARS in format_json(value):
+        raise ValueError(f"no JSON form: a {type(value).__name__} holds a secret; give its fields as a dict")
+    return value
+
+
+def format_arguments(value: object) -> str:
+    """Return the JSON text of Python objects as arguments, with secrets in clear.
+
+    Raises:
+        ValueError: A part of the value has no JSON form.
+    """
+    text = format_json(value)
+    return format_json(reveal_secrets(value)) if SECRET_STARS in text else text
+
+
+def parse_json_object(raw: str | JsonObject | None, *, exact: bool = False) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the arguments as plain data, and the repairs of the text.
 
     Args:
         exact: Whether to refuse a number that would lose digits.
-        write: Writes Python objects as JSON text.
 
     Raises:
         Malformed: The text is not a JSON object, or a number in it would lose digits.
@@ -272,7 +296,7 @@ def parse_json_object(
         return {}, ()
     if not isinstance(raw, str):
         try:
-            raw = write(raw)
+            raw = format_arguments(raw)
         except ValueError as error:
             raise Malformed(str(error)) from None
     if not raw.strip():
