@@ -45,7 +45,6 @@ class Parameters:
         required: Parameters without a default.
         defaults: The JSON values of the others, if they have one.
         plain: Parameters with validated values that are their own JSON.
-        keeps_digits: Whether a number may become a `Decimal`, which keeps more digits than a float.
         respells: Whether validation may change the spelling of a value, and nothing else: it runs no author's code.
         exact: Whether guards judge the sent text. If not, they judge the dump of the validated values, and the
             handler's values are made from that dump.
@@ -54,7 +53,6 @@ class Parameters:
     """
 
     plain: frozenset[str] = frozenset()
-    keeps_digits = False
     exact = True
     respells = True
     validate_strictly: Callable[[str], Any]
@@ -190,7 +188,7 @@ class Parameters:
 
     def _to_object(self, name: str, raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
         try:
-            return parse_json_object(raw, exact=self.keeps_digits)
+            return parse_json_object(raw)
         except Malformed as malformed:
             error, reason = None, f": {malformed}"
         except Exception as broken:  # a sender's own mapping may raise anything

@@ -41,7 +41,6 @@ from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import (
     SECRET_STARS,
     SHORT_TEXT,
-    check_digits,
     check_repeated_keys,
     format_json,
     is_same_json,
@@ -69,7 +68,6 @@ class TypedParameters(Parameters):
         self._lenient_validator = self._validator = _make_validator(core)
         may_multiply = core["type"] == "definitions" or len(nodes) > _SMALL_SCHEMA
         self._errors_copy = may_multiply and bool(self._cost.recursive or self._cost.max_checks > _FEW_CHECKS)
-        self.keeps_digits = any(node["type"] == "decimal" for node in nodes)
         timed = has_times(nodes)
         fields = find_root_fields(core)
         wire_names = {name: field.get("validation_alias") or name for name, field in fields.items()}
@@ -115,11 +113,9 @@ class TypedParameters(Parameters):
         return ValidationCost(self.schema, tagged=True)
 
     def _make_strict_validation(self, renamed: Mapping[str, str]) -> Callable[[str], Any]:
-        make, keeps_digits, least = self._make, self.keeps_digits, len(self.required)
+        make, least = self._make, len(self.required)
 
         def validate_strictly(text: str) -> Any:
-            if keeps_digits:
-                check_digits(text)
             values = given = make(text)
             if type(values) is not dict:
                 given = {name: values.__dict__.get(name) for name in values.__pydantic_fields_set__}

@@ -21,12 +21,11 @@ SECRET_STARS = "*" * 10
 """Pydantic's text for a secret."""
 MASK = "***"
 """The text in place of a credential that was found by its form."""
-_MANY_DIGITS = re.compile(r"[0-9][0-9.]{15}|[eE][+-]?[0-9]{3}")
-"""Matches a number that a double may not keep. It keeps 15 digits within its range."""
+_HUGE_NUMBER = re.compile(r"[0-9.]{200}|[eE]\+?[0-9]{3}")
+"""Matches a number that may be read as an infinity."""
 _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
 """A string, also one that was cut off. Otherwise each escaped quote in it would look like the start of a string."""
 _STRING_OR_COMMA = re.compile(_QUOTED + r"|,(?=\s*[\]}])", re.DOTALL)
-_STRING_OR_NUMBER = re.compile(_QUOTED + r"|[0-9][0-9.eE+-]*", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
 SHORT_TEXT = 200
 """Characters of a text that is searched whole."""
@@ -83,31 +82,6 @@ def _compare_repeated_keys(text: str) -> None:
             raise Malformed(f"the key {key[:80]!r} came twice with different values")
 
 
-def check_digits(text: str) -> None:
-    """Refuse JSON with a number of more digits than a double keeps.
-
-    Raises:
-        Malformed: The text names the first such number.
-    """
-    if not _MANY_DIGITS.search(text):
-        return
-    for match in _STRING_OR_NUMBER.finditer(text):
-        number = match.group()
-        if number[0] != '"' and not number.isdecimal() and not _is_exact(number):
-            raise Malformed(
-                f"{number[:40]} must be a string, since a number in floating point does not keep its digits"
-            )
-
-
-def _is_exact(number: str) -> bool:
-    """Return whether a double keeps these digits: at most 15 (DBL_DIG of IEEE 754), within its range."""
-    digits = number.lower().partition("e")[0].replace(".", "").strip("0")
-    try:
-        return len(digits) <= 15 and (not digits or 1e-300 <= float(number) <= 1e300)
-    except ValueError:  # no number
-        return False
-
-
 def json_type_name(value: object) -> str:
     """Return the name of the JSON type of `value`."""
     return next((name for kind, name in _JSON_TYPES.items() if isinstance(value, kind)), type(value).__name__)
@@ -129,7 +103,7 @@ def parse_json(text: str) -> Any:
         Malformed: The text is not JSON. NaN, half of a surrogate pair, different values for one key of the root, and
             more than 200 levels of arrays and objects are refused too.
     """
-    if _MANY_DIGITS.search(text):  # only such a number may be read as an infinity
+    if _HUGE_NUMBER.search(text):
         return parse_and_rewrite_json(text)[0]
     return _parse_and_write(text, lambda value: b"")[0]
 
@@ -283,14 +257,11 @@ def format_arguments(value: object) -> str:
     return format_json(reveal_secrets(value)) if SECRET_STARS in text else text
 
 
-def parse_json_object(raw: str | JsonObject | None, *, exact: bool = False) -> tuple[dict[str, Any], tuple[str, ...]]:
+def parse_json_object(raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the arguments as plain data, and the repairs of the text.
 
-    Args:
-        exact: Whether to refuse a number that would lose digits.
-
     Raises:
-        Malformed: The text is not a JSON object, or a number in it would lose digits.
+        Malformed: The text is not a JSON object.
     """
     if raw is None:
         return {}, ()
@@ -303,13 +274,10 @@ def parse_json_object(raw: str | JsonObject | None, *, exact: bool = False) -> t
         return {}, ()
     value, repairs = repair_and_parse_json(raw)
     if isinstance(value, str):
-        raw = value
-        value, more = repair_and_parse_json(raw)
+        value, more = repair_and_parse_json(value)
         repairs = (*repairs, "decoded arguments that were encoded twice", *more)
     if value is None:
         return {}, repairs
-    if exact:
-        check_digits(raw)
     if not isinstance(value, dict):
         raise Malformed(f"the arguments are {json_type_name(value)} and must be one JSON object")
     return value, repairs
