@@ -239,33 +239,6 @@ def test_arguments_must_be_an_object(arguments: str) -> None:
         assert (result.status, result.executed) == ("invalid", False)
 
 
-# Keys that came twice
-
-TWICE = [
-    '{"a": 1, "a": 2}',
-    '{"a": 1, "b": "x", "a": 2}',
-    '{"a": 1, "b": "x:y", "b": "z"}',
-    '{"a":1,"a":true}',
-    '{"a": "1", "a": 1}',
-]
-
-
-@pytest.mark.parametrize("text", TWICE)
-def test_a_duplicate_key_is_refused(text: str) -> None:
-    for one in (flat, raw({"a": {}, "b": {}})):
-        assert run(one, text).status == "invalid"
-
-
-@pytest.mark.parametrize(
-    "text",
-    ['{"a": 1, "a": 1}', '{"a": 1, "\\u0061": 1}', '{"a": 1, "b": "\\"a\\": 2"}', '{"a": 1, "b": "{\\"a\\": 1}"}'],
-)
-def test_a_duplicate_key_with_an_equal_value_is_fine(text: str) -> None:
-    for one in (flat, raw({"a": {}, "b": {}})):
-        result = run(one, text)
-        assert (result.status, result.repairs) == ("ok", ())
-
-
 class ByName(BaseModel):
     model_config = ConfigDict(populate_by_name=True)
     from_: str = Field(alias="from", default="nowhere")

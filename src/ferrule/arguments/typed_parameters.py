@@ -40,8 +40,6 @@ from ferrule.values.arguments import Arguments
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import (
     SECRET_STARS,
-    SHORT_TEXT,
-    check_repeated_keys,
     format_json,
     is_same_json,
 )
@@ -92,8 +90,7 @@ class TypedParameters(Parameters):
             filled = {name for name, wire in wire_names.items() if wire in self.defaults}
             self._make = partial(_mark_as_set, self._make, filled)
         if not (hidden or is_root_model):
-            renamed = {name: wire for name, wire in wire_names.items() if wire != name}
-            self.validate_strictly = self._make_strict_validation(renamed)
+            self.validate_strictly = self._make
 
     def _has_all_defaults(self, fields: Mapping[str, CoreSchema]) -> bool:
         """Return whether the JSON Schema has all defaults of a model's fields. If not, the dump shows them."""
@@ -111,20 +108,6 @@ class TypedParameters(Parameters):
     @cached_property
     def _cost(self) -> ValidationCost:
         return ValidationCost(self.schema, tagged=True)
-
-    def _make_strict_validation(self, renamed: Mapping[str, str]) -> Callable[[str], Any]:
-        make, least = self._make, len(self.required)
-
-        def validate_strictly(text: str) -> Any:
-            values = given = make(text)
-            if type(values) is not dict:
-                given = {name: values.__dict__.get(name) for name in values.__pydantic_fields_set__}
-            if len(text) > SHORT_TEXT or text.count(",") >= least:
-                named = {renamed.get(name, name): value for name, value in given.items()} if renamed else given
-                check_repeated_keys(text, named)
-            return values
-
-        return validate_strictly
 
     def validate(self, text: str) -> Any:
         return self._validate_with(self._make, text)

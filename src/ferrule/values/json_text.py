@@ -21,15 +21,12 @@ SECRET_STARS = "*" * 10
 """Pydantic's text for a secret."""
 MASK = "***"
 """The text in place of a credential that was found by its form."""
-_HUGE_NUMBER = re.compile(r"[0-9.]{200}|[eE]\+?[0-9]{3}")
+_HUGE_NUMBER = re.compile(r"[0-9]{300}|[eE]\+?[0-9]{3}")
 """Matches a number that may be read as an infinity."""
 _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
 """A string, also one that was cut off. Otherwise each escaped quote in it would look like the start of a string."""
 _STRING_OR_COMMA = re.compile(_QUOTED + r"|,(?=\s*[\]}])", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
-SHORT_TEXT = 200
-"""Characters of a text that is searched whole."""
-_MAX_EDGE = 500
 _JSON_TYPES = {
     type(None): "null",
     bool: "boolean",
@@ -43,43 +40,6 @@ _JSON_TYPES = {
 
 class Malformed(ValueError):
     """The text is not JSON, or cannot be trusted. The message gives the model the reason."""
-
-
-def check_repeated_keys(text: str, values: JsonObject) -> None:
-    """Refuse an object with two different values for one key of the top level.
-
-    A short text is searched whole, a longer one up to its first bracket and from its last one. Everywhere else, and for
-    keys with escapes, the last value counts, for guards and handler alike.
-
-    Args:
-        values: The parsed values of the text, perhaps with defaults.
-
-    Raises:
-        Malformed: The text names the key.
-    """
-    flat = text
-    if len(text) > SHORT_TEXT:
-        most = min(len(text) // 2, _MAX_EDGE)
-        head, tail = text[:most].lstrip()[1:], text[-most:].rstrip()[:-1]
-        for opening, closing in ("{}", "[]"):
-            head, tail = head.partition(opening)[0], tail.rpartition(closing)[2]
-        flat = head + tail
-    if any(flat.count(f'"{name}"') > 1 for name in values):
-        _compare_repeated_keys(text)
-
-
-def _compare_repeated_keys(text: str) -> None:
-    root: list[tuple[str, Any]] = []
-
-    def remember(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        root[:] = pairs  # the pairs of the root come last
-        return dict(pairs)
-
-    json.JSONDecoder(object_pairs_hook=remember, strict=False).decode(text)
-    values: dict[str, Any] = {}
-    for key, value in root:
-        if not is_same_json(values.setdefault(key, value), value):
-            raise Malformed(f"the key {key[:80]!r} came twice with different values")
 
 
 def json_type_name(value: object) -> str:
@@ -100,8 +60,8 @@ def parse_json(text: str) -> Any:
     """Parse strict JSON.
 
     Raises:
-        Malformed: The text is not JSON. NaN, half of a surrogate pair, different values for one key of the root, and
-            more than 200 levels of arrays and objects are refused too.
+        Malformed: The text is not JSON. NaN, half of a surrogate pair, and more than 200 levels of arrays and objects
+            are refused too.
     """
     if _HUGE_NUMBER.search(text):
         return parse_and_rewrite_json(text)[0]
@@ -126,8 +86,6 @@ def _parse_and_write(text: str, write: Callable[[object], bytes]) -> tuple[Any, 
     except ValueError as error:
         cut_off = "it was cut off before its end, " if str(error).startswith("EOF") else ""
         raise Malformed(f"not valid JSON: {cut_off}{error}") from None
-    if isinstance(value, dict):
-        check_repeated_keys(text, value)
     return value, written
 
 
