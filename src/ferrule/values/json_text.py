@@ -21,7 +21,7 @@ SECRET_STARS = "*" * 10
 """Pydantic's text for a secret."""
 MASK = "***"
 """The text in place of a credential that was found by its form."""
-_HUGE_NUMBER = re.compile(r"[0-9]{300}|[eE]\+?[0-9]{3}")
+_HUGE_NUMBER = re.compile(r"[0-9.]{200}|[eE]\+?[0-9]{3}")
 """Matches a number that may be read as an infinity."""
 _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
 """A string, also one that was cut off. Otherwise each escaped quote in it would look like the start of a string."""
@@ -63,30 +63,16 @@ def parse_json(text: str) -> Any:
         Malformed: The text is not JSON. NaN, half of a surrogate pair, and more than 200 levels of arrays and objects
             are refused too.
     """
-    if _HUGE_NUMBER.search(text):
-        return parse_and_rewrite_json(text)[0]
-    return _parse_and_write(text, lambda value: b"")[0]
-
-
-def parse_and_rewrite_json(text: str) -> tuple[Any, bytes]:
-    """Parse strict JSON as `parse_json` does. Return the value, and its text as Pydantic writes it.
-
-    Raises:
-        Malformed: As for `parse_json`.
-    """
-    return _parse_and_write(text, format_finite_json)
-
-
-def _parse_and_write(text: str, write: Callable[[object], bytes]) -> tuple[Any, bytes]:
     try:
         value = from_json(text, allow_inf_nan=False)
-        written = write(value)  # 1e999 is read as an infinity
+        if _HUGE_NUMBER.search(text):
+            format_finite_json(value)  # raises for an infinity
     except TypeError:  # UTF-8 cannot hold a string in it
         raise Malformed("not valid JSON: it holds half of a surrogate pair, which is no character") from None
     except ValueError as error:
         cut_off = "it was cut off before its end, " if str(error).startswith("EOF") else ""
         raise Malformed(f"not valid JSON: {cut_off}{error}") from None
-    return value, written
+    return value
 
 
 def format_finite_json(value: object) -> bytes:
