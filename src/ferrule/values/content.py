@@ -246,7 +246,11 @@ class _Rendering:
             self.values = -1
             self._has_room()
             raise TypeError(self.problem)
-        return read_rows(table)
+        try:
+            return read_rows(table)
+        except ValueError as error:
+            self.problem = str(error)
+            raise
 
     def _render_numpy(self, value: Any, inside: tuple[int, ...]) -> Any:
         """Return a numpy scalar as a Python value, an array as a list, and a date as text with its nanoseconds."""
