@@ -40,13 +40,6 @@ async def wrong_arguments() -> None:
     print(text)
 
 
-class OddCheck:
-    """A guard that answers with what is no answer."""
-
-    def check(self, call: ToolCall, context: ToolContext) -> str:
-        return "yes"
-
-
 def takes_one(call: ToolCall) -> Decision | None:
     """Nobody asks a guard so."""
 
@@ -59,8 +52,6 @@ def answers_in_words(call: ToolCall, context: ToolContext) -> str:
 Runner([add], guards=[42])  # type: ignore[list-item]
 Runner([add], guards=[takes_one])  # type: ignore[list-item]
 Runner([add], guards=[answers_in_words])  # type: ignore[list-item]
-Runner([add], guards=[OddCheck()])  # type: ignore[list-item]
-Runner([add], guards=[OddCheck])  # type: ignore[list-item]
 Runner([add], around=[answers_in_words])  # type: ignore[list-item]
 Runner([add], approve=answers_in_words)  # type: ignore[arg-type]
 Runner([add], observers=[takes_one, 42])  # type: ignore[list-item]

@@ -416,7 +416,7 @@ def make_runner() -> Runner:
     tools = Toolset(
         [read_notes, delete_note, order_it, Notes().search, measure, write_file, place, weather, WallClock()]
     )
-    tools = tools + Toolset([listed]).only("*", tags=["online"]) + Toolset.of(Notes(), "my_", skip=True)
+    tools = tools + Toolset([listed]).only("*") + Toolset.of(Notes(), "my_", skip=True)
     tools = tools + Toolset([plain]).prefixed("x_")
     return Runner(
         tools.without("x_*").only("*").renamed({"clock": "time"}).bind(pin="0000"),

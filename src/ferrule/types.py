@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, Never, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -16,8 +16,6 @@ from ferrule.values.journal_entry import Intent, JournalEntry
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from ferrule.definition.tool import Tool
     from ferrule.definition.toolset import Toolset
     from ferrule.executors import Executor
@@ -34,18 +32,6 @@ Verdict: TypeAlias = Decision | Mapping[str, object] | None
 GuardFunction: TypeAlias = Callable[[ToolCall, ToolContext[Any]], Verdict | Awaitable[Verdict]]
 """A guard as a function of the call and its context, sync or async. See docs/guards.md."""
 
-ChecksCall: TypeAlias = Callable[[ToolCall, ToolContext[Any]], Verdict | bool | Awaitable[Verdict | bool]]
-"""It gets the call and its context, as a guard that is a function does. See docs/guards.md."""
-
-ChecksHandler: TypeAlias = (
-    "Callable[[Never], Decision | bool | BaseModel | Awaitable[Decision | bool | BaseModel | None] | None]"
-)
-"""It gets an instance of the tool that it guards, whatever its class is, and gives it back changed, or decides.
-See docs/guards.md."""
-
-ChecksArguments: TypeAlias = "Callable[Concatenate[Tool, ...], Verdict | bool | Awaitable[Verdict | bool]]"
-"""It knows the arguments of its tools by name. See docs/guards.md."""
-
 
 class GuardObject(Protocol):
     """A guard as an object with `check`. Its signature decides how Ferrule calls it. See docs/guards.md.
@@ -58,7 +44,7 @@ class GuardObject(Protocol):
     """
 
     @property
-    def check(self) -> ChecksCall | ChecksHandler | ChecksArguments: ...
+    def check(self) -> Callable[..., object]: ...
 
 
 Guard: TypeAlias = GuardFunction | GuardObject

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import json
 from datetime import UTC, date, datetime, time, timedelta, timezone
-from decimal import Decimal, localcontext
+from decimal import Decimal
 from ipaddress import IPv4Address
 from typing import Annotated, Any, Literal, NamedTuple, Optional
 from uuid import UUID
@@ -29,7 +29,6 @@ import probe
 from ferrule import Tool, ToolCall, ToolHandler, ToolResult, tool
 from ferrule.arguments.parameters import Invalid, Parameters
 from ferrule.runner import Runner
-from ferrule.values.json_text import SHORT_TEXT, is_same_json
 
 
 class Pair(NamedTuple):
@@ -248,14 +247,6 @@ def test_an_authors_own_schema_is_kept() -> None:
 
 # Digits of decimals
 
-LONG = [
-    "0.1000000000000000055511151231257827",
-    "123456789012345678.5",
-    "1e-400",
-    "4.9e-324",
-    "1.00000000000000000001e0",
-]
-
 
 class Priced(BaseModel):
     price: Decimal
@@ -270,51 +261,10 @@ async def price(
     return [str(value), other, str(more), str(rest)]
 
 
-@pytest.mark.parametrize("number", LONG)
-def test_a_decimal_is_never_rounded(number: str) -> None:
-    for text in (
-        f'{{"value": {number}}}',
-        f'{{"value": 1, "more": {{"price": {number}}}}}',
-        f'{{"value": 1, "rest": {{"a": {number}}}}}',
-    ):
-        for sent in (text, f"```json\n{text}\n```"):
-            result = run(price, sent)
-            assert (result.status, result.executed) == ("invalid", False), sent
-            assert "must be a string" in str(result.error)
-    assert run(price, json.dumps({"value": number})).output[0] == str(Decimal(number))
-
-
-@pytest.mark.parametrize("number", ["562949953421312.2", "1003564331999029.7", "-977074346337913.2"])
-def test_a_number_whose_last_digit_could_be_another_is_refused(number: str) -> None:
-    """The double of each ends in .25 or .75, and Pydantic and Python round that to another digit."""
-    result = run(price, f'{{"value": {number}}}')
-    assert result.status == "invalid" and "must be a string" in str(result.error)
-    assert run(price, f'{{"value": "{number}"}}').output[0] == number
-    result = run(price, f'{{"value": 1.5, "other": {LONG[0]}}}')  # beside a decimal too
-    assert result.status == "invalid" and "must be a string" in str(result.error)
-    assert run(price, '{"value": 1.5, "other": 0.123456789012345}').status == "ok"
-
-
 @given(st.floats(1e-300, 1e300) | st.floats(-1e300, -1e-300) | st.just(0.0), st.integers())
 def test_a_number_that_fits_a_double_keeps_its_digits(number: float, whole: int) -> None:
     for text in (f"{number:.15g}", str(whole)):  # every double keeps 15 digits (DBL_DIG of IEEE 754)
         assert Decimal(run(price, f'{{"value": {text}}}').output[0]) == Decimal(text)
-
-
-@pytest.mark.parametrize("number", [f"1.{'0' * 40}1", f"0.1{'0' * 60}1", f"2.5{'0' * 3_000}1", "1e-999999999"])
-@pytest.mark.parametrize("precision", [5, 28])
-def test_digits_beyond_the_decimal_precision_are_not_lost(number: str, precision: int) -> None:
-    with localcontext(prec=precision):
-        result = run(price, f'{{"value": {number}}}')
-        assert result.status == "invalid" and "must be a string" in str(result.error)
-        assert run(price, f'{{"value": "{number}"}}').output[0] == str(Decimal(number))
-        assert run(price, '{"value": 0.00001234567890123450}').output[0] == "0.0000123456789012345"
-
-
-@given(st.from_regex(r"\A-?[1-9][0-9]{0,24}(\.[0-9]{1,24}(0{9,40}[1-9])?)?([eE][+-]?[0-9]{1,3})?\Z"))
-def test_a_number_for_a_decimal_is_exact_or_refused(number: str) -> None:
-    result = run(price, f'{{"value": {number}}}')
-    assert result.status == "invalid" or Decimal(result.output[0]) == Decimal(number)
 
 
 # Keys that came twice
@@ -401,8 +351,7 @@ def made_by(way: str, annotation: Any, make: Any, ran: list[Any]) -> Tool:
 
 
 MADE: dict[str, tuple[Any, Any, Any]] = {
-    "bytes": (bytes, b"plain", "cGxhaW4="),
-    "bytes that are no text": (bytes, b"\xff\x00raw", "/wByYXc="),
+    "bytes": (bytes, b"plain", "plain"),
     "identity": (UUID, UUID(IDENTITY), IDENTITY),
     "date": (date, date(2026, 3, 1), "2026-03-01"),
     "moment": (datetime, datetime(2026, 3, 1, microsecond=5, tzinfo=UTC), "2026-03-01T00:00:00.000005Z"),
@@ -463,23 +412,23 @@ MaybeTree = TypeAliasType("MaybeTree", "Tree | None")
 
 
 @tool
-async def recursive(a: Nested, s: str) -> str:
+async def recursive(a: Nested, s: str) -> dict[str, Any]:
     """Take."""
-    return s
+    return {"a": a, "s": s}
 
 
 @tool
-async def twice(a: Whole, b: Whole, s: str) -> str:
+async def twice(a: Whole, b: Whole, s: str) -> dict[str, Any]:
     """Take."""
-    return s
+    return {"a": a, "b": b, "s": s}
 
 
 @tool
 async def many(
     s: str, a: Nested, b: MaybeTree, c: Tree, d: Sure, e: Sure, f: Loose, g: tuple[int, ...] | None, h: set[str] | None
-) -> str:
+) -> dict[str, Any]:
     """Take."""
-    return s
+    return {"a": a, "d": d, "e": e, "s": s}
 
 
 NESTED = st.recursive(st.none(), lambda inner: st.dictionaries(TEXTS, inner, max_size=2), max_leaves=4)
@@ -505,7 +454,7 @@ FEW = {"recursive": ("a", "s"), "twice": ("a", "b", "s"), "many": tuple(MANY)}
 
 @pytest.mark.parametrize("one", [recursive, twice, many], ids=lambda one: one.name)
 @given(st.data())
-def test_a_duplicate_key_is_refused_beside_any_type(one: Tool, data: st.DataObject) -> None:
+def test_the_last_of_two_keys_counts_for_guards_and_handler(one: Tool, data: st.DataObject) -> None:
     names = FEW[one.name]
     drawn = {**MANY, "a": NESTED if one is not twice else st.none() | WHOLE, "b": MANY["b"] if one is many else WHOLE}
     order = data.draw(st.permutations([*names, *data.draw(st.lists(st.sampled_from(names), max_size=3))]))
@@ -514,9 +463,11 @@ def test_a_duplicate_key_is_refused_beside_any_type(one: Tool, data: st.DataObje
     space, ascii_only = data.draw(st.sampled_from(["", " ", "\r\n\t"])), data.draw(st.booleans())
     values = [json.dumps(value, ensure_ascii=ascii_only) for _, value in pairs]
     text = space + "{" + ",".join(f"{k}{space}:{space}{v}" for k, v in zip(keys, values, strict=True)) + "}"
-    differ = any(a[0] == b[0] and not is_same_json(a[1], b[1]) for a in pairs for b in pairs)
-    status = run(one, text).status
-    assert status == ("invalid" if differ and len(text) <= SHORT_TEXT else status if differ else "ok"), text
+    seen: list[Any] = []
+    result = run(one, text, guards=[lambda call, context: seen.append(call.arguments.to_dict())])
+    assert result.success, text
+    expected = {name: dict(pairs)[name] for name in result.output}
+    assert result.output == expected and {name: seen[0][name] for name in expected} == expected
 
 
 # Tags

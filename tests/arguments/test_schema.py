@@ -217,7 +217,7 @@ TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
     "timedelta": (timedelta, "P1DT2H", timedelta(days=1, hours=2), ["long"]),
     "decimal": (Decimal, "1.10", Decimal("1.10"), ["x", "NaN", "Infinity", True, []]),
     "uuid": (UUID, "12345678-1234-5678-1234-567812345678", UUID(int=0x12345678123456781234567812345678), ["x", 5]),
-    "bytes": (bytes, "YWJj", b"abc", [5]),
+    "bytes": (bytes, "abc", b"abc", [5]),
     "url": (HttpUrl, "https://example.org/x", HttpUrl("https://example.org/x"), ["not a url", "ftp://x", 5]),
     "ip": (IPv4Address, "127.0.0.1", IPv4Address("127.0.0.1"), ["x"]),
     "secret": (SecretStr, "s", SecretStr("s"), [5]),

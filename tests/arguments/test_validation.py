@@ -239,33 +239,6 @@ def test_arguments_must_be_an_object(arguments: str) -> None:
         assert (result.status, result.executed) == ("invalid", False)
 
 
-# Keys that came twice
-
-TWICE = [
-    '{"a": 1, "a": 2}',
-    '{"a": 1, "b": "x", "a": 2}',
-    '{"a": 1, "b": "x:y", "b": "z"}',
-    '{"a":1,"a":true}',
-    '{"a": "1", "a": 1}',
-]
-
-
-@pytest.mark.parametrize("text", TWICE)
-def test_a_duplicate_key_is_refused(text: str) -> None:
-    for one in (flat, raw({"a": {}, "b": {}})):
-        assert run(one, text).status == "invalid"
-
-
-@pytest.mark.parametrize(
-    "text",
-    ['{"a": 1, "a": 1}', '{"a": 1, "\\u0061": 1}', '{"a": 1, "b": "\\"a\\": 2"}', '{"a": 1, "b": "{\\"a\\": 1}"}'],
-)
-def test_a_duplicate_key_with_an_equal_value_is_fine(text: str) -> None:
-    for one in (flat, raw({"a": {}, "b": {}})):
-        result = run(one, text)
-        assert (result.status, result.repairs) == ("ok", ())
-
-
 class ByName(BaseModel):
     model_config = ConfigDict(populate_by_name=True)
     from_: str = Field(alias="from", default="nowhere")
@@ -712,44 +685,6 @@ def test_no_mistake_is_explained_by_a_url() -> None:
         error = PydanticError.from_exception_data("take", [details])
         text = explain_errors("take", from_pydantic(error, {"value": 1}), {})
         assert "://" not in text and words(text) <= 80, text
-
-
-# Digits inside strings
-
-
-@tool
-async def priced(d: Decimal, note: str = "", many: list[Decimal] | None = None) -> Any:
-    """Price."""
-    return [str(d), note, many]
-
-
-DIGITS = "0.1000000000000000055511151231257827"
-
-
-@pytest.mark.parametrize("note", [DIGITS, f'"{DIGITS}', f"\\{DIGITS}", f'\\" {DIGITS} \\', "1e-400"])
-def test_digits_inside_a_string_are_no_number(note: str) -> None:
-    for text in (
-        json.dumps({"d": 0.1, "note": note}),
-        json.dumps(json.dumps({"d": 0.1, "note": note})),
-        "```json\n" + json.dumps({"note": note, "d": 0.1}) + "\n```",
-        json.dumps({"d": 0.1, "note": note, "many": "[0.5]"}),
-        json.dumps({"d": 0.0, "note": note}),
-    ):
-        result = run(priced, text)
-        assert result.status == "ok" and result.output[1] == note, result.error
-
-
-def test_digits_in_encoded_json_are_not_lost() -> None:
-    inner = f"[{DIGITS}]"
-    for text in (
-        json.dumps({"d": 0.1, "many": inner}),
-        json.dumps(json.dumps({"d": 0.1, "many": inner})),
-        json.dumps(f'{{"d": {DIGITS}}}'),
-        json.dumps(f'{{"d": 1, "many": [{DIGITS}]}}'),
-    ):
-        result = run(priced, text)
-        assert result.status == "invalid" and DIGITS in str(result.error), text
-    assert run(priced, {"d": 1, "many": inner}).status == "invalid"
 
 
 # Arguments that cannot be read

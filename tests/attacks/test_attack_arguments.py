@@ -187,7 +187,7 @@ async def test_an_unknown_key_is_refused_and_changes_nothing(arguments: Any) -> 
 
 
 AMBIGUOUS = [
-    *('{"a": 1, "a": 2}', '{"a": NaN}', '{"a": Infinity}', '{"a": 1e999}', '{"a": "\\ud800"}', '{"a": 1}{"a": 2}'),
+    *('{"a": NaN}', '{"a": Infinity}', '{"a": 1e999}', '{"a": "\\ud800"}', '{"a": 1}{"a": 2}'),
     *('[{"a": 1}]', '"a"', '{"a": 0x10}', '{"a": 99999999999999999999999999999999999999.5}', "\x00"),
 ]
 

@@ -143,7 +143,6 @@ def test_a_lock_file_is_trusted_in_one_version(tmp_path: Path, monkeypatch: pyte
 
 DERIVED: dict[str, Callable[[Toolset], Toolset]] = {
     "only": lambda tools: tools.only("read", "write"),
-    "only by tag": lambda tools: tools.only(tags=["notes"]),
     "without": lambda tools: tools.without("x*"),
     "added": lambda tools: tools + Toolset([read.replace(name="other")]),
     "added to": lambda tools: Toolset([read.replace(name="other")]) + tools,

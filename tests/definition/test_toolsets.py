@@ -208,40 +208,32 @@ def test_a_handler_class_is_named_in_snake_case(written: str, name: str) -> None
 # only, without
 
 
-def of(name: str, *tags: str) -> Tool:
-    return tool(lambda: None, name=name, tags=tags)
-
-
-TAGGED = Toolset([of("read_a", "disk"), of("read_b", "web", "slow"), of("write_a", "disk", "slow"), of("plain")])
+TOOLS = Toolset([tool(lambda: None, name=name) for name in ("read_a", "read_b", "write_a", "plain")])
 
 
 @pytest.mark.parametrize(
-    ("globs", "tags", "only", "without"),
+    ("globs", "only", "without"),
     [
-        ((), ["disk"], ["read_a", "write_a"], ["read_b", "plain"]),
-        ((), ["disk", "web"], ["read_a", "read_b", "write_a"], ["plain"]),
-        (("read_*",), ["disk"], ["read_a"], ["plain"]),
-        (("read_*",), None, ["read_a", "read_b"], ["write_a", "plain"]),
-        ((), None, [], ["read_a", "read_b", "write_a", "plain"]),
+        (("read_*",), ["read_a", "read_b"], ["write_a", "plain"]),
+        (("read_*", "plain"), ["read_a", "read_b", "plain"], ["write_a"]),
+        ((), [], ["read_a", "read_b", "write_a", "plain"]),
     ],
 )
-def test_globs_and_tags_choose_together(globs: tuple[str, ...], tags: Any, only: list[str], without: list[str]) -> None:
-    assert names(TAGGED.only(*globs, tags=tags)) == only
-    assert names(TAGGED.without(*globs, tags=tags)) == without
+def test_globs_choose_tools(globs: tuple[str, ...], only: list[str], without: list[str]) -> None:
+    assert names(TOOLS.only(*globs)) == only
+    assert names(TOOLS.without(*globs)) == without
 
 
 @pytest.mark.parametrize("which", ["only", "without"])
 def test_an_unknown_name_is_refused_but_not_an_empty_glob(which: str) -> None:
-    choose = getattr(TAGGED, which)
+    choose = getattr(TOOLS, which)
     with pytest.raises(DefinitionError, match=r"there is no tool 'reed_a'; the nearest are \['read_a'"):
         choose("write_a", "reed_a")
     assert len(choose("x_*", "r?", "[z]")) == (0 if which == "only" else 4)
 
 
 @pytest.mark.parametrize("which", ["only", "without"])
-def test_tags_are_a_list_and_globs_stand_one_by_one(which: str) -> None:
-    choose = getattr(TAGGED, which)
-    with pytest.raises(DefinitionError, match="tags must be a list, such as tags="):
-        choose(tags="disk")
+def test_globs_stand_one_by_one(which: str) -> None:
+    choose = getattr(TOOLS, which)
     with pytest.raises(DefinitionError, match=r"each of globs must be a text, not"):
         choose(["read_*"])

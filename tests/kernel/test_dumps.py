@@ -225,41 +225,23 @@ TWICE = [
 ]
 
 
-@pytest.mark.parametrize("text", TWICE)
-def test_a_top_level_key_that_came_twice_is_refused(text: str) -> None:
-    result, _ = run(write, "write", text)
-    assert result.status == "invalid" and "came twice" in str(result.error)
-
-
 @pytest.mark.parametrize(
     "text",
     [
-        '{"path": "b", "lines": [{"path": "c"}, {"path": "d", "note": "x"}]}',
-        '{"path": "b", "more": {"path": "c", "lines": 1}, "lines": []}',
-        '{"path": "b", "path": "b"}',
-        '{"path": "b", "note": "a \\"path\\": \\"c\\" in text"}',
-    ],
-)
-def test_the_same_key_deeper_or_in_a_text_is_no_second_one(text: str) -> None:
-    assert run(write, "write", text)[0].output == "b"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+        *TWICE,
         '{"p\\u0061th": "a", "path": "b"}',
         '{"path": "x", "more": {"k": 1, "k": 2}}',
         '{"lines": [], "path": "a", "path": "b", "note": "%s", "more": {"k": 2}}' % ("n" * 150),
     ],
 )
-def test_the_last_of_two_keys_elsewhere_is_shown_and_arrives(text: str) -> None:
+def test_the_last_of_two_keys_is_shown_and_arrives(text: str) -> None:
     shown: list[Any] = []
     result, _ = run(write, "write", text, guards=[lambda call, _: shown.append(dict(call.arguments))])
     assert result.success and shown[0]["path"] == result.output
-    assert shown[0].get("more") in (None, {"k": 2})
+    assert shown[0].get("more") in (None, {"k": 2}, {"x": [1]})
 
 
-def test_a_key_that_came_twice_is_refused_in_a_root_model() -> None:
+def test_the_last_of_two_keys_arrives_in_a_root_model() -> None:
     class Body(RootModel[dict[str, int]]):
         pass
 
@@ -267,4 +249,4 @@ def test_a_key_that_came_twice_is_refused_in_a_root_model() -> None:
         return str(body.root)
 
     result, _ = run(Tool("take", take, input_schema=Body, description="Take."), "take", '{"v": 1, "v": 2}')
-    assert result.status == "invalid" and "twice" in str(result.error)
+    assert result.output == "{'v': 2}"

@@ -31,7 +31,7 @@ def run(arguments: Any, **middleware: Any) -> ToolResult:
     return asyncio.run(Runner(Toolset([double]), **middleware).run("double", arguments))
 
 
-@pytest.mark.parametrize("raw", ["{'n': 5", '{"n": ', "[1]", "no json", '{"n": 1, "n": 2}'])
+@pytest.mark.parametrize("raw", ["{'n': 5", '{"n": ', "[1]", "no json"])
 def test_a_malformed_call_stays_malformed(raw: str) -> None:
     hooks: list[Callable[[Any], Any]] = [lambda arguments: {"n": 1}, lambda arguments: {**arguments}]
     for hook in hooks:

@@ -123,12 +123,6 @@ def test_citations_and_unknown_deltas_are_kept() -> None:
     ]
 
 
-def test_a_repeated_key_is_not_decided_by_the_stream() -> None:
-    text = '{"path": "a", "path": "b"}'
-    stream = API.feed(API.events(API.write("", [("c", "read", text)], "calls")))
-    assert stream.calls()[0].raw == anthropic.calls(stream.partial())[0].raw == text
-
-
 def test_many_blocks_cost_no_more_each_than_few() -> None:
     def fed(count: int) -> int:
         stream = anthropic.Stream()

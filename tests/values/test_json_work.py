@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.values.json_text import Malformed, check_digits, parse_json_object, repair_and_parse_json
+from ferrule.values.json_text import Malformed, parse_json_object, repair_and_parse_json
 from products import sampled
 from steps import lines
 
@@ -36,12 +36,7 @@ WHOLE: list[Callable[[str], str]] = [
 
 def read(text: str) -> None:
     """Read a text in each of the ways in which arguments are read."""
-    for way in (
-        repair_and_parse_json,
-        parse_json_object,
-        lambda text: parse_json_object(text, exact=True),
-        check_digits,
-    ):
+    for way in (repair_and_parse_json, parse_json_object):
         try:
             way(text)
         except Malformed:

@@ -86,9 +86,9 @@ def test_an_index_of_pandas_with_a_meaning_is_a_column() -> None:
     assert give(frame.columns).output == ["city", "year", "euros"]
 
 
-def test_columns_of_one_name_stay_apart() -> None:
-    frame = pandas.DataFrame([[1, 2, 3, 4]], columns=["a", "a", "a 2", "a"], index=["row"])
-    assert give(frame).output == [{"index": "row", "a": 1, "a 2": 2, "a 2 2": 3, "a 3": 4}]
+def test_a_frame_with_two_columns_of_one_name_fails() -> None:
+    result = give([pandas.DataFrame([[1, 2]], columns=["a", "a"])])
+    assert result.status == "failed" and "two columns of one name" in str(result.error)
 
 
 def test_a_frame_beyond_the_limit_fails_before_it_is_read() -> None:

@@ -9,11 +9,16 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from ferrule.errors import DefinitionError
-from ferrule.values.encoded_bytes import NESTED_SCHEMA_KEYS, add_base64_serializers, from_base64, has_own_bytes_format
 from ferrule.values.json_text import format_finite_json, is_same_json
 
 CoreSchema = dict[str, Any]
 
+NESTED_SCHEMA_KEYS = frozenset(
+    {"schema", "items_schema", "keys_schema", "values_schema", "extras_schema", "extras_keys_schema"}
+    | {"choices", "steps", "fields", "definitions", "arguments_schema", "var_args_schema", "var_kwargs_schema"}
+    | {"strict_schema", "lax_schema", "json_schema", "python_schema"}
+)
+"""The keys of a node of Pydantic's core schema with other nodes."""
 CHOICES = "ferrule_choices"
 """The key of the allowed JSON values in the context of an error."""
 UNCHANGED = object()
@@ -63,33 +68,31 @@ def close_schema(schema: CoreSchema) -> CoreSchema:
     Raises:
         DefinitionError: An alias is no plain name, or extra keys cannot be checked.
     """
-    return _close_node(schema, None, False, False)  # type: ignore[no-any-return]
+    return _close_node(schema, None, False)  # type: ignore[no-any-return]
 
 
-def _close_node(node: object, extra: str | None, python_input: bool, own_bytes: bool) -> Any:
+def _close_node(node: object, extra: str | None, python_input: bool) -> Any:
     """Return the closed copy of a node.
 
     Args:
         node: A node, or a list or dict of nodes.
         extra: The handling of extra keys in the model around the node.
         python_input: Whether an author's validator may have made Python values of the JSON before.
-        own_bytes: Whether the author chose how bytes are written.
     """
     if isinstance(node, list | tuple):
-        return type(node)(_close_node(item, extra, python_input, own_bytes) for item in node)
+        return type(node)(_close_node(item, extra, python_input) for item in node)
     if not isinstance(node, dict):
         return node
     kind = node.get("type")
     if not isinstance(kind, str):
-        return {key: _close_node(item, extra, python_input, own_bytes) for key, item in node.items()}
-    own_bytes = has_own_bytes_format(node, own_bytes)
+        return {key: _close_node(item, extra, python_input) for key, item in node.items()}
     config = node.get("config") or {}
     if kind in _CONFIGURED:
         has_own_config = kind == "model" or getattr(node.get("cls"), "__pydantic_config__", None)
         extra = config.get("extra_fields_behavior") if has_own_config else None  # else the model around it decides
     inner_input = python_input or kind in _WITH_PYTHON_INPUT
     copy = {
-        key: _close_node(value, extra, inner_input, own_bytes) if key in NESTED_SCHEMA_KEYS else value
+        key: _close_node(value, extra, inner_input) if key in NESTED_SCHEMA_KEYS else value
         for key, value in node.items()
     }
     if config or kind in _CONFIGURED:  # these do not pass on the configuration from outside
@@ -103,8 +106,6 @@ def _close_node(node: object, extra: str | None, python_input: bool, own_bytes: 
         _assign_wire_names(copy)
     if kind in _CLOSABLE:
         _close_extra_keys(copy, extra)
-    if kind == "bytes" and not own_bytes:
-        return _read_base64(copy)
     replace = _REPLACEMENTS.get(kind)
     return copy if replace is None else replace(copy)
 
@@ -162,31 +163,6 @@ def _run_before(node: CoreSchema, function: Callable[[Any], Any]) -> CoreSchema:
     ref = {"ref": node.pop("ref")} if "ref" in node else {}
     own = {"type": "function-before", "function": {"type": "no-info", "function": function}, "schema": node}
     return {**ref, **own, "metadata": {"ferrule": UNCHANGED}}
-
-
-def _read_base64(node: CoreSchema) -> CoreSchema:
-    written = add_base64_serializers(node)
-    serialization = written.pop("serialization")
-    return {**_run_before(written, from_base64), "serialization": serialization}
-
-
-def _before_function(node: CoreSchema) -> Any:
-    return node["function"]["function"] if node["type"] == "function-before" else None
-
-
-def find_base64_bytes(nodes: Iterable[CoreSchema]) -> list[bool]:
-    """Return for each bytes node whether it is read from base64."""
-    found = {id(node["schema"]) for node in nodes if _before_function(node) is from_base64}
-    return [id(node) in found for node in nodes if node["type"] == "bytes"]
-
-
-def has_base64_alternative(union: CoreSchema) -> bool:
-    """Return whether a union can be bytes in base64: then the type of a string cannot be told."""
-    return any(map(_is_base64, iter_children(union)))
-
-
-def _is_base64(node: CoreSchema) -> bool:
-    return _before_function(node) is from_base64 or ("schema" in node and _is_base64(node["schema"]))
 
 
 def _require_finite(node: CoreSchema) -> CoreSchema:
@@ -258,10 +234,6 @@ def _require_exact_value(node: CoreSchema, allowed: list[Any]) -> CoreSchema:
     Pydantic's strict JSON mode would require the member itself.
     """
     values = [member.value if isinstance(member, Enum) else member for member in allowed]
-    for value in values:
-        if isinstance(value, bytes):
-            text = value.decode(errors="replace")
-            raise DefinitionError(f"{value!r} is no value that JSON has: take the text {text!r}")
     if not any(isinstance(member, Enum | int | float) for member in allowed):
         return node
     context = {"expected": " or ".join(map(repr, values)), CHOICES: values}

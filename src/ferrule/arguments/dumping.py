@@ -31,9 +31,8 @@ from ferrule.arguments.closed_schema import (
     iter_children,
     map_nodes,
 )
-from ferrule.values.encoded_bytes import encode_bytes, find_serializer_name, is_secret
 from ferrule.values.frozen import JsonObject
-from ferrule.values.json_text import SECRET_STARS, format_json, is_same_json
+from ferrule.values.json_text import SECRET_STARS, format_json, is_same_json, reveal_secrets
 
 
 class NotJudgeable(Exception):
@@ -55,6 +54,8 @@ _EXACT_STRING_KEYS = frozenset({"type", "ref", "metadata", "strict", "pattern", 
 _REWRITING = ("str_strip_whitespace", "str_to_lower", "str_to_upper", "coerce_numbers_to_str")
 _SEQUENCE_WRITER = ("pydantic._internal._serializers", "serialize_sequence_via_list")
 """Pydantic's serializer of a `Sequence`."""
+_SECRET_WRITERS = {("pydantic.types", "_serialize_secret"), ("pydantic.types", "_serialize_secret_field")}
+"""Pydantic's serializers of secrets."""
 _REMEDY = "give the type a PlainSerializer whose JSON its validator reads"
 
 
@@ -243,7 +244,7 @@ def _to_writing_node(node: CoreSchema, *, checks_classes: bool) -> CoreSchema:
     if find_serializer_name(node) == _SEQUENCE_WRITER:
         items = node["json_schema"].get("items_schema", {"type": "any"})
         node["serialization"] = {**node["serialization"], "schema": items}
-    elif is_secret(node):
+    elif find_serializer_name(node) in _SECRET_WRITERS:
         node["serialization"] = {"type": "function-plain", "function": _write_secret, "info_arg": True}
     elif is_plain and kind in {"set", "frozenset"}:
         node["serialization"] = {"type": "function-wrap", "function": _write_set}
@@ -252,6 +253,12 @@ def _to_writing_node(node: CoreSchema, *, checks_classes: bool) -> CoreSchema:
     if kind in STRICT_BRANCHES:
         return {**node[STRICT_BRANCHES[kind]], **{key: node[key] for key in ("ref", "serialization") if key in node}}
     return node
+
+
+def find_serializer_name(node: CoreSchema) -> tuple[str | None, str | None]:
+    """Return the module and name of the function that serializes a node."""
+    function = node.get("serialization", {}).get("function")
+    return getattr(function, "__module__", None), getattr(function, "__name__", None)
 
 
 def runs_code(node: CoreSchema) -> bool:
@@ -293,7 +300,7 @@ def _to_writing_config(config: Mapping[str, Any]) -> CoreConfig:
 def _write_secret(value: Any, info: Any) -> Any:
     if value is None:
         return None
-    secret = encode_bytes(value)
+    secret = reveal_secrets(value)
     find_sent = info.context.get(_SENT_LEAVES)
     if find_sent is not None and not find_sent().issuperset(_iter_leaves(from_json(format_json(secret)))):
         raise ValueError(_NOT_SENT)

@@ -10,9 +10,8 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticOmit, core_schema
 
-from ferrule.arguments.closed_schema import EMPTY_FACTORIES, CoreSchema, collect_nodes, find_base64_bytes, wire_names
+from ferrule.arguments.closed_schema import EMPTY_FACTORIES, CoreSchema, wire_names
 from ferrule.errors import DefinitionError
-from ferrule.values.encoded_bytes import add_base64_serializers, encode_bytes
 from ferrule.values.frozen import JsonObject
 
 _PYTHON_ERRORS = (TypeError, ValueError, NameError, AttributeError, KeyError, RecursionError)
@@ -28,13 +27,11 @@ class _Generator(GenerateJsonSchema):
     Attributes:
         closed: Whether the schema is a tool's input, with each field under its one name.
         has_tags: Whether a union in it has a tag.
-        encoded: For each bytes node of the input, whether it is read from base64.
         described: The names of the fields of each closed object, and its JSON Schema, which a class may change.
     """
 
     closed = False
     has_tags = False
-    encoded: list[bool] = []  # noqa: RUF012
     described: list[tuple[AbstractSet[str], JsonSchemaValue]] = []  # noqa: RUF012
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
@@ -111,11 +108,6 @@ class _Generator(GenerateJsonSchema):
         factory = schema.get("default_factory")
         if factory in EMPTY_FACTORIES:
             schema = {**schema, "default": factory()}
-        elif "default" in schema and self.closed:
-            nodes = collect_nodes(schema)  # type: ignore[arg-type]
-            refers = any(node["type"] == "definition-ref" for node in nodes)
-            if any(encoded := self.encoded if refers else find_base64_bytes(nodes)):
-                schema = {**schema, "default": encode_bytes(schema["default"], plain=all(encoded))}
         return super().default_schema(schema)
 
     def encode_default(self, dft: object) -> object:
@@ -141,7 +133,7 @@ def _check_same_fields(names: AbstractSet[str], exported: JsonObject) -> None:
 
 def export_output_schema(adapter: Any) -> dict[str, Any]:
     """Return JSON Schema 2020-12 for the written JSON of an adapter's type."""
-    return _Generator(by_alias=True).generate(add_base64_serializers(adapter.core_schema), mode="serialization")
+    return _Generator(by_alias=True).generate(adapter.core_schema, mode="serialization")
 
 
 def export_schema(schema: CoreSchema) -> dict[str, Any]:
@@ -152,7 +144,7 @@ def export_schema(schema: CoreSchema) -> dict[str, Any]:
         DefinitionError: A field is not exported under its wire name.
     """
     generator = _Generator(by_alias=True)
-    generator.closed, generator.encoded, generator.described = True, find_base64_bytes(collect_nodes(schema)), []
+    generator.closed, generator.described = True, []
     exported = generator.generate(schema, mode="validation")
     for names, described in generator.described:
         _check_same_fields(names, described)

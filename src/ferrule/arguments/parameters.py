@@ -19,9 +19,15 @@ from ferrule.arguments.repair import repair_arguments
 from ferrule.arguments.schema_content import SchemaContent
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments, Places, redact_hidden
-from ferrule.values.encoded_bytes import format_arguments
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
-from ferrule.values.json_text import SECRET_STARS, Malformed, format_json, parse_json, parse_json_object
+from ferrule.values.json_text import (
+    SECRET_STARS,
+    Malformed,
+    format_arguments,
+    format_json,
+    parse_json,
+    parse_json_object,
+)
 
 
 class Invalid(Exception):
@@ -42,21 +48,17 @@ class Parameters:
         required: Parameters without a default.
         defaults: The JSON values of the others, if they have one.
         plain: Parameters with validated values that are their own JSON.
-        keeps_digits: Whether a number may become a `Decimal`, which keeps more digits than a float.
         respells: Whether validation may change the spelling of a value, and nothing else: it runs no author's code.
         exact: Whether guards judge the sent text. If not, they judge the dump of the validated values, and the
             handler's values are made from that dump.
-        write_json: Writes the Python objects of a mapping as JSON text; raises `ValueError` if they have no JSON form.
         validate_strictly: Validates a text as it is; raises any error if the text does not fit, or if parameters are
             hidden.
     """
 
     plain: frozenset[str] = frozenset()
-    keeps_digits = False
     exact = True
     respells = True
     validate_strictly: Callable[[str], Any]
-    write_json: Callable[[Any], str] = staticmethod(format_arguments)
 
     def __init__(self, schema: JsonObject, *, hidden: frozenset[str] = frozenset()) -> None:
         self.schema: FrozenDict = freeze(schema)
@@ -192,7 +194,7 @@ class Parameters:
 
     def _to_object(self, name: str, raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
         try:
-            return parse_json_object(raw, exact=self.keeps_digits, write=self.write_json)
+            return parse_json_object(raw)
         except Malformed as malformed:
             error, reason = None, f": {malformed}"
         except Exception as broken:  # a sender's own mapping may raise anything
@@ -228,9 +230,7 @@ class Parameters:
     def bind(self, values: JsonObject) -> Parameters:
         """Return a copy in which `values` are fixed and hidden."""
         made = copy(self)
-        made.bound = freeze(
-            {**self.bound, **{name: parse_json(self.write_json(value)) for name, value in values.items()}}
-        )
+        made.bound = freeze({**self.bound, **parse_json(format_arguments(values))})
         made._hide(self.hidden | values.keys())
         made.validate_strictly = _refuse_text if made.hidden else self.validate_strictly
         return made

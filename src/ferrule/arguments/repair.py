@@ -14,7 +14,7 @@ from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, Pat
 from ferrule.arguments.optional_nulls import drop_optional_nulls
 from ferrule.values.call import ToolCall
 from ferrule.values.frozen import JsonObject
-from ferrule.values.json_text import Malformed, check_digits, format_json, is_same_json, json_type_name, parse_json
+from ferrule.values.json_text import Malformed, format_json, is_same_json, json_type_name, parse_json
 
 _T = TypeVar("_T")
 _MAX_ROUNDS = 8
@@ -88,11 +88,10 @@ def _is_wanted(parsed: Any, wanted: set[str | None], choices: list[Any]) -> bool
 
 
 def _parse_string(text: str) -> Any:
-    """Return the JSON in a string, or None; a number only if a double keeps all its digits."""
+    """Return the JSON in a string, or None."""
     if not text or (text[0] not in "[{" and text not in {"true", "false"} and not _NUMBER.fullmatch(text)):
         return None
     try:
-        check_digits(text)
         return parse_json(text)
     except Malformed:
         return None

@@ -13,7 +13,7 @@ from ferrule.errors import DefinitionError
 from ferrule.security.patterns import ForeignSchema
 from ferrule.security.validation_cost import ValidationCost
 from ferrule.values.frozen import JsonObject, thaw
-from ferrule.values.json_text import Malformed, format_json, parse_and_rewrite_json, parse_json
+from ferrule.values.json_text import Malformed, format_finite_json, format_json, parse_json
 
 _REFERENCE = re.compile(r'"\$(ref|dynamicRef|recursiveRef)"')
 _FRACTION = re.compile(rb"\.0[,\]}]")
@@ -98,9 +98,10 @@ class SchemaParameters(Parameters):
 
     def validate(self, text: str) -> Any:
         try:
-            value, written = parse_and_rewrite_json(text)
+            value = parse_json(text)
         except Malformed as malformed:
             raise ArgumentErrors([ArgumentError((), f"cannot be read: {malformed}")]) from None
+        written = format_finite_json(value)
         errors = self._find_errors(value)
         errors = [e for e in errors if not (e.kind == "missing" and len(e.path) == 1 and e.path[0] in self.hidden)]
         if not errors and (_FRACTION.search(written) or _EXPONENT.search(written)):

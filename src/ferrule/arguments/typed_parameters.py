@@ -18,9 +18,7 @@ from ferrule.arguments.argument_errors import MAX_ERRORS, ArgumentError, Argumen
 from ferrule.arguments.closed_schema import (
     CoreSchema,
     collect_nodes,
-    find_base64_bytes,
     find_root_fields,
-    has_base64_alternative,
     has_times,
     is_own_json,
     require_canonical_times,
@@ -39,13 +37,9 @@ from ferrule.arguments.parameters import Parameters
 from ferrule.errors import DefinitionError
 from ferrule.security.validation_cost import MAX_ERROR_WORK, ValidationCost, measure_value
 from ferrule.values.arguments import Arguments
-from ferrule.values.encoded_bytes import format_arguments_with_bytes
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import (
     SECRET_STARS,
-    SHORT_TEXT,
-    check_digits,
-    check_repeated_keys,
     format_json,
     is_same_json,
 )
@@ -72,7 +66,6 @@ class TypedParameters(Parameters):
         self._lenient_validator = self._validator = _make_validator(core)
         may_multiply = core["type"] == "definitions" or len(nodes) > _SMALL_SCHEMA
         self._errors_copy = may_multiply and bool(self._cost.recursive or self._cost.max_checks > _FEW_CHECKS)
-        self.keeps_digits = any(node["type"] == "decimal" for node in nodes)
         timed = has_times(nodes)
         fields = find_root_fields(core)
         wire_names = {name: field.get("validation_alias") or name for name, field in fields.items()}
@@ -86,9 +79,6 @@ class TypedParameters(Parameters):
         if self.exact and timed:
             self._validator = _make_validator(require_canonical_times(core))
         _check_judgeable(nodes)
-        if any(encoded := find_base64_bytes(nodes)):
-            self.write_json = partial(format_arguments_with_bytes, plain=all(encoded))
-            _check_bytes(nodes)
         if SECRET_STARS in format_json(schema):
             raise DefinitionError("a secret is a default, which guards would be shown: take it from context.secrets")
         self._make = self._bound_validation(self._validator)
@@ -100,8 +90,7 @@ class TypedParameters(Parameters):
             filled = {name for name, wire in wire_names.items() if wire in self.defaults}
             self._make = partial(_mark_as_set, self._make, filled)
         if not (hidden or is_root_model):
-            renamed = {name: wire for name, wire in wire_names.items() if wire != name}
-            self.validate_strictly = self._make_strict_validation(renamed)
+            self.validate_strictly = self._make
 
     def _has_all_defaults(self, fields: Mapping[str, CoreSchema]) -> bool:
         """Return whether the JSON Schema has all defaults of a model's fields. If not, the dump shows them."""
@@ -119,22 +108,6 @@ class TypedParameters(Parameters):
     @cached_property
     def _cost(self) -> ValidationCost:
         return ValidationCost(self.schema, tagged=True)
-
-    def _make_strict_validation(self, renamed: Mapping[str, str]) -> Callable[[str], Any]:
-        make, keeps_digits, least = self._make, self.keeps_digits, len(self.required)
-
-        def validate_strictly(text: str) -> Any:
-            if keeps_digits:
-                check_digits(text)
-            values = given = make(text)
-            if type(values) is not dict:
-                given = {name: values.__dict__.get(name) for name in values.__pydantic_fields_set__}
-            if len(text) > SHORT_TEXT or text.count(",") >= least:
-                named = {renamed.get(name, name): value for name, value in given.items()} if renamed else given
-                check_repeated_keys(text, named)
-            return values
-
-        return validate_strictly
 
     def validate(self, text: str) -> Any:
         return self._validate_with(self._make, text)
@@ -230,20 +203,6 @@ def _mark_as_set(make: Callable[[str], Any], names: AbstractSet[str], text: str)
     made = make(text)
     made.__pydantic_fields_set__.update(names)
     return made
-
-
-def _check_bytes(nodes: list[CoreSchema]) -> None:
-    """Refuse bytes in a union with other strings, and beside values written by their own class.
-
-    Raises:
-        DefinitionError: There are such bytes.
-    """
-    for node in nodes:
-        if node["type"] in {"union", "tagged-union"} and has_base64_alternative(node):
-            raise DefinitionError("bytes stand beside another type, as in `str | bytes`: take one of both")
-        as_any = node.get("serialization", {}).get("type") == "any"
-        if as_any or (node.get("config") or {}).get("polymorphic_serialization"):
-            raise DefinitionError("bytes beside SerializeAsAny or polymorphic_serialization: take the declared types")
 
 
 def _check_judgeable(nodes: list[CoreSchema]) -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from ferrule.errors import DefinitionError
+from ferrule.definition.options import check_count, check_seconds, is_positive, make_check
 from ferrule.values.content import MAX_MEDIA_BYTES
+
+_check_wait: Callable[..., float] = make_check(
+    "a number of seconds, 0 or more", lambda value: value == 0 or is_positive(value, int | float)
+)
+_check_life: Callable[..., float] = make_check(
+    "a positive number of seconds", lambda value: is_positive(value, int | float)
+)
+_check_size: Callable[..., int] = make_check("a whole number of at least 1", lambda value: is_positive(value, int))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +39,11 @@ class Waits:
     resume: float = 86_400.0
 
     def __post_init__(self) -> None:
-        _require_number("Waits(slot=…)", self.slot, "seconds", may_be_none=True)
-        _require_number("Waits(grace=…)", self.grace, "seconds", may_be_zero=True)
-        _require_number("Waits(drain=…)", self.drain, "seconds", may_be_none=True, may_be_zero=True)
-        _require_number("Waits(resume=…)", self.resume, "seconds")
+        check_seconds("Waits(slot=…)", self.slot)
+        _check_wait("Waits(grace=…)", self.grace)
+        if self.drain is not None:
+            _check_wait("Waits(drain=…)", self.drain)
+        _check_life("Waits(resume=…)", self.resume)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,29 +64,9 @@ class Sizes:
     media: int = MAX_MEDIA_BYTES
 
     def __post_init__(self) -> None:
-        _require_number("Sizes(input=…)", self.input, "characters", int, may_be_none=True)
-        _require_number("Sizes(output=…)", self.output, "characters", int)
-        _require_number("Sizes(media=…)", self.media, "bytes", int)
-
-
-def _require_number(
-    name: str,
-    value: object,
-    unit: str,
-    kind: type[int] | type[float] = float,
-    *,
-    may_be_none: bool = False,
-    may_be_zero: bool = False,
-) -> None:
-    if value is None and may_be_none:
-        return
-    if isinstance(value, int | kind) and not isinstance(value, bool) and 0 <= value < math.inf:
-        if value or may_be_zero:
-            return
-    right = f"a {'whole' if kind is int else 'positive'} number of {unit}"
-    right += ", or 0" if may_be_zero else ""
-    right += ", or None for no limit" if may_be_none else ""
-    raise DefinitionError(f"{name} must be {right}; not {value!r}")
+        check_count("Sizes(input=…)", self.input)
+        _check_size("Sizes(output=…)", self.output)
+        _check_size("Sizes(media=…)", self.media)
 
 
 WAITS = Waits()

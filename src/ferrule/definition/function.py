@@ -20,8 +20,8 @@ from ferrule.definition.options import ToolOptions
 from ferrule.definition.signature import (
     CONTEXT_NAMES,
     find_caller_locals,
+    find_fixed_names,
     is_context,
-    list_keyword_names,
     read_tool_signature,
     read_type_hints,
 )
@@ -49,7 +49,7 @@ def from_function(function: Callable[..., object], options: ToolOptions) -> Hand
             contexts.append(parameter.name)
         else:
             declared.append(parameter.replace(annotation=Any if hint is _NO_HINT else hint))
-    parameters, names = _build_parameters(declared, texts, list_keyword_names(function), options)
+    parameters, names = _build_parameters(declared, texts, {*contexts, *find_fixed_names(function)}, options)
     return Handler(
         function=function,
         parameters=parameters,
@@ -82,7 +82,7 @@ def _check_parameter(parameter: inspect.Parameter, hint: object) -> None:
 
 
 def _build_parameters(
-    declared: list[inspect.Parameter], texts: Mapping[str, str], filled: frozenset[str], options: ToolOptions
+    declared: list[inspect.Parameter], texts: Mapping[str, str], filled: set[str], options: ToolOptions
 ) -> tuple[TypedParameters, dict[str, str]]:
     """Return the parameters, and their wire names by Python name."""
     closed, schema = close_type(_make_keyword_function(declared))

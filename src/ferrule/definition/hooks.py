@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from ferrule.types import Coro, Middleware, Next
@@ -20,15 +20,15 @@ After: TypeAlias = HookFunction[ToolResult]
 class Hook:
     """The middleware that `before` and `after` make.
 
-    The kernel runs the innermost `before` hooks of `around` and `after` hooks of `inside` itself, without a coroutine
-    for each, which would cost an eighth of a call.
+    The kernel runs the innermost `before` of `around` and `after` of `inside` itself, without a coroutine for each,
+    which would cost an eighth of a call.
     """
 
     __slots__ = ("after", "before")
 
     def __init__(self, *, before: Before | None = None, after: After | None = None) -> None:
-        self.before = () if before is None else (before,)
-        self.after = () if after is None else (after,)
+        self.before = before
+        self.after = after
 
     @property
     def only_around(self) -> str | None:
@@ -36,41 +36,30 @@ class Hook:
         return "before(…) belongs in `around`: in `inside`, the arguments are judged and stay" if self.before else None
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-        changed = run_hooks(self.before, call, context)
-        result = await next(changed if isinstance(changed, ToolCall) else await changed, context)
-        replaced = run_hooks(self.after, result, context)
+        if self.before is not None:
+            changed = run_hook(self.before, call, context)
+            call = changed if isinstance(changed, ToolCall) else await changed
+        result = await next(call, context)
+        if self.after is None:
+            return result
+        replaced = run_hook(self.after, result, context)
         return replaced if isinstance(replaced, ToolResult) else await replaced
 
 
-def run_hooks(hooks: Sequence[HookFunction[Seen]], seen: Seen, context: ToolContext) -> Seen | Coro[Seen]:
-    """Run the hooks. Return the call or result that they leave, or a coroutine of it if a hook is async."""
-    rest = iter(hooks)
-    for hook in rest:
-        changed = hook(seen, context)
-        if changed is None:
-            continue
-        if isinstance(changed, seen.__class__):
-            seen = changed
-        else:
-            return _go_on(changed, tuple(rest), seen, context)  # type: ignore[arg-type]
-    return seen
+def run_hook(hook: HookFunction[Seen], seen: Seen, context: ToolContext) -> Seen | Coro[Seen]:
+    """Run a hook. Return the call or result that it leaves, or a coroutine of it if the hook is async."""
+    changed = hook(seen, context)
+    if changed is None:
+        return seen
+    return changed if isinstance(changed, seen.__class__) else _wait_for(changed, seen)  # type: ignore[arg-type]
 
 
-async def _go_on(
-    changed: Awaitable[Seen | None],
-    hooks: Sequence[HookFunction[Seen]],
-    seen: Seen,
-    context: ToolContext,
-) -> Seen:
-    rest = run_hooks(hooks, await changed or seen, context)
-    return rest if isinstance(rest, seen.__class__) else await rest  # type: ignore[misc]
+async def _wait_for(changed: Awaitable[Seen | None], seen: Seen) -> Seen:
+    return await changed or seen
 
 
-def split_chain(
-    middleware: Iterable[Middleware], side: Literal["before", "after"]
-) -> tuple[list[Middleware], tuple[Any, ...]]:
-    """Split the innermost hooks of that side off the chain. Return the rest, and the hooks, the outermost first."""
-    outer, hooks = list(middleware), ()
-    while outer and isinstance(outer[-1], Hook) and getattr(outer[-1], side):
-        hooks = (*getattr(outer.pop(), side), *hooks)
-    return outer, hooks
+def split_chain(middleware: list[Middleware], side: Literal["before", "after"]) -> tuple[list[Middleware], Any]:
+    """Split the innermost hook of that side off the chain. Return the rest, and the hook or None."""
+    last = middleware[-1] if middleware else None
+    hook = getattr(last, side) if isinstance(last, Hook) else None
+    return (middleware if hook is None else middleware[:-1]), hook

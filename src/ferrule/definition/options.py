@@ -83,7 +83,8 @@ def check_each(check: Callable[..., _T]) -> Callable[..., tuple[_T, ...]]:
     return check_all
 
 
-def _is_positive(value: Any, kind: Any) -> bool:
+def is_positive(value: Any, kind: Any) -> bool:
+    """Return whether a value is a finite number above 0 of this kind."""
     return isinstance(value, kind) and not isinstance(value, bool) and 0 < value < math.inf
 
 
@@ -141,10 +142,10 @@ check_texts: Callable[..., tuple[str, ...]] = check_each(make_check("a text", _i
 check_mapping: Callable[..., FrozenDict] = make_check("a dict", _implements(Mapping), freeze, FrozenDict())
 check_mappings: Callable[..., tuple[FrozenDict, ...]] = check_each(make_check("a dict", _implements(Mapping), freeze))
 check_count: Callable[..., int | None] = make_check(
-    "a whole number of at least 1, or None for no limit", lambda value: _is_positive(value, int), none=None
+    "a whole number of at least 1, or None for no limit", lambda value: is_positive(value, int), none=None
 )
 check_seconds: Callable[..., float | None] = make_check(
-    "a positive number of seconds, or None", lambda value: _is_positive(value, int | float), float, None
+    "a positive number of seconds, or None", lambda value: is_positive(value, int | float), float, None
 )
 check_flag: Callable[..., bool] = make_check("True or False", _implements(bool))
 check_ask: Callable[..., bool | str] = make_check(

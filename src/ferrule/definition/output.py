@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import types
-from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from ferrule.arguments.argument_errors import ArgumentError, Path, from_json_schema
+from ferrule.arguments.argument_errors import ArgumentError, from_json_schema
 from ferrule.arguments.exporting import export_output_schema
 from ferrule.definition.handler import UNANNOTATED
 from ferrule.security.masking import mask_credentials
@@ -97,27 +96,20 @@ class Output:
         """
         if type(value) in self.ready_classes or type(value) in SUSPENDING_TYPES:
             return value
-        not_finite: list[str] = []
         try:
-            result = render_as_result(value, not_finite)
+            result = render_as_result(value)
         except NotShowable as error:
             return RenderedOutput(None, f"it returned {error}")
-        return RenderedOutput(
-            result, "" if isinstance(value, ToolResult) else self._find_problem(result.output, not_finite)
-        )
+        misfit = "" if isinstance(value, ToolResult) else self.describe_misfit(result.output)
+        return RenderedOutput(result, misfit and f"what it returned does not fit its output schema: {misfit}")
 
     def describe_misfit(self, output: object) -> str:
         """Return the first mistake in JSON data, without credentials, or an empty text."""
         errors = self._find_errors(output)
-        return "" if not errors else _describe_misfit(errors[0])
-
-    def _find_problem(self, output: Any, not_finite: list[str]) -> str:
-        errors = self._find_errors(output)
         if not errors:
             return ""
-        if not_finite and _is_null(output, errors[0].path):
-            return f"{not_finite[0]} has no JSON form; return None or a string"
-        return f"what it returned does not fit its output schema: {_describe_misfit(errors[0])}"
+        place = ".".join(map(str, errors[0].path))
+        return mask_credentials(f"{place} {errors[0].expected}".strip(), 300)
 
     def _find_errors(self, output: object) -> list[ArgumentError]:
         if self.enforced is None or not is_json(output):
@@ -136,19 +128,6 @@ def _is_free(returns: Any, free: tuple[Any, ...] = _FREE) -> bool:
     if origin in (Union, types.UnionType, Annotated):
         return any(_is_free(kind, free) for kind in kinds)
     return origin in (list, tuple) and any(_is_free(kind, _BLOCK_KINDS) for kind in kinds)
-
-
-def _is_null(output: Any, path: Path) -> bool:
-    with suppress(LookupError):  # a key may be missing
-        for part in path:
-            output = output[part]
-        return output is None
-    return False
-
-
-def _describe_misfit(error: ArgumentError) -> str:
-    place = ".".join(map(str, error.path))
-    return mask_credentials(f"{place} {error.expected}".strip(), 300)
 
 
 class Ticket(TypedDict):

@@ -60,17 +60,6 @@ def find_fixed_names(function: Callable[..., object]) -> frozenset[str]:
     return frozenset() if wrapped is None else find_fixed_names(wrapped)
 
 
-def list_keyword_names(function: Callable[..., object]) -> frozenset[str]:
-    """Return all keyword parameters, also those that are filled already, such as `self`."""
-    target = find_called_function(inspect.unwrap(unwrap_partial(function)))  # type: ignore[arg-type]
-    try:
-        parameters = read_signature(getattr(target, "__func__", target)).parameters
-    except (TypeError, ValueError):  # some functions in C have no signature
-        return find_fixed_names(function)
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return frozenset(name for name, parameter in parameters.items() if parameter.kind in named)
-
-
 def read_type_hints(function: Callable[..., object]) -> dict[str, object]:
     """Return the hints as types; without the return hint if it cannot be resolved.
 

@@ -176,32 +176,26 @@ class Toolset:
         """Return the quarantined tool with this name or wire name, or None."""
         return next((one for one in self.quarantined if name in (one.name, one.wire_name)), None)
 
-    def only(self, *globs: str, tags: Iterable[str] | None = None) -> Toolset:
-        """Return the tools with a name for one of the globs, or with one of the tags; if both are given, with both.
+    def only(self, *globs: str) -> Toolset:
+        """Return the tools with a name for one of the globs.
 
         Raises:
-            DefinitionError: A glob or tag is no text, or no tool has a name.
+            DefinitionError: A glob is no text, or no tool has a name.
         """
-        named = self._select_names(check_texts("globs", globs)) if globs or tags is None else self._all
-        tagged = set(self._all) if tags is None else self._select_tags(tags)
-        return Toolset(item for item in named if item in tagged)
+        return Toolset(self._select_names(check_texts("globs", globs)))
 
-    def without(self, *globs: str, tags: Iterable[str] | None = None) -> Toolset:
-        """Return the tools with a name for none of the globs, and with none of the tags.
+    def without(self, *globs: str) -> Toolset:
+        """Return the tools with a name for none of the globs.
 
         Raises:
-            DefinitionError: A glob or tag is no text, or no tool has a name.
+            DefinitionError: A glob is no text, or no tool has a name.
         """
-        left_out = {*self._select_names(check_texts("globs", globs)), *self._select_tags(tags or ())}
+        left_out = self._select_names(check_texts("globs", globs))
         return Toolset(item for item in self._all if item not in left_out)
 
     def _select_names(self, globs: tuple[str, ...]) -> list[Tool]:
         self._check_names(glob for glob in globs if _GLOB_CHARACTERS.isdisjoint(glob))
         return [item for item in self._all if any(fnmatch.fnmatchcase(item.name, glob) for glob in globs)]
-
-    def _select_tags(self, tags: Iterable[str]) -> set[Tool]:
-        wanted = set(check_texts("tags", tags))
-        return {item for item in self._all if not wanted.isdisjoint(item.tags)}
 
     def _check_names(self, names: Iterable[str]) -> None:
         known = {item.name: item for item in self._all}

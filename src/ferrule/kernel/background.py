@@ -126,7 +126,7 @@ def make_starting_plan(plan: Plan, job: Plan) -> Plan:
     begin: Callable[..., Any] = partial(_start_job, job)
     plan.job, plan.run, plan.output, plan.needs_judged_arguments = job, begin, TICKET_OUTPUT, True
     plan.limiters, plan.principal_limits, plan.has_call_limits, plan.has_resources = (), (), False, False
-    plan.timeout, plan.idle_timeout, plan.inside, plan.handler_hooks = None, None, None, ()
+    plan.timeout, plan.idle_timeout, plan.inside, plan.after_hook = None, None, None, None
     return plan
 
 

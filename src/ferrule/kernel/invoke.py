@@ -10,7 +10,7 @@ from typing import Any
 
 from ferrule.arguments.argument_errors import ArgumentErrors
 from ferrule.arguments.dumping import NotJudgeable
-from ferrule.definition.hooks import run_hooks
+from ferrule.definition.hooks import run_hook
 from ferrule.errors import DefinitionError
 from ferrule.kernel.attempts import begin_inner_attempt, reject
 from ferrule.kernel.cancel import undo_cancellation
@@ -149,8 +149,8 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
         attempt.result, attempt.executed = result, result.executed
         if not RELIABLE_CANCELLING:
             _reset_cancel_count(state)
-        if plan.handler_hooks:
-            replaced = run_hooks(plan.handler_hooks, result, state.context)
+        if plan.after_hook is not None:
+            replaced = run_hook(plan.after_hook, result, state.context)
             result = replaced if isinstance(replaced, ToolResult) else await replaced
         return result
     except (ArgumentErrors, NotJudgeable) as error:  # a validator may treat the same text differently now

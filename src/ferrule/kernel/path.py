@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ferrule.definition.hooks import run_hooks
+from ferrule.definition.hooks import run_hook
 from ferrule.kernel.acquire import HeldSlots, acquire, release
 from ferrule.kernel.attempts import begin_attempt, begin_next, end_next, reject
 from ferrule.kernel.authorize import authorize
@@ -51,7 +51,7 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
                 state.emit("tool:pre")
             if plan.around is not None:
                 found: Any = await plan.around(state.call, state.context)
-            elif plan.before_hooks:
+            elif plan.before_hook is not None:
                 found = await run_core(plan, state.call, state)
             else:  # skip `run_core`, which has nothing to do here: a third of the bare call
                 found = await _run_steps(plan, state.call, state)
@@ -76,8 +76,8 @@ async def run_core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
     if plan.around is not None:
         begin_next(state)
     try:
-        if plan.before_hooks:
-            changed = run_hooks(plan.before_hooks, call, state.context)
+        if plan.before_hook is not None:
+            changed = run_hook(plan.before_hook, call, state.context)
             call = changed if isinstance(changed, ToolCall) else await changed
         return await _run_steps(plan, call, state)
     finally:

@@ -23,6 +23,7 @@ from ferrule.types import Coro, Guard, GuardFunction, Leases, Middleware, Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields, ToolContext, make_context
 from ferrule.values.frozen import JsonObject
+from ferrule.values.json_text import format_arguments
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Plan:
         quick: Validates a text strictly. Raises anything if the text may need repairs.
         guards: Each guard as a function, with the guard itself; the runner's first.
         around, inside: The chain of middleware as one function, the first outermost; None if there is none.
-        before_hooks, handler_hooks: The hooks next to `validate`, and next to the handler.
+        before_hook, after_hook: The hook next to `validate`, and the hook next to the handler, or None.
         limiters: The limits of which a call takes a slot, in this order: the tool's, then the runners', the executor's
             last. So a call waits for its tool before it takes a slot of the runner. `acquire` inserts the principal's
             limit after the tool's.
@@ -161,10 +162,9 @@ class Plan:
         around = [_bind_to_mount(one, level, tool) for level, owner in enumerate(owners) for one in owner.around]
         inside = [_bind_to_mount(one, level, tool) for level, owner in enumerate(owners) for one in owner.inside]
         self.has_middleware = bool(around or inside)
-        chain, self.before_hooks = split_chain(around, "before")
+        chain, self.before_hook = split_chain(around, "before")
         self.around = _build_chain(chain, partial(core, self))
-        chain, hooks = split_chain(inside, "after")
-        self.handler_hooks = hooks[::-1]
+        chain, self.after_hook = split_chain(inside, "after")
         self.inside = _build_chain(chain, partial(handle, self))
         has_journal = runner.journal is not None
         self.journaled = False
@@ -187,7 +187,7 @@ class Plan:
             Invalid: They are too long; with a text for the model.
         """
         try:
-            length = len(raw if isinstance(raw, str) else self.parameters.write_json(raw))
+            length = len(raw if isinstance(raw, str) else format_arguments(raw))
         except Exception:  # `validate` says what is wrong with them
             return
         if self.max_input is not None and length > self.max_input:

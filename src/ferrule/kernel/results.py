@@ -256,7 +256,7 @@ def result_of_timeout(plan: Plan, state: CallState, why: str, *, running: bool) 
 
     The text of a `ToolError` that the handler raised when it was stopped is in it.
     """
-    executed, keep = state.attempt.executed, plan.inside is None and not plan.handler_hooks
+    executed, keep = state.attempt.executed, plan.inside is None and plan.after_hook is None
     error = state.attempt.raised
     if isinstance(error, ToolError) and error.result is None:
         why = f"{why}: {_clean_text(state, safe_str(error))}"

@@ -13,6 +13,7 @@ from ferrule.kernel.results import NOTHING_RUN, Rejected, problem
 from ferrule.kernel.state import CallState
 from ferrule.values.call import ToolCall, make_judged_call
 from ferrule.values.content import to_sentence
+from ferrule.values.json_text import format_arguments
 
 
 def validate(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
@@ -24,7 +25,7 @@ def validate(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
     text: Any = call.raw
     try:
         if text.__class__ is not str:
-            text = plan.parameters.write_json(text)
+            text = format_arguments(text)
         if plan.max_input is None or len(text) <= plan.max_input:
             return plan.quick(text), text
     except Exception:  # `validate_with_repairs` below repairs the arguments, or says what is wrong

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import sys
+from base64 import b64encode
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,6 @@ from typing import Annotated, Any, Literal, TypeAlias, final
 from pydantic_core import core_schema, from_json, to_jsonable_python
 
 from ferrule.values.count import pluralize
-from ferrule.values.encoded_bytes import get_base64_serializer, to_base64
 from ferrule.values.tables import count_cells, draw_figure, is_figure, is_table, read_rows
 
 
@@ -126,35 +126,27 @@ def to_jsonable(value: object) -> Any:
     return _Rendering().render(value, ())
 
 
-def to_jsonable_or_raise(value: object, not_finite: list[str] | None = None, *, finite: bool = True) -> Any:
+def to_jsonable_or_raise(value: object) -> Any:
     """Return `value` as plain JSON data, as `to_jsonable` does, unless something would be lost.
 
-    Args:
-        not_finite: Receives the first NaN or infinity in `value`.
-        finite: Whether NaN and infinities become null. Another process needs them to report the mistake.
-
     Raises:
-        NotShowable: The value has an iterator, which may have no end, or too many parts.
+        NotShowable: The value has an iterator, which may have no end, too many parts, or bytes that are no text.
     """
-    rendering = _Rendering(finite)
+    rendering = _Rendering()
     data = rendering.render(value, ())
     if rendering.problem:
         raise NotShowable(rendering.problem)
-    if not_finite is not None:
-        not_finite.extend(rendering.not_finite)
     return data
 
 
 class _Rendering:
-    """One walk through a value, with its remaining budget and the problems found so far."""
+    """One walk through a value, with its remaining budget and the last problem."""
 
-    __slots__ = ("characters", "finite", "not_finite", "problem", "values")
+    __slots__ = ("characters", "problem", "values")
 
-    def __init__(self, finite: bool = True) -> None:
-        self.finite = finite
+    def __init__(self) -> None:
         self.values, self.characters = MAX_VALUES, MAX_CHARACTERS
         self.problem = ""
-        self.not_finite: list[str] = []
 
     def render(self, value: Any, above: tuple[int, ...]) -> Any:
         kind = type(value)
@@ -167,7 +159,7 @@ class _Rendering:
             self.characters -= value.bit_length() // 3
             return value if value.bit_length() <= _MAX_BITS else hex(value)
         if kind is float:
-            return value if math.isfinite(value) else self._null_for(value)
+            return value if math.isfinite(value) else None
         if len(above) > _MAX_RENDER_DEPTH or id(value) in above:  # it may contain itself
             return "…"
         inside = (*above, id(value))
@@ -182,11 +174,6 @@ class _Rendering:
             raise
         except BaseException:  # the author's methods may raise anything; even `SystemExit` ends nothing here
             return f"<{kind.__name__}>"  # a `__repr__` may be long, and may show excluded fields
-
-    def _null_for(self, number: float) -> float | None:
-        if not self.not_finite:  # one is enough for the error
-            self.not_finite.append(str(number))
-        return None if self.finite else number
 
     def _has_room(self) -> bool:
         self.values -= 1
@@ -211,11 +198,7 @@ class _Rendering:
 
     def _render_key(self, key: Any, inside: tuple[int, ...]) -> str:
         rendered = self.render(key, inside)
-        if isinstance(rendered, str):
-            return rendered
-        if rendered is None or isinstance(rendered, float):  # as a key, NaN has a text
-            return "null" if key is None else clean_text(str(key))
-        return _encode_json(rendered)
+        return rendered if isinstance(rendered, str) else _encode_json(rendered)
 
     def _render_array(self, items: Iterable[Any], inside: tuple[int, ...]) -> list[Any]:
         rendered = []
@@ -232,7 +215,7 @@ class _Rendering:
             self.problem = f"an iterator or awaitable ({kind.__name__}), not a list or value"
             raise TypeError(self.problem)
         if issubclass(kind, Decimal) and not value.is_finite():
-            return self._null_for(math.nan if value.is_nan() else float(value))
+            return None
         if kind.__name__ in _PANDAS_MISSING and kind.__module__.startswith("pandas."):
             return None
         if is_table(kind):
@@ -240,7 +223,6 @@ class _Rendering:
                 return self._render_array(rows, inside)
         elif (numpy := sys.modules.get("numpy")) is not None and hasattr(kind, "__array__"):
             return self._render_numpy(value if issubclass(kind, numpy.generic) else numpy.asanyarray(value), inside)
-        serializer = get_base64_serializer(kind)
         if issubclass(kind, Mapping):
             return self._render_items(value.items(), inside)
         if issubclass(kind, Enum):
@@ -252,19 +234,23 @@ class _Rendering:
             return clean_text(str(value)) if inner is value else self.render(inner, inside)
 
         if isinstance(value, bytes | bytearray):
-            return self.render(to_base64(value), inside)
-        if serializer is None:
-            data = to_jsonable_python(value, inf_nan_mode="constants", fallback=render_foreign)
-        else:
-            data = serializer.to_python(value, mode="json", by_alias=True, fallback=render_foreign)
-        return self.render(data, inside)
+            return self.render(b64encode(value).decode(), inside)
+        try:
+            return self.render(to_jsonable_python(value, inf_nan_mode="constants", fallback=render_foreign), inside)
+        except UnicodeDecodeError:
+            self.problem = f"a {kind.__name__} with bytes that are no UTF-8; take Base64Bytes, or encode them yourself"
+            raise
 
     def _read_rows(self, table: Any) -> list[Any] | None:
         if count_cells(table) > self.values:  # reading them all would take more memory than the result may
             self.values = -1
             self._has_room()
             raise TypeError(self.problem)
-        return read_rows(table)
+        try:
+            return read_rows(table)
+        except ValueError as error:
+            self.problem = str(error)
+            raise
 
     def _render_numpy(self, value: Any, inside: tuple[int, ...]) -> Any:
         """Return a numpy scalar as a Python value, an array as a list, and a date as text with its nanoseconds."""
@@ -320,14 +306,13 @@ def check_blocks(blocks: Iterable[Any]) -> tuple[Block, ...]:
     return checked
 
 
-def to_output(value: Any, *, strict: bool = True, not_finite: list[str] | None = None) -> Any:
+def to_output(value: Any, *, strict: bool = True) -> Any:
     """Return a handler's value for others to read: blocks and bytes as they are, everything else as plain JSON data.
 
     A figure is a block with its picture, and a table is a list of its rows.
 
     Args:
         strict: Whether to raise as `to_jsonable_or_raise` does.
-        not_finite: As for `to_jsonable_or_raise`, if `strict`.
 
     Raises:
         NotShowable: As for `to_jsonable_or_raise`, if `strict`.
@@ -342,8 +327,8 @@ def to_output(value: Any, *, strict: bool = True, not_finite: list[str] | None =
     if is_figure(kind) and (drawn := draw_figure(value)) is not None:
         return Media("image", drawn, "image/png")
     if isinstance(value, list | tuple) and value and all(_is_block_or_figure(type(item)) for item in value):
-        return [to_output(item, strict=strict, not_finite=not_finite) for item in value]
-    return to_jsonable_or_raise(value, not_finite) if strict else to_jsonable(value)
+        return [to_output(item, strict=strict) for item in value]
+    return to_jsonable_or_raise(value) if strict else to_jsonable(value)
 
 
 def to_blocks(output: Any) -> tuple[Block, ...]:

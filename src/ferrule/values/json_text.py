@@ -21,16 +21,12 @@ SECRET_STARS = "*" * 10
 """Pydantic's text for a secret."""
 MASK = "***"
 """The text in place of a credential that was found by its form."""
-_MANY_DIGITS = re.compile(r"[0-9][0-9.]{15}|[eE][+-]?[0-9]{3}")
-"""Matches a number that a double may not keep. It keeps 15 digits within its range."""
+_HUGE_NUMBER = re.compile(r"[0-9.]{200}|[eE]\+?[0-9]{3}")
+"""Matches a number that may be read as an infinity."""
 _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
 """A string, also one that was cut off. Otherwise each escaped quote in it would look like the start of a string."""
 _STRING_OR_COMMA = re.compile(_QUOTED + r"|,(?=\s*[\]}])", re.DOTALL)
-_STRING_OR_NUMBER = re.compile(_QUOTED + r"|[0-9][0-9.eE+-]*", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
-SHORT_TEXT = 200
-"""Characters of a text that is searched whole."""
-_MAX_EDGE = 500
 _JSON_TYPES = {
     type(None): "null",
     bool: "boolean",
@@ -44,68 +40,6 @@ _JSON_TYPES = {
 
 class Malformed(ValueError):
     """The text is not JSON, or cannot be trusted. The message gives the model the reason."""
-
-
-def check_repeated_keys(text: str, values: JsonObject) -> None:
-    """Refuse an object with two different values for one key of the top level.
-
-    A short text is searched whole, a longer one up to its first bracket and from its last one. Everywhere else, and for
-    keys with escapes, the last value counts, for guards and handler alike.
-
-    Args:
-        values: The parsed values of the text, perhaps with defaults.
-
-    Raises:
-        Malformed: The text names the key.
-    """
-    flat = text
-    if len(text) > SHORT_TEXT:
-        most = min(len(text) // 2, _MAX_EDGE)
-        head, tail = text[:most].lstrip()[1:], text[-most:].rstrip()[:-1]
-        for opening, closing in ("{}", "[]"):
-            head, tail = head.partition(opening)[0], tail.rpartition(closing)[2]
-        flat = head + tail
-    if any(flat.count(f'"{name}"') > 1 for name in values):
-        _compare_repeated_keys(text)
-
-
-def _compare_repeated_keys(text: str) -> None:
-    root: list[tuple[str, Any]] = []
-
-    def remember(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        root[:] = pairs  # the pairs of the root come last
-        return dict(pairs)
-
-    json.JSONDecoder(object_pairs_hook=remember, strict=False).decode(text)
-    values: dict[str, Any] = {}
-    for key, value in root:
-        if not is_same_json(values.setdefault(key, value), value):
-            raise Malformed(f"the key {key[:80]!r} came twice with different values")
-
-
-def check_digits(text: str) -> None:
-    """Refuse JSON with a number of more digits than a double keeps.
-
-    Raises:
-        Malformed: The text names the first such number.
-    """
-    if not _MANY_DIGITS.search(text):
-        return
-    for match in _STRING_OR_NUMBER.finditer(text):
-        number = match.group()
-        if number[0] != '"' and not number.isdecimal() and not _is_exact(number):
-            raise Malformed(
-                f"{number[:40]} must be a string, since a number in floating point does not keep its digits"
-            )
-
-
-def _is_exact(number: str) -> bool:
-    """Return whether a double keeps these digits: at most 15 (DBL_DIG of IEEE 754), within its range."""
-    digits = number.lower().partition("e")[0].replace(".", "").strip("0")
-    try:
-        return len(digits) <= 15 and (not digits or 1e-300 <= float(number) <= 1e300)
-    except ValueError:  # no number
-        return False
 
 
 def json_type_name(value: object) -> str:
@@ -126,35 +60,19 @@ def parse_json(text: str) -> Any:
     """Parse strict JSON.
 
     Raises:
-        Malformed: The text is not JSON. NaN, half of a surrogate pair, different values for one key of the root, and
-            more than 200 levels of arrays and objects are refused too.
+        Malformed: The text is not JSON. NaN, half of a surrogate pair, and more than 200 levels of arrays and objects
+            are refused too.
     """
-    if _MANY_DIGITS.search(text):  # only such a number may be read as an infinity
-        return parse_and_rewrite_json(text)[0]
-    return _parse_and_write(text, lambda value: b"")[0]
-
-
-def parse_and_rewrite_json(text: str) -> tuple[Any, bytes]:
-    """Parse strict JSON as `parse_json` does. Return the value, and its text as Pydantic writes it.
-
-    Raises:
-        Malformed: As for `parse_json`.
-    """
-    return _parse_and_write(text, format_finite_json)
-
-
-def _parse_and_write(text: str, write: Callable[[object], bytes]) -> tuple[Any, bytes]:
     try:
         value = from_json(text, allow_inf_nan=False)
-        written = write(value)  # 1e999 is read as an infinity
+        if _HUGE_NUMBER.search(text):
+            format_finite_json(value)  # raises for an infinity
     except TypeError:  # UTF-8 cannot hold a string in it
         raise Malformed("not valid JSON: it holds half of a surrogate pair, which is no character") from None
     except ValueError as error:
         cut_off = "it was cut off before its end, " if str(error).startswith("EOF") else ""
         raise Malformed(f"not valid JSON: {cut_off}{error}") from None
-    if isinstance(value, dict):
-        check_repeated_keys(text, value)
-    return value, written
+    return value
 
 
 def format_finite_json(value: object) -> bytes:
@@ -256,36 +174,54 @@ def format_json(value: object) -> str:
             raise ValueError(f"no JSON form: {error}") from None
 
 
-def parse_json_object(
-    raw: str | JsonObject | None, *, exact: bool = False, write: Callable[[Any], str] = format_json
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the arguments as plain data, and the repairs of the text.
-
-    Args:
-        exact: Whether to refuse a number that would lose digits.
-        write: Writes Python objects as JSON text.
+def reveal_secrets(value: Any) -> Any:
+    """Return Python data with the plain values of Pydantic's secrets.
 
     Raises:
-        Malformed: The text is not a JSON object, or a number in it would lose digits.
+        ValueError: A secret is inside another object.
+    """
+    if hasattr(value, "get_secret_value"):
+        return reveal_secrets(value.get_secret_value())
+    if isinstance(value, Mapping):
+        return {key: reveal_secrets(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [reveal_secrets(item) for item in value]
+    if not isinstance(value, str) and SECRET_STARS in format_json(value):
+        raise ValueError(f"no JSON form: a {type(value).__name__} holds a secret; give its fields as a dict")
+    return value
+
+
+def format_arguments(value: object) -> str:
+    """Return the JSON text of Python objects as arguments, with secrets in clear.
+
+    Raises:
+        ValueError: A part of the value has no JSON form.
+    """
+    text = format_json(value)
+    return format_json(reveal_secrets(value)) if SECRET_STARS in text else text
+
+
+def parse_json_object(raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the arguments as plain data, and the repairs of the text.
+
+    Raises:
+        Malformed: The text is not a JSON object.
     """
     if raw is None:
         return {}, ()
     if not isinstance(raw, str):
         try:
-            raw = write(raw)
+            raw = format_arguments(raw)
         except ValueError as error:
             raise Malformed(str(error)) from None
     if not raw.strip():
         return {}, ()
     value, repairs = repair_and_parse_json(raw)
     if isinstance(value, str):
-        raw = value
-        value, more = repair_and_parse_json(raw)
+        value, more = repair_and_parse_json(value)
         repairs = (*repairs, "decoded arguments that were encoded twice", *more)
     if value is None:
         return {}, repairs
-    if exact:
-        check_digits(raw)
     if not isinstance(value, dict):
         raise Malformed(f"the arguments are {json_type_name(value)} and must be one JSON object")
     return value, repairs

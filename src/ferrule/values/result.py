@@ -267,26 +267,23 @@ def make_success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
     return result  # type: ignore[no-any-return]
 
 
-def render_as_result(value: Any, not_finite: list[str] | None = None) -> ToolResult:
+def render_as_result(value: Any) -> ToolResult:
     """Return a handler's value as a result. Reading the result runs none of the handler's code.
 
     If the value is a result, the copy has its status too. `get_original` returns the value itself.
-
-    Args:
-        not_finite: Receives the first NaN or infinity in the value, which is null in JSON.
 
     Raises:
         NotShowable: No result can hold the value.
     """
     if not isinstance(value, ToolResult):
-        output = to_output(value, not_finite=not_finite)
+        output = to_output(value)
         result = ToolResult(output, content=to_blocks(output))
         set_slot(result, "_original", (value, None))
         return result
     error, own = value.error, value._content
     metadata = {name: item for name, item in to_jsonable(value.metadata).items() if name not in KERNEL_METADATA}
     original = get_original(value)[0]
-    output = to_output(original, not_finite=not_finite)
+    output = to_output(original)
     content = to_blocks(output) if error is None and own is None else own
     result = value.replace(output=output, error=error and clean_text(error), metadata=metadata, content=content)
     set_slot(result, "_original", (original, own))

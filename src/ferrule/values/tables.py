@@ -7,10 +7,8 @@ from the table's own method, because the protocols hand out memory that only ano
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from functools import lru_cache
 from io import BytesIO
-from itertools import count
 from typing import Any
 
 _TABLE_PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__", "__dataframe__")
@@ -30,7 +28,10 @@ def count_cells(table: Any) -> int:
 def read_rows(table: Any) -> list[Any] | None:
     """Return a table as a list of dicts, and a column as a list of values; None if its class has no method for it.
 
-    The index of pandas comes first in each row, unless it only numbers the rows. Names that occur twice get a number.
+    The index of pandas comes first in each row, unless it only numbers the rows.
+
+    Raises:
+        ValueError: Two columns have the same name.
     """
     for name in ("to_dicts", "to_pylist"):  # polars; pyarrow
         if hasattr(table, name):
@@ -43,19 +44,10 @@ def read_rows(table: Any) -> list[Any] | None:
         if numbers_rows:
             return list(table.to_list())
         table = table.to_frame()
-    names = [] if numbers_rows else ["index" if name is None else name for name in index.names]
-    rows: Iterable[Any] = table.itertuples(index=not numbers_rows, name=None)
-    if len(names) > 1:
-        rows = ([*keys, *cells] for keys, *cells in rows)
-    return _make_records([*names, *table.columns], rows)
-
-
-def _make_records(names: list[Any], rows: Iterable[Iterable[Any]]) -> list[dict[Any, Any]]:
-    unique: dict[Any, None] = {}
-    for name in names:
-        numbered = (f"{name} {number}" for number in count(2))
-        unique[name if name not in unique else next(one for one in numbered if one not in unique)] = None
-    return [dict(zip(unique, row, strict=True)) for row in rows]
+    frame = table if numbers_rows else table.reset_index()
+    if not frame.columns.is_unique:
+        raise ValueError("a table with two columns of one name")
+    return list(frame.to_dict("records"))
 
 
 @lru_cache

@@ -22,7 +22,7 @@ from ferrule.executors.process.protocol import Connection, Kind, Message
 from ferrule.executors.process.remote_errors import describe_error, rebuild_error
 from ferrule.executors.process.transfer import Transfer, pack, unpack
 from ferrule.executors.threads import run_in_thread
-from ferrule.values.encoded_bytes import format_arguments_with_bytes
+from ferrule.values.json_text import format_arguments
 from ferrule.values.result import ToolResult
 
 RunNested: TypeAlias = Callable[[str, str], Awaitable[ToolResult]]
@@ -145,7 +145,7 @@ def _write_arguments(name: str, arguments: object) -> str:
     if arguments is None or isinstance(arguments, str):
         return arguments or ""
     try:
-        return format_arguments_with_bytes(arguments, plain=False)
+        return format_arguments(arguments)
     except Exception as error:
         raise ToolError(f"the arguments for {name!r} cannot be sent as JSON: {error}") from error
 

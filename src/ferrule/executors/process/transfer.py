@@ -134,7 +134,7 @@ def _add_type_tag(value: object) -> Plain:
         return {"texts": value}
     if isinstance(value, list | tuple) and any(isinstance(item, Text | Media) for item in value):
         return {"list": [_add_type_tag(item) for item in value]}
-    return {"value": to_jsonable_or_raise(value, finite=False)}
+    return {"value": to_jsonable_or_raise(value)}
 
 
 def _remove_type_tag(tagged: Plain) -> Any:
