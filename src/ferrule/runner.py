@@ -209,8 +209,8 @@ class Runner:
     ) -> Runner:
         """Return a runner with the same settings except for those given.
 
-        Both share limits, keys, disabled tools and the records that were resumed. Running calls go on, and leaving this
-        runner leaves the new one as well. Other tools emit an event `tools:changed`.
+        Both share limits, keys and the records that were resumed. Running calls go on, and leaving this runner leaves
+        the new one as well. Other tools emit an event `tools:changed`.
 
         Raises:
             DefinitionError: The settings do not fit together.
@@ -474,10 +474,10 @@ class Runner:
             raise _no_call(who, call)
         fields = build_context(context, given, who).fields
         plan = find_plan(self._state, call.name)
-        wrong = unknown_tool(self._state, call.name).error if plan is None else plan.disabled
-        wrong = wrong if call.problem is None else call.problem
-        if plan is None or wrong is not None:
-            raise Rejected("denied", wrong or "")
+        if call.problem is not None:
+            raise Rejected("denied", call.problem)
+        if plan is None:
+            raise Rejected("denied", unknown_tool(self._state, call.name).error)
         named = call if call.name == plan.name else call.replace(name=plan.name)
         current: object = find_running_call()
         parent = current if isinstance(current, LiveCall) else None
@@ -591,38 +591,6 @@ class Runner:
             RuntimeError: A call of the runner leaves it, or its calls run on another event loop.
         """
         await self._state.leave()
-
-    # -- disabled tools ------------------------------------------------------------------------------------------------
-
-    def disable(self, glob: str, reason: str) -> None:
-        """Deny every call of the tools whose name matches `glob`, with `reason`, also where they are mounted.
-
-        Calls that wait for a slot or a person are denied at once. Running handlers go on. Call it from any thread.
-
-        Raises:
-            DefinitionError: No tool matches, or the reason is empty.
-        """
-        given: Any = reason
-        if not isinstance(given, str) or not given.strip():
-            raise DefinitionError(f"disable({glob!r}, reason): say why, the model is told; not {reason!r}")
-        for name in self._find_names(glob):
-            self._state.settings.disabled[name] = reason
-        self._state.settings.notify_runners()
-
-    def enable(self, glob: str) -> None:
-        """Enable the tools whose name matches `glob` again.
-
-        Raises:
-            DefinitionError: No tool matches.
-        """
-        for name in self._find_names(glob):
-            self._state.settings.disabled.pop(name, None)
-
-    def _find_names(self, glob: str) -> list[str]:
-        names = [tool.name for tool in self.tools.only(glob)]
-        if not names:
-            raise DefinitionError(f"no tool fits {glob!r}: there are {', '.join(t.name for t in self.tools) or 'none'}")
-        return names
 
 
 def _no_call(who: str, given: object) -> DefinitionError:

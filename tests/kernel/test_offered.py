@@ -100,12 +100,6 @@ async def test_an_error_lists_at_most_twelve_names() -> None:
         assert error.count("'read_") == 12 and "'read_11'. Nothing was run." in error
 
 
-async def test_a_tool_that_is_turned_off_and_was_not_offered_is_not_found() -> None:
-    runner, _ = make_runner("read", "drop")
-    runner.disable("drop", "broken since Monday")
-    assert "Monday" not in refusal(await runner.run("drop", {}, offered=runner.tools.only("read")))
-
-
 def test_run_sync_takes_offered_and_a_deadline() -> None:
     runner, ran = make_runner("read", "drop")
     offered = runner.tools.only("read")

@@ -25,7 +25,7 @@ from ferrule.executors import Job
 from ferrule.kernel.deadline import wait_deadline
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.redact import log_exception
-from ferrule.kernel.results import NOTHING_RUN, Rejected, busy, denial
+from ferrule.kernel.results import NOTHING_RUN, Rejected, busy
 from ferrule.kernel.state import CallState, ancestors
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import Hold, KeyLocks
@@ -106,7 +106,7 @@ async def _acquire_all(plan: Plan, state: CallState, limiters: tuple[Limiter, ..
     """Wait for the keys, then for each slot, and for the lease.
 
     Raises:
-        Rejected: The wait took too long, the keys cannot be computed, or the tool was disabled meanwhile.
+        Rejected: The wait took too long, or the keys cannot be computed.
     """
     timer, deadline = plan.runner.timer, wait_deadline(state)
     held = HeldSlots(())
@@ -121,8 +121,6 @@ async def _acquire_all(plan: Plan, state: CallState, limiters: tuple[Limiter, ..
             if not await slot.acquire(deadline, (plan.name, state.fields.principal), timer):
                 raise busy(plan, slot.busy_reason)
             held.slots = (*held.slots, slot)
-        if plan.disabled is not None:
-            raise denial(plan.disabled)
     except BaseException:
         release(state, held)
         raise

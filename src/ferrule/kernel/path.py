@@ -27,7 +27,7 @@ from ferrule.kernel.invoke import check_alive, invoke
 from ferrule.kernel.journal_status import has_open_intent
 from ferrule.kernel.journaling import commit_intent, commit_outcome, write_missing_outcome
 from ferrule.kernel.plan import Plan
-from ferrule.kernel.results import Rejected, denial
+from ferrule.kernel.results import Rejected
 from ferrule.kernel.resume import ask_for_input, continue_suspended, replay_earlier_run
 from ferrule.kernel.seal import finish_result
 from ferrule.kernel.state import NO_ORIGIN, CallState, Origin
@@ -92,8 +92,6 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
     try:
         if call is not state.call:
             check_replacement(plan, call, state)
-        if plan.disabled is not None:
-            raise denial(plan.disabled)
         if wanted is not None:
             answer = await ask_for_input(plan, call, state, wanted)
         elif resumed is not None:

@@ -24,7 +24,7 @@ from ferrule.kernel.cancel import interrupt
 from ferrule.kernel.invoke import run_handler_as_next
 from ferrule.kernel.path import run_core
 from ferrule.kernel.plan import Mount, Plan, Settings
-from ferrule.kernel.results import NOTHING_RUN, Rejected, denial
+from ferrule.kernel.results import NOTHING_RUN, Rejected
 from ferrule.kernel.state import CallState, Origin, find_state
 from ferrule.kernel.tasks import get_task_outcome
 from ferrule.scheduling.clock import MONOTONIC, Clock, Timer, wait_in_real_time
@@ -291,20 +291,6 @@ class RunnerState:
         idle = self.idle
         await wait_in_real_time({idle}, seconds)
         return idle.done()
-
-    # -- disabled tools ------------------------------------------------------------------------------------------------
-
-    def on_tools_disabled(self) -> None:
-        """Reject the waiting calls of disabled tools. Call it from any thread."""
-        if self.live and self.loop is not None and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.stop_disabled)
-
-    def stop_disabled(self) -> None:
-        """Reject the calls of disabled tools whose handler has not begun."""
-        for call in list(self.live):
-            reason = call.plan.disabled
-            if reason is not None and call.attempt.executed is False:
-                interrupt(call, denial(reason))
 
 
 def _run_core_as_next(plan: Plan, call: ToolCall, context: ToolContext) -> Coro[ToolResult]:
