@@ -15,7 +15,7 @@ from journals import WatchedJournal, forever
 
 import probe
 from cast import ask_always
-from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
+from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult, ask, deny, tool
 from waits import BOUND
 from watched import Watch, go
 
@@ -186,22 +186,6 @@ async def test_a_writer_whose_key_a_guard_changes_still_waits_for_the_readers() 
     order = Order(resources=by_key, parallel=reads)
     await order.run("a", "W", "b", guards=[elsewhere])
     assert order.log == ["+a", "-a", "+W", "-W", "+b", "-b"]
-
-
-async def test_a_guard_that_makes_a_parallel_call_one_to_run_alone_stops_it() -> None:
-    def writes_b(call: ToolCall, context: ToolContext) -> Any:
-        return allow({**call.arguments, "write": True}) if call.arguments["name"] == "b" else None
-
-    order = Order(parallel=reads)
-    results = await order.run("a", "b", "c", guards=[writes_b])
-    assert [result.status for result in results] == ["ok", "limited", "ok"]
-    assert results[1].executed is False and "Send it alone" in str(results[1].error)
-    assert (await Runner([order.tool], guards=[writes_b]).run("work", {"name": "b"})).success
-
-    def only_reads(call: ToolCall, context: ToolContext) -> Any:
-        return allow({**call.arguments, "write": False})
-
-    assert [result.status for result in await order.run("A", "B", guards=[only_reads])] == ["ok", "ok"]
 
 
 async def test_a_default_decides_whether_a_call_is_parallel() -> None:

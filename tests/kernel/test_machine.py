@@ -423,7 +423,7 @@ class Calls(RuleBasedStateMachine):
         return ToolContext(principal=principal, metadata={"place": place})
 
     def send(self, sent: Sent, work: Coroutine[Any, Any, Any], hands: list[Hand], answer: str = "") -> None:
-        sent.tries = [Try(hand, sent, answer) for hand in dict.fromkeys(hands)]
+        sent.tries = [Try(hand, sent, answer) for hand in hands]
         sent.task = self.loop.create_task(work)
         sent.children = [Try(hand.child, sent) for hand in hands if hand.child is not None and not answer]
         self.sent.append(sent)
@@ -478,20 +478,20 @@ class Calls(RuleBasedStateMachine):
 
     part = st.tuples(st.sampled_from((*KINDS, "nest")), mode, key)
 
-    @rule(parts=st.lists(part, min_size=2, max_size=4), twice=st.sampled_from(["", "", "same", "other"]), pace=pace)
-    def submit_batch(self, parts: list[tuple[str, str, str]], twice: str, pace: int | None) -> None:
+    @rule(parts=st.lists(part, min_size=2, max_size=4), twice=st.sampled_from([False, False, True]), pace=pace)
+    def submit_batch(self, parts: list[tuple[str, str, str]], twice: bool, pace: int | None) -> None:
         """Send several calls of one turn, perhaps with the first id a second time."""
         hands = [self.hand(kind, mode, key) for kind, mode, key in parts]
         for hand in list(hands):
             if hand.tool == "nest":
                 self.with_child(hand, "think", hand.mode)
-        self.together(hands, twice, pace)
+        self.together(hands, pace, twice=twice)
 
-    def together(self, hands: list[Hand], twice: str, pace: int | None) -> None:
+    def together(self, hands: list[Hand], pace: int | None, *, twice: bool = False) -> None:
         ids = [f"c{hand.n}" for hand in hands]
         if twice:
-            hands = [*hands, hands[0] if twice == "same" else self.hand(hands[0].tool)]
-            hands[-1].malformed = hands[-1].malformed or twice == "other"
+            hands = [*hands, self.hand(hands[0].tool)]
+            hands[-1].malformed = True
             ids.append(ids[0])
         calls = [ToolCall(id, hand.tool, json.dumps(hand.arguments)) for id, hand in zip(ids, hands, strict=True)]
         asyncio._set_running_loop(self.loop)  # it begins with the next turn, like what is sent beside it
@@ -799,9 +799,9 @@ class CallsInProcesses(Calls):
     def submit_isolated(self, mode: str, own: bool, principal: str | None, pace: int | None) -> None:
         self.one(self.hand("apart", mode, principal=principal), TIMEOUT if own else None, pace)
 
-    @rule(modes=st.lists(modes, min_size=2, max_size=3), twice=st.sampled_from(["", "same"]), pace=Calls.pace)
-    def submit_isolated_batch(self, modes: list[str], twice: str, pace: int | None) -> None:
-        self.together([self.hand("apart", mode) for mode in modes], twice, pace)
+    @rule(modes=st.lists(modes, min_size=2, max_size=3), pace=Calls.pace)
+    def submit_isolated_batch(self, modes: list[str], pace: int | None) -> None:
+        self.together([self.hand("apart", mode) for mode in modes], pace)
 
     @rule(mode=modes, pace=Calls.pace)
     def submit_isolated_nested(self, mode: str, pace: int | None) -> None:

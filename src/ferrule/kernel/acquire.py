@@ -79,13 +79,9 @@ def acquire(plan: Plan, state: CallState) -> HeldSlots | Coro[HeldSlots]:
     """Acquire all keys and slots of the call. Return a coroutine if it may have to wait.
 
     Raises:
-        Rejected: The arguments forbid running in parallel. The coroutine also raises it if the keys cannot be computed
-            or the wait takes too long.
+        Rejected: (by the coroutine) The keys cannot be computed, or the wait takes too long.
     """
-    limiters, owner = plan.limiters, state.origin.owner
-    if owner is not None and owner.in_parallel and not plan.tool.trait("parallel", state.call.arguments):
-        reason = f"{plan.name} may not run beside other calls with the arguments as they were changed"
-        raise Rejected("limited", f"{reason}. {NOTHING_RUN} Send it alone.")
+    limiters = plan.limiters
     if plan.has_call_limits or state.parent is not None:
         limiters = _list_limiters(plan, state)
         if plan.has_resources or plan.leases is not None:

@@ -38,7 +38,6 @@ class Entry:
         call: The call, with an id.
         reuses_id: Whether a call came before under the same id. Then this one is rejected.
         admitted: Whether the batch began before the runner was left, which then waits for it.
-        in_parallel: Whether the call runs beside others because of its arguments as sent.
         stopping: Whether the batch starts nothing more.
         state: The state of the call, once it has begun.
         task: The task of the call.
@@ -50,7 +49,6 @@ class Entry:
     listeners: Sequence[Callable[[Entry], object]]
     admitted: bool
     reuses_id: bool = False
-    in_parallel: bool = False
     stopping: bool = False
     state: CallState | None = None
     task: asyncio.Task[ToolResult] | None = None
@@ -95,7 +93,7 @@ class Batch:
 
     Calls start in order. A call that may not run in parallel waits for all before it, and all after it wait for it.
     `resources` narrow that to the calls that share a key. The order goes by the arguments as the model sent them. Key
-    locks and limits go by the judged arguments; a call that a guard changed into one that runs alone is rejected.
+    locks and limits go by the judged arguments.
     """
 
     def __init__(
@@ -239,7 +237,6 @@ class Batch:
             if plan.has_resources:
                 state = LiveCall(plan, self._fields, call, call, None)
                 return Lane(resource_keys=tuple(find_resource_keys(state, arguments)), shared=parallel)
-            entry.in_parallel = parallel
             return PARALLEL if parallel else ALONE
         except KeyboardInterrupt:
             raise
