@@ -45,11 +45,7 @@ async def run_within(
     if seconds is None:
         seconds = ANSWER_SECONDS
     loop = asyncio.get_running_loop()
-
-    def begin() -> asyncio.Task[object]:
-        return start_eagerly(_capture_outcome(function, given), loop)
-
-    task = begin()
+    task = start_eagerly(_capture_outcome(function, given), loop)
     if task.done():
         return get_task_outcome(task)
     timer: Timer = loop if runner.clock is MONOTONIC else runner.clock  # `decide` may run on a loop of its own
@@ -68,7 +64,7 @@ async def run_within(
             return Raised(TimeoutError(f"it took more than {seconds:g} s"))
     except BaseException:
         if survives_cancellation:
-            runner.track_write(task, begin)
+            runner.track_write(task)
         else:
             task.cancel()
         raise
