@@ -279,18 +279,16 @@ async def write_missing_outcome(
 ) -> tuple[ToolResult, BaseException | None]:
     """Write the outcome of a call interrupted after its intent. Return its result and the interruption.
 
-    If the call is cancelled again meanwhile, the write goes on.
+    The write goes on if the call is cancelled again meanwhile.
     """
     write = start_eagerly(write_outcome(plan, state, result), asyncio.get_running_loop())
     plan.runner.track_write(write)
-    if interruption is None:
-        try:
-            await waiter_for_end(write)
-            if write.result().metadata.get("unrecorded"):
-                result = write.result()
-        except asyncio.CancelledError as error:
-            interruption = error
-    return result, interruption
+    try:
+        await waiter_for_end(write)
+        written = write.result()
+    except asyncio.CancelledError as error:
+        return result, interruption or error
+    return written if written.metadata.get("unrecorded") else result, interruption
 
 
 async def write_outcome(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
