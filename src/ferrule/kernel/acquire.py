@@ -243,8 +243,7 @@ def leave_running(state: CallState, job: Job) -> None:
 def _release_after_jobs(state: CallState, held: HeldSlots) -> None:
     """Release the slots and keys when the last abandoned job ends.
 
-    A job may end in any thread, and may report its end twice. They are released in that thread, because the loop may
-    be blocked or closed.
+    A job may end in any thread. They are released in that thread, because the loop may be blocked or closed.
     """
     running, abandoned = set(held.abandoned_jobs), state.plan.runner.abandoned
     left: list[Limiter | Lease | Hold] = [*held.slots, *held.key_holds]
@@ -254,9 +253,8 @@ def _release_after_jobs(state: CallState, held: HeldSlots) -> None:
         while left and not running:
             with suppress(IndexError):  # `pop` is atomic: another thread may have taken the last one
                 left.pop().release()
-        abandoned.pop(job, None)
+        abandoned.discard(job)
 
     for job in set(running):
-        callback = partial(on_job_end, job)
-        abandoned[job] = (*abandoned.get(job, ()), callback)
-        job.when_done(callback)
+        abandoned.add(job)
+        job.when_done(partial(on_job_end, job))

@@ -18,7 +18,7 @@ from ferrule.definition.bounds import Waits
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.executors import Job
-from ferrule.executors.threads import Raised, ThreadJob
+from ferrule.executors.threads import Raised
 from ferrule.kernel.background import BackgroundJob, find_job, make_starting_plan
 from ferrule.kernel.cancel import interrupt
 from ferrule.kernel.invoke import run_handler_as_next
@@ -83,7 +83,7 @@ class RunnerState:
         views: Copies of this runner for the tools of mounted runners, by the settings of these.
         leaving: `None` while it takes every call; `"draining"` when it takes only calls of batches that began before;
             `"closed"` when it takes none.
-        abandoned: Jobs of abandoned calls that still run, with what to call when they end.
+        abandoned: Jobs of abandoned calls that still run.
         replacements: The runners that `replace` made, which are left together with this one.
 
     The state of the event loop that calls run on at present:
@@ -115,7 +115,7 @@ class RunnerState:
     plans: dict[str, Plan] = field(default_factory=dict)
     views: dict[tuple[int, ...], RunnerState] = field(default_factory=dict)
     leaving: Literal["draining", "closed"] | None = None
-    abandoned: dict[Job, tuple[Callable[[], object], ...]] = field(default_factory=dict)
+    abandoned: set[Job] = field(default_factory=set)
     replacements: WeakSet[RunnerState] = field(default_factory=WeakSet)
 
     def __post_init__(self) -> None:
@@ -144,7 +144,7 @@ class RunnerState:
     def copy_with(self, **changes: Any) -> RunnerState:
         """Return a copy with `changes` applied and no running calls."""
         changes = {"observers": self.own_observers, **changes}
-        made = replace(self, plans={}, views={}, abandoned={}, replacements=WeakSet(), **changes)
+        made = replace(self, plans={}, views={}, abandoned=set(), replacements=WeakSet(), **changes)
         made.locks = self.locks
         self.replacements.add(made)
         return made
@@ -207,17 +207,8 @@ class RunnerState:
                 "this runner is busy on another event loop: await it there, or make a runner anew here (also where "
                 "that loop was closed under its calls, or this process was forked while they ran)"
             )
-        if self.loop is not None and self.loop.is_closed():
-            self._end_abandoned()
         self.loop, self.idle, self.process = loop, None, os.getpid()
         self.timer = loop if self.clock is MONOTONIC else self.clock
-
-    def _end_abandoned(self) -> None:
-        """End the abandoned jobs of a closed loop. A thread reports its own end."""
-        for job, when_done in list(self.abandoned.items()):
-            if not isinstance(job, ThreadJob) or job.is_done:
-                for ended in when_done:
-                    ended()
 
     def track_write(self, write: asyncio.Task[Any]) -> None:
         """Keep a journal write alive whose call was cancelled. Leaving the runner waits for it."""
@@ -263,8 +254,6 @@ class RunnerState:
             await self._wait_until_idle(self.waits.grace + _CANCELLATION_SECONDS)
 
     def _check_leaving(self) -> None:
-        if self.loop is not None and self.loop.is_closed():
-            self.move_to(asyncio.get_running_loop())
         here = asyncio.current_task()
         inner: Any = find_running_call()
         if inner in self.live or any(call.task is here for call in self.live):
