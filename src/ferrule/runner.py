@@ -29,7 +29,7 @@ from ferrule.definition import options
 from ferrule.definition.bounds import SIZES, WAITS, Sizes, Waits
 from ferrule.definition.options import ContextOptions, RunOptions, build_context, check_count, check_seconds
 from ferrule.definition.tool import Tool
-from ferrule.definition.toolset import Toolset, compare_toolsets
+from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
 from ferrule.executors.background_loop import BackgroundLoop, run_on_loop
 from ferrule.kernel.authorize import VALUE_MISSING, explain, find_verdict, foresee, judge
@@ -210,7 +210,7 @@ class Runner:
         """Return a runner with the same settings except for those given.
 
         Both share limits, keys and the records that were resumed. Running calls go on, and leaving this runner leaves
-        the new one as well. Other tools emit an event `tools:changed`.
+        the new one as well.
 
         Raises:
             DefinitionError: The settings do not fit together.
@@ -227,8 +227,6 @@ class Runner:
         state = self._state.copy_with(settings=settings, **changed)
         made = object.__new__(Runner)
         made._set_up(state)
-        if tools is not None:
-            emit(state.observers, "tools:changed", ToolCall("", ""), compare_toolsets(self.tools, state.tools))
         return made
 
     def report_refused_client(self, reason: str, address: str) -> None:
