@@ -553,8 +553,7 @@ class Runner:
         """Settle the calls that a crash cut off, look at deferred work that is due, and return the results.
 
         A call that the tool's `reconcile` does not know is `unknown`; so is deferred work that has expired. A call that
-        may run again is left alone: its metadata says `runs_again`, and it runs when it comes again. See
-        docs/journal.md.
+        may run again is left alone, and runs when it comes again. See docs/journal.md.
 
         Raises:
             DefinitionError: The runner has no journal.
