@@ -187,7 +187,7 @@ async def _call_reconcile(function: Any, state: CallState) -> object:
     return await found if inspect.isawaitable(found) else found
 
 
-async def commit_outcome(plan: Plan, state: CallState, begun: Begun, result: ToolResult) -> ToolResult:
+async def commit_outcome(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
     """Commit the outcome of a run, and return its result. If the outcome is unknown, ask the tool's `reconcile` first.
 
     The call keeps its slots and keys until the outcome is written, so that the next call finds it in the journal.
@@ -195,10 +195,6 @@ async def commit_outcome(plan: Plan, state: CallState, begun: Begun, result: Too
     result = _adopt_result(state, result)
     if result.executed is None and result.status != "suspended":
         result = await _reconcile_unknown(plan, state, result)
-    if begun.other_arguments:
-        message = "a call of tool %r came under an id that another call with other arguments had"
-        write_log(logging.WARNING, get_log_facts(state), message, plan.name)
-        result = state.attempt.result = result.replace(metadata={**result.metadata, "other_arguments": True})
     return await write_outcome(plan, state, result)
 
 
@@ -227,8 +223,8 @@ def can_still_happen(plan: Plan, outcome: Mapping[str, object] | None) -> bool:
     return outcome is not None and (outcome.get("status") != "unknown" or bool(outcome.get(MAY_GO_ON)))
 
 
-async def commit_intent(plan: Plan, state: CallState) -> Begun | ToolResult:
-    """Commit the intent. Return the result of another run instead if that was first.
+async def commit_intent(plan: Plan, state: CallState) -> ToolResult | None:
+    """Commit the intent. Return the result of another run if that was first, else None.
 
     The other run has its slots already, so it does not wait for this call.
 
@@ -238,7 +234,7 @@ async def commit_intent(plan: Plan, state: CallState) -> Begun | ToolResult:
     """
     status, journal = journal_status(state), _get_journal(plan)
     if status.replaced_entry is not None and status.replaced_entry.state == "deferred":
-        return Begun(None)  # the handler only looks at its earlier work
+        return None  # the handler only looks at its earlier work
     intent = status.intent = _make_intent(plan, state)
     while True:
         status.is_open = True  # it may be committed even if this task is cancelled meanwhile
@@ -246,7 +242,7 @@ async def commit_intent(plan: Plan, state: CallState) -> Begun | ToolResult:
         if begun.earlier is None:
             if begun.other_arguments and state.origin.has_fixed_id:
                 raise Rejected("failed", f"{plan.name} {_OTHER_CALL}. {NOTHING_RUN}")
-            return begun
+            return None
         status.is_open, status.replaced_entry = False, None
         entry = await _wait_for_earlier_run(plan, state, begun.earlier)
         if entry is not None and (result := await replay(plan, state, entry)) is not None:

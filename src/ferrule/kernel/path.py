@@ -140,8 +140,7 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
 
 async def _invoke_once(plan: Plan, values: object, state: CallState, answer: Answer | None) -> ToolResult:
     """Run the handler between its intent and its outcome, or return the result of another run that was first."""
-    begun = await commit_intent(plan, state)
-    if isinstance(begun, ToolResult):
-        return begun
+    if (earlier := await commit_intent(plan, state)) is not None:
+        return earlier
     handling = invoke(plan, values, state, answer)
-    return await commit_outcome(plan, state, begun, handling if isinstance(handling, ToolResult) else await handling)
+    return await commit_outcome(plan, state, handling if isinstance(handling, ToolResult) else await handling)
