@@ -162,8 +162,8 @@ class Batch:
                 ended.put_nowait(entry)
         self._listeners.append(ended.put_nowait)
         self._task.add_done_callback(lambda _: ended.put_nowait(None))
-        while (entry := await self._next(ended)) is not None:
-            yield entry.result  # type: ignore[misc]
+        while (first := await self._next(ended)) is not None:
+            yield first.result  # type: ignore[misc]
         await self._task
 
     async def _next(self, ended: asyncio.Queue[Entry | None]) -> Entry | None:
