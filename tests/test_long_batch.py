@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import logging
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator
 
@@ -226,25 +225,6 @@ async def test_a_batch_that_is_cancelled_before_its_first_call_ends(turns: int |
 
 async def _statuses(batch: object) -> list[str]:
     return [result.status async for result in batch]  # type: ignore[attr-defined]
-
-
-@tool
-async def fail(n: int) -> None:
-    raise KeyError("the-key")
-
-
-@pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])
-async def test_a_failed_call_logs_one_line_and_its_traceback_at_debug(
-    caplog: pytest.LogCaptureFixture, level: int
-) -> None:
-    caplog.set_level(level, "ferrule")
-
-    [result] = [result async for result in run_many(Runner([fail]), [ToolCall("c0", "fail", {"n": 0})], concurrency=1)]
-    errors = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(errors) == 1
-    assert ("Traceback" in (errors[0].exc_text or "")) is (level == logging.DEBUG)
-    assert level == logging.DEBUG or "KeyError: 'the-key'" in errors[0].getMessage()
-    assert isinstance(result.exception, KeyError)
 
 
 class Terminal(io.StringIO):

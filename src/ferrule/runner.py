@@ -29,7 +29,7 @@ from ferrule.definition import options
 from ferrule.definition.bounds import SIZES, WAITS, Sizes, Waits
 from ferrule.definition.options import ContextOptions, RunOptions, build_context, check_count, check_seconds
 from ferrule.definition.tool import Tool
-from ferrule.definition.toolset import Toolset, compare_toolsets
+from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
 from ferrule.executors.background_loop import BackgroundLoop, run_on_loop
 from ferrule.kernel.authorize import VALUE_MISSING, explain, find_verdict, foresee, judge
@@ -209,8 +209,8 @@ class Runner:
     ) -> Runner:
         """Return a runner with the same settings except for those given.
 
-        Both share limits, keys, disabled tools and the records that were resumed. Running calls go on, and leaving this
-        runner leaves the new one as well. Other tools emit an event `tools:changed`.
+        Both share limits, keys and the records that were resumed. Running calls go on, and leaving this runner leaves
+        the new one as well.
 
         Raises:
             DefinitionError: The settings do not fit together.
@@ -227,8 +227,6 @@ class Runner:
         state = self._state.copy_with(settings=settings, **changed)
         made = object.__new__(Runner)
         made._set_up(state)
-        if tools is not None:
-            emit(state.observers, "tools:changed", ToolCall("", ""), compare_toolsets(self.tools, state.tools))
         return made
 
     def report_refused_client(self, reason: str, address: str) -> None:
@@ -474,10 +472,10 @@ class Runner:
             raise _no_call(who, call)
         fields = build_context(context, given, who).fields
         plan = find_plan(self._state, call.name)
-        wrong = unknown_tool(self._state, call.name).error if plan is None else plan.disabled
-        wrong = wrong if call.problem is None else call.problem
-        if plan is None or wrong is not None:
-            raise Rejected("denied", wrong or "")
+        if call.problem is not None:
+            raise Rejected("denied", call.problem)
+        if plan is None:
+            raise Rejected("denied", unknown_tool(self._state, call.name).error)
         named = call if call.name == plan.name else call.replace(name=plan.name)
         current: object = find_running_call()
         parent = current if isinstance(current, LiveCall) else None
@@ -555,8 +553,7 @@ class Runner:
         """Settle the calls that a crash cut off, look at deferred work that is due, and return the results.
 
         A call that the tool's `reconcile` does not know is `unknown`; so is deferred work that has expired. A call that
-        may run again is left alone: its metadata says `runs_again`, and it runs when it comes again. See
-        docs/journal.md.
+        may run again is left alone, and runs when it comes again. See docs/journal.md.
 
         Raises:
             DefinitionError: The runner has no journal.
@@ -591,38 +588,6 @@ class Runner:
             RuntimeError: A call of the runner leaves it, or its calls run on another event loop.
         """
         await self._state.leave()
-
-    # -- disabled tools ------------------------------------------------------------------------------------------------
-
-    def disable(self, glob: str, reason: str) -> None:
-        """Deny every call of the tools whose name matches `glob`, with `reason`, also where they are mounted.
-
-        Calls that wait for a slot or a person are denied at once. Running handlers go on. Call it from any thread.
-
-        Raises:
-            DefinitionError: No tool matches, or the reason is empty.
-        """
-        given: Any = reason
-        if not isinstance(given, str) or not given.strip():
-            raise DefinitionError(f"disable({glob!r}, reason): say why, the model is told; not {reason!r}")
-        for name in self._find_names(glob):
-            self._state.settings.disabled[name] = reason
-        self._state.settings.notify_runners()
-
-    def enable(self, glob: str) -> None:
-        """Enable the tools whose name matches `glob` again.
-
-        Raises:
-            DefinitionError: No tool matches.
-        """
-        for name in self._find_names(glob):
-            self._state.settings.disabled.pop(name, None)
-
-    def _find_names(self, glob: str) -> list[str]:
-        names = [tool.name for tool in self.tools.only(glob)]
-        if not names:
-            raise DefinitionError(f"no tool fits {glob!r}: there are {', '.join(t.name for t in self.tools) or 'none'}")
-        return names
 
 
 def _no_call(who: str, given: object) -> DefinitionError:

@@ -405,9 +405,7 @@ class Seen:
     @property
     def changed(self) -> bool:
         """Whether something else was told after an outcome."""
-        # What `recover` found cut off may be run again by another program before it says so; it has settled nothing.
         settled = [one for one in self.told if one["status"] not in ("invalid", "not_found")]
-        settled = [one for one in settled if "runs_again" not in one["metadata"]]
         texts = [one["text"] if one["status"] == "ok" else None for one in settled]
         first = next((n for n, text in enumerate(texts) if text is not None), len(texts))
         return len({*texts[first:]}) > 1

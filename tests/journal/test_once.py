@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from killed import DyingJournal
 from processes import intent
 
-from cast import Person, ask_always
-from ferrule import Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, allow, ask, deny, models, tool
+from cast import Person, ask_always, passes
+from ferrule import Journal, Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, allow, ask, deny, models, tool
 from ferrule.errors import JournalError, UnknownOutcomeError
 from ferrule.executors import Executor, StartedCall
 from ferrule.journal import MemoryJournal, memory
@@ -92,13 +93,12 @@ async def test_another_session_principal_or_turn_is_another_call(other: dict[str
     assert bank.paid == [5, 5] and result.metadata == {}
 
 
-async def test_other_arguments_under_the_same_id_are_another_call(caplog: pytest.LogCaptureFixture) -> None:
+async def test_other_arguments_under_the_same_id_are_another_call() -> None:
     bank = Bank()
     runner = Runner([bank.pay], journal=memory())
     await runner.run(call(), **WHO)
     result = await runner.run(call(7), **WHO)
-    assert bank.paid == [5, 7] and result.metadata == {"other_arguments": True}
-    assert "under an id that another call with other arguments had" in caplog.text
+    assert bank.paid == [5, 7] and result.metadata == {}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ async def test_the_spelling_of_arguments_makes_no_other_call(name: str, spelling
 
     runner = Runner([Bank().pay, stop], journal=memory(), observers=[lambda event: ran.append(event.kind)])
     for raw in spellings:
-        assert "other_arguments" not in (await runner.run(ToolCall("c1", name, raw), **WHO)).metadata
+        await runner.run(ToolCall("c1", name, raw), **WHO)
     assert ran.count("tool:started") == 1
 
 
@@ -206,6 +206,47 @@ async def test_a_call_that_never_started_leaves_nothing_in_the_journal() -> None
     assert await journal.unfinished() == [] and bank.paid == []
     assert (await Runner([bank.pay], journal=journal).run(call(), **WHO)).metadata == {}
     assert bank.paid == [5]
+
+
+def test_the_end_of_a_program_writes_the_outcome_of_a_call_that_it_cancels(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def pay(euros: int) -> None:
+        """Pay."""
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        running.append(asyncio.ensure_future(runner.run(call(), **WHO)))
+        await begun.wait()
+
+    running: list[object] = []
+    with closing(Journal.open(tmp_path / "calls.db")) as journal:
+        runner = Runner([pay], journal=journal, waits=Waits(slot=0.01))
+        asyncio.run(main())
+        again = asyncio.run(runner.run(call(), **WHO))
+    assert (again.status, again.executed, again.is_replayed) == ("cancelled", None, True)
+
+
+async def test_a_cancellation_during_the_write_keeps_the_outcome_of_the_run() -> None:
+    reached = asyncio.Event()
+
+    class Slow(MemoryJournal):
+        async def end(self, intent: Intent, outcome: Any) -> None:
+            if not reached.is_set():
+                reached.set()
+                await asyncio.Event().wait()
+            await super().end(intent, outcome)
+
+    bank = Bank()
+    runner = Runner([bank.pay], around=[passes], journal=Slow())
+    task = asyncio.create_task(runner.run(call(), **WHO))
+    await reached.wait()
+    task.cancel()
+    await asyncio.wait({task})
+    again = await runner.run(call(), **WHO)
+    assert task.cancelled() and (again.text, bank.paid) == ("paid 5", [5])
 
 
 async def test_the_intent_is_written_before_the_handler_runs() -> None:
@@ -405,9 +446,7 @@ async def test_recover_settles_a_cut_off_call_once() -> None:
 
     bank, journal = Bank(idempotent=True), DyingJournal()
     runner = await cut_off(bank, journal)
-    [left] = await runner.recover()
-    assert (left.status, left.metadata) == ("unknown", {"runs_again": True})
-    assert left.error is not None and "Do not repeat" not in left.error
+    assert await runner.recover() == []
     assert (await runner.run(call(), **WHO)).text == "paid 5"
 
 

@@ -15,7 +15,7 @@ from journals import WatchedJournal, forever
 
 import probe
 from cast import ask_always
-from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
+from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult, ask, deny, tool
 from waits import BOUND
 from watched import Watch, go
 
@@ -106,28 +106,11 @@ async def test_a_batch_takes_a_list_of_calls(wrong: Any) -> None:
         await Runner([]).run_all(wrong)
 
 
-@pytest.mark.parametrize("given", [{"n": 1}, '{ "n" : 1 }'])
-async def test_a_call_that_came_twice_runs_once_and_both_get_its_result(given: Any) -> None:
-    ran: list[int] = []
-
-    @tool
-    async def work(n: int) -> int:
-        ran.append(n)
-        return n
-
-    watch = Watch()
-    again = given if isinstance(given, str) else dict(given)
-    sent = [ToolCall("a", "work", given), ToolCall("b", "work", {"n": 2}), ToolCall("a", "work", again)]
-    results = await Runner([work], observers=[watch]).run_all(sent)
-    assert [result.output for result in results] == [1, 2, 1]
-    assert ran == [1, 2] and len(watch.ends("a")) == 1
-
-
 @pytest.mark.parametrize(
     ("first", "second"),
-    [('{"n": 1}', '{"n": 2}'), ('{"n": 1}', '{ "n": 1}'), ('{"n": 1}', {"n": 1}), ({"n": 1}, {"n": True})],
+    [('{"n": 1}', '{"n": 2}'), ('{"n": 1}', '{"n": 1}'), ('{"n": 1}', {"n": 1}), ({"n": 1}, {"n": True})],
 )
-async def test_another_call_with_a_used_id_is_invalid_and_never_runs(first: Any, second: Any) -> None:
+async def test_a_call_with_a_used_id_is_invalid_and_never_runs(first: Any, second: Any) -> None:
     ran: list[Any] = []
 
     @tool
@@ -203,22 +186,6 @@ async def test_a_writer_whose_key_a_guard_changes_still_waits_for_the_readers() 
     order = Order(resources=by_key, parallel=reads)
     await order.run("a", "W", "b", guards=[elsewhere])
     assert order.log == ["+a", "-a", "+W", "-W", "+b", "-b"]
-
-
-async def test_a_guard_that_makes_a_parallel_call_one_to_run_alone_stops_it() -> None:
-    def writes_b(call: ToolCall, context: ToolContext) -> Any:
-        return allow({**call.arguments, "write": True}) if call.arguments["name"] == "b" else None
-
-    order = Order(parallel=reads)
-    results = await order.run("a", "b", "c", guards=[writes_b])
-    assert [result.status for result in results] == ["ok", "limited", "ok"]
-    assert results[1].executed is False and "Send it alone" in str(results[1].error)
-    assert (await Runner([order.tool], guards=[writes_b]).run("work", {"name": "b"})).success
-
-    def only_reads(call: ToolCall, context: ToolContext) -> Any:
-        return allow({**call.arguments, "write": False})
-
-    assert [result.status for result in await order.run("A", "B", guards=[only_reads])] == ["ok", "ok"]
 
 
 async def test_a_default_decides_whether_a_call_is_parallel() -> None:
@@ -431,9 +398,9 @@ async def test_an_unwritten_outcome_of_a_cancelled_call_is_logged(
         going = asyncio.ensure_future(runner.run("work", {"name": "a"}))
         await reached.wait()
         going.cancel()
-        await asyncio.wait({going})
         goes_on.set()
-    assert "outcome of a cancelled call could not be written" in caplog.text and "disk full" in caplog.text
+        await asyncio.wait({going})
+    assert "could not take the outcome" in caplog.text and "disk full" in caplog.text
 
 
 @pytest.mark.parametrize("timeout", [None, 30.0])

@@ -564,13 +564,3 @@ async def test_events_after_an_answer_name_the_rule_and_the_person() -> None:
 def test_a_refusal_of_a_person_says_why_it_was_asked() -> None:
     result = judge([saying(ask("offer a voucher instead"))], approve=lambda *rest: False)[0]
     assert result.error == "Denied: refused by the person who was asked (offer a voucher instead). Nothing was run."
-
-
-async def test_a_replacement_has_its_own_guards_and_shares_what_is_turned_off() -> None:
-    free = Runner([make_double()[0]])
-    closed = free.replace(guards=[saying(deny("closed"))])
-    opened = closed.replace(approve=lambda call, decision, context: True)  # which keeps the guards
-    runners = (free, closed, opened, opened.replace(guards=[]))
-    assert [(await runner.run(CALL)).status for runner in runners] == ["ok", "denied", "denied", "ok"]
-    free.disable("double", "it is late")
-    assert (await opened.replace(guards=[]).decide(CALL)).reason == "it is late"

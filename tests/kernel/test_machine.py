@@ -1,8 +1,8 @@
 """A state machine does everything to one runner, in any order: each call has one result and leaves nothing behind.
 
-It sends calls, lets handlers end, answers, suspends, resumes, cancels, lets time pass, turns tools off, leaves the
-runner, and kills workers. It knows only what it did; handlers, guards, the approver and an observer record what came of
-it. The loop's time stands still until the machine moves it, so no deadline depends on the speed of the tests.
+It sends calls, lets handlers end, answers, suspends, resumes, cancels, lets time pass, leaves the runner, and kills
+workers. It knows only what it did; handlers, guards, the approver and an observer record what came of it. The loop's
+time stands still until the machine moves it, so no deadline depends on the speed of the tests.
 
 `FERRULE_TESTS=all` runs four times as many machines, and `FERRULE_MACHINES=40` forty times as many.
 """
@@ -198,8 +198,6 @@ class Try:
         found = {self.outcome(guarded)[0]}
         if self.disturbed & {"cancel", "closing"} or (self.hand.parent is not None and self.disturbed):
             found.add("cancelled")
-        if "off" in self.disturbed:
-            found.add("denied")
         if "clock" in self.disturbed:
             found |= (
                 {"limited"} | ({"timeout"} if timed else set()) | ({"denied"} if "slow" in self.hand.mode else set())
@@ -228,12 +226,12 @@ class Sent:
         made_of_it = [one.hand.tool for one in self.tries if one.hand.told == "raise"]
         return self.cancelled and isinstance(task.exception(), ValueError) and made_of_it == ["stubborn"]
 
-    def disturb(self, what: str, tool: str | None = None, *, inside: bool = True) -> None:
+    def disturb(self, what: str, *, inside: bool = True) -> None:
         """Record what happened to its unfinished calls, or only to those whose handler does not run."""
         if not self.task.done():
             for one in (*self.tries, *self.children):
                 spared = not inside and (one.hand.inside or (one.hand.parent is not None and one.hand.parent.inside))
-                if tool in (None, one.hand.tool) and not spared:
+                if not spared:
                     one.disturbed.add(what)
 
     def overtaken(self, hand: Hand) -> list[ToolResult]:
@@ -270,7 +268,6 @@ class Calls(RuleBasedStateMachine):
         self.faults: list[str] = []
         self.hands: dict[int, Hand] = {}
         self.sent: list[Sent] = []
-        self.off: dict[str, set[int]] = {}  # what is turned off, with the calls that had come to their handlers
         self.watch = Watch()
         self.settled = True
         self.leaving: asyncio.Task[None] | None = None
@@ -354,8 +351,6 @@ class Calls(RuleBasedStateMachine):
     def entered(self, n: int, m: int) -> Iterator[None]:
         """Record that a handler runs, and what must not be true when it begins."""
         hand = self.hands[n]
-        if hand.tool in self.off and n not in self.off[hand.tool] and not hand.seen:
-            self.faults.append(f"{hand} ran while it was turned off")
         if hand.parent is None and hand.tool in KEYED and (before := hand.tries[0].sent.overtaken(hand)):
             self.faults.append(f"{hand} did not wait for what came before it: {before}")
         hand.seen.append(m)
@@ -428,14 +423,12 @@ class Calls(RuleBasedStateMachine):
         return ToolContext(principal=principal, metadata={"place": place})
 
     def send(self, sent: Sent, work: Coroutine[Any, Any, Any], hands: list[Hand], answer: str = "") -> None:
-        sent.tries = [Try(hand, sent, answer) for hand in dict.fromkeys(hands)]
+        sent.tries = [Try(hand, sent, answer) for hand in hands]
         sent.task = self.loop.create_task(work)
         sent.children = [Try(hand.child, sent) for hand in hands if hand.child is not None and not answer]
         self.sent.append(sent)
         for one in (*sent.tries, *sent.children):
             one.hand.began = self.loop.now
-            if one.hand.tool in self.off:
-                one.disturbed.add("off")
             if self.leaving is not None:
                 one.disturbed.add("closing")
 
@@ -485,20 +478,20 @@ class Calls(RuleBasedStateMachine):
 
     part = st.tuples(st.sampled_from((*KINDS, "nest")), mode, key)
 
-    @rule(parts=st.lists(part, min_size=2, max_size=4), twice=st.sampled_from(["", "", "same", "other"]), pace=pace)
-    def submit_batch(self, parts: list[tuple[str, str, str]], twice: str, pace: int | None) -> None:
+    @rule(parts=st.lists(part, min_size=2, max_size=4), twice=st.sampled_from([False, False, True]), pace=pace)
+    def submit_batch(self, parts: list[tuple[str, str, str]], twice: bool, pace: int | None) -> None:
         """Send several calls of one turn, perhaps with the first id a second time."""
         hands = [self.hand(kind, mode, key) for kind, mode, key in parts]
         for hand in list(hands):
             if hand.tool == "nest":
                 self.with_child(hand, "think", hand.mode)
-        self.together(hands, twice, pace)
+        self.together(hands, pace, twice=twice)
 
-    def together(self, hands: list[Hand], twice: str, pace: int | None) -> None:
+    def together(self, hands: list[Hand], pace: int | None, *, twice: bool = False) -> None:
         ids = [f"c{hand.n}" for hand in hands]
         if twice:
-            hands = [*hands, hands[0] if twice == "same" else self.hand(hands[0].tool)]
-            hands[-1].malformed = hands[-1].malformed or twice == "other"
+            hands = [*hands, self.hand(hands[0].tool)]
+            hands[-1].malformed = True
             ids.append(ids[0])
         calls = [ToolCall(id, hand.tool, json.dumps(hand.arguments)) for id, hand in zip(ids, hands, strict=True)]
         asyncio._set_running_loop(self.loop)  # it begins with the next turn, like what is sent beside it
@@ -550,8 +543,9 @@ class Calls(RuleBasedStateMachine):
         """Resume a suspended call from its record, perhaps a second time."""
         self.pump(None)
         found = [hand for hand in self.put_off() if any(one.status == "suspended" for one in hand.tries)]
-        if not found or self.leaving is not None or (hand := _picked(found, who)).tool in self.off:
+        if not found or self.leaving is not None:
             return
+        hand = _picked(found, who)
         asked = [one.result for one in hand.tries if one.result is not None and one.status == "suspended"]
         record = json.loads(json.dumps(asked[-1].record()))
         given = _answer("no" if answer == "breaks" else answer, record["pending"]["arguments"])
@@ -598,28 +592,6 @@ class Calls(RuleBasedStateMachine):
         timed = self.timeout is not None or hand.tries[-1].sent.timed
         live = any(state.call.arguments["n"] == hand.n for state in probe.live_calls(self.runner))
         return live and timed and seconds > TIMEOUT and hand.inside and hand.tool != "stubborn" and not hand.parent
-
-    @rule(kind=kind, settled=st.booleans(), pace=pace)
-    def turn_off(self, kind: str, settled: bool, pace: int | None) -> None:
-        if settled:
-            self.pump(None)
-        for sent in self.sent:
-            sent.disturb("off", kind)
-        begun = [state for state in probe.live_calls(self.runner) if state.attempt.executed is not False]
-        self.off[kind] = {state.call.arguments["n"] for state in begun}
-        self.runner.disable(kind, "not now")
-        if settled:
-            self.pump(None)
-            waits = [state for state in probe.live_calls(self.runner) if state.attempt.executed is False]
-            assert not [state for state in waits if state.plan.name == kind], "what waited is denied at once"
-        self.pump(pace)
-
-    @precondition(lambda self: self.off)
-    @rule(pace=pace)
-    def turn_on(self, pace: int | None) -> None:
-        self.off.clear()
-        self.runner.enable("*")
-        self.pump(pace)
 
     @precondition(lambda self: self.sent)
     @rule(pace=pace)
@@ -827,9 +799,9 @@ class CallsInProcesses(Calls):
     def submit_isolated(self, mode: str, own: bool, principal: str | None, pace: int | None) -> None:
         self.one(self.hand("apart", mode, principal=principal), TIMEOUT if own else None, pace)
 
-    @rule(modes=st.lists(modes, min_size=2, max_size=3), twice=st.sampled_from(["", "same"]), pace=Calls.pace)
-    def submit_isolated_batch(self, modes: list[str], twice: str, pace: int | None) -> None:
-        self.together([self.hand("apart", mode) for mode in modes], twice, pace)
+    @rule(modes=st.lists(modes, min_size=2, max_size=3), pace=Calls.pace)
+    def submit_isolated_batch(self, modes: list[str], pace: int | None) -> None:
+        self.together([self.hand("apart", mode) for mode in modes], pace)
 
     @rule(mode=modes, pace=Calls.pace)
     def submit_isolated_nested(self, mode: str, pace: int | None) -> None:

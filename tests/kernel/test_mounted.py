@@ -146,9 +146,6 @@ async def test_a_mounted_tool_calls_its_own_runner() -> None:
             assert watch.kinds()[-2:] == ["tool:post", "tool:post"]
         assert (await outer.run("lookup")).output == "outer" and inner_watch.events == []
         assert (await outer.run("entry", {"name": "no"})).output.startswith("not_found")
-        inner.disable("lookup", "closed")
-        assert "closed" in (await outer.run("entry", {"name": "lookup"})).output
-        inner.enable("lookup")
 
 
 async def test_a_renamed_mounted_tool_is_called_as_the_outer_runner_has_it() -> None:
@@ -157,12 +154,13 @@ async def test_a_renamed_mounted_tool_is_called_as_the_outer_runner_has_it() -> 
         result = await context.run("lookup")
         return f"{result.tool_name} {result.status}"
 
+    def closes(call: ToolCall, context: ToolContext) -> Decision | None:
+        return deny("closed") if call.name == "their_lookup" else None
+
     outer = Runner(Toolset(Runner([saying("lookup", "inner"), entry]).as_tools()).prefixed("their_"))
     assert (await outer.run("their_entry")).output == "their_lookup ok"
-    outer.disable("their_lookup", "closed")
-    assert (await outer.run("their_entry")).output == "their_lookup denied"
-    late = Runner(only(Runner(outer.as_tools()), "*entry"))
-    assert (await late.run("their_entry")).output == "their_lookup denied"
+    outermost = Runner(only(outer.replace(guards=[closes]), "*entry"))
+    assert (await outermost.run("their_entry")).output == "their_lookup denied"
 
 
 @pytest.mark.parametrize("place", ["guards", "around", "inside", "before", "after", "after inside"])

@@ -571,15 +571,6 @@ async def test_a_late_answer_is_refused() -> None:
     assert watch.kinds()[-1] == "tool:error"
 
 
-async def test_a_call_that_is_turned_off_uses_no_record_up() -> None:
-    runner, record, ran = await begin()
-    elsewhere = runner.replace()
-    runner.disable("write", "not today")
-    assert [(await one.resume(record, True)).status for one in (runner, elsewhere)] == ["denied", "denied"]
-    runner.enable("write")
-    assert (await elsewhere.resume(record, True)).success and len(ran) == 1
-
-
 @pytest.mark.parametrize("answer", [False, deny("no"), None, ask("not yet")])
 async def test_every_answer_uses_the_record_up(answer: Any) -> None:
     runner, record, ran = await begin()

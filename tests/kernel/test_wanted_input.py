@@ -350,15 +350,6 @@ async def test_a_context_asks_nobody_outside_its_handler() -> None:
 # -- a runner with other tools -----------------------------------------------------------------------------------------
 
 
-def test_an_event_names_the_added_removed_and_changed_tools() -> None:
-    events: list[Event] = []
-    one, two, three = (tool(lambda: 1, name=name) for name in ("one", "two", "three"))
-    Runner([one, two], observers=[events.append]).replace(tools=[three, one.replace(description="Another one.")])
-    [event] = events
-    assert event.kind == "tools:changed"
-    assert (event.data["added"], event.data["removed"], event.data["changed"]) == (["three"], ["two"], ["one"])
-
-
 async def test_a_replacement_shares_the_used_records() -> None:
     other = tool(lambda: "other", name="other")
     first = Runner([book], approve=put_off)

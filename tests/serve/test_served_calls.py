@@ -236,14 +236,6 @@ async def test_a_call_that_fails_is_a_result_with_its_error(
 
 
 @both_eras
-async def test_a_disabled_tool_stays_in_the_list_and_says_why(era: str) -> None:
-    runner = Runner([add])
-    runner.disable("add", "the calculator is at lunch")
-    assert [one.name for one in await listed(runner, era)] == ["add"]
-    assert "at lunch" in text(await call(runner, era, "add", {"a": 1, "b": 2}))
-
-
-@both_eras
 async def test_a_served_call_passes_the_guards(era: str) -> None:
     judged: list[ToolCall] = []
     events: list[Event] = []

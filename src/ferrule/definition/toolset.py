@@ -280,16 +280,6 @@ class Toolset:
         return f"Toolset([{', '.join(item.name for item in self._tools)}])"
 
 
-def compare_toolsets(before: Toolset, after: Toolset) -> dict[str, list[str]]:
-    """Return the names of tools that were added, removed or changed."""
-    found = ((item, before.find(item.name)) for item in after)
-    return {
-        "added": [item.name for item in after if item.name not in before],
-        "removed": [item.name for item in before if item.name not in after],
-        "changed": [item.name for item, old in found if old is not None and old.fingerprint != item.fingerprint],
-    }
-
-
 def _check_self(item: Tool) -> None:
     if has_unfilled_self(item.handling.function):
         raise DefinitionError(

@@ -354,7 +354,7 @@ class Reader:
         """Yield the events of the matching calls behind the place `after`, in order. `status` and `until` have no
         effect.
 
-        Without a filter, events of no call are among them: `tools:changed`, `journal:lost` and `journal:pruned`.
+        Without a filter, events of no call are among them, such as `journal:lost` and `journal:pruned`.
         """
         where, values = _make_condition(wanted)
         fits = _make_tool_filter(wanted)

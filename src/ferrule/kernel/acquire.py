@@ -25,7 +25,7 @@ from ferrule.executors import Job
 from ferrule.kernel.deadline import wait_deadline
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.redact import log_exception
-from ferrule.kernel.results import NOTHING_RUN, Rejected, busy, denial
+from ferrule.kernel.results import NOTHING_RUN, Rejected, busy
 from ferrule.kernel.state import CallState, ancestors
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import Hold, KeyLocks
@@ -79,13 +79,9 @@ def acquire(plan: Plan, state: CallState) -> HeldSlots | Coro[HeldSlots]:
     """Acquire all keys and slots of the call. Return a coroutine if it may have to wait.
 
     Raises:
-        Rejected: The arguments forbid running in parallel. The coroutine also raises it if the keys cannot be computed
-            or the wait takes too long.
+        Rejected: (by the coroutine) The keys cannot be computed, or the wait takes too long.
     """
-    limiters, owner = plan.limiters, state.origin.owner
-    if owner is not None and owner.in_parallel and not plan.tool.trait("parallel", state.call.arguments):
-        reason = f"{plan.name} may not run beside other calls with the arguments as they were changed"
-        raise Rejected("limited", f"{reason}. {NOTHING_RUN} Send it alone.")
+    limiters = plan.limiters
     if plan.has_call_limits or state.parent is not None:
         limiters = _list_limiters(plan, state)
         if plan.has_resources or plan.leases is not None:
@@ -106,7 +102,7 @@ async def _acquire_all(plan: Plan, state: CallState, limiters: tuple[Limiter, ..
     """Wait for the keys, then for each slot, and for the lease.
 
     Raises:
-        Rejected: The wait took too long, the keys cannot be computed, or the tool was disabled meanwhile.
+        Rejected: The wait took too long, or the keys cannot be computed.
     """
     timer, deadline = plan.runner.timer, wait_deadline(state)
     held = HeldSlots(())
@@ -121,8 +117,6 @@ async def _acquire_all(plan: Plan, state: CallState, limiters: tuple[Limiter, ..
             if not await slot.acquire(deadline, (plan.name, state.fields.principal), timer):
                 raise busy(plan, slot.busy_reason)
             held.slots = (*held.slots, slot)
-        if plan.disabled is not None:
-            raise denial(plan.disabled)
     except BaseException:
         release(state, held)
         raise
@@ -249,8 +243,7 @@ def leave_running(state: CallState, job: Job) -> None:
 def _release_after_jobs(state: CallState, held: HeldSlots) -> None:
     """Release the slots and keys when the last abandoned job ends.
 
-    A job may end in any thread, and may report its end twice. They are released in that thread, because the loop may
-    be blocked or closed.
+    A job may end in any thread. They are released in that thread, because the loop may be blocked or closed.
     """
     running, abandoned = set(held.abandoned_jobs), state.plan.runner.abandoned
     left: list[Limiter | Lease | Hold] = [*held.slots, *held.key_holds]
@@ -260,9 +253,8 @@ def _release_after_jobs(state: CallState, held: HeldSlots) -> None:
         while left and not running:
             with suppress(IndexError):  # `pop` is atomic: another thread may have taken the last one
                 left.pop().release()
-        abandoned.pop(job, None)
+        abandoned.discard(job)
 
     for job in set(running):
-        callback = partial(on_job_end, job)
-        abandoned[job] = (*abandoned.get(job, ()), callback)
-        job.when_done(callback)
+        abandoned.add(job)
+        job.when_done(partial(on_job_end, job))

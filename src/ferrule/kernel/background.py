@@ -67,7 +67,6 @@ class BackgroundJob:
 
     # A job owns its call as the entry of a batch does, and the kernel reads these facts of either.
     admitted = True
-    in_parallel = False
     stopping = False
 
     def __repr__(self) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import get_running_loop
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ferrule.arguments.parameters import Invalid
-from ferrule.arguments.repair import is_same_call
 from ferrule.definition.toolset import Toolset
 from ferrule.kernel.acquire import find_resource_keys
 from ferrule.kernel.begin import find_plan, reject_at_once
@@ -38,10 +36,8 @@ class Entry:
 
     Attributes:
         call: The call, with an id.
-        duplicate_of: The entry of the same call earlier in the batch; the call runs once.
-        reuses_id: Whether another call came before under the same id. Then this one is rejected.
+        reuses_id: Whether a call came before under the same id. Then this one is rejected.
         admitted: Whether the batch began before the runner was left, which then waits for it.
-        in_parallel: Whether the call runs beside others because of its arguments as sent.
         stopping: Whether the batch starts nothing more.
         state: The state of the call, once it has begun.
         task: The task of the call.
@@ -52,9 +48,7 @@ class Entry:
     call: ToolCall
     listeners: Sequence[Callable[[Entry], object]]
     admitted: bool
-    duplicate_of: Entry | None = None
     reuses_id: bool = False
-    in_parallel: bool = False
     stopping: bool = False
     state: CallState | None = None
     task: asyncio.Task[ToolResult] | None = None
@@ -99,7 +93,7 @@ class Batch:
 
     Calls start in order. A call that may not run in parallel waits for all before it, and all after it wait for it.
     `resources` narrow that to the calls that share a key. The order goes by the arguments as the model sent them. Key
-    locks and limits go by the judged arguments; a call that a guard changed into one that runs alone is rejected.
+    locks and limits go by the judged arguments.
     """
 
     def __init__(
@@ -118,33 +112,25 @@ class Batch:
         self._turn = turn
         self._entries: list[Entry] = []
         self._listeners: list[Callable[[Entry], object]] = []
-        first: dict[str, Entry] = {}
+        ids: set[str] = set()
         for call in calls:
             call = call if call.id else call.replace(id=new_id())
-            entry = Entry(call=call, listeners=self._listeners, admitted=not runner.leaving)
+            entry = Entry(call=call, listeners=self._listeners, admitted=not runner.leaving, reuses_id=call.id in ids)
             self._entries.append(entry)
-            before = first.setdefault(call.id, entry)
-            if before is not entry:
-                if is_same_call(before.call, call):
-                    entry.duplicate_of = before
-                else:
-                    entry.reuses_id = True
+            ids.add(call.id)
         self._cancelled = self._now = False
         self._task: asyncio.Task[list[ToolResult]]
 
     @property
     def results(self) -> list[ToolResult]:
         """One result for every call, at any time. A call that has not ended has a result that says so."""
-        found = []
-        for entry in self._entries:
-            first = entry.duplicate_of or entry
-            found.append(first.result or self._make_unfinished_result(entry.call, first.state is not None))
-        return found
+        return [entry.result or self._make_unfinished_result(entry) for entry in self._entries]
 
-    def _make_unfinished_result(self, call: ToolCall, started: bool) -> ToolResult:
+    def _make_unfinished_result(self, entry: Entry) -> ToolResult:
+        call = entry.call
         plan = find_plan(self._runner, call.name, self._offered)
         name = call.name if plan is None else plan.name
-        if started:
+        if entry.state is not None:
             changes = plan is None or plan.changes
             error = f"The call has not ended; {'its effect may have happened' if changes else 'it changes nothing'}."
             return ToolResult(None, error, call=call, tool_name=name, status="unknown", executed=None)
@@ -176,10 +162,8 @@ class Batch:
                 ended.put_nowait(entry)
         self._listeners.append(ended.put_nowait)
         self._task.add_done_callback(lambda _: ended.put_nowait(None))
-        calls = Counter(entry.duplicate_of or entry for entry in self._entries)
         while (first := await self._next(ended)) is not None:
-            for _ in range(calls[first]):
-                yield first.result  # type: ignore[misc]
+            yield first.result  # type: ignore[misc]
         await self._task
 
     async def _next(self, ended: asyncio.Queue[Entry | None]) -> Entry | None:
@@ -212,7 +196,7 @@ class Batch:
         locks = KeyLocks()
         running: list[_Task] = []
         try:
-            for begun, entry in enumerate([entry for entry in self._entries if entry.duplicate_of is None], 1):
+            for begun, entry in enumerate(self._entries, 1):
                 if begun % _BURST == 0:  # let the first calls go on
                     await asyncio.sleep(0)
                 lane = self._lane(entry)
@@ -253,7 +237,6 @@ class Batch:
             if plan.has_resources:
                 state = LiveCall(plan, self._fields, call, call, None)
                 return Lane(resource_keys=tuple(find_resource_keys(state, arguments)), shared=parallel)
-            entry.in_parallel = parallel
             return PARALLEL if parallel else ALONE
         except KeyboardInterrupt:
             raise
@@ -277,7 +260,7 @@ class Batch:
     def _call(self, entry: Entry) -> Coro[ToolResult]:
         if entry.reuses_id:
             used = truncate_text(clean_text(entry.call.id), 80)
-            error = f"The id {used!r} was used for another call before. {NOTHING_RUN}"
+            error = f"The id {used!r} was used for a call before. {NOTHING_RUN}"
             rejection = Rejected("invalid", error)
             return reject_at_once(self._runner, entry.call, rejection, self._fields, self._origin(entry))
         return receive(self._runner, entry.call, self._fields, self._origin(entry))
@@ -293,7 +276,7 @@ class Batch:
             error = None
             if task is not None and task.done() and not task.cancelled():
                 error = task.exception()  # mark it as seen: the result has it
-            if entry.duplicate_of is not None or entry.result is not None:
+            if entry.result is not None:
                 continue
             if error is not None:
                 mistakes.append(error)

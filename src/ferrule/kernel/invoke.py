@@ -20,7 +20,6 @@ from ferrule.kernel.results import (
     CANCELLED,
     NOTHING_RUN,
     Rejected,
-    denial,
     read_executed,
     result_of_error,
     result_of_middleware_error,
@@ -134,8 +133,7 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
                 values = plan.parameters.revalidate(judged) if is_used else judged.validated
         if attempt.runs or attempt.result is not None:
             if not state.may_run_again:
-                reason = plan.disabled
-                return reject(state, Rejected("cancelled", CANCELLED) if reason is None else denial(reason))
+                return reject(state, Rejected("cancelled", CANCELLED))
             attempt = begin_inner_attempt(state)
         attempt.executed = None
         attempt.runs += 1

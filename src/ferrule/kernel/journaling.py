@@ -35,7 +35,6 @@ from ferrule.kernel.results import (
 )
 from ferrule.kernel.state import CallState
 from ferrule.kernel.tasks import run_within
-from ferrule.scheduling.clock import waiter_for_end
 from ferrule.types import Begun, Journal
 from ferrule.values.call import format_run_id
 from ferrule.values.content import to_jsonable
@@ -187,7 +186,7 @@ async def _call_reconcile(function: Any, state: CallState) -> object:
     return await found if inspect.isawaitable(found) else found
 
 
-async def commit_outcome(plan: Plan, state: CallState, begun: Begun, result: ToolResult) -> ToolResult:
+async def commit_outcome(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
     """Commit the outcome of a run, and return its result. If the outcome is unknown, ask the tool's `reconcile` first.
 
     The call keeps its slots and keys until the outcome is written, so that the next call finds it in the journal.
@@ -195,10 +194,6 @@ async def commit_outcome(plan: Plan, state: CallState, begun: Begun, result: Too
     result = _adopt_result(state, result)
     if result.executed is None and result.status != "suspended":
         result = await _reconcile_unknown(plan, state, result)
-    if begun.other_arguments:
-        message = "a call of tool %r came under an id that another call with other arguments had"
-        write_log(logging.WARNING, get_log_facts(state), message, plan.name)
-        result = state.attempt.result = result.replace(metadata={**result.metadata, "other_arguments": True})
     return await write_outcome(plan, state, result)
 
 
@@ -227,8 +222,8 @@ def can_still_happen(plan: Plan, outcome: Mapping[str, object] | None) -> bool:
     return outcome is not None and (outcome.get("status") != "unknown" or bool(outcome.get(MAY_GO_ON)))
 
 
-async def commit_intent(plan: Plan, state: CallState) -> Begun | ToolResult:
-    """Commit the intent. Return the result of another run instead if that was first.
+async def commit_intent(plan: Plan, state: CallState) -> ToolResult | None:
+    """Commit the intent. Return the result of another run if that was first, else None.
 
     The other run has its slots already, so it does not wait for this call.
 
@@ -238,7 +233,7 @@ async def commit_intent(plan: Plan, state: CallState) -> Begun | ToolResult:
     """
     status, journal = journal_status(state), _get_journal(plan)
     if status.replaced_entry is not None and status.replaced_entry.state == "deferred":
-        return Begun(None)  # the handler only looks at its earlier work
+        return None  # the handler only looks at its earlier work
     intent = status.intent = _make_intent(plan, state)
     while True:
         status.is_open = True  # it may be committed even if this task is cancelled meanwhile
@@ -246,7 +241,7 @@ async def commit_intent(plan: Plan, state: CallState) -> Begun | ToolResult:
         if begun.earlier is None:
             if begun.other_arguments and state.origin.has_fixed_id:
                 raise Rejected("failed", f"{plan.name} {_OTHER_CALL}. {NOTHING_RUN}")
-            return begun
+            return None
         status.is_open, status.replaced_entry = False, None
         entry = await _wait_for_earlier_run(plan, state, begun.earlier)
         if entry is not None and (result := await replay(plan, state, entry)) is not None:
@@ -279,22 +274,18 @@ async def write_missing_outcome(
 ) -> tuple[ToolResult, BaseException | None]:
     """Write the outcome of a call interrupted after its intent. Return its result and the interruption.
 
-    If the call is cancelled again meanwhile, the write goes on.
+    A cancellation meanwhile begins the write anew, because nobody else would: `asyncio.run` cancels all tasks at its
+    end. The third one gives it up.
     """
-    loop = asyncio.get_running_loop()
-
-    def start_write() -> asyncio.Task[ToolResult]:
-        return loop.create_task(write_outcome(plan, state, result))
-
-    write = start_write()
-    plan.runner.track_write(write, start_write)
-    if interruption is None:
+    outcome = state.attempt.journaled or result  # the write of this one was cut off
+    for _ in range(3):
         try:
-            await waiter_for_end(write)
-            if write.result().metadata.get("unrecorded"):
-                result = write.result()
+            written = await write_outcome(plan, state, outcome)
         except asyncio.CancelledError as error:
-            interruption = error
+            interruption = interruption or error
+        else:
+            is_unrecorded = outcome is result and written.metadata.get("unrecorded")
+            return written if is_unrecorded else result, interruption
     return result, interruption
 
 
@@ -302,11 +293,10 @@ async def write_outcome(plan: Plan, state: CallState, result: ToolResult) -> Too
     """Commit the outcome of the call, and return the result.
 
     If nothing was run, the intent is withdrawn, and the call may be made again. The result says if somebody else
-    resumed the call meanwhile. Its metadata says `unrecorded` if the journal could not be written. If the caller is
-    cancelled, the write goes on.
+    resumed the call meanwhile. Its metadata says `unrecorded` if the journal could not be written.
     """
     attempt, status = state.attempt, journal_status(state)
-    journal, status.is_open, replaced_entry = _get_journal(plan), False, status.replaced_entry
+    journal, replaced_entry = _get_journal(plan), status.replaced_entry
     is_deferred = attempt.pending is not None and attempt.pending["kind"] == "work"
     was_deferred = replaced_entry is not None and replaced_entry.state == "deferred"
     # Deferred work stays open if the look at it took too long.
@@ -316,11 +306,13 @@ async def write_outcome(plan: Plan, state: CallState, result: ToolResult) -> Too
     attempt.journaled = result if has_outcome else None
     if was_deferred:
         if outcome is None:
+            status.is_open = False
             return result
         outcome[MAY_GO_ON] = True
     write: Any = journal.settle if was_deferred else journal.end
     target = replaced_entry if was_deferred else status.intent
-    written = await run_within(plan.runner, write, target, outcome, survives_cancellation=True)
+    written = await run_within(plan.runner, write, target, outcome)
+    status.is_open = False
     if isinstance(written, Raised):
         message = "the journal could not take the outcome of a call of tool %r"
         log_exception(state, message, plan.name, error=written.error)

@@ -27,7 +27,7 @@ from ferrule.kernel.invoke import check_alive, invoke
 from ferrule.kernel.journal_status import has_open_intent
 from ferrule.kernel.journaling import commit_intent, commit_outcome, write_missing_outcome
 from ferrule.kernel.plan import Plan
-from ferrule.kernel.results import Rejected, denial
+from ferrule.kernel.results import Rejected
 from ferrule.kernel.resume import ask_for_input, continue_suspended, replay_earlier_run
 from ferrule.kernel.seal import finish_result
 from ferrule.kernel.state import NO_ORIGIN, CallState, Origin
@@ -92,8 +92,6 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
     try:
         if call is not state.call:
             check_replacement(plan, call, state)
-        if plan.disabled is not None:
-            raise denial(plan.disabled)
         if wanted is not None:
             answer = await ask_for_input(plan, call, state, wanted)
         elif resumed is not None:
@@ -142,8 +140,7 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
 
 async def _invoke_once(plan: Plan, values: object, state: CallState, answer: Answer | None) -> ToolResult:
     """Run the handler between its intent and its outcome, or return the result of another run that was first."""
-    begun = await commit_intent(plan, state)
-    if isinstance(begun, ToolResult):
-        return begun
+    if (earlier := await commit_intent(plan, state)) is not None:
+        return earlier
     handling = invoke(plan, values, state, answer)
-    return await commit_outcome(plan, state, begun, handling if isinstance(handling, ToolResult) else await handling)
+    return await commit_outcome(plan, state, handling if isinstance(handling, ToolResult) else await handling)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
-from weakref import WeakSet
 
 from ferrule.arguments.parameters import Invalid
 from ferrule.definition.bounds import Sizes
@@ -37,12 +36,7 @@ Innermost: TypeAlias = Callable[["Plan", ToolCall, ToolContext], Coro[ToolResult
 
 @dataclass(eq=False, kw_only=True)
 class Settings:
-    """The settings that a runner gives to each of its tools. A mounted tool brings those of its own runner along.
-
-    Attributes:
-        disabled: For each disabled tool name, the reason.
-        runners: The runners with these settings.
-    """
+    """The settings that a runner gives to each of its tools. A mounted tool brings those of its own runner along."""
 
     guards: tuple[Guard, ...]
     around: tuple[Middleware, ...]
@@ -56,13 +50,6 @@ class Settings:
     idle_timeout: float | None
     expose: tuple[type[BaseException], ...]
     sizes: Sizes
-    disabled: dict[str, str] = field(default_factory=dict)
-    runners: WeakSet[RunnerState] = field(default_factory=WeakSet)
-
-    def notify_runners(self) -> None:
-        """Tell all runners that tools were disabled."""
-        for runner in list(self.runners):
-            runner.on_tools_disabled()
 
 
 class Mount(NamedTuple):
@@ -113,13 +100,7 @@ class Plan:
         handler = tool.handling
         mounts: tuple[Mount, ...] = tool.mounts
         outer_first = [settings, *(mount.settings for mount in mounts)]
-        for one in outer_first:
-            one.runners.add(runner)
         inner_first = outer_first[::-1]
-        self._disabled = (
-            (settings.disabled, tool.name),
-            *((mount.settings.disabled, mount.name) for mount in mounts),
-        )
         self.runner = runner
         self.tool = tool
         self.name = tool.name
@@ -205,14 +186,6 @@ class Plan:
         """Whether the runner lists this tool, instead of only reaching it through a mounted one."""
         found = self.runner.plans.get(self.name)
         return found is self or (found is not None and found.job is self)
-
-    @property
-    def disabled(self) -> str | None:
-        """The reason why the tool is disabled, in its own runner or one that it is mounted from; None if it is not."""
-        for reasons, name in self._disabled:
-            if name in reasons:
-                return reasons.get(name)
-        return None
 
 
 def make_executor(tool: Tool) -> Executor:

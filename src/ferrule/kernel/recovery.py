@@ -53,7 +53,7 @@ async def recover(runner: RunnerState) -> list[ToolResult]:
 
 
 async def _recover_one(runner: RunnerState, entry: JournalEntry) -> ToolResult | None:
-    """Return the result of an unfinished call, or None if it is not due, its tool is unknown, or others settled it."""
+    """Return the result of an unfinished call, or None if it was not settled now."""
     pending = entry.outcome and entry.outcome.get("pending")
     if not pending or pending["expires_at"] <= runner.clock.now():
         return await _settle(runner, entry)
@@ -89,7 +89,7 @@ async def _look_at_deferred(runner: RunnerState, entry: JournalEntry, pending: J
 
 
 async def _settle(runner: RunnerState, entry: JournalEntry) -> ToolResult | None:
-    """Settle a call, and return its result. Return None if it may go on, its tool is unknown, or others settled it."""
+    """Settle a call, and return its result. Return None if it may go on or run again, or others settled it."""
     intent, journal = entry.intent, runner.journal
     plan = runner.plans.get(intent.tool_name)
     if plan is None or journal is None or entry.may_go_on:
@@ -98,15 +98,13 @@ async def _settle(runner: RunnerState, entry: JournalEntry) -> ToolResult | None
     state = LiveCall(plan, ContextFields(intent.session, intent.principal), call, call, None)
     state.attempt.in_journal = JournalStatus(intent.key)
     found = await reconcile(plan, state)
+    state.task = None
     cut_off = entry.state == "cut_off"
     if found is not None and not found.executed and can_still_happen(plan, entry.outcome):
         found = None
-    runs_again = cut_off and found is None and is_repeatable(plan, state, entry)
-    make_result = _make_repeat_result if runs_again else make_unknown_result if cut_off else _make_expired_result
-    result = finish_result(state, found or make_result(state))
-    state.task = None
-    if runs_again:
-        return result.replace(metadata={**result.metadata, "runs_again": True})
+    if cut_off and found is None and is_repeatable(plan, state, entry):  # it runs when it comes again
+        return None
+    result = finish_result(state, found or (make_unknown_result if cut_off else _make_expired_result)(state))
     outcome = outcome_from_result(result) if cut_off else {**outcome_from_result(result), MAY_GO_ON: True}
     happened = found is None or found.executed
     if not await journal.settle(entry, outcome if happened else None):
@@ -114,12 +112,6 @@ async def _settle(runner: RunnerState, entry: JournalEntry) -> ToolResult | None
     kind: EventKind = "tool:post" if result.success else "tool:error"
     emit(state.observers, kind, state.redacted_call, result, state.fields, intent.run)
     return result
-
-
-def _make_repeat_result(state: CallState) -> ToolResult:
-    """Return the result of a cut-off call to run again."""
-    text = f"{state.plan.name} was cut off. It runs again when the call comes again; nothing was run now."
-    return unsuccessful(state, "unknown", text, executed=None)
 
 
 def _make_expired_result(state: CallState) -> ToolResult:

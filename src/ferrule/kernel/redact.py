@@ -9,16 +9,15 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from logging import DEBUG, ERROR, INFO
+from logging import ERROR, INFO
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ferrule.security.masking import mask_certain_credentials
 from ferrule.security.redaction import redact_value
-from ferrule.values.content import safe_str
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 from ferrule.values.json_text import SECRET_STARS
-from ferrule.values.log import BRIEF_LOG, LogAttributes, LogLines, log, log_attributes, write_log
+from ferrule.values.log import LogAttributes, LogLines, log_attributes, write_log
 
 if TYPE_CHECKING:
     from ferrule.kernel.state import CallState
@@ -31,7 +30,6 @@ _IN_WORDS = ("title", "description", "$comment")
 _IN_DATA = ("const", "enum", "default", "examples")
 _NOTHING: JsonObject = FrozenDict()
 _LONGEST_LOGGED_TEXT = 5_000
-_LONGEST_BRIEF_LINE = 500
 
 
 def redact(call: AnyCall, value: Json, given: JsonObject = _NOTHING) -> Json:
@@ -64,11 +62,7 @@ def _redact_in_schema(node: Any, redactor: Callable[[str], str]) -> Any:
 
 
 def log_exception(call: AnyCall, message: str, *about: object, error: BaseException, level: int = ERROR) -> None:
-    """Log an exception with its traceback and with stars for secrets. A call of a long batch logs one line."""
-    if BRIEF_LOG.get() and not log.isEnabledFor(DEBUG):
-        line = mask_certain_credentials(redact(call, f"{message % about}: {type(error).__name__}: {safe_str(error)}"))
-        write_log(level, get_log_facts(call), "%s", line[:_LONGEST_BRIEF_LINE])
-        return
+    """Log an exception with its traceback and with stars for secrets."""
     redactor, whole = make_call_redactor(call), "".join(traceback.format_exception(error)).rstrip()
     shown = mask_certain_credentials(redactor(whole))
     if redactor is str and shown == whole:

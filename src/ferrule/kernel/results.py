@@ -9,17 +9,14 @@ from typing import Any
 
 from ferrule.definition.output import RenderedOutput
 from ferrule.errors import NotStartedError, RemoteError, ToolError, UnknownOutcomeError, WorkerDiedError, origin_of
-from ferrule.executors.event_loop import join_chunks
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.redact import log_exception, log_text, redact
 from ferrule.kernel.state import CallState
 from ferrule.security.masking import format_masked_error
 from ferrule.values.call import ToolCall
 from ferrule.values.content import (
-    Text,
     clean_text,
     safe_str,
-    to_blocks,
     to_jsonable,
     to_output,
     to_sentence,
@@ -85,25 +82,16 @@ def unsuccessful(
     output: Any = None,
     exception: BaseException | None = None,
     retryable: bool | None = None,
-    keep_chunks: bool = False,
 ) -> ToolResult:
     """Return a result with any status but `ok`.
 
     Args:
         retryable: If left out, as the exception says.
-        keep_chunks: Keep what the handler had yielded. Only safe while every middleware that may redact it still wraps
-            this result.
     """
-    chunks, content = state.attempt.chunks, None
-    error = redact(state, error)
-    if chunks and keep_chunks:
-        output = to_output(join_chunks(chunks), strict=False) if output is None else output
-        content = (Text(error), *to_blocks(output))
     return ToolResult(
         output,
-        error,
+        redact(state, error),
         _retry_after(exception),
-        content,
         call=state.sent,
         tool_name=state.plan.name,
         status=status,
@@ -115,20 +103,13 @@ def unsuccessful(
 
 def _retryable(error: BaseException | None) -> bool | None:
     """Return whether to try again, or None if the exception does not say."""
-    said = _read_attribute(error, "retryable")
+    said = getattr(error, "retryable", None)
     return said if isinstance(said, bool) else None
-
-
-def _read_attribute(error: BaseException | None, name: str) -> Any:
-    try:
-        return getattr(error, name, None)
-    except Exception:  # of a property
-        return None
 
 
 def _retry_after(error: BaseException | None) -> dict[str, object] | None:
     """Return the metadata for the exception's `retry_after`, in seconds, or None if it has none."""
-    seconds = _read_attribute(error, "retry_after")
+    seconds = getattr(error, "retry_after", None)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _MAX_RETRY_SECONDS:
         return None
     return {"retry_after": float(seconds)}
@@ -197,7 +178,7 @@ def result_of_error(plan: Plan, state: CallState, error: BaseException) -> ToolR
     if not to_model or not safe_str(error).strip():  # an API may refuse an error without a text
         text = _format_failure(state, text, executed) if plan.changes else f"{plan.name} failed: {text}."
     status: Status = "unknown" if isinstance(origin, UnknownOutcomeError) else "failed"
-    return unsuccessful(state, status, text, executed=executed, exception=error, keep_chunks=True)
+    return unsuccessful(state, status, text, executed=executed, exception=error)
 
 
 def read_executed(error: BaseException) -> bool | None:
@@ -213,7 +194,7 @@ def result_of_unstarted(plan: Plan, state: CallState, error: BaseException) -> T
     executed, text = state.attempt.executed, safe_text(error, plan.expose, partial(redact, state))
     log_text(state, "tool %r did nothing", text)
     text = _format_failure(state, text, executed)
-    return unsuccessful(state, status, text, executed=executed, exception=error, keep_chunks=True)
+    return unsuccessful(state, status, text, executed=executed, exception=error)
 
 
 def result_of_value(plan: Plan, state: CallState, value: Any) -> ToolResult:
@@ -256,12 +237,11 @@ def result_of_timeout(plan: Plan, state: CallState, why: str, *, running: bool) 
 
     The text of a `ToolError` that the handler raised when it was stopped is in it.
     """
-    executed, keep = state.attempt.executed, plan.inside is None and plan.after_hook is None
-    error = state.attempt.raised
+    executed, error = state.attempt.executed, state.attempt.raised
     if isinstance(error, ToolError) and error.result is None:
         why = f"{why}: {_clean_text(state, safe_str(error))}"
     text = f"{plan.name} {to_sentence(why)} {describe_effect(executed, running=running, changes=plan.changes)}"
-    return unsuccessful(state, "timeout", text, executed=executed, exception=error, keep_chunks=keep)
+    return unsuccessful(state, "timeout", text, executed=executed, exception=error)
 
 
 def result_of_middleware_error(state: CallState, error: BaseException) -> ToolResult:

@@ -18,15 +18,13 @@ from ferrule.definition.bounds import Waits
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.executors import Job
-from ferrule.executors.threads import Raised, ThreadJob
 from ferrule.kernel.background import BackgroundJob, find_job, make_starting_plan
 from ferrule.kernel.cancel import interrupt
 from ferrule.kernel.invoke import run_handler_as_next
 from ferrule.kernel.path import run_core
 from ferrule.kernel.plan import Mount, Plan, Settings
-from ferrule.kernel.results import NOTHING_RUN, Rejected, denial
+from ferrule.kernel.results import NOTHING_RUN, Rejected
 from ferrule.kernel.state import CallState, Origin, find_state
-from ferrule.kernel.tasks import get_task_outcome
 from ferrule.scheduling.clock import MONOTONIC, Clock, Timer, wait_in_real_time
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
@@ -83,7 +81,7 @@ class RunnerState:
         views: Copies of this runner for the tools of mounted runners, by the settings of these.
         leaving: `None` while it takes every call; `"draining"` when it takes only calls of batches that began before;
             `"closed"` when it takes none.
-        abandoned: Jobs of abandoned calls that still run, with what to call when they end.
+        abandoned: Jobs of abandoned calls that still run.
         replacements: The runners that `replace` made, which are left together with this one.
 
     The state of the event loop that calls run on at present:
@@ -95,7 +93,6 @@ class RunnerState:
         live: The calls in progress.
         locks: The locks of resource keys.
         waiting: The calls that wait for a slot or a key.
-        writes: The journal writes of calls that were cancelled.
         unfinished_work: The batches and background jobs in progress. The set keeps them alive.
         idle: The future of `_wait_until_idle`.
     """
@@ -115,7 +112,7 @@ class RunnerState:
     plans: dict[str, Plan] = field(default_factory=dict)
     views: dict[tuple[int, ...], RunnerState] = field(default_factory=dict)
     leaving: Literal["draining", "closed"] | None = None
-    abandoned: dict[Job, tuple[Callable[[], object], ...]] = field(default_factory=dict)
+    abandoned: set[Job] = field(default_factory=set)
     replacements: WeakSet[RunnerState] = field(default_factory=WeakSet)
 
     def __post_init__(self) -> None:
@@ -125,7 +122,6 @@ class RunnerState:
         self.live: set[CallState] = set()
         self.locks = KeyLocks()
         self.waiting: set[CallState] = set()
-        self.writes: set[asyncio.Task[Any]] = set()
         self.unfinished_work: set[object] = set()
         self.idle: asyncio.Future[None] | None = None
         if self.journal is not None:
@@ -145,7 +141,7 @@ class RunnerState:
     def copy_with(self, **changes: Any) -> RunnerState:
         """Return a copy with `changes` applied and no running calls."""
         changes = {"observers": self.own_observers, **changes}
-        made = replace(self, plans={}, views={}, abandoned={}, replacements=WeakSet(), **changes)
+        made = replace(self, plans={}, views={}, abandoned=set(), replacements=WeakSet(), **changes)
         made.locks = self.locks
         self.replacements.add(made)
         return made
@@ -208,34 +204,8 @@ class RunnerState:
                 "this runner is busy on another event loop: await it there, or make a runner anew here (also where "
                 "that loop was closed under its calls, or this process was forked while they ran)"
             )
-        if self.loop is not None and self.loop.is_closed():
-            self._end_abandoned()
         self.loop, self.idle, self.process = loop, None, os.getpid()
         self.timer = loop if self.clock is MONOTONIC else self.clock
-
-    def _end_abandoned(self) -> None:
-        """End the abandoned jobs of a closed loop. A thread reports its own end."""
-        for job, when_done in list(self.abandoned.items()):
-            if not isinstance(job, ThreadJob) or job.is_done:
-                for ended in when_done:
-                    ended()
-
-    def track_write(self, write: asyncio.Task[Any], repeat: Callable[[], asyncio.Task[Any]] | None = None) -> None:
-        """Keep a journal write alive whose call was cancelled. If the write is cancelled too, start it once more."""
-        if write.get_loop().is_closed():  # the journal's own thread goes on
-            return
-        self.writes.add(write)
-        write.add_done_callback(partial(self._on_write_end, repeat))
-
-    def _on_write_end(self, repeat: Callable[[], asyncio.Task[Any]] | None, write: asyncio.Task[Any]) -> None:
-        self.writes.discard(write)
-        outcome = get_task_outcome(write)
-        if not isinstance(outcome, Raised):
-            return
-        if repeat is not None and isinstance(outcome.error, asyncio.CancelledError):
-            self.track_write(repeat())  # `asyncio.run` cancels all tasks at its end, this one perhaps before it began
-        else:
-            log.error("the outcome of a cancelled call could not be written to the journal", exc_info=outcome.error)
 
     # -- leaving ------------------------------------------------------------------------------------------------------
 
@@ -268,18 +238,13 @@ class RunnerState:
             for call in left:
                 interrupt(call, closed)
             await self._wait_until_idle(self.waits.grace + _CANCELLATION_SECONDS)
-        written_here: set[asyncio.Future[Any]] = {task for task in self.writes if task.get_loop() is self.loop}
-        if written_here:
-            await wait_in_real_time(written_here, self.waits.drain)
 
     def _check_leaving(self) -> None:
-        if self.loop is not None and self.loop.is_closed():
-            self.move_to(asyncio.get_running_loop())
         here = asyncio.current_task()
         inner: Any = find_running_call()
         if inner in self.live or any(call.task is here for call in self.live):
             raise RuntimeError("a call cannot leave the runner that runs it: leave it where it was entered")
-        if (self.live or self.unfinished_work or self.writes) and self.loop is not asyncio.get_running_loop():
+        if (self.live or self.unfinished_work) and self.loop is not asyncio.get_running_loop():
             raise RuntimeError("the calls of this runner run on another event loop: leave it there, or once they ended")
 
     async def _wait_until_idle(self, seconds: float | None) -> bool:
@@ -291,20 +256,6 @@ class RunnerState:
         idle = self.idle
         await wait_in_real_time({idle}, seconds)
         return idle.done()
-
-    # -- disabled tools ------------------------------------------------------------------------------------------------
-
-    def on_tools_disabled(self) -> None:
-        """Reject the waiting calls of disabled tools. Call it from any thread."""
-        if self.live and self.loop is not None and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.stop_disabled)
-
-    def stop_disabled(self) -> None:
-        """Reject the calls of disabled tools whose handler has not begun."""
-        for call in list(self.live):
-            reason = call.plan.disabled
-            if reason is not None and call.attempt.executed is False:
-                interrupt(call, denial(reason))
 
 
 def _run_core_as_next(plan: Plan, call: ToolCall, context: ToolContext) -> Coro[ToolResult]:

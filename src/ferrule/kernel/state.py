@@ -221,7 +221,7 @@ class CallState:
         """Whether the handler may run once more."""
         owner, runner = self.origin.owner, self.plan.runner
         stopping = (runner.leaving and self.parent is None) or (owner is not None and owner.stopping)
-        return not (stopping or self.ended or self.plan.disabled is not None)
+        return not (stopping or self.ended)
 
     def emit(self, kind: EventKind, about: About = None) -> None:
         """Emit an event of this call."""

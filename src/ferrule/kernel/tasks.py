@@ -34,22 +34,16 @@ async def run_within(
     function: Callable[..., Awaitable[object]],
     *given: object,
     seconds: float | None = None,
-    survives_cancellation: bool = False,
 ) -> object:
     """Return the value of `function(*given)`, or `Raised` if it raises or takes too long. A late task is cancelled.
 
     Args:
         seconds: The bound; None for `ANSWER_SECONDS`, `inf` for none.
-        survives_cancellation: Let the task go on if the caller is cancelled, instead of cancelling it.
     """
     if seconds is None:
         seconds = ANSWER_SECONDS
     loop = asyncio.get_running_loop()
-
-    def begin() -> asyncio.Task[object]:
-        return start_eagerly(_capture_outcome(function, given), loop)
-
-    task = begin()
+    task = start_eagerly(_capture_outcome(function, given), loop)
     if task.done():
         return get_task_outcome(task)
     timer: Timer = loop if runner.clock is MONOTONIC else runner.clock  # `decide` may run on a loop of its own
@@ -67,10 +61,7 @@ async def run_within(
         if await is_late:  # the cancellation may have ended the task since
             return Raised(TimeoutError(f"it took more than {seconds:g} s"))
     except BaseException:
-        if survives_cancellation:
-            runner.track_write(task, begin)
-        else:
-            task.cancel()
+        task.cancel()
         raise
     return get_task_outcome(task)
 

@@ -36,7 +36,6 @@ from ferrule.types import Coro, Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.count import format_count
-from ferrule.values.log import BRIEF_LOG
 from ferrule.values.result import ToolResult
 
 Calls: TypeAlias = Iterable[ToolCall] | AsyncIterable[ToolCall]
@@ -222,7 +221,6 @@ class LongBatch:
             raise self._failure
 
     async def _run_one(self, call: ToolCall) -> None:
-        BRIEF_LOG.set(True)
         try:
             self._results.put_nowait(await self._run(call))
         except Exception as error:  # a mistake of the program: nothing else is raised

@@ -632,7 +632,7 @@ def _some_events() -> list[Event]:
         Event("tool:progress", call, {"done": 1, "total": None, "message": _ODD_TEXT, "chunk": object()}),
         Event("tool:post", call, result),
         Event("tool:error", odd, broken),
-        Event("tools:changed", ToolCall("", "", None), {"added": ["pay"]}),
+        Event("client:refused", ToolCall("", "", None), {"reason": "no token", "address": "192.0.2.1"}),
     ]
 
 

@@ -389,7 +389,7 @@ class ToolContext(Generic[Deps]):
     ) -> bool:
         """Wait before another attempt. Return False if there may be none.
 
-        There may be none if the tool was disabled, the batch starts nothing more, or the runner closes.
+        There may be none if the batch starts nothing more, or the runner closes.
 
         Args:
             sleep: Waits in place of the runner's clock.

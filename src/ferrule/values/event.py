@@ -22,7 +22,6 @@ EventKind: TypeAlias = Literal[
     "tool:suspended",
     "tool:post",
     "tool:error",
-    "tools:changed",
     "client:refused",
 ]
 About: TypeAlias = ToolResult | Decision | Mapping[str, Any] | None
@@ -35,9 +34,8 @@ class Event:
     Attributes:
         kind: `tool:pre` (the call arrived), `tool:decided`, `tool:started` (the call has its slot and keys),
             `tool:progress`, `tool:suspended`, and exactly one of `tool:post` and `tool:error` for every call;
-            `tools:changed` if `Runner.replace(tools=…)` made a runner with other tools; `client:refused` if a client of
-            a served runner gave no known token.
-        call: The call, under the tool's own name; for `tools:changed` and `client:refused`, a call without a name.
+            `client:refused` if a client of a served runner gave no known token.
+        call: The call, under the tool's own name; for `client:refused`, a call without a name.
         at: Seconds since the epoch.
         seq: The number of the event in this process; later events have higher numbers.
         session: The conversation of the call.
@@ -87,7 +85,6 @@ class Event:
         - `tool:decided`: the `decision`, and the name of the person who answered (`by`) if it is known.
         - `tool:progress`: `done`, `total` and `message`; or the `chunk` from the handler; or the `attempt` that failed,
           with its `status`, `error` and `wait`; or the `fault` made by a test.
-        - `tools:changed`: the names in `added`, `removed` and `changed`.
         - `client:refused`: the `reason`, and the `address` of the client.
 
         Hidden values are stars in `input` and in `call`.

@@ -9,14 +9,11 @@ from __future__ import annotations
 import sys
 import traceback
 from contextlib import suppress
-from contextvars import ContextVar
 from logging import Logger, LogRecord, getLogger
 from typing import Any
 
 LogAttributes = dict[str, "str | None"]
 _NEXT_LINE = "\n  "
-BRIEF_LOG: ContextVar[bool] = ContextVar("BRIEF_LOG", default=False)
-"""Whether an exception is logged in one line, and its traceback only at DEBUG."""
 
 
 class LogLines(str):

@@ -19,7 +19,7 @@ _KNOWN_STATUSES = get_args(Status)
 _EMPTY: JsonObject = FrozenDict()
 
 
-KERNEL_METADATA = frozenset({"replayed", "resumed_already", "other_arguments", "unrecorded"})
+KERNEL_METADATA = frozenset({"replayed", "resumed_already", "unrecorded"})
 """Keys of result metadata for the kernel alone. A handler's values under these names are dropped."""
 _NO_KERNEL_FACTS = (None,) * 6
 
