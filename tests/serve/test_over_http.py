@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import socket
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -205,14 +204,6 @@ async def test_no_client_chooses_its_session() -> None:
         statuses, (its_own, *of_2026) = [answer.status_code for answer in answers], seen
     assert statuses == [200, 404, 200, 200]
     assert its_own is not None and of_2026 == [None, None]
-
-
-@pytest.mark.large
-@both_eras
-async def test_sixty_four_calls_at_once_each_get_their_own_result(era: str) -> None:
-    async with listening(serve.mcp(Runner([add]))) as url, connected(url, era) as client:
-        calls = [client.call_tool("add", {"a": number, "b": 0}) for number in range(64)]
-        assert [text(result) for result in await asyncio.gather(*calls)] == [str(number) for number in range(64)]
 
 
 async def test_a_closed_stream_cancels_the_call() -> None:
@@ -519,34 +510,15 @@ class KeyClass:
     key: str
 
 
-@dataclass(frozen=True)
-class Tenant:
-    name: str
-
-
-class Veiled(str):
-    def __repr__(self) -> str:
-        return "***"
-
-    __str__ = __repr__
-
-
 ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"metadata": {"tenant": UUID(int=1)}}, {"metadata": {"tenant": UUID(int=2)}}),
     ({"metadata": {"tenant": 1}}, {"metadata": {"tenant": True}}),
     ({"metadata": {"tenant": {1: "a"}}}, {"metadata": {"tenant": {"1": "a"}}}),
-    ({"metadata": {"tenant": b"a"}}, {"metadata": {"tenant": {"bytes": "61"}}}),
     ({"metadata": {"tenant": frozenset("a")}}, {"metadata": {"tenant": frozenset("b")}}),
-    ({"metadata": {"tenant": None}}, {}),
     ({"deps": 0}, {}),
-    ({"deps": {}}, {}),
-    ({"secrets": {"key": b"a"}}, {"secrets": {"key": bytearray(b"a")}}),
     *(({"secrets": {"key": kind(key="a")}}, {"secrets": {"key": kind(key="b")}}) for kind in (KeyModel, KeyClass)),
-    ({"deps": Tenant("a")}, {"deps": Tenant("b")}),
     ({"secrets": {"db": AnyUrl("db://u:a@x")}}, {"secrets": {"db": AnyUrl("db://u:b@x")}}),
     ({"deps": ip_address("10.0.0.1")}, {"deps": ip_address("10.0.0.2")}),
-    ({"secrets": {"keys": deque("a")}}, {"secrets": {"keys": deque("b")}}),
-    ({"secrets": {"key": Veiled("a")}}, {"secrets": {"key": Veiled("b")}}),
 ]
 
 
@@ -696,29 +668,6 @@ async def test_a_request_from_elsewhere_is_refused(headers: dict[str, str], stat
             assert (await post(url, headers)).status_code == status
 
 
-@pytest.mark.parametrize(
-    ("more", "wrong"),
-    [
-        ({"_meta": {**ENVELOPE, "baggage": [1]}}, "texts"),
-        ({"_meta": {**ENVELOPE, "traceparent": None}}, "texts"),
-        ({"inputResponses": {str(number): {"action": "decline"} for number in range(101)}}, "at most 100"),
-    ],
-)
-async def test_a_request_that_the_sdk_would_break_on_is_refused(
-    more: dict[str, Any], wrong: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    headers, body = request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
-    body["params"] |= more
-    async with listening(serve.mcp(Runner([add]))) as url, httpx2.AsyncClient() as http:
-        note = {"jsonrpc": "2.0", "method": "notifications/initialized", "params": more}
-        session = {"Mcp-Session-Id": await begin(http, url), "MCP-Protocol-Version": "2025-11-25"}
-        assert (await http.post(f"{url}/mcp", headers={**STANDARD, **session}, json=note)).status_code == 202
-        answer = await http.post(f"{url}/mcp", headers=headers, json=body)
-        status, error = answer.status_code, answer.json()["error"]
-    assert (status, error["code"]) == (400, wire.INVALID_PARAMS) and wrong in error["message"]
-    assert [record for record in caplog.records if record.exc_info] == []
-
-
 @both_eras
 async def test_a_body_that_is_too_large_is_refused(era: str) -> None:
     headers, body = request("tools/call", {"name": "add", "arguments": {"a": "x" * 2_000}})
@@ -728,27 +677,15 @@ async def test_a_body_that_is_too_large_is_refused(era: str) -> None:
         assert (await http.post(f"{url}/mcp", headers=headers, json=body)).status_code == 413
 
 
-@pytest.mark.parametrize("odd", [None, 2.5, 3.0, True, [], {}])
 @both_eras
-async def test_a_request_has_a_text_or_an_integer_for_its_id(era: str, odd: object) -> None:
-    async def main() -> list[tuple[int, Any]]:
-        headers, body = request()
-        found = []
-        async with listening(serve.mcp(Runner([add]))) as url, httpx2.AsyncClient() as http:
-            if era != MODERN:
-                headers = {**STANDARD, "Mcp-Session-Id": await begin(http, url)}
-                note = {"jsonrpc": "2.0", "id": None, "method": "notifications/initialized"}
-                assert (await http.post(f"{url}/mcp", headers=headers, json=note)).status_code == 202
+async def test_a_request_has_a_text_or_an_integer_for_its_id(era: str) -> None:
+    headers, body = request()
+    async with listening(serve.mcp(Runner([add]))) as url, httpx2.AsyncClient() as http:
+        if era != MODERN:
+            headers = {**STANDARD, "Mcp-Session-Id": await begin(http, url)}
+            note = {"jsonrpc": "2.0", "id": None, "method": "notifications/initialized"}
+            assert (await http.post(f"{url}/mcp", headers=headers, json=note)).status_code == 202
+        for odd in (None, 3.0, True, []):
             answer = await http.post(f"{url}/mcp", headers=headers, json=body | {"id": odd})
-            found.append((answer.status_code, (answer.json()["id"], answer.json()["error"]["code"])))
-            pieces = [json.dumps(body).encode()[:50], json.dumps(body).encode()[50:]]
-
-            async def in_pieces() -> AsyncIterator[bytes]:
-                for piece in pieces:
-                    yield piece
-
-            answer = await http.post(f"{url}/mcp", headers=headers, content=in_pieces())
-            found.append((answer.status_code, "result" in answer.text))
-        return found
-
-    assert (await main()) == [(400, (None, wire.INVALID_REQUEST)), (200, True)]
+            assert (answer.status_code, answer.json()["id"]) == (400, None)
+            assert answer.json()["error"]["code"] == wire.INVALID_REQUEST
