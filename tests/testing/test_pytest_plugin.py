@@ -152,36 +152,6 @@ def test_orders(cassette, later):
     assert "1 passed" in pytest_of(tmp_path, f"\nBROKEN = None\n{program}", "--cassettes=strict")
 
 
-def test_a_call_in_a_fixture_teardown_counts(tmp_path: Path) -> None:
-    program = """
-import pytest
-
-@pytest.fixture
-def shop(cassette):
-    runner = Runner([find_order], inside=[cassette])
-    yield runner
-    runner.run_sync("find_order", {"order": ORDER})
-
-def test_orders(shop):
-    assert shop
-"""
-    pytest_of(tmp_path, f"\nORDER = '4711'\n{program}", "--cassettes=record")
-    assert "1 passed" in pytest_of(tmp_path, f"\nORDER = '4711'\n{program}", "--cassettes=strict")
-    assert "no recording" in pytest_of(tmp_path, f"\nORDER = '4712'\n{program}", code=1)
-
-
-def test_a_failing_test_is_reported_once(tmp_path: Path) -> None:
-    program = """
-def test_orders(cassette):
-    Runner([find_order], inside=[cassette]).run_sync("find_order", {"order": "4711"})
-    assert cassette.mode == "record"
-"""
-    pytest_of(tmp_path, program, "--cassettes=record")
-    said = pytest_of(tmp_path, program.replace("4711", "4712"), code=1)
-    assert "1 failed" in said and "error" not in said.splitlines()[-1]
-    assert "calls without a recording (Ferrule)" in said and '-  "order": "4711"' in said
-
-
 CONTRACT = """
 from ferrule.testing import ToolContract
 
