@@ -133,16 +133,6 @@ async def test_an_engine_that_answers_late_denies() -> None:
     assert "did not answer in time" in str(running.result().error)
 
 
-def test_an_engine_may_be_async() -> None:
-    async def role(event: Any) -> Any:
-        await asyncio.sleep(0)
-        return SimpleNamespace(action="deny" if event.tool_args["euros"] > 5 else "allow", reason="too much")
-
-    assert run(role, arguments={"to": "ada", "euros": 9}).error == "Denied: too much. Nothing was run."
-    assert run(role).success
-    assert run(lambda event: role(event)).success
-
-
 def test_a_person_answers_a_deferred_call_or_gives_the_value() -> None:
     defers = PolicyEngine(rule("defer", reason="sure?"))
     assert run(defers).status == "denied"  # nobody is there
@@ -157,15 +147,6 @@ def test_arguments_from_the_policy_are_judged_again_and_run() -> None:
     engine = PolicyEngine(rule("allow", arguments={"to": "bob"}))
     assert run(engine, arguments={"to": "ada", "euros": 500}).output == "paid 1 to bob, ''"
     assert [event.tool_args["to"] for event in engine.events] == ["ada", "bob"]
-
-
-def test_the_engine_cannot_change_the_judged_call() -> None:
-    def changes(event: Any) -> Any:
-        event.tool_args["to"] = "eve"
-        event.context["user_id"] = "root"
-        return SimpleNamespace(action="allow")
-
-    assert run(changes, principal="ada").output == "paid 1 to ada, ''"
 
 
 @pytest.mark.parametrize("engine", [None, "engine", 5, PolicyEngine, SimpleNamespace(evaluate=5)])

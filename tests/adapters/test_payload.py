@@ -114,13 +114,6 @@ def test_a_property_may_be_called_context() -> None:
     assert run(Tool("find", find, input_schema=schema), {"city": "Bern", "context": 4}).output == "Bern 4"
 
 
-def test_a_schema_makes_unresolvable_hints_harmless() -> None:
-    def read(payload: NotThere) -> str:  # type: ignore[name-defined]  # noqa: F821
-        return str(payload["city"])
-
-    assert run(Tool("read", read, input_schema=PLACE)).output == "Paris"
-
-
 def wrong_name(town: str, days: int) -> str:
     return ""
 
@@ -211,17 +204,3 @@ def test_a_typed_parameter_may_be_called_self() -> None:
         return self + other
 
     assert run(tool(link), {"self": "a", "other": "b"}).output == "ab"
-
-
-def context_first(ctx: ToolContext, payload: dict[str, Any]) -> str:
-    return f"{payload['city']} {ctx.session}"
-
-
-def context_before_the_rest(ctx: ToolContext, *payload: Any) -> str:
-    return f"{payload[0]['city']} {ctx.session}"
-
-
-@pytest.mark.parametrize("handler", [context_first, context_before_the_rest])
-def test_a_context_may_stand_before_the_payload(handler: Callable[..., str]) -> None:
-    result = run(Tool("weather", handler, description="W", input_schema=PLACE))
-    assert (result.output, result.error) == ("Paris s", None)

@@ -16,7 +16,6 @@ from strands.types.tools import AgentTool
 
 from ferrule import (
     DefinitionError,
-    Event,
     InputRequired,
     Media,
     Runner,
@@ -24,13 +23,11 @@ from ferrule import (
     ToolContext,
     ToolResult,
     allow,
-    ask,
     deny,
     tool,
 )
 from ferrule.adapters import strands
 from ferrule.guards import ask_before_changes
-from ferrule.journal import memory
 from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
 from ferrule.testing.world import PNG, World
 
@@ -163,20 +160,6 @@ class TestStrands(AdapterContract):
         assert not driven.questions
         assert world.paid == {"ada 1": 1, "bob 1": 1}
 
-    async def test_a_question_without_a_record_keeps_waiting(self) -> None:
-        world, tainted, log = World(), {"s"}, memory()
-        runner = world.runner(guards=[lambda call, context: ask("tainted") if tainted else None], journal=log)
-        driven = await Strands().start_run(
-            runner, ScriptedCall("c1", "pay", {"to": "ada"}), ScriptedCall("c2", "pay", {"to": "bob"})
-        )
-        tainted.clear()
-        for key, value in log.store.items("interop ").items():
-            assert log.store.compare_and_set(key, value, None)
-        await driven.answer({"c2": False})
-        assert list(driven.questions) == ["c1"] and not world.paid
-        await driven.answer({"c1": True})
-        assert world.paid == {"ada 1": 1} and driven.results["c2"].failed
-
     def test_a_text_is_a_denial_with_that_reason(self) -> None:
         world = World()
         _, driven = self.run_and_answer(world, {"c1": "too much"}, ScriptedCall("c1", "pay", {"to": "ada"}))  # type: ignore[dict-item]
@@ -214,47 +197,6 @@ class TestStrands(AdapterContract):
         await task
         assert driven.results["c1"] == ModelView("The call was cancelled.", failed=True)
         assert world.cancelled == 1
-
-    async def test_a_call_of_a_cancelled_agent_does_not_begin(self) -> None:
-        looked = []
-
-        @tool(read_only=True)
-        async def look() -> None:
-            looked.append(True)
-
-        [made] = strands.tools(Runner([look]))
-        agent = Agent(model=Scripted(()), callback_handler=None)
-        agent.cancel()
-        sent: Any = {"name": "look", "toolUseId": "c1", "input": {}}
-        assert [
-            seen(result) for result in [event["tool_result"] async for event in made.stream(sent, {"agent": agent})]
-        ] == [ModelView("The call was cancelled.", failed=True)]
-        assert not looked
-
-    async def test_all_progress_comes_before_the_result(self) -> None:
-        ended = asyncio.Event()
-
-        @tool(read_only=True)
-        async def count(context: ToolContext) -> str:
-            for step in range(3):
-                context.progress(step, 3)
-                await asyncio.sleep(0)
-            return "counted"
-
-        def note(event: Event) -> None:
-            if event.kind == "tool:post":
-                ended.set()
-
-        [made] = strands.tools(Runner([count], observers=[note]))
-        agent = Agent(model=Scripted(()), callback_handler=None)
-        sent: Any = {"name": "count", "toolUseId": "c1", "input": {}}
-        found = []
-        async for event in made.stream(sent, {"agent": agent}):
-            found.append(event.get("done", "the result"))
-            await ended.wait()
-            for _ in range(20):  # the turns of the loop in which the task of the call ends
-                await asyncio.sleep(0)
-        assert found == [0, 1, 2, "the result"]
 
     async def test_a_background_call_waits_for_a_person(self) -> None:
         world = World()
