@@ -240,6 +240,21 @@ async def test_an_approval_does_not_end_deferred_work() -> None:
     assert done.text == "built"
 
 
+async def test_work_sealed_by_another_runner_is_not_asked_about_forever() -> None:
+    """A framework that takes the answer to a record for one to the same record would ask for ever."""
+
+    @tool
+    async def build() -> Deferred:
+        return Deferred("build-7", reason="it is built elsewhere")
+
+    journal, call = memory(), ToolCall("c1", "build")
+    first, second = (Adapter(Runner([build], journal=journal), "a framework", suspends=True) for _ in range(2))
+    record = await suspended(first, call)
+    result = await second.answer(call, HERE, True, record)
+    assert result.pending is None and result.status == "invalid"
+    assert "resume_key" not in result.text
+
+
 async def test_records_that_have_expired_are_dropped() -> None:
     bank = Bank()
     clock, records = ManualClock(), Memory()

@@ -111,6 +111,12 @@ def test_a_failing_pre_hook_stops_the_call(given: Any, status: str) -> None:
     assert (result.status, result.executed, RAN) == (status, False, [])
 
 
+def test_a_pre_hook_does_not_run_for_malformed_arguments() -> None:
+    runner = Runner([send], around=[afk.pre_hook(lambda args: {"text": "made up"})])
+    assert ran(runner, '{"text": ').status == "invalid"
+    assert RAN == []
+
+
 @pytest.mark.parametrize("stage", ["around", "inside"])
 def test_middleware_wraps_a_call_and_may_change_its_output(stage: str) -> None:
     order: list[str] = []
@@ -193,6 +199,12 @@ def test_a_failing_post_hook_fails_the_call_and_skips_outer_hooks(wrong: Any) ->
 
     result = ran(Runner([send], inside=[afk.post_hook(seen.append), afk.post_hook(hook)]), {"text": "a"})
     assert (result.status, result.executed, seen) == ("failed", True, [])
+
+
+def test_a_post_hook_does_not_run_after_a_failure() -> None:
+    seen: list[Any] = []
+    assert ran(Runner([break_down], inside=[afk.post_hook(seen.append)]), {}, "break_down").status == "failed"
+    assert seen == []
 
 
 @pytest.mark.parametrize(

@@ -353,7 +353,6 @@ def test_chat_takes_128_strict_tools() -> None:
 
 # Every value
 
-
 NAMES = st.sampled_from(["a", "b", "c d", "e"])
 
 
@@ -390,7 +389,7 @@ def schemas() -> st.SearchStrategy[Schema]:
             objects(inner),
             inner.map(lambda item: {"type": "array", "items": item, "maxItems": 2}),
             st.lists(inner, min_size=1, max_size=2).map(
-                lambda items: {"type": "array", "prefixItems": items, "items": False}
+                lambda items: {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
             ),
             st.lists(inner, min_size=1, max_size=3).map(lambda items: {"anyOf": items}),
             st.lists(inner, min_size=2, max_size=2).map(lambda items: {"oneOf": items}),

@@ -171,6 +171,14 @@ def test_more_matching_examples_count_more() -> None:
         assert found("please book it", tools, ranker=keyword(examples=examples))[0] == best
 
 
+def test_a_rebuilt_index_has_the_examples_of_its_tools() -> None:
+    ranker = keyword(examples={tool.name: ["Book a table"] * 2 for tool in MANY})
+    for start in range(0, 190, 5):  # five come and five go each time, until most numbers are of tools that are gone
+        some = list(MANY)[start : start + 10]
+        expected = keyword(examples={tool.name: ["Book a table"] * 2 for tool in some}).rank(some, "book a table")
+        assert ranker.rank(some, "book a table") == expected
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [

@@ -481,6 +481,26 @@ async def test_an_answer_without_a_question_is_a_new_call_that_asks() -> None:
     assert isinstance(result, wire.InputRequiredResult) and shelf.removed == []
 
 
+async def test_the_answer_to_a_tool_may_come_with_the_call_once_under_the_title_of_its_schema() -> None:
+    @tool(read_only=True)
+    async def book(context: ToolContext) -> Any:
+        """Book, for two days."""
+        days = [] if context.answer is None else [*context.answer.state, context.answer.value["day"]]
+        return f"booked {days}" if len(days) == 2 else InputRequired("Which day?", {**FLAT, "title": "when"}, days)
+
+    async with client(Runner([book]), MODERN, Person(YES)) as connected:
+        call_tool: Any = connected.session.call_tool
+        ahead = {"when": wire.ElicitResult(action="accept", content={"day": "2026-12-24"})}
+        answers = {**ahead, "other": wire.ElicitResult(action="decline")}
+        asked = await call_tool("book", {}, input_responses=answers, allow_input_required=True)
+        assert [*asked.input_requests] == ["when"]
+        booked = await call_tool("book", {}, input_responses=ahead, request_state=asked.request_state)
+        assert text(booked) == "booked ['2026-12-24', '2026-12-24']"
+        wrong = {"when": wire.ElicitResult(action="accept", content={"day": "1999-12-24"})}
+        refused = await call_tool("book", {}, input_responses=wrong, allow_input_required=True)
+        assert refused.is_error and "^2026" in text(refused)
+
+
 @pytest.mark.parametrize(
     ("key", "name", "runs"), [(KEY, "shop", True), (b"o" * 32, "shop", False), (KEY, "bank", False)]
 )
@@ -494,6 +514,21 @@ async def test_another_process_of_the_same_server_goes_on_with_the_same_keys(key
         with nullcontext() if runs else pytest.raises(MCPError, match="requestState"):
             await retry(state, by=second)
     assert there.removed == (["vase"] if runs else [])
+
+
+async def test_a_call_that_is_too_large_to_be_carried_is_refused() -> None:
+    @tool
+    async def book(context: ToolContext) -> Any:
+        """Book."""
+        return InputRequired("sure?", state="x" * 1_100_000)
+
+    shelf = Shelf()
+    before = await shelf.remove(MODERN, Person(YES), "x" * 999_500)
+    assert before.is_error and "too large to be asked about" in text(before) and shelf.removed == []
+    assert text(before).endswith("Nothing was run.")
+    after = await call(Runner([book]), MODERN, "book", {}, Person(YES))
+    assert after.is_error and text(after).startswith("The call is too large to be asked about")
+    assert text(after).endswith("may have happened.")
 
 
 async def test_the_events_tell_of_the_question_and_of_one_end() -> None:

@@ -237,23 +237,8 @@ async def test_over_http_a_call_needs_the_token_that_the_command_names(folder: P
                 assert text(await client.call_tool("add", {"a": 1, "b": 2})) == "3"
         async with httpx2.AsyncClient() as http:
             assert (await http.post(url, json={})).status_code == 401
-
-
-@pytest.mark.large
-async def test_a_refused_client_and_a_broken_token_file_are_logged_on_standard_error(folder: Path) -> None:
-    file = folder.parent / "gateway" / "tokens.toml"
-    assert main(["token", "new", "ann", "--tokens", str(file)]) == 0
-    async with started(folder, "--http", "127.0.0.1:0", "--tokens", str(file)) as process:
-        url = await address_of(process)
         assert process.stderr is not None
-        async with httpx2.AsyncClient(headers={"Authorization": "Bearer wrong"}) as http:
-            assert (await http.post(url, json={})).status_code == 401
-            line = (await process.stderr.readline()).decode()
-            assert line == "ferrule: refused a client at 127.0.0.1: its token is unknown\n"
-            file.write_text("[ann", encoding="utf-8")
-            assert (await http.post(url, json={})).status_code == 401
-            line = (await process.stderr.readline()).decode()
-    assert line.startswith("ferrule: a token cannot be looked up: the tokens in ") and "not TOML" in line
+        assert b"refused a client at 127.0.0.1: it gave no token" in await process.stderr.readline()
 
 
 async def refused(url: str, era: str) -> None:
@@ -265,15 +250,7 @@ async def refused(url: str, era: str) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
-@pytest.mark.parametrize(
-    ("number", "code", "era"),
-    [
-        (signal.SIGTERM, 0, MODERN),
-        (signal.SIGINT, 130, LEGACY),
-        pytest.param(signal.SIGTERM, 0, LEGACY, marks=pytest.mark.large),
-        pytest.param(signal.SIGINT, 130, MODERN, marks=pytest.mark.large),
-    ],
-)
+@pytest.mark.parametrize(("number", "code", "era"), [(signal.SIGTERM, 0, MODERN), (signal.SIGINT, 130, LEGACY)])
 async def test_over_http_a_signal_lets_running_calls_end(folder: Path, number: int, code: int, era: str) -> None:
     async with started(folder, "--http", "0") as process:
         assert process.stderr
@@ -323,19 +300,12 @@ asyncio.run(main())
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("over", ["stdio", "http"])
-async def test_a_changed_list_of_an_upstream_server_is_followed(folder: Path, over: str) -> None:
+async def test_a_changed_list_of_an_upstream_server_is_followed(folder: Path) -> None:
     (folder / "upstream.py").write_text(UPSTREAM, encoding="utf-8")
     servers = {"mcpServers": {"up": {"command": sys.executable, "args": ["upstream.py"]}}}
     (folder / "mcp.json").write_text(json.dumps(servers), encoding="utf-8")
-    words = ["--mcp", "mcp.json", "--yes", "up__grow"]
-    async with contextlib.AsyncExitStack() as stack:
-        where: Any = parameters(folder, *words)
-        if over == "http":
-            process = await stack.enter_async_context(started(folder, *words, "--http", "0"))
-            where = streamable_http_client(await address_of(process))
-        client = await stack.enter_async_context(Client(where, mode=MODERN))
-        changes = await stack.enter_async_context(client.listen(tools_list_changed=True))
+    server = parameters(folder, "--mcp", "mcp.json", "--yes", "up__grow")
+    async with Client(server, mode=MODERN) as client, client.listen(tools_list_changed=True) as changes:
         assert text(await client.call_tool("up__grow")) == "grown"
         await anext(aiter(changes))
         names = {tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools}
@@ -349,19 +319,15 @@ async def test_a_changed_list_of_an_upstream_server_is_followed(folder: Path, ov
     ("words", "error"),
     [
         (["--http", "0.0.0.0:8000"], "write --tokens FILE"),
-        (["--http", "[::]:8000"], "write --tokens FILE"),
         (["--http", "tools.example.com:8000"], "write --tokens FILE"),
         (["--http", "0.0.0.0:8000", "--token-env", "GOOD"], "--allow-host tools.example.com"),
         (["--http", "8000", "--token-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE: a token must have at least 16"),
-        (["--http", "8000", "--token-env", "SHORT"], "SHORT: a token must have at least 16"),
         (["--http", "eight"], "is not an address"),
-        (["--http", "70000"], "is not an address"),
         (["--token-env", "GOOD"], "--token-env needs --http"),
         (["--tokens", "tokens.toml"], "--tokens needs --http"),
         (["--http", "0", "--tokens", "tokens.toml", "--token-env", "GOOD"], "leave out one of them"),
         (["--http", "0", "--tokens", "./tokens.toml"], "no file './tokens.toml'; ferrule token new writes it"),
         (["--allow-host", "tools.example.com"], "--allow-host and --allow-origin need --http"),
-        (["--allow-origin", "https://app.example.com"], "--allow-host and --allow-origin need --http"),
         (["--http", "0", "--allow-origin", "*"], "origins: '*' is invalid"),
         (["--http", "8000", "--install"], "leave out --http"),
         (["--directory", "nowhere"], "No such file"),
@@ -373,7 +339,6 @@ def test_an_invalid_command_is_an_error_and_serves_nothing(
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("GOOD", "0123456789abcdef")
-    monkeypatch.setenv("SHORT", "0123")
     assert main(["serve", "shop.py", *words]) == 2
     assert error in capsys.readouterr().err
 
@@ -418,21 +383,9 @@ def test_an_invalid_address_is_an_error(written: str) -> None:
         read_address(written)
 
 
-@pytest.mark.parametrize(
-    ("host", "local"),
-    [
-        ("127.0.0.1", True),
-        ("127.9.9.9", True),
-        ("::1", True),
-        ("localhost", True),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("192.168.1.7", False),
-        ("localhost.example.com", False),
-    ],
-)
-def test_only_the_loopback_is_local(host: str, local: bool) -> None:
-    assert is_loopback(host) is local
+def test_only_the_loopback_is_local() -> None:
+    assert all(map(is_loopback, ["127.0.0.1", "127.9.9.9", "::1", "localhost"]))
+    assert not any(map(is_loopback, ["0.0.0.0", "::", "192.168.1.7", "localhost.example.com"]))
 
 
 # -- what is imported --------------------------------------------------------------------------------------------------

@@ -522,6 +522,15 @@ def test_an_optional_body_that_requires_something_is_required() -> None:
     assert "its body is optional" in tools.report.tools[0].notes[0]
 
 
+def test_keywords_beside_the_reference_of_a_body_are_kept() -> None:
+    schema = {**reference("X"), "required": ["a"], "properties": {"b": TEXT}}
+    components = {"schemas": {"X": {"properties": {"a": TEXT}}}}
+    found = schema_of({**with_body("application/json", schema), "components": components})
+    assert [*found["properties"]] == ["body"]
+    assert jsonschema_rs.is_valid(found, {"body": {"a": "x"}})
+    assert not jsonschema_rs.is_valid(found, {"body": {"b": "x"}})
+
+
 FILE = {"type": "string", "format": "binary"}
 
 
@@ -541,6 +550,19 @@ def test_a_file_is_recognized_however_it_is_written(schema: Any, many: bool | No
     file = {"text": "a", "name": "a.txt"}
     assert validator.is_valid(file) is (many is not True) and validator.is_valid([file]) is (many is not False)
     assert not validator.is_valid("aGk=")
+
+
+@pytest.mark.parametrize(
+    ("media", "schema", "chosen"),
+    [
+        (["application/json", "multipart/form-data"], properties(f=FILE), "multipart/form-data"),
+        (["application/json-patch+json", "application/json"], {"type": "object"}, "application/json"),
+        (["application/*+json"], {"type": "object"}, "application/json"),
+    ],
+)
+def test_the_media_type_that_can_carry_the_body_is_chosen(media: list[str], schema: Any, chosen: str) -> None:
+    [tool] = imported(one("post", requestBody={"content": {name: {"schema": schema} for name in media}}))
+    assert tool.handler.__self__.signature.body.media == chosen  # type: ignore[attr-defined]
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
