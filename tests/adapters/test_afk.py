@@ -133,6 +133,16 @@ async def test_an_engine_that_answers_late_denies() -> None:
     assert "did not answer in time" in str(running.result().error)
 
 
+def test_an_engine_may_be_async() -> None:
+    async def role(event: Any) -> Any:
+        await asyncio.sleep(0)
+        return SimpleNamespace(action="deny" if event.tool_args["euros"] > 5 else "allow", reason="too much")
+
+    assert run(role, arguments={"to": "ada", "euros": 9}).error == "Denied: too much. Nothing was run."
+    assert run(role).success
+    assert run(lambda event: role(event)).success
+
+
 def test_a_person_answers_a_deferred_call_or_gives_the_value() -> None:
     defers = PolicyEngine(rule("defer", reason="sure?"))
     assert run(defers).status == "denied"  # nobody is there

@@ -15,6 +15,7 @@ from ferrule import (
     ToolCall,
     ToolContext,
     ToolError,
+    Toolset,
     ToolTimeoutError,
     ValidationError,
     approval,
@@ -23,6 +24,7 @@ from ferrule import (
     tool,
 )
 from ferrule.adapters import afk
+from ferrule.providers import openai_chat
 
 RAN: list[str] = []
 
@@ -237,6 +239,11 @@ async def test_a_call_raises_only_with_raise_on_error(called: Any, arguments: An
         await afk.call(called, arguments, raise_on_error=True)
     assert raised.value.result is not None and not raised.value.result.success
     assert (await afk.call(send, {"text": "a"}, raise_on_error=True)).output == "a"
+
+
+def test_definitions_have_the_format_of_the_chat_api() -> None:
+    tools = [send, break_down]
+    assert afk.to_openai_function_tools(tools) == openai_chat.tools(Toolset(tools))
 
 
 def test_executions_and_completed_events_have_the_same_fields() -> None:

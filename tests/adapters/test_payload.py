@@ -204,3 +204,17 @@ def test_a_typed_parameter_may_be_called_self() -> None:
         return self + other
 
     assert run(tool(link), {"self": "a", "other": "b"}).output == "ab"
+
+
+def context_first(ctx: ToolContext, payload: dict[str, Any]) -> str:
+    return f"{payload['city']} {ctx.session}"
+
+
+def context_before_the_rest(ctx: ToolContext, *payload: Any) -> str:
+    return f"{payload[0]['city']} {ctx.session}"
+
+
+@pytest.mark.parametrize("handler", [context_first, context_before_the_rest])
+def test_a_context_may_stand_before_the_payload(handler: Callable[..., str]) -> None:
+    result = run(Tool("weather", handler, description="W", input_schema=PLACE))
+    assert (result.output, result.error) == ("Paris s", None)

@@ -232,16 +232,3 @@ def test_custom_input_is_streamed() -> None:
         events.append({"type": "response.custom_tool_call_input.delta", "delta": piece, **at})
     stream = API.feed(events)
     assert dict(stream.calls()[0].arguments) == {"input": "select 1"} and stream.calls()[0].problem
-
-
-@pytest.mark.parametrize("first", ["added", "delta"])
-def test_an_empty_object_before_the_arguments_is_dropped(first: str) -> None:
-    """Where no event says the arguments whole."""
-    response = API.write("", [("call_a", "add", {"a": 1})], "calls")
-    *events, end = API.events(response, lambda text: [*(["{}"] if first == "delta" else []), *text])
-    kept = [event for event in events if not event["type"].endswith(".done")]
-    for event in kept:
-        if event["type"] == "response.output_item.added":
-            event["item"]["arguments"] = "{}" if first == "added" else ""
-    stream = API.feed([*kept, {**end, "response": {**end["response"], "output": []}}])
-    assert [call.raw for call in stream.calls()] == ['{"a": 1}']

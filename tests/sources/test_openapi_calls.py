@@ -393,6 +393,13 @@ def test_an_answer_that_is_not_text_is_media(kind: str, expected: str) -> None:
     assert (block.kind, block.data, block.mime_type) == (expected, b"\x00\xff", kind)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("kind", ["weird", "a/b/c", ";", "image/p\xe9"])
+def test_an_answer_of_an_invalid_type_is_a_file(kind: str) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-type: " + kind.encode("latin-1") + b"\r\n\r\n\x00"
+    result, _ = called(READ, {}, head)
+    assert result.success and result.content[0].kind == "file", result.text  # type: ignore[union-attr]
+
+
 def test_an_answer_without_a_body_says_its_status_and_place() -> None:
     result, _ = called(CHANGE, {}, answer("201 Created", location="/x/7"))
     assert result.success and result.text == "HTTP 201 Created, Location: /x/7"

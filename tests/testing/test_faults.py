@@ -236,23 +236,6 @@ async def test_a_latency_is_a_number_a_range_or_a_function(latency: Any) -> None
     assert call.result().metadata["fault"]["seconds"] == 4
 
 
-async def test_observers_get_the_latency_and_then_the_error() -> None:
-    events: list[Event] = []
-
-    def keep(event: Event) -> None:
-        if event.kind != "tool:started":
-            events.append(event)
-
-    clock = ManualClock()
-    runner = Runner(faults(look, latency=2, errors=1, clock=clock), observers=[keep])
-    call = asyncio.ensure_future(runner.run("look"))
-    await wait_until_idle()
-    assert [event.data["fault"]["kind"] for event in events[1:]] == ["latency"]
-    await clock.advance(2)
-    assert call.done()
-    assert [event.data["fault"]["kind"] for event in events[1:-1]] == ["latency", "error"]
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -187,16 +187,6 @@ async def test_cases_have_separate_sessions() -> None:
     assert len({event.session for event in seen}) == 2
 
 
-async def test_the_table_fits_80_columns() -> None:
-    cases = [Case("x\n" * 100, "Hello.", refuses=True), Case("short", "Pay.", ["refund"])]
-    found = await evaluate(cases, lambda case: Scripted(["No."]), RUNNER)
-    lines = found.table().splitlines()
-    assert max(map(len, lines)) <= 80
-    assert lines[0].split() == ["case", "chosen", "arguments", "order", "refusals", "exact"]
-    assert lines[2].split() == ["short", "0.00", "–", "–", "–", "no"]
-    assert lines[3].split() == ["all", "0.00", "0.00", "–", "1.00", "1", "of", "2"]
-
-
 def test_the_json_has_expected_and_actual_calls() -> None:
     found = used(case(("refund", {"order": ANY, "euros": 1})), PAY)
     told = json.loads(json.dumps(found.to_json()))
