@@ -13,8 +13,6 @@ from ferrule import DefinitionError, Middleware, ToolCall, ToolContext, ToolResu
 from ferrule.testing import MiddlewareContract
 from ferrule.types import Next
 
-PLACES: tuple[Literal["around", "inside"], ...] = ("around", "inside")
-
 
 async def right(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
     result = await next(call, context)
@@ -149,14 +147,14 @@ def test_each_test_of_the_contract_has_a_middleware_that_fails() -> None:
     assert tests == {name for name, _, _ in WRONG}
 
 
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("name", "make", "said"), WRONG)
 def test_a_wrong_middleware_fails(
-    name: str, make: Callable[[], Any], said: str, place: Literal["around", "inside"], monkeypatch: pytest.MonkeyPatch
+    name: str, make: Callable[[], Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_kit_test(contract_of(lambda: right, place), name)
+    for place in ("around", "inside"):
+        run_kit_test(contract_of(lambda: right, place), name)
     monkeypatch.setattr("ferrule.testing.middleware_contract.SECONDS", 0.6)
-    expect_kit_failure(contract_of(make, place), name, said)
+    expect_kit_failure(contract_of(make, "inside"), name, said)
 
 
 def test_may_answer_requires_answers_marked_as_not_executed() -> None:
