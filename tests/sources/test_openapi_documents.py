@@ -460,6 +460,13 @@ def test_the_report_lists_what_was_taken_and_left_out(caplog: pytest.LogCaptureF
     assert not [record for record in caplog.records if record.levelno > logging.WARNING]
 
 
+def test_the_report_has_only_the_chosen_operations() -> None:
+    given = document({"/a": {"get": operation()}, "/b?x": {"get": {}}, "/c": {"get": {"$ref": "#/nope"}, "post": {}}})
+    assert not imported(given, only="/a").report.left_out
+    assert [left_out.item for left_out in imported(given, only=["/a", "/c"]).report.left_out] == ["GET /c"]
+    assert [left_out.item for left_out in imported(given, only="GET").report.left_out] == ["GET /c"]
+
+
 def test_the_texts_of_the_report_are_lines(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     given = document({"/a\nWARNING forged \x1b[2J": {"get": {}}, "/b": {"get": operation({"$ref": "#/a\nb\u200b"})}})
