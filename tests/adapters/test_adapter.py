@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import sys
 import threading
-import weakref
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -29,7 +25,7 @@ from ferrule import (
 from ferrule.adapters.adapter import Adapter, check_context_function, record_from_result
 from ferrule.guards import ask_before_changes
 from ferrule.journal import memory
-from ferrule.stores.store import Memory, StoreError
+from ferrule.stores.store import Memory
 from ferrule.testing import ManualClock
 from ferrule.values.deferred import Deferred
 
@@ -74,21 +70,6 @@ async def test_one_of_three_concurrent_answers_runs_the_call() -> None:
     record = await suspended(adapter, paying())
     given = (adapter.answer(paying(), HERE, True, record) for _ in range(3))
     assert [result.text for result in await asyncio.gather(*given)] == ["paid 5 EUR to ada"] * 3
-    assert bank.paid == {"ada 5": 1}
-
-
-async def test_a_cancelled_answer_does_not_disturb_the_others() -> None:
-    bank = Bank()
-    adapter = bank.adapter()
-    record = await suspended(adapter, paying())
-    first, second, third = (asyncio.ensure_future(adapter.answer(paying(), HERE, True, record)) for _ in range(3))
-    bank.opened.clear()
-    await asyncio.sleep(0)
-    second.cancel()
-    bank.opened.set()
-    assert (await first).text == (await third).text == "paid 5 EUR to ada"
-    with pytest.raises(asyncio.CancelledError):
-        await second
     assert bank.paid == {"ada 5": 1}
 
 
@@ -208,19 +189,6 @@ async def test_the_next_question_says_why_a_record_was_refused(
     assert not any(str(name).startswith("_") for rule in rules if rule for name in rule.split("; "))
 
 
-async def test_a_no_without_a_record_does_not_run_a_handler_that_asks() -> None:
-    @tool(read_only=True)
-    async def wipe() -> InputRequired:
-        ran.append(True)
-        return InputRequired("all of it?")
-
-    ran: list[bool] = []
-    journal, call = memory(), ToolCall("c1", "wipe", {})
-    first, second = (Adapter(Runner([wipe], journal=journal), "a framework", suspends=True) for _ in range(2))
-    assert (await second.answer(call, HERE, False, await suspended(first, call))).status == "denied"
-    assert ran == [True]
-
-
 def capped(call: ToolCall, context: ToolContext) -> Any:
     euros = call.arguments["euros"]
     return {**call.arguments, "euros": 100} if euros > 100 else ask("it is money")
@@ -316,30 +284,6 @@ async def test_adapters_of_one_runner_share_a_journal(caplog: pytest.LogCaptureF
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_adapters_made_in_threads_share_one_journal() -> None:
-    def make(runner: Runner) -> Any:
-        ready.wait(60)
-        return Adapter(runner, "a framework", suspends=True).runner.journal
-
-    ready, switching = threading.Barrier(8), sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(8) as threads:
-            for _ in range(20):
-                assert len({*threads.map(make, [Runner([Bank().pay])] * 8)}) == 1
-    finally:
-        sys.setswitchinterval(switching)
-
-
-def test_an_adapter_does_not_keep_its_runner_alive() -> None:
-    runner = Runner([Bank().pay])
-    Adapter(runner, "a framework", suspends=True)
-    gone = weakref.ref(runner)
-    del runner
-    gc.collect()
-    assert gone() is None
-
-
 class Blocking(Memory):
     def __init__(self) -> None:
         super().__init__()
@@ -378,15 +322,6 @@ async def test_a_store_that_fails_after_a_call_keeps_its_outcome(caplog: pytest.
         assert (await adapter.answer(paying(), HERE, answer)).status == status
         assert ("the outcome of a call of tool" in caplog.text) is (answer is False)  # the journal has that of a yes
         records.is_down = False
-
-
-async def test_a_store_that_keeps_nothing_raises() -> None:
-    class Deaf(Memory):
-        def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
-            return False
-
-    with pytest.raises(StoreError, match="compare_and_set"):
-        await Bank().adapter(records=Deaf()).run(paying(), HERE)
 
 
 async def test_a_cancelled_call_does_not_wait_for_a_progress_report() -> None:

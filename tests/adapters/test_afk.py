@@ -159,15 +159,6 @@ def test_arguments_from_the_policy_are_judged_again_and_run() -> None:
     assert [event.tool_args["to"] for event in engine.events] == ["ada", "bob"]
 
 
-def test_the_engine_cannot_change_the_judged_call() -> None:
-    def changes(event: Any) -> Any:
-        event.tool_args["to"] = "eve"
-        event.context["user_id"] = "root"
-        return SimpleNamespace(action="allow")
-
-    assert run(changes, principal="ada").output == "paid 1 to ada, ''"
-
-
 @pytest.mark.parametrize("engine", [None, "engine", 5, PolicyEngine, SimpleNamespace(evaluate=5)])
 def test_a_wrong_engine_is_refused(engine: Any) -> None:
     with pytest.raises(DefinitionError, match=r"an engine with evaluate\(event\)"):

@@ -16,7 +16,6 @@ from pydantic import BaseModel
 
 from ferrule import DefinitionError, Runner, ToolContext, ask, deny, tool
 from ferrule.adapters.chapter1 import ToolRegistry
-from ferrule.middleware import limit_output
 
 
 class TheirContext(BaseModel):
@@ -153,13 +152,6 @@ async def test_guards_and_approver_of_the_runner_apply(context: TheirContext) ->
     assert (await asked.execute(payload, context)).output == "1\tone\n2\ttwo\n"
     with pytest.raises(PermissionError, match="never"):
         await held(Runner([], guards=[lambda call, context: deny("never")])).check_permissions(payload, context)
-
-
-async def test_the_output_is_limited(context: TheirContext) -> None:
-    (Path(context.working_directory) / "long").write_text("x" * 5000)
-    registry = ToolRegistry(Runner([], around=[limit_output(1000)])).register(ReadFileTool())
-    result = await registry.get("read_file").execute({"file_path": f"{context.working_directory}/long"}, context)
-    assert result.success and len(result.output) <= 1000
 
 
 def test_register_returns_a_new_registry_and_replaces_by_name() -> None:

@@ -114,13 +114,6 @@ def test_a_property_may_be_called_context() -> None:
     assert run(Tool("find", find, input_schema=schema), {"city": "Bern", "context": 4}).output == "Bern 4"
 
 
-def test_a_schema_makes_unresolvable_hints_harmless() -> None:
-    def read(payload: NotThere) -> str:  # type: ignore[name-defined]  # noqa: F821
-        return str(payload["city"])
-
-    assert run(Tool("read", read, input_schema=PLACE)).output == "Paris"
-
-
 def wrong_name(town: str, days: int) -> str:
     return ""
 

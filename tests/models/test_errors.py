@@ -21,7 +21,7 @@ import mistralai.client.errors
 import ollama
 import openai
 import pytest
-from tests.models.cases import BY_NAME, NO_TOOLS, Case, ask, each, serving
+from tests.models.cases import BY_NAME, NO_TOOLS, Case, each, serving
 from tests.models.servers.bedrock import framed
 from tests.models.servers.serving import Answer, Turn, sse
 from tests.providers.apis import responses_dict
@@ -245,20 +245,6 @@ async def test_an_error_in_a_stream_is_the_same_error(case: str, fault: Answer, 
 )
 async def test_an_error_in_a_whole_response_is_raised(case: str, body: dict[str, Any], kind: type[Exception]) -> None:
     assert type(await error_of(BY_NAME[case], answer(200, body), stream=False)) is kind
-
-
-@each()
-async def test_an_error_of_a_listener_is_not_taken_for_the_apis(case: Case) -> None:
-    turned_away = httpx.Response(429, request=httpx.Request("POST", "https://example.org"))
-    error = openai.RateLimitError("of another API", response=turned_away, body=None)
-
-    def refuse(chunk: str) -> None:
-        raise error
-
-    for stream in (True, False):
-        with serving(case, [Turn("Hello.")]) as (_, address), pytest.raises(openai.RateLimitError) as found:
-            await ask(case, address, stream=stream, on_text=refuse)
-        assert found.value is error
 
 
 @pytest.mark.parametrize(

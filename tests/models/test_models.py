@@ -11,7 +11,6 @@ from typing import Any, get_args
 import pytest
 from anthropic.resources.messages.messages import DEPRECATED_MODELS
 from anthropic.types.model import Model
-from cohere.v2.types.v2chat_stream_response import ContentDeltaV2ChatStreamResponse
 from tests.models.cases import Case, ask, converse, each, run, serving, tools
 from tests.models.servers.serving import BOUND, Asked, Turn
 from tests.providers.test_provider_pages import OUTPUTS, weigh
@@ -19,7 +18,6 @@ from tests.providers.test_provider_pages import OUTPUTS, weigh
 from ferrule import DefinitionError, Runner, Toolset, tool
 from ferrule.loop import ModelText
 from ferrule.loop import run as loop
-from ferrule.models._cohere import Cohere
 
 ROOT = Path(__file__).parent.parent.parent
 STREAMED = pytest.mark.parametrize("stream", [True, False])
@@ -252,9 +250,3 @@ async def test_deferred_tools_are_placed_as_the_provider_places_them(case: Case)
     names, body = await tools_sent(case, Toolset([first, second]), deferred=["first"])
     assert names == ["second", "first"]
     assert ("'defer_loading': True" in body) is (case.name in {"anthropic", "openai"})
-
-
-def test_a_chunk_of_cohere_without_text_is_no_error() -> None:
-    for delta, said in ((None, ""), ({}, ""), ({"message": {}}, ""), ({"message": {"content": {"text": "Hi"}}}, "Hi")):
-        event = ContentDeltaV2ChatStreamResponse.model_validate({"type": "content-delta", "delta": delta})
-        assert Cohere.read_event_text(None, event) == said  # type: ignore[arg-type]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import wraps
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock
 
@@ -18,7 +17,7 @@ from tests.models.servers.openai_chat import OpenAIChat
 from tests.models.servers.serving import Api, Asked, Request, Turn, refuse_unless, served
 
 from cast import Person, ask_always
-from ferrule import Runner, Toolset, deny, models, tool
+from ferrule import Runner, deny, models, tool
 from ferrule import ask as ask_a_person
 from ferrule.errors import DefinitionError
 from ferrule.loop import resume
@@ -83,16 +82,6 @@ async def test_headers_and_fields_beside_the_request_reach_the_api(case: Case, s
 def test_the_options_of_a_client_without_signatures_are_not_checked(name: str) -> None:
     for double in (MagicMock, AsyncMock) if name != "Bedrock" else (MagicMock,):
         getattr(models, name)("model-1", client=double(), frobnicate=True)
-
-
-def test_the_options_of_a_wrapped_function_are_checked_and_of_a_builtin_not() -> None:
-    client = openai_sdk.AsyncOpenAI()
-    completions: Any = client.chat.completions
-    completions.create = wraps(completions.create)(lambda **given: None)  # as instruments do it
-    with pytest.raises(DefinitionError, match="no option 'temperatur'"):
-        models.OpenAI("model-1", client=client, api="chat", temperatur=0.5)
-    completions.create = vars
-    models.OpenAI("model-1", client=client, api="chat", frobnicate=True)
 
 
 # A choice among tools
@@ -254,13 +243,6 @@ async def test_a_resumed_run_is_not_forced() -> None:
     assert [request.body.get("tool_choice") for request in api.requests] == ["required", None]
 
 
-async def test_a_choice_among_the_tools_of_the_request_alone_is_sent() -> None:
-    given: dict[str, Any] = {"tools": [{"type": "web_search"}], "tool_choice": "required"}
-    with serving(BY_NAME["openai"], [Turn("It weighs 12 oz.")]) as (api, address):
-        await ask(BY_NAME["openai"], address, **given)
-    assert {key: api.requests[0].body[key] for key in given} == given
-
-
 # Calls in a text
 
 HERMES = 'I will weigh it.\n<tool_call>\n{"name": "weigh", "arguments": {"item": "a"}}\n</tool_call>'
@@ -296,14 +278,6 @@ async def test_calls_in_a_text_are_malformed_without_text_calls(server: type[Api
             result = await run(model, [weigh])
     assert (result.status, result.results, result.turns) == ("failed", [], 3)
     assert result.reason is not None and "call" in result.reason
-
-
-@STREAMED
-async def test_raw_has_the_text_that_calls_were_read_from(stream: bool) -> None:
-    with serving(BY_NAME["compatible"], [Turn(HERMES)]) as (_, address):
-        reply = await ask(BY_NAME["compatible"], address, Toolset([weigh]), api="chat", text_calls=True, stream=stream)
-    assert reply.raw["choices"][0]["message"]["content"] == HERMES
-    assert (reply.text, [call.name for call in reply.calls]) == ("I will weigh it.", ["weigh"])
 
 
 @pytest.mark.parametrize("given", [{"text_calls": True}, {"send_reasoning": False}])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -15,7 +14,6 @@ from ferrule.loop import run
 from ferrule.models import Reply, Scripted, Step
 from ferrule.values.call import ToolCall
 from ferrule.values.result import ToolResult
-from steps import steps
 
 NO_TOOLS = Toolset([])
 
@@ -151,30 +149,6 @@ async def test_steps_left_over_do_not_hide_an_error_of_the_block() -> None:
         await within()
     with pytest.raises(LookupError), Scripted(["Hello."]):
         raise LookupError("in the block")
-
-
-async def test_a_cancelled_answer_is_still_to_be_given() -> None:
-
-    model = Scripted(["Hello."], pause=60)
-    asking = asyncio.create_task(model([], NO_TOOLS))
-    await asyncio.sleep(0)
-    asking.cancel()
-    await asyncio.wait({asking})
-    assert len(model.requests) == 1
-    with pytest.raises(AssertionError, match="1 of 1 step"):
-        model.assert_done()
-
-
-def test_a_turn_costs_the_same_in_a_long_conversation() -> None:
-    said = [{"role": "user", "content": [{"type": "text", "text": str(number)}]} for number in range(640)]
-
-    def third_turn(length: int) -> int:
-        model = Scripted(["One.", "Two.", "Three."])
-        for end in (length - 2, length - 1):
-            asyncio.run(ask(model, said[:end]))
-        return steps(lambda: asyncio.run(ask(model, said[:length])))
-
-    assert third_turn(640) - third_turn(10) < 10
 
 
 async def test_a_request_has_the_messages_as_they_were_in_its_turn() -> None:

@@ -71,6 +71,14 @@ def _text(arguments: Any) -> Any:
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
+def _function_calls(asked: list[Asked]) -> list[Response]:
+    """The calls in a message of OpenAI's chat, of Mistral and of Cohere."""
+    return [
+        {"id": id, "type": "function", "function": {"name": name, "arguments": _text(arguments)}}
+        for id, name, arguments in asked
+    ]
+
+
 # Anthropic
 
 
@@ -182,10 +190,7 @@ def responses_events(response: Response, cut: Cut = whole) -> Iterator[Response]
 def chat_dict(text: str, asked: list[Asked], stop: str | None) -> Response:
     message: Response = {"role": "assistant", "content": text or None, "refusal": None}
     if asked:
-        message["tool_calls"] = [
-            {"id": id, "type": "function", "function": {"name": name, "arguments": _text(arguments)}}
-            for id, name, arguments in asked
-        ]
+        message["tool_calls"] = _function_calls(asked)
     reasons = {"done": "stop", "calls": "tool_calls", "cut": "length", "refused": "content_filter", None: None}
     return {
         "id": "chatcmpl-1",
@@ -333,10 +338,7 @@ def bedrock_events(response: Response, cut: Cut = whole) -> Iterator[Response]:
 def mistral_dict(text: str, asked: list[Asked], stop: str | None) -> Response:
     message: Response = {"role": "assistant", "content": text}
     if asked:
-        message["tool_calls"] = [
-            {"id": id, "type": "function", "function": {"name": name, "arguments": _text(arguments)}}
-            for id, name, arguments in asked
-        ]
+        message["tool_calls"] = _function_calls(asked)
     reasons = {"done": "stop", "calls": "tool_calls", "cut": "length", None: None}
     return {
         "id": "cmpl_1",
@@ -379,10 +381,7 @@ def cohere_dict(text: str, asked: list[Asked], stop: str | None) -> Response:
     elif text:
         message["content"] = [{"type": "text", "text": text}]
     if asked:
-        message["tool_calls"] = [
-            {"id": id, "type": "function", "function": {"name": name, "arguments": _text(arguments)}}
-            for id, name, arguments in asked
-        ]
+        message["tool_calls"] = _function_calls(asked)
     reasons = {"done": "COMPLETE", "calls": "TOOL_CALL", "cut": "MAX_TOKENS", None: None}
     return {"id": "c_1", "finish_reason": reasons[stop], "message": message, "usage": {"tokens": USAGE}}
 
@@ -633,3 +632,12 @@ def broken_at_each_place(value: Any, junk: Any) -> Iterator[Any]:
 def encode(value: Any) -> str:
     """Return `value` as JSON, which must be UTF-8."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode().decode()
+
+
+def with_index(event: Any, name: str, index: Any) -> Any:
+    """The event with `index` under each key of this name."""
+    if isinstance(event, list):
+        return [with_index(item, name, index) for item in event]
+    if not isinstance(event, dict):
+        return event
+    return {key: index if key == name else with_index(value, name, index) for key, value in event.items()}

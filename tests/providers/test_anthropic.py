@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from anthropic.types import Message
 from anthropic.types.beta import BetaMessage
-from apis import ADD, ALL, GREET, TOOLS, encode, fields_of, result
+from apis import ADD, ALL, GREET, TOOLS, result
 
 from ferrule.providers import anthropic
-from steps import lines
 
 API = ALL["anthropic"]
 
@@ -79,10 +78,6 @@ def test_a_compaction_is_a_pause_and_runs_nothing() -> None:
     assert "compaction" in str(anthropic.calls(response)[0].problem)
 
 
-def test_a_text_alone_is_cleaned() -> None:
-    encode(anthropic.turn({"content": "a\ud800b"}))
-
-
 CONTAINER = {"id": "container_1", "expires_at": "2026-11-22T10:00:00Z"}
 
 
@@ -105,12 +100,6 @@ def test_a_container_is_what_the_next_request_needs() -> None:
 # Streams
 
 
-def test_a_new_id_under_a_used_index_is_a_new_call() -> None:
-    response = API.write("", [ADD, GREET], "calls")
-    events = [{**event, "index": 0} if "index" in event else event for event in API.events(response)]
-    assert fields_of(API.feed(events).calls()) == fields_of(anthropic.calls(response))
-
-
 def test_citations_and_unknown_deltas_are_kept() -> None:
     stream = anthropic.Stream()
     stream.feed({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
@@ -121,19 +110,3 @@ def test_citations_and_unknown_deltas_are_kept() -> None:
     assert stream.partial()["content"] == [
         {"type": "text", "text": "", "glow": "x", "citations": [{"cited_text": "a"}, {"cited_text": "b"}]}
     ]
-
-
-def test_many_blocks_cost_no_more_each_than_few() -> None:
-    def fed(count: int) -> int:
-        stream = anthropic.Stream()
-
-        def feed() -> None:
-            for number in range(count):
-                block = {"type": "tool_use", "id": f"t{number}", "name": "add", "input": {}}
-                stream.feed({"type": "content_block_start", "index": number, "content_block": block})
-
-        work = lines(feed)
-        assert len(stream.calls()) == count
-        return work
-
-    assert fed(2_000) < 5 * fed(500)

@@ -68,17 +68,6 @@ def test_tools_of_the_server_are_not_ours() -> None:
     assert bedrock.turn(response)[0]["content"] == response["output"]["message"]["content"]
 
 
-def test_a_new_id_under_a_used_index_is_a_new_call() -> None:
-    stream = bedrock.Stream()
-    for id, text in (("t1", '{"a": 1}'), ("t2", '{"a": 2}')):
-        stream.feed(
-            {"contentBlockStart": {"contentBlockIndex": 0, "start": {"toolUse": {"toolUseId": id, "name": "f"}}}}
-        )
-        stream.feed({"contentBlockDelta": {"contentBlockIndex": 0, "delta": {"toolUse": {"input": text}}}})
-    stream.feed({"messageStop": {"stopReason": "tool_use"}})
-    assert [(call.id, dict(call.arguments)) for call in stream.calls()] == [("t1", {"a": 1}), ("t2", {"a": 2})]
-
-
 def test_a_call_without_arguments_has_an_empty_object() -> None:
     stream = API.feed(API.events(API.write("", [("t", "add", "")], "calls")))
     assert stream.partial()["output"]["message"]["content"][0]["toolUse"]["input"] == {}
@@ -127,16 +116,6 @@ def test_no_two_documents_of_a_history_have_one_name(name: str | None) -> None:
     names = document_names([*first, *second])
     assert len(set(names)) == 5
     assert all(re.fullmatch(r"(?!.*\s\s)[a-zA-Z0-9\s()\[\]-]{1,200}", name) for name in names)
-
-
-def test_deep_nesting_is_cut_off_in_the_history() -> None:
-    deep: Any = []
-    for _ in range(5_000):
-        deep = [deep]
-    block = {"toolResult": {"toolUseId": "srv", "content": [{"json": {"a": deep}}]}}
-    response = API.write("", [ADD], "calls")
-    response["output"]["message"]["content"].insert(0, block)
-    json.dumps(bedrock.turn(response))
 
 
 def test_a_thought_that_botocore_does_not_know_stays_behind() -> None:

@@ -243,12 +243,3 @@ def test_a_beginning_that_is_sent_twice_changes_nothing(name: str) -> None:
     first, *others = api.events(api.write("Text.", [("call_1", "add", {"a": 1})], "calls"))
     once, twice = api.feed([first, *others]), api.feed([first, others[0], first, *others[1:]])
     assert twice.turn() == once.turn() and twice.calls() == once.calls()
-
-
-@pytest.mark.parametrize("name", BEGIN)
-def test_an_error_of_the_first_answer_still_counts(name: str) -> None:
-    api = ALL[name]
-    other = {**api.write("One.", [], "done"), "id": "resp_first"}
-    following = api.events(api.write("", [("c", "add", {})], "calls"))
-    stream = api.feed([*api.events(other), {"error": {"message": "Full."}}, *following])
-    assert stream.error == "Full." and all(call.problem for call in stream.calls())

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from anthropic.types import CodeExecutionTool20260120Param, Message, ToolParam
+from apis import ALL
 from openai.types.responses import FunctionToolParam
 from openai.types.responses import Response as OpenAIResponse
 from openai.types.responses import ToolParam as OpenAIToolParam
@@ -30,70 +31,29 @@ async def order(article: str) -> str:
 
 TOOLS = Toolset([stock, order])
 
-CLAUDE: dict[str, Any] = {
-    "id": "msg_1",
-    "type": "message",
-    "role": "assistant",
-    "model": "claude",
-    "stop_reason": "tool_use",
-    "stop_sequence": None,
-    "usage": {"input_tokens": 1, "output_tokens": 1},
-    "container": {"id": "container_1", "expires_at": "2026-12-01T00:00:00Z", "skills": None},
-    "content": [
-        {"type": "server_tool_use", "id": "srv_1", "name": "code_execution", "input": {"code": "await stock('tea')"}},
-        {
-            "type": "tool_use",
-            "id": "call_1",
-            "name": "stock",
-            "input": {"article": "tea"},
-            "caller": {"type": "code_execution_20260120", "tool_id": "srv_1"},
-        },
-        {
-            "type": "tool_use",
-            "id": "call_2",
-            "name": "order",
-            "input": {"article": "tea"},
-            "caller": {"type": "direct"},
-        },
-    ],
-}
-OPENAI: dict[str, Any] = {
-    "id": "resp_1",
-    "object": "response",
-    "created_at": 0,
-    "status": "completed",
-    "model": "gpt",
-    "parallel_tool_calls": True,
-    "tool_choice": "auto",
-    "tools": [],
-    "output": [
-        {
-            "type": "program",
-            "id": "prog_1",
-            "call_id": "pc_1",
-            "code": "await stock({article: 'tea'})",
-            "fingerprint": "f",
-        },
-        {
-            "type": "function_call",
-            "id": "fc_1",
-            "call_id": "call_1",
-            "name": "stock",
-            "arguments": '{"article": "tea"}',
-            "status": "completed",
-            "caller": {"type": "program", "caller_id": "pc_1"},
-        },
-        {
-            "type": "function_call",
-            "id": "fc_2",
-            "call_id": "call_2",
-            "name": "order",
-            "arguments": '{"article": "tea"}',
-            "status": "completed",
-            "caller": {"type": "direct"},
-        },
-    ],
-}
+ASKED: list[Any] = [("call_1", "stock", {"article": "tea"}), ("call_2", "order", {"article": "tea"})]
+
+
+def from_claude() -> Any:
+    """A response whose code calls `stock`; `order` is called by the model itself."""
+    response = ALL["anthropic"].write("", ASKED, "calls")
+    container = {"id": "container_1", "expires_at": "2026-12-01T00:00:00Z", "skills": None}
+    code = {"type": "server_tool_use", "id": "srv_1", "name": "code_execution", "input": {"code": "await stock('tea')"}}
+    response["content"][0]["caller"] = {"type": "code_execution_20260120", "tool_id": "srv_1"}
+    response["content"][1]["caller"] = {"type": "direct"}
+    return response | {"container": container, "content": [code, *response["content"]]}
+
+
+def from_openai() -> Any:
+    """The same of Responses."""
+    response = ALL["openai_responses"].write("", ASKED, "calls")
+    program = {"type": "program", "id": "prog_1", "call_id": "pc_1", "code": "stock()", "fingerprint": "f"}
+    response["output"][0]["caller"] = {"type": "program", "caller_id": "pc_1"}
+    response["output"][1]["caller"] = {"type": "direct"}
+    return response | {"output": [program, *response["output"]]}
+
+
+CLAUDE, OPENAI = from_claude(), from_openai()
 
 
 def marked(definitions: Any) -> Iterator[Any]:

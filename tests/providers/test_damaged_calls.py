@@ -13,7 +13,6 @@ from ferrule import Runner, Tool
 
 DATA = Path(__file__).parent.parent / "data"
 MALFORMED: list[dict[str, Any]] = json.loads((DATA / "malformed_calls.json").read_text(encoding="utf-8"))["cases"]
-BFCL: list[dict[str, Any]] = json.loads((DATA / "bfcl_calls.json").read_text(encoding="utf-8"))["cases"]
 TEXT_IN_STREAMS = {"anthropic", "bedrock", "interactions"}
 """The APIs whose arguments are an object in a response and chunks of JSON text in a stream."""
 
@@ -69,18 +68,3 @@ async def test_a_damaged_call_ends_as_it_may_through_every_provider(number: int)
         else:
             assert result.status in {"invalid", "not_found"} and result.executed is False
             assert "Nothing was run" in str(result.error)
-
-
-@pytest.mark.parametrize("number", range(len(BFCL)), ids=[case["id"] for case in BFCL])
-async def test_a_call_of_a_real_signature_runs_or_is_refused_for_what_is_wrong(number: int) -> None:
-    case, name = BFCL[number], [*ALL][number % len(ALL)]
-    for way in WAYS:
-        arguments = json.dumps(case["arguments"]) if is_text(name, way) else case["arguments"]
-        result, ran = await run_through(name, way, None, arguments, case["name"], case["schema"])
-        assert result.tool_name == case["name"]
-        if case["valid"]:
-            assert (result.status, result.repairs) == ("ok", ())
-            assert case["arguments"].items() <= ran[0].items()  # besides it there are defaults alone
-        else:
-            assert (result.status, result.executed, ran) == ("invalid", False, [])
-            assert case["why"].partition(":")[2] in str(result.error)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
 from pydantic import BaseModel
 
-import ferrule
 from ferrule import Media, Runner, Text, Tool, ToolCall, ToolResult, tool
 from ferrule.middleware import untrusted
 from ferrule.providers import NAMES
@@ -82,19 +79,6 @@ def test_no_address_is_sent_that_nobody_allowed(name: str, data: Any) -> None:
 def test_an_allowed_address_is_sent_if_the_api_takes_its_scheme(name: str, data: Any) -> None:
     found = {text for media in every_media(fetch=True) for text in references(name, data, [media])}
     assert {text.partition(":")[0] for text in found} == FETCHED[named(name, data)]
-
-
-def test_one_function_decides_what_is_fetched() -> None:
-    """No other place in a provider reads the address of media."""
-    places = set()
-    for file in (Path(ferrule.__file__).parent / "providers").glob("*.py"):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        for function in ast.walk(tree):
-            if isinstance(function, ast.FunctionDef) and any(
-                isinstance(node, ast.Attribute) and node.attr == "uri" for node in ast.walk(function)
-            ):
-                places.add((file.name, function.name))
-    assert places == {("_wire.py", "get_fetch_address"), ("_wire.py", "format_block")}
 
 
 def test_only_true_allows_an_address() -> None:

@@ -164,15 +164,6 @@ def test_thoughts_go_back_signed_and_user_input_does_not(form: str) -> None:
     assert gemini.turn(api.in_form(response, form)) == expected
 
 
-def test_a_new_id_under_a_used_index_is_a_new_step() -> None:
-    stream = gemini.Stream()
-    for id in ("1", "2"):
-        step = {"type": "function_call", "id": id, "name": "add", "arguments": {}}
-        stream.feed({"event_type": "step.start", "index": 0, "step": step})
-        stream.feed({"event_type": "step.delta", "index": 0, "delta": {"type": "arguments_delta", "arguments": "{}"}})
-    assert [call.id for call in stream.calls()] == ["1", "2"]
-
-
 @pytest.mark.parametrize("form", ["dict", "sdk"])
 def test_an_interaction_that_failed_says_why(form: str) -> None:
     failed = {"id": "int_1", "status": "failed", "errors": [{"code": "internal", "message": "Full."}], "steps": []}
@@ -206,27 +197,3 @@ def test_an_interaction_that_can_be_continued_is_a_pause_with_its_token(ending: 
 
 
 ENDS = ("interaction.status_update", "interaction.completed")
-
-
-def test_an_ordinary_interaction_needs_nothing_in_the_next_request() -> None:
-    response = INTERACTIONS.write("", [ADD], "calls") | {"continuation_token": "old"}
-    assert gemini.state(response) == INTERACTIONS.feed(INTERACTIONS.events(response)).state() == {}
-    assert gemini.reason(response) is None
-
-
-@pytest.mark.parametrize("unreadable", [None, "data: [DONE]", 7, {}])
-def test_the_first_readable_event_decides_which_api_a_stream_is_of(unreadable: Any) -> None:
-    step = {"type": "function_call", "id": "c1", "name": "add", "arguments": {"a": 1}}
-    events = [
-        {"event_type": "interaction.created", "interaction": {"id": "i1"}},
-        {"event_type": "step.start", "index": 0, "step": step},
-        {"event_type": "step.stop", "index": 0},
-        {"event_type": "interaction.completed", "interaction": {"id": "i1", "status": "requires_action"}},
-    ]
-    first, plain = gemini.Stream(), gemini.Stream()
-    first.feed(unreadable)
-    for event in events:
-        first.feed(event)
-        plain.feed(event)
-    assert [call.name for call in first.calls()] == ["add"]
-    assert first.calls() == plain.calls() and first.stop == plain.stop == "calls"

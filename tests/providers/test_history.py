@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from apis import ADD, ALL, WAYS, WITH_IDS, Response, dicts_in, encode, result
+from apis import ADD, ALL, WAYS, Response, dicts_in, encode, result
 
 from ferrule.providers import openai_responses
 from ferrule.values.content import clean_text
@@ -54,19 +54,6 @@ def test_names_that_do_not_fit_stay_apart_and_are_text(of: str) -> None:
 def test_names_of_custom_tools_are_held_to_the_same() -> None:
     item = {"type": "custom_tool_call", "id": "i", "call_id": "c", "name": "sql.run", "input": "select 1"}
     assert COMMON.fullmatch(names_in(openai_responses.turn({"output": [item]}))[0])
-
-
-def test_reading_a_call_without_an_id_does_not_read_its_arguments() -> None:
-    class Unread(dict[str, Any]):
-        def items(self) -> Any:
-            raise AssertionError("they were read")
-
-    for name in {*WITH_IDS} - {"bedrock"}:  # whose responses have no id of their own
-        response = ALL[name].write("", [(None, "add", {"a": 1})], "calls")
-        for found in dicts_in(response):
-            for key in found.keys() & {"input", "args", "arguments"}:
-                found[key] = Unread(a=1)
-        assert ALL[name].module.calls(response)[0].id, name
 
 
 # Tools of the server

@@ -26,10 +26,6 @@ def test_an_id_is_nine_letters_or_digits_in_turn_and_results(id: str) -> None:
     assert (sent == id) is (id == "123456789")
 
 
-def test_foreign_ids_stay_apart() -> None:
-    assert len({mistral.wire_id(f"call_{number}") for number in range(10_000)}) == 10_000
-
-
 def test_the_sdks_null_is_no_id() -> None:
     response = API.write("", [ADD, GREET], "calls")
     for call in response["choices"][0]["message"]["tool_calls"]:
@@ -98,16 +94,3 @@ def test_the_sdk_accepts_images_and_documents() -> None:
         "image_url",
         "document_url",
     ]
-
-
-@pytest.mark.parametrize("form", ["dict", "sdk"])
-def test_another_choice_is_not_read(form: str) -> None:
-    def chunk(index: int, text: str, reason: str | None = None) -> dict[str, Any]:
-        return {"id": "c", "model": "m", "choices": [choice(index, text, reason)]}
-
-    def choice(index: int, text: str, reason: str | None = None) -> dict[str, Any]:
-        return {"index": index, "delta": {"content": text}, "finish_reason": reason}
-
-    both = {"id": "c", "model": "m", "choices": [choice(1, "Y"), choice(0, "B")]}
-    stream = API.feed([chunk(0, "A"), chunk(1, "X"), both, chunk(0, "C", "stop")], form)
-    assert stream.turn() == [{"role": "assistant", "content": "ABC"}]

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ParsedChatCompletion
 
 from ferrule.providers import mistral, openai_chat
-from steps import lines
 
 API = ALL["openai_chat"]
 
@@ -64,10 +63,6 @@ def test_a_refusal_in_words_is_a_refusal() -> None:
 
 def test_announced_calls_that_did_not_come_are_malformed() -> None:
     assert openai_chat.stop(API.write("", [], "calls")) == "malformed"
-
-
-def test_a_response_without_choices_is_nothing() -> None:
-    assert openai_chat.turn({"choices": []}) == [] and openai_chat.stop({"choices": []}) == "other"
 
 
 def test_a_voice_goes_back_by_its_id_alone() -> None:
@@ -223,20 +218,6 @@ def test_two_calls_in_one_delta_are_two(arguments: Any, index: int | None) -> No
     assert len({str(call.raw) for call in stream.calls()}) == 1
 
 
-def test_the_second_call_in_a_delta_does_not_get_the_id_of_the_first() -> None:
-    stream = feed(chunk(piece(0, "", "one", "i1"), piece(0, "", "one")), END)
-    assert [call.id == "i1" for call in stream.calls()] == [True, False]
-
-
-def test_one_id_under_two_indexes_is_two_calls() -> None:
-    pieces = [piece(0, "", "one", "i1"), piece(1, "", "two", "i1")]
-    pieces += [piece(at, text, None, id) for text in ('{"a":', "1}") for at in (0, 1) for id in ("i1", "")[at:][:1]]
-    assert chat_calls(*pieces) == [("one", '{"a":1}'), ("two", '{"a":1}')]
-    several = chunk(*pieces[2:4])  # more than one fragment in a delta
-    stream = feed(*map(chunk, pieces[:2]), several, several, END)
-    assert [(call.name, call.raw) for call in stream.calls()] == [("one", '{"a":{"a":'), ("two", '{"a":{"a":')]
-
-
 @pytest.mark.parametrize("module", [openai_chat, mistral])
 @pytest.mark.parametrize("more", [{}, {"role": "assistant"}])
 def test_usage_beside_a_chunk_of_text_is_kept(module: ModuleType, more: Response) -> None:
@@ -252,16 +233,6 @@ def test_junk_in_a_list_of_calls_is_passed_over(module: ModuleType) -> None:
     stream = module.Stream()
     stream.feed({"id": "c", "choices": [{"index": 0, "delta": {"tool_calls": [None, "x"]}, "finish_reason": "stop"}]})
     assert (stream.calls(), stream.turn(), stream.stop) == ([], [], "end")
-
-
-@pytest.mark.parametrize("text", ['{"', '{"a": {}', "{a}"])
-def test_fragments_that_repeat_the_name_cost_no_more_each_than_few(text: str) -> None:
-    stream = openai_chat.Stream()
-    function = {"name": "add", "arguments": text}
-    chunk = {"id": "c", "choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": function}]}}]}
-    first, last = (lines(lambda: [stream.feed(chunk) for _ in range(1_000)]) for _ in range(2))
-    assert last < 1.5 * first
-    assert [call.raw for call in stream.calls()] == [text * 2_000]
 
 
 @pytest.mark.parametrize(
@@ -308,11 +279,6 @@ def test_a_field_that_each_chunk_repeats_is_said_once(key: str, form: str) -> No
     found = message(form, deltas)
     assert found["content"] == "Hi!!"
     assert (found[key], found["meta"], found["tool_calls"][0]["extra_content"]) == (said, {key: said}, {key: said})
-
-
-def test_a_channel_that_changes_is_the_newest() -> None:
-    found = message("dict", [{"content": "", "channel": channel} for channel in ("analysis", "analysis", "final")])
-    assert found["channel"] == "final"
 
 
 @given(st.lists(st.sampled_from(["ha", "", " ", "x"]), min_size=1, max_size=6))

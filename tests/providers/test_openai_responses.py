@@ -7,7 +7,7 @@ import json
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
-from apis import ADD, ALL, GREET, TOOLS, fields_of, result
+from apis import ADD, ALL, GREET, TOOLS, result
 from openai.types.responses import ParsedResponse, Response, ResponseInputItemParam, ResponseOutputItem
 from pydantic import TypeAdapter
 
@@ -202,13 +202,6 @@ def test_an_item_that_the_api_runs_itself_is_no_call(item: Response) -> None:
     assert openai_responses.calls(response) == [] and openai_responses.stop(response) == "end"
 
 
-def test_ids_of_an_approval_and_a_call_are_the_same_in_the_turn() -> None:
-    response = API.write("", [(None, "add", {"a": 1})], "calls")
-    response["output"].insert(0, {"type": "mcp_approval_request", **ITEMS["mcp_approval_request"]})
-    turn = openai_responses.turn(response)
-    assert [call.id for call in openai_responses.calls(response)] == ["c", turn[-1]["call_id"]]
-
-
 # Streams
 
 
@@ -231,18 +224,6 @@ def test_an_end_without_output_keeps_the_items() -> None:
     assert API.feed(events).turn() == openai_responses.turn(response)
 
 
-def test_items_whose_id_changes_with_every_event_stay_together() -> None:
-    response = API.write("", [ADD, GREET], "calls")
-    events = list(API.events(response, list))
-    for number, event in enumerate(events):
-        if "item_id" in event:
-            event["item_id"] = f"x{number}"
-        if "item" in event:
-            event["item"] = {**event["item"], "id": f"x{number}"}
-    events[-1]["response"] = {**response, "output": []}
-    assert fields_of(API.feed(events).calls()) == fields_of(openai_responses.calls(response))
-
-
 def test_custom_input_is_streamed() -> None:
     item = {"type": "custom_tool_call", "id": "i", "call_id": "c", "name": "sql", "input": ""}
     events = [{"type": "response.output_item.added", "output_index": 0, "item": item}]
@@ -251,34 +232,3 @@ def test_custom_input_is_streamed() -> None:
         events.append({"type": "response.custom_tool_call_input.delta", "delta": piece, **at})
     stream = API.feed(events)
     assert dict(stream.calls()[0].arguments) == {"input": "select 1"} and stream.calls()[0].problem
-
-
-def responses_item(index: int, text: str, kind: str, **more: Any) -> Response:
-    item = {"type": "function_call", "id": "fc", "call_id": f"c{index}", "name": "add", "arguments": text}
-    return {"type": f"response.output_item.{kind}", "output_index": index, "item": item, **more}
-
-
-def test_an_item_id_under_a_new_index_is_a_new_item() -> None:
-    def delta(index: int, text: str) -> Response:
-        kind = "response.function_call_arguments.delta"
-        return {"type": kind, "output_index": index, "item_id": "fc", "delta": text}
-
-    begun = [responses_item(0, "", "added"), responses_item(1, "", "added")]
-    deltas = [delta(0, '{"a"'), delta(1, '{"b"'), delta(0, ":1}"), delta(1, ":2}")]
-    done = [responses_item(0, '{"a":1}', "done"), responses_item(1, '{"b":2}', "done")]
-    for events in (begun + deltas, begun + deltas + done, done):
-        calls = API.feed(events).calls()
-        assert [(call.id, call.raw) for call in calls] == [("c0", '{"a":1}'), ("c1", '{"b":2}')]
-
-
-@pytest.mark.parametrize("first", ["added", "delta"])
-def test_an_empty_object_before_the_arguments_is_dropped(first: str) -> None:
-    """Where no event says the arguments whole."""
-    response = API.write("", [("call_a", "add", {"a": 1})], "calls")
-    *events, end = API.events(response, lambda text: [*(["{}"] if first == "delta" else []), *text])
-    kept = [event for event in events if not event["type"].endswith(".done")]
-    for event in kept:
-        if event["type"] == "response.output_item.added":
-            event["item"]["arguments"] = "{}" if first == "added" else ""
-    stream = API.feed([*kept, {**end, "response": {**end["response"], "output": []}}])
-    assert [call.raw for call in stream.calls()] == ['{"a": 1}']

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from ferrule.providers import anthropic, bedrock, openai_chat
-from ferrule.providers._stream import join_arguments
 from steps import calls, steps
 
 CHAT: dict[str, Any] = {"name": "x", "arguments": ""}
@@ -46,15 +45,3 @@ def test_arguments_that_are_still_to_end_are_not_parsed_each_time_they_are_shown
     assert steps(stream.partial) <= before
     stream.feed(continued(module, '"x"]} '))
     assert '"x"' in str(stream.partial()).replace("'", '"')
-
-
-class Chunk(str):
-    def __len__(self) -> int:
-        return super().__len__()
-
-
-@pytest.mark.parametrize("first", ["{}", "", '{"a": 1'])
-def test_arguments_are_joined_without_a_look_at_each_chunk(first: str) -> None:
-    chunks = [Chunk(first), *map(Chunk, ['{"b":', "2}", *[" "] * 1_000])]
-    assert steps(lambda: join_arguments(chunks)) < 20
-    assert join_arguments(chunks).rstrip() == ("" if first == "{}" else first) + '{"b":2}'

@@ -13,9 +13,6 @@ from pydantic import BaseModel, RootModel
 from ferrule import Field, Runner, Tool, ToolCall, Toolset, tool
 from ferrule.errors import DefinitionError
 from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
-from ferrule.providers._plain import PLAIN_ANTHROPIC
-from ferrule.providers._schemas import Subset, written
-from ferrule.providers._strict import ANTHROPIC
 from ferrule.providers.lint import findings
 
 pytestmark = pytest.mark.slow
@@ -145,26 +142,6 @@ def test_a_union_with_itself_is_its_other_forms(module: Any) -> None:
 
 
 @ALL
-@pytest.mark.parametrize(
-    ("reference", "named"), [("#here", {"$anchor": "here"}), ("Mark", {"$id": "Mark"}), ("#x", {"$id": "#x"})]
-)
-def test_a_reference_by_an_anchor_or_an_id_keeps_its_type(module: Any, reference: str, named: Schema) -> None:
-    dialect = {"$schema": DRAFT_7} if reference == "#x" else {}
-    odd = {**object_of(a={"$ref": reference}), "definitions": {"A": {**named, "type": "null"}}, **dialect}
-    schema = send(module, make_tool(odd))[1]
-    assert "null" in str(schema) and not validator(schema).is_valid({"a": 1})
-
-
-@ALL
-def test_a_reference_beneath_an_id_leads_to_a_place_beneath_it(module: Any) -> None:
-    inner = {"$id": "https://example.org/inner", "$defs": {"A": {"type": "null"}}, **object_of(b={"$ref": "#/$defs/A"})}
-    odd = {**object_of(a=inner, c={"$ref": "https://example.org/inner#/$defs/A"}), "$defs": {"A": {"type": "string"}}}
-    found = validator(send(module, make_tool(odd))[1])
-    assert found.is_valid({"a": {"b": None}, "c": None})
-    assert not found.is_valid({"a": {"b": "text"}}) and not found.is_valid({"c": "text"})
-
-
-@ALL
 def test_a_reference_that_cannot_be_followed_is_said_in_words(module: Any) -> None:
     reference = {"$ref": "#/properties/a/items/0"}
     pair = {"type": "array", "items": [{"type": "null"}]}
@@ -204,16 +181,6 @@ def test_a_root_description_goes_into_that_of_the_tool_once(module: Any) -> None
     for said, expected in (("More.", "Do it.\n\nMore."), ("Do it.", "Do it.")):
         description, schema = send(module, make_tool({**object_of(a={"type": "null"}), "description": said}))
         assert description == expected and "description" not in schema
-
-
-@pytest.mark.parametrize("others", [None, True, False, {"type": "null"}], ids=repr)
-def test_bedrock_learns_of_other_keys_only_that_there_are_none(others: Any) -> None:
-    given = {key: item for key, item in object_of(a={"type": "null"}).items() if key != "additionalProperties"}
-    subject = make_tool(given | ({} if others is None else {"additionalProperties": others}))
-    root = subject.input_schema
-    found = send(bedrock, subject)[1]
-    assert ("additionalProperties" in found) is (root.get("additionalProperties") is False)
-    assert (found == root) is (root.get("additionalProperties", False) is False)
 
 
 @ALL
@@ -337,13 +304,6 @@ def test_ollama_gets_its_keywords_and_the_rest_in_words() -> None:
     }
 
 
-@pytest.mark.parametrize("module", [bedrock, openai_chat])
-def test_a_ring_of_many_definitions_is_sent(module: Any) -> None:
-    defs = {f"D{n}": {**object_of(a={"$ref": f"#/$defs/D{(n + 1) % 500}"}), "required": ["a"]} for n in range(500)}
-    schema = send(module, make_tool({**object_of(a={"$ref": "#/$defs/D0"}), "$defs": defs}))[1]
-    assert ("again, as above" in json.dumps(schema)) is (module in WRITE_OUT)
-
-
 def test_a_dynamic_reference_is_said_in_words() -> None:
     defs = {"X": {"$dynamicAnchor": "X", "type": "string"}}
     subject = make_tool({**object_of(a={"$dynamicRef": "#/$defs/X"}), "$defs": defs})
@@ -361,23 +321,6 @@ def test_definitions_that_double_each_other_end_in_words(module: Any) -> None:
     written = json.dumps(module.tools(Toolset([subject])))
     assert "again, as above" in written and len(written) < 500_000
     assert len(send(openai_chat, subject)[1]["$defs"]) == 41
-
-
-def test_a_schema_description_that_begins_as_the_tools_stays_whole() -> None:
-    schema = {**object_of(q={"type": "string"}), "description": "Searching the web."}
-    definition = bedrock.tools(Toolset([make_tool(schema, description="Search")]))
-    assert definition and definition["tools"][0]["toolSpec"]["description"] == "Search\n\nSearching the web."
-    definition = bedrock.tools(Toolset([make_tool(schema, description="Searching the web.")]))
-    assert definition and definition["tools"][0]["toolSpec"]["description"] == "Searching the web."
-
-
-@pytest.mark.parametrize(
-    "other", [{"additionalProperties": {"type": "string"}}, {"patternProperties": {"^a": {"type": "string"}}}]
-)
-def test_a_form_that_takes_undeclared_names_is_taken_too(other: Schema) -> None:
-    forms = [object_of(a={"type": "integer"}), {"type": "object", **other}]
-    for module in (anthropic, openai_chat, openai_responses, gemini, mistral, cohere, ollama):
-        assert validator(send(module, make_tool({"anyOf": forms}))[1]).is_valid({"a": "x"})
 
 
 # Names
@@ -424,12 +367,6 @@ def test_a_schema_that_needs_no_change_is_the_same_object(module: Any) -> None:
         assert found is add.input_schema
 
 
-@pytest.mark.parametrize("rules", [PLAIN_ANTHROPIC, ANTHROPIC])
-def test_a_schema_is_rewritten_once(rules: Subset) -> None:
-    subject = make_tool(object_of(a={"type": "null"}))
-    assert written(subject, rules) is written(subject, rules)
-
-
 @ALL
 def test_a_bound_copy_of_a_sent_tool_is_sent_without_the_bound_parameter(module: Any) -> None:
     subject = make_tool(object_of(a={"type": "string"}, b={"type": "string"}))
@@ -441,11 +378,3 @@ def test_a_pattern_that_takes_long_to_read_is_not_sent() -> None:
     kept, long = (object_of(text={"type": "string", "pattern": "(a|b)" * times}) for times in (400, 401))
     assert "pattern" in send(openai_chat, make_tool(kept))[1]["properties"]["text"]
     assert "pattern" not in send(openai_chat, make_tool(long))[1]["properties"]["text"]
-
-
-@ALL
-@pytest.mark.parametrize("subject", [keep, plant], ids=lambda subject: subject.name)
-def test_models_and_recursive_types_are_sent(module: Any, subject: Tool) -> None:
-    tree = {"name": "a", "children": [{"name": "b", "children": [{"name": "c", "children": []}]}]}
-    fitting = {"kind": "dog", "breed": "Pug"}, {"node": tree, "at": [1, 2], "pairs": [[1, "a"]]}
-    validator(send(module, subject)[1]).validate(fitting[subject is plant])

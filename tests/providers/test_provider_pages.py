@@ -162,79 +162,34 @@ def test_examples_change_nothing_where_an_api_takes_none(name: str) -> None:
     assert MODULES[name].tools(made[0]) == MODULES[name].tools(made[1])
 
 
-REFUSED = [
-    (
-        'anthropic.tool_choice("auto", only=["weigh"])',
-        "Anthropic has no list of allowed tools: offer fewer, tools(toolset.only(...))",
-    ),
-    (
-        'anthropic.tools(toolset, deferred=["cost"])',
-        "deferred=['cost'] names no tool of this toolset; it has ['price', 'weigh']",
-    ),
-    ('bedrock.tool_choice("none")', "Bedrock has no tool_choice('none'): leave toolConfig out of the request"),
-    (
-        'bedrock.tool_choice("auto", parallel=False)',
-        "Bedrock has no switch for parallel calls: say it in the model's own words, in additionalModelRequestFields",
-    ),
-    (
-        'bedrock.tool_choice("auto", only=["weigh"])',
-        "Bedrock has no list of allowed tools: offer fewer, tools(toolset.only(...))",
-    ),
-    (
-        'cohere.tool_choice("price")',
-        "Cohere cannot force a choice of 'price': offer the tool alone, tools(toolset.only(name)), with 'required'",
-    ),
-    ('cohere.tool_choice("auto", parallel=False)', "Cohere has no switch for parallel calls: leave parallel=False out"),
-    (
-        'cohere.tool_choice("auto", only=["weigh"])',
-        "Cohere has no list of allowed tools: offer fewer, tools(toolset.only(...))",
-    ),
-    (
-        'cohere.tools(toolset, strict=["weigh"])',
-        "Cohere is strict for all tools of a request or for none, and strict=... names 1 of 2: "
-        "pass strict=True, and strict_tools=True in the request",
-    ),
-    ('gemini.tool_choice("auto", parallel=False)', "Gemini has no switch for parallel calls: leave parallel=False out"),
-    (
-        'mistral.tool_choice("auto", only=["weigh"])',
-        "Mistral has no list of allowed tools: offer fewer, tools(toolset.only(...))",
-    ),
-    (
-        "ollama.tools(toolset, strict=True)",
-        "tool 'weigh' cannot be strict for Ollama: it has no strict mode for single tools. Leave strict out",
-    ),
-    (
-        'ollama.tool_choice("required")',
-        "Ollama cannot force a choice of 'required': offer the tools that may be called, tools(toolset.only(...))",
-    ),
-    ('ollama.tool_choice("none")', "Ollama has no tool_choice('none'): leave the tools out of the request"),
-    ('ollama.tool_choice("auto", parallel=False)', "Ollama has no switch for parallel calls: leave parallel=False out"),
-    (
-        'ollama.tool_choice("auto", only=["weigh"])',
-        "Ollama has no list of allowed tools: offer fewer, tools(toolset.only(...))",
-    ),
-    (
-        'openai_chat.tool_choice("none", only=["weigh"])',
-        "OpenAI takes only=... with 'auto' and 'required', not with 'none': leave it out",
-    ),
-    (
-        'openai_responses.tool_choice("none", only=["weigh"])',
-        "OpenAI takes only=... with 'auto' and 'required', not with 'none': leave it out",
-    ),
-    (
-        'openai_responses.tools(toolset, strict=["cost"])',
-        "strict=['cost'] names no tool of this toolset; it has ['price', 'weigh']; "
-        "strict='where possible' means all that can be",
-    ),
-]
-"""What an API cannot say, and the error that says what to do instead."""
+REFUSED = {
+    'anthropic.tool_choice("auto", only=["weigh"])': "offer fewer",
+    'anthropic.tools(toolset, deferred=["cost"])': "it has ['price', 'weigh']",
+    'bedrock.tool_choice("none")': "leave toolConfig out",
+    'bedrock.tool_choice("auto", parallel=False)': "additionalModelRequestFields",
+    'bedrock.tool_choice("auto", only=["weigh"])': "offer fewer",
+    'cohere.tool_choice("price")': "offer the tool alone",
+    'cohere.tool_choice("auto", parallel=False)': "leave parallel=False out",
+    'cohere.tool_choice("auto", only=["weigh"])': "offer fewer",
+    'cohere.tools(toolset, strict=["weigh"])': "pass strict=True",
+    'gemini.tool_choice("auto", parallel=False)': "leave parallel=False out",
+    'mistral.tool_choice("auto", only=["weigh"])': "offer fewer",
+    "ollama.tools(toolset, strict=True)": "Leave strict out",
+    'ollama.tool_choice("required")': "offer the tools that may be called",
+    'ollama.tool_choice("none")': "leave the tools out",
+    'ollama.tool_choice("auto", parallel=False)': "leave parallel=False out",
+    'ollama.tool_choice("auto", only=["weigh"])': "offer fewer",
+    'openai_chat.tool_choice("none", only=["weigh"])': "leave it out",
+    'openai_responses.tool_choice("none", only=["weigh"])': "leave it out",
+    'openai_responses.tools(toolset, strict=["cost"])': "strict='where possible' means all that can be",
+}
+"""What an API cannot say, and what its error says to do instead."""
 
 
-@pytest.mark.parametrize(("code", "error"), REFUSED)
-def test_a_refused_option_is_an_error_with_the_way_out(code: str, error: str) -> None:
-    with pytest.raises(DefinitionError) as raised:
+@pytest.mark.parametrize("code", REFUSED)
+def test_a_refused_option_is_an_error_with_the_way_out(code: str) -> None:
+    with pytest.raises(DefinitionError, match=re.escape(REFUSED[code])):
         value_of(code, None)
-    assert str(raised.value) == error
 
 
 def test_a_name_that_does_not_fit_is_sent_as_the_page_on_models_says() -> None:

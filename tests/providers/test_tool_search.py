@@ -15,7 +15,6 @@ from openai.types.responses import ResponseInputItemParam, ToolParam
 from pydantic import TypeAdapter
 
 from ferrule import Runner, Tool, ToolCall, ToolResult, Toolset, deny, tool
-from ferrule.cli.models import NamedModel
 from ferrule.errors import DefinitionError
 from ferrule.loop import LoopResult, run
 from ferrule.models import Anthropic, OpenAI
@@ -229,17 +228,6 @@ def test_a_streamed_search_is_one_call_with_its_last_id(ended_as: str) -> None:
     assert stream.turn() == [ended]
 
 
-def test_openais_own_searches_define_nothing_of_ours() -> None:
-    tools = [{"type": "function", "name": "weigh", "parameters": {}}]
-    group = {"type": "namespace", "name": "crm", "description": "", "tools": [{"type": "function", "name": "lookup"}]}
-    items: list[Any] = [
-        {"type": "tool_search_output", "execution": "server", "tools": tools},
-        {"type": "message", "role": "user", "content": "tool_search_output"},
-        {"type": "tool_search_output", "execution": "client", "tools": [group, {"type": "web_search"}]},
-    ]
-    assert openai_responses.find_referred_tools(items) == ["lookup"]
-
-
 async def test_a_call_of_a_found_tool_keeps_its_namespace() -> None:
     item = {"type": "function_call", "call_id": "c", "name": WIRE, "namespace": WIRE, "arguments": '{"item": "anvil"}'}
     (call,) = openai_responses.calls(response(item))
@@ -313,20 +301,6 @@ async def test_a_removed_tool_is_defined_for_its_references_and_not_called() -> 
     ANTHROPIC_TOOLS.validate_python(api.requests[3]["tools"])
 
 
-@tool
-def fail() -> str:
-    """Fail."""
-    raise ValueError("broken")
-
-
-async def test_a_degraded_run_defines_the_tools_its_messages_refer_to() -> None:
-    api = Api([FOUND_BY_ANTHROPIC[0], said_by_anthropic("", ("t2", "fail", {})), FOUND_BY_ANTHROPIC[-1]])
-    model = Anthropic("m", client=api.client, stream=False, strict=["weigh"])
-    came = await converse(model, TOOLS.register(fail), selector=Only("fail"), on_failure="degrade")
-    assert came.status == "degraded" and api.requests[2]["tool_choice"] == {"type": "none"}
-    assert names(api.requests[2]) == [("fail", False), ("search_tools", False), (WIRE, True)]
-
-
 @pytest.mark.parametrize("given", [{"strict": ["wiegh"]}, {"deferred": ["wiegh"]}], ids=str)
 async def test_an_unknown_name_given_to_the_model_is_an_error(given: Any) -> None:
     api = Api([FOUND_BY_ANTHROPIC[-1]])
@@ -349,21 +323,6 @@ async def test_anthropic_defers_only_tools_that_messages_refer_to() -> None:
     assert names(model.request(referring, some, {}, [WIRE])) == [("weigh", False), (WIRE, True)]
     assert names(model.request(model.user("Hi."), some, {}, [WIRE])) == [("weigh", False), (WIRE, False)]
     assert names(model.request(referring, Toolset([price]), {}, [WIRE])) == [(WIRE, False)]
-
-
-async def test_the_command_line_passes_found_tools_on() -> None:
-    api = Api(FOUND_BY_ANTHROPIC)
-    came = await converse(
-        NamedModel("anthropic:m", Anthropic("m", client=api.client, stream=False)), selector=Only("weigh")
-    )
-    assert came.status == "done" and names(api.requests[1])[-1] == (WIRE, True)
-
-
-async def test_a_name_given_to_the_model_and_not_selected_has_no_effect() -> None:
-    api = Api([FOUND_BY_ANTHROPIC[-1]])
-    model = Anthropic("m", client=api.client, stream=False, strict=[WIRE], deferred="shop.price")
-    await converse(model, selector=Only("weigh"))
-    assert names(api.requests[0]) == [("weigh", False), ("search_tools", False)]
 
 
 FOUND_BY_OPENAI = [
@@ -394,11 +353,3 @@ async def test_openai_gets_ordinary_definitions_for_another_search_tool() -> Non
     )
     assert came.results[1].status == "ok"
     assert names(api.requests[1]) == [("weigh", False), ("find_tools", False), (WIRE, False)]
-
-
-async def test_openai_gets_the_definition_of_a_selected_tool_again() -> None:
-    model = OpenAI("m", client=Api([]).client, stream=False)
-    told = openai_responses.results([await run_call(openai_responses.calls(response(search_item()))[0])])
-    tools = Toolset([price, TOOLS.get("search_tools"), weigh])
-    listed = names(model.request(told, tools, {}, ["weigh"]))
-    assert listed == [(WIRE, False), ("tool_search", False), ("weigh", False)]

@@ -185,20 +185,6 @@ async def test_progress_that_is_no_json_does_not_harm_the_result() -> None:
     assert (there.status, there.text) == (here.status, here.text) == ("ok", here.text)
 
 
-async def test_an_answer_about_another_call_is_refused() -> None:
-    first = Memory(make_order_runner())
-    recorded: list[str] = []
-
-    def record(messages: list[str]) -> list[str]:
-        recorded[:] = messages
-        return messages
-
-    first.between = record
-    assert (await run(remote_handlers.add, first, {"a": 1})).output == 3
-    second = Memory(make_order_runner(), lambda messages: recorded)
-    assert (await run(remote_handlers.add, second, {"a": 5})).status == "unknown"
-
-
 async def test_a_broken_connection_leaves_the_call_unknown(caplog: pytest.LogCaptureFixture) -> None:
     class Breaks(Memory):
         async def send(self, *args: Any, **options: Any) -> AsyncGenerator[str | None, None]:

@@ -132,11 +132,8 @@ def test_both_ends_of_a_long_text_are_kept() -> None:
 @pytest.mark.parametrize(
     "junk",
     [
-        *(None, 7, b"text", [], {}, (), [None], [[]], [7], [{}], [b"x"], object(), [object()]),
-        *([{"role": ["user"], "content": "x"}], [{"role": "user"}], [{"role": "user", "content": 7}]),
-        *([{"role": "user", "content": [None, 7, {"type": ["text"], "text": "x"}, {"type": "text", "text": 7}]}],),
-        *([{"role": "tool", "content": {"a": None}}], [{"role": "critic", "content": "x"}], [said("user", "  ")]),
-        *([{"role": "user", "content": [{"toolResult": 7}, {"type": "tool_result"}]}], {1: 2}),
+        *(None, [], [object()], [{"role": "user"}], [{"role": "critic", "content": "x"}], [said("user", "  ")]),
+        [{"role": "user", "content": [None, {"type": ["text"], "text": "x"}, {"toolResult": 7}]}],
     ],
 )
 def test_other_things_than_messages_are_empty(junk: Any) -> None:
@@ -149,12 +146,6 @@ JUNK = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4),
     max_leaves=30,
 )
-
-
-def test_a_result_that_contains_itself_is_bounded() -> None:
-    loop: dict[str, Any] = {"text": "round"}
-    loop["again"] = [loop] * 50
-    assert len(read_conversation([{"role": "tool", "content": loop}]).result) <= 2_000
 
 
 @given(JUNK)

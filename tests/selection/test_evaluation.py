@@ -66,12 +66,6 @@ def test_ndcg_falls_with_the_places_of_the_right_tools() -> None:
     assert found.ndcg == pytest.approx((discount(2) + discount(4)) / (discount(1) + discount(2)))
 
 
-def test_ndcg_always_uses_ten_places() -> None:
-    ranker = Told(one="b c d e f g h i j a k", two="b c d e f g h i j k a")
-    assert evaluate(ranker, TOOLS, [wanting("one", "a")], k=(1, 12)).ndcg == pytest.approx(discount(10))
-    assert evaluate(ranker, TOOLS, [wanting("two", "a")], k=(1, 12)).ndcg == 0
-
-
 def test_confusable_tools_are_counted_most_frequent_first() -> None:
     ranker = Told(one="b a", two="c b a", three="b c")
     found = evaluate(ranker, TOOLS, [wanting("one", "a"), wanting("two", "a"), wanting("three", "a", "c")])

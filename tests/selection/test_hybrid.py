@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from itertools import permutations
 from typing import Any
 
 import pytest
@@ -49,16 +48,6 @@ def test_equal_scores_share_a_place_in_toolset_order() -> None:
     found = fused(Ranks(weather=2, send_email=2, read_order=1))
     assert found == {"send_email": 1 / 61, "weather": 1 / 61, "read_order": 1 / 63}
     assert list(found) == ["send_email", "weather", "read_order"]
-
-
-def test_the_order_of_three_rankers_makes_no_difference() -> None:
-    tools = Toolset([made("weather"), *(made(f"tool_{number}") for number in range(9))])
-
-    def puts_weather_at(place: int) -> Ranks:
-        return Ranks(weather=1, **{f"tool_{number}": 9 - number for number in range(place - 1)})
-
-    orders = permutations([puts_weather_at(1), puts_weather_at(2), puts_weather_at(7)])
-    assert len({fused(*rankers, tools=tools)["weather"] for rankers in orders}) == 1
 
 
 def test_each_ranking_is_read_to_its_hundredth_place() -> None:

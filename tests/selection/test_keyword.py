@@ -171,18 +171,6 @@ def test_more_matching_examples_count_more() -> None:
         assert found("please book it", tools, ranker=keyword(examples=examples))[0] == best
 
 
-def added_by_examples(count: int) -> float:
-    """Return what whole requests add to a score, as a share of what their words add."""
-    (why,) = keyword(examples={"one": ["Book a table"] * count}).explain([made("one")], "book it")
-    (added,) = (part.score for part in why.parts if (part.term, part.field) == ("", "worked examples"))
-    return added / (why.match.score - added)
-
-
-def test_one_example_counts_little_and_more_than_eight_count_as_eight() -> None:
-    assert 0 < 16 * added_by_examples(1) < added_by_examples(8)
-    assert added_by_examples(8) * 14 / 8 == pytest.approx(added_by_examples(20) * 26 / 20)
-
-
 def test_a_rebuilt_index_has_the_examples_of_its_tools() -> None:
     ranker = keyword(examples={tool.name: ["Book a table"] * 2 for tool in MANY})
     for start in range(0, 190, 5):  # five come and five go each time, until most numbers are of tools that are gone
@@ -251,17 +239,6 @@ def test_a_tool_with_few_words_of_the_query_is_left_out() -> None:
     assert [match.tool.name for match in keyword(least=0.2).rank(tools, query)] == ["convert_money"]
     query = "paint any amount of walls"  # even the best has little of it
     assert len(keyword().rank(tools[1:], query)) == 1 and keyword(least=0.2).rank(tools[1:], query) == []
-
-
-def test_scores_below_a_third_of_the_best_are_left_out() -> None:
-    others = " ".join(f"Word{letter}." for letter in "abcdefghijklmnopqrstuvwxyz")
-    tools = [
-        Tool("convert_amount", lambda: None, description="Convert an amount."),
-        Tool("audit", lambda: None, description=f"{others} Convert."),
-    ]
-    best, other = keyword().rank(tools, "convert an amount")
-    assert best.score > 3 * other.score
-    assert keyword(least=0.01).rank(tools, "convert an amount") == [best]
 
 
 def test_dropped_toolsets_and_unused_tools_are_released() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -149,25 +148,6 @@ def test_a_long_query_is_cut_before_it_is_ranked() -> None:
     assert len(search("x" * 900_000, Nothing()).text) < 500
     result = search("zz", Everything(), Toolset([made("long", "word " * 10_000), made("blank", " \n ")]))
     assert len(result.text) < 1000 and result.text.splitlines()[-1] == "- blank"
-
-
-async def test_concurrent_searches_rank_one_after_the_other() -> None:
-    class Alone(Everything):
-        inside = 0
-        both = threading.Event()
-
-        def rank(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Match]:
-            self.inside += 1
-            if self.inside == 2:
-                self.both.set()
-            self.both.wait(0.2)
-            self.inside -= 1
-            return super().rank(tools, query, limit=limit)
-
-    ranker = Alone()
-    runner = Runner([search_tool(MAIL, ranker)])
-    await asyncio.gather(*(runner.run("search_tools", {"query": "mail"}) for _ in range(2)))
-    assert len(ranker.asked) == 2 and not ranker.both.is_set()
 
 
 @pytest.mark.parametrize("limit", [0, 51, -1, "5", 2.5])

@@ -212,12 +212,3 @@ def test_each_law_has_a_fault_that_breaks_it() -> None:
 def test_a_class_without_a_selector_says_what_is_missing() -> None:
     with pytest.raises(DefinitionError, match=r"SelectorContract needs a method selector\(self\)"):
         SelectorContract().test_no_tools_select_none()
-
-
-def test_a_failure_quotes_the_query_and_the_answer() -> None:
-    class Theirs(SelectorContract):
-        def selector(self) -> ToolSelector:
-            return Twisted(lambda found, tools, _: found * 2)
-
-    with pytest.raises(AssertionError, match=r"it gave \[<Tool refund_order>.*asked was 'Send Ada an email"):
-        Theirs().test_it_selects_given_tools_each_once()

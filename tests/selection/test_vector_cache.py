@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sqlite3
@@ -133,34 +132,3 @@ def test_a_cache_that_cannot_be_used_is_left_out_with_a_warning(
     with caplog.at_level(logging.WARNING, "ferrule"):
         assert names(match.tool for match in ranker(file, Embedder()).rank(SHOP, "weather"))[0] == "weather"
     assert f"the cache {str(file)!r} is left out" in caplog.text
-
-
-@pytest.mark.parametrize("kept", [b"abc", "text", 7], ids=str)
-def test_a_cache_with_other_things_than_vectors_is_refused(tmp_path: Path, kept: Any) -> None:
-    file = tmp_path / "vectors.db"
-    ranker(file, Embedder()).rank(SHOP, "x")
-    with closing(sqlite3.connect(file)) as database, database:
-        database.execute("UPDATE vectors SET vector = ?", (kept,))
-    with pytest.raises(DefinitionError, match=r"the cache '.*vectors.db' cannot be used: .*; name another file"):
-        ranker(file, Embedder()).rank(SHOP, "x")
-
-
-@pytest.mark.parametrize("lock", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
-async def test_a_locked_cache_blocks_nobody_else(lock: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file, asked = tmp_path / "vectors.db", asyncio.Event()
-    embedder = Embedder()
-    ranker(file, embedder).rank([made("first", "A tool.")], "x")
-
-    async def embed(texts: list[str]) -> Any:
-        asked.set()
-        return embedder(texts)
-
-    with caplog.at_level(logging.WARNING, "ferrule"), closing(sqlite3.connect(file)) as holder:
-        holder.execute("PRAGMA locking_mode=EXCLUSIVE" if "EXCLUSIVE" in lock else "PRAGMA user_version")
-        holder.execute(lock)
-        selecting = asyncio.ensure_future(ranker(file, embed).select("weather", SHOP))
-        await (asked.wait() if "IMMEDIATE" in lock else asyncio.sleep(0))  # one waits to write, the other to read
-        holder.rollback()
-        holder.close()
-        assert names(await selecting)[0] == "weather"
-    assert caplog.text == "" and len(rows(file)) == 1 + len(SHOP)

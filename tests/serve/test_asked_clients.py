@@ -16,8 +16,6 @@ import pytest
 from connected import LEGACY, MODERN, YES, Person, both_eras, call, client, text
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
-from mcp.shared.memory import create_client_server_memory_streams
-from mcp.shared.message import SessionMessage
 
 from ferrule import (
     Decision,
@@ -28,9 +26,7 @@ from ferrule import (
     ToolCall,
     ToolContext,
     ToolError,
-    ToolResult,
     ask,
-    deny,
     serve,
     tool,
 )
@@ -146,21 +142,6 @@ async def test_a_client_of_2026_that_cannot_ask_reads_what_it_has_to_declare() -
     assert (await call(Runner([summarize]), LEGACY, "summarize")).is_error
 
 
-@pytest.mark.parametrize("kind", ["no of its own", "made to a success"])
-async def test_an_approver_or_middleware_may_answer_for_a_client_that_cannot(kind: str) -> None:
-    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
-        answer = await serve.ask_client(call, decision, context)
-        return deny("the shop is closed") if kind == "no of its own" else answer
-
-    async def forgive(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        result = await next(call, context)
-        return result if kind == "no of its own" else ToolResult("forgiven")
-
-    shelf = Shelf(approve=approve, around=[forgive])
-    said = text(await shelf.remove(MODERN))
-    assert ("the shop is closed" in said or said == "forgiven") and shelf.removed == []
-
-
 @both_eras
 @pytest.mark.parametrize("kind", ["async", "plain"])
 async def test_the_approver_of_the_runner_may_hand_a_question_to_the_client(kind: str, era: str) -> None:
@@ -198,51 +179,6 @@ async def test_a_client_does_not_answer_a_question_that_was_put_off_for_somebody
     person = Person({**YES, "json": "{}"})
     result = await call(Runner([pay], approve=leave_to_the_boss), MODERN, "pay", {}, person)
     assert result.is_error and "waits for input: Boss, may it?" in text(result) and (person.asked, paid) == ([], [])
-
-
-@pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_an_approver_may_put_a_question_off_after_it_asked_the_client(kind: str) -> None:
-    async def put_off(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        await serve.ask_client(call, decision, context)
-        return decision
-
-    def plain(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
-        return put_off(call, decision, context)
-
-    shelf, person = Shelf(approve=plain if kind == "plain" else put_off), Person(YES)
-    result = await shelf.remove(MODERN, person)
-    assert result.is_error and "waits for a decision" in text(result) and person.asked == []
-
-
-async def test_a_task_that_a_handler_left_cannot_replace_the_question_of_another() -> None:
-    paid: list[bool] = []
-    suspended, asked = asyncio.Event(), asyncio.Event()
-    left: list[asyncio.Task[None]] = []
-
-    @tool
-    async def pay(context: ToolContext) -> Any:
-        """Pay."""
-
-        async def ask_late() -> None:
-            await suspended.wait()
-            await context.ask(InputRequired("sure?"))
-            asked.set()
-
-        if context.answer is None:
-            left.append(asyncio.create_task(ask_late()))
-            return InputRequired("Boss, may it?")
-        paid.append(True)
-        return "paid"
-
-    async def wait_for_it(call: ToolCall, context: ToolContext, next: Any) -> Any:
-        result = await next(call, context)
-        suspended.set()
-        await asked.wait()
-        return result
-
-    runner = Runner([pay], around=[wait_for_it], approve=leave_to_the_boss)
-    result = await call(runner, MODERN, "pay", {}, Person(YES))
-    assert result.is_error and "waits for input: Boss, may it?" in text(result) and paid == []
 
 
 async def test_outside_a_served_call_ask_client_denies() -> None:
@@ -352,15 +288,6 @@ async def test_flat_properties_are_asked_for_as_a_form_of_mcp(era: str) -> None:
 
 
 @both_eras
-async def test_a_choice_of_several_texts_is_asked_for_as_one(era: str) -> None:
-    kinds = {"type": "array", "items": {"type": "string", "enum": ["tea", "milk"]}, "maxItems": 2}
-    person = Person({"kinds": ["tea"]})
-    schema = {"type": "object", "properties": {"kinds": {**kinds, "uniqueItems": True}}}
-    assert text(await book(schema, era, person)) == 'Rome {"kinds": ["tea"]} 80'
-    assert person.asked[0].requested_schema["properties"] == {"kinds": kinds}
-
-
-@both_eras
 @pytest.mark.parametrize(
     ("answer", "error"),
     [('{"days": [1, 2]}', None), ('{"days": ["x"]}', "integer"), ("[1]", "not a JSON object"), ("{", "not JSON")],
@@ -382,10 +309,8 @@ A = {"properties": {"a": {"type": "string"}}, "required": ["a"]}
     [
         {"properties": {"a": {"type": ["string", "null"]}}},
         {"anyOf": [A, {"required": ["b"]}]},
-        {"$ref": "#/$defs/A", "$defs": {"A": {"type": "object", **A}}},
         {"additionalProperties": {"type": "string"}, "minProperties": 1},
         {"required": ["a"]},
-        {"properties": {"a": {"type": "string", "oneOf": [{"const": "x"}, {"maxLength": 0}]}}},
         {"properties": {"a": {"type": "string"}, "b": {"type": "array", "items": {"enum": [1, 2]}}}},
     ],
 )
@@ -441,39 +366,6 @@ async def test_a_client_of_2025_that_does_not_answer_in_time_is_a_no() -> None:
     app = serve.mcp(Shelf().runner, answer_within=0.05)
     async with Client(app.server, mode=LEGACY, elicitation_callback=never) as connected:
         assert "nobody answered within 0.05 s" in text(await connected.call_tool("remove", VASE))
-
-
-@pytest.mark.parametrize(
-    "answer", [{}, {"roots": []}, {"action": "maybe"}, {"action": "accept", "content": {"approve": {"a": True}}}]
-)
-async def test_an_invalid_answer_is_a_no_and_no_fault_of_the_server(
-    answer: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    shelf = Shelf()
-    server = serve.mcp(shelf.runner).server
-    hello: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}}}
-    hello["clientInfo"] = {"name": "client", "version": "1"}
-    async with create_client_server_memory_streams() as ((read, write), (served_read, served_write)):
-        serving = asyncio.ensure_future(server.run(served_read, served_write, server.create_initialization_options()))
-
-        async def send(message: Any) -> None:
-            await write.send(SessionMessage(message))
-
-        async def receive() -> Any:
-            message = await read.receive()
-            assert isinstance(message, SessionMessage)
-            return message.message
-
-        await send(wire.JSONRPCRequest(jsonrpc="2.0", id=1, method="initialize", params=hello))
-        await receive()
-        await send(wire.JSONRPCNotification(jsonrpc="2.0", method="notifications/initialized"))
-        params = {"name": "remove", "arguments": VASE}
-        await send(wire.JSONRPCRequest(jsonrpc="2.0", id=2, method="tools/call", params=params))
-        await send(wire.JSONRPCResponse(jsonrpc="2.0", id=(await receive()).id, result=answer))
-        assert "not valid in MCP" in (await receive()).result["content"][0]["text"]
-        await write.aclose()
-        await serving
-    assert shelf.removed == [] and caplog.records == []
 
 
 # -- the state that a client of 2026 carries ---------------------------------------------------------------------------
@@ -622,15 +514,6 @@ async def test_another_process_of_the_same_server_goes_on_with_the_same_keys(key
         with nullcontext() if runs else pytest.raises(MCPError, match="requestState"):
             await retry(state, by=second)
     assert there.removed == (["vase"] if runs else [])
-
-
-async def test_a_question_survives_a_change_of_the_tools() -> None:
-    shelf = Shelf()
-    app = serve.mcp(shelf.runner)
-    async with Client(app.server, mode=MODERN, elicitation_callback=Person(YES)) as connected:
-        state, retry = await ask_for_state(connected)
-        await app.use(app.runner.replace(tools=shelf.tools[:1]))
-        assert text(await retry(state)) == "removed vase"
 
 
 async def test_a_call_that_is_too_large_to_be_carried_is_refused() -> None:

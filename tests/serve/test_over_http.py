@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import socket
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -205,14 +204,6 @@ async def test_no_client_chooses_its_session() -> None:
         statuses, (its_own, *of_2026) = [answer.status_code for answer in answers], seen
     assert statuses == [200, 404, 200, 200]
     assert its_own is not None and of_2026 == [None, None]
-
-
-@pytest.mark.large
-@both_eras
-async def test_sixty_four_calls_at_once_each_get_their_own_result(era: str) -> None:
-    async with listening(serve.mcp(Runner([add]))) as url, connected(url, era) as client:
-        calls = [client.call_tool("add", {"a": number, "b": 0}) for number in range(64)]
-        assert [text(result) for result in await asyncio.gather(*calls)] == [str(number) for number in range(64)]
 
 
 async def test_a_closed_stream_cancels_the_call() -> None:
@@ -465,20 +456,8 @@ async def test_only_use_and_its_own_end_change_the_room_of_a_session(monkeypatch
         sessions = {"a1": sessions["a1"], "a4": sessions["a4"], **await opened("a5")}
         assert await alive(http, url, sessions) == "a1 a5"
 
-        hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
-        answers = [
-            await http.post(f"{url}/mcp", headers=by_ann, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
-            await http.post(f"{url}/mcp", headers={**by_ann, "Host": "evil.example.com"}, json=hello),
-            await http.post(f"{url}/mcp", headers={**by_ann, "Authorization": "Bearer x"}, json=hello),
-            await http.get(f"{url}/mcp", headers=by_ann),
-        ]
-        assert {answer.status_code // 100 for answer in answers} == {4}
-        assert await alive(http, url, sessions) == "a1 a5"
 
-
-async def test_a_session_in_use_is_not_ended_for_a_new_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_session_in_use_is_not_ended_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async with little_room(monkeypatch, 9, 2) as (url, http, opened), AsyncExitStack() as streams:
 
         async def listen(session: str) -> None:
@@ -519,34 +498,15 @@ class KeyClass:
     key: str
 
 
-@dataclass(frozen=True)
-class Tenant:
-    name: str
-
-
-class Veiled(str):
-    def __repr__(self) -> str:
-        return "***"
-
-    __str__ = __repr__
-
-
 ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"metadata": {"tenant": UUID(int=1)}}, {"metadata": {"tenant": UUID(int=2)}}),
     ({"metadata": {"tenant": 1}}, {"metadata": {"tenant": True}}),
     ({"metadata": {"tenant": {1: "a"}}}, {"metadata": {"tenant": {"1": "a"}}}),
-    ({"metadata": {"tenant": b"a"}}, {"metadata": {"tenant": {"bytes": "61"}}}),
     ({"metadata": {"tenant": frozenset("a")}}, {"metadata": {"tenant": frozenset("b")}}),
-    ({"metadata": {"tenant": None}}, {}),
     ({"deps": 0}, {}),
-    ({"deps": {}}, {}),
-    ({"secrets": {"key": b"a"}}, {"secrets": {"key": bytearray(b"a")}}),
     *(({"secrets": {"key": kind(key="a")}}, {"secrets": {"key": kind(key="b")}}) for kind in (KeyModel, KeyClass)),
-    ({"deps": Tenant("a")}, {"deps": Tenant("b")}),
     ({"secrets": {"db": AnyUrl("db://u:a@x")}}, {"secrets": {"db": AnyUrl("db://u:b@x")}}),
     ({"deps": ip_address("10.0.0.1")}, {"deps": ip_address("10.0.0.2")}),
-    ({"secrets": {"keys": deque("a")}}, {"secrets": {"keys": deque("b")}}),
-    ({"secrets": {"key": Veiled("a")}}, {"secrets": {"key": Veiled("b")}}),
 ]
 
 
@@ -573,7 +533,7 @@ def tenants(token: str) -> ToolContext | None:
     return None if found is None else found.replace()
 
 
-@pytest.mark.parametrize("other", TENANTS)
+@pytest.mark.parametrize("other", ["same", "secrets", "principal"])
 async def test_a_question_is_answered_only_with_its_own_context(other: str) -> None:
     removed: list[Any] = []
 
@@ -663,7 +623,6 @@ async def test_one_principal_does_not_take_the_room_of_the_others() -> None:
         await entered.wait()
         busy, free = text(await ann.call_tool("who")), text(await bob.call_tool("who"))
         leave.set()
-    busy, free = busy, free
     assert busy.startswith("Too many calls are under way") and free == '["bob", null]'
 
 
@@ -678,15 +637,11 @@ async def test_one_principal_does_not_take_the_room_of_the_others() -> None:
         ({"Origin": "https://app.example.com"}, 200),
         ({"Origin": "https://evil.example.com"}, 403),
         ({"Origin": "null"}, 403),
-        ({"Origin": "http://localhost:1@evil"}, 403),
         ({"Origin": "http://localhost:1.evil.example"}, 403),
         ({"Host": "tools.example.com"}, 200),
-        ({"Host": "t"}, 421),
         ({"Host": "evil.example.com"}, 421),
-        ({"Host": "evil.example.com:8000"}, 421),
         ({"Host": "localhost:1@evil"}, 421),
         ({"Host": "localhost:1/evil"}, 421),
-        ({"Host": "127.0.0.1:80:80"}, 421),
         ({"Content-Type": "text/plain"}, 400),
     ],
 )
@@ -728,27 +683,15 @@ async def test_a_body_that_is_too_large_is_refused(era: str) -> None:
         assert (await http.post(f"{url}/mcp", headers=headers, json=body)).status_code == 413
 
 
-@pytest.mark.parametrize("odd", [None, 2.5, 3.0, True, [], {}])
 @both_eras
-async def test_a_request_has_a_text_or_an_integer_for_its_id(era: str, odd: object) -> None:
-    async def main() -> list[tuple[int, Any]]:
-        headers, body = request()
-        found = []
-        async with listening(serve.mcp(Runner([add]))) as url, httpx2.AsyncClient() as http:
-            if era != MODERN:
-                headers = {**STANDARD, "Mcp-Session-Id": await begin(http, url)}
-                note = {"jsonrpc": "2.0", "id": None, "method": "notifications/initialized"}
-                assert (await http.post(f"{url}/mcp", headers=headers, json=note)).status_code == 202
+async def test_a_request_has_a_text_or_an_integer_for_its_id(era: str) -> None:
+    headers, body = request()
+    async with listening(serve.mcp(Runner([add]))) as url, httpx2.AsyncClient() as http:
+        if era != MODERN:
+            headers = {**STANDARD, "Mcp-Session-Id": await begin(http, url)}
+            note = {"jsonrpc": "2.0", "id": None, "method": "notifications/initialized"}
+            assert (await http.post(f"{url}/mcp", headers=headers, json=note)).status_code == 202
+        for odd in (None, 3.0, True, []):
             answer = await http.post(f"{url}/mcp", headers=headers, json=body | {"id": odd})
-            found.append((answer.status_code, (answer.json()["id"], answer.json()["error"]["code"])))
-            pieces = [json.dumps(body).encode()[:50], json.dumps(body).encode()[50:]]
-
-            async def in_pieces() -> AsyncIterator[bytes]:
-                for piece in pieces:
-                    yield piece
-
-            answer = await http.post(f"{url}/mcp", headers=headers, content=in_pieces())
-            found.append((answer.status_code, "result" in answer.text))
-        return found
-
-    assert (await main()) == [(400, (None, wire.INVALID_REQUEST)), (200, True)]
+            assert (answer.status_code, answer.json()["id"]) == (400, None)
+            assert answer.json()["error"]["code"] == wire.INVALID_REQUEST

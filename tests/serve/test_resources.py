@@ -203,19 +203,6 @@ async def test_choices_are_completed(era: str) -> None:
         assert (await refused(client.complete(unknown, {"name": "a", "value": ""}))).code == wire.INVALID_PARAMS
 
 
-async def test_at_most_a_hundred_choices_are_sent() -> None:
-    def choose(number: Any) -> str:
-        return str(number)
-
-    choose.__annotations__["number"] = Literal[tuple(range(150))]  # type: ignore[valid-type]
-    async with shop(MODERN, prompts=[choose]) as client:
-        ref = wire.PromptReference(name="choose")
-        found = (await client.complete(ref, {"name": "number", "value": ""})).completion
-        [message] = (await client.get_prompt("choose", {"number": "149"})).messages
-    assert (len(found.values), found.total, found.has_more) == (100, 150, True)
-    assert message.content == wire.TextContent(text="149")
-
-
 # -- the runner --------------------------------------------------------------------------------------------------------
 
 
@@ -271,38 +258,6 @@ async def test_readings_count_as_calls_and_are_bounded() -> None:
         go_on.set()
         [message] = (await waiting).messages
     assert isinstance(message.content, wire.TextContent) and len(message.content.text) < 200
-
-
-async def test_the_server_waits_for_readings_before_it_ends() -> None:
-    entered, go_on = asyncio.Event(), asyncio.Event()
-
-    async def wait() -> str:
-        entered.set()
-        await go_on.wait()
-        return "done"
-
-    app = serve.mcp(Runner([order]), prompts=[wait])
-    async with Client(app.server, mode=MODERN) as client:
-        waiting = asyncio.ensure_future(client.get_prompt("wait"))
-        await entered.wait()
-        draining = asyncio.ensure_future(app.drain())
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert not draining.done()
-        go_on.set()
-        await draining
-        [message] = (await waiting).messages
-    assert message.content == wire.TextContent(text="done")
-
-
-async def test_resources_stay_when_other_tools_are_served() -> None:
-    app = serve.mcp(Runner([order], guards=[policy_with('deny = ["prompt:greet"]')]), **SHOP)
-    async with Client(app.server, mode=MODERN) as client:
-        before = [one.name for one in (await client.list_prompts()).prompts]
-        await app.use(Runner([order.replace(name="buy")]))
-        after = [one.name for one in (await client.list_prompts()).prompts]
-        [read] = (await client.read_resource("shop://hours")).contents
-    assert (before, after) == (["restock"], ["restock", "greet"]) and isinstance(read, wire.TextResourceContents)
 
 
 # -- definitions -------------------------------------------------------------------------------------------------------

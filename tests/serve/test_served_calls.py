@@ -448,25 +448,6 @@ async def test_clients_of_2025_are_told_of_other_tools_and_running_calls_go_on()
         assert [one.name for one in (await connected.list_tools()).tools] == ["add"]
 
 
-async def test_a_client_that_initializes_itself_again_is_told_once() -> None:
-    told = Noting()
-    app = serve.mcp(Runner([add]))
-    who = wire.Implementation(name="client", version="1")
-    params = wire.InitializeRequestParams(
-        protocol_version="2025-11-25", capabilities=wire.ClientCapabilities(), client_info=who
-    )
-    async with Client(app.server, mode=LEGACY, message_handler=told) as connected:
-        await connected.session.send_notification(wire.InitializedNotification())
-        for _ in range(5):
-            await connected.session.send_request(wire.InitializeRequest(params=params), wire.InitializeResult)
-            await connected.session.send_notification(wire.InitializedNotification())
-        await connected.list_tools()
-        await app.use(app.runner.replace(tools=[remove]))
-        for _ in range(3):
-            await connected.list_tools()
-    assert told.count == 1
-
-
 async def test_listening_clients_take_no_place_of_a_call_and_are_bounded() -> None:
     app = serve.mcp(Runner([add]), in_flight_each=1)
     async with Client(app.server, mode=MODERN) as connected, connected.listen(tools_list_changed=True):

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, redirect_stderr, redirect_stdout
 from datetime import UTC, datetime, timedelta
@@ -26,10 +23,9 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 
-from ferrule import DefinitionError, Event, Journal, Runner, ToolContext, Toolset, mcp, serve, tool
+from ferrule import DefinitionError, Event, Journal, Runner, ToolContext, mcp, serve, tool
 from ferrule.cli import main
 from ferrule.guards import within
-from ferrule.mcp.serve._listen import bind
 from ferrule.mcp.serve._tokens import TokenFile, TokenLimits, hash_token, parse_tokens
 from ferrule.stores.store import ReachableError
 from ferrule.testing import ManualClock
@@ -272,61 +268,6 @@ async def test_an_address_beyond_the_loopback_needs_tokens_and_a_name(file: Path
             await serve.http(Runner([who]), port=taken.getsockname()[1])
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_an_accepted_connection_sends_what_it_has_at_once(host: str) -> None:
-    with bind(host, 0) as listening, socket.create_connection(listening.getsockname()[:2]):
-        accepted, _ = listening.accept()
-        with accepted:
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
-PROGRAM = """
-import asyncio
-from ferrule import Runner, serve, tool
-
-@tool(read_only=True)
-async def hold() -> str:
-    print("entered", flush=True)
-    await asyncio.to_thread(input)
-    return "held"
-
-asyncio.run(serve.http(Runner([hold]), port=0, ready=lambda url: print(url, flush=True)))
-print("over", flush=True)
-"""
-
-
-@pytest.mark.large
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
-@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGTERM, signal.SIGINT]])
-async def test_a_signal_lets_the_calls_of_a_program_end_and_a_second_one_stops_them(
-    tmp_path: Path, signals: list[int]
-) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    with subprocess.Popen([sys.executable, "program.py"], cwd=tmp_path, **pipes) as process:
-        try:
-            assert process.stdout and process.stdin
-            url = (await asyncio.to_thread(process.stdout.readline)).strip()
-            async with Client(url, mode=MODERN) as client:
-                await client.list_tools()
-                held = asyncio.ensure_future(client.call_tool("hold"))
-                assert await asyncio.to_thread(process.stdout.readline) == "entered\n"
-                for number in signals:
-                    process.send_signal(number)
-                if len(signals) == 2:
-                    await asyncio.wait([held])
-                    assert held.exception() is not None
-                    process.stdin.close()
-                else:
-                    process.stdin.write("\n")
-                    process.stdin.flush()
-                    assert text(await held) == "held"
-            assert await asyncio.to_thread(process.stdout.read) == "over\n" and process.wait(BOUND) == 0
-        finally:
-            process.kill()
-
-
 # -- upstream servers --------------------------------------------------------------------------------------------------
 
 
@@ -344,24 +285,6 @@ async def test_a_gateway_follows_the_changed_list_of_an_upstream_server() -> Non
             await bus.publish(ToolsListChanged())
             await anext(aiter(told))
             assert [one.name for one in (await client.list_tools(cache_mode="refresh")).tools] == ["first", "second"]
-
-
-async def test_a_changed_list_that_cannot_be_served_leaves_the_earlier_one(caplog: pytest.LogCaptureFixture) -> None:
-    @tool(name="who")
-    async def other() -> str:
-        return "another"
-
-    async def changes() -> AsyncIterator[Any]:
-        yield [who, other]
-        yield Toolset([who, twice])
-        taken.set()
-
-    taken = asyncio.Event()
-    async with gateway(Runner([who]), changes=changes()) as url:
-        await taken.wait()
-        async with Client(url, mode=MODERN) as client:
-            assert [one.name for one in (await client.list_tools()).tools] == ["who", "twice"]
-    assert "a changed list of tools cannot be served, so the earlier one stays" in caplog.text
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

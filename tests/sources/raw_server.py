@@ -1,7 +1,7 @@
 """An MCP server that writes whatever bytes its tool `odd` is given, with `@ID@` for the id of the call.
 
-python raw_server.py [ERROR]: what it answers notifications with, as some servers do. If the variable DIES_ONCE names a
-file that does not exist, it makes the file and dies after its list. It dies of a question for its revision, too.
+python raw_server.py [ERROR]: what it answers notifications with, as some servers do. It dies of a question for its
+revision.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ for line in sys.stdin.buffer:
         write(sys.argv[1].encode() + b"\n")
     elif method == "tools/list":
         answer(number, {"tools": TOOLS})
-        if "DIES_ONCE" in os.environ and not os.path.exists(os.environ["DIES_ONCE"]):
-            open(os.environ["DIES_ONCE"], "w").close()
-            os._exit(1)
     elif method == "tools/call":
         name = params["name"]
         text = {"type": "text", "text": str(os.getpid()) if name == "pid" else name}

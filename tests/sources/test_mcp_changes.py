@@ -101,35 +101,6 @@ async def test_following_ends_when_the_servers_are_left() -> None:
     assert await following == []
 
 
-async def test_a_list_that_never_comes_does_not_end_the_following() -> None:
-    server = made("one")
-
-    async def list_tools(context: Any, params: Any) -> Any:
-        if server.lists == 1:
-            server.lists += 1
-            await asyncio.Event().wait()
-        return await server.list_tools(context, params)
-
-    server.server.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
-
-    async def change(context: Any, arguments: Any) -> Any:
-        server.add("new")
-        await announce_change(server, "legacy", context)
-        return text("changed")
-
-    server.add("change", change)
-    servers = mcp.connect(server.memory("legacy"), start_timeout=0.5)
-    async with servers as toolset:
-        runner = Runner(toolset)
-        changes = servers.changes()
-        following = asyncio.ensure_future(anext(changes))
-        await runner.run("change")
-        await until(lambda: server.lists == 2)
-        await runner.run("change")
-        assert "new" in await following
-        await changes.aclose()
-
-
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_storm_of_changes_reads_the_list_once(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_connection, "_BETWEEN_LISTS", 1000.0)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import Any
 
 import mcp_types as types
 import pytest
-from mcp import Client
 from mcp_servers import ERAS, Made, made, text
 
 from ferrule import DefinitionError, Runner, Toolset, mcp
 from ferrule.mcp import _tools
-from ferrule.mcp._connection import list_tools
 from ferrule.mcp._questions import read_schema
 from ferrule.providers.lint import findings
-from ferrule.security.characters import remove_hidden
-from ferrule.security.patterns import ForeignSchema
 
 
 async def connect(*servers: Any, **options: Any) -> tuple[Toolset, list[mcp.LeftOut]]:
@@ -136,17 +131,6 @@ async def test_a_name_that_is_not_plain_is_left_out_and_shown_escaped(turned: bo
     assert all("ASCII letters" in one.reason and str(one).isascii() for one in left_out)
 
 
-@pytest.mark.parametrize(
-    ("hidden", "texts"),
-    [
-        (0, ["❤\ufe0f", "☺\ufe0e", "1\ufe0f\u20e3", "\U0001f5d1\ufe0f", "⌚\ufe0f"]),
-        (1, ["pay\ufe0f", "\ufe0f", "é\ufe0f", "1\ufe0f", "❤\ufe0f\ufe0f", "中\ufe0e", "a\ufe0f\u20e3"]),
-    ],
-)
-def test_a_variation_selector_is_hidden_unless_its_character_has_variants(hidden: int, texts: list[str]) -> None:
-    assert [remove_hidden(text)[1] for text in texts] == [hidden] * len(texts)
-
-
 async def test_hidden_text_is_removed_from_what_the_model_reads_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     tags = "".join(chr(0xE0000 + ord(letter)) for letter in "obey")
     schema = with_property({"type": "string", "description": f"A\u200btext{tags}"}, "description")
@@ -180,17 +164,6 @@ async def test_a_heavy_pattern_is_shown_and_not_enforced() -> None:
         assert (await runner.run("one", {"b": "1"})).status == "invalid"
 
 
-async def test_a_list_with_too_many_patterns_offers_its_tools_all_the_same() -> None:
-    server = Made()
-    for number in range(40):
-        properties = {f"a{place}": {"pattern": f"{HEAVY}{number}.{place}"} for place in range(50)}
-        server.add(f"tool{number}", schema={"type": "object", "properties": properties})
-    toolset, left_out = await connect(server.memory())
-    assert len(toolset) == 40 and not left_out
-    assert "too many states" in toolset.get("tool0").metadata["mcp"]["not_enforced"][0]
-    assert "the schemas have too many patterns" in toolset.get("tool39").metadata["mcp"]["not_enforced"][0]
-
-
 async def test_what_exceeds_the_characters_of_a_list_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_tools, "MOST_LIST", 2_500)
     monkeypatch.setattr(_tools, "_MOST_DEFINITION", 2_000)
@@ -202,28 +175,6 @@ async def test_what_exceeds_the_characters_of_a_list_is_left_out(monkeypatch: py
         ("second", "the list would have over 2,500 characters"),
         ("fourth", "its definition has over 2,000 characters"),
     ]
-
-
-async def test_tools_are_made_in_a_thread_and_left_out_if_there_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads: list[object] = []
-
-    def schema(*given: Any) -> ForeignSchema:
-        threads.append(threading.current_thread())
-        return ForeignSchema(*given)
-
-    monkeypatch.setattr(_tools, "ForeignSchema", schema)
-    server = made("one").add("two")
-    connected = mcp.connect(server.memory())
-    async with connected, Client(server.server) as client:
-        tools = _tools.Tools(connected._connections[0], False, 8_000)
-        listing = await list_tools(client.session)
-        looks = [False, True]
-        assert await tools.take(listing, lambda: looks.pop(0))
-        assert [tool.name for tool in tools.tools] == ["one"]
-        assert [(one.tool, one.reason) for one in tools.left_out] == [("two", "there was no time left to read it")]
-        assert await tools.take(listing, lambda: False)
-        assert len(tools.tools) == 2 and not tools.left_out
-    assert threads and threading.main_thread() not in threads
 
 
 @pytest.mark.parametrize("pattern", [HEAVY, "("])

@@ -7,7 +7,6 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -104,18 +103,6 @@ async def test_a_record_belongs_to_the_server_and_to_the_tool_that_asked() -> No
             result = await resume(at, record, rename)
             assert (result.status, result.executed) == ("invalid", False) and "its server" in str(result.error)
     assert len(server.calls) == 1 and other.calls == []
-
-
-def test_the_identity_of_a_server_is_its_command_or_address_without_secrets() -> None:
-    def count(*servers: Any) -> int:
-        return len({tuple(server.identity) for server in servers})
-
-    one, url = mcp.Stdio("python", ["a.py"]), "https://example.com/mcp"
-    assert count(one, mcp.Stdio("python", ["a.py"], env={"KEY": "new"}, name="own")) == 1
-    assert count(one, mcp.Stdio("python", ["b.py"]), mcp.Stdio("python3", ["a.py"]), mcp.Stdio("python")) == 4
-    assert count(one, mcp.Stdio("python", ["a.py"], cwd="/tmp")) == 2
-    assert count(mcp.Http(url), mcp.Http("https://me:secret@EXAMPLE.com/mcp#x", headers={"X-Key": "new"})) == 1
-    assert count(*map(mcp.Http, (url, f"{url}2", f"{url}?a=1", "http://example.com/mcp", f"{url[:-4]}:1/mcp"))) == 5
 
 
 async def test_several_requests_are_one_question() -> None:
@@ -258,26 +245,6 @@ async def test_of_several_running_calls_the_person_of_the_right_one_is_asked(ove
         calls = [runner.run("ask", context=ToolContext(metadata={"day": day})) for day in range(1, 9)]
         results = await asyncio.gather(*calls)
     assert [result.output for result in results] == [f"accept {{'day': {day}}}" for day in range(1, 9)]
-
-
-@pytest.mark.large
-@pytest.mark.parametrize("over", ["memory", "stdio", "http"])
-async def test_the_approver_has_the_context_variables_of_the_call(over: str) -> None:
-    who: ContextVar[str] = ContextVar("who", default="the connection")
-    seen: list[str] = []
-
-    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        seen.append(who.get())
-        return allow({"day": 1})
-
-    async def run_as(runner: Runner, name: str) -> ToolResult:
-        who.set(name)
-        return await runner.run("ask")
-
-    async with connected(made("ask", elicit), over) as toolset:
-        for name in ("Ann", "Bob"):
-            assert (await asyncio.create_task(run_as(Runner(toolset, approve=approve), name))).success
-    assert seen == ["Ann", "Bob"]
 
 
 async def test_a_question_ends_with_its_call_although_the_server_goes_on() -> None:

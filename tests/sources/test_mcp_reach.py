@@ -210,11 +210,6 @@ async def test_endless_metadata_is_not_read_to_its_end(encoding: str, tmp_path: 
     assert app.pushed < 20_000_000
 
 
-async def test_metadata_that_is_large_when_unpacked_is_not_read(tmp_path: Path) -> None:
-    app = hostile({**ELSEWHERE, "resource_name": 5_000_000 * " "}, "gzip")
-    assert "more than 1,000,000 bytes" in await oauth_error(app, tmp_path)
-
-
 class Twice(httpx2.Auth):
     """An `auth` that tries again when it is refused."""
 

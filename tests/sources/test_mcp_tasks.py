@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import mcp_types as types
 import pytest
@@ -20,7 +18,6 @@ from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, 
 from ferrule.guards import ask_before_changes
 from ferrule.mcp.task_messages import TASKS
 from ferrule.testing import ManualClock
-from gates import Gate
 from waits import BOUND
 
 DONE = {"content": [{"type": "text", "text": "done"}], "isError": False}
@@ -288,18 +285,6 @@ async def test_what_was_never_offered_is_not_answered() -> None:
 # -- both ends ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_bridge_passes_a_task_on() -> None:
-    gate = Gate(background=True, read_only=True)
-    far = serve.mcp(Runner([gate.tool]))
-    async with mcp.connect(mcp.Memory(far.server)) as toolset:
-        near = serve.mcp(Runner(toolset))
-        async with mcp.connect(mcp.Memory(near.server)) as again:
-            running = asyncio.create_task(Runner(again).run("wait", {}))
-            await asyncio.wait_for(gate.inside.wait(), BOUND)
-            gate.open.set()
-            assert (await running).output == "through"
-
-
 async def test_a_served_call_is_approved_before_its_task_begins() -> None:
     @tool(background=True, guards=[ask_before_changes])
     async def order(count: int) -> str:
@@ -312,20 +297,6 @@ async def test_a_served_call_is_approved_before_its_task_begins() -> None:
         runner = Runner(toolset, approve=answering(allow({"approve": True}), seen), clock=HastyClock())
         assert (await runner.run("order", {"count": 3})).output == "ordered 3"
     assert len(seen) == len(near.jobs) == 1
-
-
-@pytest.mark.large
-async def test_polls_go_on_once_the_server_is_back_at_its_address() -> None:
-    gate = Gate(background=True, read_only=True)
-    far = Runner([gate.tool])
-    async with contextlib.AsyncExitStack() as stack:
-        async with serving(serve.mcp(far)) as address:
-            toolset = await stack.enter_async_context(mcp.connect(address))
-            running = asyncio.create_task(Runner(toolset, timeout=BOUND).run("wait", {}))
-            await asyncio.wait_for(gate.inside.wait(), BOUND)
-        gate.open.set()
-        async with serving(serve.mcp(far), urlsplit(address).port or 0):
-            assert (await running).output == "through"
 
 
 @pytest.mark.large

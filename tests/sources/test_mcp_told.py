@@ -42,9 +42,7 @@ def error(code: int, message: str, data: Any = None) -> Any:
 ANSWERS: dict[str, Craft] = {
     "the text of an error": lambda said: error(-32603, said),
     "the text of a closed connection": lambda said: error(-32000, f"Connection closed {said}"),
-    "an error that is no error": lambda said: {"error": {said: said}},
     "a key of a block": lambda said: result(content=[{"type": "text", said: 5}]),
-    "the type of a block": lambda said: result(content=[{"type": said, "text": said}]),
     "a key of the output": lambda said: result(structuredContent={"list": [{said: said}]}),
     "an output that does not fit": lambda said: result(structuredContent={"list": said}),
     "a picture that is none": lambda said: result(content=[{"type": "image", "data": said, "mimeType": said}]),
@@ -67,7 +65,6 @@ ANSWERS: dict[str, Craft] = {
             },
         }
     },
-    "no message": lambda said: {said: said},
 }
 LIST = {"type": "object", "properties": {"list": {"type": "array", "items": {"type": "object", "maxProperties": 0}}}}
 
@@ -153,14 +150,6 @@ async def test_no_secret_is_in_the_status_the_progress_or_the_left_out_tools(
     assert_clean(own_logs(caplog), *(str(dict(event.data)) for event in events))
 
 
-def test_the_token_of_a_user_who_calls_again_and_again_stays_hidden() -> None:
-    log = ServerLog("s")
-    for number in range(1_000):
-        log.hide(f"Bearer of-user-{number}-blue-horse")
-        log.hide("Bearer of-ann-blue-horse")
-    assert_clean(log.clean("of-ann-blue-horse"), log.clean("of-user-900-blue-horse"))
-
-
 TOKEN = "7f3k-blue-horse-9x"
 
 
@@ -207,12 +196,6 @@ def test_a_secret_is_hidden_wherever_it_is_and_wherever_it_is_cut(
     for text in (before + secret + after, before + repr(secret) + after, (before + secret)[: len(before) + most]):
         shown = said.clean(text, 1000)
         assert secret not in shown
-
-
-def test_a_secret_with_a_quote_is_hidden_to_its_end() -> None:
-    secret = 'blue-horse-7-and-"more"-after-the-quotes'
-    for said in (secret, json.dumps(secret)[1:-1]):
-        assert ServerLog("s", [secret]).clean(f"I know {said}!") == "I know ***!"
 
 
 KEY = "9x/Blue+Horse=7"

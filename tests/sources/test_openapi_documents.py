@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from openapi_wire import document, imported, one, operation, properties, with_bo
 from ferrule import DefinitionError
 from ferrule.openapi.document import Document, Node, _from_yaml
 from ferrule.openapi.schemas import MOST_NODES, Schemas
-from ferrule.openapi.toolset import import_operations
 from ferrule.sources import openapi
 from ferrule.values.frozen import thaw
 
@@ -168,20 +166,6 @@ def test_circular_references_end() -> None:
         converted({"properties": {"p": reference("A")}}, 1, A=reference("A"))
 
 
-def test_two_schemas_of_one_name_in_two_files_stay_two(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("S: {type: string}")
-    (tmp_path / "b.yaml").write_text("S: {type: integer}")
-    given = with_schema({"properties": {"a": {"$ref": "a.yaml#/S"}, "b": {"$ref": "b.yaml#/S"}}})
-    validator = jsonschema_rs.validator_for(schema_of(given, roots=tmp_path))
-    assert validator.is_valid({"body": {"a": "x", "b": 1}}) and not validator.is_valid({"body": {"a": 1, "b": "x"}})
-
-
-def test_a_document_of_3_2_may_name_itself() -> None:
-    given = with_schema({"$ref": "https://api.example.com/api#/components/schemas/S"}, S=TEXT)
-    given |= {"openapi": "3.2.0", "$self": "https://api.example.com/api"}
-    assert not jsonschema_rs.is_valid(schema_of(given), {"body": 7})
-
-
 def test_a_referenced_file_that_is_not_a_schema_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "hosts.yml").write_text("github.com: {oauth_token: gho_secret}\nlist: [gho_secret]")
     for target in ("hosts.yml", "hosts.yml#/github.com", "hosts.yml#/list", "hosts.yml#/list/0"):
@@ -213,21 +197,15 @@ def test_references_that_would_multiply_are_kept_as_references() -> None:
 
 
 PATHS = {
-    "/a%b": "use parameters",
     "/a%2f..": "use parameters",
-    "/a\u200b": "use parameters",
     "/a?b": "use parameters",
-    "/a/..;x/b": "have '.' or '..'",
     "/a/../b": "have '.' or '..'",
     "/a/%2E%2e/b": "have '.' or '..'",
     "//evil.example/b": "'//'",
-    "/a\\b": "'\\'",
     "a": "begin with '/'",
     "/{a}": "must be both in",
-    "/{a": "a brace",
     "/" + "x" * 1_001: "over 1,000 characters",
     "/a\u00adb": "must not have",
-    "/a\u3164b": "must not have",
 }
 
 
@@ -260,12 +238,6 @@ def test_an_invalid_operation_is_left_out_with_the_reason(given: Any, why: str) 
     tools = imported(given)
     assert not tools and why in str(tools.report)
     assert all(len(left_out.item) <= 500 for left_out in tools.report.left_out)
-
-
-def test_a_slow_pattern_is_shown_and_not_enforced() -> None:
-    pattern = "([^!]{1,250}a){1,30}!"
-    body = schema_of(with_schema({"type": "string", "pattern": pattern}))["properties"]["body"]
-    assert body["allOf"][0]["pattern"] == pattern
 
 
 @pytest.mark.parametrize(
@@ -304,13 +276,6 @@ def test_yaml_aliases_that_would_be_a_billion_values_are_left_out(tmp_path: Path
     assert f"over {MOST_NODES:,} keywords" in str(imported(tmp_path / "api.yaml").report)
 
 
-def test_merge_keys_of_yaml_are_keys_like_any_other(tmp_path: Path) -> None:
-    lines = ["openapi: 3.1.0", "paths: {}", "a0: &a0 {k: v}"]
-    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 30)]
-    (tmp_path / "api.yaml").write_text("\n".join(lines))
-    assert not imported(tmp_path / "api.yaml")
-
-
 # -- schemas -----------------------------------------------------------------------------------------------------------
 
 
@@ -339,11 +304,6 @@ def test_keywords_beside_a_reference_count_since_3_1() -> None:
     assert converted({**reference("S"), "maxLength": 2}, 1, S=TEXT) == expected
 
 
-def test_properties_may_be_called_like_keywords() -> None:
-    named = dict.fromkeys(["example", "nullable", "$ref", "x-a", "readOnly", "discriminator"], TEXT)
-    assert converted({"properties": named}) == {"properties": named}
-
-
 def test_read_only_properties_are_not_sent() -> None:
     schema = {
         "properties": {"a": {"readOnly": True}, "b": {"writeOnly": True}, "c": reference("R")},
@@ -355,20 +315,6 @@ def test_read_only_properties_are_not_sent() -> None:
     bound = {"properties": {"id": {"readOnly": True}}, "propertyNames": {"pattern": "^[a-z]+$"}}
     validator = jsonschema_rs.validator_for(converted(bound))
     assert [validator.is_valid({name: 1}) for name in ("n", "N", "id")] == [True, False, False]
-
-
-def test_read_only_properties_of_a_composed_schema_are_not_sent() -> None:
-    base = {"type": "object", "properties": {"id": {"allOf": [{"readOnly": True}]}, "n": {"type": "string"}}}
-    required = converted({"allOf": [reference("Base"), {"required": ["id", "n"]}]}, 1, Base=base)
-    assert required["allOf"][1] == {"required": ["n"]} and jsonschema_rs.is_valid(required, {"n": "x"})
-    extended = converted({"allOf": [reference("Base"), {"properties": {"more": TEXT}}]}, 1, Base=base)
-    validator = jsonschema_rs.validator_for(extended)
-    assert validator.is_valid({"n": "x", "more": "y"}) and not validator.is_valid({"n": "x", "id": "1"})
-
-
-def test_a_schema_that_refers_to_itself_hundreds_of_times_is_read_once() -> None:
-    itself = {"allOf": [reference("A")] * 200, "properties": {"id": {"readOnly": True}}}
-    assert converted(reference("A"), 1, A=itself)["$ref"]
 
 
 SCALARS = st.sampled_from(
@@ -401,20 +347,6 @@ COMPONENT = SCHEMAS.filter(lambda schema: "$ref" not in schema)
 def test_a_schema_of_3_1_takes_what_it_took_in_its_document(schema: Any, components: Any, value: Any) -> None:
     whole = {**schema, "components": {"schemas": components}}
     assert jsonschema_rs.is_valid(converted(schema, 1, **components), value) == jsonschema_rs.is_valid(whole, value)
-
-
-NULLABLE = st.builds(
-    lambda schema, nullable: {**schema, "nullable": nullable} if schema.get("type") not in (None, "null") else schema,
-    SCALARS,
-    st.booleans(),
-)
-
-
-@given(NULLABLE, VALUES)
-def test_a_nullable_schema_of_3_0_takes_null_and_what_it_took(schema: Any, value: Any) -> None:
-    plain = {key: item for key, item in schema.items() if key != "nullable"}
-    takes = jsonschema_rs.is_valid(plain, value) or (value is None and schema.get("nullable", False))
-    assert jsonschema_rs.is_valid(converted(schema, 0), value) == takes
 
 
 KEYS = "$ref schema in name type properties content get parameters items requestBody servers security tags operationId"
@@ -471,14 +403,6 @@ def test_names_come_from_ids_or_from_method_and_path() -> None:
     same = document({path: {"get": {"operationId": "list"}} for path in ("/a", "/b")})
     assert [tool.name for tool in imported(same)] == ["get_a", "get_b"]
     assert [tool.name for tool in imported(same, only="/a")] == ["get_a"]  # whatever else was asked for
-
-
-def test_names_and_schemas_do_not_depend_on_the_order_of_a_document() -> None:
-    paths = [*SHOP["paths"].items()]
-    expected = {tool.fingerprint for tool in imported(SHOP)}
-    for seed in range(5):
-        random.Random(seed).shuffle(paths)
-        assert {tool.fingerprint for tool in imported({**SHOP, "paths": dict(paths)})} == expected
 
 
 def test_operations_whose_names_would_be_equal_get_a_digest() -> None:
@@ -578,11 +502,6 @@ def test_the_method_gives_the_traits_of_a_trusted_document(methods: list[str], t
         assert (careful.open_world, careful.parallel) == (True, False)
 
 
-def test_a_method_of_ones_own_is_read_since_3_2_and_changes_things() -> None:
-    [tool] = imported(document({"/x": {"additionalOperations": {"COPY": operation()}}}, "3.2.0"))
-    assert (tool.read_only, tool.metadata["openapi"]["operation"]) == (False, "COPY /x")
-
-
 def test_texts_are_kept_without_hidden_characters() -> None:
     tool = imported(SHOP).get("delete_order")
     assert tool.description == "Delete it.\n\nFor ever.\n\nDeprecated."
@@ -592,13 +511,6 @@ def test_texts_are_kept_without_hidden_characters() -> None:
     assert tool.description == "xy" and tool.input_schema["properties"]["q"]["description"] == "ab"
     assert imported(SHOP).get("orders_create").tags == ("orders",)
     assert imported(one("get")).get("op").description == "GET /x"
-
-
-def test_the_names_of_a_document_have_a_bound() -> None:
-    given = document({"/x": {"get": {"operationId": "i" * 5_000, "tags": ["t" * 5_000] * 100, "summary": "s" * 9_000}}})
-    [tool] = import_operations(given, calls=False)
-    assert len(tool.name) <= 128 and len(tool.tags) <= 50 and len(tool.description) <= 8_000
-    assert len(tool.metadata["openapi"]["id"]) == 1_000 and {len(tag) for tag in tool.tags} == {1_000}
 
 
 def test_another_server_or_another_place_of_an_argument_is_another_tool() -> None:
@@ -673,23 +585,3 @@ def test_the_work_of_a_whole_document_has_a_bound(monkeypatch: pytest.MonkeyPatc
         imported(document(paths, components={"schemas": {"S": shared}}), budget=None)
     with pytest.raises(DefinitionError, match="over 10,000 operations"):
         imported(document({f"/x{at}": {"get": {}} for at in range(10_001)}), budget=None)
-
-
-@pytest.mark.large
-@pytest.mark.parametrize(
-    "shared",
-    [
-        {"parameters": [{"in": "query", "name": f"q{number}", "schema": TEXT} for number in range(499)]},
-        {"get": {"security": [{"key": []}] * 50_000}},
-    ],
-    ids=["parameters", "security"],
-)
-def test_parts_that_thousands_of_paths_share_are_bounded_work(
-    shared: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ferrule.openapi.document._MOST_UNITS", 1_000_000)
-    key = {"type": "apiKey", "in": "query", "name": "key"}
-    components = {"pathItems": {"P": {"get": {}, **shared}}, "securitySchemes": {"key": key}}
-    paths = {f"/x{at}": {"$ref": "#/components/pathItems/P"} for at in range(9_000)}
-    with pytest.raises(DefinitionError, match="takes too much work"):
-        import_operations(document(paths, components=components), calls=False)

@@ -181,17 +181,6 @@ def test_a_value_that_would_lead_to_another_path_is_not_sent(value: str, style: 
         assert (result.executed, wire.heard) == (False, [])
 
 
-def test_two_adjacent_values_cannot_make_dots() -> None:
-    given = one("get", text_parameter("a", "path"), text_parameter("b", "path"), path="/x/{a}{b}")
-    result, wire = called(given, {"a": ".", "b": "."})
-    assert (result.executed, wire.heard) == (False, [])
-
-
-def test_half_of_a_surrogate_pair_is_not_sent() -> None:
-    result, wire = called(one("get", text_parameter("q")), {"q": "\ud800"})
-    assert wire.heard == [] and result.executed is False
-
-
 def test_invalid_arguments_are_answered_before_anything_is_sent() -> None:
     given = one("get", {"in": "query", "name": "n", "schema": {"type": "integer"}})
     for arguments in ({"n": "many"}, {"m": 1}, {"n": [1]}):
@@ -233,15 +222,6 @@ def test_a_key_cannot_take_the_place_of_another_parameter(parameters: Any, argum
     result, wire = called(one("get", *parameters), arguments)
     assert (result.status, result.executed, wire.heard) == ("failed", False, []), result.text
     assert "Nothing was sent" in result.text
-
-
-def test_a_key_cannot_take_the_place_of_another_field_of_a_form() -> None:
-    schema = properties(a={"type": "object", "additionalProperties": TEXT}, k=TEXT)
-    given = with_body(FORM, schema, encoding={"a": {"style": "form", "explode": True}})
-    result, wire = called(given, {"a": {"k": "1"}})
-    assert (result.status, wire.heard) == ("failed", []), result.text
-    _, wire = called(given, {"a": {"m": "1"}, "k": "2"})
-    assert wire.body() == b"m=1&k=2"
 
 
 # -- bodies ------------------------------------------------------------------------------------------------------------

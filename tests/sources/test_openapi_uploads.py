@@ -15,7 +15,6 @@ from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult
 from ferrule.approval import Asked, later
 from ferrule.guards import ask_before_changes, within
 from ferrule.middleware import retry
-from ferrule.sources import openapi
 
 FILE = {"type": "string", "format": "binary"}
 
@@ -173,11 +172,3 @@ def test_the_model_cannot_give_an_idempotency_key() -> None:
     given = one("post", text_parameter("Idempotency-Key", "header"))
     result, wire = called(given, {"Idempotency-Key": "mine"})
     assert (result.status, wire.heard) == ("invalid", [])
-
-
-async def test_a_toolset_reads_files_only_in_the_runner_with_the_guard(folder: Path) -> None:
-    async with Wire() as wire:
-        tools = openapi(upload(), server=wire.url)
-        path = os.path.realpath("out/report.pdf")
-        runners = [Runner(tools, guards=[within("out")]), Runner(tools)]
-        assert [(await one.run("op", {"file": {"path": path}})).status for one in runners] == ["ok", "failed"]

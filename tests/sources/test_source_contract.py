@@ -242,14 +242,6 @@ class TakesOneOfTwo(Broken):
             yield tools, ()
 
 
-class LeavesOneOutInSilence(TakesOneOfTwo):
-    same_name = "left out"
-
-
-class RefusesWhatItLeavesOut(Broken):
-    same_name = "left out"
-
-
 def with_another(name: str) -> Callable[[list[Tool], list[object]], OpenSource]:
     return lambda tools, left_out: (Toolset([*tools, answering(say)(Tool(name, say, input_schema=TEXT))]), left_out)
 
@@ -287,8 +279,6 @@ WRONG: dict[str, list[tuple[type[Broken], str]]] = {
     ],
     "two_tools_with_one_name_are_never_confused": [
         (TakesOneOfTwo, "and the error is ''"),
-        (LeavesOneOutInSilence, "it says only []"),
-        (RefusesWhatItLeavesOut, "were to be left out, and the error"),
     ],
     "a_call_goes_to_its_tool_with_its_arguments": [
         (spoiled(answering(fail)), "failed: it is broken"),

@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from ferrule import Runner, ToolContext, ToolHandler, Toolset, tool
 from ferrule.definition.tool import Tool
@@ -111,23 +111,6 @@ def test_fields_of_a_handler_class_are_parameters() -> None:
     assert answered(Move, {"to": {"x": 1}, "from": "there"}, lambda from_: from_) == "there"
 
 
-def test_fields_of_a_model_are_parameters() -> None:
-    made = Tool("look", lambda args: never(), input_schema=Point)
-    assert answered(made, {"x": 1}, lambda y, x: x + y) == 3
-
-
-class Open(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    x: int
-    tags: list[str] = Field(default_factory=lambda: ["a"])
-
-
-def test_a_function_gets_defaults_and_extra_fields_of_a_model() -> None:
-    made = Tool("look", lambda args: never(), input_schema=Open)
-    assert answered(made, {"x": 1}, lambda tags: tags) == ["a"]
-    assert answered(made, {"x": 1, "z": 5}, lambda z=0, **others: [z, others]) == [5, {"x": 1, "tags": ["a"]}]
-
-
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"default": "C"}},
@@ -162,15 +145,6 @@ def test_the_dict_of_arguments_is_complete_and_a_copy() -> None:
     assert json.loads(answered(convert, {"amount": 1}, changed)) == {"amount": 2, "currency": "EUR", "on": "2026-01-02"}
     made = Tool("look", lambda payload: never(), input_schema={"type": "object"})
     assert answered(made, {"n": 4}, dict) == {"n": 4}
-
-
-def test_a_parameter_of_the_tool_takes_precedence() -> None:
-    @tool
-    def shell(args: list[str], context: str = "here") -> str:
-        return str(never())
-
-    assert answered(shell, {"args": ["ls"]}, lambda args: args[0]) == "ls"
-    assert answered(shell, {"args": ["ls"]}, lambda args, context: f"{args[0]} {context}") == "ls here"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from unittest import SkipTest
 import pytest
 from kits import expect_kit_failure, run_kit_test
 
-from ferrule import Decision, DefinitionError, ToolCall, ToolContext, allow, deny
+from ferrule import Decision, DefinitionError, ToolCall, ToolContext, allow
 from ferrule.testing import ApproverContract
 from ferrule.types import Approver
 
@@ -67,11 +67,6 @@ class LooksBehindTheStars(Right):
         return await super().__call__(context.call, decision, context)
 
 
-class TellsSecrets(Right):
-    async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Any:
-        return (await super().__call__(call, decision, context)) and allow(by=f"somebody with {dict(context.secrets)}")
-
-
 class MixesUp(Right):
     def answer_to(self, call: ToolCall) -> asyncio.Future[Any]:
         return self.answers.setdefault("the one question", asyncio.get_running_loop().create_future())
@@ -103,25 +98,6 @@ class SaysNoWhenItIsCancelled(Right):
             return False
 
 
-class TakesTheFirstAnswer(Right):
-    """The question of a call that was cancelled is still the one that is answered."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[ToolCall] = []
-
-    async def waits(self, call: ToolCall) -> Any:
-        self.open.append(call)
-        return await self.answer_to(call)
-
-    def say(self, call: ToolCall, answer: Any) -> None:
-        waiting = self.answer_to(self.open.pop(0))
-        if not waiting.cancelled():
-            waiting.set_result(answer)
-        else:
-            self.answer_to(call).set_result(deny("it was answered before") if answer else True)
-
-
 SaysByWord = waiting(lambda answer: "yes" if answer else "no")
 PaysEve = waiting(lambda answer: allow({"to": "eve", "euros": 5}) if answer else False)
 TakesANoForAnEdit = waiting(lambda answer: answer or allow({"to": "eve", "euros": 0}))
@@ -134,7 +110,6 @@ WRONG: list[tuple[str, type[Right], str]] = [
     ("no_question_makes_it_raise", ReadsOnlyAscii, "it raised [UnicodeEncodeError("),
     ("a_missing_value_is_not_made_up", MakesUpValues, "given a yes, and it is ok"),
     ("bound_and_secret_values_are_not_shown", LooksBehindTheStars, "it shows 'bound-4711-abcd'"),
-    ("bound_and_secret_values_are_not_shown", TellsSecrets, "it says 'secret-4712-efgh'"),
     ("two_waiting_calls_each_get_their_own_answer", MixesUp, "and it is ok"),
     ("a_yes_covers_one_call_only", RemembersByTool, "the answer was no, and it is ok"),
     ("an_edit_is_judged_again", waiting(lambda answer: answer is not False), "ran [('ada', 5)]"),
@@ -144,7 +119,6 @@ WRONG: list[tuple[str, type[Right], str]] = [
         "its call was cancelled, and is <Task finished",
     ),
     ("a_cancelled_call_leaves_nothing_waiting", LeavesItsQuestion, "after the call was cancelled there are"),
-    ("a_cancelled_call_leaves_nothing_waiting", TakesTheFirstAnswer, "the answer was yes, and it is denied"),
 ]
 """A test of the kit, a wrong approver, and the text of the failure."""
 

@@ -238,46 +238,6 @@ def test_data_that_looks_like_a_medium_is_data(tmp_path: Path) -> None:
     assert once("strict").output == {"data": "hello", "mime_type": "text/plain", "note": "**********", "count": 4711}
 
 
-def test_a_secret_that_is_a_keyword_of_the_file_is_harmless(tmp_path: Path) -> None:
-    path = tmp_path / "calls.json"
-
-    @tool
-    async def put(target: str, other: str, text: str) -> str:
-        if text == "bad":
-            raise ToolError("it failed for output and arguments")
-        return f"{text} \ud83d to {target}"
-
-    def both(mode: Any) -> list[tuple[str, str]]:
-        with cassette(path, mode) as tape:
-            runner = Runner([put.bind(target="output", other="failed")], inside=[tape])
-            return [
-                (one.status, one.text) for text in ("good", "bad") for one in [go(runner.run("put", {"text": text}))]
-            ]
-
-    assert [status for status, _ in both("record")] == [status for status, _ in both("strict")] == ["ok", "failed"]
-    assert "to output" not in path.read_text(errors="surrogatepass")
-
-
-async def test_a_call_from_a_background_task_is_recorded_separately(tmp_path: Path) -> None:
-    path, shop = tmp_path / "calls.json", Shop()
-
-    async def find_later() -> None:
-        await started.wait()
-        assert (await runner.run("find_order", {"order": "4711"})).success
-
-    @tool
-    async def starts() -> None:
-        left.append(asyncio.create_task(find_later()))
-
-    left, started = list[asyncio.Task[None]](), asyncio.Event()
-    with cassette(path, "record") as tape:
-        runner = Runner([shop.tool, starts], inside=[tape])
-        await runner.run("starts")
-        started.set()
-        await left[0]
-    assert [one["tool"] for one in json.loads(path.read_text())["tools"]] == ["find_order", "starts"]
-
-
 @pytest.mark.parametrize("mode", ["replay", "strict"])
 def test_a_nested_call_is_not_recorded_separately(tmp_path: Path, mode: Any) -> None:
     path, shop = tmp_path / "orders.json", Shop()
@@ -321,17 +281,6 @@ def test_the_file_is_readable(tmp_path: Path) -> None:
         ],
     }
     assert max(map(len, path.read_text().splitlines())) < 100
-
-
-def test_two_files_merge(tmp_path: Path) -> None:
-    one, other, both = (tmp_path / f"{name}.json" for name in ("one", "other", "both"))
-    recorded(one, "4711")
-    recorded(other, "4712")
-    merged = json.loads(one.read_text())
-    merged["tools"] += json.loads(other.read_text())["tools"]
-    both.write_text(json.dumps(merged))
-    with cassette(both, "strict") as replayed:
-        assert [result.output["paid"] for result in runs(Shop(), replayed, "4711", "4712")] == [80, 5]
 
 
 def test_secrets_are_redacted_before_they_are_written(tmp_path: Path) -> None:

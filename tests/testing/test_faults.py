@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import Event, Runner, ToolCall, ToolContext, Toolset, tool
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.testing import ManualClock, fake, faults
+from ferrule.testing import ManualClock, faults
 from ferrule.testing.clock import wait_until_idle
 from ferrule.types import Next
 from ferrule.values.result import ToolResult
@@ -60,29 +57,6 @@ def outcomes(tools: Toolset, calls: Sequence[tuple[str, str]], **options: Any) -
     made = [ToolCall(str(n), name, {"key": key}) for n, (name, key) in enumerate(calls)]
     results = asyncio.run(Runner(tools, **options).run_all(made))
     return [(r.tool_name, r.status, r.error, r.metadata.get("fault")) for r in results]
-
-
-@pytest.mark.large
-@pytest.mark.slow
-@settings(max_examples=10)
-@given(seed=st.integers(), errors=st.floats(0, 0.5), hangs=st.floats(0, 0.5), before=st.floats(0, 1))
-def test_rates_hold_over_many_calls(seed: int, errors: float, hangs: float, before: float) -> None:
-    # Without a deadline a hang fails at once, and is told as what it is.
-    tools = faults(look, seed=seed, errors=errors, timeouts=hangs, before=before)
-    seen: list[Any] = []
-
-    def hear(event: Event) -> None:
-        if event.kind == "tool:progress":
-            seen.append(event.data["fault"])
-
-    count = 400
-    outcomes(tools, [("look", str(n)) for n in range(count)], observers=[hear])
-    kinds = collections.Counter(fault["kind"] for fault in seen)
-    # Five standard deviations of so many calls, at most.
-    assert abs(kinds["error"] / count - errors) < 2.5 / count**0.5
-    assert abs(kinds["timeout"] / count - hangs) < 2.5 / count**0.5
-    early = sum(not fault["ran"] for fault in seen)
-    assert not seen or abs(early / len(seen) - before) < 2.5 / len(seen) ** 0.5
 
 
 def test_a_higher_rate_keeps_the_faults_of_a_lower_rate() -> None:
@@ -166,26 +140,6 @@ def test_seed_name_and_arguments_determine_the_faults() -> None:
     assert first != failed(faults(look, errors=0.5, seed=1))
     assert first != failed(faults(look.replace(name="peek"), errors=0.5), "peek")
     assert first != failed(faults(look, errors=0.5), key="b")
-
-
-PROGRAM = """
-import asyncio
-from ferrule import Runner, tool
-from ferrule.testing.faults import faults
-@tool
-async def look(key: str) -> str:
-    return key
-runner = Runner(faults(look, seed=3, errors=0.5, latency=lambda draw: draw.random() / 1000))
-print([asyncio.run(runner.run("look", {"key": str(n)})).record()["metadata"] for n in range(30)])
-"""
-
-
-@pytest.mark.large
-def test_another_process_makes_the_same_faults() -> None:
-    command = [sys.executable, "-c", PROGRAM]
-    environments = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2")]
-    said = [subprocess.check_output(command, env=one, text=True, timeout=BOUND) for one in environments]
-    assert said[0] == said[1] and "'error'" in said[0] and "'latency'" in said[0]
 
 
 @pytest.mark.parametrize("one", [look, write])
@@ -282,23 +236,6 @@ async def test_a_latency_is_a_number_a_range_or_a_function(latency: Any) -> None
     assert call.result().metadata["fault"]["seconds"] == 4
 
 
-async def test_observers_get_the_latency_and_then_the_error() -> None:
-    events: list[Event] = []
-
-    def keep(event: Event) -> None:
-        if event.kind != "tool:started":
-            events.append(event)
-
-    clock = ManualClock()
-    runner = Runner(faults(look, latency=2, errors=1, clock=clock), observers=[keep])
-    call = asyncio.ensure_future(runner.run("look"))
-    await wait_until_idle()
-    assert [event.data["fault"]["kind"] for event in events[1:]] == ["latency"]
-    await clock.advance(2)
-    assert call.done()
-    assert [event.data["fault"]["kind"] for event in events[1:-1]] == ["latency", "error"]
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -318,22 +255,3 @@ def test_a_wrong_option_is_refused_with_the_reason(options: dict[str, Any], text
     with pytest.raises(DefinitionError) as caught:
         faults(look, **options)
     assert text in str(caught.value)
-
-
-def test_faults_wrap_fakes() -> None:
-    tools = faults(fake([look, write]), seed=1, errors=0.3)
-    found = outcomes(tools, [(name, key) for name in ("look", "write") for key in "abcdefghij"])
-    assert {outcome[1] for outcome in found} == {"ok", "failed"} and not RAN.total()
-
-
-def test_a_nested_call_has_its_own_faults() -> None:
-    @tool
-    async def outer(context: ToolContext[Any]) -> str:
-        inner = await context.run("look", {"key": "a"})
-        assert inner.metadata["fault"]["kind"] == "error"
-        await asyncio.Event().wait()
-        return ""
-
-    tools = Toolset([*faults(look, errors=1), *faults(outer)])
-    result = called(tools, "outer", timeout=SHORT)
-    assert result.status == "timeout" and "fault" not in result.metadata

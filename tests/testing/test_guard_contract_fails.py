@@ -73,16 +73,6 @@ def writes(call: ToolCall, context: ToolContext[Any]) -> Any:
     return right(call, context)
 
 
-class AllowsOnceItWasAsked:
-    """`decide` has another answer than the call that follows."""
-
-    asked = 0
-
-    def __call__(self, call: ToolCall, context: ToolContext[Any]) -> Any:
-        self.asked += 1
-        return right(call, context) if self.asked % 2 else deny("not again")
-
-
 async def runs(call: ToolCall, context: ToolContext[Any]) -> Any:
     if call.name == "pay":
         await context.run("look", {"at": "it"})
@@ -111,25 +101,6 @@ def grows(call: ToolCall, context: ToolContext[Any]) -> Any:
     return right(call, context)
 
 
-class HalvesOnce:
-    """A new guard halves what another has halved."""
-
-    halved = False
-
-    def __call__(self, call: ToolCall, context: ToolContext[Any]) -> Any:
-        if call.name != "pay" or self.halved:
-            return None
-        self.halved = True
-        return {**call.arguments, "euros": call.arguments["euros"] // 2}
-
-
-def says_a_name(call: ToolCall, context: ToolContext[Any]) -> Any:
-    return right(call, context)
-
-
-says_a_name.asks = "pay"  # type: ignore[attr-defined]
-
-
 def asks_of_all(call: ToolCall, context: ToolContext[Any]) -> Any:
     return right(call, context)
 
@@ -144,14 +115,11 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     ("the_same_call_has_the_same_decision", Remembers, "asked once more"),
     ("it_changes_nothing", lambda: writes, "changed what world() gives"),
     ("deciding_runs_nothing_and_predicts_the_call", lambda: runs, "made calls: ['tool:pre'"),
-    ("deciding_runs_nothing_and_predicts_the_call", AllowsOnceItWasAsked, "0 calls ran: "),
     ("arguments_changed_by_another_guard_are_judged", RemembersByName, "that another guard changes to"),
     ("repaired_arguments_are_judged", lambda: reads_the_text, "with the text"),
     ("edited_arguments_are_judged", RemembersByName, "that a person changes to"),
     ("its_own_change_settles", lambda: grows, "kept changing the arguments"),
-    ("its_own_change_settles", HalvesOnce, "and judges that otherwise: Decision(kind='allow'"),
     ("it_never_asks_about_a_tool_that_its_asks_excludes", lambda: asks_of_all, "its asks says never for pay"),
-    ("it_never_asks_about_a_tool_that_its_asks_excludes", lambda: says_a_name, "a function of a tool, not 'pay'"),
 ]
 """A test of the kit, a function that makes a wrong guard, and the text of the failure."""
 

@@ -12,11 +12,11 @@ import pytest
 from pydantic import BaseModel, Field
 
 from cast import ask_always
-from ferrule import DefinitionError, Event, Runner, ToolCall, ToolContext, ToolResult, allow, deny, tool
+from ferrule import DefinitionError, Runner, ToolContext, allow, deny, tool
 from ferrule.approval import later
 from ferrule.definition.tool import Tool
-from ferrule.middleware import cache, retry
-from ferrule.testing import ManualClock, Recorder
+from ferrule.middleware import cache
+from ferrule.testing import Recorder
 
 
 @tool
@@ -134,24 +134,6 @@ def test_a_cached_answer_calls_nothing() -> None:
     assert refusal(recorder.assert_called, look, times=2).count("→ ok, not run") == 2
 
 
-async def test_a_retried_call_counts_once() -> None:
-    tried: list[int] = []
-
-    @tool(read_only=True, idempotent=True)
-    async def flaky() -> int:
-        tried.append(1)
-        if len(tried) < 3:
-            raise ConnectionError("gone")
-        return 1
-
-    clock, recorder = ManualClock(), Recorder()
-    runner = Runner([flaky], inside=[retry(clock=clock)], observers=[recorder])
-    call = asyncio.create_task(runner.run("flaky"))
-    await clock.advance(600)
-    assert (await call).success and len(tried) == 3
-    recorder.assert_called(flaky, times=1)
-
-
 async def test_a_suspended_call_counts_when_it_resumes() -> None:
     recorder = Recorder()
     runner = Runner([delete_note], guards=[ask_always], approve=later, observers=[recorder])
@@ -174,17 +156,6 @@ async def test_a_running_call_fails_both_assertions() -> None:
 
     await Runner([look], observers=[recorder]).run("look", {"n": 1})
     recorder.assert_called(look, times=1, n=1)
-
-
-def test_two_calls_with_one_id_are_separate() -> None:
-    recorder = Recorder()
-    one, other = (ToolCall("call_1", name, {"n": n}) for n, name in enumerate(("look", "note")))
-    recorder(Event("tool:pre", one))
-    recorder(Event("tool:pre", other))
-    recorder(Event("tool:error", other, ToolResult(error="taken", status="invalid", executed=False)))
-    recorder(Event("tool:post", one, ToolResult("seen")))
-    recorder.assert_called("look", times=1, n=0)
-    recorder.assert_not_called("note")
 
 
 def test_a_nested_call_counts() -> None:
@@ -251,12 +222,6 @@ def test_arguments_of_a_name_are_compared_as_in_events() -> None:
     sent.assert_called("read_note", lines="7")
     judged.assert_called("read_note", lines=200)
     judged.assert_called("read_note", lines=7)
-
-
-def test_arguments_with_reserved_names_go_into_a_dict() -> None:
-    recorder = recorded(("book", {"on": "2026-05-06", "item": {"name": "x"}, "times": 3}), tools=[book])
-    recorder.assert_called(book, {"times": 3}, times=1)
-    recorder.assert_not_called(book, {"times": 2})
 
 
 def test_a_parameter_has_its_python_or_json_name() -> None:

@@ -20,10 +20,8 @@ from agent_framework import (
     ContextProvider,
     FunctionInvocationContext,
     FunctionInvocationLayer,
-    FunctionMiddleware,
     FunctionTool,
     Message,
-    MiddlewareFailure,
     ResponseStream,
 )
 from agent_framework import tool as their_tool
@@ -214,21 +212,6 @@ class TestAgentFramework(AdapterContract):
         await agent.run("go")
         assert agent.client.read["c1"].failed and not world.paid
 
-    async def test_two_runners_serve_one_agent_each_with_its_context(self) -> None:
-        @tool(read_only=True)
-        async def who(context: ToolContext) -> str:
-            return str(context.principal)
-
-        providers = [
-            agent_framework.context_provider(
-                Runner([who.replace(name=f"who_{name}")]), context=lambda theirs, name=name: ToolContext(principal=name)
-            )
-            for name in ("ada", "bob")
-        ]
-        client = Scripted((ScriptedCall("c1", "who_ada"), ScriptedCall("c2", "who_bob")))
-        await Agent(client, context_providers=providers).run("go")
-        assert client.read == {"c1": ModelView("ada"), "c2": ModelView("bob")}
-
     async def test_an_error_of_the_context_does_not_reach_the_model(self) -> None:
         world = World()
         driven = DrivenAgent(world.runner(guards=[]), (PAY_ADA,), context=lambda theirs: theirs.kwargs["the secret"])
@@ -300,21 +283,6 @@ async def test_a_person_is_asked_about_a_local_function(answer: Any, sent: list[
     assert mailing.sent == sent, "a second answer, to an old copy of the session, has no effect"
 
 
-async def test_a_no_to_a_function_of_one_run_counts_for_an_old_copy_of_the_session() -> None:
-    mailing = Mailing()
-    agent = Agent(
-        Scripted((MAIL,)),
-        context_providers=[agent_framework.context_provider(Runner([], guards=[ask_before_changes]))],
-    )
-    session = agent.create_session()
-    [request] = (await agent.run("go", session=session, tools=[mailing.function])).user_input_requests
-    stored = session.to_dict()
-    for approved in (False, True):
-        answer = Message("user", [request.to_function_approval_response(approved)])
-        await agent.run(answer, session=AgentSession.from_dict(stored), tools=[mailing.function])
-    assert not mailing.sent
-
-
 async def test_a_local_function_that_only_reads_is_not_asked_about() -> None:
     mailing = Mailing()
     driven = await run_mail(ask_before_changes, mailing, read_only=("mail",))
@@ -343,39 +311,6 @@ async def test_an_exception_of_a_local_function_does_not_reach_the_model() -> No
     driven = DrivenAgent(Runner([]), (ScriptedCall("c1", "breaking"),), tools=[breaking])
     await driven.run("go")
     assert driven.results["c1"].failed and "10.0.0.7" not in driven.results["c1"].text
-
-
-async def test_other_middleware_can_end_the_run() -> None:
-    class Stopping(FunctionMiddleware):  # type: ignore[misc]
-        async def process(self, context: Any, call_next: Any) -> None:
-            raise MiddlewareFailure("enough")
-
-    mailing, other = Mailing(), Other("other", Stopping())
-    agent = Agent(
-        Scripted((MAIL,)),
-        tools=[mailing.function],
-        context_providers=[agent_framework.context_provider(Runner([])), other],
-    )
-    with pytest.raises(MiddlewareFailure, match="enough"):
-        await agent.run("go")
-    assert not mailing.sent
-
-
-async def test_other_middleware_sees_an_approved_call_of_a_local_function() -> None:
-    seen_calls: list[Any] = []
-
-    class Looking(FunctionMiddleware):  # type: ignore[misc]
-        async def process(self, context: Any, call_next: Any) -> None:
-            seen_calls.append(context.arguments)
-            await call_next()
-
-    mailing = Mailing()
-    provider = agent_framework.context_provider(Runner([], guards=[ask_before_changes]))
-    agent = Agent(Scripted((MAIL,)), tools=[mailing.function], context_providers=[provider, Other("other", Looking())])
-    session = agent.create_session()
-    [request] = (await agent.run("go", session=session)).user_input_requests
-    await agent.run(Message("user", [request.to_function_approval_response(True)]), session=session)
-    assert mailing.sent == ["ada hello"] and seen_calls == [{"to": "ada"}]
 
 
 async def test_a_date_of_a_local_function_stays_a_date() -> None:

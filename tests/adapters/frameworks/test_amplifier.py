@@ -158,14 +158,6 @@ async def pay(to: str, euros: int = 1) -> str:
     return f"paid {euros} EUR to {to}"
 
 
-def note_in(events: list[str]) -> Any:
-    async def note(event: str, data: dict[str, Any]) -> HookResult:
-        events.append(event)
-        return HookResult(action="continue")
-
-    return note
-
-
 def hook_that(**result: Any) -> Any:
     """A hook with this result; `tool_input` replaces the input."""
 
@@ -196,34 +188,6 @@ async def test_a_hook_denies_one_call_and_not_the_next(emits: bool) -> None:
     assert world.paid == {"ada 1": 1}
     assert driven.results["c1"].failed and driven.results["c2"] == ModelView("paid 1 EUR to ada")
     assert driven.told.count(("tool:post", "pay")) == 1 and driven.told.count(("tool:pre", "pay")) == 2
-
-
-@pytest.mark.parametrize(
-    "denied_by", ["a hook", "a person, before the prompt", "a person, before the request", "a person, just now"]
-)
-async def test_an_announced_call_that_never_came_hides_no_other(denied_by: str) -> None:
-    """An orchestrator announces a call, which is denied; then something else calls the tool unannounced."""
-    told: list[str] = []
-
-    coordinator = MockCoordinator()
-    await amplifier.mount(Runner([pay]))(coordinator)
-    unregister = coordinator.hooks.register("tool:pre", hook_that(action="deny", reason="no"), 1, "no")
-    if denied_by != "a hook":
-        unregister()
-    id = {"tool_call_id": "c1"} if denied_by == "a person, just now" else {}
-    await coordinator.hooks.emit("tool:pre", {"tool_name": "pay", "tool_input": {"to": "ada"}, **id})
-    if denied_by == "a hook":
-        unregister()
-    elif denied_by == "a person, before the prompt":
-        await coordinator.hooks.emit("prompt:submit", {"prompt": "go on"})
-    elif denied_by == "a person, before the request":
-        await coordinator.hooks.emit("provider:request", {"provider": "model"})
-    else:
-        coordinator._tool_dispatch_context = {"tool_call_id": "c2"}
-    for event in EVENTS:
-        coordinator.hooks.register(event, note_in(told), 0, event)
-    assert (await coordinator.get("tools", "pay").execute({"to": "ada"})).success
-    assert told == ["tool:pre", "tool:post"]
 
 
 async def test_an_input_changed_by_a_hook_is_judged_and_runs() -> None:
@@ -295,21 +259,6 @@ def by_task(coordinator: Any, id: str) -> None:
     coordinator._tool_dispatch_contexts = {asyncio.current_task(): {"tool_call_id": id}}  # as loop-streaming does
 
 
-class PaysTwice:
-    """A tool that makes two equal calls of another one, after each other or beside each other."""
-
-    name = "twice"
-    description = "Pays twice."
-    input_schema: ClassVar = {"type": "object"}
-
-    def __init__(self, coordinator: Any, beside: bool) -> None:
-        self._coordinator, self._beside = coordinator, beside
-
-    async def execute(self, input: dict[str, Any]) -> Any:
-        calls = [self._coordinator.get("tools", "pay").execute({"to": "ada"}) for _ in range(2)]
-        return (await asyncio.gather(*calls)) if self._beside else [await call for call in calls]
-
-
 @pytest.mark.parametrize("dispatch", [legacy, by_task])
 async def test_a_call_repeated_under_its_dispatch_id_runs_once(dispatch: Any) -> None:
     world = World()
@@ -319,42 +268,6 @@ async def test_a_call_repeated_under_its_dispatch_id_runs_once(dispatch: Any) ->
         dispatch(coordinator, id)
         await coordinator.get("tools", "pay").execute({"to": "ada"})
     assert world.paid == {"ada 1": 2}
-
-
-@pytest.mark.parametrize("dispatch", [legacy, by_task])
-@pytest.mark.parametrize("beside", [False, True])
-@pytest.mark.parametrize("ours", [False, True])
-async def test_equal_nested_calls_each_run(dispatch: Any, beside: bool, ours: bool) -> None:
-    def note(event: Any) -> None:
-        ids.add(event.call.id)
-
-    ids: set[str] = set()
-    world = World()
-    coordinator = MockCoordinator()
-    twice = PaysTwice(coordinator, beside)
-    await amplifier.mount(world.runner(guards=[], observers=[note]))(coordinator)
-    if ours:
-        await amplifier.mount(Runner([twice]))(coordinator)
-    else:
-        await coordinator.mount("tools", twice, name="twice")
-    dispatch(coordinator, "c1")
-    await coordinator.get("tools", "twice").execute({})
-    assert world.paid == {"ada 1": 2}
-    assert not ours or "c1" not in ids
-
-
-async def test_a_nested_call_takes_no_announcement_of_another() -> None:
-    ids: set[str] = set()
-    told: list[str] = []
-    coordinator = MockCoordinator()
-    await amplifier.mount(Runner([pay], observers=[lambda event: ids.add(event.call.id)]))(coordinator)
-    for name, id in (("twice", "c1"), ("pay", "c2")):
-        await coordinator.hooks.emit("tool:pre", {"tool_name": name, "tool_input": {}, "tool_call_id": id})
-    coordinator.hooks.register("tool:pre", note_in(told), 0, "note")
-    legacy(coordinator, "c1")
-    await PaysTwice(coordinator, beside=False).execute({})
-    assert ids and not ids & {"c1", "c2"}
-    assert told == ["tool:pre", "tool:pre"]
 
 
 class Person:
@@ -474,17 +387,6 @@ async def test_each_cleanup_runs_in_reverse_order() -> None:
             assert [tool.name for tool in coordinator.tools] == ["a", "b", "none", "plain", "c"]
             raise LookupError("within")
     assert ended == ["c", "plain", "b", "a"]
-
-
-async def test_a_failed_mount_cleans_up_the_other_modules() -> None:
-    async def broken(coordinator: Any, config: Any = None) -> None:
-        raise OSError("no disk")
-
-    ended: list[str] = []
-    with pytest.raises(OSError, match="no disk"):
-        async with amplifier.load(module(ended, "a"), {"as": "a"}) as coordinator:
-            await coordinator.load(broken)
-    assert ended == ["a"]
 
 
 async def test_hooks_of_modules_see_calls_and_may_deny() -> None:

@@ -241,21 +241,6 @@ async def test_the_outcome_of_an_interrupted_call_is_unknown(tmp_path: Path) -> 
             assert outcomes(tmp_path / "calls.db") == {"c1": ("unknown", None)}
 
 
-async def test_middleware_around_their_tool_sees_its_outcome_and_does_not_run_it_again(tmp_path: Path) -> None:
-    attempts = list[str]()
-
-    async def twice(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        for _ in range(2):
-            await asyncio.sleep(0)
-            attempts.append((await next(call, context)).status)
-        return await next(call, context)
-
-    log = tmp_path / "log.txt"
-    driven = DrivenRun(Runner([], inside=[twice], journal=memory()), tools=["Bash"])
-    await driven.run([[bash("c1", f"echo x >> {log}; false")]])
-    assert attempts == ["failed", "failed"] and log.read_text() == "x\n"
-
-
 async def test_without_its_hooks_claude_code_runs_nothing() -> None:
     with ScriptedModel({"go": [[bash("c1", "echo one")]]}) as model:
         options = options_for(model)

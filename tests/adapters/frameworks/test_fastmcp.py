@@ -313,17 +313,6 @@ async def test_a_tool_is_listed_with_hints_and_output_schema(mode: str) -> None:
     assert enveloped.output_schema is None, "in an envelope a result has no form"
 
 
-async def test_a_name_that_mcp_forbids_is_rewritten() -> None:
-    @tool(name="say:hello", read_only=True)
-    async def hello() -> str:
-        return "hello"
-
-    async with Client(server(Runner([hello]))) as client:
-        [listed] = await client.list_tools()
-        assert listed.name != "say:hello"
-        assert seen(await client.call_tool_mcp(listed.name, {})).text == "hello"
-
-
 async def test_a_long_argument_hides_no_other_from_the_person() -> None:
     messages: list[str] = []
 
@@ -361,31 +350,6 @@ async def test_progress_that_does_not_increase_is_skipped(mode: str) -> None:
     assert told == [1, 3, 4]
 
 
-@MODES
-async def test_a_cancelled_handler_finishes_its_cleanup(mode: str) -> None:
-    entered, left, done = asyncio.Event(), asyncio.Event(), list[str]()
-
-    @tool(ask=True)
-    async def write() -> str:
-        try:
-            entered.set()
-            await asyncio.get_running_loop().create_future()
-        finally:
-            for _ in range(20):
-                await asyncio.sleep(0)
-            done.append("closed")
-            left.set()
-        return "written"
-
-    async with Client(server(Runner([write])), mode=mode, elicitation_handler=accept) as client:
-        call = asyncio.create_task(client.call_tool("write", {}))
-        await entered.wait()
-        call.cancel()
-        await asyncio.wait({call})
-        await left.wait()
-    assert done == ["closed"]
-
-
 async def test_two_equal_requests_of_2026_are_two_calls() -> None:
     paid: list[str] = []
     mcp = server(Runner([paying(paid)]))
@@ -412,21 +376,6 @@ async def test_a_repeated_message_of_2025_runs_once() -> None:
         texts = [(await post(http, url, "tools/call", id=id, params=call)).text for id in (7, 7, 8)]
     assert all("paid ada" in text for text in texts)
     assert paid == ["ada 5", "ada 5"], "the one with the id 7 once, and the one with the id 8"
-
-
-@MODES
-async def test_each_call_that_a_server_tool_makes_runs(mode: str) -> None:
-    paid: list[str] = []
-    mcp = server(Runner([paying(paid)]))
-
-    @mcp.tool
-    async def pay_twice(to: str, ctx: Context) -> None:
-        for _ in range(2):
-            await ctx.fastmcp.call_tool("pay", {"to": to, "euros": 5})
-
-    async with Client(mcp, mode=mode) as client:
-        await client.call_tool("pay_twice", {"to": "ada"})
-    assert paid == ["ada 5", "ada 5"]
 
 
 async def test_another_user_cannot_answer_a_question() -> None:

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -23,7 +22,6 @@ from langchain_core.tools import (
     BaseToolkit,
     InjectedToolArg,
     InjectedToolCallId,
-    StructuredTool,
     ToolException,
 )
 from langchain_core.tools import tool as lc_tool
@@ -51,11 +49,10 @@ from ferrule import (
     tool,
 )
 from ferrule.adapters import langchain
-from ferrule.guards import ask_before_changes
 from ferrule.journal import memory
 from ferrule.stores.store import Memory
 from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
-from ferrule.testing.world import PAY, World
+from ferrule.testing.world import World
 from ferrule.values.frozen import thaw
 from waits import BOUND
 
@@ -249,45 +246,6 @@ async def test_questions_of_one_node_wait_until_its_other_calls_end() -> None:
     assert driven.results["c2"] == ModelView("saved x")
 
 
-def test_two_runners_in_one_node_ask_together_in_threads() -> None:
-    """Each runner then has its own loop, and the first to ask waits on the other's."""
-
-    def beside_save(call: ToolCall, context: ToolContext) -> None:
-        assert began.wait(BOUND)
-
-    def after_pay(call: ToolCall, context: ToolContext) -> None:
-        began.set()
-        assert asked.wait(BOUND)
-        for _ in range(20):  # until the loop of the first has nothing left to do
-            asyncio.run_coroutine_threadsafe(asyncio.to_thread(int), first.loop_for_sync()).result(BOUND)
-
-    @tool
-    async def save(name: str) -> str:
-        return f"saved {name}"
-
-    began, asked, found = threading.Event(), threading.Event(), list[Any]()
-    guards = [beside_save, ask_before_changes]
-    first = World().runner(
-        guards=guards, observers=[lambda event: asked.set() if event.kind == "tool:suspended" else None]
-    )
-    second = Runner([save], guards=[after_pay, ask_before_changes], timeout=BOUND)
-    program = graph_of(
-        model_of(PAY, ScriptedCall("c2", "save", {"name": "x"})), [*langchain.tools(first), *langchain.tools(second)]
-    )
-
-    def run() -> None:
-        found.append(program.invoke({"messages": "go"}, THREAD))
-        [asking] = found[0]["__interrupt__"]
-        decisions = [one["name"] == "pay" for one in asking.value["action_requests"]]
-        found.append(program.invoke(Command(resume={"decisions": decisions}), THREAD))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(BOUND)
-    [_, done] = found
-    assert [one.status for one in done["messages"] if isinstance(one, ToolMessage)] == ["success", "error"]
-
-
 @PROGRAMS
 async def test_an_id_repeated_in_a_later_turn_is_another_call(program_of: Any, tmp_path: Path) -> None:
     """Some servers count from `call_0` in each turn. The answer comes from another program, twice."""
@@ -341,17 +299,6 @@ async def test_a_retried_node_pays_once_even_if_an_id_repeats(program_of: Any) -
     world, journal = World(), memory()
     await run(journal, breaks=True)
     await run(journal, breaks=False)
-
-
-async def test_an_invented_result_does_not_make_a_retried_call_new() -> None:
-    world = World()
-    journal = memory()
-    cancelled = ToolMessage("cancelled", tool_call_id="c1")
-    for made_up in ([], [HumanMessage("go"), message_of(ADA, id="before"), cancelled]):
-        model = Scripted(messages=iter([message_of(ADA, id="now"), AIMessage("done")]))
-        driven = DrivenGraph(agent_of(model, langchain.tools(world.runner(journal=journal, guards=[]))))
-        await driven.run({"messages": [*made_up, HumanMessage("go")]})
-    assert world.paid == {"ada 1": 1}
 
 
 async def test_a_retried_node_keeps_the_answers_of_its_calls() -> None:
@@ -411,21 +358,6 @@ async def message_after(world: World, answer: Any) -> Any:
     return found[0] if found else None
 
 
-async def test_calls_of_one_node_are_asked_about_in_order() -> None:
-    async def later_for_ada(call: ToolCall, context: ToolContext) -> Any:
-        for _ in range(50 if call.arguments["to"] == "ada" else 0):
-            await asyncio.sleep(0)
-        return ask("sure?")
-
-    world = World()
-    runner = world.runner(guards=[later_for_ada], journal=memory())
-    calls = [ScriptedCall(f"c{place}", "pay", {"to": to}) for place, to in enumerate(["ada", "bob", "cy"])]
-    driven = DrivenGraph(graph_of(model_of(*calls), langchain.tools(runner)))
-    await driven.run(GO)
-    await driven.run(Command(resume={"decisions": [{"type": "no answer"}] * 3}))
-    assert [request["args"]["to"] for request in driven.waiting[0].value["action_requests"]] == ["ada", "bob", "cy"]
-
-
 @pytest.mark.parametrize(
     ("said", "told"),
     [
@@ -446,30 +378,6 @@ async def test_an_answered_call_keeps_its_outcome_when_its_node_reruns(said: Any
     await driven.run(Command(resume={"decisions": [{"type": "approve"}]}))
     assert told in driven.results["c1"].text
     assert len(world.deps) == (told == "saw tea") and world.paid == {"ada 1": 1}
-
-
-async def test_a_custom_node_may_interrupt_between_two_calls() -> None:
-    world = World()
-    made = langchain.tools(world.runner(journal=memory()))
-    pay = next(one for one in made if one.name == "pay")
-
-    async def node(state: MessagesState) -> dict[str, Any]:
-        first = await pay.ainvoke({"type": "tool_call", "id": "c1", "name": "pay", "args": {"to": "ada"}})
-        to = interrupt("and whom else?")
-        second = await pay.ainvoke({"type": "tool_call", "id": "c2", "name": "pay", "args": {"to": to}})
-        return {"messages": [first, second]}
-
-    graph = StateGraph(MessagesState)
-    graph.add_node("node", node)
-    graph.add_edge(START, "node")
-    driven = DrivenGraph(graph.compile(checkpointer=InMemorySaver()))
-    given: Any = {"messages": []}
-    for answer in ({"type": "reject", "message": "not her"}, "bob", {"type": "approve"}):
-        await driven.program.ainvoke(given, driven.config)
-        given = Command(resume=answer)
-    refused, paid = (await driven.program.ainvoke(given, driven.config))["messages"]
-    assert "not her" in refused.text and paid.text == "paid 1 EUR to bob"
-    assert world.paid == {"bob 1": 1}
 
 
 async def test_a_handler_may_ask_twice() -> None:
@@ -547,21 +455,6 @@ def test_a_graph_runs_without_an_event_loop(program_of: Any) -> None:
     assert set(world.deps) == {"DEPS"}
 
 
-async def test_callbacks_get_the_call_and_its_result() -> None:
-    class Seeing(AsyncCallbackHandler):
-        async def on_tool_start(self, serialized: Any, text: str, **given: Any) -> None:
-            seen.append((serialized["name"], given["tool_call_id"], given["inputs"]))
-
-        async def on_tool_end(self, output: Any, **given: Any) -> None:
-            seen.append(output.content)
-
-    seen: list[Any] = []
-    program = agent_of(model_of(ScriptedCall("c1", "look", {"name": "x"})), langchain.tools(World().runner()))
-    config = {"configurable": {"thread_id": "t1"}, "callbacks": [Seeing()]}
-    await program.ainvoke(GO, config, context="DEPS")
-    assert seen == [("look", "c1", {"name": "x"}), "saw x"]
-
-
 @pytest.mark.parametrize("name", ["run_manager", "callbacks", "tool_call_id", "root", "kwargs", "args", "input"])
 async def test_a_parameter_may_have_a_name_of_langchain(name: str) -> None:
     async def handler(payload: dict[str, Any]) -> str:
@@ -585,72 +478,6 @@ async def test_a_context_function_gets_the_runtime() -> None:
     made = langchain.tools(Runner([who]), context=to_context)
     program = create_agent(model_of(ScriptedCall("c1", "who")), tools=made, checkpointer=InMemorySaver())
     assert (await program.ainvoke(GO, THREAD, context={"user": "ada"}))["messages"][2].content == "ada in t1"
-
-
-async def test_a_tool_may_call_another_tool_of_its_node() -> None:
-    @tool
-    async def pay_by_hand(to: str) -> str:
-        message = await pay.ainvoke({"type": "tool_call", "id": "inner", "name": "pay", "args": {"to": to}})
-        return f"{message.status}: {message.content}"
-
-    def for_pay(call: ToolCall, context: ToolContext) -> Any:
-        return ask("paying") if call.name == "pay" else None
-
-    world = World()
-    runner = Runner([pay_by_hand, *world.runner().tools], guards=[for_pay])
-    made = langchain.tools(runner)
-    pay = next(one for one in made if one.name == "pay")
-    driven = DrivenGraph(graph_of(model_of(ScriptedCall("c1", "pay_by_hand", {"to": "ada"})), made))
-    await driven.run(GO)
-    assert driven.results["c1"].text.startswith("error: pay waits for a decision")
-    assert not world.paid
-
-
-class LateRecords(Memory):
-    """Finds the record of a call when `ready` says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ready = threading.Event()
-        self.ready.set()
-
-    def get(self, key: str) -> Any:
-        found = super().get(key)
-        assert found is None or self.ready.wait(BOUND)
-        return found
-
-
-@pytest.mark.parametrize("within", ["a handler", "a graph in a handler"])
-async def test_an_interrupt_in_a_handler_takes_no_answer_of_a_call(within: str) -> None:
-    @tool(read_only=True)
-    async def water(what: str) -> str:
-        try:
-            if within == "a handler":
-                water_now({})
-            else:
-                await graph.compile().ainvoke({"messages": []})
-        finally:
-            records.ready.set()
-        return "watered"
-
-    def water_now(state: Any) -> dict[str, Any]:
-        watered.append(interrupt("water?"))
-        return {}
-
-    graph = StateGraph(MessagesState)
-    graph.add_node("water", water_now)
-    graph.add_edge(START, "water")
-    world, records, watered = World(), LateRecords(), list[Any]()
-    guards = [lambda call, context: ask("paying") if call.name == "pay" else None]
-    runner = Runner([water, *world.runner().tools], guards=guards, journal=memory())
-    calls = [ScriptedCall("c1", "water", {"what": "roses"}), ScriptedCall("c2", "pay", {"to": "ada"})]
-    driven = DrivenGraph(graph_of(model_of(*calls), langchain.tools(runner, records=records)))
-    await driven.run(GO)
-    assert waiting_for(driven) == ["c2"]
-    records.ready.clear()
-    await driven.run(Command(resume={"decisions": [{"type": "approve"}]}))
-    assert not watered and driven.results["c1"].failed
-    assert world.paid == {"ada 1": 1}
 
 
 async def test_a_tool_may_be_called_outside_a_graph() -> None:
@@ -815,15 +642,6 @@ async def test_an_interrupted_graph_as_a_tool_is_a_failure(saver: Any) -> None:
     assert result.status == "failed" and "interrupted" in result.text
 
 
-async def test_a_text_about_interrupts_is_a_normal_result() -> None:
-    @lc_tool
-    async def read() -> str:
-        "Read."
-        return "{'__interrupt__': [Interrupt(value='pay?')]}"
-
-    assert (await run_theirs(read, {})).success
-
-
 async def test_an_interrupt_of_a_langchain_tool_takes_no_other_answer() -> None:
     @lc_tool
     async def water(what: str) -> str:
@@ -852,15 +670,3 @@ def test_a_toolkit_is_a_list_of_tools() -> None:
             return [roll]
 
     assert [one.name for one in langchain.from_tools(Kit())] == ["roll"]
-
-
-def test_a_tool_with_unresolvable_types_is_refused() -> None:
-    """One of them may be what a run of theirs injects."""
-
-    def find(name: str) -> str:
-        return name
-
-    theirs = StructuredTool.from_function(find, description="Find.")
-    find.__annotations__["name"] = "Elsewhere"
-    with pytest.raises(DefinitionError, match="'Elsewhere' is not defined"):
-        langchain.from_tools([theirs])

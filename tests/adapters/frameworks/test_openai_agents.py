@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -32,12 +29,10 @@ from agents.mcp import MCPServerStdio, MCPUtil
 from agents.testing import ScriptedModel, assistant_message, function_call
 from agents.tool_context import ToolContext as TheirContext
 from agents.tool_guardrails import ToolGuardrailFunctionOutput, tool_input_guardrail
-from mcp.shared.exceptions import MCPError
 from mcp.types import Tool as McpTool
 from pydantic import AfterValidator
 
 from ferrule import (
-    Decision,
     DefinitionError,
     InputRequired,
     Media,
@@ -47,12 +42,10 @@ from ferrule import (
     ToolContext,
     ToolResult,
     allow,
-    approval,
     ask,
     tool,
 )
 from ferrule.adapters import openai_agents
-from ferrule.guards import ask_before_changes
 from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
 from ferrule.testing.world import PNG, World
 from ferrule.values.frozen import thaw
@@ -168,44 +161,6 @@ async def test_always_approve_does_not_cover_later_calls(caplog: pytest.LogCaptu
     assert world.paid == {"ada 5": 1}
     assert "Nothing was run" in outputs(result)["c2"]
     assert "remember" in caplog.text
-
-
-async def test_always_approve_covers_calls_that_wait_now() -> None:
-    world = World()
-    agent = agent_of(openai_agents.tools(world.runner()), (PAY, ScriptedCall("c2", "pay", {"to": "eve", "euros": 9})))
-    result = await AgentsRunner.run(agent, "go")
-    state = result.to_state()
-    first, _ = state.get_interruptions()
-    state.approve(first, always_approve=True)
-    assert not (await AgentsRunner.run(agent, state)).interruptions
-    assert world.paid == {"ada 5": 1, "eve 9": 1}
-
-
-async def test_granted_calls_run_and_others_wait() -> None:
-    @tool(destructive=False, open_world=False)
-    async def order(item: str, pieces: int) -> str:
-        return f"ordered {pieces}"
-
-    class AtTheDesk:
-        async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-            return (await self.answer(approval.Asked.of(call, decision, context))).decision
-
-        async def answer(self, asked: approval.Asked) -> approval.Answer:
-            return approval.Answer(allow(), next(offer for offer in asked.offers if offer.key == "always"))
-
-    def runner(approver: Any) -> Runner:
-        return Runner([order], guards=[ask_before_changes], approve=approval.remembered(approver, grants))
-
-    grants = approval.Grants()
-    assert (await runner(AtTheDesk()).run("order", {"item": "tea", "pieces": 2}, principal="ada")).success
-    made = openai_agents.tools(runner(approval.later), context=lambda ctx: ToolContext(principal="ada", session="s"))
-    calls = (
-        ScriptedCall("c1", "order", {"item": "tea", "pieces": 1}),
-        ScriptedCall("c2", "order", {"item": "tea", "pieces": 9}),
-    )
-    waiting = await AgentsRunner.run(agent := agent_of(made, calls), "go")
-    assert [item.call_id for item in waiting.interruptions] == ["c2"]
-    assert (outputs(waiting) | outputs(await approved(agent, waiting))) == {"c1": "ordered 1", "c2": "ordered 9"}
 
 
 async def test_an_approval_covers_only_the_approved_arguments() -> None:
@@ -333,15 +288,6 @@ async def test_a_question_of_an_inner_agent_interrupts_the_outer_run() -> None:
     assert [item.name for item in result.interruptions] == ["pay"]
     assert outputs(await approved(outer, result))["o1"] == "done"
     assert world.paid == {"ada 5": 1}
-
-
-async def test_guards_of_a_mounted_runner_ask_too() -> None:
-    world = World()
-    outer = Runner(world.runner().as_tools())
-    agent = agent_of(openai_agents.tools(outer), (PAY,))
-    result = await AgentsRunner.run(agent, "go")
-    assert [item.name for item in result.interruptions] == ["pay"]
-    assert outputs(await approved(agent, result))["c1"] == "paid 5 EUR to ada"
 
 
 async def test_a_guard_that_asks_against_its_asks_runs_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -552,33 +498,3 @@ def of_a_server() -> FunctionTool:
 def test_a_tool_that_needs_a_run_of_the_sdk_is_refused(theirs: Any, why: str) -> None:
     with pytest.raises(DefinitionError, match=why):
         openai_agents.from_tools([theirs])
-
-
-SERVED = """
-import asyncio
-from ferrule import Runner, tool
-from ferrule.guards import ask_before_changes
-from ferrule.mcp import serve
-
-@tool(read_only=True)
-def stock(item: str) -> dict[str, int]:
-    return {item: 3}
-
-@tool
-def pay(to: str) -> str:
-    return f"paid {to}"
-
-asyncio.run(serve.stdio(Runner([stock, pay], guards=[ask_before_changes])))
-"""
-
-
-async def test_their_client_lists_and_calls_a_served_runner(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(SERVED)
-    command: Any = {"command": sys.executable, "args": ["shop.py"], "cwd": tmp_path, "env": dict(os.environ)}
-    async with MCPServerStdio(command, client_session_timeout_seconds=60) as server:
-        assert {tool.name for tool in await server.list_tools()} == {"stock", "pay"}
-        found = await server.call_tool("stock", {"item": "tea"})
-        with pytest.raises(MCPError, match="Nothing was run"):  # this client cannot ask a person
-            await server.call_tool("pay", {"to": "ada"})
-
-    assert (found.is_error, found.structured_content) == (False, {"tea": 3})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -15,16 +14,9 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 from pydantic_ai import Agent, BinaryContent, FunctionToolset, ImageUrl, RunContext, ToolReturn, WrapperToolset
 from pydantic_ai import Tool as TheirTool
-from pydantic_ai.durable_exec._toolset import (
-    CallToolResult,
-    DurableFunctionToolset,
-    unwrap_tool_call_result,
-    wrap_tool_call_result,
-)
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed
 from pydantic_ai.messages import (
     ModelMessagesTypeAdapter,
-    ModelRequest,
     ModelResponse,
     RetryPromptPart,
     TextPart,
@@ -34,10 +26,8 @@ from pydantic_ai.messages import (
     repair_messages,
 )
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
-from pydantic_ai.models.test import TestModel
 from pydantic_ai.tools import DeferredToolRequests, ToolApproved, ToolDefinition, ToolDenied
 from pydantic_ai.toolsets import DynamicToolset, ExternalToolset
-from pydantic_ai.usage import RunUsage
 
 from ferrule import (
     Deferred,
@@ -50,13 +40,11 @@ from ferrule import (
     ToolCall,
     ToolContext,
     ToolResult,
-    approval,
     ask,
     deny,
     tool,
 )
 from ferrule.adapters import pydantic_ai
-from ferrule.adapters.adapter import record_from_result
 from ferrule.guards import ask_before_changes
 from ferrule.journal import memory
 from ferrule.stores.store import Memory
@@ -272,15 +260,6 @@ async def test_a_placeholder_result_does_not_make_a_call_new() -> None:
     assert world.paid == {"ada 1": 1}
 
 
-async def test_a_question_under_a_repeated_id_can_be_answered() -> None:
-    runner = Runner([book], journal=memory())
-    agent, context = asks_once(runner, ToolCallPart("book", {"city": "Rome"}, "c1")), ToolContext(session="s1")
-    before = [ModelRequest([ToolReturnPart("book", "booked", "c1")])]
-    first = await agent.run("go", message_history=before, conversation_id="s1")
-    with pytest.raises(CallDeferred):
-        await pydantic_ai.answer(runner, in_json(first.output), "c1", {"day": "Monday"}, context)
-
-
 async def test_an_answer_runs_only_the_call_that_asked() -> None:
     """Such as one that whoever stores the requests has put in its place."""
     paid: list[str] = []
@@ -393,75 +372,12 @@ async def test_a_yes_does_not_cover_a_call_changed_in_the_history(changed: str, 
     assert set(driven.questions) == {"c1"}, "the person is asked about what is there now"
 
 
-async def test_an_edit_of_arguments_changed_by_a_wrapper_runs() -> None:
-    class Sender(WrapperToolset[Any]):
-        async def call_tool(self, name: str, tool_args: Any, ctx: Any, tool: Any) -> Any:
-            return await super().call_tool(name, {**tool_args, "to": tool_args["to"].upper()}, ctx, tool)
-
-    async def run(*said: Any) -> list[str]:
-        paid, runner = paying()
-        agent = asks_once(runner, ToolCallPart("pay", {"to": "ada"}, "c1"), Sender(pydantic_ai.toolset(runner)))
-        done = await agent.run("go")
-        for one in said:
-            results = done.output.build_results(approvals={"c1": one}, metadata=done.output.metadata)
-            done = await agent.run(message_history=done.all_messages(), deferred_tool_results=results)
-        assert done.output == "done"
-        return paid
-
-    edit = ToolApproved(override_args={"to": "bob"})
-    assert await run(True) == ["ADA"]
-    assert await run(edit, edit) == ["BOB"]
-
-
 async def test_a_prefixed_toolset_finds_its_records() -> None:
     paid, runner = paying()
     toolset = pydantic_ai.toolset(runner).prefixed("bank")
     agent = asks_once(runner, ToolCallPart("bank_pay", {"to": "ada"}, "c1"), toolset)
     assert returned(await approve_in(agent)).content == "paid ada"
     assert paid == ["ada"]
-
-
-async def test_a_timeout_of_a_prepare_function_ends_the_call() -> None:
-    @tool(read_only=True)
-    async def wait() -> None:
-        await asyncio.Event().wait()
-
-    ctx = RunContext(deps=None, model=TestModel(), usage=RunUsage(), tool_call_id="c1", tool_name="wait")
-    hurried = pydantic_ai.toolset(Runner([wait])).prepared(
-        lambda ctx, definitions: [dataclasses.replace(one, timeout=0.01) for one in definitions]
-    )
-    found = (await hurried.get_tools(ctx))["wait"]
-    with pytest.raises(ModelRetry, match="Timed out"):
-        await hurried.call_tool("wait", {}, ctx, found)
-
-
-async def test_a_durable_engine_runs_the_toolset_in_its_units() -> None:
-    """As Temporal does: what goes in and out of an activity is JSON, and the tool is made of its definition there. Of
-    the engine itself nothing runs here."""
-    paid, runner = paying()
-    made, units = pydantic_ai.toolset(runner, id="bank"), []
-
-    async def in_a_unit(name: str, tool_args: Any, *, ctx: Any, tool: Any, config: Any) -> Any:
-        definition = TypeAdapter(ToolDefinition)
-        sent = definition.validate_json(definition.dump_json(tool.tool_def))
-        there = made.tool_for_tool_def(sent, ctx=ctx, original_name=tool.original_name)
-        came = await wrap_tool_call_result(made.call_tool(name, json.loads(json.dumps(tool_args)), ctx, there))
-        results: TypeAdapter[Any] = TypeAdapter(CallToolResult)
-        units.append(type(came).__name__)
-        return unwrap_tool_call_result(results.validate_json(results.dump_json(came)))
-
-    durable = DurableFunctionToolset(
-        made,
-        in_durable_context=lambda: True,
-        call_tool_operation=in_a_unit,
-        resolve_tool_config=lambda tool, name: {},
-        lifecycle="enter-outside-durable",
-        durable_registrations=[],
-    )
-    agent = asks_once(runner, ToolCallPart("pay", {"to": "ada"}, "c1"), durable)
-    assert returned(await approve_in(agent)).content == "paid ada"
-    assert (paid, units) == (["ada"], ["_ApprovalRequired", "_ToolReturn"])
-    assert durable.id == "bank"
 
 
 async def test_the_model_gets_a_url_only_if_the_developer_allows_it() -> None:
@@ -641,24 +557,6 @@ async def test_a_filter_of_a_toolset_applies_to_each_call() -> None:
     wiped, refused = [await runner.run("wipe", {}, deps=deps) for deps in ("admin", "guest")]
     assert wiped.text == "wiped" and ran == ["admin"]
     assert not refused.success and refused.executed is False and "not offered" in refused.text
-
-
-async def test_polling_deferred_work_is_no_approval() -> None:
-    def wipe(ctx: RunContext[Any]) -> str:
-        """Wipe, when it is night."""
-        looks.append(ctx.tool_call_approved)
-        if len(looks) == 1:
-            raise CallDeferred
-        if not ctx.tool_call_approved:
-            raise ApprovalRequired
-        return "wiped"
-
-    looks: list[bool] = []
-    runner = run_of(wipe, approve=approval.later)
-    first = await runner.run("wipe", {})
-    second = await runner.resume(record_from_result(first), True)
-    assert [second.status, (await runner.resume(record_from_result(second), True)).text] == ["suspended", "wiped"]
-    assert looks == [False, False, True]
 
 
 async def test_dynamic_and_external_tools_are_refused() -> None:

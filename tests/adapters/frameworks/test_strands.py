@@ -24,13 +24,11 @@ from ferrule import (
     ToolContext,
     ToolResult,
     allow,
-    ask,
     deny,
     tool,
 )
 from ferrule.adapters import strands
 from ferrule.guards import ask_before_changes
-from ferrule.journal import memory
 from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
 from ferrule.testing.world import PNG, World
 
@@ -162,20 +160,6 @@ class TestStrands(AdapterContract):
         await driven.answer({"c1": True})
         assert not driven.questions
         assert world.paid == {"ada 1": 1, "bob 1": 1}
-
-    async def test_a_question_without_a_record_keeps_waiting(self) -> None:
-        world, tainted, log = World(), {"s"}, memory()
-        runner = world.runner(guards=[lambda call, context: ask("tainted") if tainted else None], journal=log)
-        driven = await Strands().start_run(
-            runner, ScriptedCall("c1", "pay", {"to": "ada"}), ScriptedCall("c2", "pay", {"to": "bob"})
-        )
-        tainted.clear()
-        for key, value in log.store.items("interop ").items():
-            assert log.store.compare_and_set(key, value, None)
-        await driven.answer({"c2": False})
-        assert list(driven.questions) == ["c1"] and not world.paid
-        await driven.answer({"c1": True})
-        assert world.paid == {"ada 1": 1} and driven.results["c2"].failed
 
     def test_a_text_is_a_denial_with_that_reason(self) -> None:
         world = World()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import multiprocessing
 import os
 import pickle
 import time
@@ -21,7 +20,7 @@ from workers import worker
 
 from ferrule import Event, Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, tool
 from ferrule.errors import DefinitionError
-from ferrule.remote import _dbos_database, dbos, ray
+from ferrule.remote import dbos
 from ferrule.remote._dbos_database import VERSION, WORKFLOWS, Database
 
 BOUND = 120.0
@@ -123,17 +122,6 @@ def test_a_repeated_call_gets_the_earlier_outcome(drained: str, tmp_path: Path) 
     assert noted(file) == [["once"], ["other"], ["once"]]
 
 
-def test_another_attempt_runs_again(drained: str, tmp_path: Path) -> None:
-    file = tmp_path / "noted"
-
-    async def twice(call: ToolCall, context: ToolContext, following: Any) -> ToolResult:
-        await following(call, context)
-        return await following(call, context)  # type: ignore[no-any-return]
-
-    result = send(queued(far_tools.note, drained), {"file": str(file), "line": "x"}, "twice", inside=[twice])
-    assert result.status == "ok" and noted(file) == [["x"], ["x"]]
-
-
 async def test_a_stopping_worker_finishes_its_call(url: str, tmp_path: Path) -> None:
     file = tmp_path / "noted"
     made = queued(far_tools.occupy, url)
@@ -144,11 +132,6 @@ async def test_a_stopping_worker_finishes_its_call(url: str, tmp_path: Path) -> 
         await asyncio.to_thread(wait_for, lambda: len(noted(file)) == 1)
         running.terminate()
         assert (await task).output == "x"
-
-
-def test_results_are_pushed_and_not_polled(drained: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(_dbos_database._READ_AGAIN, "postgresql", 10 * BOUND)
-    assert send(queued(far_tools.steps, drained), {"count": 5}, "told").output == 5
 
 
 def test_calls_that_ended_long_ago_are_deleted(url: str) -> None:
@@ -232,30 +215,6 @@ def test_a_broken_commit_leaves_the_call_unknown(drained: str, tmp_path: Path, m
     result = send(queued(far_tools.note, drained), {"file": str(file), "line": "x"}, "commit")
     assert (result.status, result.executed) == ("unknown", None)
     wait_for(lambda: noted(file) == [["x"]])
-
-
-def test_a_forked_process_has_its_own_connections(drained: str) -> None:
-    made = queued(far_tools.add, drained)
-    assert send(made, {"a": 1}, "parent").output == 3
-    child = multiprocessing.get_context("fork").Process(target=add_or_fail, args=(made,))
-    child.start()
-    assert send(made, {"a": 2}, "parent too").output == 4
-    child.join(BOUND)
-    assert child.exitcode == 0
-
-
-def add_or_fail(made: Tool) -> None:
-    result = send(made, {"a": 3}, "child")
-    os._exit(0 if result.output == 5 else 1)
-
-
-async def test_ray_is_not_started_without_a_cluster() -> None:
-    import ray as engine
-
-    assert not engine.is_initialized()
-    result = await Runner([tool(far_tools.add, isolation=ray.actors(1))]).run("add", {"a": 1})
-    assert (result.status, result.executed) == ("failed", False) and "ray.init" in (result.error or "")
-    assert not engine.is_initialized()
 
 
 def test_a_replayed_order_does_not_run_again(drained: str, tmp_path: Path) -> None:
@@ -356,11 +315,3 @@ def test_impossible_limits_are_refused(options: Any, said: str) -> None:
 def test_a_name_of_dbos_is_refused() -> None:
     with pytest.raises(DefinitionError, match="_dbos_"):
         dbos.queue("_dbos_internal")
-
-
-def test_an_unsupported_dbos_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dbos import _sys_db
-
-    monkeypatch.delattr(_sys_db.SystemDatabase, "reenqueue_for_recovery")
-    with pytest.raises(DefinitionError, match="not supported"):
-        Runner([queued(far_tools.add, "postgresql://nobody@127.0.0.1/x")])
