@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StringConstraints, create_model
+from pydantic import AfterValidator, Base64Bytes, BaseModel, BeforeValidator, Field, StringConstraints, create_model
 from pydantic_core import to_jsonable_python
 
 from ferrule import Runner, Tool, ToolContext, ToolHandler, ToolResult, tool
@@ -384,7 +384,8 @@ def test_text_in_one_form_of_a_union_is_judged_in_the_others(world: Path) -> Non
     assert take({"kind": "shell", "code": "/etc/passwd"}).status == "denied"
     assert Taken(Python | None)({"kind": "python", "code": "/etc/passwd"}).success
     assert Taken(Text | None)("/etc/passwd").success
-    assert Taken(bytes | None)(b"\xff\xd8\xff").success  # "/9j/", as every JPEG in base64 begins
+    assert Taken(Base64Bytes | None)("/9j/").success  # as every JPEG begins
+    assert Taken(bytes | None)("/etc/passwd").status == "denied"
     assert Taken(Text | Path)("/etc/passwd").status == "denied"
 
 

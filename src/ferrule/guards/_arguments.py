@@ -40,7 +40,8 @@ def declares_text(forms: Iterable[Schema]) -> bool:
     forms = [form for form in forms if not _COMBINING_KEYWORDS & form.keys()]
     text_forms = [form for form in forms if "string" in form.get("type", "string")]
     return bool(text_forms) and all(
-        "contentMediaType" in form or form.get("contentEncoding") == "base64" for form in text_forms
+        "contentMediaType" in form or "base64" in (form.get("contentEncoding"), form.get("format"))
+        for form in text_forms
     )
 
 

@@ -67,7 +67,8 @@ def within(
         parameters: More names of parameters for paths, at every depth.
         text: Names of parameters for text other than paths, with everything in them, at every depth. A path by type
             stays a path. The name counts only if the tool's schema has it, so a model cannot invent a key for text. A
-            schema declares the same for a value by `contentMediaType`, or by `contentEncoding: base64`, as for bytes.
+            schema declares the same for a value by `contentMediaType`, or by base64 as its `contentEncoding` or
+            `format`, as for `Base64Bytes`.
 
     Raises:
         DefinitionError: A root or a name is invalid.

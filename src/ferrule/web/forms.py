@@ -202,7 +202,7 @@ class _Schema:
             if node.get("properties"):
                 return "object"
             return "map" if isinstance(node.get("additionalProperties"), Mapping) else "json" if level else "object"
-        if kind == "string" and ("contentEncoding" in node or node.get("format") in ("binary", "byte")):
+        if kind == "string" and ("contentEncoding" in node or node.get("format") in ("base64", "byte")):
             return "file"
         return _PLAIN_TYPES.get(str(kind), "json")  # type: ignore[return-value]
 
