@@ -593,6 +593,16 @@ def test_the_help_imports_no_command_and_no_extra() -> None:
     assert not loaded & {"rich", "mcp", "anthropic", "openai"}
 
 
+def test_a_command_without_an_openapi_document_imports_nothing_for_it() -> None:
+    code = (
+        "import sys; from ferrule.cli import main; main(['list', '--tools', 'ferrule.tools.files']); "
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND, check=True)
+    assert "read_file" in done.stdout
+    assert not [name for name in done.stderr.split() if name.startswith("ferrule.openapi")]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_fits_and_its_example_is_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")

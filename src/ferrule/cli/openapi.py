@@ -9,19 +9,8 @@ from pathlib import Path
 from ferrule import Toolset
 from ferrule.cli.text import warn
 from ferrule.cli.usage import UsageError
-from ferrule.openapi.document import Spelling
-from ferrule.openapi.toolset import import_operations
 
 _REPORTED = 20
-_OPTION_SPELLING = Spelling(
-    server="--server {}",
-    further_server="another --server",
-    credential="--secret {}=VARIABLE",
-    only="--only {!r}",
-    some="--only GET, --only 'tag:…' or --only '/orders/*'",
-    roots="--root DIR",
-    budget="give a larger --budget",
-)
 
 
 def load_operations(options: argparse.Namespace, budget: int | None, *, calls: bool) -> Toolset:
@@ -41,7 +30,19 @@ def load_operations(options: argparse.Namespace, budget: int | None, *, calls: b
             if getattr(options, name) not in (None, []):
                 raise UsageError(f"--{name} needs --openapi FILE")
         return Toolset()
-    settings = {"only": options.only, "roots": options.root, "spelling": _OPTION_SPELLING}
+    from ferrule.openapi.document import Spelling  # no other option needs this room
+    from ferrule.openapi.toolset import import_operations
+
+    spelling = Spelling(
+        server="--server {}",
+        further_server="another --server",
+        credential="--secret {}=VARIABLE",
+        only="--only {!r}",
+        some="--only GET, --only 'tag:…' or --only '/orders/*'",
+        roots="--root DIR",
+        budget="give a larger --budget",
+    )
+    settings = {"only": options.only, "roots": options.root, "spelling": spelling}
     if calls:
         settings |= {
             "server": options.server or None,
