@@ -331,7 +331,7 @@ def list_tools(given: object) -> list[Tool]:
     return tools
 
 
-def separate_deferred_tools(tools: Iterable[Tool], deferred: Collection[str]) -> tuple[list[Tool], list[Tool]]:
+def separate_deferred_tools(tools: list[Tool], deferred: Collection[str]) -> tuple[list[Tool], list[Tool]]:
     """Return the tools offered from the start, and the deferred ones.
 
     The deferred ones have the order of `deferred` (of the toolset, if that is a set), so that adding one keeps a cached
@@ -340,7 +340,7 @@ def separate_deferred_tools(tools: Iterable[Tool], deferred: Collection[str]) ->
     Raises:
         DefinitionError: `deferred` names a missing tool.
     """
-    tools, listed = list_tools(tools), _as_names(deferred)
+    listed = _as_names(deferred)
     if not listed:
         return tools, []
     is_deferred = _is_among(listed, "deferred", tools)
