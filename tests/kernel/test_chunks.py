@@ -12,8 +12,11 @@ from cast import passes
 from ferrule import (
     DefinitionError,
     Runner,
+    Sizes,
+    Text,
     ToolCall,
     ToolContext,
+    ToolError,
     ToolResult,
     tool,
 )
@@ -144,10 +147,33 @@ class Halfway:
 @pytest.mark.parametrize(
     ("then", "status", "timeout"), [("raises", "failed", None), ("raises", "failed", 5.0), ("waits", "timeout", 0.02)]
 )
-async def test_a_stream_that_is_cut_is_closed(then: str, status: str, timeout: float | None) -> None:
+async def test_a_call_that_is_cut_keeps_its_chunks(then: str, status: str, timeout: float | None) -> None:
     speaker = Halfway(then)
     result = await Runner([speaker.tool], timeout=timeout).run("speak")
-    assert (result.status, result.output, speaker.closed) == (status, None, True)
+    assert (result.status, result.output, result.success) == (status, "one two ", False)
+    assert [block.text for block in result.content if isinstance(block, Text)] == [result.error, "one two "]
+    assert result.record()["output"] == "one two "
+    assert speaker.closed
+
+
+@pytest.mark.parametrize(("chunk", "kept"), [(b"\xff", ["/w=="]), ("\ud800", "\ufffd")])
+def test_a_stream_that_fails_keeps_its_error_whatever_it_had_yielded(chunk: Any, kept: Any) -> None:
+    @tool
+    async def act() -> AsyncIterator[Any]:
+        yield chunk
+        raise ToolError("no more")
+
+    result, _ = run(act, "act")
+    assert (result.error, result.output) == ("no more", kept)
+
+
+@pytest.mark.parametrize("timeout", [None, BOUND])
+async def test_a_cancelled_call_keeps_its_chunks_within_its_bounds(timeout: float | None) -> None:
+    speaker = Halfway()
+    result = await speaker.cancel(timeout=timeout, sizes=Sizes(output=80))
+    assert (result.status, result.output) == ("cancelled", "one two ")
+    assert sum(len(block.text) for block in result.content if isinstance(block, Text)) <= 80
+    assert speaker.closed
 
 
 def test_middleware_sees_the_chunks_and_a_second_attempt_begins_anew() -> None:

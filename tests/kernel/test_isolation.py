@@ -86,7 +86,7 @@ async def test_objects_context_and_progress_cross() -> None:
     assert "tool:progress" in watch.kinds() and watch.kinds()[-1] == "tool:post"
 
 
-async def test_chunks_come_from_the_process_until_it_is_killed(tmp_path: Path) -> None:
+async def test_chunks_come_from_the_process_and_are_kept_when_it_is_killed(tmp_path: Path) -> None:
     watch, path = Watch(), tmp_path / "pid"
     runner = Runner([isolated(tools.speaks)], observers=[watch])
     assert (await runner.run("speaks", {"count": 2})).output == "word 0 word 1 "
@@ -96,7 +96,7 @@ async def test_chunks_come_from_the_process_until_it_is_killed(tmp_path: Path) -
         await asyncio.sleep(0)
     batch.cancel(now=True)
     (result,) = await batch
-    assert (result.status, result.output) == ("cancelled", None)
+    assert (result.status, result.output) == ("cancelled", "word 0 word 1 ")
     await asyncio.to_thread(wait_until, lambda: gone(pid))
 
 

@@ -81,7 +81,8 @@ def _abandon_call(state: CallState, cause: BaseException | ToolResult) -> ToolRe
         exception = cause
     effect = results.describe_effect(executed, running=attempt.left_running, changes=state.plan.changes)
     text = f"The call was cancelled. {effect}"
-    return results.unsuccessful(state, "cancelled", text, executed=executed, exception=exception)
+    keep = not state.plan.has_middleware
+    return results.unsuccessful(state, "cancelled", text, executed=executed, exception=exception, keep_chunks=keep)
 
 
 def journaled_result(state: CallState) -> ToolResult | None:

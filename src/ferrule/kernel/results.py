@@ -9,14 +9,17 @@ from typing import Any
 
 from ferrule.definition.output import RenderedOutput
 from ferrule.errors import NotStartedError, RemoteError, ToolError, UnknownOutcomeError, WorkerDiedError, origin_of
+from ferrule.executors.event_loop import join_chunks
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.redact import log_exception, log_text, redact
 from ferrule.kernel.state import CallState
 from ferrule.security.masking import format_masked_error
 from ferrule.values.call import ToolCall
 from ferrule.values.content import (
+    Text,
     clean_text,
     safe_str,
+    to_blocks,
     to_jsonable,
     to_output,
     to_sentence,
@@ -82,16 +85,25 @@ def unsuccessful(
     output: Any = None,
     exception: BaseException | None = None,
     retryable: bool | None = None,
+    keep_chunks: bool = False,
 ) -> ToolResult:
     """Return a result with any status but `ok`.
 
     Args:
         retryable: If left out, as the exception says.
+        keep_chunks: Keep what the handler had yielded. Only safe while every middleware that may redact it still wraps
+            this result.
     """
+    chunks, content = state.attempt.chunks, None
+    error = redact(state, error)
+    if chunks and keep_chunks:
+        output = to_output(join_chunks(chunks), strict=False) if output is None else output
+        content = (Text(error), *to_blocks(output))
     return ToolResult(
         output,
-        redact(state, error),
+        error,
         _retry_after(exception),
+        content,
         call=state.sent,
         tool_name=state.plan.name,
         status=status,
@@ -178,7 +190,7 @@ def result_of_error(plan: Plan, state: CallState, error: BaseException) -> ToolR
     if not to_model or not safe_str(error).strip():  # an API may refuse an error without a text
         text = _format_failure(state, text, executed) if plan.changes else f"{plan.name} failed: {text}."
     status: Status = "unknown" if isinstance(origin, UnknownOutcomeError) else "failed"
-    return unsuccessful(state, status, text, executed=executed, exception=error)
+    return unsuccessful(state, status, text, executed=executed, exception=error, keep_chunks=True)
 
 
 def read_executed(error: BaseException) -> bool | None:
@@ -194,7 +206,7 @@ def result_of_unstarted(plan: Plan, state: CallState, error: BaseException) -> T
     executed, text = state.attempt.executed, safe_text(error, plan.expose, partial(redact, state))
     log_text(state, "tool %r did nothing", text)
     text = _format_failure(state, text, executed)
-    return unsuccessful(state, status, text, executed=executed, exception=error)
+    return unsuccessful(state, status, text, executed=executed, exception=error, keep_chunks=True)
 
 
 def result_of_value(plan: Plan, state: CallState, value: Any) -> ToolResult:
@@ -237,11 +249,12 @@ def result_of_timeout(plan: Plan, state: CallState, why: str, *, running: bool) 
 
     The text of a `ToolError` that the handler raised when it was stopped is in it.
     """
-    executed, error = state.attempt.executed, state.attempt.raised
+    executed, keep = state.attempt.executed, plan.inside is None and plan.after_hook is None
+    error = state.attempt.raised
     if isinstance(error, ToolError) and error.result is None:
         why = f"{why}: {_clean_text(state, safe_str(error))}"
     text = f"{plan.name} {to_sentence(why)} {describe_effect(executed, running=running, changes=plan.changes)}"
-    return unsuccessful(state, "timeout", text, executed=executed, exception=error)
+    return unsuccessful(state, "timeout", text, executed=executed, exception=error, keep_chunks=keep)
 
 
 def result_of_middleware_error(state: CallState, error: BaseException) -> ToolResult:
