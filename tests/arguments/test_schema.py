@@ -538,13 +538,6 @@ def test_a_raw_schema_may_allow_other_keys() -> None:
         assert run(raw(schema), '{"b1": 5}').output == {"b1": 5}
 
 
-@pytest.mark.parametrize("keyword", ["$defs", "prefixItems"])
-def test_a_keyword_that_an_old_draft_does_not_know_may_have_any_value(keyword: str) -> None:
-    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"a": {keyword: 5}}, keyword: 5}
-    keep = Tool("keep", lambda payload: payload, description="Keep.", input_schema=schema)
-    assert keep.input_schema[keyword] == 5
-
-
 def test_parameter_names_need_not_be_python_names() -> None:
     made = raw({"type": "object", "properties": {"a-b": {"type": "integer"}, "class": {}, "": {}, "$x": {}}})
     value = {"a-b": 1, "class": 2, "": 3, "$x": 4}

@@ -13,12 +13,14 @@ import subprocess
 import sys
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import pytest
 import typing_extensions
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import AliasPath, BaseModel, ConfigDict
 from typing_extensions import TypedDict
@@ -44,6 +46,8 @@ from ferrule import (
     deny,
     tool,
 )
+from ferrule.arguments.schema_content import HOLDS
+from ferrule.definition.options import PROVIDERS
 from levels import writes_all_levels
 
 if TYPE_CHECKING:
@@ -923,6 +927,27 @@ def test_an_invalid_schema_is_reported_with_its_place(which: str, wrong: Any, pl
     with pytest.raises(DefinitionError) as error:
         tool(find, **{which: schema})
     assert f"is not a valid JSON Schema: {place!r}" in str(error.value) and value in str(error.value)
+
+
+@given(
+    st.sampled_from(["4", "6", "7"]),
+    st.dictionaries(st.sampled_from(sorted(HOLDS)), st.sampled_from([5, None, True, "a", [], [5], {}, {"a": 5}, [{}]])),
+)
+@example("7", {"prefixItems": 5})
+def test_a_schema_of_any_draft_is_refused_or_usable(draft: str, keywords: dict[str, Any]) -> None:
+    async def find(**arguments: Any) -> Any: ...
+
+    url = f"http://json-schema.org/draft-0{draft}/schema#"
+    schema = {"$schema": url, "type": "object", "properties": {"city": {"type": ["array", "object"], **keywords}}}
+    try:
+        made = tool(find, input_schema=schema)
+    except DefinitionError:
+        return
+    for name in PROVIDERS:
+        with suppress(DefinitionError):
+            import_module(f"ferrule.providers.{name}").tools([made])
+    result = Runner([made]).run_sync("find", {"city": 1})
+    assert result.status == "invalid"
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="Pydantic takes that of typing since Python 3.12")

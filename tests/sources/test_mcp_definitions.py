@@ -43,6 +43,10 @@ HOSTILE = {
     "reference to nothing": (with_property({"$ref": "#/$defs/nothing"}), "not a valid JSON Schema"),
     "unknown dialect": ({"$schema": "http://example.com/mine", "type": "object"}, "not a valid JSON Schema"),
     "wrong keyword": (with_property({"type": "nonsense"}), "not a valid JSON Schema"),
+    "keyword of a later draft": (
+        {"$schema": "http://json-schema.org/draft-07/schema#", **with_property({"dependentSchemas": 5})},
+        "'dependentSchemas' must hold schemas",
+    ),
     "wrong pattern": (with_property({"type": "string", "pattern": "("}), "is not a regular expression"),
     "too deep": (with_property(nested(205)), "recursion limit"),
     "required is no list": ({"type": "object", "required": [["a"]]}, "must be a string"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from ferrule.values.frozen import JsonObject
@@ -18,6 +19,31 @@ HOLDS: dict[str, Literal["named", "listed", "lone"]] = {
 MAY_BE_BARE = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
 """Keywords with `true` and `false` as settings, and not as schemas, for the APIs."""
 _ODD_IN_NAMES = frozenset("~/#")
+
+
+def find_odd_keyword(root: JsonObject) -> str | None:
+    """Return a keyword of the schema that should hold schemas and does not; None if there is none.
+
+    A draft that does not know a keyword lets any value pass there.
+    """
+    waiting: list[Any] = [root]
+    for node in waiting:  # the list grows meanwhile
+        if not isinstance(node, Mapping):
+            continue
+        for key, value in node.items():
+            holds = HOLDS.get(key)
+            if holds is None:
+                continue
+            if isinstance(value, Mapping) and holds == "named":
+                held = [*value.values()]
+            elif isinstance(value, list) and (holds == "listed" or key == "items"):
+                held = value
+            else:
+                held = [value if holds == "lone" else None]
+            if not all(isinstance(one, Mapping | bool) for one in held):
+                return str(key)
+            waiting += held
+    return None
 
 
 class SchemaContent:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, format_value, from_json_schema
 from ferrule.arguments.parameters import Parameters
+from ferrule.arguments.schema_content import find_odd_keyword
 from ferrule.errors import DefinitionError
 from ferrule.security.patterns import ForeignSchema
 from ferrule.security.validation_cost import ValidationCost
@@ -50,6 +51,8 @@ class JsonSchemaValidator:
             self._validator = jsonschema_rs.validator_for(
                 schema, validate_formats=formats, offline=True, mask="the value", **options
             )
+            if (keyword := find_odd_keyword(schema)) is not None:
+                raise ValueError(f"{keyword!r} must hold schemas")
             if _REFERENCE.search(format_json(schema)) or (self._foreign is not None and self._foreign.size_of_names):
                 self._cost  # noqa: B018  # refuses too large a schema
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError, TypeError) as error:
