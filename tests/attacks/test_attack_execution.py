@@ -37,7 +37,7 @@ async def test_a_thread_that_outlives_its_deadline_keeps_its_slot(tmp_path: Path
     go_on.set()
     await asyncio.to_thread(written.wait, 30)
     assert (first.status, left) == ("timeout", 1) and first.executed is not False
-    assert "still running" in (first.error or "") and "Do not repeat" in (first.error or "")
+    assert "went on running" in (first.error or "") and "Do not repeat" in (first.error or "")
     assert second.status == "limited" and second.executed is False
 
 

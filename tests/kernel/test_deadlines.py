@@ -212,7 +212,7 @@ async def test_an_abandoned_handler_keeps_its_slot(kind: Any) -> None:
     runner = Runner([keyed, quick], timeout=LIMIT, waits=Waits(grace=1, slot=5), observers=[watch], clock=clock)
     result = await run_for(LIMIT + 1, clock, runner.run("late"))
     assert (result.status, result.executed) == ("timeout", None)
-    assert "still running" in str(result.error)
+    assert "went on running" in str(result.error)
     assert runner.left_running == 1 and (await runner.run("quick")).output == "quick"
     assert (await run_for(5, clock, runner.run("late"))).status == "limited"
     (late.open if kind is Gate else late.release).set()
@@ -289,7 +289,7 @@ async def test_only_a_call_that_may_change_something_speaks_of_its_effect(read_o
     (result,) = await batch
     free.set()
     assert result.status == "cancelled" and result.executed is None
-    assert ("still running" in plain(result)) is goes_on
+    assert ("went on running" in plain(result)) is goes_on
     for text in (open_call.error or "", plain(result)):
         assert ("effect" in text, "changes nothing" in text) == (not read_only, read_only)
 

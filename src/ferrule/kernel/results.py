@@ -38,9 +38,9 @@ RESUMED_WITHOUT_EFFECT = (
     f"{RESUMED_ALREADY} The journal has no effect of the earlier answer: if the call is still wanted, send it again."
 )
 _MAY_HAVE = "It had been started, so its effect may have happened."
-_STILL = "It is still running; its effect may yet happen. Do not repeat it."
+_STILL = "It went on running, so its effect may have happened or may yet happen. Do not repeat it."
 _READS = "It had been started, and changes nothing."
-_STILL_READS = "It is still running, and changes nothing."
+_STILL_READS = "It went on running, and changes nothing."
 _MAX_RETRY_SECONDS = 1 << 63
 _WAITS = {Deferred: "is under way, do not repeat it", WaitingFor: "waits for a person"}
 
