@@ -458,7 +458,7 @@ def about(event: Event) -> str:
     match event.kind:
         case "tool:pre" | "tool:decided" | "tool:started" | "tool:progress" | "tool:suspended":
             return kind
-        case "tools:changed" | "client:refused":
+        case "client:refused":
             return "of no call"
         case "tool:post" | "tool:error":
             return "the end"
