@@ -215,8 +215,9 @@ class Web:
         if found.digest != digest:
             raise QuestionChanged("the question has changed since you saw it. Read it again, and then answer")
         decision = replace(found.request.to_answer(given).decision, by=by)
-        if decision.kind == "allow" and found.problem is not None:
-            raise AnswerRefused(f"this call can only be denied: {found.problem}")
+        problem = found.problem or found.request.problem
+        if decision.kind == "allow" and problem is not None:
+            raise AnswerRefused(f"this call can only be denied: {problem}")
         conflict = None if self.own or decision.kind != "allow" else found.request.find_conflict(by)
         if conflict is not None:
             raise OwnCall(conflict)
