@@ -17,7 +17,7 @@ SCANNER = Scanner(NAMES)
 RANDOM = "aB3dE5gH7jK9mN1pQ2sT4vW6xY8zA0cD"
 FOUND = {
     "card": ["4111 1111 1111 1111", "4111111111111111", "3782-822463-10005", "5555555555554444", "30569309025904"],
-    "iban": ["CH93 0076 2011 6238 5295 7", "DE89370400440532013000", "GB82 WEST 1234 5698 7654 32"],
+    "iban": ["CH93\xa00076\xa02011\xa06238\xa05295\xa07", "of_DE89370400440532013000", "GB82 WEST 1234 5698 7654 32"],
     "email": ["mail ada.l+x@example.co.uk."],
     "phone": ["call +41 44 668 18 00", "call (415) 555-2671 now", "+14155552671"],
     "url password": [f"postgres://u:{RANDOM}@h/db", f"mongodb+srv://ada:{RANDOM}@c.example.net"],
