@@ -88,6 +88,19 @@ async def test_only_one_of_fifty_concurrent_answers_counts(kept_in: str, tmp_pat
     assert {one.status for one in again} == {"invalid"} and len(desk.paid) <= 1
 
 
+async def test_an_answer_overtaken_by_another_names_its_author() -> None:
+    class Overtaken(Memory):
+        def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
+            if isinstance(new, dict) and new.get("answered") == "bob":
+                super().compare_and_set(key, old, {**new, "answered": "eve"})
+            return super().compare_and_set(key, old, new)
+
+    desk, queue = Desk(), approval.web(Overtaken())
+    shown = await desk.waits(queue)
+    with pytest.raises(AlreadyAnswered, match="eve has answered before"):
+        await queue.answer(shown.id, shown.digest, True, by="bob")
+
+
 async def test_an_answer_with_another_digest_is_refused() -> None:
     desk, queue = Desk(), approval.web()
     shown = await desk.waits(queue)

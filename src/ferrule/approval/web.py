@@ -225,7 +225,9 @@ class Web:
         if found.is_live:
             answered |= {"decision": format_answer(decision), "live": thaw(found.record["live"]), "message": message}
         if not self.store.compare_and_set(self._prefix + id, row, answered):
-            raise AlreadyAnswered("somebody else has answered before. This answer has no effect")
+            current = self.store.get(self._prefix + id)
+            who = current["answered"] if _is_answered(current) else "somebody else"
+            raise AlreadyAnswered(f"{who} has answered before. This answer has no effect")
         if (live := self._live.get(id)) is not None:
             live.wake()
         return AcceptedAnswer(found.record, decision, by)
