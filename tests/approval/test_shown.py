@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import Decision, Diff, Runner, ToolCall, ToolContext, ToolResult, allow, approval, ask, tool
+from ferrule import Decision, Diff, Runner, ToolCall, ToolContext, ToolError, ToolResult, allow, approval, ask, tool
 from ferrule.approval import Answer, Asked
 from ferrule.guards import ask_before_changes, within
 from ferrule.tools import files
@@ -222,6 +222,31 @@ def test_nobody_is_asked_about_an_edit_that_cannot_work(path: str, old: str, sai
     (root / "a.txt").write_text("one one", encoding="utf-8")
     result = run_files(root, asked.append, "edit_file", {"path": path, "old": old, "new": "2"})
     assert (result.status, result.executed, asked) == ("denied", False, []) and said in str(result.error)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda asked: lambda *question: asked.append(question) or True,
+        lambda asked: approval.callback(lambda question: asked.append(question) or True),
+        lambda asked: approval.later,
+        lambda asked: approval.remembered(approval.later),
+        lambda asked: approval.remembered(lambda *question: asked.append(question) or True),
+    ],
+)
+def test_no_approver_is_asked_about_a_call_whose_preview_finds_a_problem(make: Callable[[list[Any]], Any]) -> None:
+    def preview(arguments: Any) -> str:
+        raise ToolError(f"there is no {arguments['to']}")
+
+    asked: list[Any] = []
+    made = Runner([pays(preview=preview)], guards=[ask_before_changes], approve=make(asked))
+    result = made.run_sync(*PAY, principal="ann")
+    assert (result.status, result.executed, asked) == ("denied", False, []) and "there is no ada" in result.text
+
+
+def test_a_preview_that_breaks_leaves_the_question_to_the_approver() -> None:
+    made = Runner([pays(preview=lambda arguments: 1 / 0)], guards=[ask_before_changes], approve=lambda *question: True)
+    assert made.run_sync(*PAY).success
 
 
 def test_a_preview_binds_private_parameters_only() -> None:

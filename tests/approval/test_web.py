@@ -88,6 +88,19 @@ async def test_only_one_of_fifty_concurrent_answers_counts(kept_in: str, tmp_pat
     assert {one.status for one in again} == {"invalid"} and len(desk.paid) <= 1
 
 
+async def test_an_answer_overtaken_by_another_names_its_author() -> None:
+    class Overtaken(Memory):
+        def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
+            if isinstance(new, dict) and new.get("answered") == "bob":
+                super().compare_and_set(key, old, {**new, "answered": "eve"})
+            return super().compare_and_set(key, old, new)
+
+    desk, queue = Desk(), approval.web(Overtaken())
+    shown = await desk.waits(queue)
+    with pytest.raises(AlreadyAnswered, match="eve has answered before"):
+        await queue.answer(shown.id, shown.digest, True, by="bob")
+
+
 async def test_an_answer_with_another_digest_is_refused() -> None:
     desk, queue = Desk(), approval.web()
     shown = await desk.waits(queue)
@@ -193,6 +206,19 @@ async def test_a_file_that_changed_around_the_answer_is_not_overwritten(when: st
     assert path.read_text(encoding="utf-8") == ("new\n" if when == "before" else "two\n")
 
 
+async def test_a_call_that_cannot_work_any_more_can_only_be_denied(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one\n", encoding="utf-8")
+    desk = Desk()
+    queue = approval.web(tools=desk.runner.tools)
+    await desk.waits(queue, ToolCall("1", "edit_file", {"path": str(path), "old": "one", "new": "two"}))
+    path.write_text("three\n", encoding="utf-8")
+    [shown] = await queue.waiting()
+    with pytest.raises(AnswerRefused, match=r"can only be denied: .* does not occur"):
+        await queue.answer(shown.id, shown.digest, True, by="bob")
+    assert (await queue.answer(shown.id, shown.digest, False, by="bob")).decision.kind == "deny"
+
+
 async def test_a_record_put_twice_runs_once() -> None:
     desk, queue = Desk(), approval.web()
     shown = await desk.waits(queue)
@@ -229,15 +255,15 @@ async def test_a_malformed_record_leaves_the_other_calls_waiting(field: str, val
 
 
 def preview_of(make: Callable[[str], Any]) -> tuple[Runner, Any]:
-    """Return a runner whose tool previews by its argument, and a queue of its calls."""
+    """Return a runner, and a queue of its calls that previews them by their argument."""
 
-    @tool(private=["seen"], preview=lambda arguments: make(arguments["row"]))
+    @tool(private=["seen"])
     async def set_price(row: str, seen: object = None) -> str:
         """Set a price."""
         return "set"
 
     runner = Runner([set_price], guards=[ask_before_changes], approve=approval.later)
-    return runner, approval.web(tools=runner.tools)
+    return runner, approval.web(tools=[set_price.replace(preview=lambda arguments: make(arguments["row"]))])
 
 
 class Unsplit(str):

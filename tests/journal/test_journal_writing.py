@@ -305,7 +305,7 @@ async def test_the_event_of_a_suspended_call_has_nothing_that_resumes_it(journal
     assert result.pending is not None
     await journal.flush()
     [(data,)] = rows(journal, "SELECT data FROM events WHERE kind = 'tool:suspended'")
-    pending = {name: result.pending[name] for name in ("kind", "expires_at", "reason")}
+    pending = {name: result.pending[name] for name in ("kind", "expires_at", "reason", "idempotency_key")}
     assert json.loads(data)["pending"] == pending and pending["reason"]
 
 

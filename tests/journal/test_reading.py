@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from processes import program
 
-from ferrule import Deferred, Journal, Runner, ToolCall, ToolContext, ToolResult, tool
+from ferrule import Deferred, Journal, Runner, ToolCall, ToolContext, ToolResult, approval, tool
 from ferrule.errors import JournalError
 from ferrule.journal.reading import NOT_STARTED, UNFINISHED, Filter, Reader
 from journal_desk import ADA, DESK, call, desk, found, journaled, one_of_each, the_call
-from waits import wait_until
+from waits import BOUND, wait_until
 
 OF_EACH = [("c1", "ok"), ("c1", "ok"), ("c2", "suspended"), ("c3", "failed"), ("c4", "not_found")]
 
@@ -281,6 +281,36 @@ def test_calls_and_denials_of_two_runs_stand_apart(path: Path) -> None:
     merged = [(one.status, one.attempts, one.replays) for one in Reader(path).calls()]
     assert sorted(merged) == [("denied", 0, 0), ("denied", 0, 0), ("ok", 1, 0), ("ok", 1, 1)]
     assert [one.status for one in Reader(path).calls(Filter(status={"denied"}))] == ["denied", "denied"]
+
+
+def test_an_ended_call_hides_no_waiting_one_of_another_run(path: Path) -> None:
+    def send(turn: str, approve: Any) -> list[tuple[str, int]]:
+        journaled(path, lambda runner: runner.run_all([call("c1")], ADA, turn=turn), approve=approve)
+        return [(one.status, one.attempts) for one in Reader(path).calls()]
+
+    assert send("r1/1", lambda *_: True) == [("ok", 1)]
+    assert send("r2/1", approval.later) == [("ok", 1), ("suspended", 0)]
+    assert send("r3/1", approval.later) == [("ok", 1), ("suspended", 0), ("suspended", 0)]
+    assert send("r2/1", lambda *_: True) == [("ok", 1), ("suspended", 0), ("ok", 1)]
+
+
+async def test_an_ended_call_hides_no_question_of_another_run(path: Path) -> None:
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def approve_late(*question: object) -> bool:
+        asked.set()
+        return await answered.wait()
+
+    journal = Journal.open(path)
+    asking = asyncio.create_task(desk(journal, approve=approve_late).run_all([call("c1")], ADA, turn="r1/1"))
+    await asyncio.wait_for(asked.wait(), BOUND)
+    await desk(journal).run_all([call("c1")], ADA, turn="r2/1")
+    await journal.flush()
+    assert [one.status for one in Reader(path).calls(Filter(status=UNFINISHED))] == ["asked"]
+    answered.set()
+    await asking
+    journal.close()
+    assert [one.status for one in Reader(path).calls()] == ["ok", "ok"]
 
 
 WAITS_FOR_APPROVAL = """

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from ferrule import (
     DefinitionError,
+    Event,
     Journal,
     Media,
     Runner,
@@ -282,6 +283,20 @@ async def test_the_secrets_of_a_call_leave_nowhere(tmp_path: Path) -> None:
     for place in told:
         assert known not in repr(place) and b64encode(known.encode()).decode() not in repr(place)
     assert hide.text(known) == known  # only within a call
+
+
+async def test_events_and_journal_redact_the_call_as_sent_and_an_invented_name(tmp_path: Path) -> None:
+    card, hide, seen = "4111 1111 1111 1111", redact(), list[Event]()
+    inner = Journal.open(tmp_path / "calls.db")
+    runner = Runner([], journal=hide.journal(inner), observers=[hide.events(seen.append)])
+    result = await runner.run(f"pay {card}", {"card": card})
+    await inner.flush()
+    inner.close()
+    told: list[Any] = [(event, event.call, event.data) for event in seen]
+    told += [(event.data["result"].call, event.data["result"].record()) for event in seen if "result" in event.data]
+    told += [file.read_bytes() for file in tmp_path.iterdir()]
+    assert result.status == "not_found" and len(told) == 4
+    assert card not in repr(told) and "pay ***" in repr(told[2])
 
 
 async def test_a_replayed_call_has_the_redacted_outcome_with_its_form() -> None:

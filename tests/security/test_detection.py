@@ -17,7 +17,7 @@ SCANNER = Scanner(NAMES)
 RANDOM = "aB3dE5gH7jK9mN1pQ2sT4vW6xY8zA0cD"
 FOUND = {
     "card": ["4111 1111 1111 1111", "4111111111111111", "3782-822463-10005", "5555555555554444", "30569309025904"],
-    "iban": ["CH93 0076 2011 6238 5295 7", "DE89370400440532013000", "GB82 WEST 1234 5698 7654 32"],
+    "iban": ["CH93\xa00076\xa02011\xa06238\xa05295\xa07", "of_DE89370400440532013000", "GB82 WEST 1234 5698 7654 32"],
     "email": ["mail ada.l+x@example.co.uk."],
     "phone": ["call +41 44 668 18 00", "call (415) 555-2671 now", "+14155552671"],
     "url password": [f"postgres://u:{RANDOM}@h/db", f"mongodb+srv://ada:{RANDOM}@c.example.net"],
@@ -34,7 +34,8 @@ ORDINARY = """
 order 4111 1111 1111 1112 and 1234567890123456, DE00370400440532013000, 2026-11-30T10:32:00.123456789Z
 the cache key is 0123456789abcdef, the keyboard layout getSecondaryKeyboardLayoutNames, monkey-patching-is-fine-here
 token = tokenizer.encode(text); key=lambda item: item.name; keys = sorted(d, key=str.lower); auth/AuthorizationCodeFlow
-git commit 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b
+git commit 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b, 0.4111111111111111, .4111111111111111, +378282246310005
+feed4111111111111111 4111111111111111beef 14111111111111111 41111111111111110 4111111111111111.25
 sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 """
 
@@ -80,6 +81,24 @@ def test_a_finding_has_its_place() -> None:
         ("openai", f"sk-\u200bproj-{RANDOM}"),
         ("card", "4111 1111 1111 1111"),
     ]
+
+
+FRONTS = st.sampled_from(
+    ["", " ", "invoice-", "card_", "Card", "no.", "№.", "card+", "2026-", "4 ", "(", "ü", ">", "a=", "\\n", "1,"]
+)
+BACKS = st.sampled_from(["", " ", ".pdf", ".", "-Visa", "-2026", "_x", "Visa", "end", ")", "ü", " 12/27", ",1", "\\n"])
+
+
+@given(
+    front=FRONTS,
+    groups=st.sampled_from([("4111", "1111", "1111", "1111"), ("3782", "822463", "10005"), ("3056", "930902", "5904")]),
+    gap=st.sampled_from(["", " ", "-", ".", "\xa0", "\u202f", "\u2009", "\u2011", "\u2013", "\u200b"]),
+    back=BACKS,
+)
+def test_a_card_number_is_found_whatever_stands_next_to_it(
+    front: str, groups: tuple[str, ...], gap: str, back: str
+) -> None:
+    assert SCANNER.redact(front + gap.join(groups) + back) == f"{front}***{back}"
 
 
 @given(st.integers(10**12, 10**18))

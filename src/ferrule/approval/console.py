@@ -72,7 +72,7 @@ def console(input: TextIO | None = None, output: TextIO | None = None, *, by: st
 
     The person may type the following, and any other answer denies the call:
 
-    - `y` or `approve`: allow the call
+    - `y` or `yes`: allow the call
     - `m`: show long values in full, and ask again
     - `e`: edit the arguments; the question is then asked again with them
     - `n WHY`: deny the call; the model reads the reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ferrule.approval.request import Answer, Asked, RequestApprover
+from ferrule.approval.request import Answer, Asked, RequestApprover, add_preview
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
@@ -20,11 +20,12 @@ class Later:
     suspends: Final = True
 
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        return decision
+        return (await self.answer(Asked.of(call, decision, context))).decision
 
     async def answer(self, request: Asked) -> Answer:
-        """Return "not now"."""
-        return Answer(request.decision)
+        """Return "not now", or a deny if the preview finds that the call cannot work."""
+        problem = (await add_preview(request)).problem
+        return Answer(request.decision) if problem is None else request.deny(problem)
 
 
 later: Final[RequestApprover] = Later()

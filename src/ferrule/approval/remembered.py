@@ -9,7 +9,7 @@ from typing import Any
 
 from ferrule.approval.grants import Grant, Grants
 from ferrule.approval.offer import Offer
-from ferrule.approval.request import Answer, Asked, run_blocking
+from ferrule.approval.request import Answer, Asked, add_preview, run_blocking
 from ferrule.definition.handler import is_async
 from ferrule.types import Approver
 from ferrule.values.call import ToolCall
@@ -61,6 +61,8 @@ class Remember:
     async def _inner_answer(self, request: Asked) -> Answer:
         if (ask := getattr(self.inner, "answer", None)) is not None:
             return await ask(request)  # type: ignore[no-any-return]
+        if (problem := (await add_preview(request)).problem) is not None:
+            return request.deny(problem)
         question = request.call, request.decision, request.context
         if is_async(self.inner):
             return request.to_answer(await self.inner(*question))

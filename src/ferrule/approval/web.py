@@ -215,8 +215,9 @@ class Web:
         if found.digest != digest:
             raise QuestionChanged("the question has changed since you saw it. Read it again, and then answer")
         decision = replace(found.request.to_answer(given).decision, by=by)
-        if decision.kind == "allow" and found.problem is not None:
-            raise AnswerRefused(f"this call can only be denied: {found.problem}")
+        problem = found.problem or found.request.problem
+        if decision.kind == "allow" and problem is not None:
+            raise AnswerRefused(f"this call can only be denied: {problem}")
         conflict = None if self.own or decision.kind != "allow" else found.request.find_conflict(by)
         if conflict is not None:
             raise OwnCall(conflict)
@@ -224,7 +225,9 @@ class Web:
         if found.is_live:
             answered |= {"decision": format_answer(decision), "live": thaw(found.record["live"]), "message": message}
         if not self.store.compare_and_set(self._prefix + id, row, answered):
-            raise AlreadyAnswered("somebody else has answered before. This answer has no effect")
+            current = self.store.get(self._prefix + id)
+            who = current["answered"] if _is_answered(current) else "somebody else"
+            raise AlreadyAnswered(f"{who} has answered before. This answer has no effect")
         if (live := self._live.get(id)) is not None:
             live.wake()
         return AcceptedAnswer(found.record, decision, by)

@@ -31,7 +31,7 @@ _MOST_UNENDED = 10_000
 
 A decision about another call records all arguments.
 """
-_OF_PENDING = ("kind", "expires_at", "reason")
+_OF_PENDING = ("kind", "expires_at", "reason", "idempotency_key")
 LOST = "journal:lost"
 """The kind of the row with the number of events that are missing at its place."""
 

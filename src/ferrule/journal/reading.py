@@ -678,11 +678,15 @@ class Snapshot:
         return Found(next(iter(decisive), newest.group), newest.status, len(effective), replays, place)
 
     def _find_origin(self, group: Group, result: JsonObject, key: str | None) -> str | Key | None:
-        """Return the key of a record, or of the call whose result it has. Each denial stands alone."""
+        """Return the key of a record, or of the call whose result it has or that waits. Each denial stands alone."""
         if key is None and is_replay(result):
             replayed = self.read_intent(Found(group))
             return None if replayed is None else replayed.key
-        return group.key if key is None and result.get("status") == "denied" else key
+        if key is None and group.is_suspended:
+            waiting = get_field(result, "pending", "idempotency_key")
+            return waiting if isinstance(waiting, str) else group.key
+        is_alone = result.get("status") == "denied" or (not group.ends and self.lives(group.owner))
+        return group.key if key is None and is_alone else key
 
     def _last_result(self, group: Group) -> JsonObject:
         row = self.end(group) or group.last

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 from ferrule.arguments.parameters import Invalid
 from ferrule.definition.guard_forms import BROKEN, LATE, decision_for_error, guard_name, to_decision
 from ferrule.definition.handler import is_async
-from ferrule.errors import NotStartedError
-from ferrule.executors.threads import Raised, start_job
+from ferrule.errors import NotStartedError, ToolError
+from ferrule.executors.threads import Raised, run_in_thread, start_job
 from ferrule.kernel.journal_status import journal_status
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.redact import get_log_facts, log_exception, redact, redact_question
@@ -30,6 +30,7 @@ from ferrule.kernel.tasks import run_within
 from ferrule.types import Approver, Coro, Guard, GuardFunction
 from ferrule.values.arguments import redact_hidden
 from ferrule.values.call import ToolCall, make_judged_call, redact_call
+from ferrule.values.content import safe_str
 from ferrule.values.context import ToolContext, make_context
 from ferrule.values.decision import ALLOW, Decision, deny
 from ferrule.values.event import emit
@@ -64,6 +65,8 @@ def authorize(plan: Plan, state: CallState) -> Coro[None] | None:
 
 async def _authorize(plan: Plan, state: CallState, found: GuardVerdict | None) -> None:
     decision = _emit_decision(plan, state, await judge(plan, state, found))
+    if decision.kind == "ask" and (problem := await _find_problem(plan, state, decision)) is not None:
+        decision = _emit_decision(plan, state, replace(deny(problem), rule=decision.rule))
     if decision.kind == "ask":
         await ask_and_judge(plan, state, decision, plan.runner.approve)
     else:
@@ -282,6 +285,21 @@ async def ask_during_run(plan: Plan, state: CallState, wanted: InputRequired) ->
 def make_question(state: CallState, wanted: InputRequired) -> Decision:
     """Return the question of a handler for the approver, without secrets."""
     return redact_question(state, Decision("ask", wanted.reason, schema=wanted.schema))
+
+
+async def _find_problem(plan: Plan, state: CallState, asked: Decision) -> str | None:
+    """Return the text of the `ToolError` that the tool's preview raises: the call cannot work, and nobody is asked.
+
+    An approver with an `answer` method makes the preview by itself.
+    """
+    preview, approve = plan.tool.preview, plan.runner.approve
+    if preview is None or asked.schema is not None or approve is None or hasattr(approve, "answer"):
+        return None
+    shown = redact_hidden(state.call.arguments, {*plan.parameters.hidden, *((asked.into,) if asked.into else ())})
+    made = await run_within(plan.runner, lambda: run_in_thread(lambda: preview(shown)))
+    if not isinstance(made, Raised) or not isinstance(made.error, ToolError):
+        return None
+    return redact(state, safe_str(made.error))
 
 
 async def _get_answer(plan: Plan, state: CallState, asked: Decision, approve: Approver | None) -> Decision:

@@ -40,7 +40,9 @@ def redact_event(event: Event, redaction: _Redaction, about: Any = None) -> Even
     call = _redact_call(event.call, redaction)
     facts = event.facts if about is None else about
     if isinstance(facts, ToolResult):
-        facts = redaction.value(facts.replace(exception=None)).copy_with_call(call)
+        sent = None if facts.call is None else _redact_call(facts.call, redaction)
+        shown = facts.replace(call=sent, tool_name=redaction.value(facts.tool_name), exception=None)
+        facts = redaction.value(shown).copy_with_call(call)
     elif isinstance(facts, Decision):
         facts = _redact_decision(facts, redaction)
     elif facts is not None and isinstance(decision := facts.get("decision"), Decision):
@@ -57,8 +59,8 @@ def _redact_decision(decision: Decision, redaction: _Redaction) -> Decision:
 
 def _redact_call(call: ToolCall, redaction: _Redaction) -> ToolCall:
     raw = call.raw if isinstance(call.raw, str) and not call.arguments else thaw(call.arguments)
-    redacted = redaction.value(raw)
-    return call if redacted == raw else call.replace(arguments=redacted)
+    name, redacted = redaction.value([call.name, raw])  # a model may have invented the name
+    return call if [name, redacted] == [call.name, raw] else call.replace(name=name, arguments=redacted)
 
 
 class RedactedEvents:

@@ -28,7 +28,9 @@ CREDENTIALS = BY_DEFAULT - {"card", "iban"}
 
 _WORD_CHARACTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-+/=~"
 _AS_WORDS = bytes(120 if byte in _WORD_CHARACTERS else 32 for byte in range(256))
-_AS_SHAPES = bytes(65 if 65 <= byte <= 90 else 49 if 48 <= byte <= 57 else byte for byte in range(256))
+_AS_SHAPES = bytes(
+    65 if 65 <= byte <= 90 else 49 if 48 <= byte <= 57 else 45 if byte in b" .?\xa0" else byte for byte in range(256)
+)
 _DIGIT = 49
 _ESCAPE_LENGTHS = {"\\": 1, "%": 2}
 _LONG_WORD = b"x" * 20

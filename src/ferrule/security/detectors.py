@@ -91,7 +91,7 @@ class Detector(NamedTuple):
     Attributes:
         name: The name in findings, and in the options of `redact`.
         signs: Texts in small letters. Each secret of this kind has one of them. A sign with a `1` is a shape: `1` is a
-            digit, and `A` a capital letter.
+            digit, `A` a capital letter, and `-` a space, a dot, a dash, or a character that is not in Latin-1.
         pattern: The text from the sign on. The group `secret`, if there is one, is the part to hide.
         before: The text in front of the sign, in its line. A group `secret` here is a part to hide, too.
         reach: The most characters that `before` reads.
@@ -111,7 +111,7 @@ _DOUBLED = str.maketrans("0123456789", "0246813579")
 
 def has_luhn_digit(text: str) -> bool:
     """Return whether the last digit of a number is right by Luhn's formula (ISO/IEC 7812-1)."""
-    digits = text.replace(" ", "").replace("-", "")[::-1]
+    digits = "".join(filter(str.isdigit, text))[::-1]
     total = sum(map(int, digits[::2])) + sum(map(int, digits[1::2].translate(_DOUBLED)))
     return total % 10 == 0 and len(set(digits)) > 1
 
@@ -145,12 +145,17 @@ _PEM = (
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:(?!-----END)(?:[\w+/=:,.\s-]|\\[nr]))*+"
     r"(?:-----END [A-Z ]{0,50}-----)?"
 )
+_SPACES = r" \xa0\u2000-\u200a\u202f"
+_GAP = rf"[{_SPACES}\u2010-\u2015.-]?"
 _CARD = (
-    r"(?:4\d{3}|5[1-5]\d\d|2[2-7]\d\d|6(?:011|5\d\d|4[4-9]\d)|35\d\d)(?:[ -]?\d{4}){3}(?![\w-]|\.\d)"
-    r"|(?:3[47]\d\d[ -]?\d{6}[ -]?\d{5}|3(?:0[0-5]|[68]\d)\d[ -]?\d{6}[ -]?\d{4})(?![\w-]|\.\d)"
+    rf"(?:(?:4\d{{3}}|5[1-5]\d\d|2[2-7]\d\d|6(?:011|5\d\d|4[4-9]\d)|35\d\d)(?:{_GAP}\d{{4}}){{3}}"
+    rf"|3[47]\d\d{_GAP}\d{{6}}{_GAP}\d{{5}}|3(?:0[0-5]|[68]\d)\d{_GAP}\d{{6}}{_GAP}\d{{4}})"
+    r"(?!\.?\d|[A-Fa-f]++(?![G-Zg-z]))"
 )
-"""The numbers of the six large networks, in one piece or in groups."""
-_CARD_SHAPES = (b"1111 1111 1111 1111", b"1111-1111-1111-1111", b"1111 111111 1111", b"1111-111111-1111", b"1" * 14)
+"""The numbers of the six large networks, in one piece or in groups. One behind or in front of letters counts, unless
+these could be a word of hexadecimal digits."""
+_BEFORE_CARD = r"(?:^|[^A-Za-z0-9.+]|[G-Zg-z][A-Fa-f]*|(?:[A-Za-z_]|[^\x00-\x7f])[.+])"
+_CARD_SHAPES = (b"1111-1111-1111-1111", b"1111-111111-1111", b"1" * 14)
 _CONNECTION = (
     r"(?<!\w)(?i:server|data source|endpoint|accountname|database|user id|uid)=[^;\n]{0,200};.{0,200}"
     r"|(?<!\w)(?i:host|dbname|user)=\S{1,200} .{0,200}"
@@ -222,12 +227,12 @@ DETECTORS = (
     Detector("mailchimp", (b"-us",), r"-us\d{1,2}(?!\w)", r"(?:^|\W)(?P<secret>[a-f0-9]{32})"),
     Detector("telegram", (b":aa",), r":AA[\w-]{32,33}(?![\w-])", r"(?:^|\D)(?P<secret>\d{8,10})"),
     Detector("terraform", (b".atlasv1.",), r"\.atlasv1\.[\w-]{60,}", r"(?P<secret>[A-Za-z0-9]{14})"),
-    Detector("card", _CARD_SHAPES, _CARD, r"(?:^|[^\w.+-])", 1, has_luhn_digit),
+    Detector("card", _CARD_SHAPES, _CARD, _BEFORE_CARD, 20, has_luhn_digit),
     Detector(
         "iban",
         (b"AA11",),
-        r"[A-Z]{2}\d\d(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?![A-Za-z0-9])",
-        r"(?:^|\W)",
+        rf"[A-Z]{{2}}\d\d(?:[{_SPACES}]?[A-Z0-9]{{4}}){{2,7}}(?:[{_SPACES}]?[A-Z0-9]{{1,3}})?(?![A-Za-z0-9])",
+        r"(?:^|[\W_])",
         1,
         has_iban_digits,
     ),
@@ -243,7 +248,7 @@ ON_REQUEST = (
     Detector("phone", (b"+1",), r"\+\d(?:[ ()/.-]{0,2}\d){7,14}(?!\d)", r"(?:^|[^\w+])", 1),
     Detector(
         "phone",
-        (b"111-1111", b"111 1111", b"111.1111"),
+        (b"111-1111",),
         r"\d{3}[ .-]\d{4}(?![\w-])",
         r"(?:^|[^\w.-])(?P<secret>(?:1[ .-])?(?:\(\d{3}\) ?|\d{3}[ .-]))",
     ),
