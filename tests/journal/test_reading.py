@@ -145,6 +145,13 @@ def test_a_cut_off_call_that_ran_again_is_one_call(path: Path) -> None:
     assert found(path) == [("p1", "ok"), ("p1", "ok")]
 
 
+def test_a_waiting_call_has_its_question_once(path: Path) -> None:
+    journaled(path, lambda runner: runner.run(call("c1"), ADA), approve=approval.later)
+    one = the_call(path, "c1")
+    assert [event.kind for event in one.events] == ["tool:pre", "tool:decided", "tool:suspended"]
+    assert one.decisions[0].data.keys() >= {"kind", "reason", "rule", "by"}
+
+
 def test_a_call_resumed_in_another_process_is_one_call(path: Path) -> None:
     record = journaled(path, lambda runner: runner.run(call("c2", order="later"), ADA)).record()
     assert found(path) == [("c2", "suspended")]

@@ -264,7 +264,8 @@ async def ask_and_judge(
         decision = replace(decision, by=answer.by, rule=decision.rule or answer.rule or asked.rule)
     decision = redact_question(state, decision)  # a handler may have written the question
     by = answer.by and redact(state, answer.by)
-    state.emit("tool:decided", decision if by is None else {"decision": decision, "by": by})
+    if decision != asked or asked.schema is not None:  # the guards' own ask was emitted before
+        state.emit("tool:decided", decision if by is None else {"decision": decision, "by": by})
     if decision.kind == "ask":
         raise Suspended(plan, decision, handler_state)
     _check_allowed(plan, state, decision)
