@@ -89,7 +89,8 @@ class Filter:
         since: Seconds since the epoch: something happened to it then or later.
         until: It arrived then or before.
         every: Whether to return each record by itself. Otherwise the records of one call (the same session, principal,
-            parent, id, tool and arguments) count as one: the last that ran, or else the last, with the counts of all.
+            parent, id, tool and arguments) count as one: the last that ran, or else the last, with the counts of all. A
+            denied one, or a waiting one of another run, stands alone.
     """
 
     call_id: str | None = None
