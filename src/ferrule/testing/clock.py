@@ -71,7 +71,8 @@ class ManualClock:
         """Move on by `seconds`, and let everything happen that is due on the way.
 
         Each event happens at the very second at which it is due, in the order of these; events due together happen in
-        the order of their requests. Before each and at the end, every other task of the loop waits for something.
+        the order of their requests. Before each and at the end, every other task of the loop waits for something,
+        perhaps for a thread: a journal that is still writing then seems late. Wait for its call to start first.
 
         Raises:
             ValueError: The time is negative.
