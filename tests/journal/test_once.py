@@ -12,7 +12,7 @@ import pytest
 from killed import DyingJournal
 from processes import intent
 
-from cast import Person, ask_always, passes
+from cast import Person, ask_always
 from ferrule import Journal, Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, allow, ask, deny, models, tool
 from ferrule.errors import JournalError, UnknownOutcomeError
 from ferrule.executors import Executor, StartedCall
@@ -227,26 +227,6 @@ def test_the_end_of_a_program_writes_the_outcome_of_a_call_that_it_cancels(tmp_p
         asyncio.run(main())
         again = asyncio.run(runner.run(call(), **WHO))
     assert (again.status, again.executed, again.is_replayed) == ("cancelled", None, True)
-
-
-async def test_a_cancellation_during_the_write_keeps_the_outcome_of_the_run() -> None:
-    reached = asyncio.Event()
-
-    class Slow(MemoryJournal):
-        async def end(self, intent: Intent, outcome: Any) -> None:
-            if not reached.is_set():
-                reached.set()
-                await asyncio.Event().wait()
-            await super().end(intent, outcome)
-
-    bank = Bank()
-    runner = Runner([bank.pay], around=[passes], journal=Slow())
-    task = asyncio.create_task(runner.run(call(), **WHO))
-    await reached.wait()
-    task.cancel()
-    await asyncio.wait({task})
-    again = await runner.run(call(), **WHO)
-    assert task.cancelled() and (again.text, bank.paid) == ("paid 5", [5])
 
 
 async def test_the_intent_is_written_before_the_handler_runs() -> None:

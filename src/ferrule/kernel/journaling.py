@@ -34,7 +34,8 @@ from ferrule.kernel.results import (
     unsuccessful,
 )
 from ferrule.kernel.state import CallState
-from ferrule.kernel.tasks import run_within
+from ferrule.kernel.tasks import run_within, start_eagerly
+from ferrule.scheduling.clock import waiter_for_end
 from ferrule.types import Begun, Journal
 from ferrule.values.call import format_run_id
 from ferrule.values.content import to_jsonable
@@ -274,29 +275,27 @@ async def write_missing_outcome(
 ) -> tuple[ToolResult, BaseException | None]:
     """Write the outcome of a call interrupted after its intent. Return its result and the interruption.
 
-    A cancellation meanwhile begins the write anew, because nobody else would: `asyncio.run` cancels all tasks at its
-    end. The third one gives it up.
+    The write goes on if the call is cancelled again meanwhile.
     """
-    outcome = state.attempt.journaled or result  # the write of this one was cut off
-    for _ in range(3):
-        try:
-            written = await write_outcome(plan, state, outcome)
-        except asyncio.CancelledError as error:
-            interruption = interruption or error
-        else:
-            is_unrecorded = outcome is result and written.metadata.get("unrecorded")
-            return written if is_unrecorded else result, interruption
-    return result, interruption
+    write = start_eagerly(write_outcome(plan, state, result), asyncio.get_running_loop())
+    plan.runner.track_write(write)
+    try:
+        await waiter_for_end(write)
+        written = write.result()
+    except asyncio.CancelledError as error:
+        return result, interruption or error
+    return written if written.metadata.get("unrecorded") else result, interruption
 
 
 async def write_outcome(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
     """Commit the outcome of the call, and return the result.
 
     If nothing was run, the intent is withdrawn, and the call may be made again. The result says if somebody else
-    resumed the call meanwhile. Its metadata says `unrecorded` if the journal could not be written.
+    resumed the call meanwhile. Its metadata says `unrecorded` if the journal could not be written. If the caller is
+    cancelled, the write goes on.
     """
     attempt, status = state.attempt, journal_status(state)
-    journal, replaced_entry = _get_journal(plan), status.replaced_entry
+    journal, status.is_open, replaced_entry = _get_journal(plan), False, status.replaced_entry
     is_deferred = attempt.pending is not None and attempt.pending["kind"] == "work"
     was_deferred = replaced_entry is not None and replaced_entry.state == "deferred"
     # Deferred work stays open if the look at it took too long.
@@ -306,13 +305,11 @@ async def write_outcome(plan: Plan, state: CallState, result: ToolResult) -> Too
     attempt.journaled = result if has_outcome else None
     if was_deferred:
         if outcome is None:
-            status.is_open = False
             return result
         outcome[MAY_GO_ON] = True
     write: Any = journal.settle if was_deferred else journal.end
     target = replaced_entry if was_deferred else status.intent
-    written = await run_within(plan.runner, write, target, outcome)
-    status.is_open = False
+    written = await run_within(plan.runner, write, target, outcome, survives_cancellation=True)
     if isinstance(written, Raised):
         message = "the journal could not take the outcome of a call of tool %r"
         log_exception(state, message, plan.name, error=written.error)

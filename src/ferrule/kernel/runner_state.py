@@ -18,6 +18,7 @@ from ferrule.definition.bounds import Waits
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.executors import Job
+from ferrule.executors.threads import Raised
 from ferrule.kernel.background import BackgroundJob, find_job, make_starting_plan
 from ferrule.kernel.cancel import interrupt
 from ferrule.kernel.invoke import run_handler_as_next
@@ -25,6 +26,7 @@ from ferrule.kernel.path import run_core
 from ferrule.kernel.plan import Mount, Plan, Settings
 from ferrule.kernel.results import NOTHING_RUN, Rejected
 from ferrule.kernel.state import CallState, Origin, find_state
+from ferrule.kernel.tasks import get_task_outcome
 from ferrule.scheduling.clock import MONOTONIC, Clock, Timer, wait_in_real_time
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
@@ -93,7 +95,8 @@ class RunnerState:
         live: The calls in progress.
         locks: The locks of resource keys.
         waiting: The calls that wait for a slot or a key.
-        unfinished_work: The batches and background jobs in progress. The set keeps them alive.
+        unfinished_work: The batches and background jobs in progress, and journal writes of calls that were cancelled.
+            The set keeps them alive.
         idle: The future of `_wait_until_idle`.
     """
 
@@ -206,6 +209,17 @@ class RunnerState:
             )
         self.loop, self.idle, self.process = loop, None, os.getpid()
         self.timer = loop if self.clock is MONOTONIC else self.clock
+
+    def track_write(self, write: asyncio.Task[Any]) -> None:
+        """Keep a journal write alive whose call was cancelled. Leaving the runner waits for it."""
+        self.unfinished_work.add(write)
+        write.add_done_callback(self._on_write_end)
+
+    def _on_write_end(self, write: asyncio.Task[Any]) -> None:
+        self.unfinished_work.discard(write)
+        self.notify_idle()
+        if isinstance(outcome := get_task_outcome(write), Raised):
+            log.error("the outcome of a cancelled call could not be written to the journal", exc_info=outcome.error)
 
     # -- leaving ------------------------------------------------------------------------------------------------------
 

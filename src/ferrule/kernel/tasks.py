@@ -34,11 +34,13 @@ async def run_within(
     function: Callable[..., Awaitable[object]],
     *given: object,
     seconds: float | None = None,
+    survives_cancellation: bool = False,
 ) -> object:
     """Return the value of `function(*given)`, or `Raised` if it raises or takes too long. A late task is cancelled.
 
     Args:
         seconds: The bound; None for `ANSWER_SECONDS`, `inf` for none.
+        survives_cancellation: Let the task go on if the caller is cancelled, instead of cancelling it.
     """
     if seconds is None:
         seconds = ANSWER_SECONDS
@@ -61,7 +63,10 @@ async def run_within(
         if await is_late:  # the cancellation may have ended the task since
             return Raised(TimeoutError(f"it took more than {seconds:g} s"))
     except BaseException:
-        task.cancel()
+        if survives_cancellation:
+            runner.track_write(task)
+        else:
+            task.cancel()
         raise
     return get_task_outcome(task)
 
