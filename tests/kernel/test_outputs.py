@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import Base64UrlBytes, BaseModel, Field, field_serializer
 
 from cast import add, ask_always
-from ferrule import Event, Runner, Text, Tool, ToolCall, ToolContext, ToolResult, deny, tool
+from ferrule import Event, Runner, Text, Tool, ToolCall, ToolContext, ToolError, ToolResult, deny, tool
 from ferrule.executors.process.transfer import pack, unpack
 from ferrule.values import content
 from ferrule.values.result import Status
@@ -317,6 +317,8 @@ async def test_a_call_has_one_result(way: Any, error: type[BaseException], optio
 @pytest.mark.parametrize("error", ENDS)
 def test_an_exception_whose_methods_raise_is_one_failure(way: Any, error: type[BaseException]) -> None:
     kinds = [with_broken(ValueError, error, "__str__", "__repr__")]
+    if issubclass(error, Exception):
+        kinds.append(type("Odd", (ToolError,), {"retry_after": property(breaking(error), lambda *_: None)}))
     for kind in kinds:
 
         def raises(kind: type[BaseException] = kind) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -115,13 +116,19 @@ def unsuccessful(
 
 def _retryable(error: BaseException | None) -> bool | None:
     """Return whether to try again, or None if the exception does not say."""
-    said = getattr(error, "retryable", None)
+    said = _read_attribute(error, "retryable")
     return said if isinstance(said, bool) else None
+
+
+def _read_attribute(error: BaseException | None, name: str) -> Any:
+    with suppress(Exception):  # a property may raise
+        return getattr(error, name, None)
+    return None
 
 
 def _retry_after(error: BaseException | None) -> dict[str, object] | None:
     """Return the metadata for the exception's `retry_after`, in seconds, or None if it has none."""
-    seconds = getattr(error, "retry_after", None)
+    seconds = _read_attribute(error, "retry_after")
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _MAX_RETRY_SECONDS:
         return None
     return {"retry_after": float(seconds)}
