@@ -114,6 +114,7 @@ def test_an_observer_cannot_change_a_call() -> None:
     def meddle(event: Any) -> None:
         for change in (
             lambda: event.data["input"].update(a=50),
+            lambda: event.call.raw.update(a=50),
             lambda: setattr(event.call, "raw", {"a": 50, "b": 50}),
         ):
             with suppress(TypeError, AttributeError):

@@ -13,7 +13,8 @@ from ferrule.kernel.live_call import LiveCall
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.results import NOTHING_RUN, Rejected
 from ferrule.kernel.state import NO_ORIGIN, CallState, Origin
-from ferrule.values.call import ToolCall
+from ferrule.values.arguments import Arguments
+from ferrule.values.call import ToolCall, make_judged_call
 from ferrule.values.content import clean_text, truncate_text
 from ferrule.values.context import CURRENT, ContextFields
 from ferrule.values.event import EventKind, emit
@@ -66,11 +67,9 @@ def begin_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Origin
     if loop is not runner.loop:
         runner.move_to(loop)
     parent = _find_parent(runner, origin)
-    call, parent_id = sent, sent.parent
-    if parent is not None and not parent_id:
-        parent_id = parent.call.id
-    if parent_id != sent.parent or sent.name != plan.name:
-        call = sent.replace(name=plan.name, parent=parent_id)
+    call = sent
+    if parent is not None or sent.raw.__class__ is not str or sent.name != plan.name:
+        call = _normalize_call(plan, sent, parent)
     state = LiveCall(plan, fields, sent, call, parent, origin)
     if parent is not None:
         report_progress(parent)
@@ -136,6 +135,24 @@ def _find_parent(runner: RunnerState, origin: Origin) -> CallState | None:
     if parent is None and runner.leaving and (runner.leaving == "closed" or not is_admitted):
         raise Rejected("cancelled", f"The runner is closing. {NOTHING_RUN}")
     return parent
+
+
+def _normalize_call(plan: Plan, sent: ToolCall, parent: CallState | None) -> ToolCall:
+    """Return the call under the tool's own name, with its parent's id, and with its arguments as text.
+
+    The text is a copy: the sender may change its mapping after the guards have judged it.
+    """
+    parent_id = sent.parent or (None if parent is None else parent.call.id)
+    call = sent
+    if parent_id != sent.parent or sent.name != plan.name:
+        call = sent.replace(name=plan.name, parent=parent_id)
+    if call.raw is None or isinstance(call.raw, str):
+        return call
+    try:
+        text = plan.parameters.write_json(call.raw)
+    except Exception:  # `validate` says what is wrong with it
+        return call
+    return make_judged_call(call, Arguments(text))
 
 
 def _apply_origin(state: LiveCall, origin: Origin) -> None:
