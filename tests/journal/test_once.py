@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import closing, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from killed import DyingJournal
 from processes import intent
 
 from cast import Person, ask_always
-from ferrule import Journal, Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, allow, ask, deny, models, tool
+from ferrule import Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, allow, ask, deny, models, tool
 from ferrule.errors import JournalError, UnknownOutcomeError
 from ferrule.executors import Executor, StartedCall
 from ferrule.journal import MemoryJournal, memory
@@ -206,27 +205,6 @@ async def test_a_call_that_never_started_leaves_nothing_in_the_journal() -> None
     assert await journal.unfinished() == [] and bank.paid == []
     assert (await Runner([bank.pay], journal=journal).run(call(), **WHO)).metadata == {}
     assert bank.paid == [5]
-
-
-def test_the_end_of_a_program_writes_the_outcome_of_a_call_that_it_cancels(tmp_path: Path) -> None:
-    begun = asyncio.Event()
-
-    @tool
-    async def pay(euros: int) -> None:
-        """Pay."""
-        begun.set()
-        await asyncio.Event().wait()
-
-    async def main() -> None:
-        running.append(asyncio.ensure_future(runner.run(call(), **WHO)))
-        await begun.wait()
-
-    running: list[object] = []
-    with closing(Journal.open(tmp_path / "calls.db")) as journal:
-        runner = Runner([pay], journal=journal, waits=Waits(slot=0.01))
-        asyncio.run(main())
-        again = asyncio.run(runner.run(call(), **WHO))
-    assert (again.status, again.executed, again.is_replayed) == ("cancelled", None, True)
 
 
 async def test_the_intent_is_written_before_the_handler_runs() -> None:

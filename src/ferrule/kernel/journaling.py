@@ -275,16 +275,18 @@ async def write_missing_outcome(
 ) -> tuple[ToolResult, BaseException | None]:
     """Write the outcome of a call interrupted after its intent. Return its result and the interruption.
 
-    The write goes on if the call is cancelled again meanwhile.
+    If the call is cancelled again meanwhile, the write goes on.
     """
     write = start_eagerly(write_outcome(plan, state, result), asyncio.get_running_loop())
     plan.runner.track_write(write)
-    try:
-        await waiter_for_end(write)
-        written = write.result()
-    except asyncio.CancelledError as error:
-        return result, interruption or error
-    return written if written.metadata.get("unrecorded") else result, interruption
+    if interruption is None:
+        try:
+            await waiter_for_end(write)
+            if write.result().metadata.get("unrecorded"):
+                result = write.result()
+        except asyncio.CancelledError as error:
+            interruption = error
+    return result, interruption
 
 
 async def write_outcome(plan: Plan, state: CallState, result: ToolResult) -> ToolResult:
