@@ -450,8 +450,7 @@ class KeptCalls(RuleBasedStateMachine):
             for run in self.runs:
                 run.ending.set()
             await asyncio.gather(*(one.task for one in tries), return_exceptions=True)
-            writes = [one for one in self.runner._state.unfinished_work if isinstance(one, asyncio.Task)]
-            await asyncio.gather(*writes, return_exceptions=True)
+            await asyncio.gather(*self.runner._state.writes, return_exceptions=True)
 
         if self.life:
             self.run(end())

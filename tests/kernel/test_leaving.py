@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from journals import WatchedJournal
 
 import probe
 from cast import add
@@ -15,7 +16,7 @@ from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, Waits, 
 from ferrule.testing import ManualClock
 from gates import Blocker, Gate
 from waits import BOUND, until
-from watched import Watch
+from watched import Watch, go
 
 LONG = 10 * BOUND
 """A `drain` that no test waits for."""
@@ -152,6 +153,20 @@ async def test_leaving_a_busy_runner_on_another_loop_is_an_error() -> None:
 
 
 # -- from inside -------------------------------------------------------------------------------------------------------
+
+
+def test_a_write_for_a_closed_loop_does_not_stop_leaving_on_another() -> None:
+    writing = Gate()
+    runner = Runner([add], journal=WatchedJournal(ends=writing.wait), waits=Waits(drain=LONG))
+    loop = asyncio.new_event_loop()
+    call = loop.create_task(runner.run("add", {"a": 1, "b": 2}))
+    loop.run_until_complete(writing.inside.wait())
+    call.cancel()
+    loop.run_until_complete(asyncio.wait({call}))
+    loop.close()
+    go(leave(runner))
+    for write in runner._state.writes:
+        write._log_destroy_pending = False  # as such a loop leaves it
 
 
 PLACES = ["handler", "generator", "thread", "child", "task", "around", "inside", "approver"]

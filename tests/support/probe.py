@@ -94,7 +94,7 @@ def abandoned(runner: Runner) -> Iterable[Any]:
 
 def is_at_rest(runner: Runner) -> bool:
     """Whether nothing is live, abandoned, waiting or being written, and nobody has a slot or a key or wants one."""
-    at_work = runner._state.live or runner._state.unfinished_work or runner.left_running or runner.waiting
+    at_work = runner._state.live or runner._state.writes or runner.left_running or runner.waiting
     queued = any(map(waits_for_slot, limiters(runner) | principal_limits(runner)))
     return not (at_work or queued or slots_taken(runner) or keys_held(runner))
 

@@ -34,7 +34,7 @@ from ferrule.kernel.results import (
     unsuccessful,
 )
 from ferrule.kernel.state import CallState
-from ferrule.kernel.tasks import run_within, start_eagerly
+from ferrule.kernel.tasks import run_within
 from ferrule.scheduling.clock import waiter_for_end
 from ferrule.types import Begun, Journal
 from ferrule.values.call import format_run_id
@@ -277,8 +277,13 @@ async def write_missing_outcome(
 
     If the call is cancelled again meanwhile, the write goes on.
     """
-    write = start_eagerly(write_outcome(plan, state, result), asyncio.get_running_loop())
-    plan.runner.track_write(write)
+    loop = asyncio.get_running_loop()
+
+    def start_write() -> asyncio.Task[ToolResult]:
+        return loop.create_task(write_outcome(plan, state, result))
+
+    write = start_write()
+    plan.runner.track_write(write, start_write)
     if interruption is None:
         try:
             await waiter_for_end(write)

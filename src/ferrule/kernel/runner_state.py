@@ -95,8 +95,8 @@ class RunnerState:
         live: The calls in progress.
         locks: The locks of resource keys.
         waiting: The calls that wait for a slot or a key.
-        unfinished_work: The batches and background jobs in progress, and journal writes of calls that were cancelled.
-            The set keeps them alive.
+        writes: The journal writes of calls that were cancelled.
+        unfinished_work: The batches and background jobs in progress. The set keeps them alive.
         idle: The future of `_wait_until_idle`.
     """
 
@@ -125,6 +125,7 @@ class RunnerState:
         self.live: set[CallState] = set()
         self.locks = KeyLocks()
         self.waiting: set[CallState] = set()
+        self.writes: set[asyncio.Task[Any]] = set()
         self.unfinished_work: set[object] = set()
         self.idle: asyncio.Future[None] | None = None
         if self.journal is not None:
@@ -210,15 +211,21 @@ class RunnerState:
         self.loop, self.idle, self.process = loop, None, os.getpid()
         self.timer = loop if self.clock is MONOTONIC else self.clock
 
-    def track_write(self, write: asyncio.Task[Any]) -> None:
-        """Keep a journal write alive whose call was cancelled. Leaving the runner waits for it."""
-        self.unfinished_work.add(write)
-        write.add_done_callback(self._on_write_end)
+    def track_write(self, write: asyncio.Task[Any], repeat: Callable[[], asyncio.Task[Any]] | None = None) -> None:
+        """Keep a journal write alive whose call was cancelled. If the write is cancelled too, start it once more."""
+        if write.get_loop().is_closed():  # the journal's own thread goes on
+            return
+        self.writes.add(write)
+        write.add_done_callback(partial(self._on_write_end, repeat))
 
-    def _on_write_end(self, write: asyncio.Task[Any]) -> None:
-        self.unfinished_work.discard(write)
-        self.notify_idle()
-        if isinstance(outcome := get_task_outcome(write), Raised):
+    def _on_write_end(self, repeat: Callable[[], asyncio.Task[Any]] | None, write: asyncio.Task[Any]) -> None:
+        self.writes.discard(write)
+        outcome = get_task_outcome(write)
+        if not isinstance(outcome, Raised):
+            return
+        if repeat is not None and isinstance(outcome.error, asyncio.CancelledError):
+            self.track_write(repeat())  # `asyncio.run` cancels all tasks at its end, this one perhaps before it began
+        else:
             log.error("the outcome of a cancelled call could not be written to the journal", exc_info=outcome.error)
 
     # -- leaving ------------------------------------------------------------------------------------------------------
@@ -252,13 +259,16 @@ class RunnerState:
             for call in left:
                 interrupt(call, closed)
             await self._wait_until_idle(self.waits.grace + _CANCELLATION_SECONDS)
+        written_here: set[asyncio.Future[Any]] = {task for task in self.writes if task.get_loop() is self.loop}
+        if written_here:
+            await wait_in_real_time(written_here, self.waits.drain)
 
     def _check_leaving(self) -> None:
         here = asyncio.current_task()
         inner: Any = find_running_call()
         if inner in self.live or any(call.task is here for call in self.live):
             raise RuntimeError("a call cannot leave the runner that runs it: leave it where it was entered")
-        if (self.live or self.unfinished_work) and self.loop is not asyncio.get_running_loop():
+        if (self.live or self.unfinished_work or self.writes) and self.loop is not asyncio.get_running_loop():
             raise RuntimeError("the calls of this runner run on another event loop: leave it there, or once they ended")
 
     async def _wait_until_idle(self, seconds: float | None) -> bool:

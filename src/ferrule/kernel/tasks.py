@@ -45,7 +45,11 @@ async def run_within(
     if seconds is None:
         seconds = ANSWER_SECONDS
     loop = asyncio.get_running_loop()
-    task = start_eagerly(_capture_outcome(function, given), loop)
+
+    def begin() -> asyncio.Task[object]:
+        return start_eagerly(_capture_outcome(function, given), loop)
+
+    task = begin()
     if task.done():
         return get_task_outcome(task)
     timer: Timer = loop if runner.clock is MONOTONIC else runner.clock  # `decide` may run on a loop of its own
@@ -64,7 +68,7 @@ async def run_within(
             return Raised(TimeoutError(f"it took more than {seconds:g} s"))
     except BaseException:
         if survives_cancellation:
-            runner.track_write(task)
+            runner.track_write(task, begin)
         else:
             task.cancel()
         raise
