@@ -18,6 +18,7 @@ from ferrule.values.call import ToolCall, make_judged_call
 from ferrule.values.content import clean_text, truncate_text
 from ferrule.values.context import CURRENT, ContextFields
 from ferrule.values.event import EventKind, emit
+from ferrule.values.json_text import format_arguments
 from ferrule.values.result import Status, ToolResult, set_kernel_facts
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _normalize_call(plan: Plan, sent: ToolCall, parent: CallState | None) -> Too
     if call.raw is None or isinstance(call.raw, str):
         return call
     try:
-        text = plan.parameters.write_json(call.raw)
+        text = format_arguments(call.raw)
     except Exception:  # `validate` says what is wrong with it
         return call
     return make_judged_call(call, Arguments(text))

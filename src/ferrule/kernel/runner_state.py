@@ -264,6 +264,8 @@ class RunnerState:
             await wait_in_real_time(written_here, self.waits.drain)
 
     def _check_leaving(self) -> None:
+        if self.loop is not None and self.loop.is_closed():
+            self.move_to(asyncio.get_running_loop())
         here = asyncio.current_task()
         inner: Any = find_running_call()
         if inner in self.live or any(call.task is here for call in self.live):
