@@ -9,13 +9,14 @@ import shutil
 import socket
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from processes import program
 
-from ferrule import Deferred, Journal, Runner, ToolCall, ToolContext, ToolResult, approval, tool
+from ferrule import Deferred, Journal, Runner, ToolCall, ToolContext, ToolResult, approval, loop, models, tool
 from ferrule.errors import JournalError
 from ferrule.journal.reading import NOT_STARTED, UNFINISHED, Filter, Reader
 from journal_desk import ADA, DESK, call, desk, found, journaled, one_of_each, the_call
@@ -288,6 +289,33 @@ def test_calls_and_denials_of_two_runs_stand_apart(path: Path) -> None:
     merged = [(one.status, one.attempts, one.replays) for one in Reader(path).calls()]
     assert sorted(merged) == [("denied", 0, 0), ("denied", 0, 0), ("ok", 1, 0), ("ok", 1, 1)]
     assert [one.status for one in Reader(path).calls(Filter(status={"denied"}))] == ["denied", "denied"]
+    records = [one.record() for one in Reader(path).call("c1") if one.status == "ok"]
+    first, second, replay = (record["idempotency_key"] for record in records)
+    assert replay == first != second
+
+
+def test_read_only_calls_of_two_runs_stand_apart(path: Path) -> None:
+    async def many(runner: Runner) -> None:
+        alone = ToolContext(principal="ada")
+        for turn in ("r1/1", "r2/1", "r2/1"):
+            await runner.run_all([call("c1", "look")], ADA, turn=turn)
+        for _ in range(2):
+            await runner.run_all([call("c1", "look")], alone, turn="r3/1")
+            await runner.run(call("c1", "look"), alone)
+
+    journaled(path, many)
+    assert [one.attempts for one in Reader(path).calls()] == [1, 2, 1, 1, 1, 1]
+    [first, *_] = Reader(path).calls()
+    assert first.events[0].data == {"input": {"order": "o1"}, "turn": "r1/1"}
+
+
+async def test_calls_without_a_key_of_two_runs_of_the_loop_stand_apart(path: Path) -> None:
+    with closing(Journal.open(path)) as journal:
+        for key in ("request-1", "request-2", None, None):
+            model = models.Scripted([[("look", {"order": "o1"})], "ok"])
+            await loop.run(model, model.user("Look."), desk(journal), key=key, principal="ada", session="s1")
+        await journal.flush()
+        assert [one.attempts for one in Reader(path).calls(Filter(tool="look"))] == [1, 1, 1, 1]
 
 
 def test_an_ended_call_hides_no_waiting_one_of_another_run(path: Path) -> None:

@@ -160,7 +160,8 @@ class EventRows:
             if len(inputs) >= _MOST_UNENDED:  # the ends of some were lost
                 del inputs[next(iter(inputs))]
             inputs[identity] = hash(text)
-            return text
+            turn = data.get("turn")
+            return text if turn is None else f'{text[:-1]},"turn":{json_text(turn)}}}'
         decision, result = data.get("decision"), data.get("result")
         if isinstance(decision, Decision):
             said = {"kind": decision.kind, "reason": decision.reason, "rule": decision.rule}

@@ -52,18 +52,23 @@ _GET_INTENT = f"SELECT {_INTENT_COLUMNS} FROM calls c WHERE {_OF_KEY}"
 _GET_REPLAYED = f"""
 SELECT {_INTENT_COLUMNS} FROM events e JOIN calls c USING (call_id, tool_name)
 WHERE e.seq = ? AND c.principal IS e.principal AND c.session IS e.session
-ORDER BY c.arguments = ? DESC, c.at <= e.at DESC, c.at DESC LIMIT 1
+ORDER BY EXISTS (
+    SELECT 1 FROM events p WHERE p.call_id = c.call_id AND p.run = c.run AND p.kind = e.kind AND p.data = e.data
+) DESC, c.arguments = ? DESC, c.at <= e.at DESC, c.at DESC LIMIT 1
 """
-"""Among several calls with one id, it prefers those with the same arguments, then those not after the event, then the
-newest.
+"""Among several calls with one id, it prefers those that arrived with the same turn and arguments, then those with the
+same judged arguments, then those not after the event, then the newest.
 """
 _GET_RECORDS = """
 SELECT e.run, d.key FROM events n JOIN events e USING (call_id, tool_name, kind, data)
 LEFT JOIN calls d ON d.call_id = e.call_id AND d.run = e.run
 WHERE n.seq = ? AND n.kind = 'tool:pre' AND e.principal IS n.principal AND e.session IS n.session
-AND e.parent IS n.parent ORDER BY e.seq DESC
+AND e.parent IS n.parent AND (n.session <> '' OR n.parent IS NOT NULL OR e.run = n.run) ORDER BY e.seq DESC
 """
-"""The records with the id and arguments of the one with this first row, and their keys."""
+"""The records with the id, turn and arguments of the one with this first row, and their keys.
+
+Without a session, each call is another one.
+"""
 _COUNT_DECISIONS = """
 SELECT json_extract(data, '$.kind'), json_extract(data, '$.rule'), json_extract(data, '$.by'),
 count(DISTINCT call_id || ' ' || run) FROM events
@@ -89,8 +94,8 @@ class Filter:
         since: Seconds since the epoch: something happened to it then or later.
         until: It arrived then or before.
         every: Whether to return each record by itself. Otherwise the records of one call (the same session, principal,
-            parent, id, tool and arguments) count as one: the last that ran, or else the last, with the counts of all. A
-            denied one, or a waiting one of another run, stands alone.
+            turn, parent, id, tool and arguments) count as one: the last that ran, or else the last, with the counts of
+            all. A denied one, or a waiting one of another run, stands alone.
     """
 
     call_id: str | None = None
@@ -113,8 +118,9 @@ class LoggedEvent:
         kind: As `Event.kind`; `journal:lost` if `data["count"]` events are missing, and `journal:pruned` if calls were
             deleted that ended before `data["before"]`.
         owner: The process of the event, a number of the journal's own.
-        data: For `tool:pre` the `input`; for `tool:decided` the decision's `kind`, `reason` and `rule`, and `by`, the
-            name of the person who answered; for `tool:progress` the report; for events with a result its record.
+        data: For `tool:pre` the `input`, and the `turn` if there is one; for `tool:decided` the decision's `kind`,
+            `reason` and `rule`, and `by`, the name of the person who answered; for `tool:progress` the report; for
+            events with a result its record.
     """
 
     seq: int

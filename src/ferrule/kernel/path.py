@@ -48,7 +48,7 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
     try:
         try:
             if state.observers and origin.resumed is None:
-                state.emit("tool:pre")
+                state.emit("tool:pre", origin.arrival_facts)
             if plan.around is not None:
                 found: Any = await plan.around(state.call, state.context)
             elif plan.before_hook is not None:

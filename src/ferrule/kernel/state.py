@@ -60,6 +60,11 @@ class Origin:
     has_fixed_id: bool = False
     """Whether a handler has given a nested call its id, so that it is the same call if the handler runs again."""
 
+    @property
+    def arrival_facts(self) -> About:
+        """The facts of the event that reports the call's arrival."""
+        return None if self.turn is None else {"turn": self.turn}
+
 
 NO_ORIGIN = Origin()
 _MAX_INPUTS = 16

@@ -85,6 +85,7 @@ class Event:
         - `tool:decided`: the `decision`, and the name of the person who answered (`by`) if it is known.
         - `tool:progress`: `done`, `total` and `message`; or the `chunk` from the handler; or the `attempt` that failed,
           with its `status`, `error` and `wait`; or the `fault` made by a test.
+        - `tool:pre`: the `turn` of the call, if its id may come again in another turn.
         - `client:refused`: the `reason`, and the `address` of the client.
 
         Hidden values are stars in `input` and in `call`.
