@@ -89,6 +89,43 @@ def test_every_module_outside_the_kernel_is_exported() -> None:
     assert left == []
 
 
+def documented_objects(place: Any) -> Iterator[Any]:
+    """The classes and functions of a module or a class that have a docstring, at any depth."""
+    for one in place.members.values():
+        if not one.is_alias and (one.is_module or one.is_class or one.is_function):
+            if one.docstring and not one.is_module:
+                yield one
+            yield from documented_objects(one)
+
+
+def described_names(described: Any, part: str) -> Iterator[str]:
+    """The names in one part of a docstring, such as `attributes`; several may share a line."""
+    for section in described.docstring.parse("google", warnings=False):
+        if section.kind.value == part:
+            yield from (name.strip(" *") for entry in section.value for name in entry.name.strip(",").split(","))
+
+
+def test_each_attribute_in_a_docstring_exists() -> None:
+    wrong = [
+        f"{one.path}.{name}"
+        for one in documented_objects(package())
+        for name in described_names(one, "attributes")
+        if name not in one.all_members and not re.search(rf"\bself\.{name}\b", one.source)
+    ]
+    assert wrong == []
+
+
+def test_each_parameter_in_a_docstring_exists() -> None:
+    wrong = []
+    for one in documented_objects(package()):
+        function = one.all_members.get("__init__") if one.is_class else one
+        parameters = [] if function is None else list(function.parameters)
+        if not any(parameter.kind.value == "variadic keyword" for parameter in parameters):
+            known = {parameter.name for parameter in parameters}
+            wrong += [f"{one.path}({name})" for name in described_names(one, "parameters") if name not in known]
+    assert wrong == []
+
+
 def imported_names(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "ferrule":

@@ -65,7 +65,7 @@ def make_foreign_guard(
 
     Args:
         guard: The guard for the log and for the name in decisions.
-        kinds: The types of its answers besides a bool.
+        answer_types: The types of its answers besides a bool.
     """
 
     async def ask_guard(call: ToolCall, context: ToolContext) -> Verdict:

@@ -206,7 +206,7 @@ def meets_condition(expected: Any, name: str, arguments: Mapping[str, Any], cont
     """Return whether an argument meets a condition, or False if that is unknown.
 
     Args:
-        given: The condition as JSON; `None` for any text except a path out of its folder or a URL.
+        expected: The condition as JSON; `None` for any text except a path out of its folder or a URL.
     """
     value = arguments[name]
     if expected is None:

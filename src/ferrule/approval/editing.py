@@ -36,7 +36,7 @@ def edit_text(
     editor has put there.
 
     Args:
-        meanwhile: A function to call while the editor runs. If it raises, the editor is ended.
+        on_wait: A function to call while the editor runs. If it raises, the editor is ended.
 
     Raises:
         ValueError: The editor does not run, fails, or leaves text other than UTF-8. The text has the reason.

@@ -52,7 +52,7 @@ class WaitingCall:
 
     Attributes:
         id: The id of its record.
-        asked: The question, with a current preview.
+        request: The question, with a current preview.
         record: The record for resuming the call.
         expires_at: Seconds since the epoch.
         problem: The reason why the stored record cannot be read, or `None`. Such a call can only be denied.

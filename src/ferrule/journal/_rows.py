@@ -87,7 +87,7 @@ def entry_from_row(row: Row, *, lives: bool, is_abandoned: bool) -> JournalEntry
 
     Args:
         lives: Whether its process lives.
-        is_left: Whether its loop was closed before it ended.
+        is_abandoned: Whether its loop was closed before it ended.
     """
     key, reference, claim, call_id, tool_name, principal, session, parent, fingerprint = map(read_column, row[:9])
     intent = Intent(

@@ -33,7 +33,7 @@ class Reader:
     """A reader of an embedding's answers. All its vectors must have one length.
 
     Args:
-        who: The name of the embedding in errors.
+        owner: The name of the embedding in errors.
     """
 
     def __init__(self, owner: str) -> None:

@@ -63,7 +63,7 @@ def score_case(case: Case, expected: Sequence[ExpectedCall], called: Sequence[Ca
         case: The case.
         expected: Its calls, under the names of the tools.
         called: The calls of the model.
-        kept: Whether the model called nothing that it must not.
+        is_restrained: Whether the model called nothing that it must not.
     """
     wanted, made = Counter(one.name for one in expected), Counter(one.name for one in called)
     same = (wanted & made).total()

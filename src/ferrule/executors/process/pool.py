@@ -207,7 +207,7 @@ class WorkerPool:
 
         Args:
             on_progress: Gets the data of each `tool:progress`, in a thread of the pool.
-            run_nested: Runs the tools that the handler calls by `context.run`, on the current loop.
+            run_nested_call: Runs the tools that the handler calls by `context.run`, on the current loop.
 
         Raises:
             NotStartedError: The pool is closed.

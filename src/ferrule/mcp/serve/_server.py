@@ -116,10 +116,9 @@ class Settings:
 
 
 class Principal(AccessToken):
-    """A recognized bearer token.
+    """A recognized bearer token. Its `client_id` is the caller's identity, from `make_identity`.
 
     Attributes:
-        client_id: The identity of the caller: `make_identity` its name and context.
         name: The principal, or a name in place of one.
         context: The context of its calls.
     """
