@@ -14,7 +14,21 @@ from typing import Any
 
 import pytest
 
-from ferrule import Diff, Journal, Runner, ToolCall, ToolError, ToolResult, Waits, allow, approval, ask, tool
+from ferrule import (
+    Diff,
+    InputRequired,
+    Journal,
+    Runner,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    Waits,
+    allow,
+    approval,
+    ask,
+    tool,
+)
 from ferrule.approval import (
     AcceptedAnswer,
     AlreadyAnswered,
@@ -99,6 +113,31 @@ async def test_an_answer_overtaken_by_another_names_its_author() -> None:
     shown = await desk.waits(queue)
     with pytest.raises(AlreadyAnswered, match="eve has answered before"):
         await queue.answer(shown.id, shown.digest, True, by="bob")
+
+
+async def test_an_answer_that_does_not_fit_leaves_the_question_open() -> None:
+    desk = Desk()
+
+    @tool(read_only=True)
+    async def book(context: ToolContext) -> str | InputRequired:
+        """Book a seat."""
+        if context.answer is None:
+            wanted = {"type": "object", "properties": {"row": {"type": "integer"}}, "required": ["row"]}
+            return InputRequired("Which row?", wanted)
+        return f"row {context.answer.value['row']}"
+
+    desk.runner = desk.runner.replace(tools=[*desk.runner.tools, book])
+    for call, misfits, fit in (
+        (ToolCall("1", "book"), [True, allow(), allow({"row": "window"}), allow({"seat": 7})], allow({"row": 7})),
+        (CALL, [allow({"to": "ada"}), allow({"to": "ada", "euros": "few"})], allow({"to": "ada", "euros": 4})),
+    ):
+        queue = approval.web(tools=desk.runner.tools)
+        shown = await desk.waits(queue, call)
+        for misfit in misfits:
+            with pytest.raises(AnswerRefused, match=r"'(row|euros)'"):
+                await queue.answer(shown.id, shown.digest, misfit, by="bob")
+        result = await desk.resume(await queue.answer(shown.id, shown.digest, fit, by="bob"))
+        assert result.output in ("row 7", "paid ada 4")
 
 
 async def test_an_answer_with_another_digest_is_refused() -> None:

@@ -336,7 +336,9 @@ async def test_a_tool_gets_its_input(gateway: Gateway) -> None:
     running = asyncio.create_task(desk.runner.run("book", {}))
     question = await desk.question()
     assert question["schema"] == schema
-    assert await send(desk, answer_to(question, arguments={"day": "Monday"})) == 200
+    assert await send(desk, answer_to(question), id="m1") == 422
+    assert await send(desk, answer_to(question, arguments={"day": 1}), id="m2") == 422
+    assert await send(desk, answer_to(question, arguments={"day": "Monday"}), id="m3") == 200
     assert (await result_of(running)).output == "Monday"
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from ferrule.approval.preview import NoPreview, preview_lines
 from ferrule.approval.question import Question
 from ferrule.arguments.parameters import Invalid
-from ferrule.errors import ToolError
+from ferrule.errors import DefinitionError, ToolError
 from ferrule.executors.threads import Raised, run_in_thread
 from ferrule.security.masking import format_traceback
 from ferrule.security.paths import resolve_path
@@ -229,6 +229,22 @@ class Asked:
         in_order = dict.fromkeys((*self.call.arguments, *validated))
         names = (name for name in in_order if name in validated and name not in self.hidden)
         return {name: real_paths.get(name, thaw(validated[name])) for name in names}
+
+    def check_answer(self, arguments: JsonObject | None) -> None:
+        """Check that the values of a person's yes fit: the answer to a `schema`, or other arguments.
+
+        Raises:
+            ValueError: They do not fit. The text has the reason.
+        """
+        try:
+            if self.decision.schema is not None:
+                from ferrule.arguments.schema_parameters import SchemaParameters  # only for a tool that asks for input
+
+                SchemaParameters(self.decision.schema).validate_with_repairs("the answer", arguments or {})
+            elif arguments is not None and self.decision.into is None:
+                self._validate({name: thaw(value) for name, value in arguments.items() if name not in self.hidden})
+        except (Invalid, DefinitionError) as error:
+            raise ValueError(str(error).partition(" Nothing was run")[0]) from None
 
     def approve(self, *, by: str | None = None, offer: Offer | None = None) -> Answer:
         """Return the answer that the call may run exactly as shown.

@@ -221,6 +221,11 @@ class Web:
         conflict = None if self.own or decision.kind != "allow" else found.request.find_conflict(by)
         if conflict is not None:
             raise OwnCall(conflict)
+        if decision.kind == "allow":
+            try:
+                found.request.check_answer(decision.arguments)
+            except ValueError as error:
+                raise AnswerRefused(str(error).rstrip(".")) from None
         answered: dict[str, Any] = {"answered": by, "pending": {"expires_at": found.expires_at}}
         if found.is_live:
             answered |= {"decision": format_answer(decision), "live": thaw(found.record["live"]), "message": message}

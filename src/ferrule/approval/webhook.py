@@ -316,10 +316,14 @@ def _make_decision(waiting: WaitingCall, answer: _GivenAnswer) -> Decision:
     asked = waiting.request
     if not answer.is_yes:
         return deny(answer.reason.strip() or "the person who was asked said no")
+    if asked.decision.schema is not None:
+        try:
+            asked.check_answer(answer.arguments)
+        except ValueError as error:
+            raise _Misfit(str(error), 422) from None
+        return allow(answer.arguments)
     if answer.arguments is None:
         return allow()
-    if asked.decision.schema is not None:
-        return allow(answer.arguments)
     shown, into = thaw(waiting.record["live"])["shown"], asked.decision.into
     changed = {
         name: value
