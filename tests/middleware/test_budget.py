@@ -146,12 +146,21 @@ async def test_functions_may_compute_usage_and_reservation() -> None:
 
 
 @pytest.mark.parametrize(
-    "reserve", [lambda call, context: {}, lambda call, context: 5, lambda call, context: {"cost": -1}]
+    "reserve", [lambda call, context: {"costs": 1}, lambda call, context: 5, lambda call, context: {"cost": -1}]
 )
 async def test_an_invalid_reservation_fails_the_call(reserve: Any) -> None:
     result = await Runner([think], inside=[budget(cost=1, reserve=reserve)]).run("think", {}, S)
     assert (result.status, result.executed) == ("failed", False)
     assert "Nothing was run." in plain(result)
+
+
+@pytest.mark.parametrize("free", [{}, {"cost": 0}])
+async def test_a_free_call_runs_when_the_budget_is_used_up(free: dict[str, int]) -> None:
+    limit = budget(cost=1, calls=4, reserve=lambda call, context: {"cost": 1} if call.arguments["uses"] else free)
+    runner = Runner([think], inside=[limit])
+    sent: list[dict[str, int]] = [{"uses": uses} for uses in (0, 100, 100, 0)]
+    results = [await runner.run("think", arguments, S) for arguments in sent]
+    assert statuses(results) == ["ok", "ok", "limited", "ok"] and limit.used(KEY)["cost"] == 1.0
 
 
 async def test_ten_times_a_tenth_is_one() -> None:

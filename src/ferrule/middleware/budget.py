@@ -70,8 +70,9 @@ def budget(
         cost: The cost in any unit, as `usage` returns it.
         seconds: The sum of the durations of the calls.
         reserve: The largest use of one call, such as `{"tokens": 4000, "cost": 0.02}`, or a function of call and
-            context that returns it. `tokens` and `cost` need it. For `seconds` it is by default the time until the
-            deadline, or the whole bound if there is no deadline. A call with a larger use is charged for all of it.
+            context that returns it; an amount of 0, or `{}`, is free. `tokens` and `cost` need it. For `seconds` it is
+            by default the time until the deadline, or the whole bound if there is no deadline. A call with a larger use
+            is charged for all of it.
         usage: A function from the result to the actual use. By default `result.metadata["usage"]`, with `cost` and
             `tokens` (or `total_tokens`, or `input_tokens` and `output_tokens`). If it raises, that is logged and the
             use is unknown.
@@ -102,7 +103,7 @@ class _Account:
         """Take `wanted` from the account and return None, or return the index of an amount with too little left."""
         after = list(map(add, self.used, wanted))
         for index, limit in enumerate(limits):
-            if after[index] > limit:
+            if wanted[index] and after[index] > limit:
                 return index
         self.used = after
         self.running += 1
@@ -163,9 +164,9 @@ class Budget:
     def _amounts(self, reserved: Any, seconds: float = math.inf) -> list[int]:
         if not isinstance(reserved, Mapping):
             raise TypeError(f"budget(reserve) returned {reserved!r}, not a mapping such as {{'tokens': 4000}}")
-        values = {"calls": 1, "seconds": seconds, **reserved}
+        values = {"calls": 1, "seconds": seconds, **(reserved or {"tokens": 0, "cost": 0})}
         return [
-            limit if values[unit] == math.inf else _to_billionths(f"budget: reserve[{unit!r}]", values[unit])
+            limit if values[unit] == math.inf else _to_billionths(f"budget: reserve[{unit!r}]", values[unit], zero=True)
             for unit, limit in zip(self._units, self._limits, strict=True)
         ]
 
@@ -350,8 +351,9 @@ def _log_failure(order: Future[None]) -> None:
         log.error("budget: the shared account failed, so the whole reservation of a call counts as used: %s", error)
 
 
-def _to_billionths(name: str, amount: Any) -> int:
-    return max(1, round(check_number(name, amount) * _SCALE))
+def _to_billionths(name: str, amount: Any, *, zero: bool = False) -> int:
+    number = check_number(name, amount, zero=zero)
+    return max(1, round(number * _SCALE)) if number else 0
 
 
 def _format_amount(amount: int) -> str:
