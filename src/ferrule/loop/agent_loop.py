@@ -595,8 +595,8 @@ class Run(Coroutine[Any, Any, LoopResult]):
         on waiting; the selector; or the model. The model's answer is then the last one, and its calls are `cancelled`.
         The events go on to the end. Each call has one result and one terminal event, and the history has an answer for
         each of them. The status is `"cancelled"` unless the run had come to an end of its own. An answer of a stopped
-        model is not in the history. A run with a key goes on when the key is used again. Call this in the thread of the
-        loop.
+        model is not in the history. A run with a key goes on when the key is used again, with the calls that it did not
+        make. Call this in the thread of the loop.
         """
         self._now = now or self._cancelled
         self._cancelled = True
@@ -724,6 +724,9 @@ class Run(Coroutine[Any, Any, LoopResult]):
         if record is None or not record.is_held or self._saved_turns or not results:
             return
         last = record.turns[-1].with_results(results)
+        is_unrun = any(result.status == "cancelled" and result.executed is False for result in results)
+        if self._cancelled and is_unrun and record.turns[-1].results is None and not last.waiting:
+            return  # the turn stays unfinished, and its calls are made when the key is used again
         if last != record.turns[-1]:
             record.turns[-1] = last
             await record.write()
