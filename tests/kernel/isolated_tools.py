@@ -251,6 +251,10 @@ def waits(path: str) -> None:
     signal.pause()
 
 
+def reads(path: str) -> str:
+    return Path(path).read_text()
+
+
 def ignores_sigterm(path: str) -> None:
     for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(one, signal.SIG_IGN)

@@ -511,12 +511,18 @@ async def test_a_queued_call_that_is_killed_never_runs(own_pool: WorkerPool, tmp
 
 
 @pytest.mark.large
-async def test_idle_workers_beyond_one_end_after_a_while() -> None:
-    pool = WorkerPool(3, idle_seconds=0.05)
+async def test_idle_workers_beyond_one_end_after_a_while(tmp_path: Path) -> None:
+    pool, pipes = WorkerPool(3, idle_seconds=0.05), [tmp_path / name for name in "abc"]
+    for pipe in pipes:
+        os.mkfifo(pipe)
     try:
-        pool.warm(3)
-        wait_until(lambda: len(probe.worker_pids(pool)) == 3)
-        wait_until(lambda: len(probe.worker_pids(pool)) == 1)
+        calls = [asyncio.create_task(value(pool, tools.reads, {"path": str(pipe)})) for pipe in pipes]
+        ends = [await asyncio.to_thread(pipe.open, "w") for pipe in pipes]  # opens when its call reads
+        assert len(probe.worker_pids(pool)) >= 3
+        for end in ends:
+            end.close()
+        assert await asyncio.gather(*calls) == [""] * 3
+        await asyncio.to_thread(wait_until, lambda: len(probe.worker_pids(pool)) == 1)
         assert await value(pool, tools.add, {"a": 1}) == 3
     finally:
         pool.close()
