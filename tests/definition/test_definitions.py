@@ -46,7 +46,7 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.arguments.schema_content import HOLDS
+from ferrule.arguments.schema_content import SCHEMA_FORMS
 from ferrule.definition.options import PROVIDERS
 from levels import writes_all_levels
 
@@ -931,7 +931,9 @@ def test_an_invalid_schema_is_reported_with_its_place(which: str, wrong: Any, pl
 
 @given(
     st.sampled_from(["4", "6", "7"]),
-    st.dictionaries(st.sampled_from(sorted(HOLDS)), st.sampled_from([5, None, True, "a", [], [5], {}, {"a": 5}, [{}]])),
+    st.dictionaries(
+        st.sampled_from(sorted(SCHEMA_FORMS)), st.sampled_from([5, None, True, "a", [], [5], {}, {"a": 5}, [{}]])
+    ),
 )
 @example("7", {"prefixItems": 5})
 def test_a_schema_of_any_draft_is_refused_or_usable(draft: str, keywords: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ferrule.values.frozen import JsonObject
 
-HOLDS: dict[str, Literal["named", "listed", "lone"]] = {
+SCHEMA_FORMS: dict[str, Literal["named", "listed", "lone"]] = {
     **dict.fromkeys(("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"), "named"),
     **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems"), "listed"),
     **dict.fromkeys(
@@ -15,9 +15,9 @@ HOLDS: dict[str, Literal["named", "listed", "lone"]] = {
     ),
     **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), "lone"),
 }
-"""The form of the schemas under a keyword."""
-MAY_BE_BARE = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
-"""Keywords with `true` and `false` as settings, and not as schemas, for the APIs."""
+"""The keywords that hold schemas: by their names, in a list, or one alone."""
+BOOLEAN_SETTINGS = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
+"""Keywords under which an API reads `true` and `false` as a setting, and not as a schema."""
 _ODD_IN_NAMES = frozenset("~/#")
 
 
@@ -31,7 +31,7 @@ def find_odd_keyword(root: JsonObject) -> str | None:
         if not isinstance(node, Mapping):
             continue
         for key, value in node.items():
-            holds = HOLDS.get(key)
+            holds = SCHEMA_FORMS.get(key)
             if holds is None:
                 continue
             if isinstance(value, Mapping) and holds == "named":
@@ -50,12 +50,12 @@ class SchemaContent:
     """The parts of a schema that some API refuses.
 
     Attributes:
-        is_plain_object: Whether the root is an object with properties, and no reference or union; and its description
-            is not empty.
+        is_plain_object: Whether the root is an object with properties, without a reference, a union or an empty
+            description.
         root_keywords: The keywords of the root, without its definitions.
         names: The properties of the root.
-        keywords: All keywords. It has `""` for a value that is no schema, and `"definitions"` if the references are not
-            one for each of `$defs`.
+        keywords: All keywords. An empty text stands for a value that is no schema, and `"definitions"` for references
+            that are not exactly the entries of `$defs`.
         patterns: All values of `pattern`.
         has_booleans: Whether `true` or `false` stands for a schema.
         has_any_items: Whether an array has no schema for its items.
@@ -84,7 +84,7 @@ class SchemaContent:
                 continue
             self.keywords |= node.keys()
             for key, value in dict.items(node):
-                holds = HOLDS.get(key)
+                holds = SCHEMA_FORMS.get(key)
                 if key == "type":
                     is_array = value == "array" or (isinstance(value, list) and "array" in value)
                     if is_array and not isinstance(dict.get(node, "items"), dict):
@@ -97,7 +97,7 @@ class SchemaContent:
                     waiting += dict.values(value)
                 elif holds == "listed" and isinstance(value, list):
                     waiting += value
-                elif holds is not None and not (key in MAY_BE_BARE and isinstance(value, bool)):
+                elif holds is not None and not (key in BOOLEAN_SETTINGS and isinstance(value, bool)):
                     waiting.append(value)
         if references != {f"#/$defs/{name}" for name in definitions if _ODD_IN_NAMES.isdisjoint(name)}:
             self.keywords.add("definitions")

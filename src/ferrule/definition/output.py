@@ -63,7 +63,10 @@ class Output:
         self.is_text = exact is str
         self.ready_classes = frozenset(_SCALARS if is_free else (exact,)) - {float}  # a float may be NaN
         if given is not None:
-            from ferrule.arguments.schema_parameters import JsonSchemaValidator, copy_schema  # as below
+            from ferrule.arguments.schema_parameters import (  # for the tools that need it
+                JsonSchemaValidator,
+                copy_schema,
+            )
 
             plain = copy_schema(given, "output_schema")
             self.enforced = EnforcedSchema(freeze(plain), JsonSchemaValidator(plain, "output_schema", given))

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from ferrule.arguments.schema_content import HOLDS, SchemaContent
+from ferrule.arguments.schema_content import SCHEMA_FORMS, SchemaContent
 from ferrule.providers import _schemas as schemas
 from ferrule.providers._schemas import Inexpressible, Names, Schema, Subset, Walk, Written
 from ferrule.security.patterns import MAX_CHARACTERS
@@ -129,7 +129,7 @@ _MAY_STAY = frozenset(
         *("properties", "required", "additionalProperties", "items", "minItems", "maxItems", "uniqueItems"),
     ]
 )
-_LOOKED_INTO = frozenset({*HOLDS, "pattern", "$ref"})
+_LOOKED_INTO = frozenset({*SCHEMA_FORMS, "pattern", "$ref"})
 _SILENT = schemas.NOISE | {"title"}
 """The keywords that mean nothing to a model."""
 _LEANING = frozenset({"$dynamicRef", "$recursiveRef", "unevaluatedItems", "unevaluatedProperties"})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, 
 
 from pydantic_core import from_json, to_json
 
-from ferrule.arguments.schema_content import HOLDS, MAY_BE_BARE, SchemaContent
+from ferrule.arguments.schema_content import BOOLEAN_SETTINGS, SCHEMA_FORMS, SchemaContent
 from ferrule.errors import DefinitionError
 from ferrule.values.frozen import FrozenDict
 
@@ -138,7 +138,7 @@ def map_inner(schema: Mapping[str, Any], path: str, change: Callable[..., Any], 
     """Return a copy, with `change(schema, path, *more)` of each schema directly in it."""
     found = dict(schema)
     for key, value in schema.items():
-        holds = HOLDS.get(key)
+        holds = SCHEMA_FORMS.get(key)
         if holds is None:
             continue
         at = f"{path}.{key}"
@@ -146,7 +146,7 @@ def map_inner(schema: Mapping[str, Any], path: str, change: Callable[..., Any], 
             found[key] = {name: change(item, f"{at}.{name}", *more) for name, item in value.items()}
         elif holds == "listed" and isinstance(value, list):
             found[key] = [change(item, f"{at}[{n}]", *more) for n, item in enumerate(value)]
-        elif holds == "lone" and (isinstance(value, dict) or (value in (True, False) and key not in MAY_BE_BARE)):
+        elif holds == "lone" and (isinstance(value, dict) or (value in (True, False) and key not in BOOLEAN_SETTINGS)):
             found[key] = change(value, at, *more)
     return found
 
