@@ -84,6 +84,7 @@ def test_no_page_and_no_style_loads_anything_from_another_host(site: Path, pages
     assert foreign(["https://a.example/x.js", "//a.example/x", "a/x"]) == ["https://a.example/x.js", "//a.example/x"]
 
 
+@pytest.mark.large
 def test_every_link_leads_to_an_existing_place(site: Path, pages: dict[Path, Page]) -> None:
     broken = []
     for file, page in pages.items():
@@ -98,6 +99,7 @@ def test_every_link_leads_to_an_existing_place(site: Path, pages: dict[Path, Pag
     assert broken == []
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("module", public_modules())
 def test_a_public_module_has_a_page_with_each_of_its_names(site: Path, module: str) -> None:
     text = (site / reference_page(module)).with_suffix(".html").read_text(encoding="utf-8")
@@ -105,6 +107,7 @@ def test_a_public_module_has_a_page_with_each_of_its_names(site: Path, module: s
     assert missing == [name for name in ("Field",) if module == "ferrule"]
 
 
+@pytest.mark.large
 def test_the_index_for_models_names_every_page(site: Path, pages: dict[Path, Page]) -> None:
     text = (site / "llms.txt").read_text(encoding="utf-8")
     assert re.match(r"# Ferrule\n\n> .+\n\n## ", text)
@@ -118,6 +121,7 @@ def test_the_index_for_models_names_every_page(site: Path, pages: dict[Path, Pag
     assert [line for line in lines if not line.endswith(".")] == []
 
 
+@pytest.mark.large
 def test_links_of_the_pages_for_models_lead_to_existing_places(site: Path, pages: dict[Path, Page]) -> None:
     found, broken = 0, []
     for file in site.rglob("*.md"):
@@ -177,6 +181,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
     def log_message(self, *given: object) -> None: ...
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("page", SHOWN)
 def test_no_page_has_a_serious_fault_of_accessibility(page: str, site: Path, tmp_path: Path) -> None:
     """The page is also left as pictures in build/screenshots, to look at."""

@@ -80,6 +80,7 @@ asyncio.run(serve.stdio(Runner([look])))
 """
 
 
+@pytest.mark.large
 def test_a_lock_of_a_trusted_server_holds_its_tools_as_a_program_that_trusts_it_has_them(
     ferrule: Any, folder: Path
 ) -> None:

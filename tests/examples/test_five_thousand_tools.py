@@ -83,6 +83,7 @@ def test_a_request_in_other_words_finds_its_tool(tools, request_, name):
     assert name in [tool.name for tool in list_found_tools([result], tools)]
 
 
+@pytest.mark.large
 def test_a_tool_is_callable_only_once_it_was_found(tools):
     catalogue = program.runner.tools
     company = Runner([*catalogue, search_tool(catalogue)])

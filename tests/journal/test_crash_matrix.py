@@ -283,6 +283,7 @@ def test_a_kill_during_a_checkpoint_loses_nothing(nth: int, forks: Forks, tmp_pa
     assert is_whole(tmp_path)
 
 
+@pytest.mark.large
 def test_kills_of_several_programs_at_any_step_double_and_lose_nothing(tmp_path: Path) -> None:
     several = [Forks() for _ in range(3)]
     try:

@@ -17,6 +17,7 @@ import ferrule
 from cast import add
 from ferrule import Runner, Waits
 from ferrule.stores.limits import share_limits
+from products import sampled
 from waits import BOUND
 
 pytestmark = [
@@ -64,7 +65,7 @@ def test_three_programs_stay_within_one_limit(place: str, tmp_path: Path, what: 
     assert (inside, came) == (0, PROGRAMS * sharing.CALLS) and 1 <= highest <= most
 
 
-@pytest.mark.parametrize("what", ["rate", "budget"])
+@pytest.mark.parametrize("what", sampled(["rate", "budget"], 2))
 def test_three_programs_together_make_exactly_as_many_calls_as_the_limit(place: str, tmp_path: Path, what: str) -> None:
     outputs, counter = run_programs(what, place, tmp_path)
     through = [int(part.removeprefix("ok=")) for line in outputs for part in line.split() if part.startswith("ok=")]

@@ -87,6 +87,7 @@ def test_a_served_runner_passes_the_suite(revision: str, scenario: str, url: str
     assert run(arguments, tmp_path) == EXPECTED.get(scenario, set())
 
 
+@pytest.mark.large
 def test_clients_hear_of_a_changed_list(tmp_path: Path) -> None:
     with serving(str(TOOLS)) as address:
         arguments = ["server", "--url", address, "--scenario", "server-stateless", "--spec-version", "2026-07-28"]

@@ -109,6 +109,7 @@ def test_a_cassette_is_recorded_beside_the_test(tmp_path: Path) -> None:
     assert "7 passed" in pytest_of(tmp_path, CASSETTE)
 
 
+@pytest.mark.large
 def test_a_call_without_a_recording_fails_the_test(tmp_path: Path) -> None:
     program = """
 def test_orders(cassette):
@@ -123,6 +124,7 @@ def test_orders(cassette):
     assert "was not called with" in pytest_of(tmp_path, strict, "--cassettes=strict", code=1)
 
 
+@pytest.mark.large
 def test_a_skipped_or_failing_test_keeps_the_old_recording(tmp_path: Path) -> None:
     program = """
 import pytest

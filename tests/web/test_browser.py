@@ -233,6 +233,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.large
 def test_ten_thousand_calls_are_read_page_by_page(many: Path, window: Browser, record_property: Any) -> None:
     with serve(many, "--journal", str(many / "calls.db")) as page:
         sign_in(window, page)
@@ -324,6 +325,7 @@ def test_the_page_works_with_the_keyboard_alone(page: Page, window: Browser) -> 
     assert "3" in window.script("return document.querySelector('.result').innerText")
 
 
+@pytest.mark.large
 def test_no_text_of_a_stranger_runs_or_loads_anything(tmp_path: Path, window: Browser) -> None:
     program = tmp_path / "hostile.py"
     lines = ["import sys", f"sys.path.insert(0, {str(HERE)!r})", "import hostile_desk"]
