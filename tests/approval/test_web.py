@@ -115,6 +115,34 @@ async def test_an_answer_overtaken_by_another_names_its_author() -> None:
         await queue.answer(shown.id, shown.digest, True, by="bob")
 
 
+async def test_an_answer_whose_preview_was_changed_by_the_call_of_another_answer_names_its_author() -> None:
+    store = Memory()
+    balance = 100
+
+    @tool(preview=lambda arguments: f"{balance} left")
+    async def spend(euros: int) -> str:
+        """Spend money."""
+        return "spent"
+
+    class Slow(Memory):
+        """Another person answers, and the call changes the preview, after this answer was read."""
+
+        def get(self, key: str) -> Any:
+            nonlocal balance
+            row = store.get(key)
+            if balance == 100:
+                store.compare_and_set(key, row, {"answered": "eve", "pending": row["pending"]})
+                balance = 0
+            return row
+
+    runner = Runner([spend], guards=[ask_before_changes], approve=approval.later)
+    queue, slow = approval.web(store, tools=[spend]), approval.web(Slow(), tools=[spend])
+    await queue.put(await runner.run(ToolCall("1", "spend", {"euros": 5})))
+    [shown] = await queue.waiting()
+    with pytest.raises(AlreadyAnswered, match="eve has answered before"):
+        await slow.answer(shown.id, shown.digest, True, by="bob")
+
+
 async def test_an_answer_that_does_not_fit_leaves_the_question_open() -> None:
     desk = Desk()
 

@@ -206,13 +206,13 @@ class Web:
 
     def _accept(self, id: str, digest: str, given: Decision | bool, by: str, message: str | None) -> AcceptedAnswer:
         row = self.store.get(self._prefix + id)
-        if _is_answered(row):
-            raise AlreadyAnswered(f"{row['answered']} has answered before. This answer has no effect")
+        _refuse_second_answer(row)
         if row is None or read_row(row, _has_expired) is True:
             raise NotWaiting(f"no call with the id {id!r} waits: the id is unknown or has expired")
         read = self._read_or_report(id, row)
         found = replace(read, request=read.request.with_preview())
         if found.digest != digest:
+            _refuse_second_answer(self.store.get(self._prefix + id))  # its call may have changed the preview
             raise QuestionChanged("the question has changed since you saw it. Read it again, and then answer")
         decision = replace(found.request.to_answer(given).decision, by=by)
         problem = found.problem or found.request.problem
@@ -230,9 +230,8 @@ class Web:
         if found.is_live:
             answered |= {"decision": format_answer(decision), "live": thaw(found.record["live"]), "message": message}
         if not self.store.compare_and_set(self._prefix + id, row, answered):
-            current = self.store.get(self._prefix + id)
-            who = current["answered"] if _is_answered(current) else "somebody else"
-            raise AlreadyAnswered(f"{who} has answered before. This answer has no effect")
+            _refuse_second_answer(self.store.get(self._prefix + id))
+            raise AlreadyAnswered("somebody else has answered before. This answer has no effect")
         if (live := self._live.get(id)) is not None:
             live.wake()
         return AcceptedAnswer(found.record, decision, by)
@@ -288,6 +287,11 @@ def _asked_at(waiting: WaitingCall) -> float:
 
 def _is_answered(row: Any) -> bool:
     return isinstance(row, Mapping) and "answered" in row
+
+
+def _refuse_second_answer(row: Any) -> None:
+    if _is_answered(row):
+        raise AlreadyAnswered(f"{row['answered']} has answered before. This answer has no effect")
 
 
 def _has_expired(row: Any) -> bool:
