@@ -102,14 +102,25 @@ def test_a_name_server_that_answers_otherwise_the_second_time_opens_nothing(tmp_
     assert (found["allowed"], found["secret"], found["asked"]) == (2, 0, 8)  # one question for each page
 
 
-async def test_a_private_host_needs_its_name_and_its_address() -> None:
+@pytest.mark.parametrize(
+    ("host", "allowed", "succeeds"),
+    [
+        ("wiki.test", ["wiki.test"], False),
+        ("wiki.test", ["wiki.test", "127.0.0.1"], True),
+        ("wiki.corp", ["wiki.corp"], False),
+        ("wiki.corp", ["wiki.corp", "10.0.0.5"], False),
+        ("wiki.corp", ["wiki.corp", "127.0.0.1"], True),
+        ("evil.corp", ["*.corp"], False),
+        ("db", ["db"], False),
+        ("localhost", ["localhost"], True),
+    ],
+)
+async def test_a_private_host_needs_its_name_and_its_address(host: str, allowed: list[str], succeeds: bool) -> None:
     server = Server()
-    url = f"http://wiki.test:{server.port}/"
-    names = {"wiki.test": [["127.0.0.1"]]}
     with serving(server):
-        for allowed, succeeds in ((["wiki.test"], False), (["wiki.test", "127.0.0.1"], True)):
-            tool = http.tool(allowed, ports=[server.port], resolve=Names(names))
-            assert (await Runner([tool]).run("http", {"url": url})).success is succeeds
+        tool = http.tool(allowed, ports=[server.port], resolve=lambda name: ["127.0.0.1"])
+        result = await Runner([tool]).run("http", {"url": f"http://{host}:{server.port}/"})
+    assert (result.success, server.connections) == (succeeds, int(succeeds))
 
 
 async def test_ports_and_schemes_come_from_lists() -> None:

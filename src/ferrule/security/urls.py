@@ -64,12 +64,6 @@ _PRIVATE: Final = tuple(
 )
 _RESERVED: Final = tuple(map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20")))
 """Networks of IANA's special-purpose registries that `ipaddress` calls global in some version of Python."""
-_RESOLVED_KINDS: Final[dict[Kind | None, tuple[Kind, ...]]] = {
-    "loopback": ("loopback",),
-    "private": ("private", "loopback"),
-    "metadata": ("metadata", "link-local"),
-}
-"""The kinds of addresses, besides global ones, that an allowed name of each kind may resolve to."""
 _UNICAST: Final = ip_network("2000::/3")
 """All addresses that IANA assigns as global unicast of IPv6."""
 _IPV4_IN_IPV6: Final = (
@@ -447,15 +441,15 @@ class Destinations:
     def may_connect(self, url: Url, address: str) -> bool:
         """Return whether an allowed URL may lead to an address that its host resolves to.
 
-        The address must be global and not denied, or be written out itself. For the name of one machine or network, an
-        address of such a kind is allowed as well.
+        The address must be global and not denied, or be written out itself. `localhost` may lead to this machine
+        (RFC 6761).
         """
         ip = str(ip_address(address.partition("%")[0]))
         there = Url(url.scheme, ip, url.port, url.path, ip)
         if has_url_match((*self.deny, *self.ask), there) is not False:
             return False
         kind = find_address_kind(ip)
-        if kind == "global" or kind in _RESOLVED_KINDS.get(find_host_kind(url.host), ()):
+        if kind == "global" or kind == find_host_kind(url.host) == "loopback":
             return True
         return any(pattern.matches(there) for pattern in self.allowed)
 

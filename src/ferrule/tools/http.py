@@ -126,7 +126,7 @@ def tool(
 
     Args:
         allow_hosts: Patterns of hosts, as for `guards.hosts`. `"*"` is every public host; a private one is allowed only
-            if its name and its address are written out.
+            if its name and its address are written out; `localhost` needs no address.
         methods: The methods that a model may use; the first is the default.
         deny_hosts: Patterns of hosts to deny, even if another pattern allows them.
         schemes: The schemes of URLs.
