@@ -567,6 +567,18 @@ async def test_each_kind_of_answer_has_its_own_form() -> None:
         assert "cannot be read" in (await answer_with(b"PK\0", kind)).text
 
 
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("<title>Lamps</title>", "Lamps"),
+        ("<!doctype html><TITLE lang=en>Lamps &amp; oil</TITLE><p>Cheap", "Lamps & oil\n\nCheap"),
+        ("<html><title>Lamps</title><body>Cheap</body></html>", "Lamps\n\nCheap"),
+    ],
+)
+async def test_a_title_needs_no_head(page: str, text: str) -> None:
+    assert (await answer_with(page, "text/html")).output == text
+
+
 async def test_an_error_of_the_server_is_an_error_with_its_text() -> None:
     result = await answer_with("<h1>Nothing <i>here</i></h1>", "text/html", 404)
     assert (result.status, result.error, result.retryable) == ("failed", result.error, False)
