@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any, Final, Literal, TypeAlias
 
@@ -425,8 +425,8 @@ class Destinations:
         """
         if url.scheme and url.scheme not in self.schemes:
             return "deny", f"uses the scheme {url.scheme}; allowed is {', '.join(self.schemes) or 'nothing'}"
+        port = f"port {url.port}" if url.port else "an unknown port"
         if self.ports is not None and url.port not in self.ports:
-            port = f"port {url.port}" if url.port else "an unknown port"
             return "deny", f"goes to {port}; allowed is {', '.join(map(str, sorted(self.ports))) or 'none'}"
         denied, asked = has_url_match(self.deny, url), has_url_match(self.ask, url)
         if denied:
@@ -436,6 +436,8 @@ class Destinations:
         if any(pattern.matches(url) for pattern in self.allowed):
             return "allow", ""
         allowed = ", ".join(pattern.text for pattern in self.allowed)
+        if any(pattern.matches(replace(url, port=pattern.port)) for pattern in self.allowed):
+            return "deny", f"leads to {port} of {url.host}; allowed is: {allowed}"
         return "deny", f"leads to {url.host}{_explain_special_host(url.host)}; allowed is: {allowed}"
 
     def may_connect(self, url: Url, address: str) -> bool:
