@@ -169,7 +169,7 @@ def _search_rows(
         f"{format_count(len(matches), 'match', 'matches')} in {found.unit} {start} to {end - 1} of {len(found.rows):,}"
     )
     if unsearched:
-        note += f"; {unsearched} {found.unit} over {pattern.max_length:,} characters were not searched"
+        note += f"; {found.unit} over {pattern.max_length:,} characters, not searched: {unsearched}"
     if stopped:
         note += f"; stopped, because {stopped}; go on with start={end}"
     return "\n".join([*matches, f"[{note}]"])
