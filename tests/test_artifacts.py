@@ -127,6 +127,18 @@ async def test_pages_of_items_are_the_items(rows: list[Any]) -> None:
     assert [json.loads(line) for line in await read_all(runner, id)] == rows
 
 
+async def test_a_line_over_a_page_says_how_to_read_its_characters() -> None:
+    long = "0123456789" * 200
+    runner = desk(f"first\n{long}\nlast\n", Artifacts())
+    id = (await runner.run("give", {}, ADA)).metadata["artifact"]["id"]
+    page = await runner.run("read_artifact", {"id": id, "start": 1}, ADA)
+    *_, how, last = page.text.split("\n")
+    found = re.fullmatch(r"\[cut: read its characters with length=(\d+), start=(\d+)\]", how)
+    assert found and last == "[lines 1 to 1 of 3; go on with start=2]"
+    part = await runner.run("read_artifact", {"id": id, "length": int(found[1]), "start": int(found[2])}, ADA)
+    assert part.text.startswith(long[: int(found[1])])
+
+
 async def test_a_page_fits_into_the_limit_of_the_runner() -> None:
     runner = desk(ROWS, Artifacts(), page=14_500)
     id = (await runner.run("give", {}, ADA)).metadata["artifact"]["id"]
@@ -304,7 +316,9 @@ async def test_media_over_the_limit_are_kept_for_the_program() -> None:
     assert about["shape"] == "text, 1 line, 7 characters; image/png, 4,000,000 bytes"
     kept = artifacts.get(about["id"], ADA)
     assert kept is not None and kept.content == (Text("a chart"), picture)
-    alone = (await desk(picture, artifacts).run("give", {}, ADA)).metadata["artifact"]["id"]
+    result = await desk(picture, artifacts).run("give", {}, ADA)
+    assert result.text.endswith("image/png, 4,000,000 bytes. Only the program can open it.]")
+    alone = result.metadata["artifact"]["id"]
     read = await runner.run("read_artifact", {"id": alone}, ADA)
     assert read.error == "Only the program can open it: image/png, 4,000,000 bytes."
 
@@ -346,7 +360,7 @@ async def test_a_search_stops_within_its_time_and_goes_on(monkeypatch: pytest.Mo
     assert "there was no more time" in pages[0].text
     assert [line.partition(":")[0] for line in await read_all(runner, id, grep=large)] == ["7", "17", "399"]
     last = await runner.run("read_artifact", {"id": id, "grep": large, "start": 400}, ADA)
-    assert re.search(r"1 items over [\d,]+ characters were not searched", last.text)
+    assert re.search(r"items over [\d,]+ characters, not searched: 1", last.text)
     for wrong in ("(a", "(?=a)b", r"(a)\1", "a{1000}{1000}", "x" * 1_001):
         refused = await runner.run("read_artifact", {"id": id, "grep": wrong}, ADA)
         assert refused.status in ("failed", "invalid") and len(str(refused.error)) < 400

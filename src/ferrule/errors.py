@@ -37,7 +37,7 @@ class ToolError(FerruleError):
 
     Args:
         message: The problem, the remedy, and whether anything was run.
-        retry_after: Seconds until the call may succeed; a `retry` waits that long.
+        retry_after: Seconds until the call may succeed; a `retry` waits that long. If left out, that of `result`.
         result: The result of the call, if there is one.
         executed: Whether the effect may have happened: `False` if the request was certainly not sent, `None` if nobody
             knows.
@@ -57,7 +57,9 @@ class ToolError(FerruleError):
         retryable: bool | None = None,
     ) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after = (
+            retry_after if result is None or retry_after is not None else result.metadata.get("retry_after")
+        )
         self.result = result
         if retryable is not None:
             self.retryable = retryable

@@ -384,6 +384,9 @@ async def test_cut_off_work_is_unknown_or_runs_again_if_idempotent(idempotent: b
     mill, journal = Mill(idempotent=idempotent), memory()
     ticket = await cut_off(mill, journal)
     after = runner_of(mill, journal=journal)
+    lost = await checked(after, ticket)
+    assert lost.status == "unknown" and ("may be sent again" in str(lost.error)) is idempotent
+    assert ("Do not repeat" in str(lost.error)) is not idempotent
     mill.go_on.set()
     assert (await after.run(call(), **WHO)).metadata["ticket"] == ticket
     result = await checked(after, ticket, wait_seconds=1)

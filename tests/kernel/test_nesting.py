@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ferrule import Runner, ToolCall, ToolContext, ToolError, ToolResult, Waits, deny, tool
+from ferrule.middleware import rate
 from gates import Gate
 from waits import BOUND, until
 from watched import Watch
@@ -269,3 +270,16 @@ async def test_an_error_of_a_nested_call_that_did_not_run_is_not_said_of_its_cal
         assert (result.status, result.executed) == ("failed", True)
         assert "Nothing was run" not in result.text
         assert "The tool that it called was not run" in result.text
+
+
+async def test_a_call_fails_with_the_wait_of_a_nested_call() -> None:
+    @tool(read_only=True, inside=[rate(1, 60)])
+    async def inner() -> str:
+        return "done"
+
+    @tool(read_only=True)
+    async def outer() -> str:
+        return await inner() + await inner()
+
+    result = await Runner([outer]).run("outer")
+    assert result.status == "failed" and 0 < result.metadata["retry_after"] <= 60

@@ -299,6 +299,9 @@ def test_the_strictest_rule_decides_and_says_why() -> None:
     unknown = Destinations.from_options([], deny=["x.org:22"])
     assert [said(unknown, text)[:5] for text in ("x.org", "y.org")] == ["ask: ", "allow"]
     assert said(Destinations.from_options(["a.org"]), "x.org") == "deny: leads to x.org; allowed is: a.org"
+    here = Destinations.from_options(["127.0.0.1:443"])
+    assert said(here, "http://127.0.0.1:8000/") == "deny: leads to port 8000 of 127.0.0.1; allowed is: 127.0.0.1:443"
+    assert said(here, "127.0.0.1") == "deny: leads to an unknown port of 127.0.0.1; allowed is: 127.0.0.1:443"
     ports = Destinations.from_options([], ports=[8443, 443])
     assert said(ports, "https://x.org/") == "allow"
     assert said(ports, "x.org") == "deny: goes to an unknown port; allowed is 443, 8443"
@@ -322,12 +325,13 @@ def test_the_strictest_rule_decides_and_says_why() -> None:
         ),
         ("http://x.org:80/", "10.0.0.5 192.168.0.1", ""),
         ("http://x.org:81/", "10.0.0.5", "192.168.0.1 fe80::1%1 ::ffff:10.0.0.5"),
-        ("http://x.internal/", "1.1.1.1 10.0.0.6 127.0.0.1", "169.254.0.1 169.254.169.254 198.18.0.1 8.8.8.8"),
-        ("http://localhost/", "127.0.0.1 ::1 1.1.1.1", "10.0.0.6 169.254.169.254"),
-        ("http://metadata/", "169.254.169.254 169.254.0.1", "127.0.0.1"),
+        ("http://x.internal/", "1.1.1.1 10.0.0.5", "10.0.0.6 127.0.0.1 169.254.0.1 169.254.169.254 198.18.0.1 8.8.8.8"),
+        ("http://db/", "10.0.0.5", "10.0.0.6 127.0.0.1 ::1"),
+        ("http://a.localhost/", "127.0.0.1 ::1 1.1.1.1", "10.0.0.6 169.254.169.254"),
+        ("http://metadata/", "", "169.254.169.254 169.254.0.1 127.0.0.1"),
     ],
 )
-def test_a_name_may_lead_to_global_and_listed_addresses_and_its_kind(url: str, may: str, may_not: str) -> None:
+def test_a_name_may_lead_to_global_and_listed_addresses_only(url: str, may: str, may_not: str) -> None:
     rules = Destinations.from_options(["*", "10.0.0.5", "192.168.0.1:80"], deny=["8.8.8.8"], ask=["8.8.4.4"])
     found = {address: rules.may_connect(read_url(url), address) for address in words(f"{may} {may_not}")}
     assert found == {**dict.fromkeys(words(may), True), **dict.fromkeys(words(may_not), False)}

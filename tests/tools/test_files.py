@@ -321,7 +321,7 @@ def test_a_search_shows_file_line_and_text(tree: Path) -> None:
         "src/b.py:1: needle in src/b.py",
         "src/deep/er/c.py:1: needle in src/deep/er/c.py",
     ]
-    assert search(tree, pattern="NEEDLE") == "no line fits 'NEEDLE' (4 files were searched)"
+    assert search(tree, pattern="NEEDLE") == "no line fits 'NEEDLE' (4 files searched)"
     assert search(tree, pattern="(?i)NEEDLE", glob="*.txt") == "src/x.txt:1: needle in src/x.txt"
     assert search(tree, pattern="needle", path="src/x.txt") == "src/x.txt:1: needle in src/x.txt"
 
@@ -450,7 +450,7 @@ def test_a_search_checks_the_deadline_within_a_file(root: Path, monkeypatch: pyt
     (root / "a").write_text("xya\n" * 100_000)
     left = [1.0] * 4 + [0.0]
     monkeypatch.setattr(ToolContext, "remaining", lambda context: left.pop(0) if len(left) > 1 else 0.0)
-    assert "stopped at the deadline, after 1 files" in search(root, pattern="(x[^!]{1,9}a){1,9}!", path="a")
+    assert "stopped at the deadline, after 1 file;" in search(root, pattern="(x[^!]{1,9}a){1,9}!", path="a")
     assert left == [0.0]
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import rebinding
 from ferrule import DefinitionError, Media, Runner, Tool, ToolContext, ToolResult, Toolset
 from ferrule.guards import ask_before_changes, hosts, rules
-from ferrule.middleware import limit_output, untrusted
+from ferrule.middleware import limit_output, rate, untrusted
 from ferrule.policy.conditions import Hosts
 from ferrule.testing import ManualClock
 from ferrule.tools import http
@@ -102,14 +102,25 @@ def test_a_name_server_that_answers_otherwise_the_second_time_opens_nothing(tmp_
     assert (found["allowed"], found["secret"], found["asked"]) == (2, 0, 8)  # one question for each page
 
 
-async def test_a_private_host_needs_its_name_and_its_address() -> None:
+@pytest.mark.parametrize(
+    ("host", "allowed", "succeeds"),
+    [
+        ("wiki.test", ["wiki.test"], False),
+        ("wiki.test", ["wiki.test", "127.0.0.1"], True),
+        ("wiki.corp", ["wiki.corp"], False),
+        ("wiki.corp", ["wiki.corp", "10.0.0.5"], False),
+        ("wiki.corp", ["wiki.corp", "127.0.0.1"], True),
+        ("evil.corp", ["*.corp"], False),
+        ("db", ["db"], False),
+        ("localhost", ["localhost"], True),
+    ],
+)
+async def test_a_private_host_needs_its_name_and_its_address(host: str, allowed: list[str], succeeds: bool) -> None:
     server = Server()
-    url = f"http://wiki.test:{server.port}/"
-    names = {"wiki.test": [["127.0.0.1"]]}
     with serving(server):
-        for allowed, succeeds in ((["wiki.test"], False), (["wiki.test", "127.0.0.1"], True)):
-            tool = http.tool(allowed, ports=[server.port], resolve=Names(names))
-            assert (await Runner([tool]).run("http", {"url": url})).success is succeeds
+        tool = http.tool(allowed, ports=[server.port], resolve=lambda name: ["127.0.0.1"])
+        result = await Runner([tool]).run("http", {"url": f"http://{host}:{server.port}/"})
+    assert (result.success, server.connections) == (succeeds, int(succeeds))
 
 
 async def test_ports_and_schemes_come_from_lists() -> None:
@@ -177,6 +188,39 @@ async def test_a_redirect_also_works_in_a_renamed_and_in_a_mounted_tool() -> Non
         assert (await runner.run(name, {"url": "https://a.test/"})).output == "the end"
     judging = Runner(Toolset(inner.as_tools()).prefixed("web_"), guards=[hosts("a.test")])
     assert not (await judging.run("web_read", {"url": "https://a.test/"})).success
+
+
+async def test_a_redirect_beyond_a_rate_says_when_to_try_again() -> None:
+    tool = http.tool(["*"], resolve=lambda name: [PUBLIC], transport=site({"https://a.test/": "https://b.test/"}, []))
+    result = await Runner([tool], inside=[rate(1, seconds=60)]).run("http", {"url": "https://a.test/"})
+    assert (result.status, result.retryable, result.metadata["status"]) == ("failed", None, 302)
+    assert 0 < result.metadata["retry_after"] <= 60
+    assert "b.test, which was not opened (limited). Try again in" in result.text
+    assert result.text.count("untrusted tool") == 1
+
+
+async def test_a_failure_tells_the_program_its_url_and_its_status() -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        path = request.url.path
+        if path.startswith("/to/"):
+            return httpx2.Response(302, headers={"location": f"https://{path[4:]}"})
+        if path == "/zip":
+            return httpx2.Response(200, content=b"PK\0", headers={"content-type": "application/zip"})
+        return httpx2.Response(int(path[1:]), text="no", headers={"retry-after": "2"})
+
+    tool = http.tool(["*"], resolve=lambda name: [PUBLIC], transport=httpx2.MockTransport(answer))
+    runner = Runner([tool])
+
+    async def read(path: str) -> tuple[Any, Any]:
+        result = await runner.run("http", {"url": f"https://a.test/{path}"})
+        assert result.status == "failed"
+        return result.metadata["url"], result.metadata["status"]
+
+    for status in (404, 429, 503):
+        assert await read(str(status)) == (f"https://a.test/{status}", status)
+    assert await read("zip") == ("https://a.test/zip", 200)
+    assert await read("to/127.0.0.1/") == ("https://a.test/to/127.0.0.1/", 302)
+    assert await read("to/b.test/404") == ("https://b.test/404", 404)
 
 
 async def test_redirects_are_bounded_across_hosts() -> None:
@@ -521,6 +565,18 @@ async def test_each_kind_of_answer_has_its_own_form() -> None:
     assert (await answer_with("", "text/html", method="HEAD")).output["content-type"] == "text/html"
     for kind in ("application/zip", None):
         assert "cannot be read" in (await answer_with(b"PK\0", kind)).text
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("<title>Lamps</title>", "Lamps"),
+        ("<!doctype html><TITLE lang=en>Lamps &amp; oil</TITLE><p>Cheap", "Lamps & oil\n\nCheap"),
+        ("<html><title>Lamps</title><body>Cheap</body></html>", "Lamps\n\nCheap"),
+    ],
+)
+async def test_a_title_needs_no_head(page: str, text: str) -> None:
+    assert (await answer_with(page, "text/html")).output == text
 
 
 async def test_an_error_of_the_server_is_an_error_with_its_text() -> None:

@@ -11,12 +11,14 @@ import numpy
 import pandas
 import polars
 import pyarrow
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from PIL import Image
 
-from ferrule import Media, Runner, Text, ToolResult, tool
+from ferrule import Media, Runner, Text, ToolError, ToolResult, tool
+from ferrule.executors.process.transfer import pack, unpack
 from ferrule.values.content import MAX_VALUES
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -117,13 +119,61 @@ def test_other_arrays_become_lists() -> None:
     assert give({"tensor": Tensor()}).output == {"tensor": [[1, 2], [3, 4]]}
 
 
-def test_a_figure_is_an_image() -> None:
+def draw() -> Figure:
     figure = Figure()
     figure.subplots().plot([1, 2])
-    for value in (figure, Image.new("RGB", (2, 2)), ToolResult(figure)):
-        result = give(value)
+    return figure
+
+
+class Formula:
+    """A formula of SymPy: it could draw itself, and is a text."""
+
+    def _repr_png_(self) -> None:
+        return None
+
+    def __str__(self) -> str:
+        return "x**2"
+
+
+@pytest.mark.parametrize("value", [draw(), Image.new("RGB", (2, 2)), Image.new("CMYK", (2, 2)), ToolResult(draw())])
+def test_a_figure_is_an_image(value: Any) -> None:
+    for returned in (value, unpack(pack(value, "json"), "json")):  # as a worker gives it
+        result = give(returned)
         [picture] = result.content
         assert isinstance(picture, Media) and picture == result.output
         assert (picture.kind, picture.mime_type, (picture.data or b"")[:8]) == ("image", "image/png", PNG)
-    mixed = give([Text("Sales:"), figure, Image.new("L", (1, 1))])
-    assert [type(block) for block in mixed.content] == [Text, Media, Media]
+
+
+def test_figures_stand_among_texts() -> None:
+    value = [Text("Sales:"), draw(), Image.new("L", (1, 1))]
+    for returned in (value, unpack(pack(value, "json"), "json")):
+        assert [type(block) for block in give(returned).content] == [Text, Media, Media]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(Image.new("F", (2, 2)), Image.new("RGB", (0, 0))),
+        *([Text("Sales:"), Image.new("F", (2, 2))], {"chart": draw()}),
+        pandas.DataFrame({"photo": [Image.new("RGB", (2, 2))]}),
+    ],
+)
+def test_an_image_never_becomes_its_repr(value: Any) -> None:
+    result = give(value)
+    assert (result.status, result.output) == ("failed", None) and "an image (" in str(result.error)
+    with pytest.raises(ToolError, match=r"an image \("):
+        pack(value, "json")
+
+
+def test_a_table_without_rows_never_becomes_its_repr() -> None:
+    class Relation:
+        def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+            raise NotImplementedError
+
+    result = give({"found": Relation()})
+    assert result.status == "failed" and "a table (Relation)" in str(result.error)
+
+
+def test_a_formula_is_a_text() -> None:
+    assert give(Formula()).output == "x**2"
+    assert give([Text("So:"), Formula()]).output == [{"text": "So:"}, "x**2"]

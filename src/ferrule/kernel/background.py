@@ -14,7 +14,7 @@ from ferrule.definition.output import TICKET_OUTPUT
 from ferrule.executors.threads import Raised
 from ferrule.kernel.cancel import interrupt
 from ferrule.kernel.journal_status import TICKET, journal_status, ticket_result
-from ferrule.kernel.journaling import describe_unknown
+from ferrule.kernel.journaling import describe_unknown, is_repeatable
 from ferrule.kernel.path import run_call
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.results import CANCELLED, Rejected
@@ -203,5 +203,8 @@ def _job_from_entry(runner: RunnerState, entry: JournalEntry) -> BackgroundJob:
     if entry.outcome is not None:
         result = result_from_outcome(entry.outcome, call, name)
     elif entry.state == "cut_off":
-        result = ToolResult(None, describe_unknown(name), call=call, tool_name=name, status="unknown", executed=None)
+        plan = runner.plans.get(name)
+        repeatable = plan is not None and is_repeatable(plan, intent.arguments, entry)
+        text = describe_unknown(name, repeatable=repeatable)
+        result = ToolResult(None, text, call=call, tool_name=name, status="unknown", executed=None)
     return BackgroundJob(runner, intent.call_id, name, intent.principal, intent.session, intent.at, result=result)

@@ -40,7 +40,7 @@ from ferrule.types import Begun, Journal
 from ferrule.values.call import format_run_id
 from ferrule.values.content import to_jsonable
 from ferrule.values.context import CURRENT
-from ferrule.values.frozen import freeze, thaw
+from ferrule.values.frozen import JsonObject, freeze, thaw
 from ferrule.values.journal_entry import Intent, JournalEntry, is_unknown, outcome_from_result, result_from_outcome
 from ferrule.values.log import write_log
 from ferrule.values.result import ToolResult
@@ -90,7 +90,7 @@ async def _wait_for_earlier_run(plan: Plan, state: CallState, entry: JournalEntr
             waiting.discard(state)
     if entry is None or entry.state == "running":  # the earlier run has withdrawn its intent: nothing was run
         return None
-    if entry.state == "cut_off" and is_repeatable(plan, state, entry):
+    if entry.state == "cut_off" and is_repeatable(plan, state.call.arguments, entry):
         journal_status(state).replaced_entry = entry
         return None
     resumed, pending = state.origin.resumed, (entry.outcome or {}).get("pending")
@@ -100,9 +100,9 @@ async def _wait_for_earlier_run(plan: Plan, state: CallState, entry: JournalEntr
     return entry
 
 
-def is_repeatable(plan: Plan, state: CallState, entry: JournalEntry) -> bool:
+def is_repeatable(plan: Plan, arguments: JsonObject, entry: JournalEntry) -> bool:
     """Return whether a call that was cut off may run again: the same harmless tool, and surely over."""
-    tool, arguments = plan.tool, state.call.arguments
+    tool = plan.tool
     is_harmless = tool.recorded or tool.trait("read_only", arguments) or tool.trait("idempotent", arguments)
     return is_harmless and not entry.may_go_on and entry.intent.fingerprint == plan.fingerprint
 
@@ -148,8 +148,10 @@ def make_unknown_result(state: CallState) -> ToolResult:
     return unsuccessful(state, "unknown", describe_unknown(state.plan.name), executed=None)
 
 
-def describe_unknown(name: str) -> str:
+def describe_unknown(name: str, *, repeatable: bool = False) -> str:
     """Return the error of a call whose outcome nobody knows."""
+    if repeatable:
+        return f"{name} was cut off by a crash, and may have done a part of its work. The same call may be sent again."
     return (
         f"{name} was called before, and it is not known what came of that: its effect may have happened. "
         "Nothing was run now. Do not repeat it; find out whether it happened, or ask."

@@ -102,7 +102,7 @@ async def _settle(runner: RunnerState, entry: JournalEntry) -> ToolResult | None
     cut_off = entry.state == "cut_off"
     if found is not None and not found.executed and can_still_happen(plan, entry.outcome):
         found = None
-    if cut_off and found is None and is_repeatable(plan, state, entry):  # it runs when it comes again
+    if cut_off and found is None and is_repeatable(plan, state.call.arguments, entry):  # it runs when it comes again
         return None
     result = finish_result(state, found or (make_unknown_result if cut_off else _make_expired_result)(state))
     outcome = outcome_from_result(result) if cut_off else {**outcome_from_result(result), MAY_GO_ON: True}

@@ -23,6 +23,7 @@ from ferrule.scheduling.clock import Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
+from ferrule.values.count import format_count
 from ferrule.values.result import ToolResult
 
 _MOST_KEYS = 10_000
@@ -166,7 +167,7 @@ class Breaker:
                 probe = _Probe(circuit)
                 circuit.probes.append(probe)
                 return probe
-            error = f"{call.name} is not called for now: {circuit.failures} calls in a row have failed."
+            error = f"{call.name} is not called for now: {format_count(circuit.failures, 'call')} in a row failed."
             return make_limited_result(error, round_up(wait if wait > 0 else min(1.0, self._seconds)))
 
     def _on_end(self, key: Hashable, probe: _Probe | None, is_failure: bool | None) -> None:

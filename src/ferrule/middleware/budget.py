@@ -202,7 +202,9 @@ class Budget:
     def _refuse(self, account: _Account | _SharedAccount, index: int, wanted: int) -> ToolResult:
         unit, limit = self._units[index], _format_amount(self._limits[index])
         if unit == "calls":
-            return make_limited_result(f"The budget of {limit} calls for {self._scope} is used up.")
+            return make_limited_result(
+                f"The budget of {limit} {'call' if limit == '1' else 'calls'} for {self._scope} is used up."
+            )
         used = f"{_format_amount(account.used[index])} of {limit} {unit} are used or reserved"
         error = f"The budget for {self._scope} is too small: {used}, and this call may use {_format_amount(wanted)}."
         return make_limited_result(error, 1.0 if account.running else None)

@@ -112,10 +112,10 @@ async def _keep_whole(
 
 
 def _refer_to_artifact(result: ToolResult, kept: Artifact, characters: int, keep: Keep, max_media: int) -> ToolResult:
-    note = Text(
-        f"[cut: the whole result is artifact {kept.id}: {kept.shape}. "
-        "Call read_artifact with this id for any rows or characters of it, or to search it.]"
-    )
+    reading = "Call read_artifact with this id for any rows or characters of it, or to search it."
+    if not kept.text:
+        reading = "Only the program can open it."
+    note = Text(f"[cut: the whole result is artifact {kept.id}: {kept.shape}. {reading}]")
     content = truncate_blocks(result.content, characters - count_characters((Text(""), note)), keep, max_media)
     about = {"id": kept.id, "shape": kept.shape, "bytes": kept.size}
     return result.replace(content=(*content, note), metadata={**result.metadata, "artifact": about})

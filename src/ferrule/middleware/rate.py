@@ -25,6 +25,7 @@ from ferrule.stores.store import StoreError
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
+from ferrule.values.count import format_count
 from ferrule.values.result import ToolResult
 
 
@@ -86,7 +87,8 @@ class Rate:
         self._windows = Windows(limit, period)
         limits = check_shared_limits("rate", limits)
         self._shared = None if limits is None else SharedWindows(limits, limit, period, scope)
-        self._error = f"could not be called: the limit of {limit} calls in {period:g} s for {scope} is reached."
+        most = format_count(limit, "call")
+        self._error = f"could not be called: the limit of {most} in {period:g} s for {scope} is reached."
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         clock, key, before = self._clock.get(context), self._key(call, context), context.runs

@@ -57,7 +57,7 @@ def retry(
         longest: The most seconds of one wait; if the tool wants longer there is no other attempt. To wait for a rate,
             give the rate a `wait`.
         jitter: The random share of the wait, 0 to 1, so calls that failed together do not all come back together. It
-            makes the wait shorter, but never shorter than the tool wants.
+            makes the wait shorter, and a wait that the tool asks for longer.
         per_minute: The largest number of attempts beyond the first in any minute, for each tool, over all calls; those
             after `limited` do not count.
         safe: Names or globs of tools that may be repeated although they are not marked so.

@@ -25,6 +25,7 @@ from ferrule.security.foreign_text import to_one_line
 from ferrule.security.http import NotReachableError, Transport, ssl_context, without_http_logs
 from ferrule.security.http_answers import (
     SHORTEST_CREDENTIAL,
+    AnswerError,
     decode_body,
     is_bounded_encoding,
     is_json_type,
@@ -73,24 +74,6 @@ def _has_no_connection(error: Exception, request: httpx2.Request) -> bool:
         return error.request is request
     except RuntimeError:  # a transport may not name the request
         return True
-
-
-class AnswerError(ToolError):
-    """An answer that is an error.
-
-    Args:
-        metadata: The status and the headers of the answer, for the metadata of the result.
-    """
-
-    def __init__(self, message: str, metadata: dict[str, Any], **more: Any) -> None:
-        super().__init__(message, **more)
-        self.metadata = metadata
-
-
-def add_answer_metadata(result: ToolResult, context: ToolContext) -> ToolResult | None:
-    """Add the status and the headers of an error answer to the metadata of its result."""
-    error = result.exception
-    return result.replace(metadata={**error.metadata, **result.metadata}) if isinstance(error, AnswerError) else None
 
 
 class Answer(NamedTuple):

@@ -36,7 +36,7 @@ from ferrule.openapi.servers import NO_SERVER, Server, Servers
 from ferrule.openapi.uploads import preview_upload
 from ferrule.security.characters import disarm
 from ferrule.security.foreign_text import to_one_line
-from ferrule.security.http_answers import IDEMPOTENT_METHODS, SAFE_METHODS
+from ferrule.security.http_answers import IDEMPOTENT_METHODS, SAFE_METHODS, add_answer_metadata
 from ferrule.security.patterns import ForeignSchema, Patterns
 from ferrule.sources._report import Imported, ImportedTool, LeftOut, Report, make_entry
 from ferrule.values.content import truncate_text
@@ -243,7 +243,7 @@ class _ToolMaker:
         return tools, entries, left_out
 
     def _tool(self, operation: Operation, name: str) -> tuple[Tool, tuple[str, ...]]:
-        from ferrule.openapi.calls import Endpoint, add_answer_metadata  # it imports httpx2
+        from ferrule.openapi.calls import Endpoint  # it imports httpx2
 
         server = NO_SERVER if self._servers is None else self._servers.choose(operation)
         security = find_alternatives(operation, self._document, self._schemes)

@@ -235,7 +235,7 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         for address in addresses:
             if not self._rules.may_connect(url, address):
                 raise NotReachableError(
-                    f"{url.host} leads to {address} ({find_address_kind(address)}), which is not allowed"
+                    f"{url.host} leads to {address} ({find_address_kind(address)}), which is denied or not written out"
                 )
         name = {} if url.address is not None else {"sni_hostname": url.host}
         headers = _headers_for(request, url)

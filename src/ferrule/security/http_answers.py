@@ -6,9 +6,12 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any, Final
 
+from ferrule.errors import ToolError
 from ferrule.security.redaction import redact_value
 from ferrule.security.redactor import make_redactor
 from ferrule.values.content import Media
+from ferrule.values.context import ToolContext
+from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     import httpx2  # who writes requests, and sends none, needs only the names of types
@@ -29,6 +32,24 @@ _LONGEST_SECONDS: Final = 6
 _CHARSET: Final = re.compile(
     r"utf-?(?:8|16|32)(?:-?[lb]e)?|(?:us-)?ascii|latin-?1|iso-?8859-(?:[1-9]|1[0134569])|windows-125[0-8]|cp125[0-8]"
 )
+
+
+class AnswerError(ToolError):
+    """An answer that is an error.
+
+    Args:
+        metadata: Facts about the answer, such as its status, for the metadata of the result.
+    """
+
+    def __init__(self, message: str, metadata: dict[str, Any], **more: Any) -> None:
+        super().__init__(message, **more)
+        self.metadata = metadata
+
+
+def add_answer_metadata(result: ToolResult, context: ToolContext) -> ToolResult | None:
+    """Add the facts of an `AnswerError` to the metadata of its result, as an `after` hook."""
+    error = result.exception
+    return result.replace(metadata={**error.metadata, **result.metadata}) if isinstance(error, AnswerError) else None
 
 
 def _encoding_of(response: httpx2.Response) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any, Final, Literal, TypeAlias
 
@@ -64,12 +64,6 @@ _PRIVATE: Final = tuple(
 )
 _RESERVED: Final = tuple(map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20")))
 """Networks of IANA's special-purpose registries that `ipaddress` calls global in some version of Python."""
-_RESOLVED_KINDS: Final[dict[Kind | None, tuple[Kind, ...]]] = {
-    "loopback": ("loopback",),
-    "private": ("private", "loopback"),
-    "metadata": ("metadata", "link-local"),
-}
-"""The kinds of addresses, besides global ones, that an allowed name of each kind may resolve to."""
 _UNICAST: Final = ip_network("2000::/3")
 """All addresses that IANA assigns as global unicast of IPv6."""
 _IPV4_IN_IPV6: Final = (
@@ -431,8 +425,8 @@ class Destinations:
         """
         if url.scheme and url.scheme not in self.schemes:
             return "deny", f"uses the scheme {url.scheme}; allowed is {', '.join(self.schemes) or 'nothing'}"
+        port = f"port {url.port}" if url.port else "an unknown port"
         if self.ports is not None and url.port not in self.ports:
-            port = f"port {url.port}" if url.port else "an unknown port"
             return "deny", f"goes to {port}; allowed is {', '.join(map(str, sorted(self.ports))) or 'none'}"
         denied, asked = has_url_match(self.deny, url), has_url_match(self.ask, url)
         if denied:
@@ -442,20 +436,22 @@ class Destinations:
         if any(pattern.matches(url) for pattern in self.allowed):
             return "allow", ""
         allowed = ", ".join(pattern.text for pattern in self.allowed)
+        if any(pattern.matches(replace(url, port=pattern.port)) for pattern in self.allowed):
+            return "deny", f"leads to {port} of {url.host}; allowed is: {allowed}"
         return "deny", f"leads to {url.host}{_explain_special_host(url.host)}; allowed is: {allowed}"
 
     def may_connect(self, url: Url, address: str) -> bool:
         """Return whether an allowed URL may lead to an address that its host resolves to.
 
-        The address must be global and not denied, or be written out itself. For the name of one machine or network, an
-        address of such a kind is allowed as well.
+        The address must be global and not denied, or be written out itself. `localhost` may lead to this machine
+        (RFC 6761).
         """
         ip = str(ip_address(address.partition("%")[0]))
         there = Url(url.scheme, ip, url.port, url.path, ip)
         if has_url_match((*self.deny, *self.ask), there) is not False:
             return False
         kind = find_address_kind(ip)
-        if kind == "global" or kind in _RESOLVED_KINDS.get(find_host_kind(url.host), ()):
+        if kind == "global" or kind == find_host_kind(url.host) == "loopback":
             return True
         return any(pattern.matches(there) for pattern in self.allowed)
 

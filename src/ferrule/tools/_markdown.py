@@ -29,6 +29,8 @@ _SPAN = re.compile(r"(?ai)(?<![\w-])(?=(?:col|row)span\s*=)")
 _CODE = re.compile(r"(?ai)<(script|style)(?=[\s/>])")
 _CODE_ENDS = {name: re.compile(f"(?ai)</{name}") for name in ("script", "style")}
 _HEAD = re.compile(r"(?ai)<head(?=[\s/>])")
+_TITLE = re.compile(r"(?ai)<(/?)title(?=[\s/>])")
+"""The tags of a title. The library leaves out one without a `<head>` around it, and keeps a paragraph."""
 _ABOUT = re.compile(r"(?ai)<(?:meta|link|base)(?=[\s/>])")
 """Tags without text. A page of nothing else takes the library minutes."""
 _BASE_ADDRESS = re.compile(r"(?ai)<base\s[^>]{0,500}?\bhref\s*=\s*[\"']?([^\"'\s>]{1,500})")
@@ -55,8 +57,9 @@ def to_markdown(html: str, url: str) -> str:
         preprocessing=PreprocessingOptions(remove_forms=False),
     )
     page = _without_code(html.replace("\0", ""))
+    body = _HEAD.sub("<x-head", _ABOUT.sub("<wbr", page[:MAX_HTML]))
     try:
-        found = convert(_SPAN.sub("x-", _HEAD.sub("<x-head", _ABOUT.sub("<wbr", page[:MAX_HTML]))), options)
+        found = convert(_SPAN.sub("x-", _TITLE.sub(r"<\1p", body, count=2)), options)
     except Exception as error:  # the library names no class of its own for all of them
         raise ToolError("The page cannot be converted to text.", retryable=False) from error
     notes = [f"[cut after {MAX_HTML:,} characters of HTML]"] if len(page) > MAX_HTML else []

@@ -10,7 +10,7 @@ docs/guides/large-results.md.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Annotated, Final
 
@@ -104,12 +104,20 @@ def _read_rows(found: TextRows, page: int, start: int, most: int | None) -> str:
     header = [truncate_text(found.header, page // 4)] if found.header else []
     lines = _fill_page(islice(found.iterate(start), most), page - len("".join(header)))
     end = _format_end(found.unit, start, start + len(lines), len(found.rows))
+    if lines[0] != next(found.iterate(start)):
+        place = f", start={_find_line(found.rows, start)}" if found.format == "text" else ""
+        end = f"[cut: read its characters with length={page}{place}]\n{end}"
     return "\n".join([*header, *lines, end])
+
+
+def _find_line(lines: Sequence[str], number: int) -> int:
+    """Return the position of a line in its text."""
+    return sum(len(line) + 1 for line in lines[:number])
 
 
 def _check_start(start: int, count: int, unit: str) -> None:
     if start >= count:
-        raise ToolError(f"It has {count:,} {unit}, so start is at most {count - 1}.")
+        raise ToolError(f"It has {format_count(count, unit.removesuffix('s'))}, so start is at most {count - 1}.")
 
 
 def _format_end(unit: str, start: int, end: int, count: int) -> str:
@@ -161,7 +169,7 @@ def _search_rows(
         f"{format_count(len(matches), 'match', 'matches')} in {found.unit} {start} to {end - 1} of {len(found.rows):,}"
     )
     if unsearched:
-        note += f"; {unsearched} {found.unit} over {pattern.max_length:,} characters were not searched"
+        note += f"; {found.unit} over {pattern.max_length:,} characters, not searched: {unsearched}"
     if stopped:
         note += f"; stopped, because {stopped}; go on with start={end}"
     return "\n".join([*matches, f"[{note}]"])

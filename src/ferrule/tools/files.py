@@ -666,12 +666,14 @@ class _Search:
 
     def stop_when_late(self) -> None:
         if self.is_late():
-            self.stopped = f"stopped at the deadline, after {self.opened_files} files; narrow it by path or glob"
+            self.stopped = (
+                f"stopped at the deadline, after {format_count(self.opened_files, 'file')}; narrow it by path or glob"
+            )
 
     def report(self, pattern: str) -> str:
         found = _fill_page(self.found[: self.limit])
         lines = found or [
-            f"no line fits {_shorten_line(pattern, _MAX_MATCHED_LINE)!r} ({self.files} files were searched)"
+            f"no line fits {_shorten_line(pattern, _MAX_MATCHED_LINE)!r} ({format_count(self.files, 'file')} searched)"
         ]
         notes = [self.stopped] if self.stopped else []
         if len(found) < len(self.found):
@@ -681,7 +683,7 @@ class _Search:
         if self.too_long:
             notes.append(f"lines over {self.pattern.max_length} characters, not searched: {self.too_long}")
         if self.too_large:
-            notes.append(f"{self.too_large} files over {_MAX_SEARCHED_BYTES} bytes were not searched")
+            notes.append(f"files over {_MAX_SEARCHED_BYTES} bytes, not searched: {self.too_large}")
         if self.skipped:
             notes.append(f"binary or unreadable files that were skipped: {self.skipped}")
         return "\n".join([*lines, *(f"[{note}]" for note in notes)])

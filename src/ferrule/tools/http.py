@@ -21,6 +21,7 @@ import httpx2
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 from pydantic_core import from_json
 
+from ferrule.definition.hooks import Hook
 from ferrule.definition.options import FunctionOptions
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
@@ -33,6 +34,8 @@ from ferrule.security.http_answers import (
     IDEMPOTENT_METHODS,
     SAFE_METHODS,
     SHORTEST_CREDENTIAL,
+    AnswerError,
+    add_answer_metadata,
     decode_body,
     is_bounded_encoding,
     is_json_type,
@@ -89,6 +92,8 @@ _MAX_STATUS: Final = 100
 _LISTED_HOSTS: Final = 10
 _ACCEPT: Final = "text/html, text/markdown, application/json, text/*;q=0.9, */*;q=0.8"
 _HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
+_REASONS_OF_RUNNER: Final = ("denied", "suspended")
+"""The statuses whose error has the runner's own words. Others may be in an envelope."""
 _MAY_HAVE_RUN: Final = "The request may have been carried out."
 
 
@@ -126,7 +131,7 @@ def tool(
 
     Args:
         allow_hosts: Patterns of hosts, as for `guards.hosts`. `"*"` is every public host; a private one is allowed only
-            if its name and its address are written out.
+            if its name and its address are written out; `localhost` needs no address.
         methods: The methods that a model may use; the first is the default.
         deny_hosts: Patterns of hosts to deny, even if another pattern allows them.
         schemes: The schemes of URLs.
@@ -169,6 +174,7 @@ def tool(
         traits = {"read_only": True, "idempotent": True}
     given: dict[str, Any] = {"description": _describe(verbs, allowed), "timeout": _SECONDS, **traits, **options}
     given["around"] = (untrusted, *given.get("around", ()))
+    given["inside"] = (*given.get("inside", ()), Hook(after=add_answer_metadata))
     return Tool(name, web.call, input_schema=_make_schema(verbs), **given)
 
 
@@ -265,6 +271,17 @@ class _Answer(NamedTuple):
         text = f"HTTP {self.response.status_code} {self.response.reason_phrase}"
         return to_one_line(redact_credentials(text, self.credentials), _MAX_STATUS)
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The facts for the program."""
+        url, media = str(self.response.request.url), media_type(self.response)[:_MAX_TYPE]
+        facts = {"url": url, "status": self.response.status_code, "content_type": media}
+        return dict(redact_credentials(facts, self.credentials))
+
+    def make_error(self, text: str, **options: Any) -> AnswerError:
+        """Return the error of a call that got this answer. `options` are those of a `ToolError`."""
+        return AnswerError(text, self.metadata, **options)
+
 
 @dataclass(frozen=True, slots=True)
 class _Web:
@@ -286,7 +303,7 @@ class _Web:
             ToolError: The address is not allowed, there was no answer, or the answer is an error.
         """
         payload = request.model_dump(exclude_none=True)
-        url = self._judge(payload["url"], is_first=True)
+        url = self._judge(payload["url"])
         first, hops = _to_origin(url), _HOPS.get()
         signs = hops == 0  # a page that leads elsewhere does not choose what is sent there with a credential
         while True:
@@ -295,15 +312,16 @@ class _Web:
             if location is None:
                 return await self._make_result(answer)
             if (hops := hops + 1) > _MAX_HOPS:
-                raise ToolError(f"{url.host} redirected more than {_MAX_HOPS} times.", executed=None, retryable=False)
+                text = f"{url.host} redirected more than {_MAX_HOPS} times."
+                raise answer.make_error(text, executed=None, retryable=False)
             payload = self._follow(payload, answer, location)
-            target = self._judge(payload["url"], is_first=False)
+            target = self._judge(payload["url"], answer)
             if not _is_same_place(url, target):
-                return await self._call_again(payload, target, hops, context)
+                return await self._call_again(payload, target, hops, answer, context)
             url = target
 
-    def _judge(self, text: str, *, is_first: bool) -> Url:
-        """Return the parts of an allowed URL.
+    def _judge(self, text: str, answer: _Answer | None = None) -> Url:
+        """Return the parts of an allowed URL. `answer` is the redirect that leads there, if one does.
 
         Raises:
             ToolError: It is not allowed, or two programs could read it in two ways.
@@ -315,10 +333,10 @@ class _Web:
             kind, reason = "deny", f"cannot be opened: {error}"
         if kind == "allow":
             return url
-        what = "The URL" if is_first else "The page redirects to a URL that"
-        raise ToolError(
-            f"{what} {to_one_line(reason, _MAX_REASON)}.", executed=False if is_first else None, retryable=False
-        )
+        reason = to_one_line(reason, _MAX_REASON)
+        if answer is None:
+            raise ToolError(f"The URL {reason}.", executed=False, retryable=False)
+        raise answer.make_error(f"The page redirects to a URL that {reason}.", executed=None, retryable=False)
 
     def _follow(self, payload: dict[str, Any], answer: _Answer, location: str) -> dict[str, Any]:
         """Return the arguments of the request to which a redirect leads.
@@ -331,16 +349,17 @@ class _Web:
             payload = {"url": "", **({"method": "GET"} if len(self.methods) > 1 else {})}
         elif method not in SAFE_METHODS and status not in (307, 308):
             text = f"{answer.status}: the server asks for another request, which was not sent. {_MAY_HAVE_RUN}"
-            raise ToolError(text, executed=None, retryable=False)
+            raise answer.make_error(text, executed=None, retryable=False)
         try:
             target = str(answer.response.request.url.join(location).copy_with(fragment=None))
         except (httpx2.InvalidURL, ValueError) as error:
-            raise ToolError(
-                "The page redirects to a URL that cannot be read.", executed=None, retryable=False
-            ) from error
+            text = "The page redirects to a URL that cannot be read."
+            raise answer.make_error(text, executed=None, retryable=False) from error
         return {**payload, "url": redact_credentials(target, answer.credentials)}
 
-    async def _call_again(self, payload: dict[str, Any], target: Url, hops: int, context: ToolContext) -> ToolResult:
+    async def _call_again(
+        self, payload: dict[str, Any], target: Url, hops: int, answer: _Answer, context: ToolContext
+    ) -> ToolResult:
         """Follow a redirect to another host by a call of its own, which the guards of the runner judge."""
         tool = context.tool.definition
         name = tool.mounts[-1].name if tool.mounts else tool.name  # `run` knows the names of the tool's own runner
@@ -353,8 +372,10 @@ class _Web:
             return ToolResult(result.output, metadata=result.metadata)
         if isinstance(result.exception, ToolError):
             raise result.exception
-        text = f"The page redirects to {target.host}, which was not opened ({result.status}): {result.error}"
-        raise ToolError(text, executed=None, retryable=False)
+        text, wait = f"The page redirects to {target.host}, which was not opened", result.metadata.get("retry_after")
+        reason = f": {result.error}" if result.status in _REASONS_OF_RUNNER else f" ({result.status})."
+        text = f"{text}{reason}" if wait is None else f"{text}{reason} Try again in {wait} s."
+        raise answer.make_error(text, executed=None, retry_after=wait, retryable=False if wait is None else None)
 
     async def _send(self, payload: dict[str, Any], context: ToolContext, *, signs: bool) -> _Answer:
         """Send one request, and read the answer to it.
@@ -381,7 +402,8 @@ class _Web:
                     if response.is_redirect and "location" in response.headers:
                         return _Answer(response, b"", True, credentials)
                     if not is_bounded_encoding(response):
-                        raise ToolError("The answer is compressed with another method than gzip or deflate.")
+                        unread = _Answer(response, b"", True, credentials)
+                        raise unread.make_error("The answer is compressed with another method than gzip or deflate.")
                     return _Answer(response, *await read_body(response, self.max_bytes), credentials)
                 finally:
                     await response.aclose()
@@ -458,15 +480,13 @@ class _Web:
             is_shown = is_json_type(media) or is_text_type(media)
             text = await self._read_text(answer, media) if is_shown and answer.body else ""
             may_have_run = response.request.method not in SAFE_METHODS and response.status_code >= 500
-            raise ToolError(
+            raise answer.make_error(
                 f"{answer.status}: {text[:_MAX_ERROR]}".rstrip(": "),
                 executed=None if may_have_run else response.status_code != 429,  # which declares that nothing was done
                 retry_after=read_retry_after(response),
                 retryable=may_succeed_later(response.status_code),
             )
-        output = await self._read_output(answer, media)
-        metadata = {"url": str(response.request.url), "status": response.status_code, "content_type": media[:_MAX_TYPE]}
-        return ToolResult(output, metadata=redact_credentials(metadata, answer.credentials))
+        return ToolResult(await self._read_output(answer, media), metadata=answer.metadata)
 
     async def _read_output(self, answer: _Answer, media: str) -> Any:
         """Return the body as a model reads it, without credentials.
@@ -487,11 +507,11 @@ class _Web:
         if is_json_type(media) or is_text_type(media) or (not media and b"\0" not in answer.body):
             return await self._read_text(answer, media)
         if not answer.is_whole:
-            raise ToolError(f"The file has over {self.max_bytes:,} bytes, which is too large.", retryable=False)
+            raise answer.make_error(f"The file has over {self.max_bytes:,} bytes, which is too large.", retryable=False)
         if media.startswith(("image/", "audio/")) or media == "application/pdf":
             return redact_credentials(to_media(media, answer.body), answer.credentials)
         shown = f"of the type {to_one_line(media, 100)!r}" if media else "without a type"
-        raise ToolError(f"The file is {shown}, which cannot be read here.", retryable=False)
+        raise answer.make_error(f"The file is {shown}, which cannot be read here.", retryable=False)
 
     async def _read_text(self, answer: _Answer, media: str) -> str:
         text = decode_body(answer.response, answer.body)

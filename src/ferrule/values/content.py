@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, TypeAlias, final
 from pydantic_core import core_schema, from_json, to_jsonable_python
 
 from ferrule.values.count import pluralize
-from ferrule.values.tables import count_cells, draw_figure, is_figure, is_table, read_rows
+from ferrule.values.tables import count_cells, draw_figure, is_figure, is_image, is_table, read_rows
 
 
 class _OnlySetInCode:
@@ -231,7 +231,7 @@ class _Rendering:
             return self._render_items(((field.name, getattr(value, field.name)) for field in fields(value)), inside)
 
         def render_foreign(inner: object) -> Any:
-            return clean_text(str(value)) if inner is value else self.render(inner, inside)
+            return self._render_as_text(value) if inner is value else self.render(inner, inside)
 
         if isinstance(value, bytes | bytearray):
             return self.render(b64encode(value).decode(), inside)
@@ -240,6 +240,14 @@ class _Rendering:
         except UnicodeDecodeError:
             self.problem = f"a {kind.__name__} with bytes that are no UTF-8; take Base64Bytes, or encode them yourself"
             raise
+
+    def _render_as_text(self, value: Any) -> str:
+        kind: type = type(value)
+        if not (is_image(kind) or is_table(kind)):
+            return clean_text(str(value))
+        what, remedy = ("an image", _IMAGE_REMEDY) if is_image(kind) else ("a table", _TABLE_REMEDY)
+        self.problem = f"{what} ({kind.__name__}) {remedy}"
+        raise TypeError(self.problem)
 
     def _read_rows(self, table: Any) -> list[Any] | None:
         if count_cells(table) > self.values:  # reading them all would take more memory than the result may
@@ -270,6 +278,8 @@ def _is_read_once(kind: type) -> bool:
 _encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 """`json.dumps` would make an encoder for each value."""
 _SEQUENCES = (list, tuple, set, frozenset, deque)
+_IMAGE_REMEDY = "that is no PNG, or within other data; return it in RGB, alone or in a list with Text(…)"
+_TABLE_REMEDY = "that gives no rows; make a data frame of it"
 _PANDAS_MISSING = ("NAType", "NaTType")
 """The classes of `pandas.NA` and `pandas.NaT`; pandas is not imported to ask."""
 _MAX_RENDER_DEPTH = 100
@@ -309,7 +319,7 @@ def check_blocks(blocks: Iterable[Any]) -> tuple[Block, ...]:
 def to_output(value: Any, *, strict: bool = True) -> Any:
     """Return a handler's value for others to read: blocks and bytes as they are, everything else as plain JSON data.
 
-    A figure is a block with its picture, and a table is a list of its rows.
+    A figure is a block with its picture, and a table is a list of its rows. Neither ever becomes its `repr`.
 
     Args:
         strict: Whether to raise as `to_jsonable_or_raise` does.
@@ -327,7 +337,9 @@ def to_output(value: Any, *, strict: bool = True) -> Any:
     if is_figure(kind) and (drawn := draw_figure(value)) is not None:
         return Media("image", drawn, "image/png")
     if isinstance(value, list | tuple) and value and all(_is_block_or_figure(type(item)) for item in value):
-        return [to_output(item, strict=strict) for item in value]
+        shown = [to_output(item, strict=strict) for item in value]
+        if _is_blocks(shown):
+            return shown
     return to_jsonable_or_raise(value) if strict else to_jsonable(value)
 
 

@@ -11,6 +11,8 @@ from functools import lru_cache
 from io import BytesIO
 from typing import Any
 
+_PHOTO_MODES = ("CMYK", "YCbCr", "HSV", "RGBX")
+"""Modes of Pillow that a PNG lacks, with the range of RGB. Other modes (`F`) would be cut off."""
 _TABLE_PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__", "__dataframe__")
 
 
@@ -51,16 +53,24 @@ def read_rows(table: Any) -> list[Any] | None:
 
 
 @lru_cache
+def is_image(kind: type) -> bool:
+    """Return whether a class is nothing but a picture. SymPy's formulas can draw themselves too, and are texts."""
+    return hasattr(kind, "savefig") or (hasattr(kind, "_repr_png_") and hasattr(kind, "save"))
+
+
+@lru_cache
 def is_figure(kind: type) -> bool:
     """Return whether a class can draw itself as a PNG: a figure of matplotlib, an image of Pillow."""
     return hasattr(kind, "savefig") or hasattr(kind, "_repr_png_")
 
 
 def draw_figure(figure: Any) -> bytes | None:
-    """Return a PNG of the figure, or None if it does not draw itself."""
+    """Return a PNG of the figure, or None if it does not draw itself. A photo in other colors is converted to RGB."""
     if hasattr(figure, "savefig"):
         file = BytesIO()
         figure.savefig(file, format="png")
         return file.getvalue()
     drawn = figure._repr_png_()
+    if drawn is None and getattr(figure, "mode", None) in _PHOTO_MODES:
+        drawn = figure.convert("RGB")._repr_png_()
     return drawn if isinstance(drawn, bytes) else None

@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from ferrule.errors import ToolError
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Media, NotShowable, Text, clean_text, to_jsonable_or_raise
+from ferrule.values.content import Media, NotShowable, Text, clean_text, is_json, to_output
 from ferrule.values.deferred import SUSPENDING_TYPES
 from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult, set_pending
@@ -134,7 +134,8 @@ def _add_type_tag(value: object) -> Plain:
         return {"texts": value}
     if isinstance(value, list | tuple) and any(isinstance(item, Text | Media) for item in value):
         return {"list": [_add_type_tag(item) for item in value]}
-    return {"value": to_jsonable_or_raise(value)}
+    shown = to_output(value)  # it draws a figure
+    return {"value": shown} if is_json(shown) else _add_type_tag(shown)
 
 
 def _remove_type_tag(tagged: Plain) -> Any:
