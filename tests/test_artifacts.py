@@ -85,11 +85,11 @@ async def test_a_model_reads_a_large_result_in_pages(make: Make) -> None:
     size = f"{len(json.dumps(ROWS)):,} characters"
     assert f"artifact {about['id']}: JSON, 1,000 rows, {size}, columns order, euros" in result.text
     assert [json.loads(line) for line in await read_all(runner, about["id"])] == ROWS
-    matches = await read_all(runner, about["id"], grep=r'"euros":89\b', rows=7)
+    matches = await read_all(runner, about["id"], grep=r'"euros": 89\b', rows=7)
     assert [int(line.partition(":")[0]) for line in matches] == [row["order"] for row in ROWS if row["euros"] == 89]
     elsewhere = desk(None, make())  # another object in the same place
     read = await elsewhere.run("read_artifact", {"id": about["id"], "start": 999}, ADA)
-    assert read.text == '{"order":999,"euros":9}\n[rows 999 to 999 of 1,000]'
+    assert read.text == '{"order": 999, "euros": 9}\n[rows 999 to 999 of 1,000]'
     past = await runner.run("read_artifact", {"id": about["id"], "start": 1000}, ADA)
     assert past.error == "It has 1,000 rows, so start is at most 999."
 

@@ -210,12 +210,48 @@ async def test_a_record_changed_in_the_store_runs_nothing() -> None:
 
 
 async def test_an_expired_call_does_not_wait_and_is_forgotten() -> None:
-    desk, store = Desk(clock=ManualClock(now=1_000.0), waits=Waits(resume=5.0)), Memory()
+    desk, store = Desk(), Memory()
     queue = approval.web(store)
     id = await queue.put(await desk.runner.run(CALL))
+    old = store.get(f"waiting {id}")
+    store.compare_and_set(f"waiting {id}", old, {"pending": {**old["pending"], "expires_at": 1_000.0}})
     with pytest.raises(NotWaiting):
         await queue.answer(id, "", True, by="bob")
     assert await queue.waiting() == [] and store.items() == {}
+
+
+async def test_an_expired_call_is_not_put_and_ends_with_any_answer() -> None:
+    clock = ManualClock(now=1_000.0)
+    desk, queue = Desk(clock=clock, waits=Waits(resume=5.0)), approval.web()
+    suspended = await desk.runner.run(CALL)
+    await clock.advance(10.0)
+    with pytest.raises(NotWaiting, match="resume it with False"):
+        await queue.put(suspended)
+    ended = await desk.runner.resume(suspended, False)
+    assert ended.status == "invalid" and "came too late" in ended.text
+
+
+async def test_two_people_agree_to_one_call() -> None:
+    desk, queue = Desk(), approval.web()
+    shown = await desk.waits(queue)
+    first = await queue.answer(shown.id, shown.digest, True, by="bob")
+    await queue.put(await desk.runner.resume(first.record, ask(f"{first.by} has agreed"), by=first.by))
+    [shown] = await queue.waiting()
+    assert "because: bob has agreed" in shown.text and desk.paid == []
+    result = await desk.resume(await queue.answer(shown.id, shown.digest, True, by="eve"))
+    assert result.output == "paid ada 5" and result.approved_by == "eve"
+
+
+async def test_a_tool_that_asks_for_a_yes_does_not_ask_for_values() -> None:
+    @tool
+    async def pay(context: ToolContext) -> str | InputRequired:
+        """Pay somebody."""
+        return InputRequired("Twice?") if context.answer is None else "paid"
+
+    queue = approval.web()
+    await queue.put(await Runner([pay], approve=approval.later).run("pay"))
+    [shown] = await queue.waiting()
+    assert "pay wants to go on:" in shown.text and "asked: Twice?" in shown.text
 
 
 @pytest.mark.parametrize("given", [None, "yes", 1, {"approved": True}, ask("later")])
@@ -312,7 +348,7 @@ async def test_a_malformed_record_leaves_the_other_calls_waiting(field: str, val
     pending = {**(await desk.runner.run(CALL, principal="ann")).record()["pending"], field: value}
     if value is ...:
         del pending[field]
-    with contextlib.suppress(DefinitionError):
+    with contextlib.suppress(DefinitionError, NotWaiting):  # 1 is a time in the past
         await queue.put({"pending": pending})
     assert shown.id in [one.id for one in await queue.waiting()]
     assert (await queue.answer(shown.id, shown.digest, True, by="bob")).decision.kind == "allow"

@@ -18,7 +18,9 @@ from ferrule import (
     Decision,
     DefinitionError,
     Event,
+    Media,
     Runner,
+    Text,
     Tool,
     ToolCall,
     ToolContext,
@@ -31,8 +33,9 @@ from ferrule import (
 )
 from ferrule.guards import ask_before_changes
 from ferrule.journal import memory
-from ferrule.middleware import redact
+from ferrule.middleware import limit_output, redact
 from ferrule.selection import search_tool
+from ferrule.stores import Artifacts
 from ferrule.tools import code
 from waits import BOUND
 
@@ -312,6 +315,56 @@ async def test_output_is_bounded() -> None:
         assert result.success and len(result.text) <= 1100
 
 
+@pytest.mark.parametrize("program", ["['x'] * 5000", "print('x' * 5000)", "for i in range(5000): print('x', end='')"])
+async def test_only_the_model_reads_less_of_a_large_result(program: str) -> None:
+    kept, context = Artifacts(), ToolContext(principal="ada", session="s")
+    around = [limit_output(1_000, artifacts=kept)]
+    for limits in ({}, {"output": 2_000}):
+        runner = make_runner(limits=limits, around=around)
+        result = await runner.run("run_program", {"program": program}, context)
+        whole = kept.get(result.metadata["artifact"]["id"], context)
+        assert whole is not None and whole.text.count("x") == 5_000 == str(result.output).count("x")
+        assert len(result.text) <= 1_000
+    assert isinstance((await run("['x'] * 5000", limits={"output": 50})).output, list)
+
+
+async def test_a_program_that_prints_too_much_fails() -> None:
+    result = await run("for i in range(30): print('x' * 40_000)\n1")
+    assert result.status == "failed" and "more than 1,000,000 parts and characters" in result.text
+
+
+PIXEL = b"\x89PNG\r\n\x1a\n"
+
+
+@tool(read_only=True)
+async def draw() -> ToolResult:
+    """Draw a picture."""
+    return ToolResult(Media("image", PIXEL, "image/png", name="plot.png"))
+
+
+async def test_the_model_sees_a_picture_that_a_program_returns() -> None:
+    picture = Media("image", PIXEL, "image/png", name="plot.png")
+    alone = await run("draw()", draw)
+    assert (alone.output, alone.content) == (picture, (picture,))
+    beside = await run("print('done')\n{'plots': [draw(), 7]}", draw)
+    noted = '{"result": {"plots": ["[image 1, below]", 7]}, "printed": "done\\n"}'
+    assert beside.content == (Text(noted), picture)
+    assert base64.b64decode(beside.output["result"]["plots"][0]["data"]) == PIXEL
+
+
+@pytest.mark.parametrize(
+    "change", ["'data': 'no base64!'", "'data': 7", "'mime_type': 'x'", "'kind': 'text'", "'more': 1"]
+)
+async def test_a_dict_that_is_no_picture_stays_a_dict(change: str) -> None:
+    result = await run(f"{{**draw(), {change}}}", draw)
+    assert isinstance(result.output, dict) and [type(block) for block in result.content] == [Text]
+
+
+async def test_no_program_lets_an_api_fetch_an_address() -> None:
+    result = await run("{**draw(), 'data': None, 'uri': 'https://example.com', 'fetch': True}", draw)
+    assert result.content == (Media("image", None, "image/png", "https://example.com", "plot.png"),)
+
+
 async def test_an_unbounded_number_of_looked_up_names_ends_the_program() -> None:
     result = await run("while True:\n    try:\n        eval('nothing')\n    except NameError:\n        pass")
     assert result.status == "failed"
@@ -501,12 +554,23 @@ async def test_a_parameter_that_is_no_identifier_is_given_by_keywords() -> None:
     assert (await run("send(**{'from': 'ada', 'user-id': 3})", sending)).output == "ada 3"
 
 
-async def test_a_name_that_hides_a_builtin_is_changed() -> None:
-    @tool(name="list", read_only=True)
-    async def list_all() -> list[int]:
-        return [1]
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [
+        ("list", "list(list_(7))"),
+        ("at_once", "at_once([(at_once_, {'n': 7})])[0]"),
+        ("search_tools", "search_tools_(7)"),
+        ("Any", "Any_(7)"),
+        ("2nd", "tool_2nd(7)"),
+        ("_last", "tool_last(7)"),
+    ],
+)
+async def test_a_name_that_a_program_has_already_is_changed(name: str, program: str) -> None:
+    @tool(name=name, read_only=True)
+    async def numbers(n: int) -> list[int]:
+        return [n]
 
-    assert (await run("list(list_())", list_all)).output == [1]
+    assert (await run(program, numbers)).output == [7]
 
 
 async def test_programs_search_for_functions_that_are_not_described() -> None:
@@ -544,8 +608,8 @@ async def test_a_tool_of_the_same_runner_can_be_offered_beside_it() -> None:
         ({"only": "nothing_*"}, "no tool of the runner has such a name"),
         ({"calls": 0}, "calls must be a whole number"),
         ({"seconds": "5"}, "seconds must be a whole number"),
-        ({"calls": None}, "calls.* is a whole number, not None"),
-        ({"tokens": None}, "tokens.* is a whole number, not None"),
+        ({"calls": None}, "calls must be a whole number of at least 1, not None"),
+        ({"tokens": None}, "tokens must be a whole number of at least 1, not None"),
     ],
 )
 def test_a_wrong_option_is_refused(options: dict[str, Any], message: str) -> None:

@@ -55,7 +55,9 @@ class Question:
         self._whole = whole
         arguments = redact_hidden(call.arguments, hidden)
         action = "would run with your changes" if edited else "wants to run"
-        lines = ["", f"{format_name(call.name)} {action if decision.schema is None else 'wants to know more'}:"]
+        if decision.schema is not None:
+            action = "wants to know more" if decision.schema else "wants to go on"
+        lines = ["", f"{format_name(call.name)} {action}:"]
         if preview is None:
             lines += self._list_arguments(arguments)
         elif isinstance(preview, str):

@@ -116,6 +116,7 @@ class Web:
         A call added twice waits again, but the runner resumes it only once.
 
         Raises:
+            NotWaiting: It has expired.
             DefinitionError: It is no suspended call, or it cannot be stored or shown.
         """
         pending = find_pending("put", suspended)
@@ -124,6 +125,8 @@ class Web:
             raise DefinitionError(
                 f"put takes a call suspended by a runner, and this record cannot be read: {read.problem}"
             )
+        if _has_expired(read.record):
+            raise NotWaiting(f"the call with the id {read.id!r} has expired: resume it with False, to end its run")
         await run_blocking(lambda: replace_row(self.store, self._prefix + read.id, thaw(read.record)))
         return read.id
 

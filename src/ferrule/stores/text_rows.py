@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -18,6 +19,8 @@ from ferrule.values.count import format_count
 
 Format: TypeAlias = Literal["CSV", "JSON", "text"]
 
+_format_item = json.JSONEncoder(ensure_ascii=False).encode
+"""As the model has read the result, so that a `grep` for a part of it finds the row."""
 _SAMPLE_LINES = 20
 _SAMPLE_CHARACTERS = 10_000
 _SHOWN_CHARACTERS = 200
@@ -95,10 +98,6 @@ def _read_json(value: Any) -> TextRows:
     if not value or not all(type(item) is dict for item in value):
         return TextRows("JSON", value, "items", _format_item)
     return TextRows("JSON", value, "rows", _format_item, [*dict.fromkeys(name for item in value for name in item)])
-
-
-def _format_item(item: Any) -> str:
-    return to_json(item).decode()
 
 
 def _find_delimiter(text: str) -> str:

@@ -14,7 +14,10 @@ from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.values.frozen import thaw
 
+AT_ONCE: Final = "at_once"
+SEARCH: Final = "search_tools"
 PREAMBLE: Final = "from typing import Any, Literal\n"
+_OWN_NAMES: Final = frozenset({AT_ONCE, SEARCH, "Any", "Literal"})
 _PLAIN: Final = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 _MAX_DEPTH: Final = 6
 _INDENT: Final = "    "
@@ -158,10 +161,11 @@ def _join(types: Iterable[str]) -> str:
 
 
 def to_identifier(name: str) -> str:
-    """Return the name of a tool as the name of a function that hides no builtin."""
+    """Return the name of a tool as the name of a function that hides no builtin, and nothing that a program has."""
     found = re.sub(r"\W", "_", name)
-    found = found if found.isidentifier() else f"_{found}"
-    return f"{found}_" if keyword.iskeyword(found) or hasattr(builtins, found) else found
+    found = found if found.isidentifier() and found[0] != "_" else f"tool_{found.lstrip('_')}"  # a `_` is not exported
+    is_taken = keyword.iskeyword(found) or hasattr(builtins, found) or found in _OWN_NAMES
+    return f"{found}_" if is_taken else found
 
 
 def make_functions(tools: Iterable[Tool]) -> dict[str, Function]:

@@ -15,27 +15,31 @@ import atexit
 import base64
 import builtins
 import difflib
+import io
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import Any, Final, Literal, TypeAlias
 
-from ferrule.definition.options import check_count, check_texts
+from ferrule.definition.bounds import Sizes
+from ferrule.definition.options import check_texts, is_positive, make_check
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.runner import Runner
 from ferrule.selection.keyword import keyword
 from ferrule.selection.search_tool import finds_tools
-from ferrule.tools._stubs import PREAMBLE, Function, make_functions
-from ferrule.values.content import to_json_text, to_jsonable, truncate_text
+from ferrule.tools._stubs import AT_ONCE, PREAMBLE, SEARCH, Function, make_functions
+from ferrule.values.content import Media, Text, to_json_text, to_jsonable, truncate_text
 from ferrule.values.context import ToolContext
 from ferrule.values.count import format_count
 from ferrule.values.deferred import WaitingFor
 from ferrule.values.frozen import thaw
+from ferrule.values.journal_entry import block_from_dict
 from ferrule.values.result import Status, ToolResult
 
 try:
@@ -49,14 +53,13 @@ if sys.version_info < (3, 14):
     # A thread of the pool may still release its objects when Python ends, and Python before 3.14 aborts it then.
     atexit.register(time.sleep, 0.05)
 
-_AT_ONCE: Final = "at_once"
-_AT_ONCE_STUB: Final = f'''def {_AT_ONCE}(calls: list[tuple[Any, dict[str, Any]]]) -> list[Any]:
-    """Make several calls at the same time: {_AT_ONCE}([(function, {{"name": value}}), ...]). Return their results."""
+_AT_ONCE_STUB: Final = f'''def {AT_ONCE}(calls: list[tuple[Any, dict[str, Any]]]) -> list[Any]:
+    """Make several calls at the same time: {AT_ONCE}([(function, {{"name": value}}), ...]). Return their results."""
 '''
-_SEARCH: Final = "search_tools"
-_SEARCH_STUB: Final = f'''def {_SEARCH}(query: str) -> str:
+_SEARCH_STUB: Final = f'''def {SEARCH}(query: str) -> str:
     """Find more functions by words. Print the result: it has their definitions, for your next program."""
 '''
+_check_size: Callable[..., int] = make_check("a whole number of at least 1", lambda value: is_positive(value, int))
 _FOUND: Final = 5
 _DEEPEST: Final = 90
 _LARGEST: Final = 1_000_000  # parts and characters of a value, as many as the characters that a call may have
@@ -70,6 +73,7 @@ conditions and sums run in the program, and only the result comes back.
 - Call the functions directly. A call that fails raises an exception.
 - Standard modules such as json, math, re and datetime can be imported. There are no files, no network and no clock.
 """
+_MEDIA_FIELDS: Final = {field.name for field in fields(Media)}
 _EXCEPTIONS: Final[Mapping[Status, monty.ExcType]] = {
     "denied": "PermissionError",
     "invalid": "ValueError",
@@ -124,7 +128,7 @@ def tool(
         calls: The most calls of one program.
         seconds: The time that one program may compute, without the time of its calls.
         memory: The most bytes of memory of one program.
-        output: The most characters of a result.
+        output: The most characters of a result that the model reads. Your program and artifacts have the whole.
         state: The most bytes of a program that waits for a person.
         timeout: Seconds for the whole program with its calls, as for any tool.
 
@@ -135,13 +139,13 @@ def tool(
     if not isinstance(given, Runner):
         raise DefinitionError(f"code.tool(runner) takes a Runner, whose tools programs call, not {given!r}")
     sizes = {"calls": calls, "seconds": seconds, "memory": memory, "output": output, "state": state}
-    limits = _Limits(**{key: _check_limit(key, size) for key, size in sizes.items()})
+    limits = _Limits(**{key: _check_size(key, size) for key, size in sizes.items()})
     globs = check_texts("only", [only] if isinstance(only, str) else only)
     offered = [one for one in runner.tools.only(*globs) if not finds_tools(one)]
     if not offered:
         raise DefinitionError(f"code.tool(only={only!r}): no tool of the runner has such a name")
     functions = make_functions(offered)
-    shown, has_more = _choose_stubs(functions.values(), _check_limit("tokens", tokens))
+    shown, has_more = _choose_stubs(functions.values(), _check_size("tokens", tokens))
     made = Tool(
         name,
         _Programs(functions, limits, has_search=has_more),
@@ -153,13 +157,10 @@ def tool(
         timeout=timeout,
     )
     mounted = runner.replace(tools=[*runner.tools, made]).as_tools()
-    return next(one for one in mounted if one.name == made.name)
-
-
-def _check_limit(name: str, given: object) -> int:
-    if given is None:
-        raise DefinitionError(f"code.tool({name}=…) is a whole number, not None: a program has every limit")
-    return check_count(name, given) or 1
+    own = [one for one in mounted if one.name == made.name]
+    # The size of a mounted runner is applied after all middleware, so a `limit_output` still keeps the whole result.
+    bounds = Sizes(input=None, output=limits.output, media=sys.maxsize)
+    return Runner(own, concurrency=None, sizes=bounds).as_tools()[0]
 
 
 def _choose_stubs(functions: Iterable[Function], tokens: int) -> tuple[list[str], bool]:
@@ -181,8 +182,7 @@ class _Programs:
     def __init__(self, functions: dict[str, Function], limits: _Limits, *, has_search: bool) -> None:
         self.functions = functions
         self.limits = limits
-        own = {_AT_ONCE: _AT_ONCE_STUB, **({_SEARCH: _SEARCH_STUB} if has_search else {})}
-        own = {name: stub for name, stub in own.items() if name not in functions}
+        own = {AT_ONCE: _AT_ONCE_STUB, **({SEARCH: _SEARCH_STUB} if has_search else {})}
         self.names = [*functions, *own]
         stubs = [function.stub for function in functions.values()]
         self._checked = PREAMBLE + "\n".join([*stubs, *own.values()])
@@ -211,11 +211,11 @@ class _Programs:
         """
         if name in self.functions:
             return [(self.functions[name], _to_json(self.functions[name].collect_arguments(args, kwargs)))]
-        if name != _AT_ONCE:
+        if name != AT_ONCE:
             raise NameError(f"name {name!r} is not defined")
         given = _to_json([*args, *kwargs.values()])
         if len(given) != 1 or not isinstance(given[0], list) or not all(map(self._is_pair, given[0])):
-            raise TypeError(f'{_AT_ONCE} takes one list of functions and arguments: [(function, {{"name": value}})]')
+            raise TypeError(f'{AT_ONCE} takes one list of functions and arguments: [(function, {{"name": value}})]')
         return [(self.functions[called], arguments) for called, arguments in given[0]]
 
     def _is_pair(self, pair: object) -> bool:
@@ -276,9 +276,9 @@ class _Programs:
         if not frames and isinstance(raised, TimeoutError):
             text = f"The program computed for more than {self.limits.seconds} s. Let it do less, or run it in parts"
         elif not frames and isinstance(raised, MemoryError):
-            text = f"The program took more than {self.limits.memory:,} bytes of memory. Keep less in its variables"
+            text = f"The program took more than {self.limits.memory:,} bytes of memory. Hold less at a time"
         elif "await" in text:
-            text += f". Call the functions directly, or several by {_AT_ONCE}; they need no await"
+            text += f". Call the functions directly, or several by {AT_ONCE}; they need no await"
         text = truncate_text(text.replace("Nothing was run", "The call was not run"), 1000).rstrip(".")
         if frames:
             source = truncate_text((frames[-1].source_line or "").strip(), 100)
@@ -297,7 +297,7 @@ class _Run:
         self._count = 0
         self._answers: list[_Answer | None] = []
         self._made = Counter[str]()
-        self._printed = ""
+        self._printed = io.StringIO()
 
     async def drive(self, pool: monty.AsyncMonty, state: Mapping[str, Any] | None) -> ToolResult | WaitingFor:
         """Run the program to its end, or until a call waits for a person.
@@ -311,7 +311,8 @@ class _Run:
                 snapshot = await session.feed_start(self._program, print_callback=self._print)
             else:
                 self._count, self._made = state["calls"], Counter(state["made"])
-                self._answers, self._printed = thaw(state["answers"]), state["printed"]
+                self._answers = thaw(state["answers"])
+                self._printed.write(state["printed"])
                 dump = base64.b64decode(state["program"])
                 snapshot = await session.load_snapshot(dump, print_callback=self._print)
             while not isinstance(snapshot, monty.MontyComplete):
@@ -320,7 +321,7 @@ class _Run:
                     known = {"value": _function_value(name)} if name in self._programs.names else {}
                     snapshot = await snapshot.resume(**known)
                 elif isinstance(snapshot, monty.AsyncFutureSnapshot):
-                    raise self.make_error(f"Call the functions directly, or several by {_AT_ONCE}; they need no await.")
+                    raise self.make_error(f"Call the functions directly, or several by {AT_ONCE}; they need no await.")
                 elif snapshot.is_os_function:
                     snapshot = await snapshot.resume_not_handled()
                 else:
@@ -341,7 +342,7 @@ class _Run:
         if _is_too_large((snapshot.args, snapshot.kwargs)):
             most = f"more than {_LARGEST:,} parts and characters. Give fewer."
             raise self.make_error(f"Line {self._line_of(snapshot)}: the arguments for {name} have {most}")
-        if name == _SEARCH and name in self._programs.names:
+        if name == SEARCH and name in self._programs.names:
             query = " ".join(map(str, (*snapshot.args, *snapshot.kwargs.values())))
             return {"return_value": self._programs.search(query)}
         try:
@@ -394,11 +395,18 @@ class _Run:
             ToolError: The state is too large.
         """
         dump = base64.b64encode(snapshot.dump()).decode()
-        state = {"calls": self._count, "answers": answers, "made": dict(self._made), "printed": self._printed}
+        state = {
+            "calls": self._count,
+            "answers": answers,
+            "made": dict(self._made),
+            "printed": self._printed.getvalue(),
+        }
         size = len(dump) + len(to_json_text(state))
         if size > self._limits.state:
             held = f"the program holds {size:,} bytes when it must wait for a person, and {self._limits.state:,}"
-            raise self.make_error(f"Line {self._line_of(snapshot)}: {held} are possible. Keep less in its variables.")
+            raise self.make_error(
+                f"Line {self._line_of(snapshot)}: {held} are possible. Keep less in its variables, and print less."
+            )
         return WaitingFor(result, {**state, "program": dump})
 
     def make_error(self, text: str) -> ToolError:
@@ -409,20 +417,26 @@ class _Run:
         return ToolError(f"{text} The program had made these calls: {made}.")
 
     def _make_result(self, value: object) -> ToolResult:
-        if _is_too_large(value):
+        printed = self._printed.getvalue()
+        if _is_too_large((printed, value)):
             raise self.make_error(f"The result has more than {_LARGEST:,} parts and characters. Return fewer.")
-        output, printed = to_jsonable(value), truncate_text(self._printed, self._limits.output)
+        output = to_jsonable(value)
         if output is None and not printed:
             return ToolResult(
-                "The program ended without a result. Write an expression such as `total` into its last line, or print."
+                "The result is null. For another one, write an expression such as `total` into the last line, or print."
             )
         if printed:
             output = printed if output is None else {"result": output, "printed": printed}
-        text = output if isinstance(output, str) else to_json_text(output)
-        return ToolResult(output if len(text) <= self._limits.output else truncate_text(text, self._limits.output))
+        media: list[Media] = []
+        shown = _take_media(output, media)
+        if not media:
+            return ToolResult(output)
+        if isinstance(output, dict) and output.keys() == _MEDIA_FIELDS:
+            return ToolResult(media[0])
+        return ToolResult(output, content=[Text(to_json_text(shown)), *media])
 
     def _print(self, stream: Literal["stdout", "stderr"], text: str) -> None:
-        self._printed += text[: max(0, self._limits.output + 1 - len(self._printed))]
+        self._printed.write(text[: max(0, _LARGEST + 1 - self._printed.tell())])
 
     def _line_of(self, snapshot: monty.AsyncFunctionSnapshot) -> int:
         return self._program.encode()[: snapshot.position.start].count(b"\n") + 1
@@ -463,6 +477,21 @@ def _to_json(value: object, depth: int = 0) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [_to_json(item, depth + 1) for item in value]
     return to_jsonable(value)
+
+
+def _take_media(value: Any, media: list[Media]) -> Any:
+    """Return JSON with a note in the place of each image, sound or file that a tool had returned, and collect these."""
+    if isinstance(value, list):
+        return [_take_media(item, media) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == _MEDIA_FIELDS:
+        with suppress(TypeError, ValueError):  # a program may write anything
+            one = block_from_dict({**value, "fetch": False})
+            if isinstance(one, Media):
+                media.append(one)
+                return f"[{one.kind} {len(media)}, below]"
+    return {key: _take_media(item, media) for key, item in value.items()}
 
 
 def _get_group(number: int, function: Function, arguments: Mapping[str, Any]) -> int:

@@ -260,7 +260,7 @@ class ToolContext(Generic[Deps]):
 
     @property
     def runs(self) -> int:
-        """The number of times that the handler of this call has started."""
+        """The number of times that the handler of this call has started, since it arrived or was last resumed."""
         return 0 if self.running_call is None else self.running_call.attempt.runs
 
     @property
