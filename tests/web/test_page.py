@@ -24,7 +24,7 @@ from visitors import HOST, Tags, Visitor, mount, until, visit
 from ferrule import Journal, Runner, ToolCall, ToolContext, approval, tool
 from ferrule.guards import ask_before_changes, rules
 from ferrule.journal import Filter, Reader
-from ferrule.middleware import retry
+from ferrule.middleware import redact, retry
 from ferrule.providers import NAMES
 from ferrule.values.input import InputRequired
 from ferrule.web.live import Topics, file_state
@@ -262,6 +262,16 @@ async def test_calls_are_filtered_by_who_made_them_and_when(tmp_path: Path) -> N
         for query, orders in wanted.items():
             assert re.findall(r"order=&#34;(\w+)&#34;", await ann.get(f"/calls?{query}")) == orders, query
     journal.close()
+
+
+async def test_a_redacted_journal_is_shown_redacted(journal: Any) -> None:
+    key = "sk-proj-" + "Ab1" * 10
+    runner = Runner([look], journal=redact().journal(journal))
+    await runner.run("look", {"order": f"o7 {key}"})
+    await journal.flush()
+    async with visit(runner) as ann:
+        page = await ann.get("/calls")
+    assert "o7 ***" in page and key not in page
 
 
 async def test_a_past_call_passes_the_guards_again(journal: Any) -> None:
