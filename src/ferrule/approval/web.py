@@ -207,7 +207,7 @@ class Web:
     def _accept(self, id: str, digest: str, given: Decision | bool, by: str, message: str | None) -> AcceptedAnswer:
         row = self.store.get(self._prefix + id)
         if _is_answered(row):
-            raise AlreadyAnswered(f"{row['answered']} has answered before. This answer has no effect")
+            raise AlreadyAnswered(f"this answer has no effect: {row['answered']} has answered before")
         if row is None or read_row(row, _has_expired) is True:
             raise NotWaiting(f"no call with the id {id!r} waits: the id is unknown or has expired")
         read = self._read_or_report(id, row)
@@ -232,7 +232,7 @@ class Web:
         if not self.store.compare_and_set(self._prefix + id, row, answered):
             current = self.store.get(self._prefix + id)
             who = current["answered"] if _is_answered(current) else "somebody else"
-            raise AlreadyAnswered(f"{who} has answered before. This answer has no effect")
+            raise AlreadyAnswered(f"this answer has no effect: {who} has answered before")
         if (live := self._live.get(id)) is not None:
             live.wake()
         return AcceptedAnswer(found.record, decision, by)
