@@ -245,6 +245,12 @@ def test_an_edited_lock_file_is_an_error(tmp_path: Path, edit: Callable[[str], s
         Toolset([read, write]).with_lock(file)
 
 
+def test_an_empty_lock_file_is_no_policy(tmp_path: Path) -> None:
+    (tmp_path / "ferrule.lock").write_text("")
+    with pytest.raises(DefinitionError, match=r"ferrule.lock': it cannot be read: it is empty\Z"):
+        Toolset([read]).with_lock(tmp_path / "ferrule.lock")
+
+
 def test_an_unreadable_lock_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "ferrule.lock").write_bytes(b"\xff\xfe")
     for file in (tmp_path / "ferrule.lock", tmp_path):

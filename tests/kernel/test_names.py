@@ -59,6 +59,12 @@ def test_an_ambiguous_or_longer_name_is_not_found(there: list[str], called: str)
     assert watch.ends() == ["tool:error"]
 
 
+@pytest.mark.parametrize(("count", "more"), [(12, ""), (13, " and 1 more"), (40, " and 28 more")])
+def test_an_unknown_name_is_told_how_many_tools_there_are(count: int, more: str) -> None:
+    result, _ = run(make_tools(*(f"tool_{n}" for n in range(count))), ToolCall("c1", "zzz", "{}"))
+    assert f"'tool_11'{more}." in result.text and "'tool_12'" not in result.text
+
+
 def test_an_exact_name_goes_before_similar_ones() -> None:
     result, _ = run(make_tools("read", "functions.read"), ToolCall("c1", "functions.read", "{}"))
     assert (result.tool_name, result.repairs) == ("functions.read", ())

@@ -97,7 +97,7 @@ async def test_an_error_lists_at_most_twelve_names() -> None:
     runner, _ = make_runner(*(f"read_{number}" for number in range(13)))
     for offered in (None, runner.tools):
         error = refusal(await runner.run("zoom", {}, offered=offered))
-        assert error.count("'read_") == 12 and "'read_11'. Nothing was run." in error
+        assert error.count("'read_") == 12 and "'read_11' and 1 more. Nothing was run." in error
 
 
 def test_run_sync_takes_offered_and_a_deadline() -> None:

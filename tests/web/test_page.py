@@ -24,8 +24,9 @@ from visitors import HOST, Tags, Visitor, mount, until, visit
 from ferrule import Journal, Runner, ToolCall, ToolContext, approval, tool
 from ferrule.guards import ask_before_changes, rules
 from ferrule.journal import Filter, Reader
-from ferrule.middleware import retry
+from ferrule.middleware import redact, retry
 from ferrule.providers import NAMES
+from ferrule.stores import Memory
 from ferrule.values.input import InputRequired
 from ferrule.web.live import Topics, file_state
 from journal_desk import journaled, look
@@ -129,6 +130,20 @@ async def test_of_two_people_who_answer_the_first_counts() -> None:
         # The second answer may come while the first one's call runs, which has changed the preview.
         refusals = ("answered", "does not wait", "has changed")
         assert codes == [303, 409] and any(one in late.text for one in refusals)
+
+
+async def test_a_late_answer_names_the_person_as_they_are_called() -> None:
+    class Overtaken(Memory):
+        def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
+            if isinstance(new, dict) and new.get("answered") == "ann":
+                super().compare_and_set(key, old, {**new, "answered": "eve"})
+            return super().compare_and_set(key, old, new)
+
+    runner = make_runner(approve=approval.later)
+    async with visit(runner, queue=approval.web(Overtaken(), tools=runner.tools)) as ann:
+        await ann.call("set_price", article="tea", euros=9)
+        late = await ann.answer("deny", await ann.question())
+    assert late.status_code == 409 and " eve " in late.text and "Eve" not in late.text
 
 
 async def test_a_tool_that_needs_to_know_more_gets_a_form() -> None:
@@ -262,6 +277,16 @@ async def test_calls_are_filtered_by_who_made_them_and_when(tmp_path: Path) -> N
         for query, orders in wanted.items():
             assert re.findall(r"order=&#34;(\w+)&#34;", await ann.get(f"/calls?{query}")) == orders, query
     journal.close()
+
+
+async def test_a_redacted_journal_is_shown_redacted(journal: Any) -> None:
+    key = "sk-proj-" + "Ab1" * 10
+    runner = Runner([look], journal=redact().journal(journal))
+    await runner.run("look", {"order": f"o7 {key}"})
+    await journal.flush()
+    async with visit(runner) as ann:
+        page = await ann.get("/calls")
+    assert "o7 ***" in page and key not in page
 
 
 async def test_a_past_call_passes_the_guards_again(journal: Any) -> None:

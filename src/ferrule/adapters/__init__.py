@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ferrule.adapters.args_model import from_args_model
 from ferrule.adapters.checks import make_check_guard
-from ferrule.adapters.definitions import from_definition, from_object, tool_from_object
+from ferrule.adapters.definitions import from_definition, from_object, is_tool_form, tool_from_object
 from ferrule.adapters.payload import from_execute
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ __all__ = [
     "from_definition",
     "from_execute",
     "from_object",
+    "is_tool_form",
     "make_call_id",
     "make_check_guard",
     "record_from_result",

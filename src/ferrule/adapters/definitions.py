@@ -194,6 +194,18 @@ def tool_from_object(obj: object) -> Tool:
     )
 
 
+def is_tool_form(obj: object) -> bool:
+    """Return whether an object stands for one tool. Its methods are not tools then: one may be its permission.
+
+    See docs/forms.md.
+    """
+    if hasattr(obj, "execute") and (hasattr(obj, "name") or hasattr(obj, "check_permissions")):
+        return True
+    if isinstance(obj, type):
+        return False
+    return isinstance(obj, Mapping) or callable(obj) or _find_adapter(obj) is not None
+
+
 def _find_adapter(obj: object) -> str | None:
     """Return the call of the adapter for an object, as text; `None` if it is from no known framework."""
     modules = [f"{cls.__module__}." for cls in type(obj).__mro__]

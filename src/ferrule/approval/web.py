@@ -234,7 +234,7 @@ class Web:
             answered |= {"decision": format_answer(decision), "live": thaw(found.record["live"]), "message": message}
         if not self.store.compare_and_set(self._prefix + id, row, answered):
             _refuse_second_answer(self.store.get(self._prefix + id))
-            raise AlreadyAnswered("somebody else has answered before. This answer has no effect")
+            raise AlreadyAnswered("this answer has no effect: somebody else has answered before")
         if (live := self._live.get(id)) is not None:
             live.wake()
         return AcceptedAnswer(found.record, decision, by)
@@ -294,7 +294,7 @@ def _is_answered(row: Any) -> bool:
 
 def _refuse_second_answer(row: Any) -> None:
     if _is_answered(row):
-        raise AlreadyAnswered(f"{row['answered']} has answered before. This answer has no effect")
+        raise AlreadyAnswered(f"this answer has no effect: {row['answered']} has answered before")
 
 
 def _has_expired(row: Any) -> bool:

@@ -268,7 +268,7 @@ class Webhook:
             return Reply(200, "accepted")
         if found is None:
             raise NotWaiting("no call waits for this answer: it is unknown, has ended or has expired")
-        raise AlreadyAnswered("somebody else has answered before. This answer has no effect")
+        raise AlreadyAnswered("this answer has no effect: somebody else has answered before")
 
 
 class _GivenAnswer(NamedTuple):

@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 def load_object(place: str) -> Any:
     """Return the attribute that a place names. Without an attribute, return the only runner or toolset of the module,
-    else its tools, else the module.
+    else the module.
 
     Raises:
         UsageError: It does not exist, or cannot be imported.
@@ -62,10 +62,7 @@ def _choose_object(module: ModuleType, place: str) -> Any:
             raise UsageError(f"{place!r} has several {kind.__name__}s: choose one of {names}")
         if found:
             return next(iter(found.values()))
-    listed = getattr(module, "TOOLS", None)
-    if isinstance(listed, list | tuple) and listed and all(isinstance(one, Tool) for one in listed):
-        return list(listed)
-    return list(_find_objects(module, Tool).values()) or module
+    return module
 
 
 def _find_objects(module: ModuleType, kind: type[_T]) -> dict[str, _T]:

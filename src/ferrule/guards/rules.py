@@ -31,7 +31,8 @@ def rules(
         files: The program's own files, with the scope `managed`.
         managed, user, project, session: More files by scope. A `deny` and an `ask` count from any scope. An `allow` of
             a project file, or of a file changed since a person trusted it, counts once a person trusts the file.
-        tools: The tools for the rules, such as a toolset. A rule that cannot match any call of theirs is an error.
+        tools: The tools for the rules, such as a toolset, to check arguments and values against. A tool that they lack
+            is a warning in `Policy.findings`; a misspelled one in a file of a project or a session is an error.
         shadow: A file to try in place of the program's own. It never decides; see `Policy.differences`.
         trusted: The list of trusted files, or the path of that list; `$XDG_STATE_HOME/ferrule/trusted.json` by default.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from ferrule.definition.toolset import Toolset
@@ -20,6 +19,9 @@ from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from ferrule.kernel.runner_state import RunnerState
+
+_MOST_NAMES = 12
+"""The most names in an answer to an unknown one."""
 
 
 def receive(runner: RunnerState, call: ToolCall, fields: ContextFields, origin: Origin = NO_ORIGIN) -> Coro[ToolResult]:
@@ -67,6 +69,8 @@ def unknown_tool(runner: RunnerState, name: str, offered: Toolset | None = None)
         if (search := next((tool for tool in offered.searches if tool in runner.tools), None)) is not None:
             return Rejected("not_found", f"{problem} Find it with {search.wire_name!r} first. {NOTHING_RUN}")
     similar = [candidate for candidate in tools.find_nearest(name) if tools.get(candidate) in runner.tools]
-    names = ", ".join(map(repr, similar or [tool.name for tool in islice(tools, 12) if tool in runner.tools]))
+    others = [] if similar else [tool.name for tool in tools if tool in runner.tools]
+    names = ", ".join(map(repr, similar or others[:_MOST_NAMES]))
+    names += f" and {len(others) - _MOST_NAMES} more" if len(others) > _MOST_NAMES else ""
     suggestion = f"Did you mean {names}?" if similar else f"There are {names}." if names else "There are none."
     return Rejected("not_found", f"{problem} {suggestion} {NOTHING_RUN}")

@@ -36,11 +36,11 @@ def redact(
         runner = Runner(tools, around=[untrusted, limit_output(16_000), hide, sanitize()])
 
     It knows the keys of seventy services by their documented forms, private keys, JSON web tokens, passwords in URLs
-    and connection strings, authorizations, settings such as `DB_PASSWORD=…`, card numbers, IBANs, and random words near
-    one such as "key"; each also once in base64. In `around`, it also knows the values in `context.secrets`. Commit
-    hashes, UUIDs and prose stay. It belongs in `around`, inside of `untrusted` and `limit_output`, which could cut a
-    secret in two. The same object covers other places by `hide.events(…)`, `hide.journal(…)`, `trace(redact=hide)` and
-    `cassette(…, redact=hide)`.
+    and connection strings, authorizations, settings such as `DB_PASSWORD=…`, card numbers of 14 to 16 digits, IBANs,
+    and random words of 20 characters or more near one such as "key"; each also once in base64. In `around`, it also
+    knows the values in `context.secrets`. Commit hashes, UUIDs and prose stay. It belongs in `around`, inside of
+    `untrusted` and `limit_output`, which could cut a secret in two. The same object covers other places by
+    `hide.events(…)`, `hide.journal(…)`, `trace(redact=hide)` and `cassette(…, redact=hide)`.
 
     Args:
         also: The names of further detectors: `"email"`, `"phone"`.
@@ -124,7 +124,7 @@ class Redaction:
         """Return a journal that stores arguments, outcomes and events redacted.
 
         A replayed call returns the redacted outcome, and `reconcile` sees redacted arguments. The values of
-        `journal.store` and the state of `loop.run(…, key=…)` stay as they are.
+        `journal.store`, such as calls that wait in a queue, and the state of `loop.run(…, key=…)` stay as they are.
         """
         return RedactedJournal(journal, self)
 

@@ -46,7 +46,8 @@ def read_policy_file(path: str | os.PathLike[str], scope: Scope, *, max_bytes: i
         exact = resolve_path(expanded, ".")
         data = read_file(exact, max_bytes)
         if not data.strip():  # another program may be writing it, and its deny rules would be missed
-            raise ValueError("it is empty (a policy without rules has a comment that says so)")
+            is_toml = exact.endswith(".toml")
+            raise ValueError(f"it is empty{' (a policy without rules has a comment that says so)' if is_toml else ''}")
         return PolicyFile(exact, os.path.abspath(expanded), scope, data.decode("utf-8"), sha256(data).hexdigest())
     except (OSError, ValueError) as error:
         raise DefinitionError(f"it cannot be read: {error}") from None

@@ -147,12 +147,13 @@ _PEM = (
 )
 _SPACES = r" \xa0\u2000-\u200a\u202f"
 _GAP = rf"[{_SPACES}\u2010-\u2015.-]?"
+_MAESTRO = r"50(?:18|20|38)|5893|6304|6759|676[1-3]"
 _CARD = (
-    rf"(?:(?:4\d{{3}}|5[1-5]\d\d|2[2-7]\d\d|6(?:011|5\d\d|4[4-9]\d)|35\d\d)(?:{_GAP}\d{{4}}){{3}}"
+    rf"(?:(?:4\d{{3}}|5[1-5]\d\d|2[2-7]\d\d|6(?:011|5\d\d|4[4-9]\d)|35\d\d|62\d\d|{_MAESTRO})(?:{_GAP}\d{{4}}){{3}}"
     rf"|3[47]\d\d{_GAP}\d{{6}}{_GAP}\d{{5}}|3(?:0[0-5]|[68]\d)\d{_GAP}\d{{6}}{_GAP}\d{{4}})"
     r"(?!\.?\d|[A-Fa-f]++(?![G-Zg-z]))"
 )
-"""The numbers of the six large networks, in one piece or in groups. One behind or in front of letters counts, unless
+"""The numbers of eight networks, in one piece or in groups. One behind or in front of letters counts, unless
 these could be a word of hexadecimal digits."""
 _BEFORE_CARD = r"(?:^|[^A-Za-z0-9.+]|[G-Zg-z][A-Fa-f]*|(?:[A-Za-z_]|[^\x00-\x7f])[.+])"
 _CARD_SHAPES = (b"1111-1111-1111-1111", b"1111-111111-1111", b"1" * 14)

@@ -1,15 +1,17 @@
-"""The tools of an object: a toolset, a runner, a list, a tool, or an object that has tools."""
+"""The tools of an object: a toolset, a runner, a list, a module, anything that a list of tools may have, or an instance
+with methods."""
 
 from __future__ import annotations
 
 from types import ModuleType
 from typing import Any
 
-from ferrule import Runner, Tool, Toolset
+from ferrule import Runner, Toolset
+from ferrule.definition.forms import call_interop
 
 
 def to_toolset(what: Any) -> Toolset:
-    """Return the tools of an object.
+    """Return the tools of an object. An item that `Toolset([…])` takes is one tool here, too.
 
     Raises:
         DefinitionError: The object has no tools, or they are invalid.
@@ -20,6 +22,7 @@ def to_toolset(what: Any) -> Toolset:
         return Toolset(what.as_tools())
     if isinstance(what, list | tuple):
         return Toolset(what)
-    if isinstance(what, ModuleType | type):
-        return Toolset.of(what)
-    return Toolset([what]) if isinstance(what, Tool) or callable(what) else Toolset.of(what)
+    if isinstance(what, ModuleType):
+        listed = vars(what).get("TOOLS")
+        return Toolset(listed) if isinstance(listed, list | tuple) else Toolset.of(what)
+    return Toolset([what]) if call_interop("is_tool_form", what) else Toolset.of(what)

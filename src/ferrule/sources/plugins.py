@@ -23,8 +23,9 @@ log = logging.getLogger("ferrule")
 def plugins(*names: str) -> Imported:
     """Return the tools of plug-ins. See docs/sources.md#plug-ins.
 
-    An entry point leads to tools, a toolset, a runner, a module, or an instance with methods. An unusable one is left
-    out, with the reason in the report and an error in the log; so is a tool with the name of another plug-in's.
+    An entry point leads to a tool of any form, a list, a toolset, a runner, a module, or an instance with methods. An
+    unusable one is left out, with the reason in the report and an error in the log; so is a tool with the name of
+    another plug-in's.
 
     Args:
         names: The names of the entry points, or `"*"` for all that are installed. Nothing else is imported.

@@ -18,6 +18,7 @@ from types import ModuleType
 
 from ferrule import DefinitionError, Tool, Toolset
 from ferrule.plugins import fault_of
+from ferrule.sources._objects import to_toolset
 from ferrule.sources._report import Imported, ImportedTool, LeftOut, Report, make_entry
 from ferrule.values.content import safe_str
 
@@ -27,8 +28,8 @@ __all__ = ["load_module_file", "python"]
 def python(*places: str | os.PathLike[str] | ModuleType) -> Imported:
     """Return the tools of folders, files and modules. See docs/sources.md#files-and-modules.
 
-    For a module these are its tools or, if it has none, its own public functions. A named file or module must be
-    usable; an unusable file found in a folder is left out, with the reason in the report.
+    For a module these are its list `TOOLS`, else its tools, else its own public functions. A named file or module must
+    be usable; an unusable file found in a folder is left out, with the reason in the report.
 
     Args:
         places: A module, or its name (`"shop.tools"`); a file, or a folder of files. The path of a file or folder has a
@@ -53,19 +54,19 @@ def python(*places: str | os.PathLike[str] | ModuleType) -> Imported:
 
 def _load_tools(place: str | os.PathLike[str] | ModuleType, left_out: list[LeftOut]) -> Iterator[tuple[str, Toolset]]:
     if isinstance(place, ModuleType):
-        yield place.__name__, Toolset.of(place)
+        yield place.__name__, to_toolset(place)
     elif isinstance(place, str) and not (place.endswith(".py") or "/" in place or os.sep in place):
-        yield place, Toolset.of(_import_module(place))
+        yield place, to_toolset(_import_module(place))
     elif isinstance(place, str | os.PathLike):
         path = Path(place)
         if not path.is_dir():
             if not path.is_file():
                 raise DefinitionError(f"{os.fspath(place)!r} is no Python file and no folder")
-            yield os.fspath(place), Toolset.of(_load_file(path))
+            yield os.fspath(place), to_toolset(_load_file(path))
             return
         for file in sorted(file for file in path.glob("*.py") if file.name[0] not in "._" and not file.is_dir()):
             try:
-                yield str(file), Toolset.of(_load_file(file))
+                yield str(file), to_toolset(_load_file(file))
             except Exception as error:  # the file may have anything in the place of tools
                 left_out.append(LeftOut(str(file), fault_of(error)))
     else:

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from ferrule import Journal, Runner, ToolResult, Toolset, approval
 from ferrule.approval.web import Web
-from ferrule.journal import Reader, SQLiteJournal
+from ferrule.journal import Reader, SQLiteStore
 from ferrule.policy import Policy
 from ferrule.providers.lint import LIMITS, Cost, Finding, costs, findings
 from ferrule.stores import Memory
@@ -115,7 +115,8 @@ def _with_page(runner: Runner) -> Runner:
 
 
 def _find_path(journal: Journal) -> str | None:
-    return journal.path if isinstance(journal, SQLiteJournal) else None
+    """Return the file of a journal, also of one that redacts what it passes on."""
+    return getattr(journal, "path", None) if isinstance(journal.store, SQLiteStore) else None
 
 
 def _explain_missing(runner: Runner | None) -> str:
