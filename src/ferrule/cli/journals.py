@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 from ferrule import Journal, Runner
 from ferrule.cli.runners import list_roots
@@ -16,8 +18,13 @@ from ferrule.stores.store import ReachableError, private_place
 
 
 def find_journal(path: str) -> str:
-    """Return the journal to read: a file of that name in the working directory, or else in the state folder."""
-    return path if os.path.lexists(path) else place_journal(path)
+    """Return the journal to read: a file of that name in the working directory, or else in the state folder.
+
+    Raises:
+        UsageError: Both exist.
+    """
+    is_only_here = os.path.lexists(path) and not os.path.lexists(_journals_folder() / path)
+    return path if is_only_here else place_journal(path)
 
 
 def place_journal(path: str) -> str:
@@ -26,7 +33,11 @@ def place_journal(path: str) -> str:
     Raises:
         UsageError: The name without a folder is also that of a file in the working directory.
     """
-    return place_file("--journal", path, state_folder() / "journals")
+    return place_file("--journal", path, _journals_folder())
+
+
+def _journals_folder() -> Path:
+    return state_folder() / "journals"
 
 
 @contextmanager
@@ -49,9 +60,11 @@ def open_journal(work: asyncio.Runner, runner: Runner, path: str | None) -> Iter
         if file != path:
             os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
     except ReachableError as error:
-        raise UsageError(f"--journal: {error}") from None
+        hint = f", such as {str(_journals_folder())!r}" if file == path else ", or start the command in another folder"
+        raise UsageError(f"--journal: {error}{hint}") from None
     with closing(Journal.open(place)) as journal:
         journaled = runner.replace(journal=journal)
         for result in work.run(journaled.recover()):
-            warn(f"an earlier program was interrupted: {result.tool_name}: {result.error or result.text}")
+            history = shlex.join(["ferrule", "explain", path, result.call_id])
+            warn(f"an earlier program was interrupted: {result.tool_name}: {result.error or result.text} ({history})")
         yield journaled

@@ -219,7 +219,8 @@ def make_parser(name: str, command: ModuleType) -> argparse.ArgumentParser:
     if name in _WITHOUT_TOOLS:
         parser.set_defaults(tools=None, mcp=None, verbose=False)
     else:
-        importlib.import_module("ferrule.cli.shared_options").add_sources(parser)  # `ferrule --help` does not need it
+        shared_options = importlib.import_module("ferrule.cli.shared_options")  # `ferrule --help` does not need it
+        shared_options.add_sources(parser, name)
     parser.usage = _format_usage(parser)
     return parser
 
