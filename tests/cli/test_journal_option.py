@@ -121,3 +121,11 @@ def test_a_bare_name_that_two_journals_have_is_refused_where_one_is_read() -> No
 def test_the_state_folder_below_the_working_directory_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(Path("state").resolve()))
     assert "may reach it. Use another place, or start the command in another folder" in order("tea", "calls.db").stderr
+
+
+def test_a_policy_with_a_memory_warns_without_a_journal() -> None:
+    Path("policy.toml").write_text('[[rule]]\ndecide = "allow"\ntools = ["order"]\nat_most = 1\nper = "day"\n')
+    words = ("call", "order", "article=tea", "--tools", "tools.py:TOOLS", "--policy", "policy.toml")
+    assert "add --journal FILE" in ferrule(*words).stderr
+    kept = [ferrule(*words, "--journal", "../calls.db") for _ in range(2)]
+    assert [done.returncode for done in kept] == [0, 1] and "add --journal" not in kept[0].stderr + kept[1].stderr

@@ -13,6 +13,7 @@ from ferrule import Journal, Runner
 from ferrule.cli.runners import list_roots
 from ferrule.cli.text import warn
 from ferrule.cli.usage import UsageError, place_file
+from ferrule.policy import Policy
 from ferrule.policy.files import state_folder
 from ferrule.stores.store import ReachableError, private_place
 
@@ -43,13 +44,15 @@ def _journals_folder() -> Path:
 @contextmanager
 def open_journal(work: asyncio.Runner, runner: Runner, path: str | None) -> Iterator[Runner]:
     """Yield the runner with a journal in the file at `path`, if a path is set. Calls that an earlier program left
-    unfinished are settled first, and reported on standard error.
+    unfinished are settled first, and reported on standard error. Without a journal, warn about a policy that needs one.
 
     Raises:
         UsageError: The runner has its own journal, or its tools may reach the file.
         JournalError: The file cannot be used.
     """
     if path is None:
+        if runner.journal is None and _remembers_calls(runner):
+            warn("the policy counts and remembers calls until this command ends; to keep them, add --journal FILE")
         yield runner
         return
     if runner.journal is not None:
@@ -68,3 +71,9 @@ def open_journal(work: asyncio.Runner, runner: Runner, path: str | None) -> Iter
             history = shlex.join(["ferrule", "explain", path, result.call_id])
             warn(f"an earlier program was interrupted: {result.tool_name}: {result.error or result.text} ({history})")
         yield journaled
+
+
+def _remembers_calls(runner: Runner) -> bool:
+    """Return whether a policy has rules about earlier calls."""
+    rules = [rule for guard in runner.guards if isinstance(guard, Policy) for rule in guard.rules]
+    return any(rule.when is not None and rule.when.needs_marks for rule in rules)
