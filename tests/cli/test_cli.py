@@ -613,6 +613,11 @@ def test_the_help_of_a_command_fits_and_its_example_is_valid(name: str, monkeypa
     parser.parse_intermixed_args(shlex.split(EXAMPLES[name]))
 
 
+@pytest.mark.parametrize("name", ["lock", "policy", "test"])
+def test_the_help_promises_the_file_tools_only_where_they_are_used(name: str) -> None:
+    assert "ferrule.tools.files" not in make_parser(name, importlib.import_module(f"ferrule.cli.{name}")).format_help()
+
+
 @pytest.mark.large
 @pytest.mark.parametrize("provider", ["anthropic", "openai", "gemini", "mistral", "cohere", "bedrock"])
 def test_a_missing_key_names_its_environment_variable(

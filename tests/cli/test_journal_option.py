@@ -67,6 +67,8 @@ def test_the_next_command_reports_a_killed_call() -> None:
     done = order("tea")
     assert done.stdout == "ordered tea\n" and "may have happened" in done.stderr
     assert done.stderr.startswith("ferrule: an earlier program was interrupted: order: ")
+    history = done.stderr.rstrip().rpartition("(ferrule ")[2].removesuffix(")")
+    assert "unknown" in ferrule(*history.split()).stdout
     assert "interrupted" not in order("tea").stderr
     [data] = read_rows("SELECT data FROM events WHERE kind = 'tool:error'")
     assert json.loads(data[0])["status"] == "unknown"
@@ -104,3 +106,26 @@ def test_a_bare_name_of_a_file_here_is_refused_where_something_is_written() -> N
     for done in (order("tea", "shop.db"), ferrule("token", "new", "ann"), ferrule("token", "list")):
         assert done.returncode == 2 and "here too: write ./" in done.stderr and done.stderr.count("\n") == 1
     assert {Path(name).read_text(encoding="utf-8") for name in ("shop.db", "tokens.toml")} == {"mine"}
+
+
+def test_a_bare_name_that_two_journals_have_is_refused_where_one_is_read() -> None:
+    Path("calls.db").write_text("mine", encoding="utf-8")
+    assert "here too" not in ferrule("log", "calls.db").stderr
+    Path("calls.db").unlink()
+    assert order("tea", "calls.db").stdout == "ordered tea\n"
+    Path("calls.db").write_text("mine", encoding="utf-8")
+    for words in (["log", "calls.db"], ["explain", "calls.db", "c1"], ["inspect", "--journal", "calls.db"]):
+        assert "here too: write ./calls.db or" in ferrule(*words).stderr
+
+
+def test_the_state_folder_below_the_working_directory_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(Path("state").resolve()))
+    assert "may reach it. Use another place, or start the command in another folder" in order("tea", "calls.db").stderr
+
+
+def test_a_policy_with_a_memory_warns_without_a_journal() -> None:
+    Path("policy.toml").write_text('[[rule]]\ndecide = "allow"\ntools = ["order"]\nat_most = 1\nper = "day"\n')
+    words = ("call", "order", "article=tea", "--tools", "tools.py:TOOLS", "--policy", "policy.toml")
+    assert "add --journal FILE" in ferrule(*words).stderr
+    kept = [ferrule(*words, "--journal", "../calls.db") for _ in range(2)]
+    assert [done.returncode for done in kept] == [0, 1] and "add --journal" not in kept[0].stderr + kept[1].stderr

@@ -327,6 +327,7 @@ async def test_a_changed_list_of_an_upstream_server_is_followed(folder: Path) ->
         (["--tokens", "tokens.toml"], "--tokens needs --http"),
         (["--http", "0", "--tokens", "tokens.toml", "--token-env", "GOOD"], "leave out one of them"),
         (["--http", "0", "--tokens", "./tokens.toml"], "no file './tokens.toml'; ferrule token new writes it"),
+        (["--http", "0", "--tokens", "./reachable.toml"], "where tools may reach it. Use another place, such as '"),
         (["--allow-host", "tools.example.com"], "--allow-host and --allow-origin need --http"),
         (["--http", "0", "--allow-origin", "*"], "origins: '*' is invalid"),
         (["--http", "8000", "--install"], "leave out --http"),
@@ -339,6 +340,7 @@ def test_an_invalid_command_is_an_error_and_serves_nothing(
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("GOOD", "0123456789abcdef")
+    (folder / "reachable.toml").touch(mode=0o600)
     assert main(["serve", "shop.py", *words]) == 2
     assert error in capsys.readouterr().err
 

@@ -146,6 +146,8 @@ class Adapter:
         answer: Decision | bool | ToolResult | Mapping[str, Any],
         record: Any = None,
         on_progress: ProgressFunction | None = None,
+        *,
+        by: str | None = None,
     ) -> ToolResult:
         """Resume a suspended call.
 
@@ -155,6 +157,7 @@ class Adapter:
                 differ from the sent ones, and answer only the question whether the call may run.
             record: The record that comes with the framework's answer; by default the stored one.
             on_progress: As for `run`.
+            by: The name of the person who approved the arguments.
 
         Raises:
             Exception: The store cannot be read or written; this is its own exception.
@@ -174,7 +177,7 @@ class Adapter:
         if isinstance(answer, Mapping):
             if found["pending"]["kind"] == "work":
                 return await self.run(call, context, on_progress)
-            answer = _answer_from_arguments(found["pending"], approved)
+            answer = _answer_from_arguments(found["pending"], approved, by)
         key = record["pending"]["key"]
         async with self._hold_answer(key):
             result = await self._follow(call, context, on_progress, self.runner.resume, record, answer)
@@ -554,7 +557,7 @@ def _find_mismatch(record: object, call: ToolCall, context: ToolContext[Any]) ->
         return _RECORD_IS_GONE
 
 
-def _answer_from_arguments(pending: dict[str, Any], call: ToolCall) -> Decision | bool:
+def _answer_from_arguments(pending: dict[str, Any], call: ToolCall, by: str | None) -> Decision:
     """Return the answer of a person who approved these arguments: a yes to the judged ones, or an edit.
 
     A question of another kind is asked again.
@@ -563,7 +566,7 @@ def _answer_from_arguments(pending: dict[str, Any], call: ToolCall) -> Decision 
         return ask(pending["reason"])
     now = thaw(call.arguments)
     is_unchanged = has_sent_arguments(pending, call) or is_same_json(now, pending["arguments"])
-    return True if is_unchanged else allow(arguments=now)
+    return allow(by=by) if is_unchanged else allow(arguments=now, by=by)
 
 
 def _write_record(records: Store, key: str, record: Record) -> None:

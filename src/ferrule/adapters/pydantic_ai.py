@@ -57,7 +57,7 @@ from ferrule.values.decision import Decision, allow
 from ferrule.values.deferred import Deferred
 from ferrule.values.frozen import thaw
 from ferrule.values.input import InputRequired
-from ferrule.values.result import ToolResult
+from ferrule.values.result import ToolResult, find_question
 
 _OURS = "ferrule"
 _URLS: dict[str, type[FileUrl]] = {"image": ImageUrl, "audio": AudioUrl}
@@ -87,7 +87,8 @@ def toolset(
 
     A call that waits for a person ends the run as `DeferredToolRequests`: an approval, a question (the handler returned
     an `InputRequired`) or external work (`Deferred`). The metadata of the call has `reason` and, for
-    `build_results(metadata=…)` and `answer`, its sealed record.
+    `build_results(metadata=…)` and `answer`, its sealed record; `question` if the answer is for a nested call. Add
+    `approved_by` to name the person who approved it.
 
     Args:
         id: The id of the toolset; a durable engine identifies its calls by it.
@@ -121,12 +122,14 @@ def _to_their_tool(
         sent, context = ToolCall(call_id, tool.name, arguments), to_context(ctx)
         on_progress = partial(_emit_progress, ctx)
         if ctx.tool_call_approved:
-            record = (ctx.tool_call_metadata or {}).get(_OURS)
+            metadata = ctx.tool_call_metadata or {}
+            record = metadata.get(_OURS)
             is_of_sent = (
                 is_matching_record(record, sent, context) or await adapter.find_record(sent, context) is not None
             )
             shown = sent if is_of_sent else _find_sent_call(ctx, sent)
-            result = await adapter.answer(shown, context, arguments, record, on_progress)
+            by = metadata.get("approved_by")
+            result = await adapter.answer(shown, context, arguments, record, on_progress, by=by)
         else:
             result = await adapter.run(sent, context, on_progress)
             if result.status in ("invalid", "not_found"):
@@ -190,6 +193,9 @@ def _make_deferral(result: ToolResult, tool_call_id: str, records: Store | None)
         metadata["id"] = pending["call"]["id"]
     if records is None:
         metadata[_OURS] = record_from_result(result)
+    asked = find_question(pending)
+    if asked is not pending:
+        metadata["question"] = {"tool": asked["call"]["name"], "arguments": thaw(asked["arguments"])}
     if pending["kind"] == "input":
         return CallDeferred({**metadata, "schema": thaw(pending["schema"])}, kind="question")
     if pending["kind"] == "work":

@@ -75,7 +75,8 @@ exit codes:
   0    success
   1    the call or the run failed or was denied;
        decide: the call would be denied;
-       lint, policy or test: an error was found or a test failed;
+       lint or policy: an error was found;
+       policy or test: a test failed;
        lock: a tool differs from the file;
        select or eval: a score is too low, or the model failed;
        or the output could not be written
@@ -219,7 +220,8 @@ def make_parser(name: str, command: ModuleType) -> argparse.ArgumentParser:
     if name in _WITHOUT_TOOLS:
         parser.set_defaults(tools=None, mcp=None, verbose=False)
     else:
-        importlib.import_module("ferrule.cli.shared_options").add_sources(parser)  # `ferrule --help` does not need it
+        shared_options = importlib.import_module("ferrule.cli.shared_options")  # `ferrule --help` does not need it
+        shared_options.add_sources(parser, name)
     parser.usage = _format_usage(parser)
     return parser
 

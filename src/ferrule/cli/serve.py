@@ -107,6 +107,8 @@ def command(options: argparse.Namespace) -> int:
                     served = format_count(len(runner.tools), "tool")
                     warn(f"serving {served} over standard input and output, to an MCP client that starts this command")
                 return work.run(run_until_signal(partial(serve.stdio, journaled, **settings)))
+            if isinstance(tokens, TokenFile):
+                token.check_reach(tokens, journaled)
             settings |= {"tokens": tokens, "hosts": options.allow_host, "origins": options.allow_origin}
             settings |= {"ready": lambda url: warn(f"serving {url}"), **address._asdict()}
             return work.run(run_until_signal(partial(serve.http, journaled, **settings)))

@@ -55,6 +55,18 @@ _SOURCES: Final[dict[str, dict[str, Any]]] = {
         "help": f"most tokens for all operations (default: {OPERATIONS_BUDGET:,} if a model receives them)",
     },
 }
+_FILE_TOOLS: Final = "the built-in file tools: ferrule.tools.files"
+_WITHOUT_SOURCES: Final = MappingProxyType(
+    {
+        "chat": f"without any of these, the tools of your settings, or else {_FILE_TOOLS}",
+        "inspect": "without any of these, only the journal; without --journal, the built-in file tools",
+        "lock": "at least one of these is required",
+        "policy": "without any of these, the rules are checked and tested without tools",
+        "run": f"without any of these, the tools of your settings, or else {_FILE_TOOLS}",
+        "test": "without any of these, the tools that the file of tests names",
+    }
+)
+"""The tools of a command whose options name none, if these are not always the file tools."""
 _RULES: Final[dict[str, dict[str, Any]]] = {
     "--yes": {
         **_REPEAT,
@@ -104,10 +116,10 @@ _MODEL: Final[dict[str, dict[str, Any]]] = {
 _GROUPS: Final = MappingProxyType({"model": _MODEL, "rules and records": _RULES})
 
 
-def add_sources(parser: argparse.ArgumentParser) -> None:
+def add_sources(parser: argparse.ArgumentParser, command: str) -> None:
     """Add the options of all commands that take tools."""
     parser.add_argument("--verbose", action="store_true", help="print the log, with the traceback of a tool that fails")
-    group = parser.add_argument_group("tools", "without any of these, the built-in file tools: ferrule.tools.files")
+    group = parser.add_argument_group("tools", _WITHOUT_SOURCES.get(command, f"without any of these, {_FILE_TOOLS}"))
     for option, settings in _SOURCES.items():
         group.add_argument(option, **settings)
 

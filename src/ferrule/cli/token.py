@@ -10,14 +10,24 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from ferrule import DefinitionError
+from ferrule import DefinitionError, Runner
 from ferrule.approval import printable
 from ferrule.cli.screen import make_table, print_table, wide
 from ferrule.cli.text import warn
 from ferrule.cli.usage import UsageError, check_known, parse_count, place_file
-from ferrule.mcp.serve._tokens import LIMIT_KEYS, Limits, Token, check_name, hash_token, parse_tokens, read_token_file
+from ferrule.mcp.serve._tokens import (
+    LIMIT_KEYS,
+    Limits,
+    Token,
+    TokenFile,
+    check_name,
+    hash_token,
+    parse_tokens,
+    read_token_file,
+)
 from ferrule.policy.files import configuration_folder
 from ferrule.security.paths import open_directory, resolve_path
+from ferrule.stores.store import ReachableError
 
 _TOKENS_FILE = "tokens.toml"
 _DAYS = 365
@@ -85,6 +95,18 @@ def place_tokens(path: str) -> str:
         UsageError: The name without a folder is also that of a file in the working directory.
     """
     return place_file("--tokens", path, configuration_folder())
+
+
+def check_reach(tokens: TokenFile, runner: Runner) -> None:
+    """Refuse a file of tokens that tools of the runner may reach.
+
+    Raises:
+        UsageError: They may; the text names a folder that they cannot reach.
+    """
+    try:
+        tokens.check_reach(runner)
+    except ReachableError as error:
+        raise UsageError(f"--tokens: {error}, such as {str(configuration_folder())!r}") from None
 
 
 def _read_tokens(place: str) -> tuple[os.stat_result | Literal["nothing"], str, dict[str, Token]]:

@@ -40,6 +40,7 @@ from ferrule import (
     ToolCall,
     ToolContext,
     ToolResult,
+    WaitingFor,
     ask,
     deny,
     tool,
@@ -294,6 +295,28 @@ async def test_deferred_work_is_an_external_call() -> None:
     results = requests.build_results(calls={"c1": came})
     done = await agent.run(message_history=first.all_messages(), deferred_tool_results=results)
     assert returned(done).content == "built"
+
+
+@pytest.mark.parametrize(("euros", "override"), [(5, None), (3, {"euros": 3})])
+async def test_an_answer_to_a_nested_call_shows_its_arguments_and_names_the_person(euros: int, override: Any) -> None:
+    @tool(ask="it costs money")
+    async def pay(euros: int, context: ToolContext) -> str:
+        return f"{context.approved_by} paid {euros}"
+
+    @tool(recorded=True)
+    async def settle(order: str, context: ToolContext) -> str | WaitingFor:
+        paid = await context.run("pay", {"euros": 5}, id="pay")
+        return WaitingFor(paid) if paid.status == "suspended" else paid.text
+
+    agent = asks_once(Runner([settle, pay], journal=memory()), ToolCallPart("settle", {"order": "A"}, "c1"))
+    first = await agent.run("go")
+    metadata = first.output.metadata
+    assert metadata["c1"]["question"] == {"tool": "pay", "arguments": {"euros": 5}}
+    metadata["c1"]["approved_by"] = "ann"
+    approvals = {"c1": ToolApproved(override_args=override)}
+    results = first.output.build_results(approvals=approvals, metadata=metadata)
+    done = await agent.run(message_history=first.all_messages(), deferred_tool_results=results)
+    assert returned(done).content == f"ann paid {euros}"
 
 
 async def test_a_person_fills_a_private_parameter() -> None:
