@@ -22,7 +22,6 @@ from ferrule.errors import (
     ValidationError,
     WorkerDiedError,
 )
-from ferrule.kernel.batch import Batch
 from ferrule.runner import Runner
 from ferrule.scheduling.clock import Clock
 from ferrule.types import Approver, Guard, Journal, Middleware, Observer
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from pydantic import Field
 
     from ferrule.definition.handler_class import ToolHandler
+    from ferrule.kernel.batch import Batch
     from ferrule.mcp import serve as serve
 
 __version__ = "0.1.0"
@@ -91,18 +91,18 @@ __all__ = [
 ]
 
 
+_IMPORTED_LATER = {
+    "Batch": "ferrule.kernel.batch.Batch",
+    "Field": "pydantic.Field",
+    "ToolHandler": "ferrule.definition.handler_class.ToolHandler",
+    "serve": "ferrule.mcp.serve",
+}
+"""Each takes long to import, and most programs never use it."""
+
+
 def __getattr__(name: str) -> object:
-    # Each takes long to import, and most programs never use it.
-    if name == "Field":
-        from pydantic import Field
+    if name in _IMPORTED_LATER:
+        from pkgutil import resolve_name
 
-        return Field
-    if name == "ToolHandler":
-        from ferrule.definition.handler_class import ToolHandler
-
-        return ToolHandler
-    if name == "serve":
-        from ferrule.mcp import serve
-
-        return serve
+        return resolve_name(_IMPORTED_LATER[name])
     raise AttributeError(f"module 'ferrule' has no attribute {name!r}")

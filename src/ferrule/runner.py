@@ -23,7 +23,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ferrule.definition import options
 from ferrule.definition.bounds import SIZES, WAITS, Sizes, Waits
@@ -33,13 +33,10 @@ from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
 from ferrule.executors.background_loop import BackgroundLoop, run_on_loop
 from ferrule.kernel.authorize import VALUE_MISSING, explain, find_verdict, foresee, judge
-from ferrule.kernel.background import BackgroundJob
-from ferrule.kernel.batch import Batch
 from ferrule.kernel.begin import find_plan
 from ferrule.kernel.live_call import LiveCall
 from ferrule.kernel.plan import Mount, Settings
 from ferrule.kernel.receive import receive, resume_call, unknown_tool
-from ferrule.kernel.recovery import find_deferred_record, recover
 from ferrule.kernel.redact import redact
 from ferrule.kernel.results import NOTHING_RUN, Rejected
 from ferrule.kernel.runner_state import ResumedRecords, RunnerState
@@ -56,6 +53,10 @@ from ferrule.values.decision import Decision
 from ferrule.values.event import emit
 from ferrule.values.frozen import JsonObject
 from ferrule.values.result import ToolResult, get_original
+
+if TYPE_CHECKING:
+    from ferrule.kernel.background import BackgroundJob
+    from ferrule.kernel.batch import Batch
 
 log = logging.getLogger("ferrule")
 _offer: Callable[..., Toolset | None] = options.make_check(
@@ -420,6 +421,8 @@ class Runner:
             )
         offered = _offer("offered", offered)
         seen_by = _seen_by("observers", observers)
+        from ferrule.kernel.batch import Batch
+
         return Batch(self._state, listed, fields, seen_by, offered, _turn("turn", turn)).begin()
 
     # -- decide, resume -----------------------------------------------------------------------------------------------
@@ -544,6 +547,8 @@ class Runner:
             DefinitionError: The runner has no journal.
             JournalError: The journal cannot be read.
         """
+        from ferrule.kernel.recovery import find_deferred_record
+
         if (record := await find_deferred_record(self._state, ticket)) is None:
             text = f"No deferred work waits under the ticket {ticket!r}, or more than one does. {NOTHING_RUN}"
             return ToolResult(None, text, status="not_found", executed=False)
@@ -559,6 +564,8 @@ class Runner:
             DefinitionError: The runner has no journal.
             JournalError: The journal cannot be read or written.
         """
+        from ferrule.kernel.recovery import recover
+
         return await recover(self._state)
 
     def as_tools(self) -> list[Tool]:

@@ -12,7 +12,6 @@ from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject
-from ferrule.values.journal_entry import Intent, JournalEntry
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from ferrule.executors import Executor
     from ferrule.journal.sqlite import SQLiteJournal
     from ferrule.stores.store import Store
+    from ferrule.values.journal_entry import Intent, JournalEntry
 
 _T = TypeVar("_T")
 Coro: TypeAlias = Coroutine[Any, Any, _T]

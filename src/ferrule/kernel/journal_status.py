@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from os import urandom
+from typing import TYPE_CHECKING
 
 from ferrule.kernel.state import CallState
 from ferrule.values.call_key import KEY_CHARACTERS, hash_parts, make_call_key
-from ferrule.values.journal_entry import Intent, JournalEntry
 from ferrule.values.result import ToolResult
+
+if TYPE_CHECKING:
+    from ferrule.values.journal_entry import Intent, JournalEntry
 
 TICKET = "work_"
 """The prefix of a background job's ticket; the rest is the call key."""
 
 
-@dataclass(slots=True, eq=False)
 class JournalStatus:
-    """The status of a call in the journal, the same for all of its attempts."""
+    """The status of a call in the journal, the same for all of its attempts.
 
-    call_key: str
-    """Identifies the call if it comes again, in any process."""
+    Attributes:
+        call_key: Identifies the call if it comes again, in any process.
+        intent: The intent, committed or about to be.
+        is_open: Whether the intent has no outcome yet.
+        replaced_entry: The earlier entry of the call, to be replaced by the intent or the outcome.
+    """
+
     intent: Intent | None = None
-    """The intent, committed or about to be."""
-    is_open: bool = False
-    """Whether the intent has no outcome yet."""
+    is_open = False
     replaced_entry: JournalEntry | None = None
-    """The earlier entry of the call, to be replaced by the intent or the outcome."""
+
+    def __init__(self, call_key: str) -> None:
+        self.call_key = call_key
 
 
 def journal_status(state: CallState) -> JournalStatus:

@@ -25,7 +25,6 @@ from ferrule.kernel.begin import begin_call, end_call, reject_at_once, report_en
 from ferrule.kernel.cancel import journaled_result, restore_current_call, result_of_interruption, undo_cancellation
 from ferrule.kernel.invoke import check_alive, invoke
 from ferrule.kernel.journal_status import has_open_intent
-from ferrule.kernel.journaling import commit_intent, commit_outcome, write_missing_outcome
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.results import Rejected
 from ferrule.kernel.resume import ask_for_input, continue_suspended, replay_earlier_run
@@ -63,6 +62,8 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
     finally:
         end_call(state)
     if plan.journaled and has_open_intent(state) and not isinstance(interruption, GeneratorExit):
+        from ferrule.kernel.journaling import write_missing_outcome
+
         result, interruption = await write_missing_outcome(plan, state, result, interruption)
     if state.observers or origin.owner is not None:
         report_end(state, result)
@@ -140,6 +141,8 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
 
 async def _invoke_once(plan: Plan, values: object, state: CallState, answer: Answer | None) -> ToolResult:
     """Run the handler between its intent and its outcome, or return the result of another run that was first."""
+    from ferrule.kernel.journaling import commit_intent, commit_outcome  # 3 ms, for the programs with a journal
+
     if (earlier := await commit_intent(plan, state)) is not None:
         return earlier
     handling = invoke(plan, values, state, answer)

@@ -6,7 +6,7 @@ A call that succeeds runs none of this.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from logging import ERROR, INFO
@@ -85,8 +85,7 @@ def get_log_facts(call: AnyCall) -> LogAttributes:
 def make_call_redactor(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], str]:
     """Return a function that puts stars for the secrets of a call into a text; `str` if the call has none."""
     try:
-        known = list(filter(None, _iter_known_secrets(call, given)))
-        if not known:
+        if not (known := _list_known_secrets(call, given)):
             return str
         from ferrule.security.redactor import make_redactor  # for the programs that have secrets
 
@@ -95,13 +94,16 @@ def make_call_redactor(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[
         return lambda text: SECRET_STARS
 
 
-def _iter_known_secrets(call: AnyCall | None, given: JsonObject) -> Iterator[object]:
-    """Yield the secrets and hidden values of a call and of the calls that made it."""
+def _list_known_secrets(call: AnyCall | None, given: JsonObject) -> list[object]:
+    """Return the secrets and hidden values of a call and of the calls that made it."""
+    known: list[object] = []
     while call is not None:
         tool: Any = call.tool
-        parameters = tool.handling.parameters
-        yield call.context.secrets
-        yield parameters.bound
+        parameters, secrets = tool.handling.parameters, call.context.secrets
+        if secrets:
+            known.append(secrets)
         if parameters.hidden:
-            yield [arguments.get(name) for arguments in (call.call.arguments, given) for name in parameters.hidden]
+            hidden = [arguments.get(name) for arguments in (call.call.arguments, given) for name in parameters.hidden]
+            known += (parameters.bound, hidden)
         call = call.parent
+    return known

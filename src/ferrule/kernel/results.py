@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -121,9 +120,10 @@ def _retryable(error: BaseException | None) -> bool | None:
 
 
 def _read_attribute(error: BaseException | None, name: str) -> Any:
-    with suppress(Exception):  # a property may raise
+    try:
         return getattr(error, name, None)
-    return None
+    except Exception:  # a property may raise
+        return None
 
 
 def _retry_after(error: BaseException | None) -> dict[str, object] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ferrule.kernel.authorize import ask_and_judge, judge_replayed_call, judge_resumed_call, make_question
 from ferrule.kernel.journal_status import journal_status
-from ferrule.kernel.journaling import find_earlier_entry, replay
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.results import NOTHING_RUN, RESUMED_ALREADY, RESUMED_WITHOUT_EFFECT, Rejected
 from ferrule.kernel.state import CallState
@@ -21,6 +20,8 @@ async def replay_earlier_run(plan: Plan, state: CallState, *, resumed_before: bo
     Raises:
         Rejected: A guard now denies the call, the earlier run does not end in time, or the journal failed.
     """
+    from ferrule.kernel.journaling import find_earlier_entry, replay  # for the programs with a journal
+
     entry = await find_earlier_entry(plan, state)
     if entry is None:
         return None
