@@ -47,6 +47,7 @@ class Parameters:
         visible: The JSON Schema of each parameter for the model to fill.
         required: Parameters without a default.
         defaults: The JSON values of the others, if they have one.
+        ordered_defaults: The same in the order of the schema, with `...` for each parameter without a default.
         plain: Parameters with validated values that are their own JSON.
         respells: Whether validation may change the spelling of a value, and nothing else: it runs no author's code.
         exact: Whether guards judge the sent text. If not, they judge the dump of the validated values, and the
@@ -72,6 +73,7 @@ class Parameters:
             for name, node in properties.items()
             if isinstance(node, dict) and "default" in node and name not in self.required
         )
+        self.ordered_defaults = {name: self.defaults.get(name, ...) for name in properties}
 
     def _hide(self, hidden: frozenset[str]) -> None:
         self.hidden = hidden

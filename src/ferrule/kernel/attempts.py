@@ -52,11 +52,6 @@ def begin_next(state: CallState) -> None:
     attempt.in_next = True
 
 
-def end_next(state: CallState) -> None:
-    """Mark the middleware's `next` as ended."""
-    state.attempt.in_next = False
-
-
 def reject(state: CallState, rejection: Rejected) -> ToolResult:
     """Return the result of an attempt without another run of the handler. A suspended call gets its sealed record."""
     attempt = state.attempt

@@ -9,8 +9,7 @@ from math import inf
 from typing import Any
 
 from ferrule.kernel.state import CallState, ancestors
-from ferrule.scheduling.clock import Timer, wait_until, waiter_for_end, wake
-from ferrule.types import Coro
+from ferrule.scheduling.clock import Timer, wake
 
 NESTED_TIMEOUT = 60.0
 """Seconds that a nested call waits at most for slots if the runner sets no limit."""
@@ -58,10 +57,10 @@ class Deadline:
             return f"reported no progress for {self.idle:g} s, its idle limit"
         return f"did not end by its deadline of {self.seconds:g} s"
 
-    def wait_for_task(self, task: asyncio.Task[Any], until: float) -> Coro[None]:
-        """Wait until the task has ended, the time is `until`, or a pause has ended."""
-        self.waiter = waiter_for_end(task)
-        return wait_until(self.waiter, None if until == inf else until, self.timer)
+    def wake(self, ended: object = None) -> None:
+        """Wake whoever waits for the run: it has ended, its time has passed, or a pause has ended."""
+        if self.waiter is not None:
+            wake(self.waiter)
 
 
 @contextmanager
@@ -85,8 +84,7 @@ def paused(deadline: Deadline | None) -> Iterator[None]:
             now = deadline.timer.time()
             deadline.at = now + deadline.remaining
             deadline.progress_at = min(now, deadline.progress_at + now - deadline.paused_at)
-            if deadline.waiter is not None:
-                wake(deadline.waiter)
+            deadline.wake()
 
 
 def report_progress(state: CallState) -> None:

@@ -30,6 +30,7 @@ from ferrule.kernel.results import (
 from ferrule.kernel.state import RELIABLE_CANCELLING, CallState, ancestors, find_state
 from ferrule.kernel.suspension import make_deferred_record, make_waiting_record
 from ferrule.kernel.tasks import start_eagerly
+from ferrule.scheduling.clock import wait_until, waiter_for_end
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
 from ferrule.values.content import to_sentence
@@ -227,19 +228,25 @@ async def _wait_until_deadline(
     At the deadline the task is cancelled and gets `grace` seconds to end; a `ToolError` that it raises then adds to
     the result of the timeout. After that the task is abandoned. Its own result or exception no longer counts then.
     """
-    time = deadline.timer.time
+    timer = deadline.timer
     is_waiting = True  # wait at least once, so that the handler begins even if it is late
+    task.add_done_callback(deadline.wake)
     try:
         while is_waiting:
-            await deadline.wait_for_task(task, deadline.expires_at())  # a moved deadline wakes it too
-            is_waiting = not task.done() and time() < deadline.expires_at()
+            deadline.waiter = task.get_loop().create_future()
+            timeout = timer.call_at(deadline.expires_at(), deadline.wake)
+            try:
+                await deadline.waiter  # a moved deadline wakes it too
+            finally:
+                timeout.cancel()
+            is_waiting = not task.done() and timer.time() < deadline.expires_at()
     except asyncio.CancelledError:
         await _stop_task(task, deadline, plan)
         raise
-    if task.done() and time() <= deadline.expires_at():  # the handler may have blocked the loop past its deadline
+    if task.done() and timer.time() <= deadline.expires_at():  # the handler may have blocked the loop past its deadline
         deadline.task = None  # break the reference cycle
         return task.result()
-    reason, deadline.at = deadline.expiry_reason(), min(deadline.at, time())
+    reason, deadline.at = deadline.expiry_reason(), min(deadline.at, timer.time())
     try:
         await _stop_task(task, deadline, plan)
     except asyncio.CancelledError:
@@ -261,4 +268,4 @@ async def _stop_task(task: asyncio.Task[ToolResult], deadline: Deadline, plan: P
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # mark the exception as seen
     if not task.done():
         task.cancel()
-        await deadline.wait_for_task(task, deadline.timer.time() + plan.runner.waits.grace)
+        await wait_until(waiter_for_end(task), deadline.timer.time() + plan.runner.waits.grace, deadline.timer)

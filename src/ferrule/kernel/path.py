@@ -19,7 +19,7 @@ from typing import Any
 
 from ferrule.definition.hooks import run_hook
 from ferrule.kernel.acquire import HeldSlots, acquire, release
-from ferrule.kernel.attempts import begin_attempt, begin_next, end_next, reject
+from ferrule.kernel.attempts import begin_attempt, begin_next, reject
 from ferrule.kernel.authorize import authorize
 from ferrule.kernel.begin import begin_call, end_call, reject_at_once, report_end
 from ferrule.kernel.cancel import journaled_result, restore_current_call, result_of_interruption, undo_cancellation
@@ -50,8 +50,6 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
                 state.emit("tool:pre", origin.arrival_facts)
             if plan.around is not None:
                 found: Any = await plan.around(state.call, state.context)
-            elif plan.before_hook is not None:
-                found = await run_core(plan, state.call, state)
             else:  # skip `run_core`, which has nothing to do here: a third of the bare call
                 found = await _run_steps(plan, state.call, state)
             result = finish_result(state, found)
@@ -74,22 +72,20 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
 
 async def run_core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
     """Run everything that `around` middleware wraps: the `before` hooks, then the steps."""
-    if plan.around is not None:
-        begin_next(state)
+    begin_next(state)
     try:
-        if plan.before_hook is not None:
-            changed = run_hook(plan.before_hook, call, state.context)
-            call = changed if isinstance(changed, ToolCall) else await changed
         return await _run_steps(plan, call, state)
     finally:
-        if plan.around is not None:
-            end_next(state)
+        state.attempt.in_next = False
 
 
 async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired | None = None) -> ToolResult:
     """Run the steps from `validate` to `release`. With input `wanted` by the handler, start by asking for it."""
     resumed, values = state.origin.resumed, None
     answer: Any = None
+    if plan.before_hook is not None and wanted is None:
+        changed = run_hook(plan.before_hook, call, state.context)
+        call = changed if isinstance(changed, ToolCall) else await changed
     try:
         if call is not state.call:
             check_replacement(plan, call, state)

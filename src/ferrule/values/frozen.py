@@ -89,8 +89,7 @@ class FrozenList(list[Any]):
     append = clear = extend = insert = pop = remove = reverse = sort = _refuse
 
     def __init__(self, items: Iterable[Any] = ()) -> None:
-        kinds = _FROZEN_KINDS
-        super().__init__([kinds[type(item)](item) if type(item) in kinds else item for item in items])
+        super().__init__([FrozenDict(i) if type(i) is dict else FrozenList(i) if type(i) is list else i for i in items])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
         return [copy.deepcopy(value, memo) for value in self]
