@@ -43,7 +43,7 @@ from ferrule.guards import ask_before_changes
 from ferrule.stores.store import Memory, SealedFile, Store
 from ferrule.testing import ManualClock
 from ferrule.tools import files
-from waits import BOUND
+from waits import BOUND, until
 
 CALL = ToolCall("1", "pay", {"to": "ada", "euros": 5})
 EVE = ToolCall("2", "pay", {"to": "eve", "euros": 5000})
@@ -305,11 +305,6 @@ def preview_of(make: Callable[[str], Any]) -> tuple[Runner, Any]:
     return runner, approval.web(tools=[set_price.replace(preview=lambda arguments: make(arguments["row"]))])
 
 
-class Unsplit(str):
-    def removesuffix(self, suffix: str, /) -> str:
-        raise RuntimeError(suffix)
-
-
 class Nameless:
     name = property(lambda self: 1 / 0)
 
@@ -326,7 +321,7 @@ def unsaid() -> None:
 NO_JSON = [datetime(2026, 1, 1, tzinfo=UTC), float("nan"), {1: 2, "a": 3}, {1, 2}, b"x"]
 BROKEN: list[Callable[[], Any]] = [
     *(lambda value=value: Diff("4", "5", "tea", {"seen": value}) for value in NO_JSON),
-    *(lambda: Unsplit("a\nb"), Nameless, unsaid, lambda: "\ud83d", lambda: Diff("a", Unsplit("b"))),
+    *(Nameless, unsaid, lambda: "\ud83d"),
 ]
 
 
@@ -382,39 +377,26 @@ async def test_an_unreadable_record_is_shown_as_broken_and_can_be_denied(row: An
     assert [one.id for one in await queue.waiting()] == [shown.id]
 
 
-async def test_a_record_with_a_field_of_another_version_is_shown_as_broken() -> None:
-    desk, store = Desk(), Memory()
-    queue = approval.web(store)
-    shown = await desk.waits(queue)
-    old = store.get(f"waiting {shown.id}")
-    changes = {"context": {**old["pending"]["context"], "tenant": "x"}, "expires_at": "9e9", "asked_at": "1"}
-    for name, value in changes.items():
-        new = {"pending": {**old["pending"], name: value}}
-        store.compare_and_set(f"waiting {shown.id}", store.get(f"waiting {shown.id}"), new)
-        [broken] = await queue.waiting()
-        assert broken.problem is not None and isinstance(broken.expires_at, float), name
-
-
-async def test_slow_previews_of_one_principal_delay_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("ferrule.approval.request.PREVIEW_SECONDS", 1.0)
-    ends = threading.Event()
+async def test_slow_previews_of_one_principal_delay_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ferrule.approval.request.PREVIEW_SECONDS", 10 * BOUND)
+    ends, made = threading.Event(), list[str]()
 
     def preview(row: str) -> str:
         if row == "slow":
             ends.wait(BOUND)
+        made.append(row)
         return f"sets {row}"
 
+    runner, queue = preview_of(preview)
+    for principal, row in [*[("eve", "slow")] * 90, *[("ann", "quick")] * 20]:
+        await queue.put(await runner.run("set_price", {"row": row}, principal=principal))
+    waiting = asyncio.ensure_future(queue.waiting())
     try:
-        runner, queue = preview_of(preview)
-        for principal, row in [*[("eve", "slow")] * 90, *[("ann", f"row {number}") for number in range(20)]]:
-            await queue.put(await runner.run("set_price", {"row": row}, principal=principal))
-        texts = [one.text for one in await asyncio.wait_for(queue.waiting(), BOUND)]  # 90 in a row would take longer
-        assert sum("it takes longer than" in text for text in texts) == 90
-        assert sum("sets row" in text for text in texts) == 20
+        await until(lambda: len(made) == 20)
+        assert set(made) == {"quick"} and not waiting.done()
     finally:
         ends.set()
+    assert len(await waiting) == 110
 
 
 async def test_queues_of_other_names_share_no_calls() -> None:
