@@ -9,18 +9,17 @@ import shutil
 import socket
 import sqlite3
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from processes import program
 
-from ferrule import Deferred, Journal, Runner, ToolCall, ToolContext, ToolResult, approval, loop, models, tool
+from ferrule import Deferred, Journal, Runner, ToolCall, ToolContext, ToolResult, approval, tool
 from ferrule.errors import JournalError
 from ferrule.journal.reading import NOT_STARTED, UNFINISHED, Filter, Reader
 from journal_desk import ADA, DESK, call, desk, found, journaled, one_of_each, the_call
-from waits import BOUND, wait_until
+from waits import wait_until
 
 OF_EACH = [("c1", "ok"), ("c1", "ok"), ("c2", "suspended"), ("c3", "failed"), ("c4", "not_found")]
 
@@ -309,15 +308,6 @@ def test_read_only_calls_of_two_runs_stand_apart(path: Path) -> None:
     assert first.events[0].data == {"input": {"order": "o1"}, "turn": "r1/1"}
 
 
-async def test_calls_without_a_key_of_two_runs_of_the_loop_stand_apart(path: Path) -> None:
-    with closing(Journal.open(path)) as journal:
-        for key in ("request-1", "request-2", None, None):
-            model = models.Scripted([[("look", {"order": "o1"})], "ok"])
-            await loop.run(model, model.user("Look."), desk(journal), key=key, principal="ada", session="s1")
-        await journal.flush()
-        assert [one.attempts for one in Reader(path).calls(Filter(tool="look"))] == [1, 1, 1, 1]
-
-
 def test_an_ended_call_hides_no_waiting_one_of_another_run(path: Path) -> None:
     def send(turn: str, approve: Any) -> list[tuple[str, int]]:
         journaled(path, lambda runner: runner.run_all([call("c1")], ADA, turn=turn), approve=approve)
@@ -327,25 +317,6 @@ def test_an_ended_call_hides_no_waiting_one_of_another_run(path: Path) -> None:
     assert send("r2/1", approval.later) == [("ok", 1), ("suspended", 0)]
     assert send("r3/1", approval.later) == [("ok", 1), ("suspended", 0), ("suspended", 0)]
     assert send("r2/1", lambda *_: True) == [("ok", 1), ("suspended", 0), ("ok", 1)]
-
-
-async def test_an_ended_call_hides_no_question_of_another_run(path: Path) -> None:
-    asked, answered = asyncio.Event(), asyncio.Event()
-
-    async def approve_late(*question: object) -> bool:
-        asked.set()
-        return await answered.wait()
-
-    journal = Journal.open(path)
-    asking = asyncio.create_task(desk(journal, approve=approve_late).run_all([call("c1")], ADA, turn="r1/1"))
-    await asyncio.wait_for(asked.wait(), BOUND)
-    await desk(journal).run_all([call("c1")], ADA, turn="r2/1")
-    await journal.flush()
-    assert [one.status for one in Reader(path).calls(Filter(status=UNFINISHED))] == ["asked"]
-    answered.set()
-    await asking
-    journal.close()
-    assert [one.status for one in Reader(path).calls()] == ["ok", "ok"]
 
 
 WAITS_FOR_APPROVAL = """
