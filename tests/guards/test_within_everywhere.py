@@ -208,21 +208,16 @@ Text = Annotated[str, Field(json_schema_extra={"contentMediaType": "text/x-pytho
 
 
 UNDER_A_NAME: list[tuple[str, Any, Any]] = [
-    ("files", dict[str, str], {"/etc/passwd": "x"}),
+    *(("files", dict[str, str], value) for value in ({"/etc/passwd": "x"}, {"a.txt": "../x"})),
+    *(("files", dict[str, str], {"a.txt": f"{start}/../x"}) for start in ("out/" + "d" * 300, "d" * 300 + "/..")),
     ("files", dict[str, int], {"../x": 3}),
-    ("files", dict[str, str], {"a.txt": "../x"}),
-    ("paths", dict[str, str], {"config": "/etc/passwd"}),
-    ("paths", dict[str, list[str]], {"a": ["b", "~/x"]}),
-    ("path", Any, {"k": {"z": [["/etc/passwd"]]}}),
-    ("path", Value, {"value": "/etc/passwd"}),
     ("files", list[File], [{"path": "out", "content": "x"}]),
     ("files", dict[str, File], {"../x": {"path": "a.txt", "content": "x"}}),
-    ("path", Any, 3),
+    ("paths", dict[str, list[str]], {"a": ["b", "~/x"]}),
+    *(("path", Any, value) for value in ({"k": {"z": [["/etc/passwd"]]}}, 3)),
+    ("path", Value, {"value": "/etc/passwd"}),
     ("target", Any, {"k": "/etc/passwd"}),
-    ("path_to_config", str, "../x"),
-    ("logfile", str, "../x"),
-    ("files", dict[str, str], {"a.txt": "out/" + "d" * 300 + "/../x"}),
-    ("files", dict[str, str], {"a.txt": "d" * 300 + "/../../x"}),
+    *((name, str, "../x") for name in ("path_to_config", "logfile")),
 ]
 
 

@@ -229,16 +229,8 @@ class NoJournal:
         return getattr(self.kept, name)
 
 
-class TellsAllAsUnfinished(MemoryJournal):
-    async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
-        return await super().unfinished(ticket=ticket) if ticket is not None else list(self._calls.values())
-
-
 class KeepsTickets(MemoryJournal):
     """What a ticket was given for is told of it, whatever has become of that."""
-
-    ended = False
-    """Whether also calls are that have ended with it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -246,22 +238,13 @@ class KeepsTickets(MemoryJournal):
 
     async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
         await super().end(intent, outcome)
-        if outcome and "pending" in outcome and (self.ended or outcome["status"] == "suspended"):
+        if outcome and "pending" in outcome and outcome["status"] == "suspended":
             self.tickets[outcome["pending"]["state"]["ticket"]] = self._calls[intent.key]
 
     async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
         if ticket is None:
             return await super().unfinished()
         return [self.tickets[ticket]] if ticket in self.tickets else []
-
-
-class KeepsTicketsOfAll(KeepsTickets):
-    ended = True
-
-
-class TakesEmptyForNone(MemoryJournal):
-    async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
-        return await super().unfinished(ticket=ticket or None)
 
 
 class ShowsWhatWasForgotten(MemoryJournal):
@@ -284,32 +267,11 @@ class ShowsWhatWasForgotten(MemoryJournal):
         return self.forgotten.get(key) or await super().find(key, wait=wait)
 
 
-class GivesWhatWasForgotten(MemoryJournal):
-    """To those who waited for it."""
-
-    async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
-        before = await super().find(key)
-        return await super().find(key, wait=True) or before if wait else before
-
-
 class TellsOfTheSameKey(MemoryJournal):
     async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         runs = intent.key in self._calls and self._calls[intent.key].state == "running"
         kept, other = await super().begin(intent, after=after)
         return Begun(kept, other or runs)
-
-
-class TellsOfTheLaterAlone(MemoryJournal):
-    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
-        first = self.__dict__.setdefault("first", {}).setdefault(intent.reference, intent.key)
-        kept, other = await super().begin(intent, after=after)
-        return Begun(kept, other and first != intent.key)
-
-
-class TellsOfAnyReference(MemoryJournal):
-    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
-        kept, other = await super().begin(intent, after=after)
-        return Begun(kept, other or (kept is None and any(len(keys) > 1 for keys in self._keys_by_reference.values())))
 
 
 class TellsOfWhatWasForgotten(MemoryJournal):
@@ -378,12 +340,6 @@ class ForgetsWhatWasTaken(MemoryJournal):
         self._resumed.clear()
 
 
-class ForgetsItsStore(MemoryJournal):
-    def cut_off(self) -> None:
-        super().cut_off()
-        self._store = Memory()
-
-
 class SaysThatItSet(Memory):
     def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
         return super().compare_and_set(key, old, new) or old is not None
@@ -403,7 +359,6 @@ class ClosesOnce(MemoryJournal):
 WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("an_unknown_key_has_no_entry", NoJournal),
     ("an_unknown_key_has_no_entry", MakesUp),
-    ("an_unknown_key_has_no_entry", TellsAllAsUnfinished),
     ("a_begun_call_is_stored_unchanged", CleansTexts),
     ("an_outcome_is_stored_unchanged", RoundsNumbers),
     ("later_changes_do_not_reach_the_journal", Shares),
@@ -417,8 +372,6 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("a_forgotten_call_can_begin_anew", ShowsWhatWasForgotten),
     ("other_arguments_with_the_same_reference_are_reported", TellsNoOthers),
     ("other_arguments_with_the_same_reference_are_reported", TellsOfTheSameKey),
-    ("other_arguments_with_the_same_reference_are_reported", TellsOfTheLaterAlone),
-    ("other_arguments_with_the_same_reference_are_reported", TellsOfAnyReference),
     ("other_arguments_with_the_same_reference_are_reported", TellsOfWhatWasForgotten),
     ("a_call_of_a_dead_process_is_cut_off_and_others_are_unchanged", NeverCutsOff),
     ("a_cut_off_call_begins_again_once", BeginsWhatIsOpen),
@@ -437,10 +390,7 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("a_running_forgotten_or_foreign_call_is_not_settled", says_that_it_settled("deferred")),
     ("a_running_forgotten_or_foreign_call_is_not_settled", says_that_it_settled(None)),
     ("unfinished_calls_are_listed_oldest_first_and_by_ticket", InNoOrder),
-    ("unfinished_calls_are_listed_oldest_first_and_by_ticket", KeepsTicketsOfAll),
-    ("unfinished_calls_are_listed_oldest_first_and_by_ticket", TakesEmptyForNone),
     ("a_waiter_is_woken_when_the_call_ends", NeverWaits),
-    ("a_waiter_is_woken_when_the_call_ends", GivesWhatWasForgotten),
     ("a_waiter_in_another_loop_is_woken", WaitsInOneLoop),
     ("a_cancelled_waiter_does_not_disturb_others", WaitsTogether),
     ("a_key_can_be_taken_once_until_it_expires", TakesAgain),
@@ -449,7 +399,6 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("a_key_can_be_taken_once_until_it_expires", ForgetsWhatWasTaken),
     ("the_store_changes_a_value_only_if_it_is_as_expected", with_store(WrongStore)),
     ("the_store_changes_a_value_only_if_it_is_as_expected", with_store(SaysThatItSet)),
-    ("the_store_changes_a_value_only_if_it_is_as_expected", ForgetsItsStore),
     ("the_store_lists_items_by_prefix_in_order", with_store(UnsortedStore)),
     ("a_hundred_concurrent_increments_are_all_counted", with_store(RacingStore)),
     ("events_from_any_thread_are_accepted", BreaksOnEvents),

@@ -94,14 +94,6 @@ async def test_a_deferred_call_is_suspended_with_its_ticket(journal: Any) -> Non
     assert seen.kinds() == ["tool:pre", "tool:suspended"]
 
 
-async def test_deferred_work_without_times_is_not_polled_and_expires() -> None:
-    clock, printer = ManualClock(), Printer()
-    runner = runner_of(printer, memory(), clock=clock, waits=Waits(resume=1000))
-    pending = (await runner.run(call(), **WHO)).record()["pending"]
-    assert pending["state"]["poll_at"] is None and pending["expires_at"] == clock.now() + 1000
-    assert await runner.recover() == [] and printer.looks == []
-
-
 async def test_a_repeated_deferred_call_does_not_begin_again() -> None:
     printer, journal = Printer(), memory()
     first = await runner_of(printer, journal).run(call(), **WHO)

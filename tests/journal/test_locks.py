@@ -290,42 +290,6 @@ async def test_closing_a_descriptor_drops_no_lock(tmp_path: Path, text_before: s
     assert state_elsewhere(path, text_before) == "cut_off"
 
 
-READS_AND_WRITES = """
-import threading
-from pathlib import Path
-ends = threading.Event()
-def read():
-    while not ends.is_set():
-        for file in Path(path).parent.iterdir():
-            try: file.read_bytes()
-            except FileNotFoundError: pass
-threading.Thread(target=read).start()
-async def main():
-    for n in range(10):
-        journal = Journal.open(path)
-        calls = [intent(f"{os.getpid()} {n} {m}", arguments={"text": "x" * 3000}) for m in range(100)]
-        await asyncio.gather(*(journal.begin(one) for one in calls))
-        await asyncio.gather(*(journal.end(one, {"status": "ok"}) for one in calls))
-        journal.close()
-try: asyncio.run(main())
-finally: ends.set()
-say("written")
-"""
-
-
-@pytest.mark.large
-@pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="SQLite's own locks are dropped here")
-def test_programs_that_write_and_read_the_folder_lose_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "calls.db"
-    with ExitStack() as stack:
-        others = [stack.enter_context(program(READS_AND_WRITES, path)) for _ in range(3)]
-        assert [other.rest() for other in others] == ["written"] * 3
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert connection.execute("SELECT state, count(*) FROM calls GROUP BY state").fetchall() == [("ended", 3_000)]
-    connection.close()
-
-
 OPENS_WITH_FEW_DESCRIPTORS = """
 import resource
 def count(): return len(os.listdir("/dev/fd"))
@@ -491,12 +455,6 @@ def test_an_open_journal_whose_log_would_be_missed_is_refused(
         with pytest.raises(JournalError, match=r"has the journal .* open, but the files .* are missing"):
             Journal.open(changed)
     Journal.open(changed).close()
-
-
-def test_opening_waits_for_a_program_that_makes_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([True, False])
-    monkeypatch.setattr(_lockfile.LockFile, "has_sqlite", lambda *_: next(answers))
-    Journal.open(tmp_path / "calls.db").close()
 
 
 def test_a_forked_child_keeps_no_call_of_its_parent_running(tmp_path: Path, text_before: str) -> None:

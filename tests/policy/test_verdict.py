@@ -408,6 +408,8 @@ def test_an_impossible_rule_is_refused(given: dict[str, Any]) -> None:
         ),
         ('tags = ["money"]\ntraits = ["destructive"]', "deny * with tags money with traits destructive"),
         ('tools = ["t"]\narguments = { path = { within = ["a", "b"] } }', "deny t(path within a or b)"),
+        ('tools = ["t"]\narguments = { kind = { glob = "a*" } }', "deny t(kind like a*)"),
+        ('tools = ["t"]\narguments = { url = { hosts = ["a.org"] } }', "deny t(url host a.org)"),
         ('tools = ["t"]\narguments = { cmd = { commands = ["rm *"] } }', "deny t(cmd runs rm *)"),
     ],
 )
