@@ -72,9 +72,14 @@ class Desk:
         return await self.runner.resume(taken.record, taken.decision, by=taken.by)
 
 
+async def waiting_call(store: Store | None = None, **options: Any) -> tuple[Desk, Any, WaitingCall]:
+    """A desk, a queue, and its one call that waits."""
+    desk, queue = Desk(), approval.web(store, **options)
+    return desk, queue, await desk.waits(queue)
+
+
 async def test_a_yes_runs_the_call_and_is_recorded_with_its_author() -> None:
-    desk, queue = Desk(), approval.web()
-    shown = await desk.waits(queue)
+    desk, queue, shown = await waiting_call()
     assert "euros = 5" in shown.text and "by rule: ask_before_changes" in shown.text
     result = await desk.resume(await queue.answer(shown.id, shown.digest, True, by="bob"))
     assert result.output == "paid ada 5" and result.record()["approved_by"] == "bob"
@@ -141,8 +146,7 @@ async def test_an_answer_that_does_not_fit_leaves_the_question_open() -> None:
 
 
 async def test_an_answer_with_another_digest_is_refused() -> None:
-    desk, queue = Desk(), approval.web()
-    shown = await desk.waits(queue)
+    desk, queue, shown = await waiting_call()
     other = await desk.waits(queue, EVE)
     for id, digest in ((shown.id, other.digest), (other.id, shown.digest), (shown.id, ""), (shown.id, "0" * 64)):
         with pytest.raises(QuestionChanged):
@@ -154,9 +158,8 @@ async def test_an_answer_with_another_digest_is_refused() -> None:
 
 
 async def test_a_record_swapped_in_the_store_is_not_answered() -> None:
-    desk, store = Desk(), Memory()
-    queue = approval.web(store)
-    shown = await desk.waits(queue)
+    store = Memory()
+    desk, queue, shown = await waiting_call(store)
     other = await desk.waits(queue, EVE)
     old, new = store.get(f"waiting {shown.id}"), store.get(f"waiting {other.id}")
     assert store.compare_and_set(f"waiting {shown.id}", old, new)
@@ -168,9 +171,8 @@ async def test_a_record_swapped_in_the_store_is_not_answered() -> None:
 
 
 async def test_a_record_changed_in_the_store_runs_nothing() -> None:
-    desk, store = Desk(), Memory()
-    queue = approval.web(store)
-    shown = await desk.waits(queue)
+    store = Memory()
+    desk, queue, shown = await waiting_call(store)
     old = store.get(f"waiting {shown.id}")
     changed = {"pending": {**old["pending"], "arguments": {"to": "eve", "euros": 5000}}}
     assert store.compare_and_set(f"waiting {shown.id}", old, changed)
@@ -202,8 +204,7 @@ async def test_an_answer_of_the_wrong_kind_is_refused(given: Any) -> None:
 
 
 async def test_nobody_allows_their_own_call_if_barred() -> None:
-    desk, queue = Desk(), approval.web(own=False)
-    shown = await desk.waits(queue)
+    _, queue, shown = await waiting_call(own=False)
     hidden = ["\u200b", "\ufe0f", "\u034f", "\u3164", "\u115f", "\u2800", "\x00", " "]
     for by in ("ann", "Ann ", *(name for one in hidden for name in (f"ann{one}", f"{one}Ann", f" ann{one} "))):
         with pytest.raises(OwnCall):
@@ -213,8 +214,7 @@ async def test_nobody_allows_their_own_call_if_barred() -> None:
 
 
 async def test_the_application_says_who_answers() -> None:
-    desk, queue = Desk(), approval.web()
-    shown = await desk.waits(queue)
+    desk, queue, shown = await waiting_call()
     edited = allow({**shown.request.arguments, "euros": 3}, by="somebody else")
     taken = await queue.answer(shown.id, shown.digest, edited, by="bob")
     assert (taken.by, taken.decision.by) == ("bob", "bob")
@@ -259,8 +259,7 @@ async def test_a_call_that_cannot_work_any_more_can_only_be_denied(tmp_path: Pat
 
 
 async def test_a_record_put_twice_runs_once() -> None:
-    desk, queue = Desk(), approval.web()
-    shown = await desk.waits(queue)
+    desk, queue, shown = await waiting_call()
     for expected in ("ok", "invalid"):
         result = await desk.resume(await queue.answer(shown.id, shown.digest, True, by="bob"))
         assert result.status == expected
@@ -279,8 +278,7 @@ async def test_only_a_suspended_call_can_be_put() -> None:
 @pytest.mark.parametrize("field", ["key", "call", "arguments", "context", "reason", "rule", "expires_at", "asked_at"])
 @pytest.mark.parametrize("value", [..., None, 1, [], "x", float("nan"), 10**400])
 async def test_a_malformed_record_leaves_the_other_calls_waiting(field: str, value: Any) -> None:
-    desk, queue = Desk(), approval.web()
-    shown = await desk.waits(queue)
+    desk, queue, shown = await waiting_call()
     pending = {**(await desk.runner.run(CALL, principal="ann")).record()["pending"], field: value}
     if value is ...:
         del pending[field]
@@ -362,9 +360,8 @@ async def test_an_expired_row_without_a_json_number_hides_no_other(number: Any, 
 
 @pytest.mark.parametrize("row", ROWS)
 async def test_an_unreadable_record_is_shown_as_broken_and_can_be_denied(row: Any) -> None:
-    desk, store = Desk(), Memory()
-    queue = approval.web(store)
-    shown = await desk.waits(queue)
+    store = Memory()
+    desk, queue, shown = await waiting_call(store)
     assert store.compare_and_set("waiting other", None, {"of": "another version"} if row is None else row)
     broken, whole = await queue.waiting()
     assert broken.id == "other" and broken.problem and "cannot be read" in broken.text

@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from cast import ask_always
-from ferrule import InputRequired, Journal, Runner, ToolCall, ToolContext, ToolResult, approval, deny, tool
+from ferrule import InputRequired, Journal, Runner, ToolCall, ToolContext, ToolResult, approval, tool
 from ferrule.approval import sign_message, verify_message
 from ferrule.errors import DefinitionError
 from ferrule.testing import ApproverContract, ManualClock
@@ -255,22 +255,6 @@ async def test_nobody_guesses_a_secret_by_the_digest_of_an_equal_question(gatewa
     for one in running:
         one.cancel()
     await asyncio.wait(running)
-
-
-async def test_edited_arguments_are_validated_and_judged(gateway: Gateway) -> None:
-    def at_most_ten(call: Any, context: ToolContext) -> Any:
-        return deny("at most 10") if call.arguments["euros"] > 10 else None
-
-    desk = Desk(gateway)
-    desk.runner = desk.runner.replace(guards=[at_most_ten, ask_always])
-    for euros, code, paid in ((3, 200, True), (300, 200, False)):
-        gateway.questions.clear()
-        running = desk.start()
-        question = await desk.question()
-        assert await send(desk, answer_to(question, arguments={"euros": "many"}), id=f"a{euros}") == 422
-        assert await send(desk, answer_to(question, arguments={"euros": euros}), id=f"b{euros}") == code
-        assert (await result_of(running)).success == paid
-    assert desk.paid == [("ada", 3)]
 
 
 async def test_nobody_allows_their_own_call(gateway: Gateway) -> None:

@@ -260,6 +260,7 @@ def test_within_judges_the_files_of_redirections(line: str, opens_outside: bool,
         ("git log; ls -l 'a b'", """nothing allows "ls -l 'a b'\""""),
         ("rm x", "commands like 'rm *' are forbidden"),
         ("git push", "this runs 'git push *'"),
+        ("git log > x", "nothing allows > 'x'"),
         ("git log `x`", "this may run 'rm *'; unknown is a command in backquotes"),
     ],
 )

@@ -84,6 +84,7 @@ def test_a_url_or_host_that_is_not_public_is_denied(kind: Any, name: str, value:
         (str, "host", "example.org:8080"),
         (str, "server_ip", "[2606:4700::1111]:443"),
         (bool, "host", True),
+        (int, "hosts", 5),
         (HttpUrl, "value", "https://example.org"),
         (HttpUrl | None, "value", None),
         ({"type": "string", "format": "uri-reference"}, "value", "a/b.html?c:d"),

@@ -25,7 +25,6 @@ from ferrule import (
     ToolError,
     ToolResult,
     allow,
-    approval,
     deny,
     tool,
 )
@@ -373,16 +372,6 @@ async def test_a_huge_state_is_refused_before_anybody_is_asked_to_wait() -> None
     result = await run("x = 'y' * 100_000\npay('ada', 1)", approve=later, limits={"state": 50_000})
     assert result.status == "failed" and PAID == []
     assert "Line 2: the program holds" in result.text and "Keep less in its variables" in result.text
-
-
-async def test_a_queue_shows_the_inner_call() -> None:
-    queue = approval.web()
-    id = await queue.put(await make_runner().run("run_program", {"program": "pay('ada', 500)"}))
-    (waiting,) = await queue.waiting()
-    assert (waiting.request.call.name, waiting.request.arguments) == ("pay", {"to": "ada", "euros": 500, "note": ""})
-
-    accepted = await queue.answer(id, waiting.digest, True, by="eve")
-    assert (await make_runner().resume(accepted.record, accepted.decision)).output == "paid ada 500"
 
 
 async def test_a_program_is_resumed_once() -> None:

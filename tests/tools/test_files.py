@@ -389,14 +389,6 @@ def test_a_listing_and_a_search_end_at_the_deadline(tree: Path, monkeypatch: pyt
     assert "stopped at the deadline" in search(tree, pattern="needle", glob="none")
 
 
-@pytest.mark.slow
-def test_counting_occurrences_stops_at_a_thousand(root: Path) -> None:
-    (root / "a").write_text("a" * 900_000)
-    with pytest.raises(ValueError, match=r"more than 1000 times .* lines 1, 1"):
-        edit(root, path="a", old="a", new="b")
-    assert edit(root, path="a", old="a", new="b", replace_all=True).startswith("replaced 900000 times")
-
-
 @pytest.mark.parametrize("pattern", ["(", "(?=a)", r"(\w{1,40} ){1,40}"])
 def test_a_wrong_or_heavy_pattern_is_refused(pattern: str, root: Path) -> None:
     with pytest.raises(ValueError, match=r"is not (a regular expression|taken)") as raised:
