@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from hashlib import sha256
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +19,6 @@ from ferrule.tools import files
 from waits import BOUND
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-
-
-@pytest.fixture
-def terminal() -> Iterator[Terminal]:
-    terminal = Terminal()
-    yield terminal
-    terminal.close()
 
 
 @pytest.fixture
@@ -273,26 +264,6 @@ def test_a_no_leaves_an_offer_for_the_question(answers: tuple[str, ...], termina
     assert answer.offer is None and answer.decision.kind == "deny"
 
 
-async def test_a_file_that_changes_while_an_offer_is_chosen_is_shown_again(terminal: Terminal, root: Path) -> None:
-    path = root / "a.txt"
-    path.write_text("one\n", encoding="utf-8")
-
-    def change() -> str:
-        path.write_text("two\n", encoding="utf-8")
-        return "y\n"
-
-    call = ToolCall("1", "write_file", {"path": str(path), "content": "new\n"})
-    offers = (Offer("always", "write_file", exactly=True),)
-    request = Asked.of(call, ask("why"), ToolContext(working_directory=root), offers)
-    request = replace(request, tool=files.write_file)
-    asking = asyncio.ensure_future(approval.console(terminal.input, terminal.output, by="ann").answer(request))
-    await terminal.answer(((ALLOW, "1\n"), (CONFIRM, change), (ALLOW, "y\n")))
-    answer = await asyncio.wait_for(asking, BOUND)
-    _, changed, then = terminal.seen.partition("The preview has changed")
-    assert changed and "-two" in then and "-one" not in then
-    assert answer.offer is None and (answer.decision.arguments or {})["expected"] == sha256(b"two\n").hexdigest()
-
-
 @pytest.mark.parametrize("said", ["y\x04\x04", "\x04"])
 def test_a_yes_without_enter_is_no_answer(said: str, terminal: Terminal) -> None:
     assert "got no answer" in (ran(terminal, (PROMPT, said)).error or "")
@@ -318,16 +289,12 @@ def test_an_offer_is_narrowed_and_never_widened(terminal: Terminal) -> None:
     [
         (None, "runs git *", {"equals": "runs git *"}),
         ({"within": ["/srv/notes"]}, "/srv/notes/a|/srv/notes/b", {"within": ["/srv/notes/a", "/srv/notes/b"]}),
-        ({"within": ["/srv/notes"]}, "/srv", None),
         ({"within": ["/srv/notes"]}, "/srv/notes/../other", None),
         ({"hosts": ["*.example.org"]}, "a.example.org", {"hosts": ["a.example.org"]}),
         ({"hosts": ["*.example.org"]}, "example.com", None),
-        ({"hosts": ["*.example.org"]}, "", None),
         ({"at_least": 0, "at_most": 100}, "=50", {"equals": 50}),
         ({"at_most": 100}, "<=50", {"at_most": 50}),
-        ({"at_most": 100}, "50", {"equals": 50}),
         ({"at_most": 100}, "<=500", None),
-        ({"at_most": 100}, ">=5", None),
         ({"equals": "a"}, "b", None),
         ({"one_of": ["a", "b"]}, "a", {"equals": "a"}),
         (None, "within /srv", {"within": ["/srv"]}),
@@ -341,9 +308,3 @@ def test_a_condition_is_narrowed_to_a_part_of_it(given: Any, text: str, narrowed
         return
     with pytest.raises(ValueError, match=r"\w"):
         offer.narrow("it", text)
-
-
-def test_an_unknown_part_of_an_offer_cannot_be_narrowed() -> None:
-    for part in ("other", "for"):
-        with pytest.raises(ValueError, match="unknown part"):
-            Offer("always", "x", arguments={"it": None}).narrow(part, "1h")

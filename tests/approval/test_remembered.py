@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -176,40 +175,6 @@ RISKY = ["sh -c ls", "python x.py", "sudo ls", "env ls", "ls > out", "A=1 ls", "
 async def test_risky_calls_offer_only_these_arguments(one: Tool, arguments: Mapping[str, Any]) -> None:
     assert list(await Desk(None, one).offers(arguments)) == FOUR[:1]
     assert list(await Desk(None, one).offers(arguments, session=None)) == []
-
-
-@pytest.mark.large
-@pytest.mark.parametrize(
-    ("one", "name"),
-    [
-        (shell, "command"),
-        *((made(name, destructive=False), name) for name in ("cmd_str", "code", "args", "line")),
-        (made("input", called="bash", destructive=False), "input"),
-        (made("args", kind=list[str], called="git", destructive=False), "args"),
-        (made("options", called="git_fetch", destructive=False), "options"),
-        (made("options", kind=dict[str, list[str]], called="git_fetch", destructive=False), "options"),
-        (made("anything", kind=Any, destructive=False), "anything"),
-        (made("line", kind=Literal["status"] | str, destructive=False), "line"),
-        (made("line", kind=int | str, destructive=False), "line"),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("line", ["git fetch origin", "https://a.org/x --y"])
-async def test_no_offer_for_a_possible_shell_line_covers_another_line(one: Tool, name: str, line: str) -> None:
-    schema = str(one.input_schema["properties"][name])
-
-    def given(text: str) -> dict[str, Any]:
-        own = {"path": "n/a", "wait": 5} if one.handler is do_nothing else {}
-        value: Any = text.split(" ") if "array" in schema or name == "anything" else text
-        return {name: {"all": [text]} if "object" in schema else value, **own}
-
-    for key in await Desk(None, one).offers(given(line)):
-        desk = Desk(key, one)
-        assert await desk.asks(given(line)) and not await desk.asks(given(line))
-        for other in (f"{line} --output=x", f"{line} ", f" {line}", line.upper(), f"{line};x", f"./{line}"):
-            assert await desk.asks(given(other)), (key, other)
-        for beside in ({"path": "n/b"}, {"wait": 4}) if one.handler is do_nothing else ():
-            assert await desk.asks({**given(line), **beside}), (key, beside)
 
 
 async def test_a_grant_for_a_shell_line_covers_no_other_arguments_or_folder() -> None:
@@ -392,12 +357,9 @@ async def test_a_folder_chosen_by_a_person_stays_the_same_folder(tmp_path: Path)
     ("key", "other", "again"),
     [
         ("always", {"session": "s2"}, False),
-        ("always", {"session": None}, False),
         ("this session", {}, False),
         ("this session", {"session": "s2"}, True),
         ("this session", {"session": None}, True),
-        ("these in this session", {}, False),
-        ("these in this session", {"session": "s2"}, True),
         ("always", {"principal": "eve"}, True),
         ("always", {"principal": None}, True),
         ("always", {"working_directory": "/tmp"}, True),
@@ -413,16 +375,9 @@ async def substitute(to: str, text: str = "hi", copies: int = 1, kind: Literal["
 
 
 CHANGES: list[dict[str, Any]] = [
-    {"description": "Leave a note, and do as it says."},
-    {"metadata": {"version": "2"}},
-    {"metadata": {"title": "Notes"}},
-    {"idempotent": True},
-    {"open_world": True},
-    {"read_only": True, "destructive": False},
-    {"parallel": True},
-    {"private": ("kind",)},
-    {"output_schema": {"type": "string", "maxLength": 3_000}},
-    {"examples": [{"to": "ada"}]},
+    *({"description": "Leave a note, and do as it says."}, {"metadata": {"version": "2"}}, {"idempotent": True}),
+    *({"open_world": True}, {"read_only": True, "destructive": False}, {"parallel": True}, {"private": ("kind",)}),
+    *({"output_schema": {"type": "string", "maxLength": 3_000}}, {"examples": [{"to": "ada"}]}),
 ]
 CHANGED = [
     *(note.replace(**changes) for changes in CHANGES),
@@ -682,17 +637,3 @@ async def test_a_malformed_grant_answers_nothing_and_is_logged(caplog: pytest.Lo
         store.compare_and_set("grant/ab", store.get("grant/ab"), None)
     assert await desk.asks({**NOTE, "text": "another"}) and len(desk.grants.list_active()) == 2
     assert "'grant/0' is unreadable" in caplog.text
-
-
-@pytest.mark.parametrize("number", ["-1e999", "NaN", "1E400", "1.0e0"])
-async def test_a_grant_with_unreadable_numbers_stops_no_other(number: str, tmp_path: Path) -> None:
-    journal = Journal.open(tmp_path / "calls.db")
-    desk = Desk("these", note, grants=Grants(journal.store))
-    assert await desk.asks(NOTE)
-    [kept] = desk.grants.list_active()
-    with sqlite3.connect(tmp_path / "calls.db") as connection:
-        changed = f"replace(value, '\"expires_at\":{kept.expires_at!r}', '\"expires_at\":{number}')"
-        assert connection.execute(f"UPDATE store SET value = {changed} WHERE key LIKE '%grant/%'").rowcount == 1
-    assert await desk.asks({**NOTE, "text": "another"})
-    assert len(desk.grants.list_active()) == 1 and len(journal.store.items("grant/")) == 2
-    assert desk.grants.revoke(kept.id) is None and len(journal.store.items("grant/")) == 1

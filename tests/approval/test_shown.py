@@ -117,18 +117,6 @@ def test_a_mounted_tool_does_not_overwrite_a_changed_file(root: Path) -> None:
     assert path.read_text(encoding="utf-8") == "mine"
 
 
-async def test_a_tool_in_another_process_does_not_overwrite_a_changed_file(root: Path) -> None:
-    path = root / "a.txt"
-    guards = [within(root), ask_before_changes]
-    apart = files.write_file.replace(isolation="process")
-    results: list[ToolResult] = []
-    for answer in (after(lambda: write("mine")(path)), lambda asked: True):
-        async with Runner([apart], guards=guards, approve=approval.callback(answer)) as running:
-            results.append(await running.run(*WRITE, ToolContext(working_directory=str(root))))
-    assert "has changed since it was shown" in str(results[0].error)
-    assert results[1].success and path.read_text(encoding="utf-8") == "new\n"
-
-
 # What a function is told, and what it may say
 
 

@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from cast import ask_always
-from ferrule import Diff, InputRequired, Journal, Runner, ToolCall, ToolContext, ToolResult, approval, deny, tool
+from ferrule import InputRequired, Journal, Runner, ToolCall, ToolContext, ToolResult, approval, tool
 from ferrule.approval import sign_message, verify_message
 from ferrule.errors import DefinitionError
 from ferrule.testing import ApproverContract, ManualClock
@@ -105,6 +105,13 @@ class Desk:
         return self.gateway.questions[-1]
 
 
+async def asked(gateway: Gateway, **options: Any) -> tuple[Desk, asyncio.Task[ToolResult], dict[str, Any]]:
+    """A desk, its call, and the question about it that has come to the gateway."""
+    desk = Desk(gateway, **options)
+    running = desk.start()
+    return desk, running, await desk.question()
+
+
 def answer_to(question: dict[str, Any], **parts: Any) -> bytes:
     facts = {"type": "approval.answer", "answer": "approve", "by": "bob"}
     return json.dumps({**facts, "id": question["id"], "digest": question["digest"], **parts}).encode()
@@ -122,9 +129,7 @@ async def result_of(running: asyncio.Task[ToolResult]) -> ToolResult:
 
 
 async def test_a_signed_yes_runs_the_call_and_is_recorded_with_its_author(gateway: Gateway) -> None:
-    desk = Desk(gateway)
-    running = desk.start()
-    question = await desk.question()
+    desk, running, question = await asked(gateway)
     assert question["arguments"] == {"to": "ada", "euros": 5} and "euros = 5" in question["text"]
     assert verify_message([SECRET], gateway.headers[0], gateway.bodies[0]) == question["id"]
     assert verify_message([OTHER], gateway.headers[0], gateway.bodies[0]) is None
@@ -134,18 +139,8 @@ async def test_a_signed_yes_runs_the_call_and_is_recorded_with_its_author(gatewa
     assert await desk.hook.queue.waiting() == []
 
 
-async def test_a_no_denies_with_its_reason(gateway: Gateway) -> None:
-    desk = Desk(gateway)
-    running = desk.start()
-    assert await send(desk, answer_to(await desk.question(), answer="deny", reason="too much")) == 200
-    result = await result_of(running)
-    assert result.status == "denied" and "too much" in result.text and desk.paid == []
-
-
 async def test_an_answer_with_a_wrong_secret_or_an_old_time_does_not_count(gateway: Gateway) -> None:
-    desk = Desk(gateway)
-    running = desk.start()
-    question = await desk.question()
+    desk, running, question = await asked(gateway)
     body = answer_to(question)
     assert await send(desk, body, secret=OTHER) == 401
     assert await send(desk, body, at=time.time() - 301) == await send(desk, body, at=time.time() + 3600) == 401
@@ -155,14 +150,13 @@ async def test_an_answer_with_a_wrong_secret_or_an_old_time_does_not_count(gatew
     assert (await desk.hook.receive({}, body)).status == 401
     assert (await desk.hook.receive(gateway.headers[0], gateway.bodies[0])).status == 400  # its own question
     assert not running.done() and desk.paid == []
-    assert await send(desk, answer_to(question, answer="deny")) == 200
-    await result_of(running)
+    assert await send(desk, answer_to(question, answer="deny", reason="too much")) == 200
+    result = await result_of(running)
+    assert result.status == "denied" and "too much" in result.text
 
 
 async def test_only_the_same_answer_is_accepted_again(gateway: Gateway) -> None:
-    desk = Desk(gateway)
-    running = desk.start()
-    question = await desk.question()
+    desk, running, question = await asked(gateway)
     codes = await asyncio.gather(*(send(desk, answer_to(question), id="same") for _ in range(5)))
     assert codes == [200] * 5
     assert (await result_of(running)).success and desk.paid == [("ada", 5)]
@@ -171,21 +165,9 @@ async def test_only_the_same_answer_is_accepted_again(gateway: Gateway) -> None:
     assert desk.paid == [("ada", 5)]
 
 
-async def test_only_one_of_many_different_answers_counts(gateway: Gateway) -> None:
-    desk = Desk(gateway)
-    running = desk.start()
-    question = await desk.question()
-    bodies = [answer_to(question, answer=("approve", "deny")[n % 2], by=f"p{n}") for n in range(20)]
-    codes = await asyncio.gather(*(send(desk, body, id=f"m{n}") for n, body in enumerate(bodies)))
-    assert sorted(codes) == [200] + [409] * 19
-    assert (await result_of(running)).success == (codes.index(200) % 2 == 0)
-
-
 async def test_a_question_without_an_answer_is_denied(gateway: Gateway) -> None:
     clock = ManualClock()
-    desk = Desk(gateway, runner={"clock": clock}, expires=60)
-    running = desk.start()
-    question = await desk.question()
+    desk, running, question = await asked(gateway, runner={"clock": clock}, expires=60)
     await clock.advance(61)
     result = await result_of(running)
     assert result.status == "denied" and "in time" in result.text
@@ -193,9 +175,7 @@ async def test_a_question_without_an_answer_is_denied(gateway: Gateway) -> None:
 
 
 async def test_a_cancelled_call_takes_its_question_away(gateway: Gateway) -> None:
-    desk = Desk(gateway)
-    running = desk.start()
-    question = await desk.question()
+    desk, running, question = await asked(gateway)
     running.cancel()
     await asyncio.wait([running])
     assert await desk.hook.queue.count() == 0
@@ -266,58 +246,19 @@ async def test_secrets_in_a_question_are_stars(gateway: Gateway) -> None:
     assert (await result_of(running)).success and sent == [("my sk-live-471147", "bob")]
 
 
-async def test_the_digests_of_two_equal_questions_differ_so_that_nobody_guesses_a_secret_by_one(
-    gateway: Gateway,
-) -> None:
+async def test_nobody_guesses_a_secret_by_the_digest_of_an_equal_question(gateway: Gateway) -> None:
     desk = Desk(gateway)
-    for count in (1, 2):
-        running = desk.start()
-        await until(lambda count=count: len(gateway.questions) == count)
-        assert await send(desk, answer_to(gateway.questions[-1]), id=f"m{count}") == 200
-        assert (await result_of(running)).success
+    running = [desk.start(), desk.start()]
+    await until(lambda: len(gateway.questions) == 2)
     first, second = gateway.questions
     assert first["text"] == second["text"] and first["digest"] != second["digest"]
-
-
-async def test_edited_arguments_are_validated_and_judged(gateway: Gateway) -> None:
-    def at_most_ten(call: Any, context: ToolContext) -> Any:
-        return deny("at most 10") if call.arguments["euros"] > 10 else None
-
-    desk = Desk(gateway)
-    desk.runner = desk.runner.replace(guards=[at_most_ten, ask_always])
-    for euros, code, paid in ((3, 200, True), (300, 200, False)):
-        gateway.questions.clear()
-        running = desk.start()
-        question = await desk.question()
-        assert await send(desk, answer_to(question, arguments={"euros": "many"}), id=f"a{euros}") == 422
-        assert await send(desk, answer_to(question, arguments={"euros": euros}), id=f"b{euros}") == code
-        assert (await result_of(running)).success == paid
-    assert desk.paid == [("ada", 3)]
-
-
-async def test_a_question_that_has_changed_is_not_approved(gateway: Gateway) -> None:
-    price = ["5"]
-
-    @tool(preview=lambda arguments: Diff(price[0], "0", "tea"))
-    async def buy() -> str:
-        """Buy tea."""
-        return "bought"
-
-    desk = Desk(gateway)
-    desk.runner = Runner([buy], guards=[ask_always], approve=desk.hook)
-    running = asyncio.create_task(desk.runner.run("buy", {}))
-    question = await desk.question()
-    price[0] = "50"
-    assert await send(desk, answer_to(question)) == 409
-    price[0] = "5"
-    assert await send(desk, answer_to(question)) == 200
-    assert (await result_of(running)).success
+    for one in running:
+        one.cancel()
+    await asyncio.wait(running)
 
 
 async def test_nobody_allows_their_own_call(gateway: Gateway) -> None:
-    desk = Desk(gateway, queue=approval.web(own=False))
-    running = desk.start()
-    question = await desk.question()
+    desk, running, question = await asked(gateway, queue=approval.web(own=False))
     assert await send(desk, answer_to(question, by="Ann")) == 403
     assert await send(desk, answer_to(question, by="bob"), id="m2") == 200
     assert (await result_of(running)).success
@@ -332,13 +273,11 @@ async def test_a_tool_gets_its_input(gateway: Gateway) -> None:
         return InputRequired("Which day?", schema) if context.answer is None else str(context.answer.value["day"])
 
     desk = Desk(gateway)
-    desk.runner = Runner([book], approve=desk.hook)
-    running = asyncio.create_task(desk.runner.run("book", {}))
+    running = asyncio.create_task(Runner([book], approve=desk.hook).run("book", {}))
     question = await desk.question()
     assert question["schema"] == schema
     assert await send(desk, answer_to(question), id="m1") == 422
-    assert await send(desk, answer_to(question, arguments={"day": 1}), id="m2") == 422
-    assert await send(desk, answer_to(question, arguments={"day": "Monday"}), id="m3") == 200
+    assert await send(desk, answer_to(question, arguments={"day": "Monday"}), id="m2") == 200
     assert (await result_of(running)).output == "Monday"
 
 
@@ -346,9 +285,7 @@ async def test_an_answer_reaches_a_call_of_another_queue_object_and_no_other_cha
     gateway: Gateway, tmp_path: Path
 ) -> None:
     store = Journal.open(tmp_path / "calls.db").store
-    desk = Desk(gateway, queue=approval.web(store))
-    running = desk.start()
-    question = await desk.question()
+    _, running, question = await asked(gateway, queue=approval.web(store))
     foreign = approval.webhook("https://other.example.com/ask", SECRET, queue=approval.web(store))
     body = answer_to(question)
     assert (await foreign.receive(sign_message(SECRET, "m1", body), body)).status == 410
@@ -359,9 +296,7 @@ async def test_an_answer_reaches_a_call_of_another_queue_object_and_no_other_cha
 
 async def test_the_page_answers_a_live_question_and_resumes_nothing(gateway: Gateway) -> None:
     queue = approval.web()
-    desk = Desk(gateway, queue=queue)
-    running = desk.start()
-    question = await desk.question()
+    desk, running, question = await asked(gateway, queue=queue)
     page = page_of(desk.runner, authenticate=lambda request: "bob", queue=queue)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=page), base_url="http://here") as client:
         shown = await client.get("/approvals")
@@ -376,14 +311,11 @@ async def test_the_page_answers_a_live_question_and_resumes_nothing(gateway: Gat
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
-        b"[]",
-        b"\xff",
-        b"[" * 100_000,
-        b'{"type": "approval.answer"}',
-        b'{"type": "approval.answer", "id": "x", "digest": "d", "answer": "yes", "by": "bob"}',
-        b'{"type": "approval.answer", "id": "x", "digest": "d", "answer": "approve", "by": ""}',
-        b'{"type": "approval.answer", "id": "x", "digest": "d", "answer": "approve", "by": "bob", "arguments": []}',
+        *(b"", b"[]", b"\xff", b"[" * 100_000, b'{"type": "approval.answer"}'),
+        *(
+            answer_to({"id": "x", "digest": "d"}, **wrong)
+            for wrong in ({"answer": "yes"}, {"by": ""}, {"arguments": []})
+        ),
     ],
 )
 async def test_a_body_that_is_no_answer_is_refused(gateway: Gateway, body: bytes) -> None:

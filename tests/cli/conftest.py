@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.cli.terminal import Gate
 
 from ferrule.cli import main
 
@@ -30,6 +32,12 @@ def order(article: str, count: int = 1) -> str:
     Path("ran").write_text("order")
     return f"ordered {count} of {article}"
 '''
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    with closing(Gate(tmp_path, "gate")) as gate:
+        yield gate
 
 
 class Done(NamedTuple):

@@ -235,6 +235,11 @@ class Terminal:
         return bool(termios.tcgetattr(self._ours)[3] & termios.ECHO)
 
 
+def steps(folder: Path, *turns: object) -> None:
+    """Write the steps of a scripted model, which says that it is done after these."""
+    (folder / "steps.py").write_text(f"steps = {[*turns, 'Done.']!r}", encoding="utf-8")
+
+
 def _at_the_keyboard() -> None:
     """In the child: this terminal's ctrl-C is its own, and is not ignored because the tests run in the background."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import io
 import json
 import os
 import re
@@ -17,15 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import preloaded
-from ferrule import Event, Tool, ToolCall
-from ferrule.approval import printable
+from ferrule import Tool
 from ferrule.cli.call import parse_arguments
 from ferrule.cli.list import describe_effect
 from ferrule.cli.program import COMMANDS, EXAMPLES, main, make_parser
-from ferrule.cli.timeline import Timeline
 from ferrule.values.frozen import freeze
 from waits import BOUND
 
@@ -178,7 +174,6 @@ def test_tools_come_from_files_modules_attributes_or_are_built_in(here: Path) ->
 @pytest.mark.parametrize(
     ("traits", "worst"),
     [
-        ({"read_only": True}, "read-only"),
         ({"read_only": bool}, "destructive"),
         ({"destructive": False}, "changes"),
         ({"destructive": bool}, "destructive"),
@@ -223,7 +218,6 @@ def test_schema_prints_clean_json_with_one_definition_for_each_tool(here: Path) 
     ("words", "output"),
     [
         ("call shout text=hey times=2 end=? --tools tools.py", "HEY? HEY?"),
-        ("call --tools tools.py shout text=a --verbose times=2", "A! A!"),
         ("call shout text=a --tools tools.py -- times=2", "A! A!"),
         ("call shout text=007 --tools tools.py", "007!"),
         ("""call shout '{"text": "a=b",}' --tools tools.py""", "A=B!"),
@@ -248,7 +242,6 @@ def test_a_call_reads_json_from_standard_input(here: Path, words: tuple[str, ...
         ("call shout", "Invalid "),
         ("call regret", "failed: "),
         ("call note text=x", "Denied: nobody is there to ask"),
-        ("call note text=x --yes wipe", "Denied: nobody is there to ask"),
         ("call peek path=../secret.txt", "Denied: "),
     ],
 )
@@ -311,15 +304,12 @@ def test_a_runner_with_guards_and_no_approver_asks_at_the_terminal(here: Path) -
     [
         ({"type": "string"}, "true", "true"),
         ({"type": "integer"}, "3", 3),
-        ({"type": "integer"}, "three", "three"),
         ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "null", "null"),
         ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "3", 3),
-        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "[3]", "[3]"),
         ({"enum": ["1", "2"]}, "1", "1"),
         ({"$ref": "#/$defs/Colour"}, "1", "1"),
         ({"type": "array", "items": {"type": "string"}}, '["a"]', ["a"]),
         ({}, '{"a": 1}', {"a": 1}),
-        ({}, "a=b", "a=b"),
         ({"type": "integer"}, "[" * 100_000, "[" * 100_000),
         ({"enum": freeze([{"a": 1}])}, '{"a": 1}', {"a": 1}),
     ],
@@ -369,17 +359,6 @@ def test_a_closed_or_full_stream_is_not_a_crash(here: Path, words: str, code: in
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
-def test_printable_hides_control_and_direction_characters() -> None:
-    assert printable("a\u202eb\u200bc\x1b\td\n\ue000") == "a\ufffdb\ufffdc\ufffd\td\n\ufffd"
-
-
-def test_names_and_messages_on_the_timeline_are_bounded() -> None:
-    written = io.StringIO()
-    event = Event("tool:progress", ToolCall("1", "n" * 5000, {}), {"done": 1, "message": "m" * 5000})
-    Timeline(Console(file=written, width=10_000), lambda: 0.0).event(event)
-    assert written.getvalue().count("n") < 100 and len(written.getvalue()) < 500
-
-
 # run
 
 
@@ -391,23 +370,12 @@ def test_a_run_shows_each_call_the_answer_and_a_table(here: Path) -> None:
         assert [c for c in done.stdout if not c.isprintable() and c != "\n"] == []  # no terminal, no colours
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 120 and "SCRIPTED" in done.stdout and "--max-turns" not in done.stdout
-    for pattern in (
-        "✓ #1 shout .*repaired: ",
-        "! #2 shout .*Invalid ",
-        "⊘ #3 peek .*Denied: ",
-        r"\? #4 note .*asked: ",
-        "⊘ #4 note .*Denied: ",
-    ):
+    for pattern in ("✓ #1 shout .*repaired", "! #2 shout .*Invalid ", "⊘ #3 peek .*Denied: ", r"\? #4 note .*asked: "):
         assert re.search(pattern, done.stdout), pattern
     answer, _, table = done.stdout.partition("\nanswer\n")[2].partition("\n\n")
     assert answer.startswith("The tools said: A! / ")
-    assert [line.split()[:4] for line in table.splitlines()] == [
-        ["#", "tool", "status", "executed"],
-        ["1", "shout", "ok", "yes"],
-        ["2", "shout", "invalid", "no"],
-        ["3", "peek", "denied", "no"],
-        ["4", "note", "denied", "no"],
-    ]
+    rows = [" ".join(line.split()[:4]) for line in table.splitlines()[1:]]
+    assert rows == ["1 shout ok yes", "2 shout invalid no", "3 peek denied no", "4 note denied no"]
 
 
 STOP = "__import__('os').kill(__import__('os').getpid(), __import__('signal').SIGINT)"
@@ -497,41 +465,29 @@ CALL = "call shout --tools tools.py"
     ("words", "says"),
     [
         ("lst", "'lst' 'list'"),
-        ("frobnicate", "'frobnicate' list schema call run"),
         ("-x", "ferrule COMMAND --help"),
         ("--tools tools.py list", "before its options: ferrule list --tools"),
         ("list --tools absent.py", "'absent.py' no file"),
-        ("list --tools absent.module", "'absent.module' no module"),
-        ("list --tools tools.py:absent", "'absent' 'tools.py'"),
         ("list --tools tools.py:shuot", "did you mean 'shout'?"),
         ("list --tools five.py", "'five.py' no public function"),
         ("list --tools leaves.py", "'leaves.py' SystemExit: 3"),
-        ("list --tools lazy.py:nothing", "RuntimeError: nothing"),
         ("list --tools broken.py", "NameError line 2"),
         ("list --tools runners.py", "runners.py:allowing runners.py:strict"),
-        ("list tools.py", "'tools.py' ferrule list --tools tools.py"),
         ("tools.py", "'tools.py' ferrule list --tools tools.py"),
-        ("list --colour", "--colour"),
         ("call shout text=a --json", "--json choose from"),
         ("schema", "--provider is missing: anthropic openai_chat"),
-        ("schema --provider antropic", "'anthropic'"),
         ("lint --provider openai", "did you mean 'openai_chat' or 'openai_responses'?"),
         ("call", "TOOL is missing: name of the tool ("),
-        ("call shuot --tools tools.py", "'shuot' 'shout'"),
         ("call zzzzz --tools many.py:tools", "name_11 and 988 more"),
         ("call shout", "'shout' read_file built in --tools"),
         (f"{CALL} text hey", "'text' is not key=value write text=value"),
         (f"{CALL} 'a b'", "'a b' 'text=a b'"),
         (f"{CALL} text=1 text=2", "'text' twice"),
-        (f"{CALL} --text a", "'--text' text=…"),
         (f"""{CALL} times=2 '{{"text": "a=b"}}'""", "one JSON object with all arguments"),
-        ("call note text=a --tools tools.py --yes nte", "--yes: 'nte' 'note'"),
         ("call note text=a --tools tools.py --yes '*'", "--yes: '*' note"),
         ("run 'a task'", "--model is missing: anthropic scripted:FILE"),
-        ("run 'a task' --model gpt-7", "'gpt-7' scripted:FILE"),
         ("run 'a task' --model steps.py", "write scripted:steps.py"),
         ("run ' ' --model scripted:steps.py", "the task is empty"),
-        ("run 'a task' --model scripted:absent.py", "'absent.py'"),
         ("run 'a task' --model scripted:five.py", "'five.py' steps 5"),
         ("run 'a task' --model scripted:steps.py --max-turns 0", "--max-turns whole number of at least 1, not '0'"),
         ("run Look around --model scripted:steps.py", "'around' quotes"),
@@ -541,7 +497,6 @@ def test_a_wrong_command_line_is_one_line_with_the_remedy(here: Path, words: str
     for name, text in (
         ("broken", "x = 1\ny = undefined\n"),
         ("five", "steps = 5"),
-        ("lazy", "def __getattr__(name):\n    raise RuntimeError(name)\n"),
         ("leaves", "import sys\nsys.exit(3)\n"),
         ("many", "from ferrule import tool\ndef f(): ...\ntools = [tool(f, name=f'name_{n}') for n in range(1000)]"),
     ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from terminal import PROGRAM
 
 import preloaded
@@ -42,7 +39,9 @@ async def note(text: str, copies: int = 1) -> str:
 
 
 class Always:
-    """Allows for always, and counts how often it is asked."""
+    """Allows with the last offer, which is for always, and counts how often it is asked."""
+
+    chosen = -1
 
     def __init__(self) -> None:
         self.asked = 0
@@ -52,7 +51,7 @@ class Always:
 
     async def answer(self, asked: Asked) -> Answer:
         self.asked += 1
-        return Answer(allow(by="ada"), asked.offers[-1])
+        return Answer(allow(by="ada"), asked.offers[self.chosen])
 
 
 async def asks_about_a_note(journal: Journal | None = None) -> bool:
@@ -183,87 +182,27 @@ def test_grants_are_not_stored_where_tools_reach(home: Path, monkeypatch: pytest
 
 
 SHOP = """
-from decimal import Decimal
-from pathlib import Path
-from typing import Literal
-
 from ferrule import tool
-
-@tool
-def remove(path: Path) -> str:
-    "Remove a file."
-    return "done"
-
-@tool(destructive=False, open_world=False)
-def note(text: str, copies: int = 1, kind: Literal["a", "b"] = "a") -> str:
-    "Leave a note."
-    return "done"
-
-@tool(destructive=False)
-def label(tags: set[str], price: Decimal = Decimal("1.5"), where: str = "here") -> str:
-    "Label something."
-    return "done"
 
 @tool
 def shell(command: str) -> str:
     "Run a command."
     return "done"
 """
-WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
-CALLS = st.one_of(
-    st.tuples(st.just("remove"), st.fixed_dictionaries({"path": st.sampled_from(["a.txt", "deep/b", "./a", "."])})),
-    st.tuples(st.just("shell"), st.fixed_dictionaries({"command": st.sampled_from(["git status", "rm a | sh", "ls"])})),
-    st.tuples(st.just("note"), st.fixed_dictionaries({"text": WORDS, "copies": st.integers(-3, 10**20)})),
-    st.tuples(st.just("label"), st.fixed_dictionaries({"tags": st.lists(WORDS, max_size=3, unique=True)})),
-)
 
 
-class Chooses(Always):
-    """Allows with the offer of this number, if there is one."""
+class AlwaysThis(Always):
+    """Allows with the first offer, which is for these arguments."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number, self.offers = number, 0
-
-    async def answer(self, asked: Asked) -> Answer:
-        self.offers = len(asked.offers)
-        chosen = asked.offers[self.number] if self.number < self.offers else None
-        return Answer(allow(by="ada"), chosen)
+    chosen = 0
 
 
-def test_an_accepted_offer_answers_the_same_call_of_the_next_program(home: Path) -> None:
-    (home / "here/shop.py").write_text(SHOP, encoding="utf-8")
-
-    @settings(max_examples=settings().max_examples // 3)  # each starts several programs
-    @given(CALLS, st.sampled_from([None, "s1"]))
-    def hold(call: tuple[str, dict[str, Any]], session: str | None) -> None:
-        name, arguments = call
-        number, offers = 0, 1
-        while number < offers:
-            for grant in Grants(GrantStore()).list_active():
-                Grants(GrantStore()).revoke(grant.id)
-            person = Chooses(number)
-            runner = runners.join_tools(["shop.py"], remember="folder" if session is None else "session")
-            runner.approve.inner = person  # type: ignore[union-attr]
-            result = asyncio.run(runner.run(name, arguments, session=session or f"cli-{number}"))
-            if result.status == "denied":  # a text that is a path out of the folder
-                return
-            assert result.success and person.offers, result.error
-            words = [name, json.dumps(arguments), "--tools", "shop.py"]
-            words += [] if session is None else ["--session", session]
-            again = preloaded.run([*PROGRAM, "call", *words], timeout=BOUND)
-            assert (again.stdout, again.returncode) == ("done\n", 0), again.stderr
-            number, offers = number + 1, person.offers
-
-    hold()
-
-
-async def test_a_grant_holds_only_in_its_folder_or_session(home: Path) -> None:
+async def test_a_grant_holds_for_the_next_program_in_its_folder_or_session(home: Path) -> None:
     (home / "here/shop.py").write_text(SHOP, encoding="utf-8")
     (home / "here/deep").mkdir()
     for scope, session, command in (("folder", None, "ls"), ("session", "s1", "pwd")):
         runner = runners.join_tools(["shop.py"], remember=scope)  # type: ignore[arg-type]
-        runner.approve.inner = Chooses(0)  # type: ignore[union-attr]
+        runner.approve.inner = AlwaysThis()  # type: ignore[union-attr]
         assert (await runner.run("shell", {"command": command}, session=session)).success
     call = [*PROGRAM, "call", "shell", "--tools", str(home / "here/shop.py")]
     codes = {

@@ -7,8 +7,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from ferrule.cli.interrupt import CODE, Stages
 
 pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 
-from tests.cli.terminal import BOUND, PROGRAM, Gate, Terminal, listening
+from tests.cli.terminal import BOUND, PROGRAM, Gate, Terminal, listening, steps
 
 ROOT = Path(__file__).parent.parent.parent
 TOOLS = ("--tools", str(Path(__file__).with_name("watched_tools.py")))
@@ -27,16 +26,6 @@ FINISHING = "ferrule: finishing the running calls; press ctrl-C again to stop th
 STOPPING = "ferrule: stopping the running calls; press ctrl-C again to kill the program\n"
 
 slow = pytest.mark.slow
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    with closing(Gate(tmp_path, "gate")) as gate:
-        yield gate
-
-
-def steps(folder: Path, *turns: Any) -> None:
-    (folder / "steps.py").write_text(f"steps = {[*turns, 'Done.']!r}", encoding="utf-8")
 
 
 def table(shown: str) -> list[list[str]]:
@@ -213,22 +202,15 @@ def test_a_call_that_finishes_after_an_interrupt_gives_its_result(tmp_path: Path
 # who has the signal
 
 
-@pytest.fixture
-def given_back() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("given_back")
-@pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN, lambda number, frame: None])
+@pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN])
 def test_only_the_default_handler_is_replaced_and_given_back(before: Any) -> None:
-    signal.signal(signal.SIGINT, before)
-    with Stages(nullcontext):
-        assert (signal.getsignal(signal.SIGINT) is before) is (before is not signal.default_int_handler)
-    assert signal.getsignal(signal.SIGINT) is before
+    first = signal.signal(signal.SIGINT, before)
+    try:
+        with Stages(nullcontext):
+            assert (signal.getsignal(signal.SIGINT) is before) is (before is signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGINT) is before
+    finally:
+        signal.signal(signal.SIGINT, first)
 
 
 @slow

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from ferrule import Decision, Journal, Runner, ToolCall, ToolContext, ToolError, allow, tool
-from ferrule.cli.journal_calls import format_duration
 from ferrule.journal._rows import EVENT_COLUMNS, EventRows
 from ferrule.journal.reading import NOT_STARTED, UNFINISHED
 from ferrule.middleware import retry
@@ -155,9 +154,7 @@ def test_hostile_texts_cannot_control_the_terminal(path: Path, said: Command) ->
     ("words", "text"),
     [
         (["log", "none.db"], "there is no journal at 'none.db'"),
-        (["log", "none.db", "--prune", "90d"], "there is no journal at 'none.db'"),
         (["log", "text.db"], "'text.db' is no journal"),
-        (["log", "newer.db"], "newer Ferrule"),
         (["log", "calls.db", "--status", "suspend"], "did you mean 'suspended'"),
         (["log", "calls.db", "--since", "yesterday"], "'yesterday' is not a time"),
         (["log", "calls.db", "--until", "9" * 9 + "w"], ""),
@@ -165,16 +162,11 @@ def test_hostile_texts_cannot_control_the_terminal(path: Path, said: Command) ->
         (["log", "calls.db", "--prune", "90d", "--tool", "x"], "leave out --tool"),
         (["explain", "calls.db", "c9"], "there is no call 'c9'"),
         (["explain", "calls.db", "c"], "several ids begin with 'c'; choose from: c1, c2"),
-        (["explain", "calls.db", "c1", "--tool", "look"], "no call with the id 'c1' matches"),
     ],
 )
 def test_a_wrong_command_gets_one_line(path: Path, said: Command, words: list[str], text: str) -> None:
     journaled(path, one_of_each)
     path.with_name("text.db").write_text("no journal" * 1000, encoding="utf-8")
-    journaled(path.with_name("newer.db"), one_of_each)
-    with sqlite3.connect(path.with_name("newer.db")) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    connection.close()
     told = said(*words, code=2 if text else 0)
     assert text in told.replace('"', "'") and (len(told.splitlines()) == 1 or not text)
     assert not path.with_name("none.db").exists()
@@ -201,22 +193,10 @@ def test_one_call_is_explained_from_its_arguments_to_its_outcome(path: Path, sai
     journaled(path, work)
     lines = said("explain", "calls.db", "c1").splitlines()
     text = "\n".join(lines)
-    for part in (
-        "send  ✓ ok",
-        "principal ada",
-        "session   s1",
-        'argument  to = "kim"',
-        "argument  copies = 2",
-        "repaired  ",
-        "? asked: send changes things (ask_before_changes)",
-        "? allowed by eve",
-        "▸ started",
-        "… 1/2 half",
-        "↻ attempt 1 of 2: failed: ",
-        "executed  yes",
-        "    sent to kim",
-    ):
-        assert part in text, text
+    parts = ["send  ✓ ok", "principal ada", "session   s1", 'argument  to = "kim"', "argument  copies = 2"]
+    parts += ["? asked: send changes things (ask_before_changes)", "? allowed by eve", "▸ started", "… 1/2 half"]
+    parts += ["repaired  ", "↻ attempt 1 of 2: failed: ", "executed  yes", "    sent to kim"]
+    assert [part for part in parts if part not in text] == [], text
     happened = [re.sub(r"^\s*\+\S+s (.).*", r"\1", line) for line in lines if re.match(r"\s*\+\d", line)]
     assert happened == ["→", "?", "?", "▸", "…", "↻", "…", "✓"]
     bars = [line.split()[0] for line in lines if "━" in line]
@@ -252,12 +232,6 @@ def test_a_suspended_call_shows_its_deadline(path: Path, said: Command) -> None:
     text = said("explain", "calls.db", "c2")
     assert re.search(r"\+0\.\d+s ‖ suspended: refund waits for a decision: somebody else decides", text)
     assert re.search(r"‖ it waits for an answer, until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", text)
-
-
-def test_a_duration_has_at_most_two_units() -> None:
-    seconds = (0.0004, 0.0996, 0.9996, 59.96, 3599.6, 90_000, -1, float("inf"))
-    texts = ["0.4 ms", "100 ms", "1.0 s", "1 min 0 s", "1 h 0 min", "1 d 1 h", "0.0 ms", "?"]
-    assert [format_duration(one) for one in seconds] == texts
 
 
 # -- retention ---------------------------------------------------------------------------------------------------------

@@ -99,17 +99,14 @@ def test_a_call_reaches_the_server_with_the_secret(ferrule: Any, server: tuple[s
     ("words", "error"),
     [
         (["--only", "GET"], "--only needs --openapi FILE"),
-        (["--budget", "5"], "--budget needs --openapi FILE"),
         (["--openapi", "nowhere.yaml"], "nowhere.yaml cannot be read"),
         (["--openapi", "api.json"], "name the API's address: --server https://api.example.com"),
         (["--openapi", "api.json", *HTTPS, "--only", "PUT"], "--only 'PUT' names no operation"),
-        (["--openapi", "api.json", *HTTPS, "--secret", "key"], "is not NAME=VARIABLE"),
         ([*API, *HTTPS, "--secret", "key=NOT_SET_1"], "'NOT_SET_1' is not set"),
         (["--openapi", "api.json", "--server", "a.example"], "--server a.example: it is not a whole URL"),
         (["--openapi", "api.json", *HTTPS, "--secret", "key=PATH"], "the folder of the files, --root DIR"),
         ([*API, "--server", "http://a.example"], "go over https only"),
         ([*API, *HTTPS], "name your secret for it, --secret key=VARIABLE"),
-        (["--openapi", "api.json", "--budget", "many"], "a whole number of tokens"),
     ],
 )
 def test_a_wrong_command_says_what_is_right(ferrule: Any, words: list[str], error: str) -> None:

@@ -101,10 +101,6 @@ def test_the_tests_of_a_policy_run_with_and_without_tools(ferrule: Any, tools: t
     ("wrong", "error"),
     [
         ('call = "refund"\narguments = { order = 1, amount = 500 }\nexpect = "deny"', "expected deny"),
-        (
-            'call = "refund"\narguments = { order = 1, amount = 5000 }\nexpect = "deny"\nrule = "cash"',
-            "expected a rule with 'cash'",
-        ),
         ('call = "refund"\narguments = { order = 1 }\nexpect = "deny"', "Invalid arguments for refund"),
         ('call = "refnd"\narguments = { order = 1 }\nexpect = "ask"', "did you mean 'refund'?"),
     ],
@@ -124,7 +120,7 @@ def test_a_wrong_example_and_a_file_without_tests_fail(ferrule: Any) -> None:
         assert done.code == 1 and error in done.text
 
 
-NOON = "2026-11-30 12:00"
+TWICE = '{ call = "find" }, { call = "refund", ago = "2h" }, { call = "refund", ago = '
 SESSIONS = """
 [[rule]]
 decide = "deny"
@@ -147,16 +143,8 @@ during = "Mon-Fri 09:00-17:00"
         ('{ call = "find", ago = "59m" }', "2026-11-30 10:00", "allow"),
         ('{ call = "find", ago = "61m" }', "2026-11-30 10:00", "deny"),
         ('{ call = "find" }', "2026-11-29 10:00", "ask"),
-        (
-            '{ call = "find" }, { call = "refund", ago = "2h" }, { call = "refund", ago = "3h" }',
-            "2026-11-30 12:30",
-            "ask",
-        ),
-        (
-            '{ call = "find" }, { call = "refund", ago = "2h" }, { call = "refund", ago = "1d" }',
-            "2026-11-30 12:30",
-            "allow",
-        ),
+        (f'{TWICE}"3h" }}', "2026-11-30 12:30", "ask"),
+        (f'{TWICE}"1d" }}', "2026-11-30 12:30", "allow"),
     ],
 )
 def test_a_test_has_a_time_and_earlier_calls(
@@ -247,13 +235,10 @@ def test_a_policy_keeps_paths_in_the_working_directory(ferrule: Any) -> None:
     ("words", "error"),
     [
         (("call", *refund(1), "--policy", "bad.toml"), "ferrule: bad.toml:2: "),
-        (("call", *refund(1), "--policy", "nowhere.toml"), "nowhere.toml"),
         (("serve", "tools.py:TOOLS", "--policy", "bad.toml"), "bad.toml:2"),
         (("policy", "chek", "policy.toml"), "choose from 'check', 'test', 'trust'"),
-        (("policy", "check"), "ferrule policy check FILE"),
         (("policy", "trust"), "ferrule policy trust FILE"),
         (("policy", "test", "policy.toml", "--list"), "is an option of ferrule policy trust"),
-        (("decide", "refnd", *REFUND), "did you mean 'refund'?"),
         (("decide", "refund", "--amount", "1", *REFUND), "write amount=…"),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import subprocess
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,30 +15,19 @@ from rich.console import Console
 
 import preloaded
 from ferrule import Event, ToolCall
-from ferrule.approval import printable
-from ferrule.cli.bars import Row, compute_share
+from ferrule.cli.bars import Row
 from ferrule.cli.chunks import Chunks
 from ferrule.cli.timeline import Timeline
 
 pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 
-from tests.cli.terminal import BOUND, PROGRAM, Gate, Terminal
+from tests.cli.terminal import BOUND, PROGRAM, Gate, Terminal, steps
 
 TOOLS = ("--tools", str(Path(__file__).with_name("watched_tools.py")))
 RUN = ("run", "x", *TOOLS, "--model", "scripted:steps.py")
 ROW = "━"
 
 slow = pytest.mark.slow
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    with closing(Gate(tmp_path, "gate")) as gate:
-        yield gate
-
-
-def steps(folder: Path, *turns: Any) -> None:
-    (folder / "steps.py").write_text(f"steps = {[*turns, 'Done.']!r}", encoding="utf-8")
 
 
 def without_a_terminal(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -121,14 +109,7 @@ def test_nothing_else_is_written_while_a_person_is_asked(tmp_path: Path, gate: G
 
 @slow
 def test_the_output_of_a_tool_goes_above_the_rows(tmp_path: Path, gate: Gate) -> None:
-    (tmp_path / "loud.py").write_text(
-        "import sys\nsys.path.insert(0, " + repr(str(Path(__file__).parent.parent.parent)) + ")\n"
-        "from tests.cli.watched_tools import opened\nfrom ferrule import ToolContext, tool\n\n\n"
-        '@tool(read_only=True)\nasync def loud(context: ToolContext) -> str:\n    """Prints."""\n'
-        '    context.progress(1, 4)\n    print("printed")\n    await opened("gate")\n    return "fine"\n',
-        encoding="utf-8",
-    )
-    with Terminal("call", "loud", "--tools", "loud.py", cwd=tmp_path) as terminal:
+    with Terminal("call", "loud", "gate=gate", *TOOLS, cwd=tmp_path) as terminal:
         terminal.until_shown("printed\n")
         assert [ROW in line for line in terminal.shown.splitlines()] == [False, True]
         gate.open()
@@ -220,9 +201,6 @@ def test_a_failed_call_keeps_its_earlier_output(tmp_path: Path) -> None:
     assert "no further" in done.stderr
 
 
-# what these tests read
-
-
 # whatever a tool says
 
 
@@ -242,23 +220,6 @@ def test_progress_of_any_kind_is_one_printable_line(done: Any) -> None:
         assert "cannot be shown" not in written.getvalue()
         assert written.getvalue().count("\n") <= 1
         assert written.getvalue().rstrip("\n").isprintable()
-
-
-@pytest.mark.parametrize("width", [1, 20, 57])
-@pytest.mark.parametrize("words", ["", "m" * 400, "数" * 400, "👩‍🚀" * 50])
-def test_a_row_is_never_wider_than_the_terminal(width: int, words: str) -> None:
-    row = Row(f"#1 {printable(words) or 'name'}")
-    for what in ({"done": 123_456_789, "total": 10**9, "message": words}, {"chunk": words + "\n"}):
-        row.update(what)
-        line = row.line(width, 20, 0.0, plain=False)
-        assert cell_len(line.plain) <= width
-        assert line.plain.isprintable()
-        assert row.line(width, 20, 0.0, plain=True).plain.isascii() or not words.isascii()
-
-
-def test_a_share_is_between_0_and_1() -> None:
-    shares = [compute_share(*pair) for pair in ((1, 4), (9, 4), (-1, 4), (0, 0), (1, -4))]
-    assert shares == [0.25, 1.0, 0.0, None, None]
 
 
 def test_a_report_of_a_tools_own_kind_shows_what_the_tool_said() -> None:

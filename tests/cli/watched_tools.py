@@ -44,6 +44,15 @@ async def work(gate: str, context: ToolContext, total: int | None = 4, message: 
 
 
 @tool(read_only=True)
+async def loud(gate: str, context: ToolContext) -> str:
+    """Prints, and goes on when it may."""
+    context.progress(1, 4)
+    print("printed")
+    await opened(gate)
+    return "fine"
+
+
+@tool(read_only=True)
 async def ended(gate: str, says: str) -> str:
     """Ends when it may, and says so."""
     await opened(gate)

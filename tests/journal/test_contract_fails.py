@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import dataclasses
 import json
-import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -231,16 +229,8 @@ class NoJournal:
         return getattr(self.kept, name)
 
 
-class TellsAllAsUnfinished(MemoryJournal):
-    async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
-        return await super().unfinished(ticket=ticket) if ticket is not None else list(self._calls.values())
-
-
 class KeepsTickets(MemoryJournal):
     """What a ticket was given for is told of it, whatever has become of that."""
-
-    ended = False
-    """Whether also calls are that have ended with it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -248,22 +238,13 @@ class KeepsTickets(MemoryJournal):
 
     async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
         await super().end(intent, outcome)
-        if outcome and "pending" in outcome and (self.ended or outcome["status"] == "suspended"):
+        if outcome and "pending" in outcome and outcome["status"] == "suspended":
             self.tickets[outcome["pending"]["state"]["ticket"]] = self._calls[intent.key]
 
     async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
         if ticket is None:
             return await super().unfinished()
         return [self.tickets[ticket]] if ticket in self.tickets else []
-
-
-class KeepsTicketsOfAll(KeepsTickets):
-    ended = True
-
-
-class TakesEmptyForNone(MemoryJournal):
-    async def unfinished(self, *, ticket: str | None = None) -> list[JournalEntry]:
-        return await super().unfinished(ticket=ticket or None)
 
 
 class ShowsWhatWasForgotten(MemoryJournal):
@@ -286,32 +267,11 @@ class ShowsWhatWasForgotten(MemoryJournal):
         return self.forgotten.get(key) or await super().find(key, wait=wait)
 
 
-class GivesWhatWasForgotten(MemoryJournal):
-    """To those who waited for it."""
-
-    async def find(self, key: str, *, wait: bool = False) -> JournalEntry | None:
-        before = await super().find(key)
-        return await super().find(key, wait=True) or before if wait else before
-
-
 class TellsOfTheSameKey(MemoryJournal):
     async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
         runs = intent.key in self._calls and self._calls[intent.key].state == "running"
         kept, other = await super().begin(intent, after=after)
         return Begun(kept, other or runs)
-
-
-class TellsOfTheLaterAlone(MemoryJournal):
-    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
-        first = self.__dict__.setdefault("first", {}).setdefault(intent.reference, intent.key)
-        kept, other = await super().begin(intent, after=after)
-        return Begun(kept, other and first != intent.key)
-
-
-class TellsOfAnyReference(MemoryJournal):
-    async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
-        kept, other = await super().begin(intent, after=after)
-        return Begun(kept, other or (kept is None and any(len(keys) > 1 for keys in self._keys_by_reference.values())))
 
 
 class TellsOfWhatWasForgotten(MemoryJournal):
@@ -355,13 +315,13 @@ class LooksThenSettles(MemoryJournal):
         return is_open
 
 
-def says_that_it_settled(where: Callable[[JournalEntry | None, JournalEntry], bool]) -> type[MemoryJournal]:
-    """A journal that changes nothing where this holds of what it has and what it is given, and says that it has."""
+def says_that_it_settled(state: str | None) -> type[MemoryJournal]:
+    """A journal that says so of a call in this state, or of one that it does not have."""
 
     class SaysThatItSettled(MemoryJournal):
         async def settle(self, kept: JournalEntry, outcome: JsonObject) -> bool:
             found = self._read_entry(kept.intent.key)
-            return await super().settle(kept, outcome) or where(found, kept)
+            return await super().settle(kept, outcome) or (found and found.state) == state
 
     return SaysThatItSettled
 
@@ -380,21 +340,9 @@ class ForgetsWhatWasTaken(MemoryJournal):
         self._resumed.clear()
 
 
-class ForgetsItsStore(MemoryJournal):
-    def cut_off(self) -> None:
-        super().cut_off()
-        self._store = Memory()
-
-
-def says_that_it_set(where: Callable[[Any, Any], bool]) -> type[MemoryJournal]:
-    """A journal whose store says so where this holds of what it has and what was to be there."""
-
-    class SaysThatItSet(Memory):
-        def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
-            had = self.get(key)
-            return super().compare_and_set(key, old, new) or where(had, old)
-
-    return with_store(SaysThatItSet)
+class SaysThatItSet(Memory):
+    def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
+        return super().compare_and_set(key, old, new) or old is not None
 
 
 class BreaksOnEvents(MemoryJournal):
@@ -408,127 +356,54 @@ class ClosesOnce(MemoryJournal):
         del self._calls
 
 
-WRONG: dict[str, type[MemoryJournal]] = {
-    "an_unknown_key_has_no_entry": MakesUp,
-    "a_begun_call_is_stored_unchanged": CleansTexts,
-    "an_outcome_is_stored_unchanged": RoundsNumbers,
-    "later_changes_do_not_reach_the_journal": Shares,
-    "an_outcome_that_is_no_json_is_refused": TakesAnything,
-    "a_known_key_does_not_begin_again_and_its_entry_is_returned": BeginsAlways,
-    "the_same_claim_can_begin_a_call_again": KnowsNoClaim,
-    "only_one_of_a_hundred_concurrent_callers_begins_a_key": LooksThenBegins,
-    "another_claim_cannot_end_or_forget_a_call": EndsForAnybody,
-    "ending_an_unknown_call_does_nothing": MakesEnds,
-    "a_forgotten_call_can_begin_anew": ForgetsNothing,
-    "other_arguments_with_the_same_reference_are_reported": TellsNoOthers,
-    "a_call_of_a_dead_process_is_cut_off_and_others_are_unchanged": NeverCutsOff,
-    "a_cut_off_call_begins_again_once": BeginsWhatIsOpen,
-    "a_deferred_call_begins_again_once_for_a_current_entry": BeginsWhatIsOpen,
-    "a_cut_off_call_is_settled_once": SettlesAnything,
-    "a_deferred_call_is_settled_only_if_unchanged_since_it_was_read": SettlesByState,
-    "an_unknown_outcome_can_be_settled_and_forgotten": LooksThenSettles,
-    "a_running_forgotten_or_foreign_call_is_not_settled": SettlesAnything,
-    "unfinished_calls_are_listed_oldest_first_and_by_ticket": InNoOrder,
-    "a_waiter_is_woken_when_the_call_ends": NeverWaits,
-    "a_waiter_in_another_loop_is_woken": WaitsInOneLoop,
-    "a_cancelled_waiter_does_not_disturb_others": WaitsTogether,
-    "a_key_can_be_taken_once_until_it_expires": TakesAgain,
-    "the_store_changes_a_value_only_if_it_is_as_expected": with_store(WrongStore),
-    "the_store_lists_items_by_prefix_in_order": with_store(UnsortedStore),
-    "a_hundred_concurrent_increments_are_all_counted": with_store(RacingStore),
-    "events_from_any_thread_are_accepted": BreaksOnEvents,
-    "it_can_be_closed_twice": ClosesOnce,
-}
-MORE: list[tuple[str, Callable[[], Any], str]] = [
-    ("an_unknown_key_has_no_entry", NoJournal, "is no subclass of ferrule.Journal"),
-    ("an_unknown_key_has_no_entry", TellsAllAsUnfinished, "unfinished are"),
-    ("a_forgotten_call_can_begin_anew", ShowsWhatWasForgotten, "and was to be forgotten"),
-    (
-        "other_arguments_with_the_same_reference_are_reported",
-        TellsOfTheSameKey,
-        "the same key is told as other arguments",
-    ),
-    ("other_arguments_with_the_same_reference_are_reported", TellsOfTheLaterAlone, "of the first one nothing was told"),
-    ("other_arguments_with_the_same_reference_are_reported", TellsOfAnyReference, "of another reference"),
-    ("other_arguments_with_the_same_reference_are_reported", TellsOfWhatWasForgotten, "of one that was forgotten"),
-    ("a_cut_off_call_begins_again_once", StaysCutOff, "it was begun, and"),
-    ("a_cut_off_call_begins_again_once", TellsAllAsUnfinished, "unfinished are"),
-    ("a_cut_off_call_begins_again_once", LooksThenBeginsAgain, "not exactly one of a hundred"),
-    (
-        "a_deferred_call_begins_again_once_for_a_current_entry",
-        LooksThenBeginsAgain,
-        "not exactly one of a hundred",
-    ),
-    ("a_deferred_call_begins_again_once_for_a_current_entry", KeepsTheOldOutcome, "it runs, and is"),
-    ("a_deferred_call_begins_again_once_for_a_current_entry", TellsAllAsUnfinished, "unfinished are"),
-    ("a_deferred_call_begins_again_once_for_a_current_entry", KeepsTickets, "unfinished are"),
-    ("a_cut_off_call_is_settled_once", LooksThenSettles, "100 of a hundred have settled it"),
-    ("a_cut_off_call_is_settled_once", TellsAllAsUnfinished, "unfinished are"),
-    (
-        "a_cut_off_call_is_settled_once",
-        says_that_it_settled(lambda found, kept: kept.state == "ended"),
-        "it settled a call that has its outcome",
-    ),
-    (
-        "a_deferred_call_is_settled_only_if_unchanged_since_it_was_read",
-        says_that_it_settled(lambda found, kept: found is not None and found.state == "ended"),
-        "it settled twice what was deferred",
-    ),
-    (
-        "a_running_forgotten_or_foreign_call_is_not_settled",
-        says_that_it_settled(lambda found, kept: found is not None and found.state == "running"),
-        "it settled a call that runs, as running",
-    ),
-    (
-        "a_running_forgotten_or_foreign_call_is_not_settled",
-        says_that_it_settled(lambda found, kept: found is not None and found.state == "deferred"),
-        "it settled the call of another claim",
-    ),
-    (
-        "a_running_forgotten_or_foreign_call_is_not_settled",
-        says_that_it_settled(lambda found, kept: found is None),
-        "it settled what was forgotten",
-    ),
-    (
-        "a_running_forgotten_or_foreign_call_is_not_settled",
-        ShowsWhatWasForgotten,
-        "what was forgotten is there",
-    ),
-    ("unfinished_calls_are_listed_oldest_first_and_by_ticket", KeepsTicketsOfAll, "of a call that has ended"),
-    ("unfinished_calls_are_listed_oldest_first_and_by_ticket", TakesEmptyForNone, "it took an empty ticket"),
-    ("unfinished_calls_are_listed_oldest_first_and_by_ticket", KeepsTickets, "and not []"),
-    (
-        "a_waiter_is_woken_when_the_call_ends",
-        GivesWhatWasForgotten,
-        "it was forgotten, and who waited was given",
-    ),
-    (
-        "a_waiter_is_woken_when_the_call_ends",
-        NeverWaits,
-        "it did not wait for a call that runs",
-    ),
-    ("a_key_can_be_taken_once_until_it_expires", TakesAgain, "'one' was taken twice"),
-    ("a_key_can_be_taken_once_until_it_expires", NeverExpires, "it had expired"),
-    ("a_key_can_be_taken_once_until_it_expires", LooksThenTakes, "100 of a hundred have taken it"),
-    ("a_key_can_be_taken_once_until_it_expires", ForgetsWhatWasTaken, "'one' was taken again by a new process"),
-    (
-        "the_store_changes_a_value_only_if_it_is_as_expected",
-        says_that_it_set(lambda had, old: had is None),
-        "it changed what was not there",
-    ),
-    (
-        "the_store_changes_a_value_only_if_it_is_as_expected",
-        says_that_it_set(lambda had, old: had is not None and old is None),
-        "what was there was taken for nothing",
-    ),
-    (
-        "the_store_changes_a_value_only_if_it_is_as_expected",
-        says_that_it_set(lambda had, old: had is not None and old is not None),
-        "it changed what had another value",
-    ),
-    ("the_store_changes_a_value_only_if_it_is_as_expected", ForgetsItsStore, "a new process finds {}"),
+WRONG: list[tuple[str, Callable[[], Any]]] = [
+    ("an_unknown_key_has_no_entry", NoJournal),
+    ("an_unknown_key_has_no_entry", MakesUp),
+    ("a_begun_call_is_stored_unchanged", CleansTexts),
+    ("an_outcome_is_stored_unchanged", RoundsNumbers),
+    ("later_changes_do_not_reach_the_journal", Shares),
+    ("an_outcome_that_is_no_json_is_refused", TakesAnything),
+    ("a_known_key_does_not_begin_again_and_its_entry_is_returned", BeginsAlways),
+    ("the_same_claim_can_begin_a_call_again", KnowsNoClaim),
+    ("only_one_of_a_hundred_concurrent_callers_begins_a_key", LooksThenBegins),
+    ("another_claim_cannot_end_or_forget_a_call", EndsForAnybody),
+    ("ending_an_unknown_call_does_nothing", MakesEnds),
+    ("a_forgotten_call_can_begin_anew", ForgetsNothing),
+    ("a_forgotten_call_can_begin_anew", ShowsWhatWasForgotten),
+    ("other_arguments_with_the_same_reference_are_reported", TellsNoOthers),
+    ("other_arguments_with_the_same_reference_are_reported", TellsOfTheSameKey),
+    ("other_arguments_with_the_same_reference_are_reported", TellsOfWhatWasForgotten),
+    ("a_call_of_a_dead_process_is_cut_off_and_others_are_unchanged", NeverCutsOff),
+    ("a_cut_off_call_begins_again_once", BeginsWhatIsOpen),
+    ("a_cut_off_call_begins_again_once", StaysCutOff),
+    ("a_cut_off_call_begins_again_once", LooksThenBeginsAgain),
+    ("a_deferred_call_begins_again_once_for_a_current_entry", BeginsWhatIsOpen),
+    ("a_deferred_call_begins_again_once_for_a_current_entry", KeepsTheOldOutcome),
+    ("a_deferred_call_begins_again_once_for_a_current_entry", KeepsTickets),
+    ("a_cut_off_call_is_settled_once", LooksThenSettles),
+    ("a_cut_off_call_is_settled_once", says_that_it_settled("ended")),
+    ("a_deferred_call_is_settled_only_if_unchanged_since_it_was_read", SettlesByState),
+    ("a_deferred_call_is_settled_only_if_unchanged_since_it_was_read", says_that_it_settled("ended")),
+    ("an_unknown_outcome_can_be_settled_and_forgotten", LooksThenSettles),
+    ("a_running_forgotten_or_foreign_call_is_not_settled", SettlesAnything),
+    ("a_running_forgotten_or_foreign_call_is_not_settled", says_that_it_settled("running")),
+    ("a_running_forgotten_or_foreign_call_is_not_settled", says_that_it_settled("deferred")),
+    ("a_running_forgotten_or_foreign_call_is_not_settled", says_that_it_settled(None)),
+    ("unfinished_calls_are_listed_oldest_first_and_by_ticket", InNoOrder),
+    ("a_waiter_is_woken_when_the_call_ends", NeverWaits),
+    ("a_waiter_in_another_loop_is_woken", WaitsInOneLoop),
+    ("a_cancelled_waiter_does_not_disturb_others", WaitsTogether),
+    ("a_key_can_be_taken_once_until_it_expires", TakesAgain),
+    ("a_key_can_be_taken_once_until_it_expires", NeverExpires),
+    ("a_key_can_be_taken_once_until_it_expires", LooksThenTakes),
+    ("a_key_can_be_taken_once_until_it_expires", ForgetsWhatWasTaken),
+    ("the_store_changes_a_value_only_if_it_is_as_expected", with_store(WrongStore)),
+    ("the_store_changes_a_value_only_if_it_is_as_expected", with_store(SaysThatItSet)),
+    ("the_store_lists_items_by_prefix_in_order", with_store(UnsortedStore)),
+    ("a_hundred_concurrent_increments_are_all_counted", with_store(RacingStore)),
+    ("events_from_any_thread_are_accepted", BreaksOnEvents),
+    ("it_can_be_closed_twice", ClosesOnce),
 ]
-"""A test, a journal that one of its checks alone fails, and what the failure says."""
 
 
 def contract_of(made: Callable[[], Any]) -> JournalContract:
@@ -548,23 +423,15 @@ def contract_of(made: Callable[[], Any]) -> JournalContract:
 
 def test_every_test_of_the_contract_has_a_journal_that_fails_it() -> None:
     tests = {name.removeprefix("test_") for name in vars(JournalContract) if name.startswith("test_")}
-    assert tests == set(WRONG)
+    assert tests == {name for name, _ in WRONG}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(("name", "made"), WRONG.items())
-def test_a_journal_that_breaks_a_promise_fails(name: str, made: type[MemoryJournal]) -> None:
-    right = copy.copy(contract_of(MemoryJournal))
-    getattr(right, f"test_{name}")()
+@pytest.mark.parametrize(("name", "made"), WRONG)
+def test_a_journal_that_breaks_a_promise_fails(name: str, made: Callable[[], Any]) -> None:
     with pytest.raises(BaseException) as raised:  # of any kind: a journal of somebody's may raise what it likes
         getattr(contract_of(made), f"test_{name}")()
     assert not isinstance(raised.value, KeyboardInterrupt | SystemExit)
-
-
-@pytest.mark.parametrize(("name", "made", "said"), MORE)
-def test_a_journal_that_breaks_one_check_fails_there(name: str, made: Callable[[], Any], said: str) -> None:
-    with pytest.raises(AssertionError, match=re.escape(said)):
-        getattr(contract_of(made), f"test_{name}")()
 
 
 def test_a_contract_without_a_journal_says_what_it_needs() -> None:

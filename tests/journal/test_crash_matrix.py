@@ -13,13 +13,14 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import crashes
 import pytest
-from crashes import TOOLS, Forks, Order, environment, seen, soak
+from crashes import TOOLS, Forks, Order, Seen, environment, seen, soak
 
 from needed import needed
 
@@ -70,28 +71,40 @@ def others() -> Iterator[Forks]:
     made.close()
 
 
-def is_whole(folder: Path) -> bool:
-    connection = sqlite3.connect(folder / "calls.db")
-    try:
-        return connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    finally:
-        connection.close()
+@pytest.fixture(autouse=True)
+def check_files(tmp_path: Path) -> Iterator[None]:
+    """Check at the end of each test that its journals are whole."""
+    yield
+    for file in tmp_path.rglob("calls.db"):
+        with closing(sqlite3.connect(file)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def orders(folder: Path, tool: str, does: str = "send", *, one_in: int) -> Iterator[tuple[int, Order]]:
+    """An order of a session of its own for each of the rounds, one in so many."""
+    for n in range(-(-ROUNDS // one_in)):
+        yield n, Order(str(folder), f"s{n}", [tool], [does])
+
+
+def the_call(order: Order) -> Seen:
+    """The one call of an order, of which all laws hold."""
+    [call] = seen(order.folder, order.session, order.calls)
+    call.check()
+    return call
 
 
 @pytest.mark.parametrize("name", TOOLS)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_call_killed_at_any_point_runs_at_most_once(point: str, name: str, forks: Forks, tmp_path: Path) -> None:
     came = POINTS[point]
-    for n in range(-(-ROUNDS // len(TOOLS))):
-        order = Order(str(tmp_path), f"s{n}", [name], ["send"])
+    for n, order in orders(tmp_path, name, one_in=len(TOOLS)):
         assert forks.run(replace(order, at=point)), "it was not killed"
-        [before] = seen(tmp_path, order.session, order.calls)
+        before = the_call(order)
         assert (len(before.effects), len(before.told)) == (came.effect, point == "told"), before
         recovers_first = (n + TOOLS.index(name)) % 2
         after = ["recover", "send", "send"] if recovers_first else ["send", "recover", "send"]
         assert not forks.run(replace(order, does=after))
-        [call] = seen(tmp_path, order.session, order.calls)
-        call.check()
+        call = the_call(order)
         first, again = (one for one in call.told[len(before.told) :] if one["what"] == "send")
         unknown = came.begun and not came.ended and name == "pay"
         assert first["status"] == again["status"] == ("unknown" if unknown else "ok"), call
@@ -99,7 +112,6 @@ def test_a_call_killed_at_any_point_runs_at_most_once(point: str, name: str, for
         assert len(call.effects) == runs, call
         assert again["metadata"] == {"replayed": True}, call
         assert ("replayed" in first["metadata"]) or not came.ended, call
-    assert is_whole(tmp_path)
 
 
 SETTLING = ["settling queued", "settling not committed", "settling committed", "being told", "told"]
@@ -119,20 +131,17 @@ AFTERWARDS = {
 def test_a_second_kill_during_recovery_changes_nothing(
     name: str, does: str, point: str, forks: Forks, tmp_path: Path
 ) -> None:
-    for n in range(-(-ROUNDS // 2)):
+    for n, order in orders(tmp_path, name, one_in=2):
         had_effect = (n + len(point)) % 2
         first = "effect made" if had_effect else "intent committed"
-        order = Order(str(tmp_path), f"s{n}", [name], ["send"])
         assert forks.run(replace(order, at=first))
         forks.run(replace(order, does=[does], at=point))  # there may be nothing to settle, or nothing to run
         assert not forks.run(replace(order, does=["recover", "send", "send"]))
-        [call] = seen(tmp_path, order.session, order.calls)
-        call.check()
+        call = the_call(order)
         last = call.told[-1]
         assert last["status"] == ("unknown" if name == "pay" else "ok"), call
         assert last["metadata"] == {"replayed": True}, call
         assert len(call.effects) == had_effect if name == "pay" else len(call.effects) >= 1, call
-    assert is_whole(tmp_path)
 
 
 TAKING = {"taking queued": NOTHING, "taking not committed": NOTHING, "taking committed": NOTHING}
@@ -149,8 +158,7 @@ def test_a_killed_call_runs_at_most_once(point: str, forks: Forks, tmp_path: Pat
         order = replace(order, does=["resume"], records=[call.told[-1]["record"]])
         assert forks.run(replace(order, at=point)), "it was not killed"
         assert not forks.run(replace(order, does=["resume", "send"]))
-        [call] = seen(tmp_path, order.session, order.calls)
-        call.check()
+        call = the_call(order)
         resumed, sent = call.told[-2:]
         if came.begun:  # it is as where it is sent again, and nobody is asked
             unknown = name == "pay" and not came.ended
@@ -161,7 +169,6 @@ def test_a_killed_call_runs_at_most_once(point: str, forks: Forks, tmp_path: Pat
             assert resumed["status"] == "ok" and sent["metadata"] == {"replayed": True}, call
         else:  # the answer is used up, and nothing was run: who sends it is asked anew
             assert (resumed["status"], sent["status"], call.effects) == ("invalid", "suspended", []), call
-    assert is_whole(tmp_path)
 
 
 # -- work that ends elsewhere, and in the background -------------------------------------------------------------------
@@ -173,15 +180,13 @@ HANDED_ON = {point: came for point, came in POINTS.items() if point not in ("jud
 @pytest.mark.parametrize("point", HANDED_ON)
 def test_deferred_work_killed_at_any_point_begins_and_ends_once(point: str, forks: Forks, tmp_path: Path) -> None:
     came = HANDED_ON[point]
-    for n in range(-(-ROUNDS // 5)):
-        order = Order(str(tmp_path), f"s{n}", ["hand"], ["send"])
+    for _, order in orders(tmp_path, "hand", one_in=5):
         assert forks.run(replace(order, at=point)), "it was not killed"
         after = ["resolve", "resolve", "send"] if came.effect else ["send", "resolve", "resolve", "send"]
         if came.begun and not came.effect:
             after = ["recover", "send"]
         assert not forks.run(replace(order, does=after))
-        [call] = seen(tmp_path, order.session, order.calls)
-        call.check()
+        call = the_call(order)
         said = [(one["what"], one["status"]) for one in call.told if one["what"] != "recover"]
         if came.begun and not came.ended:  # that it was handed on is not known
             assert said[-1] == ("send", "unknown") and {status for _, status in said} <= {"unknown", "not_found"}, call
@@ -189,34 +194,28 @@ def test_deferred_work_killed_at_any_point_begins_and_ends_once(point: str, fork
         else:
             assert said[-3:] == [("resolve", "ok"), ("resolve", "not_found"), ("send", "ok")], call
             assert len(call.effects) == 1 and call.told[-1]["metadata"]["replayed"], call
-    assert is_whole(tmp_path)
 
 
 @pytest.mark.parametrize("point", ["settling queued", "settling not committed", "settling committed", "being told"])
 def test_a_kill_while_deferred_work_is_resolved_ends_it_once(point: str, forks: Forks, tmp_path: Path) -> None:
-    for n in range(-(-ROUNDS // 5)):
-        order = Order(str(tmp_path), f"s{n}", ["hand"], ["send"])
+    for _, order in orders(tmp_path, "hand", one_in=5):
         assert not forks.run(order)
         assert forks.run(replace(order, does=["resolve"], at=point)), "it was not killed"
         assert not forks.run(replace(order, does=["recover", "resolve", "resolve", "send"]))
-        [call] = seen(tmp_path, order.session, order.calls)
-        call.check()
+        call = the_call(order)
         kept = point in ("settling committed", "being told")
         statuses = [one["status"] for one in call.told]
         assert statuses == ["suspended", "not_found" if kept else "ok", "not_found", "ok"], call
         assert len(call.effects) == 1, call
-    assert is_whole(tmp_path)
 
 
 @pytest.mark.parametrize("point", POINTS)
 def test_background_work_killed_at_any_point_runs_at_most_once(point: str, forks: Forks, tmp_path: Path) -> None:
     came = POINTS[point]
-    for n in range(-(-ROUNDS // 5)):
-        order = Order(str(tmp_path), f"s{n}", ["grind"], ["send"])
+    for n, order in orders(tmp_path, "grind", one_in=5):
         assert forks.run(replace(order, at=point)), "it was not killed"
         assert not forks.run(replace(order, does=["recover", "send", "send"] if n % 2 else ["send", "recover", "send"]))
-        [call] = seen(tmp_path, order.session, order.calls)
-        call.check()
+        call = the_call(order)
         last = call.told[-1]["status"]
         if point == "being told":  # that it has begun: how far the work is by then is its own affair
             assert (last, len(call.effects)) in (("unknown", 0), ("unknown", 1), ("ok", 1)), call
@@ -224,7 +223,6 @@ def test_background_work_killed_at_any_point_runs_at_most_once(point: str, forks
             assert (last, len(call.effects)) == ("unknown", came.effect), call
         else:
             assert (last, len(call.effects)) == ("ok", 1), call
-    assert is_whole(tmp_path)
 
 
 # -- two programs ------------------------------------------------------------------------------------------------------
@@ -261,8 +259,7 @@ def test_one_of_two_programs_that_may_run_a_call_runs_it(
     with forks.paused(replace(order, does=[does], pause_at=point)):
         assert not others.run(order)
     assert not forks.run(order)
-    [call] = seen(tmp_path, order.session, order.calls)
-    call.check()
+    call = the_call(order)
     assert len(call.effects) == effects, call
     assert {one["status"] for one in call.told} == {"ok"}, call
     assert len(call.told) == (2 if does == "recover" else 3), call
@@ -280,7 +277,6 @@ def test_a_kill_during_a_checkpoint_loses_nothing(nth: int, forks: Forks, tmp_pa
         for call in seen(tmp_path, order.session, order.calls):
             call.check()
             assert call.told[-1]["status"] == "ok" or call.tool == "pay", call
-    assert is_whole(tmp_path)
 
 
 @pytest.mark.large
@@ -293,7 +289,6 @@ def test_kills_of_several_programs_at_any_step_double_and_lose_nothing(tmp_path:
             one.close()
     assert found["doubled"] == found["lost"] == 0
     assert found["kills"] and found["effects"] and found["replayed"]
-    assert is_whole(tmp_path)
 
 
 @pytest.mark.large
@@ -315,5 +310,4 @@ def test_a_kill_at_each_write_doubles_and_loses_nothing(writes: str, forks: Fork
         for call in seen(folder, order.session, order.calls):
             call.check()
             assert call.told[-1]["status"] == "ok" or call.tool == "pay", call
-        assert is_whole(folder)
     assert nth > 2, "nothing was killed"

@@ -163,15 +163,6 @@ async def test_a_path_may_have_characters_that_urls_reserve(tmp_path: Path) -> N
     assert sorted(found.name for found in tmp_path.iterdir()) == [path.name]
 
 
-def test_no_connection_checkpoints_by_itself(tmp_path: Path) -> None:
-    path = str(tmp_path / "calls.db")
-    Journal.open(path).close()
-    for write in (True, False):
-        connection = connect(path, write=write)
-        assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
-        connection.close()
-
-
 def test_the_file_has_the_application_id_that_readers_look_for(tmp_path: Path) -> None:
     path = tmp_path / "calls.db"
     Journal.open(path).close()

@@ -185,7 +185,7 @@ def test_a_key_needs_a_journal_and_is_a_text() -> None:
     with pytest.raises(DefinitionError, match=r"a run with a key needs a journal.*journal=Journal\.open"):
         run(Model(TWO_TURNS), ASK, Runner(Office().tools), key=KEY)
     for key in ("", 17):
-        with pytest.raises(DefinitionError, match="key is the name of the request, such as 'request-17', not "):
+        with pytest.raises(DefinitionError, match="key is the name of the request"):
             run(Model(TWO_TURNS), ASK, Office().runner(memory()), key=key)  # type: ignore[arg-type]
 
 
@@ -402,20 +402,6 @@ async def test_an_answer_resumes_only_the_run_of_its_question() -> None:
         await resume(edited, {"call_1": True}, Model(script), office.asking(journal))
     assert office.paid == []
     assert (await resume(of_others, {"call_1": True}, Model(script), office.asking(journal))).status == "done"
-
-
-async def test_an_answer_to_a_changed_record_resumes_nothing() -> None:
-    office, journal = Office(), memory()
-    script: list[Step] = [[pay("ada")], "Paid."]
-    first = await run(Model(script), ASK, office.asking(journal), key=KEY)
-    state = json.loads(json.dumps(first.suspended))
-    state["waiting"]["call_1"]["arguments"] = {"to": "bob"}
-    with pytest.raises(NotResumed, match="seal"):
-        await resume(state, {"call_1": True}, Model(script), office.asking(journal))
-    assert office.paid == []
-    assert first.suspended is not None
-    done = await resume(first.suspended, {"call_1": True}, Model(script), office.asking(journal))
-    assert (done.status, office.paid) == ("done", ["ada"])
 
 
 async def test_a_run_of_another_journal_is_not_resumed() -> None:

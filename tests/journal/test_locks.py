@@ -6,7 +6,6 @@ import asyncio
 import errno
 import gc
 import os
-import shutil
 import signal
 import sqlite3
 import threading
@@ -196,7 +195,7 @@ def hold():  # as the thread that writes may at that moment
 threading.Thread(target=hold).start()
 held.wait()
 if not os.fork():
-    signal.alarm(20)
+    signal.alarm(60)
     for count in range(10_001):
         journal.note(Event("tool:pre", ToolCall("c", "pay", {})))
     say("noted"); os._exit(0)
@@ -280,40 +279,6 @@ for _ in range(2):
 # -- descriptors -------------------------------------------------------------------------------------------------------
 
 
-def read_files(folder: Path) -> None:
-    for file in folder.iterdir():
-        file.read_bytes()
-
-
-def copy_folder(folder: Path) -> None:
-    shutil.copytree(folder, folder.with_name("copy"), dirs_exist_ok=True)
-
-
-def open_for_writing(folder: Path) -> None:
-    for file in folder.iterdir():
-        os.close(os.open(file, os.O_RDWR))
-
-
-@pytest.mark.large
-@pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="SQLite's own locks are dropped here")
-@pytest.mark.parametrize("reads", [read_files, copy_folder, open_for_writing])
-async def test_reading_the_files_of_an_open_journal_drops_no_lock(
-    tmp_path: Path, reads: Callable[[Path], None]
-) -> None:
-    folder = tmp_path / "state"
-    folder.mkdir()
-    path = folder / "calls.db"
-    journal, mine = Journal.open(path), intent("one")
-    await journal.begin(mine)
-    reads(folder)
-    assert state_elsewhere(path) == "running"
-    reads(folder)
-    await journal.end(mine, {"status": "ok"})
-    assert state_elsewhere(path) == "ended"
-    journal.close()
-    assert [file.name for file in folder.iterdir()] == ["calls.db"]
-
-
 async def test_closing_a_descriptor_drops_no_lock(tmp_path: Path, text_before: str) -> None:
     path = tmp_path / "calls.db"
     journal = Journal.open(path)
@@ -323,42 +288,6 @@ async def test_closing_a_descriptor_drops_no_lock(tmp_path: Path, text_before: s
     assert state_elsewhere(path, text_before) == "running"
     journal.close()
     assert state_elsewhere(path, text_before) == "cut_off"
-
-
-READS_AND_WRITES = """
-import threading
-from pathlib import Path
-ends = threading.Event()
-def read():
-    while not ends.is_set():
-        for file in Path(path).parent.iterdir():
-            try: file.read_bytes()
-            except FileNotFoundError: pass
-threading.Thread(target=read).start()
-async def main():
-    for n in range(10):
-        journal = Journal.open(path)
-        calls = [intent(f"{os.getpid()} {n} {m}", arguments={"text": "x" * 3000}) for m in range(100)]
-        await asyncio.gather(*(journal.begin(one) for one in calls))
-        await asyncio.gather(*(journal.end(one, {"status": "ok"}) for one in calls))
-        journal.close()
-try: asyncio.run(main())
-finally: ends.set()
-say("written")
-"""
-
-
-@pytest.mark.large
-@pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="SQLite's own locks are dropped here")
-def test_programs_that_write_and_read_the_folder_lose_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "calls.db"
-    with ExitStack() as stack:
-        others = [stack.enter_context(program(READS_AND_WRITES, path)) for _ in range(3)]
-        assert [other.rest() for other in others] == ["written"] * 3
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert connection.execute("SELECT state, count(*) FROM calls GROUP BY state").fetchall() == [("ended", 3_000)]
-    connection.close()
 
 
 OPENS_WITH_FEW_DESCRIPTORS = """
@@ -499,28 +428,19 @@ def remove_log(path: Path) -> Path:
     return path
 
 
-def remove_shared_memory(path: Path) -> Path:
-    path.with_name("calls.db-shm").unlink()
-    return path
-
-
 def link(path: Path) -> Path:
     os.link(path, path.with_name("link.db"))
     return path.with_name("link.db")
 
 
-def move(path: Path) -> Path:
-    return path.rename(path.with_name("moved.db"))
-
-
 def move_with_log(path: Path) -> Path:
     path.with_name("calls.db-wal").rename(path.with_name("moved.db-wal"))
-    return move(path)
+    return path.rename(path.with_name("moved.db"))
 
 
 @pytest.mark.large
 @pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="the system cannot tell who has it open")
-@pytest.mark.parametrize("change", [remove_log, remove_shared_memory, link, move, move_with_log])
+@pytest.mark.parametrize("change", [remove_log, link, move_with_log])
 @pytest.mark.parametrize("is_elsewhere", [True, False])
 def test_an_open_journal_whose_log_would_be_missed_is_refused(
     tmp_path: Path, change: Callable[[Path], Path], is_elsewhere: bool
@@ -535,25 +455,6 @@ def test_an_open_journal_whose_log_would_be_missed_is_refused(
         with pytest.raises(JournalError, match=r"has the journal .* open, but the files .* are missing"):
             Journal.open(changed)
     Journal.open(changed).close()
-
-
-def test_opening_waits_for_a_program_that_makes_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([True, False])
-    monkeypatch.setattr(_lockfile.LockFile, "has_sqlite", lambda *_: next(answers))
-    Journal.open(tmp_path / "calls.db").close()
-
-
-@pytest.mark.large
-@pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="the lock is a file of its own there")
-def test_an_open_journal_moved_with_its_log_keeps_its_locks(tmp_path: Path) -> None:
-    path = tmp_path / "calls.db"
-    with program(BEGINS, path) as other:
-        assert other.read_line() == "begun"
-        for file in list(tmp_path.iterdir()):
-            file.rename(file.with_name(file.name.replace("calls", "moved")))
-        assert state_elsewhere(tmp_path / "moved.db") == "running"
-        other.kill()
-    assert state_elsewhere(tmp_path / "moved.db") == "cut_off"
 
 
 def test_a_forked_child_keeps_no_call_of_its_parent_running(tmp_path: Path, text_before: str) -> None:
@@ -634,25 +535,21 @@ async def test_a_call_runs_until_the_worker_of_a_program_has_ended(
 # -- tools -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ending", ["", "-wal", "-shm", " linked"])
-async def test_file_tools_open_no_file_of_an_open_journal(tmp_path: Path, ending: str) -> None:
+async def test_file_tools_open_no_file_of_an_open_journal(tmp_path: Path) -> None:
     path = tmp_path / "calls.db"
     journal = Journal.open(path, within_reach=True)
     os.link(path, tmp_path / "calls.db linked")
     runner = Runner(files.tools, guards=[within(tmp_path)])
-    name, before = f"{path}{ending}", Path(f"{path}{ending}").stat()
-    for tool_name, arguments in (
-        ("read_file", {}),
-        ("write_file", {"content": "paid"}),
-        ("edit_file", {"old": "a", "new": "b"}),
-        ("search_files", {"pattern": "."}),
-    ):
-        result = await runner.run(tool_name, {"path": name, **arguments})
-        assert not result.success and "belongs to an open journal" in str(result.error)
-    assert os.path.samestat(before, Path(name).stat())
+    for file in tmp_path.iterdir():
+        for name, arguments in (("read_file", {}), ("write_file", {"content": "paid"}), ("edit_file", EDIT)):
+            result = await runner.run(name, {"path": str(file), **arguments})
+            assert not result.success and "belongs to an open journal" in str(result.error)
     assert "skipped: 4" in (await runner.run("search_files", {"path": str(tmp_path), "pattern": "."})).text
     journal.close()
     assert "not text" in str((await runner.run("read_file", {"path": str(path)})).error)
+
+
+EDIT = {"old": "a", "new": "b"}
 
 
 @tool

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,42 +93,6 @@ def test_a_call_whose_loop_was_closed_does_not_run_again_in_its_process(
         assert [result.status for result in settled] == (["unknown"] if later is None else [])
         assert asyncio.run(opened.unfinished()) == []
     del pending  # what ran is collected no earlier
-
-
-PROGRAM = """
-import asyncio, sys
-from ferrule import Journal, Runner, ToolCall, tool
-
-@tool
-async def pay(n: int) -> str:
-    began.set()
-    await asyncio.sleep(3600)
-
-journal = Journal.open(sys.argv[1])
-
-async def request(n):
-    global began
-    began = asyncio.Event()
-    runner = Runner([pay], journal=journal)
-    task = asyncio.create_task(runner.run(ToolCall("c1", "pay", {"n": n}), session=f"s{n}"))
-    await began.wait()  # and whoever asked has gone
-
-async def again(n):  # which waits for what is still written
-    return (await Runner([pay], journal=journal).run(ToolCall("c1", "pay", {"n": n}), session=f"s{n}")).status
-
-for n in range(5):
-    asyncio.run(request(n))
-print([asyncio.run(again(n)) for n in range(5)], asyncio.run(journal.unfinished()))
-"""
-
-
-@pytest.mark.slow
-def test_a_loop_for_each_request_leaves_no_call_running(tmp_path: Path) -> None:
-    made = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "calls.db")], capture_output=True, text=True, timeout=60
-    )
-    assert made.stdout.strip() == f"{['cancelled'] * 5} []"
-    assert "Traceback" not in made.stderr
 
 
 class SlowJournal(MemoryJournal):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from processes import SECONDS, intent, program
+from processes import SECONDS, program
 
-from ferrule import DefinitionError, Journal, Runner, ask, loop, tool
+from ferrule import Deferred, DefinitionError, Journal, Runner, ask, loop, tool
 from ferrule.journal import SQLiteJournal
 from ferrule.journal.reading import Found, LoggedCall, Reader
 from ferrule.journal.retention import Pruned
@@ -52,22 +51,15 @@ def rows(path: Path, table: str) -> int:
     return int(count)
 
 
+@tool
+async def ship(order: str) -> Deferred:
+    """Have an order shipped."""
+    return Deferred("t1")
+
+
 def deferred(path: Path) -> None:
-    """A call that is done elsewhere, as a journal keeps it."""
-    record = journaled(path, lambda runner: runner.run(call("d1", order="later"), ADA)).record()
-
-    async def main() -> None:
-        journal = Journal.open(path)
-        kept = intent("d1", call_id="d1", tool_name="refund", principal="ada", session="s1", at=time.time())
-        await journal.begin(kept)
-        pending = {"kind": "work", "state": {"ticket": "t1"}, "expires_at": record["pending"]["expires_at"]}
-        await journal.end(kept, {"status": "suspended", "pending": pending})
-        journal.close()
-
-    asyncio.run(main())
-    with sqlite3.connect(path) as connection:  # as if it were the call whose events were noted
-        connection.execute("UPDATE calls SET run = (SELECT run FROM events WHERE call_id = 'd1') WHERE call_id = 'd1'")
-    connection.close()
+    """A call that is done elsewhere."""
+    journaled(path, lambda runner: runner.run(call("d1", "ship"), ADA), tools=[ship], guards=[])
 
 
 def test_only_calls_that_ended_long_ago_are_deleted(path: Path) -> None:
@@ -176,9 +168,7 @@ def test_many_calls_are_deleted(path: Path) -> None:
     assert [event.kind for event in Reader(path).events()] == ["journal:pruned"]
 
 
-async def test_a_stopped_run_is_deleted_unless_its_question_waits(
-    path: Path,
-) -> None:
+async def test_a_stopped_run_is_deleted_unless_its_question_waits(path: Path) -> None:
     @tool
     async def pay(to: str) -> str:
         """Pay somebody."""

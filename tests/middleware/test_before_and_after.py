@@ -54,10 +54,6 @@ def optional_context(arguments: Any, context: Any = None) -> dict[str, int]:
     return {"n": 1}
 
 
-def optional_ctx(arguments: Any, ctx: Any = None) -> dict[str, int]:
-    return optional_context(arguments, ctx)
-
-
 def optional_annotated(arguments: Any, given: ToolContext[Any] | None = None) -> dict[str, int]:
     return optional_context(arguments, given)
 
@@ -79,7 +75,7 @@ def whatever(*arguments: Any) -> dict[str, int]:
 @pytest.mark.parametrize(
     "hook",
     [
-        *(optional_other, optional_context, optional_ctx, optional_annotated, required_other, required_and_more),
+        *(optional_other, optional_context, optional_annotated, required_other, required_and_more),
         *(whatever, partial(optional_other, extra=5)),
     ],
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from two_threads import in_two_threads
 
@@ -16,7 +16,7 @@ from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, 
 from ferrule.middleware import breaker
 from ferrule.middleware._limits import make_limited_result
 from ferrule.testing import ManualClock
-from watched import BOUND, go, plain
+from watched import BOUND, go
 
 
 class Service:
@@ -62,7 +62,6 @@ async def test_the_breaker_opens_after_several_failures() -> None:
     await clock.advance(10)
     result = await runner.run("ask")
     assert (result.status, result.executed, result.metadata["retry_after"], service.runs) == ("limited", False, 20.0, 3)
-    assert plain(result) == ("ask is not called for now: 3 calls in a row failed. Nothing was run. Try again in 20 s.")
 
 
 async def test_a_success_resets_the_count() -> None:
@@ -168,21 +167,6 @@ async def test_a_deadline_and_a_middleware_that_breaks_are_failures() -> None:
     assert await ask(Runner([service.tool], inside=[breaker(2)], timeout=0.01), 3) == "timeout timeout limited"
 
 
-async def test_a_cancelled_probe_counts_as_neither_and_frees_its_place() -> None:
-    service = Service()
-    clock = ManualClock()
-    runner = Runner([service.tool], inside=[breaker(1, 30, clock=clock)], timeout=100)
-    await ask(runner)
-    await clock.advance(30)
-    service.gate = asyncio.Event()
-    probe = asyncio.ensure_future(runner.run("ask"))
-    await clock.advance(0)
-    probe.cancel()
-    await asyncio.wait([probe])
-    service.gate, service.down = None, False
-    assert await ask(runner, 2) == "ok ok"
-
-
 @pytest.mark.parametrize("how", ["its deadline came", "it was cancelled"])
 async def test_an_abandoned_probe_frees_its_place_at_once(how: str) -> None:
     service = Service()
@@ -273,10 +257,7 @@ async def test_when_decides_what_is_a_failure() -> None:
 
     runner = Runner([ask], inside=[breaker(2, when=not_missing)])
     hows = ["missing", "missing", "missing", "down", "down", "down"]
-    assert (
-        " ".join([(await runner.run("ask", {"how": how})).status for how in hows])
-        == "failed failed failed failed failed limited"
-    )
+    assert [(await runner.run("ask", {"how": how})).status for how in hows] == ["failed"] * 5 + ["limited"]
 
 
 async def test_an_earlier_call_does_not_close_the_breaker() -> None:
@@ -319,31 +300,13 @@ def room_for_three(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.import_module("ferrule.middleware.breaker"), "_MOST_KEYS", 3)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("room_for_three")
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-@given(st.lists(st.sampled_from([*"012345", "advance", "mend"]), max_size=40))
-def test_an_open_breaker_is_never_forgotten(steps: list[str]) -> None:
-    service = Service()
-
-    async def main() -> None:
-        clock = ManualClock()
-        circuit = breaker(2, 30, by="session", clock=clock)
-        runner = Runner([service.tool], inside=[circuit])
-        for step in steps:
-            were_open = {key for key in "012345" if key in circuit._open and circuit.is_open(key)}
-            if step == "advance":
-                await clock.advance(10)
-                continue
-            service.down = step != "mend"
-            before, key = service.runs, "5" if step == "mend" else step
-            refused = circuit.is_open(key)
-            result = await runner.run("ask", None, ToolContext(session=key))
-            assert all(map(circuit.is_open, were_open))
-            assert (result.status == "limited") == refused == (service.runs == before)
-            assert len(circuit._open) + len(circuit._closed) <= 3
-
-    go(main())
+async def test_the_oldest_failures_are_forgotten_and_never_an_open_breaker() -> None:
+    circuit = breaker(2, 30, by="session")
+    runner = Runner([Service().tool], inside=[circuit])
+    for session in "aabcdebe":  # the first failure of b was forgotten, and not that of e
+        await runner.run("ask", session=session)
+    assert [circuit.is_open(session) for session in "abe"] == [True, False, True]
 
 
 @pytest.mark.usefixtures("room_for_three")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -77,7 +76,6 @@ def test_no_batches_exceed_the_budget(tokens: int, most: int, batches: list[list
 async def test_a_call_over_the_budget_does_not_run() -> None:
     results = await Runner([think], inside=[budget(calls=2)]).run_all(calls({}, {}, {}), S)
     assert statuses(results) == ["ok", "ok", "limited"]
-    assert plain(results[2]) == "The budget of 2 calls for this session and this principal is used up. Nothing was run."
     assert (results[2].executed, dict(results[2].metadata)) == (False, {})
 
 
@@ -85,10 +83,7 @@ async def test_a_call_blocked_by_reservations_may_retry() -> None:
     runner = Runner([think], inside=[budget(tokens=100, reserve={"tokens": 60})])
     first, second = await runner.run_all(calls({"uses": 10, "waits": 3}, {"uses": 10}), S)
     assert first.success
-    assert plain(second) == (
-        "The budget for this session and this principal is too small: 60 of 100 tokens are used or reserved, and this "
-        "call may use 60. Nothing was run. Try again in 1 s."
-    )
+    assert "60 of 100 tokens are used or reserved, and this call may use 60" in plain(second)
     assert second.metadata["retry_after"] == 1.0
     assert (await runner.run("think", {"uses": 40}, S)).success  # 10 are used, and it may use 60
     third = await runner.run("think", {}, S)
@@ -137,21 +132,20 @@ async def test_functions_may_compute_usage_and_reservation() -> None:
     )
 
     runner = Runner([think], inside=[limit])
-    assert [(await runner.run("think", {"uses": uses}, S)).status for uses in (1, 0.75, 0.75, 0.5)] == [
-        "ok",
-        "ok",
-        "limited",
-        "ok",
-    ]
+    found = [(await runner.run("think", {"uses": uses}, S)).status for uses in (1, 0.75, 0.75, 0.5)]
+    assert found == ["ok", "ok", "limited", "ok"]
 
 
 @pytest.mark.parametrize(
-    "reserve", [lambda call, context: {"costs": 1}, lambda call, context: 5, lambda call, context: {"cost": -1}]
+    "options",
+    [
+        *({"cost": 1, "reserve": lambda *_, wrong=wrong: wrong} for wrong in ({"costs": 1}, 5, {"cost": -1})),
+        {"calls": 1, "by": lambda call, context: []},
+    ],
 )
-async def test_an_invalid_reservation_fails_the_call(reserve: Any) -> None:
-    result = await Runner([think], inside=[budget(cost=1, reserve=reserve)]).run("think", {}, S)
+async def test_an_invalid_reservation_or_key_fails_the_call(options: Any) -> None:
+    result = await Runner([think], inside=[budget(**options)]).run("think", {}, S)
     assert (result.status, result.executed) == ("failed", False)
-    assert "Nothing was run." in plain(result)
 
 
 @pytest.mark.parametrize("free", [{}, {"cost": 0}])
@@ -176,17 +170,6 @@ async def test_use_beyond_the_reservation_is_charged() -> None:
     runner = Runner([think], inside=[limit])
     assert [(await runner.run("think", {"uses": uses}, S)).status for uses in (95, 1)] == ["ok", "limited"]
     assert limit.used(KEY) == {"tokens": 95}
-
-
-@pytest.mark.parametrize("limits", [{"calls": 1}, {"calls": 1, "tokens": 10}])
-async def test_a_call_that_did_not_run_costs_nothing(limits: Any) -> None:
-    answers = [make_limited_result("Full.")]
-
-    async def full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
-        return answers.pop() if answers else await next(call, context)
-
-    runner = Runner([think], inside=[budget(**limits, reserve={"tokens": 10}), full])
-    assert [(await runner.run("think", {}, S)).status for _ in range(3)] == ["limited", "ok", "limited"]
 
 
 @pytest.mark.parametrize("limits", [{"calls": 2}, {"calls": 2, "tokens": 20}])
@@ -241,17 +224,19 @@ def test_exactly_the_executed_calls_are_charged(
 
 
 @pytest.mark.parametrize("limits", [{"calls": 1}, {"calls": 1, "tokens": 10, "seconds": 50}])
-@pytest.mark.parametrize("end", ["raises", "cancelled"])
+@pytest.mark.parametrize("end", ["raises", "is limited", "cancelled"])
 async def test_a_call_that_ended_before_it_ran_costs_nothing(limits: Any, end: str) -> None:
     never: list[asyncio.Event] = []
 
     async def first(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
-        if not never:
-            never.append(asyncio.Event())
-            if end == "raises":
-                raise ValueError
+        if never:
+            return await next(call, context)  # type: ignore[no-any-return]
+        never.append(asyncio.Event())
+        if end == "raises":
+            raise ValueError
+        if end == "cancelled":
             await never[0].wait()
-        return await next(call, context)  # type: ignore[no-any-return]
+        return make_limited_result("Full.")
 
     clock = ManualClock()
     inside = [budget(**limits, reserve={"tokens": 10, "seconds": 1}, clock=clock), first]
@@ -319,11 +304,6 @@ async def test_two_principals_with_one_session_id_share_no_budget() -> None:
     assert found == ["ok", "ok", "ok", "limited"]
 
 
-async def test_an_invalid_key_fails_the_call() -> None:
-    result = await Runner([think], inside=[budget(calls=1, by=lambda call, context: [])]).run("think", {}, S)
-    assert (result.status, result.executed) == ("failed", False)
-
-
 async def test_forget_closes_the_account() -> None:
     limit = budget(calls=1)
 
@@ -345,23 +325,13 @@ def test_loops_in_two_threads_share_one_budget(limits: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    "arguments",
     [
-        ({}, "needs a bound"),
-        ({"calls": 0}, "calls"),
-        ({"calls": 1.5}, "whole number"),
-        ({"tokens": 5}, r"reserve=\{'tokens'"),
-        ({"cost": 5, "reserve": {"tokens": 5}}, r"reserve=\{'cost'"),
-        ({"cost": 5, "reserve": {"costs": 5}}, "of tokens, cost and seconds"),
-        ({"cost": 5, "reserve": 5}, "of tokens, cost and seconds"),
-        ({"cost": 5, "reserve": {"cost": 0}}, "above 0"),
-        ({"seconds": float("inf")}, "seconds"),
-        ({"calls": 5, "by": "me"}, "'session'"),
-        ({"calls": 5, "usage": 5}, "usage"),
-        ({"calls": 5, "clock": object()}, "clock"),
+        *({}, {"calls": 0}, {"calls": 1.5}, {"tokens": 5}, {"seconds": float("inf")}),
+        *({"cost": 5, "reserve": reserve} for reserve in ({"tokens": 5}, {"costs": 5}, 5, {"cost": 0})),
+        *({"calls": 5, "by": "me"}, {"calls": 5, "usage": 5}, {"calls": 5, "clock": object()}),
     ],
 )
-def test_wrong_parameters_are_refused(arguments: Any, said: str) -> None:
-    make: Callable[..., Any] = budget
-    with pytest.raises(DefinitionError, match=said):
-        make(**arguments)
+def test_wrong_parameters_are_refused(arguments: Any) -> None:
+    with pytest.raises(DefinitionError):
+        budget(**arguments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -42,16 +41,6 @@ class TestAfter(MiddlewareContract):
         return after(lambda result: None)
 
 
-class TestAfterThatChanges(MiddlewareContract):
-    changes_text = True
-
-    def middleware(self) -> Middleware:
-        async def louder(result: Any, context: Any) -> Any:
-            return result if not isinstance(result.output, str) else result.replace(content=None)
-
-        return after(louder)
-
-
 class TestBreaker(MiddlewareContract):
     may_answer = True
 
@@ -64,13 +53,6 @@ class TestBudget(MiddlewareContract):
 
     def middleware(self) -> Middleware:
         return budget(calls=120)
-
-
-class TestBudgetOfTokens(MiddlewareContract):
-    may_answer = True
-
-    def middleware(self) -> Middleware:
-        return budget(calls=120, tokens=1000, reserve={"tokens": 5}, by="principal")
 
 
 class TestCache(MiddlewareContract):
@@ -99,14 +81,6 @@ class TestLimitOutput(MiddlewareContract):
 
     def middleware(self) -> Middleware:
         return limit_output(16_000)
-
-
-class TestLimitOutputThatCuts(MiddlewareContract):
-    place = "around"
-    changes_text = True
-
-    def middleware(self) -> Middleware:
-        return limit_output(8)
 
 
 class TestLimitOutputThatKeeps(MiddlewareContract):

@@ -47,25 +47,13 @@ def test_any_window_admits_exactly_the_limit(most: int, seconds: int, pauses: li
         through: list[float] = []
         for pause in pauses:
             await clock.advance(pause)
-            room = len([time for time in through if time > clock.time() - seconds]) < most
-            assert (await runner.run("look")).success == room
-            through += [clock.time()] * room
-
-    go(main())
-
-
-@pytest.mark.large
-@given(st.integers(1, 3), st.integers(1, 5), st.lists(st.integers(0, 4), min_size=1, max_size=20))
-def test_a_call_is_let_through_as_soon_as_there_is_room(most: int, seconds: int, pauses: list[int]) -> None:
-    async def main() -> None:
-        clock = ManualClock()
-        runner = Runner([look], inside=[rate(most, seconds, clock=clock)])
-        for pause in pauses:
-            await clock.advance(pause)
+            inside = [time for time in through if time > clock.time() - seconds]
             result = await runner.run("look")
-            if not result.success:
-                await clock.advance(result.metadata["retry_after"])
-                assert (await runner.run("look")).success
+            assert result.success == (len(inside) < most)
+            if result.success:
+                through.append(clock.time())
+            else:  # as soon as there is room again
+                assert result.metadata["retry_after"] == inside[0] + seconds - clock.time()
 
     go(main())
 
@@ -124,10 +112,6 @@ async def test_a_batch_is_limited_and_learns_when_to_retry() -> None:
     runner = Runner([look], inside=[rate(3, 60, clock=clock)])
     results = await runner.run_all(calls(5))
     assert [result.status for result in results] == ["ok", "ok", "ok", "limited", "limited"]
-    assert plain(results[3]) == (
-        "look could not be called: the limit of 3 calls in 60 s for this tool and this principal is reached. "
-        "Nothing was run. Try again in 60 s."
-    )
     assert (results[3].metadata["retry_after"], results[3].executed) == (60.0, False)
 
 
@@ -161,17 +145,16 @@ async def test_another_principal_has_its_own_count_by_default() -> None:
 
 async def test_forget_begins_anew() -> None:
     limit = rate(1, by="session", clock=ManualClock())
-    runner, context = Runner([look], inside=[limit]), ToolContext(session="s")
-    found = [(await runner.run("look", None, context)).status for _ in range(2)]
+    runner = Runner([look], inside=[limit])
+    found = [(await runner.run("look", session="s")).status for _ in range(2)]
     limit.forget("s")
-    assert [*found, (await runner.run("look", None, context)).status] == ["ok", "limited", "ok"]
+    assert [*found, (await runner.run("look", session="s")).status] == ["ok", "limited", "ok"]
 
 
 async def test_by_all_counts_everything_together() -> None:
     runner = Runner([look, other], inside=[rate(1, by="all", clock=ManualClock())])
     results = await runner.run_all([*calls(1), ToolCall("o", "other")])
     assert [result.status for result in results] == ["ok", "limited"]
-    assert "all calls together" in plain(results[1])
 
 
 class Later:
@@ -217,19 +200,12 @@ def test_loops_in_two_threads_share_one_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"calls": 0}, "calls"),
-        ({"calls": 1.5}, "whole number"),
-        ({"calls": 1, "seconds": float("inf")}, "seconds"),
-        ({"calls": 1, "seconds": 10**400}, "seconds"),
-        ({"calls": 1, "by": "user"}, "'principal'"),
-        ({"calls": 1, "clock": 5}, "sleep"),
-    ],
+    "wrong",
+    [{"calls": 0}, {"calls": 1.5}, {"seconds": float("inf")}, {"seconds": 10**400}, {"by": "user"}, {"clock": 5}],
 )
-def test_wrong_parameters_are_refused(arguments: Any, said: str) -> None:
-    with pytest.raises(DefinitionError, match=said):
-        rate(**arguments)
+def test_wrong_parameters_are_refused(wrong: Any) -> None:
+    with pytest.raises(DefinitionError):
+        rate(**{"calls": 1, **wrong})
 
 
 # The clock that all these tests are moved by.

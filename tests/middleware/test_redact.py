@@ -27,12 +27,11 @@ from ferrule import (
     ToolContext,
     ToolError,
     ToolResult,
-    deny,
     tool,
 )
 from ferrule.approval import later
 from ferrule.journal import events, memory
-from ferrule.middleware import limit_output, redact, sanitize, trace, untrusted
+from ferrule.middleware import limit_output, redact, sanitize, trace
 from ferrule.security.masking import mask_certain_credentials
 from ferrule.testing import cassette
 from products import sampled
@@ -145,7 +144,6 @@ async def test_invisible_characters_hide_no_credential(order: list[Any]) -> None
 @pytest.mark.parametrize(
     "text",
     [
-        "0123456789abcdef0123456789abcdef01234567",
         "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
         "550e8400-e29b-41d4-a716-446655440000 toolu_01AbCdEfGhIjKlMnOpQrSt chatcmpl-AbC123dEf456GhI789",
         "sk-circle-fade-dot sk-learn risk-management task_manager",
@@ -206,15 +204,6 @@ def test_a_secret_of_any_length_is_found_under_its_name() -> None:
 def test_a_secret_is_found_before_the_output_is_cut() -> None:
     text = redacted(f"{'x ' * 500}sk-proj-{RANDOM}{' x' * 500}", limit_output(1000)).text
     assert RANDOM[:8] not in text and RANDOM[-8:] not in text
-
-
-async def test_refusals_are_not_wrapped() -> None:
-    @tool(read_only=True)
-    def fetch() -> str:
-        return ""
-
-    runner = Runner([fetch], around=[untrusted, redact()], guards=[lambda call, context: deny("not today")])
-    assert "untrusted" not in (await runner.run("fetch")).text
 
 
 async def test_one_object_redacts_every_place(tmp_path: Path) -> None:

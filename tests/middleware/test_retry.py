@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
-from ferrule.middleware import rate, retry
+from ferrule.middleware import retry
 from ferrule.middleware._limits import make_limited_result
 from ferrule.testing import ManualClock
 from watched import Watch, go, plain
@@ -82,12 +82,10 @@ def test_a_tool_that_changes_something_runs_once(traits: Any) -> None:
     assert "attempts" not in result.metadata
 
 
-@pytest.mark.parametrize("name", ["act", "a*"])
-def test_a_tool_declared_safe_is_retried(name: str) -> None:
-    flaky = Flaky(DOWN)
-    assert attempt(flaky, safe=[name])[0].success
+def test_a_tool_declared_safe_is_retried() -> None:
+    assert attempt(Flaky(DOWN), safe=["a*"])[0].success
     assert not attempt(Flaky(DOWN), safe=["other"])[0].success
-    result, watch, when = attempt(Flaky(), safe=[name])  # a success at once has no record of attempts
+    result, watch, when = attempt(Flaky(), safe=["act"])  # a success at once has no record of attempts
     assert (dict(result.metadata), when, watch.kinds()) == ({}, 0.0, ["tool:pre", "tool:post"])
 
 
@@ -153,23 +151,6 @@ def test_an_unsafe_tool_runs_at_most_once(ends: list[str], attempts: int) -> Non
     assert flaky.runs <= 1
 
 
-@given(st.integers(1, 6), st.integers(0, 8), st.integers(1, 4))
-def test_attempts_never_exceed_their_limit(attempts: int, failures: int, count: int) -> None:
-    flaky = Flaky(*[DOWN] * (failures * count), read_only=True)
-    clock = ManualClock()
-
-    async def main() -> list[ToolResult]:
-        runner = Runner([flaky.tool], inside=[retry(attempts, clock=clock)])
-        task = asyncio.ensure_future(runner.run_all([ToolCall(str(n), "act", {"n": n}) for n in range(count)]))
-        await clock.advance(1000)
-        return await task
-
-    results = go(main())
-    made = [len(result.metadata.get("attempts", [1])) for result in results]
-    assert max(made) <= attempts
-    assert sum(made) == flaky.runs <= attempts * count
-
-
 def test_every_attempt_is_reported_and_recorded() -> None:
     result, watch, _ = attempt(Flaky(DOWN, DOWN, read_only=True))
     error = "act failed: ValueError: down."
@@ -187,6 +168,7 @@ def test_every_attempt_is_reported_and_recorded() -> None:
 def test_the_wait_doubles_up_to_the_longest() -> None:
     result, _, _ = attempt(Flaky(*[DOWN] * 9, read_only=True), attempts=6, wait=1, longest=5)
     assert [made["wait"] for made in result.metadata["attempts"]] == [1, 2, 4, 5, 5, None]
+    assert "not_retried" not in result.metadata  # all attempts were made
 
 
 @given(st.floats(0, 1), st.floats(0, 10), st.floats(0, 20))
@@ -222,25 +204,6 @@ def test_a_result_says_why_it_was_not_retried(why: str, traits: dict[str, Any], 
     assert why in result.metadata["not_retried"]
     assert len(result.metadata.get("attempts", [1])) == (2 if per_minute else 1)
     assert plain(result) == "busy"  # that is for the program, not for the model
-
-
-@pytest.mark.parametrize("longest", [30, 60])
-async def test_a_rate_limit_is_waited_for_if_longest_allows(longest: int) -> None:
-    clock = ManualClock()
-
-    runner = Runner([Flaky(read_only=True).tool], inside=[retry(longest=longest), rate(1, 60)], clock=clock)
-    task = asyncio.ensure_future(runner.run_all([ToolCall(str(n), "act", {"n": n}) for n in range(2)]))
-    await clock.advance(60)
-    second = (await task)[1]
-    assert second.status == ("ok" if longest == 60 else "limited")
-    assert ("longest=30" in second.metadata.get("not_retried", "")) is (longest == 30)
-
-
-@pytest.mark.parametrize("what", ["all attempts were made", "it went well", "it is not worth another"])
-def test_an_expected_end_gives_no_reason(what: str) -> None:
-    flaky = Flaky(*[DOWN] * (2 if what == "all attempts were made" else 1), read_only=True)
-    options = {"when": lambda result: False} if what == "it is not worth another" else {}
-    assert "not_retried" not in attempt(flaky, attempts=2, **options)[0].metadata
 
 
 @pytest.mark.parametrize(
@@ -306,7 +269,8 @@ def test_when_decides_what_is_retried() -> None:
         return not isinstance(result.exception, LookupError)
 
     missing, down = Flaky(KeyError("x"), read_only=True), Flaky(DOWN, read_only=True)
-    assert attempt(missing, when=not_missing)[0].status == "failed" and missing.runs == 1
+    result, _, _ = attempt(missing, when=not_missing)
+    assert (result.status, missing.runs, "not_retried" in result.metadata) == ("failed", 1, False)
     assert attempt(down, when=not_missing)[0].success and down.runs == 2
 
 
@@ -423,31 +387,11 @@ async def later(result: ToolResult) -> bool:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"attempts": 0},
-        {"wait": "1"},
-        {"longest": float("nan")},
-        {"jitter": 1.5},
-        {"per_minute": 0},
-        {"safe": "act"},
-        {"safe": [1]},
-        {"when": later},
-        {"clock": 5},
+        *({"attempts": 0}, {"wait": "1"}, {"longest": float("nan")}, {"jitter": 1.5}, {"per_minute": 0}),
+        *({"safe": "act"}, {"safe": [1]}, {"when": later}, {"clock": 5}),
     ],
 )
 def test_wrong_parameters_are_refused(arguments: Any) -> None:
     make: Callable[..., Any] = retry
     with pytest.raises(DefinitionError, match=next(iter(arguments))):
         make(**arguments)
-
-
-async def test_a_result_that_does_not_fit_its_schema_is_not_asked_for_again() -> None:
-    runs: list[int] = []
-
-    @tool(read_only=True)
-    def count() -> int:
-        """Count."""
-        runs.append(1)
-        return "many"  # type: ignore[return-value]
-
-    result = await Runner([count], inside=[retry()]).run("count")
-    assert (result.status, result.retryable, len(runs)) == ("failed", False, 1)

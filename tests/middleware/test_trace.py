@@ -25,7 +25,6 @@ from ferrule import (
     Decision,
     Deferred,
     DefinitionError,
-    InputRequired,
     Runner,
     ToolCall,
     ToolContext,
@@ -33,10 +32,9 @@ from ferrule import (
     ToolResult,
     allow,
     ask,
-    deny,
     tool,
 )
-from ferrule.middleware import limit_output, retry, trace
+from ferrule.middleware import retry, trace
 from waits import BOUND
 from watched import go
 
@@ -133,19 +131,15 @@ class GoneError(Exception):
     pass
 
 
-def _breaks(how: str) -> Any:
-    raise {"value": ValueError("secret"), "own": GoneError(), "tool": ToolError("no such thing")}[how]
-
-
 @pytest.mark.parametrize(
-    ("how", "kind"), [("value", "ValueError"), ("own", f"{__name__}.GoneError"), ("tool", "ferrule.errors.ToolError")]
+    ("error", "kind"), [(ValueError("secret"), "ValueError"), (GoneError("secret"), f"{__name__}.GoneError")]
 )
-def test_a_failed_span_has_the_error_class_and_no_text(sdk: Sdk, how: str, kind: str) -> None:
+async def test_a_failed_span_has_the_error_class_and_no_text(sdk: Sdk, error: Exception, kind: str) -> None:
     @tool
-    async def fails(how: str) -> None:
-        _breaks(how)
+    async def fails() -> None:
+        raise error
 
-    assert go(sdk.runner(fails).run("fails", {"how": how})).status == "failed"
+    assert (await sdk.runner(fails).run("fails")).status == "failed"
     (span,) = sdk.spans
     assert (span.status.status_code, facts(span)["error.type"]) == (StatusCode.ERROR, kind)
     assert span.status.description is None and not span.events and "secret" not in str(facts(span).values())
@@ -154,7 +148,6 @@ def test_a_failed_span_has_the_error_class_and_no_text(sdk: Sdk, how: str, kind:
 @pytest.mark.parametrize(
     ("status", "code"),
     [
-        ("invalid", StatusCode.UNSET),
         ("denied", StatusCode.UNSET),
         ("limited", StatusCode.UNSET),
         ("timeout", StatusCode.ERROR),
@@ -162,30 +155,14 @@ def test_a_failed_span_has_the_error_class_and_no_text(sdk: Sdk, how: str, kind:
         ("unknown", StatusCode.ERROR),
     ],
 )
-async def test_only_a_broken_call_is_an_error_span(sdk: Sdk, status: str, code: StatusCode) -> None:
-    @tool
-    async def act(wait: bool = False) -> None:
-        if wait:
-            await asyncio.Event().wait()
-
+async def test_only_a_broken_call_is_an_error_span(sdk: Sdk, status: Any, code: StatusCode) -> None:
     async def answers(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        given: Any = status
-        if status in ("failed", "unknown", "limited"):
-            return ToolResult(error="it did not go", status=given, executed=False)
-        return await next(call, context)  # type: ignore[no-any-return]
+        return ToolResult(error="it did not go", status=status, executed=False)
 
-    def guard(call: ToolCall, context: ToolContext) -> Decision | None:
-        return deny("no") if status == "denied" else None
-
-    runner = sdk.runner(act, inside=[answers], guards=[guard], timeout=0.01 if status == "timeout" else None)
-    arguments = {"wait": "x" if status == "invalid" else status == "timeout"}
-    assert (await runner.run("act", arguments)).status == status
+    await sdk.runner(look, inside=[answers]).run("look")
     (span,) = sdk.spans
-    found = facts(span)
-    assert (found["error.type"], found["ferrule.status"], span.status.status_code) == (status, status, code)
-    assert ("ferrule.executed" in found) is (status not in ("timeout", "unknown", "failed", "limited")) or not found[
-        "ferrule.executed"
-    ]
+    assert (facts(span)["error.type"], facts(span)["ferrule.status"]) == (status, status)
+    assert span.status.status_code is code
 
 
 async def test_attempts_are_span_events(sdk: Sdk) -> None:
@@ -320,7 +297,7 @@ async def test_spans_of_handlers_are_below_the_call(sdk: Sdk) -> None:
             pass
 
     with tracer.start_as_current_span("agent"):
-        await sdk.runner(outer, inner, limit_output_tool()).run("outer", {}, timeout=BOUND)
+        await sdk.runner(outer, inner).run("outer", {}, timeout=BOUND)
     above = {span.name: span.parent and span.parent.span_id for span in sdk.spans}
     ids = {span.name: span.context.span_id for span in sdk.spans}
     assert above == {
@@ -330,10 +307,6 @@ async def test_spans_of_handlers_are_below_the_call(sdk: Sdk) -> None:
         "execute_tool outer": ids["agent"],
         "agent": None,
     }
-
-
-def limit_output_tool() -> Any:
-    return look.replace(name="bounded", around=[limit_output(10)])
 
 
 async def test_a_worker_process_belongs_to_the_trace(sdk: Sdk) -> None:
@@ -415,9 +388,7 @@ def frameworks_span(sdk: Sdk, name: str = "look", **attributes: str) -> Any:
     return sdk.tracers.get_tracer("framework").start_as_current_span(f"execute_tool {name}", attributes=given)
 
 
-@pytest.mark.parametrize(
-    "attributes", [{}, {"gen_ai.tool.call.id": "c1"}, {"gen_ai.operation.name": "", "gen_ai.tool.name": ""}]
-)
+@pytest.mark.parametrize("attributes", [{}, {"gen_ai.tool.call.id": "c1"}, {"gen_ai.operation.name": ""}])
 async def test_a_frameworks_span_of_the_call_is_reused(sdk: Sdk, attributes: dict[str, str]) -> None:
     with frameworks_span(sdk, **attributes):
         await sdk.runner(look, guards=[lambda call, context: None]).run(ToolCall("c1", "look"))
@@ -429,9 +400,7 @@ async def test_a_frameworks_span_of_the_call_is_reused(sdk: Sdk, attributes: dic
     assert [point.value for point in sdk.points("ferrule.calls")] == [1]
 
 
-@pytest.mark.parametrize(
-    ("name", "attributes"), [("other", {}), ("look", {"gen_ai.tool.call.id": "c2"}), ("other", {"x": "y"})]
-)
+@pytest.mark.parametrize(("name", "attributes"), [("other", {}), ("look", {"gen_ai.tool.call.id": "c2"})])
 async def test_a_frameworks_span_of_another_call_is_untouched(sdk: Sdk, name: str, attributes: dict[str, str]) -> None:
     with frameworks_span(sdk, name, **attributes):
         await sdk.runner(look).run(ToolCall("c1", "look"))
@@ -482,36 +451,24 @@ def linked(sdk: Sdk) -> tuple[ReadableSpan, ReadableSpan]:
 
 @pytest.mark.parametrize("answer", [True, False])
 async def test_a_suspended_and_a_resumed_call_are_linked_spans(sdk: Sdk, answer: bool) -> None:
-    key = b"k" * 32
-
-    waits = await sdk.runner(look, guards=[asks], approve=later, resume_key=key).run("look")
+    options: dict[str, Any] = {"guards": [asks], "approve": later, "resume_key": b"k" * 32}
+    waits = await sdk.runner(look, **options).run("look")
     record = json.loads(json.dumps(waits.record()))
-    assert (
-        await sdk.runner(look, guards=[asks], approve=later, resume_key=key).resume(record, answer)
-    ).success is answer
+    assert (await sdk.runner(look, **options).resume(record, answer)).success is answer
     first, _ = linked(sdk)
     assert first.status.status_code is StatusCode.UNSET and "error.type" not in facts(first)
     (point,) = sdk.points("ferrule.approval.duration")
     assert dict(point.attributes) == {"gen_ai.tool.name": "look", "ferrule.decision": "allow" if answer else "deny"}
 
 
-async def test_input_requests_and_deferred_work_are_linked_too(sdk: Sdk) -> None:
-    @tool
-    async def wants(context: ToolContext) -> Any:
-        return InputRequired("which?", {"type": "object", "properties": {}}) if context.answer is None else "done"
-
-    runner = sdk.runner(wants, approve=later)
-    await runner.resume((await runner.run("wants")).record(), True)
-    linked(sdk)
-    other = Sdk()
-
+async def test_deferred_work_is_linked_too(sdk: Sdk) -> None:
     @tool
     async def hands_over() -> Deferred:
         return Deferred("t1")
 
-    runner = other.runner(hands_over)
+    runner = sdk.runner(hands_over)
     await runner.resume((await runner.run("hands_over")).record(), ToolResult("made"))
-    linked(other)
+    linked(sdk)
 
 
 async def test_an_inner_call_of_the_same_id_has_its_own_span(sdk: Sdk) -> None:
@@ -527,30 +484,23 @@ async def test_an_inner_call_of_the_same_id_has_its_own_span(sdk: Sdk) -> None:
 
 async def test_notes_belong_to_middleware_and_hold_no_secret() -> None:
     async def keeps(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        seen.append((context.read_note("role"), dict(context.metadata)))
-        context.store_note("role", f"admin of {context.secrets['token']}" + "x" * 1000)
-        for n in range(10):
-            context.store_note(f"cut {n}", "x" * (200 + n) + 20 * context.secrets["token"] + "x" * 500)
+        seen.append(context.read_note("role"))
+        context.store_note("role", f"admin of {context.secrets['token']}")
+        context.store_note("long", "x" * 210 + 20 * context.secrets["token"] + "x" * 500)
         return await next(call, context)  # type: ignore[no-any-return]
-
-    seen: list[Any] = []
-    refused: list[str] = []
 
     @tool(ask=True)
     async def act(context: ToolContext) -> None:
-        try:
-            context.store_note("role", "admin")
-        except RuntimeError as error:
-            refused.append(str(error))
+        context.store_note("role", "admin")
 
+    seen: list[Any] = []
     runner = Runner([act], around=[keeps], approve=later)
-    context = ToolContext(metadata={"role": "guest"}, secrets={"token": "tok-123456"})
+    context = ToolContext(secrets={"token": "tok-123456"})
     record = (await runner.run("act", None, context)).record()
-    await runner.resume(record, True, context)
-    pending = record["pending"]
-    assert "tok-" not in json.dumps(pending) and len(pending["notes"]["role"]) <= 500
-    assert pending["context"]["metadata"] == {"role": "guest"} == seen[1][1]
-    assert seen[0][0] is None and seen[1][0].startswith("admin of **") and refused
+    refused = await runner.resume(record, True, context)
+    assert "tok-" not in json.dumps(record["pending"]) and len(record["pending"]["notes"]["long"]) <= 500
+    assert seen[0] is None and seen[1].startswith("admin of **")
+    assert isinstance(refused.exception, RuntimeError)
 
 
 FORGED = f"{'a' * 32}-{'b' * 16}-01 1.000"
@@ -589,7 +539,6 @@ async def test_metrics_have_bounded_attributes(sdk: Sdk) -> None:
     }
     assert sum(point.count for point in sdk.points("ferrule.call.queued")) == 4
     assert sum(point.count for point in sdk.points("ferrule.approval.duration")) == 4
-    assert [*sdk.points("gen_ai.execute_tool.duration")[0].explicit_bounds][:3] == [0.01, 0.02, 0.04]
 
 
 async def test_waiting_for_a_slot_is_no_execution(sdk: Sdk) -> None:
@@ -667,11 +616,7 @@ def test_wrong_parameters_are_refused(given: Any) -> None:
 # -- the log -----------------------------------------------------------------------------------------------------------
 
 
-def _denies(call: ToolCall, context: ToolContext) -> Any:
-    raise RuntimeError("a guard that breaks")
-
-
-@pytest.mark.parametrize("how", ["told", "guard", "observer"])
+@pytest.mark.parametrize("how", ["guard", "observer"])
 def test_logging_that_raises_breaks_no_call(how: str, caplog: pytest.LogCaptureFixture) -> None:
     def breaks(record: logging.LogRecord) -> bool:
         raise RuntimeError("a filter that breaks")
@@ -684,8 +629,7 @@ def test_logging_that_raises_breaks_no_call(how: str, caplog: pytest.LogCaptureF
         logger.removeFilter(breaks)
 
 
-@pytest.mark.parametrize("how", ["told", "guard", "observer"])
-def test_log_attributes_of_the_program_are_kept(how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_attributes_of_the_program_are_kept(caplog: pytest.LogCaptureFixture) -> None:
     before = logging.getLogRecordFactory()
 
     def with_session(*given: Any, **named: Any) -> logging.LogRecord:
@@ -695,7 +639,7 @@ def test_log_attributes_of_the_program_are_kept(how: str, caplog: pytest.LogCapt
 
     logging.setLogRecordFactory(with_session)
     try:
-        assert logged_of(how, caplog) == {("the program's own",)}
+        assert logged_of("guard", caplog) == {("the program's own",)}
     finally:
         logging.setLogRecordFactory(before)
 
@@ -716,16 +660,13 @@ def logged_of(how: str, caplog: pytest.LogCaptureFixture) -> set[tuple[Any, ...]
         if how == "told":
             raise ToolError("no")
 
-    async def breaks(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        raise RuntimeError
-
-    def observes(event: Any) -> None:
+    def breaks(*given: object) -> Any:
         raise RuntimeError
 
     options: dict[str, Any] = {
-        "guard": {"guards": [_denies]},
-        "middleware": {"around": [breaks]},
-        "observer": {"observers": [observes]},
+        "guard": {"guards": [lambda call, context: breaks()]},
+        "middleware": {"around": [lambda call, context, next: breaks()]},
+        "observer": {"observers": [breaks]},
         "answer": {"guards": [asks], "approve": lambda call, decision, context: allow(arguments={"x": 1})},
     }.get(how, {})
     ends: list[str] = []

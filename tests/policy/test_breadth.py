@@ -9,7 +9,6 @@ import pytest
 
 from ferrule import ToolCall, ToolContext, tool
 from ferrule.policy import Policy, TrustedFiles
-from ferrule.security.programs import find_risk
 
 
 def policy_with(folder: Path, text: str, **options: Any) -> Policy:
@@ -26,13 +25,13 @@ def warnings_of(folder: Path, text: str, *tools: Any) -> list[str]:
 
 EVERYTHING = [
     *("find *", "xargs *", "env *", "sudo *", "bash *", "python *", "sed *", "tar *", "git *", "ssh *", "awk *"),
-    *("perl *", "npx *", "xcrun *", "ghc *", "fzf *", "make *", "docker *", "/usr/bin/env *", "PYTHON3.12 *"),
+    *("../bin/Python.exe *", "npx *", "xcrun *", "ghc *", "fzf *", "docker *", "/usr/bin/env *", "PYTHON3.12 *"),
     *("./node_modules/.bin/jest *", "git log *", "git -*", "git -c * status", "tar *.gz", "sort *", "curl *", "tee *"),
     *("cp a *", "timeout 5 *", "python scripts/*", "python", "bash -s", "sh -c *", "bash.exe *"),
 ]
 NARROW = [
     *("git status", "git status *", "git log --oneline", "git log -- *", "git add src/*", "tar -tf x.tar", "ls *"),
-    *("cat *", "python manage.py check", "bash --version", "make test", "my-tool *", "sort -u x", "git commit -m *"),
+    *("pythonista *", "python manage.py check", "bash --version", "make test", "sort -u x", "git commit -m *"),
 ]
 
 
@@ -46,12 +45,6 @@ def test_an_allow_of_a_program_that_can_run_anything_is_warned_of(pattern: str, 
 @pytest.mark.parametrize("pattern", NARROW)
 def test_a_narrow_allow_gets_no_warning(pattern: str, tmp_path: Path) -> None:
     assert warnings_of(tmp_path, f'allow = ["shell({pattern})"]') == []
-
-
-def test_a_program_is_known_by_its_name_in_any_folder() -> None:
-    for program in ("python", "python3", "python3.11", "/usr/bin/python3", "../bin/Python.exe"):
-        assert (found := find_risk(program)) is not None and found.kind == "interpreter"
-    assert find_risk("pythonista") is None and find_risk("") is None
 
 
 @tool(read_only=True)
@@ -82,7 +75,6 @@ def read_later(name: str) -> str:
     ("text", "covered"),
     [
         ('allow = ["read_*"]', ["'read_page'", "'read_and_delete'", "'read_later'"]),
-        ('allow = ["read_*(name=x)"]', ["'read_page'", "'read_and_delete'", "'read_later'"]),
         ('allow = ["*"]\ndeny = ["read_and_*", "read_later"]', ["'read_page'"]),
         ('allow = ["*"]\ndeny = ["read_and_*(name=x)", "read_later"]', ["'read_page'", "'read_and_delete'"]),
         ('[[rule]]\ndecide = "allow"\ntools = ["*"]\ntraits = ["read_only"]', ["'read_page'"]),
@@ -125,7 +117,6 @@ def bash(input: str) -> str:
     ("text", "said"),
     [
         ('allow = ["shell"]', "allows everything that shell can run"),
-        ('allow = ["j*"]', "allows everything that job can run"),
         ('allow = ["bash"]', "allows everything that bash can run"),
         ('allow = ["bash(input=ls)"]', ""),
         ('allow = ["shell(ls)"]\n[[rule]]\ndecide = "ask"\ntools = ["shell", "bash"]\nreason = "x"', "has no effect"),

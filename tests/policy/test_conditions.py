@@ -22,62 +22,46 @@ from policy.strategies import CONDITIONS, VALUES
 NOBODY = ToolContext[Any]()
 
 
+SUBDOMAINS = {"hosts": ["*.example.org"]}
+FOLDERS = {"within": ["/srv/a", "/srv/b"]}
+PYTEST = {"commands": ["pytest *"]}
+
+
 @pytest.mark.parametrize(
-    ("table", "value", "answer"),
+    ("table", "answers"),
     [
-        ({"equals": 5}, 5, True),
-        ({"equals": 5}, 5.0, True),
-        ({"equals": 2**53 + 1}, float(2**53), False),
-        ({"equals": 5}, "5", None),
-        ({"equals": 1}, True, None),
-        ({"equals": True}, True, True),
-        ({"equals": "EUR"}, "eur", False),
-        ({"equals": "EUR"}, ["EUR"], None),
-        ({"one_of": ["EUR", 5]}, "USD", False),
-        ({"one_of": ["EUR", "USD"]}, 5, None),
-        ({"glob": "a*c"}, "abc", True),
-        ({"glob": "a*c"}, "a\nc", True),
-        ({"glob": "a?"}, "ab", False),
-        ({"glob": "1*"}, 12, None),
-        ({"at_most": 100}, True, None),
-        ({"at_most": 100}, math.nan, None),
-        ({"at_most": 100}, "100.00", True),
-        ({"at_most": 100}, "100.01", False),
-        *(({"at_most": 100}, text, None) for text in ("1e1", "５", "0x1", "010")),
-        ({"at_most": 100}, [1], None),
-        ({"hosts": ["*.example.org"]}, "https://a.example.org/", True),
-        ({"hosts": ["*.example.org"]}, "https://example.net/", False),
-        ({"hosts": ["*.example.org"]}, "https://a.example.org\\@b.net/", None),
-        ({"hosts": ["*.example.org"]}, 5, None),
-        ({"within": ["/srv/a", "/srv/b"]}, "/srv/b/x", True),
-        ({"within": ["/srv/a"]}, "/srv/ab", False),
-        ({"within": ["/srv/a"]}, "file:/srv/a", None),
-        ({"within": ["/srv/a"]}, "~/srv/a", None),
-        ({"within": ["/srv/a"]}, 5, None),
-        ({"commands": ["pytest *"]}, "pytest -q | pytest", True),
-        ({"commands": ["pytest *"]}, "pytest -q | rm", False),
-        ({"commands": ["pytest *"]}, "pytest $(", None),
-        ({"commands": ["pytest *"]}, ["pytest", "-q"], True),
-        ({"commands": ["pytest *"]}, ["rm", "pytest"], False),
-        ({"commands": ["pytest *"]}, [], None),
-        ({"commands": ["pytest *"]}, [5], None),
+        ({"equals": 5}, [(5, True), (5.0, True), (6, False), ("5", None)]),
+        ({"equals": 2**53 + 1}, [(float(2**53), False)]),
+        ({"equals": 1}, [(True, None)]),
+        ({"equals": "EUR"}, [("EUR", True), ("eur", False)]),
+        ({"one_of": ["EUR", 5]}, [(5, True), ("USD", False)]),
+        ({"glob": "a*c"}, [("abc", True), ("a\nc", True), ("ab", False)]),
+        ({"glob": "a?"}, [("ab", False)]),
+        ({"glob": "1*"}, [(12, None)]),
+        ({"at_most": 100}, [("100.01", False), *((odd, None) for odd in (True, "1e1", "５", "0x1", "010"))]),
+        ({"at_most": 100}, [(math.nan, None), (math.inf, False)]),
+        (
+            SUBDOMAINS,
+            [("https://a.example.org/", True), ("https://b.org/", False), ("https://a.example.org\\@b", None)],
+        ),
+        (FOLDERS, [("/srv/b/x", True), ("/srv/ab", False), ("file:/srv/a", None), ("~/srv/a", None)]),
+        (PYTEST, [("pytest -q | pytest", True), ("pytest -q | rm", False), ("pytest $(", None)]),
+        (PYTEST, [(["pytest", "-q"], True), (["rm", "pytest"], False), ([], None)]),
     ],
 )
-def test_a_value_of_another_kind_is_unknown(table: dict[str, Any], value: Any, answer: bool | None) -> None:
-    assert parse_condition(table).matches(value, NOBODY) is answer
+def test_a_value_of_another_kind_is_unknown(table: dict[str, Any], answers: list[tuple[Any, bool | None]]) -> None:
+    condition = parse_condition(table)
+    assert [(value, condition.matches(value, NOBODY)) for value, _ in answers] == answers
 
 
 @pytest.mark.parametrize(
     ("table", "value", "answer"),
     [
         ({"hosts": ["*"]}, "http://127.0.0.1/", True),
-        ({"hosts": ["*"]}, 5, None),
         ({"commands": ["rm *"]}, "ls && rm x", True),
-        ({"commands": ["rm *"]}, "ls", False),
         ({"commands": ["rm *"]}, "$PROGRAM x", None),
         ({"commands": ["rm *"]}, ["env", "rm", "x"], True),
         ({"commands": ["rm *"]}, 5, None),
-        ({"at_most": 5}, 5, True),
     ],
 )
 def test_an_ask_or_a_deny_finds_any_part_of_a_value(table: dict[str, Any], value: Any, answer: bool | None) -> None:
@@ -96,21 +80,16 @@ def test_a_decimal_text_is_compared_as_a_number(bound: int, cents: int) -> None:
         ({"abov": 1}, "did you mean 'above'"),
         ({"above": "1"}, "above takes a number"),
         ({"above": True}, "above takes a number"),
-        ({"above": math.inf}, "above takes a finite number"),
         ({"above": 1, "at_least": 1}, "one lower bound"),
         ({"above": 2, "below": 1}, "never match"),
-        ({"above": 1, "at_most": 1}, "never match"),
         ({"equals": math.nan}, "takes a finite number"),
         ({"equals": [1]}, "a value is text, a number, true or false"),
         ({"one_of": []}, "never match"),
         ({"one_of": "EUR"}, "takes a list"),
-        ({"within": []}, "never match"),
-        ({"within": "notes"}, "takes a list"),
         ({"within": ["~nobody-of-that-name/x"]}, "the home directory in"),
         ({"glob": ""}, "is not a pattern"),
         ({"glob": "a\u202e*"}, "is not a pattern"),
         ({"glob": "a", "equals": "a"}, "cannot have"),
-        ({}, "a condition is a table"),
         (5, "a condition is a table"),
     ],
 )
@@ -141,14 +120,11 @@ def test_every_condition_covers_itself_survives_json_and_needs_a_value(one: Cond
 @pytest.mark.parametrize(
     ("wide", "narrow"),
     [
-        ({"at_most": 2}, {"at_most": 1}),
         ({"at_most": 2}, {"above": 0, "below": 2}),
         ({"at_most": 2}, {"one_of": [1, 2]}),
-        ({"glob": "*"}, {"glob": "a*"}),
         ({"glob": "a*"}, {"one_of": ["a", "ab"]}),
         ({"one_of": [1, 2]}, {"equals": 2}),
         ({"within": ["/a", "/b"]}, {"within": ["/b/c"]}),
-        ({"commands": ["git *"]}, {"commands": ["git log *", "git status"]}),
         ({"commands": ["git *"], "within": ["/a"]}, {"commands": ["git log"], "within": ["/a/b"]}),
         ({"hosts": ["*.example.org"]}, {"hosts": ["a.example.org"]}),
     ],
@@ -163,7 +139,6 @@ def test_a_wide_condition_covers_a_narrow_one_and_not_vice_versa(wide: dict[str,
     [
         ({"commands": ["git *"]}, {"commands": ["git log"], "within": ["/a"]}),
         ({"hosts": ["a.example.org"]}, {"glob": "a"}),
-        ({"commands": ["a"]}, {"glob": "a"}),
         ({"within": ["a"]}, {"within": ["a/b"]}),
     ],
 )

@@ -11,21 +11,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
-import jsonschema_rs
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import TypedDict
 
-from ferrule import Tool, ToolCall, ToolContext, tool
+from ferrule import ToolCall, ToolContext, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import rules
 from ferrule.policy import Policy, TrustedFiles
-from ferrule.policy.checks import check_redundancy, find_fit, is_misspelling, may_have_arguments
-from ferrule.policy.conditions import parse_condition
+from ferrule.policy.checks import check_redundancy
 from ferrule.policy.files import MAX_FILE_BYTES
 from ferrule.policy.reading import MAX_RULES, read_document
-from ferrule.policy.rule import ANY_COMMAND, JudgedCall, Rule
 from ferrule.policy.trust import TrustedVersion
 from policy.policies import decided, fetch, findings_of, move, policy_of, refund, shell, write_file
 from steps import steps
@@ -44,13 +41,9 @@ DENY = '[[rule]]\ndecide = "deny"\ntools = ["t"]\n'
         ('\nallow = ["a"]\nmode = ask', 3, "it is not TOML"),
         ("x = " + "[" * 5000, 0, "it is not TOML"),
         ("\nx" + ".x" * 500 + " = 1", 2, "a key has at most 100 parts"),
-        ("\n[x" + '. "x"' * 500 + "]", 2, "a key has at most 100 parts"),
         (DENY + "arguments = { a = { above = 0x" + "f" * 4000 + " } }", 1, "digits"),
-        (DENY + "arguments = { a = { equals = " + "1" * 4000 + " } }", 1, "digits"),
         ('[[rule]]\ndecide = "deny"\ntags = [""]', 1, "'' is not a tag"),
-        ('[[rule]]\ndecide = "deny"\ntags = ["a\\u0000"]', 1, "is not a tag"),
         ('\nalow = ["a"]', 2, "a policy has no 'alow': did you mean 'allow'?"),
-        ('allow = "a"', 1, "allow is a list"),
         ('allow = ["a", 5]', 1, "allow is a list"),
         ('mode = "strict"', 1, '"ask", "read_only" or "never_ask"'),
         ('allow = [\n  "a",\n  # no\n  "b(amount<=x)",\n]', 4, "compares with a number"),
@@ -62,9 +55,7 @@ DENY = '[[rule]]\ndecide = "deny"\ntools = ["t"]\n'
         ('deny = ["Wirte(*)"]', 1, "pattern"),
         ('deny = ["t(path=/etc/passwd)"]', 1, "path is a path, which has many spellings: write path = { within"),
         ('deny = ["t(imageUrl=*internal*)"]', 1, "imageUrl is a URL"),
-        ('deny = ["t(host=example.org)"]', 1, "host is a URL"),
         ('deny = ["t(cmd=rm*)"]', 1, "cmd is a shell line"),
-        ('deny = ["t(files[].path=a)"]', 1, "within ="),
         ('[[rule]]\ndecide = "deny"', 1, "a rule needs tools"),
         ('[[rule]]\ntools = ["t"]', 1, "a rule needs decide"),
         ('\n[[rule]]\ndecide = "deny"\ntools = "t"', 2, "tools is a list of texts"),
@@ -77,7 +68,6 @@ DENY = '[[rule]]\ndecide = "deny"\ntools = ["t"]\n'
         (DENY + 'arguments = { "a..b" = { above = 5 } }', 1, "is not the place of an argument"),
         (DENY + 'arguments = { cmd = { commands = ["rm *"], within = ["x"] } }', 1, "within"),
         (DENY + 'arguments = { "(command)" = { equals = "rm x" } }', 1, ""),
-        (DENY + f"arguments = {{ amount = {{ above = {'9' * 5000} }} }}", 0, ""),
         ('[[test]]\ncall = "t"', 1, "a test needs expect"),
         ('[[test]]\ncall = "t"\nexpect = "maybe"', 1, "expect is"),
     ],
@@ -96,9 +86,7 @@ EXAMPLE = '[[rule]]\ndecide = "{0}"\ntools = [{1}]\narguments = {{ n = {{ above 
         ('"t"', "match = [{ n = 6 }]\nno_match = [{ n = 5 }, {}]", True),
         ('"t"', 'match = [{ n = 6, tool = "an argument" }]', True),
         ('"t"', "match = [{ n = 5 }]", False),
-        ('"t"', "no_match = [{ n = 6 }]", False),
         ('"t"', 'match = [{ n = "x" }]', False),
-        ('"t"', 'no_match = [{ n = "x" }]', False),
         ('"t*"', 'match = [{ tool = "t1", n = 6 }]\nno_match = [{ tool = "u", n = 6 }]', True),
         ('"t*"', 'match = [{ tool = "u", n = 6 }]', False),
     ],
@@ -113,8 +101,6 @@ def test_a_wrong_example_is_an_error(tools: str, examples: str, right: bool) -> 
     ("text", "level", "line", "said"),
     [
         ('deny = ["t*"]\nallow = ["t1"]', "warning", 2, "has no effect: policy.toml:1 ('deny t*') is stricter"),
-        ('ask = ["t(n>0)"]\nallow = ["t(n>5)"]', "warning", 2, "has no effect"),
-        ('deny = ["t"]\nask = ["t(n>5)"]', "warning", 2, "has no effect"),
         ('deny = ["shell(rm *)"]\nallow = ["shell(rm -r *)"]', "warning", 2, "has no effect"),
         ('allow = ["t", "t"]', "warning", 1, "is a duplicate"),
         ('allow = [\n"t*",\n"t1"]', "warning", 3, "is redundant"),
@@ -159,7 +145,6 @@ def test_a_broken_policy_denies_every_call(tmp_path: Path) -> None:
         (b"a" * (MAX_FILE_BYTES + 1), "more than"),
         (b"\xff", "cannot be read"),
         (b"", "it is empty"),
-        (b" \n", "it is empty"),
         (b"allow = [" + b'"a",' * (MAX_RULES + 1) + b"]", f"at most {MAX_RULES} rules"),
     ],
 )
@@ -188,13 +173,9 @@ def test_a_covering_rule_is_found_by_any_of_its_names(tools: str) -> None:
         assert "has no effect" in found.text
 
 
-@pytest.mark.parametrize("value", ["ada", "bob"])
-@pytest.mark.parametrize("wide", ["pay", "*", "*(to=*)"])
-def test_a_rule_that_lists_values_is_covered_by_wider_ones(value: str, wide: str) -> None:
-    several = '[[rule]]\ndecide = "deny"\ntools = ["pay"]\narguments = { to = { one_of = ["ada", "bob"] } }'
-    [found] = findings_of(f'allow = ["pay(to={value})"]\n{several}')
-    assert "has no effect" in found.text
-    [found] = findings_of(f'allow = ["pay(to={value})"]\ndeny = ["{wide}"]')
+@pytest.mark.parametrize("wide", ["pay", "*", "*(to=*)", "pay(to in ada|bob)"])
+def test_a_rule_for_a_value_is_covered_by_wider_ones(wide: str) -> None:
+    [found] = findings_of(f'allow = ["pay(to=bob)"]\ndeny = ["{wide}"]')
     assert "has no effect" in found.text
 
 
@@ -263,26 +244,21 @@ async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], or
     [
         ('deny = ["refnd"]', "managed", "warning", "there is no tool 'refnd': did you mean 'refund'?"),
         ('deny = ["refnd"]', "project", "error", "there is no tool"),
-        ('deny = ["Re-Fund"]', "session", "error", "there is no tool 'Re-Fund': did you mean 'refund'?"),
         ('deny = ["files__read"]', "project", "warning", "The rule applies once its tool is loaded"),
         ('deny = ["refunds"]\nask = ["refund"]', "session", "warning", "among the loaded tools: did you mean"),
         ('[[rule]]\ndecide = "deny"\ntags = ["x"]', "session", "warning", "matches none of the loaded tools"),
         ('deny = ["*(recipient=ada)"]', "project", "warning", "matches none of the loaded tools"),
         ('ask = ["*(amonut>5)"]', "project", "error", "did you mean 'amount'?"),
         ('ask = ["refund(amonut>5)"]', "managed", "error", "refund has no argument 'amonut': did you mean 'amount'?"),
-        ('ask = ["*(amonut>5)"]', "managed", "warning", "did you mean 'amount'?"),
         ('ask = ["refund(git push)"]', "managed", "error", "refund has no shell line"),
         ('ask = ["refund(amount between 1 and 5)"]', "managed", "error", "reads as a command; conditions are name<=5"),
         ('[[rule]]\ndecide = "ask"\ntools = ["refund"]\ninto = "pin"', "managed", "error", "the value of into"),
         ('[[rule]]\ndecide = "ask"\ntools = ["refund"]\ninto = "note"', "managed", None, ""),
         ('ask = ["ship(kind=parcell)"]', "managed", "error", "kind is one of 'parcel', 'letter'"),
-        ('ask = ["ship(kind>5)"]', "managed", None, ""),
         ('ask = ["ship(weight=heavy)"]', "managed", "error", "weight is integer"),
         ('ask = ["ship(to=ada)"]', "managed", "error", "for its items write to[]"),
-        ('ask = ["ship(to[]=ada)"]', "managed", None, ""),
         ('ask = ["ship(box.width>5)"]', "managed", None, ""),
         ('ask = ["ship(box.widht>5)"]', "managed", "error", "has no argument 'box.widht'"),
-        ('ask = ["ship(weight.x>5)"]', "managed", "error", "has no argument 'weight.x'"),
         ('deny = ["now(zone=x)"]', "managed", "error", "has no argument 'zone'"),
         ('ask = ["move(files[].path within src)"]', "managed", None, ""),
         ('ask = ["resource:hours", "prompt:greet"]', "project", None, ""),
@@ -294,88 +270,13 @@ def test_a_rule_that_fits_no_loaded_tool_is_reported(text: str, scope: Any, leve
     assert level is None or said in found[0].text
 
 
-NAMES = st.text("abcdefgh_", min_size=5, max_size=12)
-
-
-@given(NAMES, st.data())
-def test_one_typing_error_is_a_misspelling_but_not_another_digit(name: str, data: st.DataObject) -> None:
-    at = data.draw(st.integers(0, len(name) - 2))
-    other = data.draw(st.sampled_from("abcdefgh_"))
-    changed = name[:at] + other + name[at + 1 :]
-    swapped = name[:at] + name[at + 1] + name[at] + name[at + 2 :]
-    for one in (name[:at] + name[at + 1 :], name[:at] + other + name[at:], changed, swapped, name.upper()):
-        assert is_misspelling(one, name) and is_misspelling(name, one)
-    assert not is_misspelling(f"{name}xyz", name)
-    assert not is_misspelling(f"{name}1", f"{name}2") and not is_misspelling("get", "set")
-
-
-def _nodes(below: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    closed = st.sampled_from([{}, {"additionalProperties": False}, {"additionalProperties": {"type": "integer"}}])
-    objects = st.builds(
-        lambda node, more: {"type": "object", "properties": {"x": node}, **more}, below, closed
-    ) | st.sampled_from([{"type": "object"}, {"properties": {"x": {"type": "integer"}}, "minProperties": 0}])
-    arrays = below.map(lambda node: {"type": "array", "items": node}) | below.map(
-        lambda node: {"type": "array", "prefixItems": [node]}
-    )
-    return objects | arrays | st.lists(below, min_size=2, max_size=2).map(lambda nodes: {"anyOf": nodes})
-
-
-LEAVES: list[Any] = [
-    {},
-    {"type": "integer"},
-    {"type": ["string", "null"]},
-    {"type": "array"},
-    {"type": ["array", "null"]},
-    {"enum": ["x", 1]},
-    {"const": "y"},
-    {"$ref": "#/$defs/d"},
-]
-DEFS = {"d": {"type": ["integer", "string"]}}
-PROPERTIES = st.dictionaries(
-    st.sampled_from(["a", "b", "command"]), st.recursive(st.sampled_from(LEAVES), _nodes, max_leaves=3)
+@pytest.mark.parametrize(
+    ("name", "is_slip"), [("rfund", True), ("refuund", True), ("rafund", True), ("ship1", False), ("shop", False)]
 )
-PLACES = ["a", "a[]", "a.x", "a.y", "a.x[]", "a[].x"]
-OF_VALUES: list[Any] = [{"equals": "x"}, {"equals": 1}, {"one_of": ["y", 2]}, {"at_most": 5}, {"glob": "*"}]
-VALUES: list[Any] = ["x", "y", 1, 2, True, [], ["x"], [1], {"x": "x"}, {"x": 1}, {"x": [1]}, [{"x": "x"}], {"y": 1}]
-VALUES += ["x 1", {"command": "x 1"}, [{"cmd": ["x", "1"]}]]
-CONDITIONS = [(place, table) for place in PLACES for table in OF_VALUES] + [
-    ("command", {"commands": ["x *"]}),
-    (ANY_COMMAND, {"commands": ["x *"]}),
-] * 3
-
-
-@given(
-    PROPERTIES,
-    st.booleans(),
-    st.sampled_from(CONDITIONS),
-    st.sampled_from(["t", "*"]),
-)
-@example({"a": {"type": "array", "prefixItems": [{"const": "y"}]}}, False, ("a[]", {"equals": 1}), "t")
-@example({"a": {"type": ["array", "null"]}}, False, ("a[]", {"equals": 1}), "t")
-@example({"a": {"type": "object", "properties": {"x": {}}}}, False, ("a.y", {"equals": 1}), "*")
-@example({"a": {}}, False, ("a[]", {"equals": 1}), "t")
-@example({"a": {"anyOf": [{}, {"type": "array", "items": {"type": "integer"}}]}}, False, ("a[]", {"equals": "x"}), "t")
-@example({"command": {"type": "object"}}, False, ("command", {"commands": ["x *"]}), "t")
-@example({"command": {"type": "array"}}, False, ("command", {"commands": ["x *"]}), "t")
-@example({"a": {"type": "object"}}, False, (ANY_COMMAND, {"commands": ["x *"]}), "*")
-def test_a_rule_that_some_call_matches_always_applies_to_its_tool(
-    properties: Any, is_open: bool, placed: tuple[str, Any], name: str
-) -> None:
-    place, table = placed
-    schema = {"type": "object", "properties": properties, "additionalProperties": is_open, "$defs": DEFS}
-    made = Tool(name="t", handler=_anything, input_schema=schema)
-    rule = Rule("deny", (name,), arguments={place: parse_condition(table)})
-    is_valid = jsonschema_rs.validator_for(schema).is_valid
-    given = [arguments for value in VALUES for arguments in ({"a": value}, {"command": value}) if is_valid(arguments)]
-    if any(rule.matches(JudgedCall("t", arguments, ToolContext[Any](), made)) for arguments in given):
-        fit = find_fit(rule, made)
-        assert fit.applies or may_have_arguments(rule, made)
-        # Of an object that names some of its keys a name is taken for a slip, though other keys may be given too.
-        assert fit.problem == "" or place in ("a.y", ANY_COMMAND)
-
-
-async def _anything(arguments: dict[str, Any]) -> str:
-    return "done"
+def test_one_typing_error_is_a_slip_but_not_another_digit(name: str, is_slip: bool) -> None:
+    tools = [refund, ship.replace(name="ship2"), ship.replace(name="chop")]
+    [found] = findings_of(f'deny = ["{name}"]', "session", tools=tools)
+    assert (found.level == "error") is is_slip
 
 
 def test_a_path_or_url_type_takes_only_its_own_condition(tmp_path: Path) -> None:

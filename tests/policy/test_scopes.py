@@ -55,7 +55,8 @@ def test_the_allows_of_a_project_need_trust(home: Path) -> None:
     file = project(home, 'allow = ["*"]\ndeny = ["write_file"]\nmode = "never_ask"')
 
     def kinds() -> list[str]:
-        return [decided(rules(project=file), made, given).kind for made, given in CALLS]
+        calls: list[tuple[Tool, dict[str, Any]]] = [(refund, {"amount": 1}), (write_file, {"path": "a"})]
+        return [decided(rules(project=file), made, given).kind for made, given in calls]
 
     assert kinds() == ["deny", "deny"]
     [found] = rules(project=file).findings
@@ -93,9 +94,6 @@ def test_concurrent_trusting_and_forgetting_loses_nothing(home: Path) -> None:
         for change in changes:
             change.result()
     assert set(TrustedFiles().versions()) == {str(file) for file in files[8:]}
-
-
-CALLS: list[tuple[Tool, dict[str, Any]]] = [(refund, {"amount": 1}), (write_file, {"path": "a"})]
 
 
 def test_the_list_of_trusted_files_is_private(home: Path) -> None:
@@ -146,32 +144,14 @@ def overwrite(file: Path) -> None:
     file.write_text('allow = ["*"]')
 
 
-def replace_atomically(file: Path) -> None:
-    (file.parent / "new").write_text('allow = ["*"]')
-    os.replace(file.parent / "new", file)
-
-
 def put_a_link(file: Path) -> None:
     (file.parent / "evil.toml").write_text('allow = ["*"]')
     file.unlink()
     file.symlink_to(file.parent / "evil.toml")
 
 
-def exchange_the_folder(file: Path) -> None:
-    file.parent.rename(file.parent.parent / "old")
-    file.parent.mkdir()
-    file.write_text('allow = ["*"]')
-
-
-def empty(file: Path) -> None:
-    file.write_text("")
-
-
-WAYS = [overwrite, replace_atomically, put_a_link, exchange_the_folder, empty, Path.unlink]
-
-
 @pytest.mark.parametrize("scope", ["managed", "user", "project", "session"])
-@pytest.mark.parametrize("change", WAYS)
+@pytest.mark.parametrize("change", [overwrite, put_a_link, Path.unlink])
 def test_a_file_changed_in_any_way_is_not_reloaded(change: Any, scope: str, home: Path, caplog: Any) -> None:
     file = project(home, 'allow = ["write_file"]\ndeny = ["refund"]')
     TrustedFiles().trust(file)
@@ -276,22 +256,15 @@ def test_a_program_keeps_the_key_it_started_with(was_trusted: bool, home: Path) 
     assert found.level == "error" and decided(policy, refund, {"amount": 1}).kind == "deny"
 
 
-@pytest.mark.parametrize("process", ["another", "this"])
-def test_a_version_that_was_trusted_since_is_reloaded(process: str, home: Path, caplog: Any) -> None:
+@pytest.mark.parametrize("trust", [lambda file: TrustedFiles().trust(file), trust_elsewhere])
+def test_a_version_that_was_trusted_since_is_reloaded(trust: Any, home: Path) -> None:
     file = project(home, 'deny = ["refund"]')
-    with caplog.at_level("INFO", "ferrule"):
-        policy = rules(file)
-    before = sha256(file.read_bytes()).hexdigest()
-    assert policy.digests == {str(file): before} and before in caplog.text
+    policy = rules(file)
+    assert policy.digests == {str(file): sha256(file.read_bytes()).hexdigest()}
     file.write_text('allow = ["refund"]')
     [found] = policy.reload()
-    assert found.level == "error"
-    for part in (str(file), before[:12], sha256(file.read_bytes()).hexdigest()[:12], f"`ferrule policy trust {file}`"):
-        assert part in found.text
-    if process == "this":
-        TrustedFiles().trust(file)
-    else:
-        trust_elsewhere(file)
+    assert found.level == "error" and f"`ferrule policy trust {file}`" in found.text
+    trust(file)
     assert policy.reload() == () and decided(policy, refund, {"amount": 1}).kind == "allow"
 
 
@@ -354,13 +327,10 @@ def test_no_changing_tool_gets_a_policy_path(name: str, guarded: Any, home: Path
 @pytest.mark.parametrize(
     ("made", "given"),
     [
-        (write_file, {"path": "policy.toml"}),
         (write_file, {"path": ".", "content": ".ferrule/policy.toml"}),
-        (write_file, {"path": "ferrule/policy.toml"}),
         (write_file, {"path": ".."}),
         (shell, {"command": "ls ~"}),
         (shell, {"command": f"git add {LOCK_FILE}"}),
-        (shell, {"command": 'echo "see ~"'}),
         (shell, {"command": "cat .ferrule/policy.toml"}),
         (refund, {"amount": 1, "note": "\0"}),
     ],
@@ -419,10 +389,3 @@ def test_shadow_differences_are_bounded_and_hide_private_values(home: Path) -> N
         decided(policy, pay.replace(name=f"pay{at}").bind(tenant="acme"), {"amount": 1})
     found = policy.differences()
     assert len(found) == 100 and "acme" not in repr(found)
-
-
-def test_a_policy_loaded_for_its_findings_is_the_same_guard(home: Path) -> None:
-    (home / "p.toml").write_text('deny = ["refund"]')
-    policy = Policy([("user", home / "p.toml")])
-    assert policy.__name__ == "rules(p.toml)" and policy.modes == frozenset()
-    assert decided(policy, refund, {"amount": 1}).rule == "p.toml:1"

@@ -43,12 +43,9 @@ deny = ["*(url host *.internal)", "shell(rm *)", "refund(note=*gift*)"]
         (refund, {"amount": 101}, "ask"),
         (refund, {"amount": 1, "currency": "XAU"}, "ask"),
         (refund, {"amount": 1, "note": "a gift card"}, "deny"),
-        (refund, {"amount": 1, "note": None}, "allow"),
-        (fetch, {"url": "https://example.org/"}, "allow"),
         (fetch, {"url": "https://db.internal/"}, "deny"),
         (fetch, {"url": "https://db.internal\\@example.org/"}, "ask"),
         (shell, {"command": "pytest -q"}, "allow"),
-        (shell, {"command": "pytest -q; git status"}, "allow"),
         (shell, {"command": "pytest -q; git push"}, "ask"),
         (shell, {"command": "pytest $ARGS"}, "ask"),
         (shell, {"command": "pytest; rm -r x"}, "deny"),
@@ -185,9 +182,7 @@ def test_files_of_any_scope_in_any_order_are_the_same_policy(
     [
         ("read_*", 'tools = ["read_*"]'),
         ("refund(amount<=100)", 'tools = ["refund"]\narguments = { amount = { at_most = 100 } }'),
-        ("refund(amount < 1.5)", 'tools = ["refund"]\narguments = { amount = { below = 1.5 } }'),
         ("refund(amount>=-1)", 'tools = ["refund"]\narguments = { amount = { at_least = -1 } }'),
-        ("refund(amount>1)", 'tools = ["refund"]\narguments = { amount = { above = 1 } }'),
         ("t(kind=refund)", 'tools = ["t"]\narguments = { kind = { equals = "refund" } }'),
         ("t(kind=re*)", 'tools = ["t"]\narguments = { kind = { glob = "re*" } }'),
         ('t(kind="re*")', 'tools = ["t"]\narguments = { kind = { equals = "re*" } }'),
@@ -197,10 +192,7 @@ def test_files_of_any_scope_in_any_order_are_the_same_policy(
         ("t(currency in EUR|USD)", 'tools = ["t"]\narguments = { currency = { one_of = ["EUR", "USD"] } }'),
         ("t(path within notes|src)", 'tools = ["t"]\narguments = { path = { within = ["notes", "src"] } }'),
         ("t(url host *.example.org)", 'tools = ["t"]\narguments = { url = { hosts = ["*.example.org"] } }'),
-        (
-            "t(command runs git log --format=%h,%s)",
-            'tools = ["t"]\narguments = { command = { commands = ["git log --format=%h,%s"] } }',
-        ),
+        ("t(cmd runs git log --x=%h,%s)", 'tools = ["t"]\narguments = { cmd = { commands = ["git log --x=%h,%s"] } }'),
         ("t(a=1, b=2)", 'tools = ["t"]\narguments = { b = { equals = 2 }, a = { equals = 1 } }'),
         ("t(files[].to within src)", 'tools = ["t"]\narguments = { "files[].to" = { within = ["src"] } }'),
     ],
@@ -211,23 +203,9 @@ def test_a_short_form_and_its_table_are_one_rule(short: str, table: str) -> None
     assert one == other
 
 
-@given(CONDITIONS, st.sampled_from(["allow", "ask", "deny"]))
-def test_a_written_condition_is_read_as_the_same(one: Any, decide: str) -> None:
-    def toml(value: Any) -> str:
-        if isinstance(value, list):
-            return f"[{', '.join(map(toml, value))}]"
-        return ("true" if value else "false") if isinstance(value, bool) else repr(value).replace("'", '"')
-
-    one = fitting(decide, {"x": one})["x"]
-    written = ", ".join(f"{key} = {toml(value)}" for key, value in one.to_json().items())
-    [rule] = rules_of(f'[[rule]]\ndecide = "{decide}"\ntools = ["t"]\narguments = {{ x = {{ {written} }} }}')
-    assert rule.arguments["x"] == one
-
-
 # -- what a rule speaks of ---------------------------------------------------------------------------------------------
 
-FITTING = {"*", "t", "t*"}
-"""The globs below that match the name `t`."""
+
 SPEAKING = st.builds(
     lambda decide, tools, tags, traits, principals, arguments: Rule(
         decide,
@@ -246,34 +224,6 @@ SPEAKING = st.builds(
 )
 KINDS = st.builds(Kind, st.booleans(), st.sampled_from([(), ("x",), ("y", "z")]), st.sampled_from([True, False, None]))
 PEOPLE = st.sampled_from([ToolContext[Any](principal=who) for who in (None, "t", "u", "other")])
-
-
-@given(SPEAKING, KINDS | st.none(), PEOPLE, ARGUMENTS)
-def test_a_rule_matches_a_call_if_all_its_parts_match(
-    rule: Rule, kind: Kind | None, context: ToolContext, arguments: dict[str, Any]
-) -> None:
-    of_tool: list[bool | None] = [not rule.tools or not FITTING.isdisjoint(rule.tools)]
-    if kind is None:
-        of_tool += [None] * bool(rule.tags or rule.traits)
-    else:
-        of_tool += [not rule.tags or not set(kind.tags).isdisjoint(rule.tags)]
-        has = {"destructive": kind.destructive, "not read_only": not kind.read_only}
-        has["not destructive"] = None if kind.destructive is None else not kind.destructive
-        of_tool += [has[trait] for trait in rule.traits]
-    whole = list(of_tool)
-    if rule.principals:
-        people = {"t": FITTING, "u": {"u"}}
-        who = context.principal
-        whole.append(None if who is None else not people.get(who, set()).isdisjoint(rule.principals))
-    for place, one in rule.arguments.items():
-        test = one.matches if rule.decide == "allow" else one.has_match
-        whole.append(test(arguments.get(place), context))
-    assert rule.matches(JudgedCall("t", arguments, context, kind)) is _all_of(whole)
-    assert kind is None or rule.may_match_tool(kind) is (_all_of(of_tool) is not False)
-
-
-def _all_of(answers: list[bool | None]) -> bool | None:
-    return False if False in answers else None if None in answers else True
 
 
 @given(SPEAKING, SPEAKING, KINDS, PEOPLE, ARGUMENTS)
@@ -310,17 +260,10 @@ def test_an_allow_needs_all_values_and_a_deny_one(tmp_path: Path) -> None:
         assert found == kinds.split()
 
 
-@pytest.mark.parametrize("place", ["commands", "commands[]", "jobs[].commands", "jobs[].commands[]"])
+@pytest.mark.parametrize("place", ["commands", "jobs[].commands", "jobs[].commands[]"])
 @pytest.mark.parametrize(
     ("beside", "answer"),
-    [
-        ({}, True),
-        ({"reason": "x"}, True),
-        ({"note": "x"}, None),
-        ({"env": {"A": "b"}}, None),
-        ({"cwd": "x"}, None),
-        ({"args": ["x"]}, False),
-    ],
+    [({"reason": "x"}, True), ({"note": "x"}, None), ({"cwd": "x"}, None), ({"args": ["x"]}, False)],
 )
 def test_options_beside_a_list_of_lines_count_for_each_line(
     place: str, beside: dict[str, Any], answer: bool | None
@@ -367,7 +310,6 @@ def test_a_principal_that_may_be_a_denied_one_is_asked_about(who: str | None, ki
         ('allow = ["*"]\ndeny = ["shop_refund"]', "deny"),
         ('allow = ["refund"]', "ask"),
         ('allow = ["shop_refund"]', "allow"),
-        ('allow = ["*"]\ndeny = ["fund"]', "allow"),
     ],
 )
 @pytest.mark.parametrize("own", [True, False])
@@ -460,7 +402,6 @@ def test_an_impossible_rule_is_refused(given: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("table", "text"),
     [
-        ('tools = ["refund"]', "deny refund"),
         (
             'tools = ["a", "b*"]\narguments = { n = { above = 1, at_most = 9 }, kind = { one_of = ["x", true] } }',
             "deny a, b*(kind is x or true, n above 1 and at most 9)",
@@ -479,15 +420,8 @@ def test_a_rule_has_a_readable_text(table: str, text: str) -> None:
 
 def test_the_question_names_the_unknown_part_of_a_line(tmp_path: Path) -> None:
     policy = policy_of(tmp_path, 'allow = ["shell(pytest *)"]\nask = ["shell(git push *)"]\ndeny = ["shell(rm *)"]\n')
-    doubts = {
-        "source .venv/bin/activate && pytest": "what 'source' does with its arguments",
-        "pytest; git commit -m rm": "'git commit -m rm'",
-        "pytest `x`": "a command in backquotes",
-        "pytest | sudo $x": "'sudo …'",
-    }
-    for line, doubt in doubts.items():
-        decision = decided(policy, shell, {"command": line})
-        assert decision.kind == "ask" and decision.reason.endswith(f"; unknown is {doubt}"), decision.reason
+    decision = decided(policy, shell, {"command": "pytest; git commit -m rm"})
+    assert decision.kind == "ask" and decision.reason.endswith("; unknown is 'git commit -m rm'")
     decision = decided(policy, shell, {"command": "pytest $x"})
     assert "deny shell(rm *); ask shell(git push *)" in decision.reason and decision.rule == "p0.toml:3; p0.toml:2"
     on_one_line = policy_of(tmp_path, 'deny = ["shell(rm *)", "shell(git push *)"]\n')

@@ -16,64 +16,16 @@ from shell_fuzz import SEEDS, Generator
 from shell_projects import USERS, processes_with
 
 WORDS = [
-    *(
-        "rm -rf",
-        "mv",
-        "cp -r",
-        "ln -s",
-        "ln",
-        "touch",
-        "mkdir -p",
-        "chmod 777",
-        "chmod 4755",
-        "tee",
-        "cat",
-        "dd of=f if=",
-    ),
-    *(
-        "git config a.b c",
-        "git init",
-        "git checkout -q .",
-        "tar xf",
-        "sed -i s/a/b/",
-        "truncate -s 0",
-        "find . -delete",
-    ),
-    *(
-        "unshare -Ur",
-        "mount --bind",
-        "kill -9 1",
-        "chown 0",
-        "install -m 4755",
-        "cd",
-        "exec",
-        "trap",
-        ": >",
-        "echo x >>",
-    ),
+    *("rm -rf", "mv", "cp -r", "ln -s", "ln", "touch", "mkdir -p", "chmod 777", "chmod 4755", "tee", "cat"),
+    *("dd of=f if=", "git config a.b c", "git init", "git checkout -q .", "tar xf", "sed -i s/a/b/", "truncate -s 0"),
+    *("find . -delete", "unshare -Ur", "mount --bind", "kill -9 1", "chown 0", "install -m 4755", "cd", "exec"),
+    *("trap", ": >", "echo x >>"),
 ]
 PLACES = [
     *("{out}", "{out}/secret.txt", "{out}/new", "..", "../out", "../out/secret.txt", "/", "/etc/passwd", "/usr/new"),
-    *(
-        ".git",
-        ".git/config",
-        ".git/hooks",
-        ".git/hooks/x",
-        ".ferrule/policy.toml",
-        ".vscode",
-        ".envrc",
-        ".",
-        "src/app.py",
-    ),
-    *(
-        "/proc/1/root{out}/new",
-        "/proc/self/root{out}",
-        "/proc/sys/kernel/core_pattern",
-        "/tmp/x",
-        "~/x",
-        "/dev/shm/x",
-        "g",
-    ),
+    *(".git", ".git/config", ".git/hooks", ".git/hooks/x", ".ferrule/policy.toml", ".vscode", ".envrc", "."),
+    *("src/app.py", "/proc/1/root{out}/new", "/proc/self/root{out}", "/proc/sys/kernel/core_pattern", "/tmp/x"),
+    *("~/x", "/dev/shm/x", "g"),
 ]
 LINES_OF_A_RUN = 25
 

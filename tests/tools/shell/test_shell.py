@@ -123,12 +123,6 @@ async def test_the_first_line_of_a_result_is_the_tools_own(make_project: MakePro
         ("sleep 600", {"timeout": 1}, "deadline"),
         ("trap '' TERM INT; while true; do sleep 600; done", {"timeout": 1}, "deadline"),
         (
-            "python3 -c 'x = b\"x\" * (200 << 20); import time; time.sleep(600)' & python3 -c "
-            "'x = b\"x\" * (200 << 20); import time; time.sleep(600)'",
-            {"memory": 300 << 20},
-            "memory",
-        ),
-        (
             'for i in 1 2; do python3 -c \'import ctypes, time; ctypes.CDLL(None).prctl(15, b"RssAnon:0", 0, 0, 0); '
             'x = b"x" * (200 << 20); time.sleep(600)\' & done; wait',  # a name like a row of its status
             {"memory": 300 << 20},
@@ -445,30 +439,21 @@ async def test_the_words_of_a_program_are_named_as_weak_evidence(make_project: M
     ("needs", "shown"),
     [
         ({"network": True}, "reaches the network"),
-        ({"write": ["{folder}/other"]}, "may write '{folder}/other'"),
+        ({"write": ["/srv"]}, "may write '/srv'"),
         ({"write": [".git/config"]}, "may write '{root}/.git/config'"),
-        (
-            {"outside": "the database"},
-            "without a sandbox, with all rights of this program; the model says why: 'the database'",
-        ),
+        ({"outside": "the database"}, "with all rights of this program; the model says why: 'the database'"),
     ],
 )
-async def test_a_need_is_asked_about_and_shown(
-    make_project: MakeProject, folder: Path, needs: dict[str, Any], shown: str
-) -> None:
+async def test_a_need_is_asked_about_and_shown(make_project: MakeProject, needs: dict[str, Any], shown: str) -> None:
     root, asked = make_project(), []
-    (folder / "other").mkdir()
-
-    def fill(text: str) -> str:
-        return text.replace("{folder}", str(folder)).replace("{root}", str(root))
 
     def approve(call: ToolCall, decision: Any, context: ToolContext) -> bool:
         asked.append(decision.reason)
         return False
 
     runner = Runner([shell.tool(root)], approve=approve)
-    result = await runner.run("shell", {"command": "touch ran", **json.loads(fill(json.dumps(needs)))})
-    assert result.status == "denied" and len(asked) == 1 and fill(shown) in asked[0]
+    result = await runner.run("shell", {"command": "touch ran", **needs})
+    assert result.status == "denied" and len(asked) == 1 and shown.format(root=root) in asked[0]
     assert not (root / "ran").exists()
     assert (await runner.run("shell", {"command": "touch ran"})).status == "ok" and len(asked) == 1
 
@@ -496,10 +481,8 @@ async def test_a_need_inside_a_protected_folder_opens_nothing_beside_it(make_pro
         (root / ".vscode" / name).write_text("{}\n")
     line = "cd .vscode; for i in settings.json tasks.json new.json; do echo 1 > $i; done"
     facts(await run(shell.tool(root), line, write=[".vscode/settings.json"]))
-    assert {path.name: path.read_text() for path in (root / ".vscode").iterdir()} == {
-        "settings.json": "1\n",
-        "tasks.json": "{}\n",
-    }
+    left = {path.name: path.read_text() for path in (root / ".vscode").iterdir()}
+    assert left == {"settings.json": "1\n", "tasks.json": "{}\n"}
 
 
 async def test_a_link_of_a_line_opens_nothing_else(make_project: MakeProject, folder: Path) -> None:
@@ -617,18 +600,13 @@ async def test_no_variable_leaves_the_sandbox(make_project: MakeProject, folder:
     assert list(traces.iterdir()) == []
 
 
-async def test_a_variable_of_a_session_cannot_lift_the_limits(make_project: MakeProject) -> None:
-    root = make_project()
-    tool = shell.tool(root, session=True, file_size=32 << 20)
-    facts(await run(tool, f"echo 'ulimit() {{ :; }}; touch ran' > e.sh; export BASH_ENV={root}/e.sh"))
-    assert facts(await run(tool, "builtin ulimit -f"))["output"] == f"{32 << 10}\n"
-
-
-async def test_a_file_that_the_environment_names_cannot_lift_the_limits(make_project: MakeProject) -> None:
+async def test_a_file_that_the_environment_or_a_session_names_cannot_lift_the_limits(make_project: MakeProject) -> None:
     root = make_project()
     (root / "e.sh").write_text("ulimit() { :; }; touch ran")  # lines can change it
-    tool = shell.tool(root, env={"BASH_ENV": f"{root}/e.sh"}, file_size=32 << 20)
-    assert facts(await run(tool, "builtin ulimit -f"))["output"] == f"{32 << 10}\n"
+    session = shell.tool(root, session=True, file_size=32 << 20)
+    facts(await run(session, f"export BASH_ENV={root}/e.sh"))
+    for tool in (session, shell.tool(root, env={"BASH_ENV": f"{root}/e.sh"}, file_size=32 << 20)):
+        assert facts(await run(tool, "builtin ulimit -f"))["output"] == f"{32 << 10}\n"
     assert not (root / "ran").exists()
 
 
@@ -643,17 +621,13 @@ async def test_a_line_in_the_background_has_a_ticket_and_its_output_so_far(make_
     root = make_project()
     tool = shell.tool(root, background=True)
     async with Runner([tool, *background.tools]) as runner:
-        ticket = (await runner.run("shell", {"command": "echo ready; until [ -e go ]; do sleep 0.05; done"})).output[
-            "ticket"
-        ]
-
-        async def check(seconds: float = 0) -> ToolResult:
-            return await runner.run("check_call", {"ticket": ticket, "wait_seconds": seconds})
-
-        while "ready" not in (await check()).text:
+        line = "echo ready; until [ -e go ]; do sleep 0.05; done"
+        ticket = (await runner.run("shell", {"command": line})).output["ticket"]
+        while "ready" not in (await runner.run("check_call", {"ticket": ticket})).text:
             await asyncio.sleep(0.01)
         (root / "go").touch()
-        assert (await check(BOUND)).output["output"] == "ready\n"
+        done = await runner.run("check_call", {"ticket": ticket, "wait_seconds": BOUND})
+        assert done.output["output"] == "ready\n"
 
 
 async def test_python_runs_in_the_same_sandbox(make_project: MakeProject) -> None:
@@ -688,10 +662,9 @@ def test_a_missing_bubblewrap_is_named_with_its_remedy(
         shell.tool(root)
 
 
-@pytest.mark.parametrize("system", ["darwin", "win32"])
-def test_another_system_is_refused(make_project: MakeProject, monkeypatch: pytest.MonkeyPatch, system: str) -> None:
+def test_another_system_is_refused(make_project: MakeProject, monkeypatch: pytest.MonkeyPatch) -> None:
     root = make_project()
-    monkeypatch.setattr(_sandbox.sys, "platform", system)
+    monkeypatch.setattr(_sandbox.sys, "platform", "darwin")
     with pytest.raises(DefinitionError, match="Linux container"):
         shell.tool(root)
 
