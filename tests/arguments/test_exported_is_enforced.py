@@ -15,14 +15,7 @@ import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import (
-    AwareDatetime,
-    BaseModel,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-    create_model,
-)
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, WithJsonSchema, create_model
 from typing_extensions import TypeAliasType, TypedDict
 
 import probe
@@ -222,9 +215,6 @@ def test_an_authors_own_schema_is_kept() -> None:
     assert parameters.exported["properties"]["value"] == {"type": "string", "pattern": "^[0-9]+$"}
 
 
-# Digits of decimals
-
-
 @tool
 async def price(value: Decimal, other: float = 0.0) -> str:
     """Price."""
@@ -235,9 +225,6 @@ async def price(value: Decimal, other: float = 0.0) -> str:
 def test_a_number_that_fits_a_double_keeps_its_digits(number: float, whole: int) -> None:
     for text in (f"{number:.15g}", str(whole)):  # every double keeps 15 digits (DBL_DIG of IEEE 754)
         assert Decimal(run(price, f'{{"value": {text}}}').output) == Decimal(text)
-
-
-# Keys that came twice
 
 
 TEXTS = st.sampled_from(
@@ -265,9 +252,6 @@ def test_guards_and_handler_see_the_same_duplicate_key(text: str) -> None:
     assert run(take, text).status == "invalid" or ran == seen
 
 
-# Unknown keys of raw schemas that are composed
-
-
 def raw(schema: dict[str, Any], **more: Any) -> Tool:
     async def execute(payload: dict[str, Any]) -> Any:
         return payload
@@ -290,9 +274,6 @@ def test_unknown_keys_of_a_composed_schema_are_refused(kind: str) -> None:
     one = raw(COMPOSED[kind])
     assert run(one, '{"a": 1, "b": 2}').output == {"a": 1, "b": 2}
     assert run(one, '{"a": 1, "b": 2, "c": 3}').status == "invalid"
-
-
-# Defaults that are made, and their JSON
 
 
 def made_by(annotation: Any, make: Any, ran: list[Any]) -> Tool:

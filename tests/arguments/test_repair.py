@@ -312,9 +312,6 @@ def test_one_branch_of_a_union_alone_causes_no_repair() -> None:
     assert (result.status, seen) == ("invalid", [])
 
 
-# Nulls in one of several forms: strict modes make a model send them for what it leaves out
-
-
 class Circle(BaseModel):
     radius: int
     label: str = "round"

@@ -217,9 +217,6 @@ def valid(schema: Any, instance: Any, formats: bool = True) -> bool:
     return bool(jsonschema_rs.validator_for(copy.deepcopy(schema), validate_formats=formats).is_valid(instance))
 
 
-# Types
-
-
 @ALL
 def test_a_value_of_every_type_arrives_as_an_object_or_is_refused(name: str) -> None:
     annotation, fits, expected, refused = TYPES[name]
@@ -256,9 +253,6 @@ async def test_direct_calls_take_objects(name: str) -> None:
     made, seen = made_of(annotation)
     assert (await made(value=expected)) == "taken"
     assert seen == [expected]
-
-
-# What the schema looks like
 
 
 def test_a_models_extra_setting_is_respected() -> None:
@@ -366,9 +360,6 @@ def test_a_tool_accepts_exactly_what_its_schema_allows(annotation: Any, instance
             assert seen, (annotation, instance, result.error)
 
 
-# Nobody changes it
-
-
 def test_an_exported_schema_cannot_be_changed() -> None:
     made, _ = made_of(Outer)
     before = json.dumps(made.input_schema)
@@ -393,9 +384,6 @@ def test_a_tool_copies_the_schema_it_is_given() -> None:
     schema["properties"]["b"] = {}
     assert run(made, '{"a": [1]}').status == "ok"
     assert run(made, '{"b": 1}').status == "invalid"
-
-
-# Raw schemas
 
 
 def raw(schema: Any, **more: Any) -> Tool:

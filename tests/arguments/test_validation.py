@@ -126,9 +126,6 @@ def test_nan_and_infinity_are_refused_everywhere(text: str) -> None:
         assert run(raw({"value": schema}), f'{{"value": {put}}}').status == "invalid"
 
 
-# Unknown, missing, default
-
-
 def test_required_and_default_follow_python() -> None:
     assert "'a' is required" in str(run(flat, "{}").error)
     assert run(flat, '{"a": 1}').output == [1, "x", 0.5]
@@ -414,9 +411,6 @@ def test_every_json_value_reaches_the_handler(value: Any, ascii_only: bool, inde
         assert exactly(value_of(run(one, {"value": value})), value)  # from a mapping too
 
 
-# Large, deep and strange
-
-
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, "[" * 100_000 + "]" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000]
 )
@@ -490,9 +484,6 @@ def test_a_whole_number_is_an_integer_in_any_notation(text: str, value: int) -> 
         assert (seen["value"], type(seen["value"])) == (value, int)
 
 
-# What guards see
-
-
 def test_judged_arguments_are_read_only_with_defaults() -> None:
     seen, _ = judged(order, '{"lines": [{"sku": "A"}]}')
     assert dict(seen) == {"lines": [{"sku": "A"}], "note": "", "express": False}
@@ -558,9 +549,6 @@ def test_no_mistake_takes_many_words(kind: str) -> None:
     assert "://" not in error and "'value" in error and "Nothing was run" in error
     if kind == "four literals":  # each branch has its share of the words
         assert all(f"'{letter}0'" in error for letter in "abcd"), error
-
-
-# Arguments that cannot be read
 
 
 class Broken(Mapping[str, Any]):
