@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from ipaddress import IPv4Address
 from typing import Annotated, Any, Literal, NamedTuple, Optional
@@ -15,18 +15,11 @@ import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import (
-    AwareDatetime,
-    BaseModel,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-    create_model,
-)
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, WithJsonSchema, create_model
 from typing_extensions import TypeAliasType, TypedDict
 
 import probe
-from ferrule import Tool, ToolCall, ToolHandler, ToolResult, tool
+from ferrule import Tool, ToolCall, ToolResult, tool
 from ferrule.arguments.parameters import Invalid, Parameters
 from ferrule.runner import Runner
 
@@ -82,7 +75,7 @@ KINDS: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "datetime": (
         datetime,
         ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00.123456+01:30", "2026-03-01T12:00:00"],
-        [*STAMPS, "2026-03-01", "x", "", "2026-03-01T24:00:00Z", "2026-13-01T00:00:00Z", True],
+        [*STAMPS, "2026-03-01", "x", "", "2026-03-01T24:00:00Z", True],
     ),
     "aware": (AwareDatetime, ["2026-03-01T12:00:00Z"], [*STAMPS, "2026-03-01T12:00:00"]),
     "datetime after another": (
@@ -104,10 +97,8 @@ KINDS: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "set of dates": (set[date], [["2026-03-01"]], [["0"], [0]]),
     "named tuple": (Pair, [[1], [1, "a"], [1, "a", "2026-03-01T12:00:00Z"]], [["1"], [1, "a", "0"], [True]]),
     "keys of integers": (dict[int, int], [{"1": 1, "-12": 2}, {}], [{"x": 1}, {"1": True}]),
-    "keys of dates": (dict[datetime, int], [{"2026-03-01T12:00:00Z": 1}], [{"0": 1}, {"1700000000": 1}]),
     "keys of days": (dict[date, int], [{"2026-03-01": 1}], [{"0": 1}, {"86400": 1}]),
     "union": (datetime | int, ["2026-03-01T12:00:00Z", 5], ["5", "1700000000", 1.5]),
-    "union of two": (date | timedelta, ["2026-03-01", "P1D"], ["5", 5, "86400"]),
     "a name for a date": (tuple[Day, Day], [["2026-03-01", "2026-03-02"]], [["86400", "2026-03-02"]]),
     "address": (IPv4Address, ["127.0.0.1"], [2130706433, "2130706433", "127.1"]),
     "a model that would be lax": (
@@ -147,7 +138,6 @@ SAID: dict[str, tuple[Any, list[Any], list[Any]]] = {
 }
 PLACES: dict[str, tuple[Any, Any]] = {
     "alone": (lambda kind: kind, lambda value: value),
-    "list": (lambda kind: list[kind], lambda value: [value]),  # type: ignore[valid-type]
     "dict": (lambda kind: dict[str, kind], lambda value: {"k": value}),  # type: ignore[valid-type]
     "tuple": (lambda kind: tuple[kind, int], lambda value: [value, 1]),  # type: ignore[valid-type]
     "optional": (lambda kind: Optional[kind], lambda value: value),  # noqa: UP045
@@ -200,32 +190,12 @@ def test_a_type_is_enforced_wherever_it_stands(kind: str, place: str) -> None:
     wrong = [value for value in refused if value is not None or place != "optional"]
     assert [value for value in wrong if taken(parameters, put(value))] == []
     for value in refused if kind in KINDS and place == "alone" else ():  # and repairs guess nothing
-        if not isinstance(value, dict | list) and kind not in {"union", "union of two"}:  # "5" is lossless for an int
+        if not isinstance(value, dict | list) and kind != "union":  # "5" is lossless for an int
             with pytest.raises(Invalid):
                 parameters.validate_with_repairs("take", json.dumps({"value": value}))
     if kind in SAID:
         assert [value for value in fits if not valid(parameters, put(value))] == []
         assert [value for value in wrong if valid(parameters, put(value))] == []
-
-
-OBJECTS = {
-    "datetime": (datetime, st.datetimes(timezones=st.none() | st.just(UTC) | st.just(timezone(timedelta(hours=-3))))),
-    "date": (date, st.dates()),
-    "time": (time, st.times(timezones=st.none() | st.just(UTC))),
-    "timedelta": (timedelta, st.timedeltas()),
-    "decimal": (Decimal, st.decimals(allow_nan=False, allow_infinity=False)),
-    "uuid": (UUID, st.uuids()),
-    "set": (set[int], st.sets(st.integers())),
-}
-
-
-@pytest.mark.parametrize("kind", OBJECTS)
-@given(st.data())
-def test_pydantics_own_json_is_accepted(kind: str, data: st.DataObject) -> None:
-    annotation, objects = OBJECTS[kind]
-    value = data.draw(objects)
-    values, _, _ = parameters_of(annotation).validate_with_repairs("take", {"value": value})
-    assert values["value"] == value and type(values["value"]) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -245,29 +215,16 @@ def test_an_authors_own_schema_is_kept() -> None:
     assert parameters.exported["properties"]["value"] == {"type": "string", "pattern": "^[0-9]+$"}
 
 
-# Digits of decimals
-
-
-class Priced(BaseModel):
-    price: Decimal
-    weight: float = 0.0
-
-
 @tool
-async def price(
-    value: Decimal, other: float = 0.0, more: Priced | None = None, rest: dict[str, Decimal] | None = None
-) -> Any:
+async def price(value: Decimal, other: float = 0.0) -> str:
     """Price."""
-    return [str(value), other, str(more), str(rest)]
+    return str(value)
 
 
 @given(st.floats(1e-300, 1e300) | st.floats(-1e300, -1e-300) | st.just(0.0), st.integers())
 def test_a_number_that_fits_a_double_keeps_its_digits(number: float, whole: int) -> None:
     for text in (f"{number:.15g}", str(whole)):  # every double keeps 15 digits (DBL_DIG of IEEE 754)
-        assert Decimal(run(price, f'{{"value": {text}}}').output[0]) == Decimal(text)
-
-
-# Keys that came twice
+        assert Decimal(run(price, f'{{"value": {text}}}').output) == Decimal(text)
 
 
 TEXTS = st.sampled_from(
@@ -295,12 +252,6 @@ def test_guards_and_handler_see_the_same_duplicate_key(text: str) -> None:
     assert run(take, text).status == "invalid" or ran == seen
 
 
-# Defaults that are made
-
-
-# Unknown keys of raw schemas that are composed
-
-
 def raw(schema: dict[str, Any], **more: Any) -> Tool:
     async def execute(payload: dict[str, Any]) -> Any:
         return payload
@@ -325,60 +276,37 @@ def test_unknown_keys_of_a_composed_schema_are_refused(kind: str) -> None:
     assert run(one, '{"a": 1, "b": 2, "c": 3}').status == "invalid"
 
 
-# What an author's own validators see
+def made_by(annotation: Any, make: Any, ran: list[Any]) -> Tool:
+    async def function(count=0, value=Field(default_factory=make)):  # type: ignore[no-untyped-def]  # noqa: B008
+        ran.append(value)
 
-
-# Defaults that are made, and their JSON
-
-
-def made_by(way: str, annotation: Any, make: Any, ran: list[Any]) -> Tool:
-    if way == "function":
-
-        async def function(count=0, value=Field(default_factory=make)):  # type: ignore[no-untyped-def]  # noqa: B008
-            ran.append(value)
-
-        function.__annotations__ = {"count": int, "value": annotation}
-        return tool(function)
-
-    class Handling(ToolHandler):
-        count: int = 0
-        value: annotation = Field(default_factory=make)
-
-        async def __call__(self) -> None:
-            ran.append(self.value)
-
-    return Tool("function", Handling)
+    function.__annotations__ = {"count": int, "value": annotation}
+    return tool(function)
 
 
 MADE: dict[str, tuple[Any, Any, Any]] = {
     "bytes": (bytes, b"plain", "plain"),
-    "identity": (UUID, UUID(IDENTITY), IDENTITY),
-    "date": (date, date(2026, 3, 1), "2026-03-01"),
     "moment": (datetime, datetime(2026, 3, 1, microsecond=5, tzinfo=UTC), "2026-03-01T00:00:00.000005Z"),
-    "list": (list[int], [1, 2], [1, 2]),
     "model": (Cat, Cat(lives=3), {"kind": "cat", "lives": 3}),
     "nothing": (Cat | None, None, None),
 }
-WAYS = pytest.mark.parametrize("way", ["function", "class"])
 
 
-@WAYS
 @pytest.mark.parametrize("kind", MADE)
-def test_a_made_default_is_judged_as_json(way: str, kind: str) -> None:
+def test_a_made_default_is_judged_as_json(kind: str) -> None:
     annotation, value, shown = MADE[kind]
     ran: list[Any] = []
     seen: list[Any] = []
-    one = made_by(way, annotation, lambda: value, ran)
+    one = made_by(annotation, lambda: value, ran)
     result = run(one, '{"count": "1"}', guards=[lambda call, context: seen.append(dict(call.arguments))])
     assert (result.status, ran) == ("ok", [value]), result.error
     assert seen == [{"count": 1, "value": shown}] and result.repairs
 
 
-@WAYS
-def test_a_made_default_survives_a_guards_change(way: str) -> None:
+def test_a_made_default_survives_a_guards_change() -> None:
     numbers = iter(range(100))
     ran: list[Any] = []
-    one = made_by(way, int, lambda: next(numbers), ran)
+    one = made_by(int, lambda: next(numbers), ran)
     seen: list[Any] = []
     guards = [
         lambda call, context: {**call.arguments, "count": 2} if not call.arguments["count"] else None,
@@ -394,8 +322,6 @@ def test_a_made_default_survives_a_guards_change(way: str) -> None:
 # Keys that came twice beside what may be null
 
 Nested = TypeAliasType("Nested", "dict[str, Nested] | None")
-Whole = TypeAliasType("Whole", "list[int] | None")
-Sure = TypeAliasType("Sure", "list[int]")
 
 
 class Tree(BaseModel):
@@ -408,27 +334,12 @@ class Loose(TypedDict, total=False):
     items: list[int]
 
 
-MaybeTree = TypeAliasType("MaybeTree", "Tree | None")
-
-
-@tool
-async def recursive(a: Nested, s: str) -> dict[str, Any]:
-    """Take."""
-    return {"a": a, "s": s}
-
-
-@tool
-async def twice(a: Whole, b: Whole, s: str) -> dict[str, Any]:
-    """Take."""
-    return {"a": a, "b": b, "s": s}
-
-
 @tool
 async def many(
-    s: str, a: Nested, b: MaybeTree, c: Tree, d: Sure, e: Sure, f: Loose, g: tuple[int, ...] | None, h: set[str] | None
+    s: str, a: Nested, b: Tree | None, c: Tree, d: list[int], f: Loose, g: tuple[int, ...] | None, h: set[str] | None
 ) -> dict[str, Any]:
     """Take."""
-    return {"a": a, "d": d, "e": e, "s": s}
+    return {"a": a, "d": d, "s": s}
 
 
 NESTED = st.recursive(st.none(), lambda inner: st.dictionaries(TEXTS, inner, max_size=2), max_leaves=4)
@@ -443,43 +354,23 @@ MANY: dict[str, st.SearchStrategy[Any]] = {
     "b": st.none() | TREE,
     "c": TREE,
     "d": WHOLE,
-    "e": WHOLE,
     "f": st.fixed_dictionaries({}, optional={"name": TEXTS, "items": WHOLE}),
     "g": st.none() | WHOLE,
     "h": st.none() | st.lists(TEXTS, max_size=2, unique=True),
     "s": TEXTS,
 }
-FEW = {"recursive": ("a", "s"), "twice": ("a", "b", "s"), "many": tuple(MANY)}
 
 
-@pytest.mark.parametrize("one", [recursive, twice, many], ids=lambda one: one.name)
 @given(st.data())
-def test_the_last_of_two_keys_counts_for_guards_and_handler(one: Tool, data: st.DataObject) -> None:
-    names = FEW[one.name]
-    drawn = {**MANY, "a": NESTED if one is not twice else st.none() | WHOLE, "b": MANY["b"] if one is many else WHOLE}
-    order = data.draw(st.permutations([*names, *data.draw(st.lists(st.sampled_from(names), max_size=3))]))
-    pairs = [(name, data.draw(drawn[name])) for name in order]
+def test_the_last_of_two_keys_counts_for_guards_and_handler(data: st.DataObject) -> None:
+    again = data.draw(st.lists(st.sampled_from(list(MANY)), max_size=3))
+    pairs = [(name, data.draw(MANY[name])) for name in data.draw(st.permutations([*MANY, *again]))]
     keys = [json.dumps(name) for name, _ in pairs]
     space, ascii_only = data.draw(st.sampled_from(["", " ", "\r\n\t"])), data.draw(st.booleans())
     values = [json.dumps(value, ensure_ascii=ascii_only) for _, value in pairs]
     text = space + "{" + ",".join(f"{k}{space}:{space}{v}" for k, v in zip(keys, values, strict=True)) + "}"
     seen: list[Any] = []
-    result = run(one, text, guards=[lambda call, context: seen.append(call.arguments.to_dict())])
+    result = run(many, text, guards=[lambda call, context: seen.append(call.arguments.to_dict())])
     assert result.success, text
     expected = {name: dict(pairs)[name] for name in result.output}
     assert result.output == expected and {name: seen[0][name] for name in expected} == expected
-
-
-# Tags
-
-
-def test_a_tag_is_required_only_inside_its_union() -> None:
-    async def take(pet: Pet, cat: Cat) -> None:
-        """Take."""
-
-    schema = tool(take).input_schema
-    assert (
-        schema["$defs"]["Cat"]["required"] == ["kind"] and "default" not in schema["$defs"]["Cat"]["properties"]["kind"]
-    )
-    assert run(take, '{"pet": {"kind": "cat"}, "cat": {}}').status == "ok"
-    assert run(take, '{"pet": {}, "cat": {}}').status == "invalid"

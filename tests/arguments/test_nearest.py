@@ -44,14 +44,6 @@ def test_every_name_that_difflib_finds_is_found(name: str, known: list[str]) -> 
     assert NameIndex(known).find_nearest(name)[: len(found)] == found
 
 
-@given(st.sampled_from(MANY), st.integers(1, 30), st.sampled_from(["", "x", "_"]))
-def test_near_names_share_a_first_or_last_letter(name: str, at: int, instead: str) -> None:
-    typed = name[:at] + instead + name[at + 1 :]
-    near = NameIndex(MANY).find_nearest(typed)
-    assert len(near) == 3
-    assert all(one[0] == typed[0] or one[-1] == typed[-1] for one in near), near
-
-
 def test_a_toolset_names_the_nearest_of_its_tools() -> None:
     def read_note() -> None: ...
 
@@ -81,10 +73,3 @@ def test_an_unknown_name_takes_few_steps_among_many_tools(name: str, is_offered:
         return steps(lambda: asyncio.run(runner.run(name, offered=offered)))
 
     assert work(9_000) < 2 * work(100) + 500
-
-
-async def test_only_the_runners_offered_tools_are_suggested() -> None:
-    base = tool(lambda: None, name="base")
-    runner, offered = (Toolset(base.replace(name=name) for name in names) for names in (["a1", "a2"], ["a2", "a3"]))
-    result = await Runner(runner).run("a4", offered=runner.only("a2") + offered.only("a3"))
-    assert result.error == "'a4' was not offered. Did you mean 'a2'? Nothing was run."

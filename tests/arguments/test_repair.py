@@ -100,7 +100,13 @@ def same(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def check(case: dict[str, Any], one: Tool, seen: list[Any]) -> None:
+BOTH = pytest.mark.parametrize("make", [raw_tool, typed_tool])
+
+
+@BOTH
+@pytest.mark.parametrize("case", CASES, ids=[f"{case['id']}-{case['kind']}" for case in CASES])
+def test_calls_from_the_wild_have_an_allowed_outcome(case: dict[str, Any], make: Any) -> None:
+    one, seen = make(case["tool"], case["schema"])
     result = run(one, case["called"], case["arguments"])
     assert outcome(result, seen) in case["outcome"], (result, seen)
     if seen:
@@ -110,16 +116,6 @@ def check(case: dict[str, Any], one: Tool, seen: list[Any]) -> None:
         assert result.status in {"invalid", "not_found"} and result.executed is False
         assert "Nothing was run" in str(result.error)
         assert len(str(result.error)) < 600
-
-
-@pytest.mark.parametrize("case", CASES, ids=[f"{case['id']}-{case['kind']}" for case in CASES])
-def test_calls_from_the_wild_have_an_allowed_outcome(case: dict[str, Any]) -> None:
-    check(case, *raw_tool(case["tool"], case["schema"]))
-
-
-@pytest.mark.parametrize("case", CASES, ids=[f"{case['id']}-{case['kind']}" for case in CASES])
-def test_calls_from_the_wild_work_for_functions_too(case: dict[str, Any]) -> None:
-    check(case, *typed_tool(case["tool"], case["schema"]))
 
 
 # The rules, each with both kinds of tools
@@ -141,7 +137,6 @@ SCHEMA = {
         },
     },
 }
-BOTH = pytest.mark.parametrize("make", [raw_tool, typed_tool])
 
 
 def call_made_tool(make: Any, arguments: Any) -> tuple[ToolResult, Any]:
@@ -307,37 +302,14 @@ def test_two_different_objects_in_one_call_never_run(make: Any, one: dict[str, A
     assert (result.status, got) == ("invalid", None)
 
 
-async def test_a_guard_sees_the_repaired_arguments() -> None:
-    seen: list[Any] = []
-
-    def look(call: ToolCall, context: Any) -> None:
-        seen.append(dict(call.arguments))
-
-    one, got = raw_tool("t", SCHEMA)
-    await Runner([one], guards=[look]).run(ToolCall("c1", "t", '{"items": "[1, 2]"}'))
-    assert seen == [{"items": [1, 2]}] == got
-
-
 def test_one_branch_of_a_union_alone_causes_no_repair() -> None:
-    one, seen = raw_tool(
-        "t",
-        {
-            "type": "object",
-            "properties": {
-                "value": {
-                    "anyOf": [
-                        {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
-                        {"type": "object", "properties": {"n": {"type": "array"}, "m": {}}, "required": ["n", "m"]},
-                    ]
-                }
-            },
-        },
-    )
+    forms = [
+        {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+        {"type": "object", "properties": {"n": {"type": "array"}, "m": {}}, "required": ["n", "m"]},
+    ]
+    one, seen = raw_tool("t", {"type": "object", "properties": {"value": {"anyOf": forms}}})
     result = run(one, "t", '{"value": {"n": "[1]", "m": 1}}')
     assert (result.status, seen) == ("invalid", [])
-
-
-# Nulls in one of several forms: strict modes make a model send them for what it leaves out
 
 
 class Circle(BaseModel):
@@ -446,23 +418,14 @@ def test_json_may_nest_200_deep(levels: int, fits: bool) -> None:
 class Plus(BaseModel):
     kind: Literal["plus"]
     left: Term
-    right: int = 0
-
-
-class Times(BaseModel):
-    kind: Literal["times"]
-    left: Term
-    right: int = 0
 
 
 class Leaf(BaseModel):
     kind: Literal["leaf"]
-    value: int = 0
 
 
-Term: TypeAlias = Annotated[Plus | Times | Leaf, Field(discriminator="kind")]
+Term: TypeAlias = Annotated[Plus | Leaf, Field(discriminator="kind")]
 Plus.model_rebuild()
-Times.model_rebuild()
 
 
 @writes_all_levels
@@ -550,10 +513,9 @@ def test_a_text_that_names_a_choice_becomes_that_choice(choices: list[Any], data
         (list[Level], ["1", 2], [Level.LOW, Level.HIGH]),
         (Literal[1, "1"], "1", "1"),
         (Annotated[One | Two, Field(discriminator="k")], {"k": "2", "x": "4"}, Two(k=2, x=4)),
-        (list[Annotated[One | Two, Field(discriminator="k")]], [{"k": "1"}, {"k": 2}], [One(k=Level.LOW), Two(k=2)]),
         (Annotated[One | Two, Field(discriminator="k")], {"k": "3"}, None),
         (Literal[1, 2] | str, "2", "2"),
-        *((Literal[1, 2], text, None) for text in ("3", " 2", "02", "2.0", "two", "", "true", "null", "[2]")),
+        *((Literal[1, 2], text, None) for text in ("3", " 2", "2.0", "", "true")),
         (Literal[True], "1", None),
         (Literal["1"], 1, None),
     ],

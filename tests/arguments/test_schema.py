@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import dataclasses
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
@@ -20,7 +19,7 @@ import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, RootModel, SecretStr, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, RootModel, SecretStr
 from typing_extensions import TypedDict
 
 from ferrule import Runner, Tool, ToolCall, ToolResult, Toolset, build_tool, tool
@@ -76,12 +75,6 @@ class HoldsOthers(BaseModel):
 class Point:
     x: int
     y: int = 0
-
-
-@dataclass
-class Line:
-    start: Point
-    ends: list[Point] = field(default_factory=list)
 
 
 class Movie(TypedDict):
@@ -159,33 +152,13 @@ TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
         Outer(inner=Inner(number=1), more={"a": Inner(number=2, names=["x"])}),
         [
             {"inner": {"number": 1, "x": 1}},
-            {"inner": {"number": 1}, "more": {"a": {"number": 2, "x": 1}}},
             {"inner": {"number": 1}, "more": {"a": {"number": 99}}},
             {"inner": {"number": 1, "names": [1]}},
-            {"inner": {"number": True}},
-            {"inner": {"number": 1}, "x": 1},
         ],
     ),
-    "models that say something": (
-        HoldsOthers,
-        {"closed": {"number": 1}, "open": {"a": 1}, "careless": {"a": 1}},
-        HoldsOthers(closed=Inner(number=1), open=Open(a=1), careless=Careless(a=1)),
-        [{"closed": {"number": 1, "x": 1}, "open": {"a": 1}, "careless": {"a": 1}}],
-    ),
     "dataclass": (Point, {"x": 1}, Point(1), [{}, {"x": 1, "z": 1}, {"x": "a"}, [1, 2]]),
-    "nested dataclass": (
-        Line,
-        {"start": {"x": 1}, "ends": [{"x": 2, "y": 3}]},
-        Line(Point(1), [Point(2, 3)]),
-        [{"start": {"x": 1, "z": 1}}, {"start": {"x": 1}, "ends": [{"x": 1, "z": 1}]}, {"start": {"x": True}}],
-    ),
     "typed dict": (Movie, {"name": "a"}, {"name": "a"}, [{}, {"name": "a", "x": 1}, {"name": "a", "year": "b"}]),
-    "nested typed dict": (
-        Shelf,
-        {"movies": [{"name": "a", "year": 1}]},
-        {"movies": [{"name": "a", "year": 1}]},
-        [{"movies": [{"name": "a", "x": 1}]}, {"x": 1}, {"movies": [{"year": 1}]}],
-    ),
+    "nested typed dict": (Shelf, {"movies": [{"name": "a"}]}, {"movies": [{"name": "a"}]}, [{"movies": [{"x": 1}]}]),
     "named tuple": (Pair, [1, "a"], Pair(1, "a"), [[1, 2], ["x", "y"], [1, "a", 3]]),
     "discriminated union": (
         Pet,
@@ -195,20 +168,11 @@ TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
     ),
     "recursive model": (
         Tree,
-        {"value": 1, "children": [{"value": 2, "children": [{"value": 3}]}]},
-        Tree(value=1, children=[Tree(value=2, children=[Tree(value=3)])]),
-        [
-            {"value": 1, "children": [{"value": 2, "children": [{"value": "x"}]}]},
-            {"value": 1, "children": [{"value": 2, "children": [{"value": 3, "x": 1}]}]},
-        ],
+        {"value": 1, "children": [{"value": 2}]},
+        Tree(value=1, children=[Tree(value=2)]),
+        [{"value": 1, "children": [{"value": "x"}]}, {"value": 1, "children": [{"value": 3, "x": 1}]}],
     ),
     "generic model": (Box[int], {"content": 1}, Box[int](content=1), [{"content": "x"}, {"content": 1, "x": 1}]),
-    "generic of a model": (
-        Box[Inner],
-        {"content": {"number": 1}},
-        Box[Inner](content=Inner(number=1)),
-        [{"content": {"number": 1, "x": 2}}],
-    ),
     "root model": (Names, ["a"], Names(["a"]), [[1], {"root": ["a"]}, "a"]),
     "aliased model": (Aliased, {"from": 1}, Aliased(**{"from": 1}), [{"from_": 1}, {}]),
     "path": (Path, "a/b", Path("a/b"), [5, []]),
@@ -253,13 +217,6 @@ def valid(schema: Any, instance: Any, formats: bool = True) -> bool:
     return bool(jsonschema_rs.validator_for(copy.deepcopy(schema), validate_formats=formats).is_valid(instance))
 
 
-def plain(schema: Any) -> Any:
-    return copy.deepcopy(schema)
-
-
-# Types
-
-
 @ALL
 def test_a_value_of_every_type_arrives_as_an_object_or_is_refused(name: str) -> None:
     annotation, fits, expected, refused = TYPES[name]
@@ -271,7 +228,7 @@ def test_a_value_of_every_type_arrives_as_an_object_or_is_refused(name: str) -> 
         assert (run(made, json.dumps({"value": wrong})).status, len(seen)) == ("invalid", 1), wrong
     taken = [wrong for wrong in refused if valid(made.input_schema, {"value": wrong})]
     assert [wrong for wrong in taken if (name, repr(wrong)) not in BEYOND] == []
-    jsonschema_rs.meta.validate(plain(made.input_schema))
+    jsonschema_rs.meta.validate(copy.deepcopy(made.input_schema))
     assert valid(made.input_schema, {"value": fits}, formats=False)  # RFC 3339 wants an offset for each time
     assert '"title": "' not in json.dumps(made.input_schema["properties"]) and "Value" not in json.dumps(
         made.input_schema
@@ -298,29 +255,6 @@ async def test_direct_calls_take_objects(name: str) -> None:
     assert seen == [expected]
 
 
-@ALL
-def test_the_same_holds_in_a_list_a_dict_and_a_model(name: str) -> None:
-    annotation, fits, expected, refused = TYPES[name]
-    model = create_model("Arguments", value=(annotation, ...))
-    got: list[Any] = []
-
-    @tool(input_schema=model, name="take")
-    async def take(args: Any) -> None:
-        got.append(args.value)
-
-    listed, mapped = made_of(list[annotation]), made_of(dict[str, annotation])
-    ways: list[Any] = [(*listed, lambda v: [v]), (*mapped, lambda v: {"k": v}), (take, got, lambda v: v)]
-    for made, seen, put in ways:
-        result = run(made, json.dumps({"value": put(fits)}))
-        assert (result.status, seen) == ("ok", [put(expected)]), result.error
-        for wrong in refused:
-            assert run(made, json.dumps({"value": put(wrong)})).status == "invalid", wrong
-        assert valid(made.input_schema, {"value": put(fits)}, formats=False)
-
-
-# What the schema looks like
-
-
 def test_a_models_extra_setting_is_respected() -> None:
     made, seen = made_of(HoldsOthers)
     definitions = made.input_schema["$defs"]
@@ -329,13 +263,11 @@ def test_a_models_extra_setting_is_respected() -> None:
     value = {"closed": {"number": 1}, "open": {"a": 1, "b": 2}, "careless": {"a": 1, "b": 2}}
     assert run(made, json.dumps({"value": value})).status == "ok"
     assert seen[0].open.model_extra == {"b": 2}
+    value["closed"]["x"] = 1
+    assert run(made, json.dumps({"value": value})).status == "invalid"
 
 
-def test_a_recursive_model_refers_to_itself() -> None:
-    made, _ = made_of(Tree)
-    tree = made.input_schema["$defs"]["Tree"]
-    assert tree["properties"]["children"]["items"] == {"$ref": "#/$defs/Tree"}
-
+def test_a_recursive_model_may_be_all_the_parameters() -> None:
     @tool(input_schema=Tree, name="root")
     async def root(args: Tree) -> int:
         return args.children[0].value
@@ -358,18 +290,17 @@ def test_defaults_bounds_formats_and_enums_are_shown() -> None:
         """Paint."""
         return "x"
 
-    properties = paint.input_schema["properties"]
+    properties, colour = paint.input_schema["properties"], paint.input_schema["$defs"]["Colour"]
     assert "required" not in paint.input_schema
-    assert properties["colour"]["default"] == "red"
-    assert properties["when"] == {"type": "string", "format": "date", "default": "2026-01-01"}
-    assert properties["size"] == {"type": "integer", "minimum": 1, "maximum": 9, "default": 3}
-    assert properties["place"]["default"] == {"x": 1, "y": 0}
-    assert properties["tags"] == {
-        "anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}],
-        "default": None,
+    assert {name: node["default"] for name, node in properties.items() if name != "size"} == {
+        "colour": "red",
+        "when": "2026-01-01",
+        "place": {"x": 1, "y": 0},
+        "tags": None,
     }
-    assert paint.input_schema["$defs"]["Colour"]["enum"] == ["red", "blue"]
-    assert paint.input_schema["$defs"]["Colour"]["description"] == "The colours."
+    assert properties["size"] == {"type": "integer", "minimum": 1, "maximum": 9, "default": 3}
+    assert properties["when"]["format"] == "date"
+    assert (colour["enum"], colour["description"]) == (["red", "blue"], "The colours.")
 
 
 def test_every_schema_is_json_that_a_provider_can_send() -> None:
@@ -399,16 +330,9 @@ LEAVES = st.one_of(
     st.booleans(),
     st.integers(-3, 12),
     st.sampled_from([0.5, 1.0, "a", "red", "2026-01-01", "x", ""]),
-    st.just({"number": 1}),
-    st.just({"number": 1, "extra": 1}),
-    st.just({"x": 1}),
-    st.just({"x": 1, "z": 1}),
-    st.just({"name": "m"}),
-    st.just({"name": "m", "z": 1}),
-    st.just({"value": 1, "children": [{"value": 2}]}),
-    st.just({"value": 1, "children": [{"value": 2, "z": 1}]}),
-    st.just({"kind": "dog", "name": "x"}),
-    st.just({"kind": "dog", "name": "x", "z": 1}),
+    st.sampled_from([{"number": 1}, {"number": 1, "extra": 1}, {"x": 1}, {"x": 1, "z": 1}, {"name": "m"}]),
+    st.sampled_from([{"name": "m", "z": 1}, {"kind": "dog", "name": "x"}, {"kind": "dog", "name": "x", "z": 1}]),
+    st.sampled_from([{"value": 1, "children": [{"value": 2}]}, {"value": 1, "children": [{"value": 2, "z": 1}]}]),
     st.just([1, "a"]),
 )
 INSTANCES = st.recursive(
@@ -436,9 +360,6 @@ def test_a_tool_accepts_exactly_what_its_schema_allows(annotation: Any, instance
             assert seen, (annotation, instance, result.error)
 
 
-# Nobody changes it
-
-
 def test_an_exported_schema_cannot_be_changed() -> None:
     made, _ = made_of(Outer)
     before = json.dumps(made.input_schema)
@@ -446,13 +367,10 @@ def test_an_exported_schema_cannot_be_changed() -> None:
     for definition in (
         anthropic.tools(Toolset([made]))[0]["input_schema"],
         openai_responses.tools(Toolset([made]))[0]["parameters"],
-        made.input_schema,
-        made.input_schema["properties"],
         made.input_schema["$defs"]["Inner"],
     ):
-        for change in (lambda d: d.update(x=1), lambda d: d.pop("type", None), lambda d: d.setdefault("y", 1)):
-            with pytest.raises(TypeError, match="deepcopy"):
-                change(definition)
+        with pytest.raises(TypeError, match="deepcopy"):
+            definition.update(x=1)
     mine = copy.deepcopy(made.input_schema)
     mine["$defs"]["Inner"]["properties"].clear()
     assert json.dumps(made.input_schema) == before and made.fingerprint == fingerprint
@@ -468,9 +386,6 @@ def test_a_tool_copies_the_schema_it_is_given() -> None:
     assert run(made, '{"b": 1}').status == "invalid"
 
 
-# Raw schemas
-
-
 def raw(schema: Any, **more: Any) -> Tool:
     async def execute(payload: dict[str, Any]) -> Any:
         return payload
@@ -480,53 +395,27 @@ def raw(schema: Any, **more: Any) -> Tool:
     )
 
 
+LINE = {"properties": {"count": {"type": "integer", "minimum": 1}}, "required": ["count"]}
 DEEP: dict[str, Any] = {
     "type": "object",
-    "properties": {
-        "order": {
-            "type": "object",
-            "properties": {
-                "lines": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/line"}},
-                "state": {"enum": ["open", "closed"]},
-            },
-            "required": ["lines"],
-            "additionalProperties": False,
-        }
-    },
-    "required": ["order"],
-    "$defs": {
-        "line": {
-            "type": "object",
-            "properties": {
-                "sku": {"type": "string", "pattern": "^[A-Z]+$"},
-                "count": {"type": "integer", "minimum": 1},
-            },
-            "required": ["sku"],
-            "additionalProperties": False,
-        }
-    },
+    "properties": {"lines": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/line"}}},
+    "required": ["lines"],
+    "$defs": {"line": {"type": "object", "additionalProperties": False, **LINE}},
 }
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"order": {"lines": []}},
-        {"order": {"lines": [{"sku": "a"}]}},
-        {"order": {"lines": [{"sku": "A", "count": 0}]}},
-        {"order": {"lines": [{"sku": "A", "count": 1.5}]}},
-        {"order": {"lines": [{"sku": "A", "colour": 1}]}},
-        {"order": {"lines": [{"sku": "A"}], "state": "lost"}},
-        {"order": {"lines": [{"sku": "A"}]}, "other": 1},
-        {"order": {"state": "open"}},
+        *({}, {"lines": []}, {"lines": [{"count": 0}]}, {"lines": [{"count": 1.5}]}),
+        *({"lines": [{"count": 1, "colour": 1}]}, {"lines": [{"count": 1}], "other": 1}),
     ],
 )
 def test_a_raw_schema_is_enforced_in_depth(wrong: Any) -> None:
-    fits = {"order": {"lines": [{"sku": "A", "count": 1}, {"sku": "B"}], "state": "open"}}
+    fits = {"lines": [{"count": 1}, {"count": 2}]}
     assert run(raw(DEEP), json.dumps(fits)).output == fits
     result = run(raw(DEEP), json.dumps(wrong))
     assert (result.status, result.executed) == ("invalid", False)
-    assert not valid({**DEEP, "additionalProperties": False}, wrong)
 
 
 def test_a_raw_schema_may_allow_other_keys() -> None:
@@ -542,21 +431,3 @@ def test_parameter_names_need_not_be_python_names() -> None:
     made = raw({"type": "object", "properties": {"a-b": {"type": "integer"}, "class": {}, "": {}, "$x": {}}})
     value = {"a-b": 1, "class": 2, "": 3, "$x": 4}
     assert run(made, json.dumps(value)).output == value
-
-
-def test_the_return_type_is_the_enforced_output_schema() -> None:
-    @tool
-    async def lie() -> Point:
-        """Lie."""
-        return "no point"  # type: ignore[return-value]
-
-    @tool
-    async def tell() -> Point:
-        """Tell."""
-        return Point(1, 2)
-
-    assert tell.output_schema is not None
-    assert tell.output_schema["properties"]["x"] == {"type": "integer"}
-    assert run(tell, None).output == {"x": 1, "y": 2}
-    assert run(lie, None).status == "failed" and run(lie, None).executed is True
-    assert dataclasses.asdict(Point(1, 2)) == json.loads(run(tell, None).text)

@@ -8,25 +8,19 @@ import math
 import re
 import sys
 from collections.abc import Mapping
-from datetime import date
 from decimal import Decimal
 from enum import Enum
-from pathlib import Path
 from typing import Annotated, Any, Literal, Union
-from uuid import UUID
 
 import jsonschema_rs
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
-from pydantic import ValidationError as PydanticError
-from pydantic_core import InitErrorDetails, PydanticCustomError
-from pydantic_core._pydantic_core import list_all_errors
+from pydantic_core import PydanticCustomError
 
 import probe
 from ferrule import Runner, Tool, ToolCall, ToolHandler, ToolResult, Toolset, build_tool, tool
-from ferrule.arguments.argument_errors import explain_errors, from_pydantic
 from ferrule.arguments.parameters import Invalid
 from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.values.frozen import thaw
@@ -95,17 +89,7 @@ def value_of(result: ToolResult) -> Any:
     return result.output["value"] if isinstance(result.output, dict) and result.tool_name == "raw" else result.output
 
 
-# Real objects
-
-
-@pytest.mark.parametrize("kind", ["integer", "number"])
-def test_a_bool_is_no_number_in_a_raw_schema_either(kind: str) -> None:
-    assert run(raw({"value": {"type": kind}}), '{"value": true}').status == "invalid"
-    assert run(raw({"value": {"enum": [1, 0]}}), '{"value": true}').status == "invalid"
-    assert run(raw({"value": {"const": 1}}), '{"value": true}').status == "invalid"
-
-
-NOT_NUMBERS = ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"]
+NOT_NUMBERS = ["NaN", "-Infinity", "1e999"]
 
 
 class Floats(BaseModel):
@@ -136,43 +120,10 @@ def test_nan_and_infinity_are_refused_everywhere(text: str) -> None:
         for one in (take, take.replace(guards=[lambda call, context: None])):
             result = run(one, arguments)
             assert (result.status, result.executed) == ("invalid", False), arguments
+    assert run(flat, f'{{"a": 1, "c": {text}}}').status == "invalid"
     for schema in ({}, {"type": "number"}, {"type": "array"}, {"type": "object"}):
         put = {"array": f"[{text}]", "object": f'{{"k": {text}}}'}.get(str(schema.get("type")), text)
         assert run(raw({"value": schema}), f'{{"value": {put}}}').status == "invalid"
-
-
-class OnlyFloats(BaseModel):
-    value: float = 0
-    more: dict[str, float] = {}
-
-
-@pytest.mark.parametrize("text", NOT_NUMBERS)
-def test_nan_and_infinity_are_refused_beside_floats_alone(text: str) -> None:
-    @tool
-    async def alone(x: float = 0, y: float | None = None) -> str:
-        """Take."""
-        return "ran"
-
-    @tool
-    async def nested(m: OnlyFloats) -> str:
-        """Take."""
-        return "ran"
-
-    assert run(alone, f'{{"x": {text}}}').status == "invalid"
-    assert run(alone, f'{{"y": {text}}}').status == "invalid"
-    assert run(nested, f'{{"m": {{"value": {text}}}}}').status == "invalid"
-    assert run(nested, f'{{"m": {{"more": {{"k": {text}}}}}}}').status == "invalid"
-
-
-# Unknown, missing, default
-
-
-def test_an_unknown_argument_is_refused_with_a_suggestion() -> None:
-    result = run(order, '{"lines": [], "nots": "x"}')
-    assert result.status == "invalid"
-    assert "'nots'" in str(result.error) and "did you mean 'note'?" in str(result.error)
-    assert "lines[0].colour" in str(run(order, '{"lines": [{"sku": "A", "colour": "red"}]}').error)
-    assert "lines" in str(run(raw({"lines": {}, "note": {}}), '{"zzz": 1}').error)
 
 
 def test_required_and_default_follow_python() -> None:
@@ -180,23 +131,14 @@ def test_required_and_default_follow_python() -> None:
     assert run(flat, '{"a": 1}').output == [1, "x", 0.5]
 
     @tool
-    async def nothing_required(a: int | None = None, b: list[int] | None = None) -> Any:
-        """Take."""
-        return [a, b]
-
-    @tool
     async def may_be_null(a: int | None) -> Any:
         """Take."""
         return a
 
-    assert run(nothing_required, "{}").output == [None, None]
     assert run(may_be_null, "{}").status == "invalid"
     assert run(may_be_null, '{"a": null}').output is None
     assert run(flat, '{"a": null}').status == "invalid"
     assert run(flat, '{"a": 1, "b": null}').output == [1, "x", 0.5]
-
-
-def test_null_means_absent_at_every_depth() -> None:
     result = run(order, '{"lines": [{"sku": "A", "count": null}], "note": null}')
     assert result.output == {"lines": [["Line", "A", 1]], "note": "", "express": False}
     assert result.repairs == ()
@@ -215,28 +157,20 @@ def test_null_is_kept_as_data_or_refused() -> None:
     assert run(anything, '{"value": null}').status == "ok"
 
 
-@pytest.mark.parametrize("arguments", [None, "", " ", "\n", "null", "{}", {}])
-def test_missing_arguments_may_be_written_in_many_ways(arguments: Any) -> None:
-    @tool
-    async def ping() -> str:
-        """Ping."""
-        return "pong"
+@tool
+async def ping() -> str:
+    """Ping."""
+    return "pong"
 
+
+NO_ARGUMENTS = [None, "", "\n", "null", "{}", {}]
+
+
+@pytest.mark.parametrize("arguments", [*NO_ARGUMENTS, "[]", "[{}]", "5", "true", '"x"', "{}{", "{", "}", "nul"])
+def test_arguments_must_be_an_object_or_nothing(arguments: Any) -> None:
     for one in (ping, raw({})):
         result = run(one, arguments)
-        assert (result.status, result.repairs) == ("ok", ())
-
-
-@pytest.mark.parametrize("arguments", ["[]", "[{}]", "5", "true", '"x"', "{}{", "{", "}", "nul"])
-def test_arguments_must_be_an_object(arguments: str) -> None:
-    @tool
-    async def ping() -> str:
-        """Ping."""
-        return "pong"
-
-    for one in (ping, raw({})):
-        result = run(one, arguments)
-        assert (result.status, result.executed) == ("invalid", False)
+        assert result.status == ("ok" if arguments in NO_ARGUMENTS else "invalid") and result.repairs == ()
 
 
 class ByName(BaseModel):
@@ -266,15 +200,6 @@ def test_a_field_has_one_name_for_guards_and_models() -> None:
     assert dict(seen) == result.output == value
     assert list(Tool("renamed", Renamed).input_schema["properties"]) == ["path", "to", "inner"]
 
-    @tool
-    async def take(source: str = Field(validation_alias=AliasChoices("from", "source"))) -> str:
-        """Take."""
-        return source
-
-    assert list(take.input_schema["properties"]) == ["from"]
-    assert run(take, '{"from": "x"}').output == "x"
-    assert run(take, '{"source": "x"}').status == "invalid"
-
 
 # Texts for the model
 
@@ -295,11 +220,7 @@ async def much(
     number: int = 0,
     many: Many | None = None,  # type: ignore[valid-type]
     text: str = "",
-    when: date | None = None,
     choice: Choice | None = None,
-    either: int | list[int] | None = None,
-    path: Path | None = None,
-    id: UUID | None = None,
     bounded: int = Field(default=1, ge=1, le=5),
 ) -> str:
     """Take."""
@@ -308,7 +229,6 @@ async def much(
 
 LONG = "y" * 900_000
 MISTAKES: list[tuple[Any, Any, list[str]]] = [
-    ("number", "many", ["'number'", "integer", "string", "many"]),
     ("number", LONG, ["'number'", "integer", "string"]),
     ("number", {"k": LONG}, ["'number'", "integer", "object"]),
     ("many", "value_number_0", ["'many'", "value_number_0"]),
@@ -326,7 +246,6 @@ MISTAKES: list[tuple[Any, Any, list[str]]] = [
 RAW_MISTAKES: list[tuple[Any, Any, list[str]]] = [
     ({"enum": [f"value_number_{n}_{'x' * 40}" for n in range(500)]}, LONG, ["'value'", "one of", "500"]),
     ({"type": "string", "pattern": "^a+$"}, LONG, ["'value'"]),
-    ({"type": "integer", "maximum": 3}, 9, ["'value'", "3", "9"]),
     ({"type": "string", "format": "date"}, "1.2.2026", ["'value' must be a date in the format YYYY-MM-DD", "1.2.2026"]),
     ({"type": "string", "format": "date-time"}, "noon", ["'value' must be a date and time, such as"]),
     ({"const": "a"}, "b", ["'value'", '"a"', '"b"']),
@@ -456,12 +375,6 @@ def test_many_mistakes_are_explained_briefly() -> None:
     assert "more mistakes" in str(result.error)
 
 
-def test_a_cut_off_call_is_reported_as_cut_off() -> None:
-    for text in ('{"lines": [{"sku": "A"', '{"lines": "', '{"lines"', "{"):
-        error = str(run(order, text).error)
-        assert "cut off" in error and "Nothing was run" in error
-
-
 # Every JSON value survives
 
 TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]))
@@ -498,9 +411,6 @@ def test_every_json_value_reaches_the_handler(value: Any, ascii_only: bool, inde
         assert exactly(value_of(run(one, {"value": value})), value)  # from a mapping too
 
 
-# Large, deep and strange
-
-
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, "[" * 100_000 + "]" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000]
 )
@@ -525,7 +435,7 @@ def test_deep_cyclic_or_non_finite_data_is_refused() -> None:
         deep = deep[0]
 
 
-@pytest.mark.parametrize("text", ['{"value": "\\ud800"}', '{"value": ["\\udfff"]}', '{"\\ud800": 1}'])
+@pytest.mark.parametrize("text", ['{"value": ["\\udfff"]}', '{"\\ud800": 1}'])
 @pytest.mark.parametrize("kind", ANY)
 def test_a_lone_surrogate_breaks_nothing(text: str, kind: str) -> None:
     for arguments in (text, json.loads(text)):
@@ -535,9 +445,7 @@ def test_a_lone_surrogate_breaks_nothing(text: str, kind: str) -> None:
         assert result.status in {"ok", "invalid"}
 
 
-@pytest.mark.parametrize(
-    "value", [2**53 - 1, 2**53, 2**53 + 1, -(2**53) - 1, 2**63, 2**64 + 1, 10**30, 25227143063332189585438]
-)
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, 2**63, 2**64 + 1, 10**30])
 def test_large_integers_keep_all_their_digits(value: int) -> None:
     for one in (number, raw({"value": {"type": "integer"}}), *ANY.values()):
         for arguments in (f'{{"value": {value}}}', {"value": value}):
@@ -559,7 +467,7 @@ def test_an_integer_of_5000_digits_is_refused(sign: str) -> None:
     assert sys.get_int_max_str_digits() == 4300
 
 
-@pytest.mark.parametrize("text", ["1e30", "9007199254740992.0", "-1e300", "1.5", "5e-1"])
+@pytest.mark.parametrize("text", ["1e30", "9007199254740992.0", "1.5"])
 def test_a_float_that_may_lose_digits_is_no_integer(text: str) -> None:
     for one in (number, raw({"value": {"type": "integer"}})):
         result = run(one, f'{{"value": {text}}}')
@@ -576,9 +484,6 @@ def test_a_whole_number_is_an_integer_in_any_notation(text: str, value: int) -> 
         assert (seen["value"], type(seen["value"])) == (value, int)
 
 
-# What guards see
-
-
 def test_judged_arguments_are_read_only_with_defaults() -> None:
     seen, _ = judged(order, '{"lines": [{"sku": "A"}]}')
     assert dict(seen) == {"lines": [{"sku": "A"}], "note": "", "express": False}
@@ -590,26 +495,6 @@ def test_judged_arguments_are_read_only_with_defaults() -> None:
     ):
         with pytest.raises((TypeError, AttributeError)):
             change()
-
-
-def test_a_handler_cannot_change_the_judged_arguments() -> None:
-    seen: list[Any] = []
-
-    @tool(guards=[lambda call, context: seen.append(call.arguments)])
-    async def spoil(items: list[int], more: dict[str, Any]) -> str:
-        """Spoil."""
-        items.append(99)
-        more["x"] = 1
-        return "x"
-
-    run(spoil, {"items": [1], "more": {"a": {}}})
-    assert dict(seen[0]) == {"items": [1], "more": {"a": {}}}
-
-
-def test_a_guard_sees_the_defaults_of_a_raw_schema() -> None:
-    seen, result = judged(raw({"a": {"type": "integer", "default": 5}, "b": {}}), '{"b": 1}')
-    assert dict(seen) == {"a": 5, "b": 1}
-    assert result.output == {"b": 1} or result.output == {"a": 5, "b": 1}
 
 
 @pytest.mark.parametrize(
@@ -631,80 +516,52 @@ def test_any_arguments_get_one_result(one: Tool, arguments: dict[str, Any], tail
         json.dumps(result.record(), allow_nan=False).encode()
 
 
-def worded(annotation: Any, value: Any) -> str:
-    async def take(value):  # type: ignore[no-untyped-def]
-        """Take."""
-
-    take.__annotations__ = {"value": annotation}
-    result = run(tool(take), json.dumps({"value": value}))
-    assert result.status == "invalid"
-    return str(result.error)
-
-
 def words(text: str) -> int:
     return max(len(text.split()), len(re.findall(r"\w+", text)))
 
 
 SIXTY = [[f"{letter}{n}" for n in range(60)] for letter in "abcd"]
 WORDY: dict[str, tuple[Any, Any]] = {
-    "literals": (Literal[tuple(SIXTY[0])] | Literal[tuple(SIXTY[1])] | Literal[tuple(SIXTY[2])], "x"),  # type: ignore[valid-type]
     "four literals": (Union[tuple(Literal[tuple(values)] for values in SIXTY)], "x"),  # noqa: UP007
     "literals and numbers": (Union[(int, float, *(Literal[tuple(values)] for values in SIXTY))], "x"),
     "pattern": (Annotated[str, Field(pattern="|".join(f"word {n}" for n in range(200)))], "x"),
     "words that came": (int, "a " * 500),
     "missing key": (dict[str, Line], {"a b " * 100: {}}),
     "unknown key": (Line, {"sku": "x", "a b " * 100: 1}),
-    "values of several words": (Literal[tuple("many words in one " * 3 + str(n) for n in range(60))], "x"),  # type: ignore[valid-type]
-}
-RAW_WORDY: dict[str, tuple[dict[str, Any], Any]] = {
     "anyOf of enums": ({"anyOf": [{"enum": values} for values in SIXTY]}, "x"),
-    "oneOf of enums and types": ({"oneOf": [{"type": "integer"}, *({"enum": values} for values in SIXTY)]}, "x"),
     "not of objects": ({"not": {"properties": {v: {"type": "string"} for v in SIXTY[1]}}}, {"a": "b " * 99}),
     "const": ({"const": SIXTY}, "x"),
     "dependent": ({"type": "object", "dependentRequired": {"a": SIXTY[0]}}, {"a": 1}),
-    "names": ({"type": "object", "propertyNames": {"enum": SIXTY[0]}}, {"x": 1}),
 }
 
 
-@pytest.mark.parametrize("kind", [*WORDY, *RAW_WORDY])
+@pytest.mark.parametrize("kind", WORDY)
 def test_no_mistake_takes_many_words(kind: str) -> None:
-    if kind in WORDY:
-        error = worded(*WORDY[kind])
-    else:
-        schema, value = RAW_WORDY[kind]
-        error = str(run(raw({"value": schema}), json.dumps({"value": value})).error)
+    of, value = WORDY[kind]
+
+    async def take(value: Any) -> None:
+        """Take."""
+
+    take.__annotations__ = {"value": of}
+    one = raw({"value": of}) if isinstance(of, dict) else tool(take)
+    error = str(run(one, {"value": value}).error)
     assert words(error) <= 80 and len(error) <= 1200, error
     assert "://" not in error and "'value" in error and "Nothing was run" in error
     if kind == "four literals":  # each branch has its share of the words
         assert all(f"'{letter}0'" in error for letter in "abcd"), error
 
 
-def test_no_mistake_is_explained_by_a_url() -> None:
-    for item in list_all_errors():
-        details = InitErrorDetails(type=item["type"], loc=("value",), input=1, ctx=item["example_context"] or {})
-        error = PydanticError.from_exception_data("take", [details])
-        text = explain_errors("take", from_pydantic(error, {"value": 1}), {})
-        assert "://" not in text and words(text) <= 80, text
-
-
-# Arguments that cannot be read
-
-
 class Broken(Mapping[str, Any]):
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
-    def __getitem__(self, key: str) -> Any:
+    def breaks(self, *args: object) -> Any:
         raise self.error
 
-    def __iter__(self) -> Any:
-        raise self.error
-
-    def __len__(self) -> int:
-        raise self.error
+    __getitem__ = __iter__ = __len__ = breaks
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), KeyError("x"), RuntimeError("x"), RecursionError(), MemoryError()])
+@pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("x"), RecursionError()])
 def test_unreadable_arguments_are_invalid(error: Exception) -> None:
     for one in (order, flat, raw({"value": {}})):
         parameters = probe.parameters(one)

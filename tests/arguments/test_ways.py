@@ -95,12 +95,6 @@ def branch(required: str) -> dict[str, Any]:
     return {"type": "object", "properties": {"parts": {"type": "array", "items": NODE}}, "required": [required]}
 
 
-def run(one: Any, arguments: Any) -> ToolResult:
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    tools = Toolset([one])
-    return asyncio.run(Runner(tools).run(next(iter(tools)).name, text))
-
-
 def nested(depth: int, leaf: Any, **more: Any) -> Any:
     for _ in range(depth):
         leaf = {"parts": [leaf], **more}
@@ -113,6 +107,10 @@ def calling(one: Any, arguments: Any) -> Callable[[], ToolResult]:
     tools = Toolset([one])
     name, runner = next(iter(tools)).name, Runner(tools)
     return lambda: asyncio.run(runner.run(name, text))
+
+
+def run(one: Any, arguments: Any) -> ToolResult:
+    return calling(one, arguments)()
 
 
 @dataclass
@@ -129,27 +127,10 @@ class Record(TypedDict, total=False):
     inner: Record | dict[str, Record]
 
 
-class Outer(BaseModel):
-    inner: Inner | int
-
-
-class Inner(BaseModel):
-    all: list[Outer | Other]
-
-
-class Other(BaseModel):
-    any: list[Outer]
-
-
 Nested = TypeAliasType("Nested", "list[Nested] | tuple[Nested, int] | str")
 
 
-class Apart(BaseModel):
-    left: And | None = None
-    tree: Tagged | None = None
-
-
-UNTAGGED: list[Any] = [And | Or | Not, list[Or], Apart, Both, dict[str, Either], Record, Inner, Nested]
+UNTAGGED: list[Any] = [And | Or | Not, list[Or], Both, dict[str, Either], Record, Nested]
 
 
 @pytest.mark.parametrize("kind", UNTAGGED)
@@ -235,16 +216,13 @@ def doubled(levels: int, wrap: Callable[[list[Any]], dict[str, Any]]) -> dict[st
 @pytest.mark.parametrize(
     "wrap",
     [
-        lambda both: {"allOf": both},
-        lambda both: {"anyOf": both},
         lambda both: {"not": {"allOf": both}},
         lambda both: {"if": both[0], "then": both[1]},
         lambda both: {"$ref": both[0]["$ref"], "dependentSchemas": {"k": both[1]}},
-        lambda both: {"properties": {"k": {"allOf": both}}},
-        lambda both: {"items": {"oneOf": both}},
+        lambda both: {"properties": {"k": {"anyOf": both}}},
         lambda both: {"prefixItems": [{"oneOf": both}]},
         lambda both: {"patternProperties": {"": both[0]}, "properties": {"k": both[1]}},
-        lambda both: {"additionalProperties": {"allOf": both}},
+        lambda both: {"additionalProperties": {"items": {"allOf": both}}},
     ],
 )
 def test_a_schema_with_doubling_references_is_refused(wrap: Callable[[list[Any]], Any]) -> None:
@@ -318,19 +296,6 @@ def test_too_many_mistakes_have_no_places() -> None:
     assert run(one, {"x": [1] * 200_000}).success
 
 
-def test_an_incomplete_private_value_is_refused() -> None:
-    options = {"type": "object", "properties": {"limit": {"type": "integer"}}, "required": ["limit"]}
-    schema = {"type": "object", "properties": {"city": {"type": "string"}, "options": options}, "required": ["options"]}
-    one = Tool("given", lambda payload: "ran", description="Take.", input_schema=schema, private=["options"])
-
-    def result(given: object) -> ToolResult:
-        runner = Runner([one], guards=[lambda call, context: {**call.arguments, "options": given}])
-        return asyncio.run(runner.run("given", {"city": "Bern"}))
-
-    assert result({"limit": 1}).success
-    assert (result({}).status, result({}).executed) == ("denied", False)
-
-
 @pytest.mark.large
 def test_a_deep_mistake_is_not_copied_at_every_level() -> None:
     def keep(value: Json) -> int:
@@ -383,11 +348,7 @@ WRONG: dict[str, Callable[[int], Any]] = {
 @pytest.mark.large
 @pytest.mark.parametrize(
     ("one", "wrong"),
-    [
-        *((items, wrong) for wrong in WRONG),
-        *((one, wrong) for one in (total, search, pairs) for wrong in ("nulls", "keys", "texts")),
-        (schema_tool({"type": "array", "items": NODE}, node={}), "lists"),
-    ],
+    [*((items, wrong) for wrong in WRONG), (pairs, "keys"), (schema_tool({"items": NODE}, node={}), "lists")],
 )
 def test_explaining_mistakes_takes_linear_steps(one: Any, wrong: str) -> None:
     name = next(iter(next(iter(Toolset([one]))).input_schema["properties"]))

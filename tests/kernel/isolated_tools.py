@@ -54,12 +54,6 @@ class Coded(Exception):
         return f"code {self.code}: {self.because}"
 
 
-class Unpicklable(Exception):
-    def __init__(self, one: int, other: int) -> None:
-        super().__init__(f"{one} and {other}")
-        self.lock = threading.Lock()
-
-
 def add(a: int, b: int = 2) -> int:
     return a + b
 
@@ -196,7 +190,6 @@ def raises(kind: str) -> None:
         "unsent and plain": lambda: ToolError("the bank could not be reached", executed=False, retryable=False),
         "ferrule": lambda: ToolError("come back later", retry_after=7),
         "coded": lambda: Coded(7, because="so"),
-        "unpicklable": lambda: Unpicklable(1, 2),
         "exit": lambda: SystemExit(3),
         "interrupt": KeyboardInterrupt,
         "group": lambda: ExceptionGroup("several", [ValueError("one")]),
@@ -297,14 +290,6 @@ def goes_elsewhere(path: str, then: str = "waits") -> None:
     signal.pause()
 
 
-def counts_its_children() -> int:
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return 0
-    return 1
-
-
 def touches(path: str) -> None:
     Path(path).touch()
 
@@ -351,17 +336,6 @@ async def speaks(count: int, path: str = "") -> AsyncIterator[str]:
     if path:
         note(path, os.getpid())
         await asyncio.Event().wait()
-
-
-def held(context: ToolContext, n: int, m: int = 0, mode: str = "", key: str = "") -> int:
-    """Note each run in a file, and wait until the pipe beside it says how to end."""
-    place = Path(context.metadata["place"])
-    with open(place / f"{n}.runs", "a") as runs:
-        runs.write(f"{os.getpid()} {m}\n")
-    with open(place / f"{n}.pipe", "rb", buffering=0) as pipe:
-        if pipe.read(1) == b"x":
-            raise ValueError("told to")
-    return m
 
 
 async def greets(context: ToolContext, name: Lowered) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Approvals: nothing runs without a yes, an edit is judged, and an approver may know its answer beforehand."""
+"""Approvals: an approver answers a question, and may know its answer beforehand."""
 
 from __future__ import annotations
 
@@ -9,18 +9,9 @@ from typing import Any
 import pytest
 
 from cast import ask_always
-from ferrule import (
-    Decision,
-    Runner,
-    Tool,
-    ToolCall,
-    ToolContext,
-    allow,
-    ask,
-    deny,
-    tool,
-)
-from watched import BOUND, Watch, go, run
+from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, allow, ask, deny, tool
+from waits import BOUND, until
+from watched import Watch, go, run
 
 
 def make_write(**options: Any) -> tuple[Tool, list[tuple[int, str]]]:
@@ -32,9 +23,6 @@ def make_write(**options: Any) -> tuple[Tool, list[tuple[int, str]]]:
         return n
 
     return write, ran
-
-
-# -- answers ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["on the loop", "by what it returned", "in its thread"])
@@ -68,7 +56,6 @@ ANSWERS = [
     (deny("no"), "denied"),
     (ask("later"), "suspended"),
     (1, "denied"),
-    ("yes", "denied"),
     ({"n": 5}, "denied"),
     (allow({"n": "x"}), "denied"),
     (allow({"n": float("nan")}), "denied"),
@@ -92,9 +79,7 @@ def test_only_a_plain_yes_runs_the_call(answer: Any, status: str, slow: bool) ->
 
 
 @pytest.mark.parametrize("slow", [False, True])
-@pytest.mark.parametrize(
-    "error", [ValueError("secret"), SystemExit(1), asyncio.CancelledError(), TimeoutError(), BaseException("secret")]
-)
+@pytest.mark.parametrize("error", [ValueError("secret"), asyncio.CancelledError(), BaseException("secret")])
 def test_an_approver_that_breaks_denies(error: BaseException, slow: bool) -> None:
     def breaks(*rest: Any) -> None:
         raise error
@@ -115,7 +100,7 @@ def test_a_call_is_denied_if_nobody_is_there_to_ask() -> None:
     assert "may it?" in str(result.error)
 
 
-async def test_an_approver_gets_the_judged_call_the_question_and_the_context() -> None:
+async def test_an_approver_gets_the_judged_call_all_questions_and_the_context() -> None:
     seen: list[Any] = []
 
     def person(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
@@ -123,9 +108,9 @@ async def test_an_approver_gets_the_judged_call_the_question_and_the_context() -
         return True
 
     write, ran = make_write()
-    runner = Runner([write], guards=[ask_always, lambda call, context: {**call.arguments, "n": 2}], approve=person)
-    await runner.run("write", {"n": 1}, ToolContext(session="s"))
-    assert seen == [("write", {"n": 2, "text": "t"}, "may it?", "s")]
+    guards = [ask_always, lambda call, context: {**call.arguments, "n": 2}, lambda *_: ask("the whole disk?")]
+    await Runner([write], guards=guards, approve=person).run("write", {"n": 1}, session="s")
+    assert seen == [("write", {"n": 2, "text": "t"}, "may it?; the whole disk?", "s")]
     assert ran == [(2, "t")]
 
 
@@ -137,9 +122,6 @@ async def test_a_blocking_approver_does_not_block_the_loop() -> None:
     await asyncio.sleep(0)
     answered.set()  # which a blocked loop would never reach
     assert (await waiting).success and ran
-
-
-# -- edits -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("edit", "status"), [(5, "ok"), (11, "denied"), ("x", "denied")])
@@ -155,14 +137,6 @@ def test_guards_judge_an_edit_that_fits(edit: Any, status: str) -> None:
     result, _ = run(write, "write", {"n": 1}, guards=[guard, ask_always], approve=approve)
     assert (result.status, ran) == (status, [(5, "e")] if status == "ok" else [])
     assert judged == ([1] if edit == "x" else [1, edit])
-
-
-def test_an_approver_is_told_every_reason_to_ask() -> None:
-    reasons: list[str] = []
-    approve = lambda call, decision, context: reasons.append(decision.reason)  # noqa: E731
-    guards = [lambda call, context: ask("a backup?"), lambda call, context: ask("the whole disk?")]
-    run(make_write()[0], "write", {"n": 1}, guards=guards, approve=approve)
-    assert reasons == ["a backup?; the whole disk?"]
 
 
 @pytest.mark.parametrize(
@@ -181,38 +155,23 @@ def test_guards_judge_the_call_again_after_the_answer_and_cannot_change_it(after
 
 @pytest.mark.parametrize(("concurrency", "most"), [(3, 3), (None, 32)])
 async def test_questions_to_a_function_are_bounded_and_end_with_the_batch(concurrency: int | None, most: int) -> None:
-    answered, full = threading.Event(), threading.Event()
-    asked: list[str] = []
-    runs: list[int] = []
+    answered, asked = threading.Event(), []
 
     def person(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
         asked.append(call.id)
-        if len(asked) >= most:
-            full.set()
-        assert answered.wait(BOUND)
-        return True
+        return answered.wait(BOUND)
 
-    @tool(parallel=True)
-    async def act() -> None:
-        runs.append(1)
-
-    runner = Runner([act], guards=[lambda call, context: ask("?")], approve=person, concurrency=concurrency)
-    before = threading.active_count()
-    batch = runner.batch([ToolCall(f"c{n}", "act") for n in range(200)])
-    waiting = asyncio.ensure_future(batch)
-    while not full.is_set():
-        await asyncio.sleep(0)
+    write, ran = make_write(parallel=True)
+    runner = Runner([write], guards=[ask_always], approve=person, concurrency=concurrency)
+    batch = runner.batch([ToolCall(f"c{n}", "write", {"n": n}) for n in range(200)])
+    await until(lambda: len(asked) == most)
     for _ in range(10):
         await asyncio.sleep(0)
-    assert len(asked) == most and threading.active_count() <= before + most
+    assert len(asked) == most
     batch.cancel(now=True)
-    results = await waiting
-    assert [result.status for result in results] == ["cancelled"] * 200 and not runs
+    assert [result.status for result in await batch] == ["cancelled"] * 200 and not ran
     answered.set()
-    assert (await runner.run("act")).success and len(asked) == most + 1
-
-
-# -- what an approver knows beforehand -----------------------------------------------------------------------------
+    assert (await runner.run("write", {"n": 1})).success and len(asked) == most + 1
 
 
 class Foresees:
@@ -262,14 +221,3 @@ async def test_a_foreseen_answer_lifts_no_deny_and_has_the_changed_arguments() -
     runner = Runner([make_write()[0]], guards=[one_more, ask_always, not_three], approve=Foresees(allow(by="ada")))
     assert (await runner.decide(ToolCall("1", "write", {"n": 3}))) == deny("three")
     assert (await runner.decide(ToolCall("1", "write", {"n": 1}))) == allow({"n": 2, "text": "t"}, by="ada")
-
-
-async def test_events_name_the_rule_by_which_an_approver_allows() -> None:
-    def by_a_rule(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        return Decision("allow", by="ada", rule="grant 1")
-
-    watch = Watch()
-    await Runner([make_write()[0]], guards=[ask_always], approve=by_a_rule, observers=[watch]).run("write", {"n": 1})
-    first, last = (event.data for event in watch.events if event.kind == "tool:decided")
-    assert first["decision"].rule == "ask_always"
-    assert (last["decision"].kind, last["decision"].rule, last["by"]) == ("allow", "grant 1", "ada")

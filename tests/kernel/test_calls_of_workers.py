@@ -14,6 +14,9 @@ import pytest
 import probe
 from ferrule import Runner, Tool, ToolCall, ToolContext, Waits, ask, deny, tool
 from ferrule.executors.process.pool import DEFAULT_WORKERS
+from ferrule.testing import ManualClock
+from gates import Gate
+from waits import until
 from watched import Watch
 
 
@@ -92,44 +95,27 @@ async def test_the_call_ends_before_its_parent_though_the_loop_was_blocked() -> 
 
 
 async def test_the_call_is_cancelled_with_its_parent() -> None:
-    ends: list[str] = []
-    begun = asyncio.Event()
-
-    @tool
-    async def endless(n: int = 0) -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ends.append("cancelled")
-
-    watch = Watch()
-    runner = Runner([isolated(tools.asks_for), isolated(tools.asks_whole), endless], observers=[watch])
-    batch = runner.batch([ToolCall("c1", "asks_for", {"name": "endless"})])
-    going = asyncio.ensure_future(batch)
-    await begun.wait()
+    gate, watch, clock = Gate(), Watch(), ManualClock()
+    runner = Runner([isolated(tools.asks_whole), gate.tool], observers=[watch], clock=clock)
+    batch = runner.batch([ToolCall("c1", "asks_whole", {"name": "wait"})])
+    await gate.inside.wait()
     batch.cancel(now=True)
-    (result,) = await going
-    assert (result.status, result.executed, ends) == ("cancelled", None, ["cancelled"])
-    late = await runner.run("asks_whole", {"name": "endless"}, timeout=1)
-    assert (late.status, late.executed, ends) == ("timeout", None, ["cancelled"] * 2)
-    assert len(watch.ends()) == 4 and not probe.live_calls(runner)
+    (result,) = await batch
+    assert (result.status, result.executed) == ("cancelled", None)
+    late = asyncio.ensure_future(runner.run("asks_whole", {"name": "wait"}, timeout=10))
+    await until(lambda: gate.runs == 2)
+    await clock.advance(10)
+    assert ((await late).status, (await late).executed) == ("timeout", None)
+    assert watch.ends() == ["tool:error"] * 4 and not probe.live_calls(runner)
 
 
 async def test_a_handler_that_stops_waiting_cancels_the_call() -> None:
-    ended = asyncio.Event()
-
-    @tool
     async def endless(n: int = 0) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
+        await asyncio.Event().wait()
 
     runner = Runner([isolated(tools.asks_for), isolated(tools.leaves_a_call), endless])
     result = await runner.run("asks_for", {"name": "endless", "seconds": 0.2})
     assert result.output == ["TimeoutError()"]
-    await ended.wait()
     assert (await runner.run("leaves_a_call", {"name": "endless"})).output == "done"
     assert not probe.live_calls(runner)
 

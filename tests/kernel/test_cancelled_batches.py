@@ -47,6 +47,7 @@ async def test_the_second_cancel_stops_running_calls(now: bool, timeout: float |
     runner = Runner([gate.tool, send], timeout=timeout, observers=[watch])
     batch = runner.batch([ToolCall("c0", "wait", "{}"), ToolCall("c1", "send", "{}")])
     await gate.inside.wait()
+    assert [result.status for result in batch.results] == ["unknown", "cancelled"], "if it ended now"
     if not now:
         batch.cancel()
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A closed loop leaves nothing behind: no slot, no key, no count, and not the loop itself."""
+"""A closed loop leaves no slot, no key and no count behind."""
 
 from __future__ import annotations
 

@@ -73,12 +73,8 @@ async def test_a_handler_runs_where_the_executor_says_on_the_judged_text() -> No
     assert json.loads(order["arguments"]) == {"item": {"name": "pen", "count": 2}, "when": "2026-01-02"}
     assert (order["session"], order["principal"]) == ("s1", "ada") and 0 < order["seconds"] <= BOUND
     assert watch.kinds()[-1] == "tool:post"
-
-
-async def test_guards_judge_before_anything_is_sent() -> None:
-    place = Elsewhere()
-    result = await Runner([tool(tools.add, isolation=place)], guards=[lambda *_: deny("no")]).run("add", {"a": 1})
-    assert (result.status, result.executed, place.orders) == ("denied", False, [])
+    denied = await runner.replace(guards=[lambda *_: deny("no")]).run("describe", given)
+    assert (denied.status, denied.executed, len(place.orders)) == ("denied", False, 1)
 
 
 async def test_content_and_exceptions_come_back() -> None:

@@ -1,16 +1,15 @@
-"""The options of a call, by name, in a context or from its runner; and one tool that is run by itself."""
+"""The options of a call, by name, in a context or from its runner."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from cast import ask_always
-from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, Toolset, deny, tool
+from ferrule import DefinitionError, Runner, ToolCall, ToolContext, Toolset, deny, tool
 from ferrule.journal import MemoryJournal
+from ferrule.middleware import before
 
 CALL = ToolCall("1", "tell")
 
@@ -27,41 +26,24 @@ async def test_a_call_has_the_options_of_its_runner() -> None:
     assert (await runner.run_all([CALL]))[0].output == runner.run_sync("tell").output == expected
 
 
-@pytest.mark.parametrize(
-    ("given", "named", "expected"),
-    [
-        ({"deps": "own", "principal": "ada", "session": "s"}, {}, ["own", "ada", "s", {"key": "k"}]),
-        (
-            {"deps": "own", "principal": "ada"},
-            {"deps": "named", "principal": "bob"},
-            ["named", "bob", None, {"key": "k"}],
-        ),
-        ({"secrets": {"other": "o"}}, {}, ["db", None, None, {"other": "o"}]),
-        ({"session": "s"}, {"session": "t", "deps": 0}, [0, None, "t", {"key": "k"}]),
-    ],
-)
-async def test_a_named_option_goes_before_the_context_and_that_before_the_runner(
-    given: Any, named: Any, expected: Any
-) -> None:
+async def test_a_named_option_goes_before_the_context_and_that_before_the_runner() -> None:
     runner = Runner([tell], deps="db", secrets={"key": "k"})
-    assert (await runner.run("tell", {}, ToolContext(**given), **named)).output == expected
-    assert (await runner.run(CALL, context=ToolContext(**given), **named)).output == expected
+    context = ToolContext(deps="own", principal="ada", session="s", secrets={"other": "o"})
+    assert (await runner.run("tell", {}, context)).output == ["own", "ada", "s", {"other": "o"}]
+    assert (await runner.run(CALL, context=context, deps=0, session="t")).output == [0, "ada", "t", {"other": "o"}]
 
 
 async def test_guards_middleware_and_children_have_the_options_too() -> None:
     seen: list[Any] = []
+    look = lambda given, context: seen.append(context.deps)  # noqa: E731
 
     @tool
     async def outer(context: ToolContext) -> Any:
         return (await context.run("tell")).output
 
-    async def around(call: Any, context: ToolContext, next: Any) -> ToolResult:
-        seen.append(context.deps)
-        return await next(call, context)  # type: ignore[no-any-return]
-
-    runner = Runner([tell, outer], deps="db", guards=[lambda call, context: seen.append(context.deps)], around=[around])
+    runner = Runner([tell, outer], deps="db", guards=[look], around=[before(look)])
     assert (await runner.run("outer")).output[0] == "db"
-    assert set(seen) == {"db"}
+    assert seen == ["db"] * 4
 
 
 async def test_a_mounted_tool_keeps_the_options_of_its_own_runner() -> None:
@@ -97,25 +79,18 @@ async def test_batches_decide_and_tool_run_take_the_same_options() -> None:
     assert (await Runner([tell]).run_all([CALL], given, deps=0))[0].output[:3] == [0, "bob", "s"]
 
 
-# -- mistakes of the program -------------------------------------------------------------------------------------------
-
-
 async def test_an_error_shows_how_a_context_is_written() -> None:
     runner, wrong = Runner([tell]), {"deps": 1}
     for begin in (
-        lambda: runner.run("tell", {}, wrong),
-        lambda: runner.run(CALL, wrong),
         lambda: runner.run(CALL, context=wrong),
         lambda: runner.run_all([CALL], wrong),
-        lambda: runner.batch([CALL], wrong),
-        lambda: runner.decide(CALL, wrong),
         lambda: tell.run({}, wrong),
     ):
         with pytest.raises(DefinitionError, match=r"a context is ToolContext\(deps=….*not of the type dict"):
             await begin()
 
 
-@pytest.mark.parametrize("wrong", [tell, tell.handler, {"name": "tell"}, [CALL], None], ids=repr)
+@pytest.mark.parametrize("wrong", [tell, {"name": "tell"}, [CALL]], ids=repr)
 async def test_an_error_shows_how_a_call_is_written(wrong: Any) -> None:
     runner = Runner([tell])
     with pytest.raises(DefinitionError, match=r"^run\(ToolCall\(''.* is right, or run\('name', {…}\); not "):
@@ -131,13 +106,10 @@ async def test_surplus_positional_arguments_are_refused() -> None:
         await Runner([tell]).run(CALL, {}, ToolContext())
 
 
-@pytest.mark.parametrize("wrong", ["city", "dep", "working_dir"])
-async def test_an_error_of_an_unknown_option_lists_the_options(wrong: str) -> None:
-    for begin in (lambda: Runner([tell]).run("tell", **{wrong: "x"}), lambda: tell.run(**{wrong: "x"})):
-        with pytest.raises(DefinitionError, match=rf"run\(.*{{…}}.*, context, deps=…\): there is no option '{wrong}'"):
+async def test_an_error_of_an_unknown_option_lists_the_options() -> None:
+    for begin in (lambda: Runner([tell]).run("tell", dep="x"), lambda: tell.run(dep="x")):
+        with pytest.raises(DefinitionError, match=r"there is no option 'dep'.* The options are: deps, principal"):
             await begin()
-    with pytest.raises(DefinitionError, match="The options are: deps, principal, session, timeout"):
-        await Runner([tell]).run("tell", {}, **{wrong: "x"})
 
 
 @pytest.mark.parametrize("wrong", [tell, tell.handler])
@@ -148,30 +120,14 @@ def test_one_tool_is_no_list_of_tools(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["session", "principal", "turn"])
-@pytest.mark.parametrize("wrong", [3, b"ann", True])
-async def test_session_principal_and_turn_must_be_texts(name: str, wrong: Any) -> None:
-    runner, given = Runner([tell]), {name: wrong}
-
-    async def begin_batch() -> None:
-        runner.batch([CALL], **given)
-
-    async def make_context() -> None:
-        ToolContext(**given)
-
-    ways: list[Callable[[], Any]] = [
-        lambda: runner.run(CALL, **given),
-        lambda: runner.run_all([CALL], **given),
-        begin_batch,
-    ]
-    if name != "turn":
-        ways += [make_context, lambda: runner.decide(CALL, **given), lambda: tell.run({}, **given)]
-    error = rf"{name} must be a text.*, not {re.escape(repr(wrong))}"
-    for way in ways:
-        with pytest.raises(DefinitionError, match=error):
-            await way()
-    for sync in (lambda: runner.run_sync(CALL, **given), lambda: runner.run_all_sync([CALL], **given)):
-        with pytest.raises(DefinitionError, match=error):
-            sync()
+async def test_session_principal_and_turn_must_be_texts(name: str) -> None:
+    runner, given = Runner([tell]), {name: 3}
+    for way in (runner.run, runner.decide) if name != "turn" else (runner.run,):
+        with pytest.raises(DefinitionError, match=f"{name} must be a text.*, not 3"):
+            await way(CALL, **given)
+    for begin in (runner.batch, runner.run_all_sync):
+        with pytest.raises(DefinitionError, match=f"{name} must be a text.*, not 3"):
+            begin([CALL], **given)
 
 
 class LooksLikeOne:
@@ -187,9 +143,6 @@ def test_a_runner_refuses_what_is_no_journal(wrong: Any) -> None:
 def test_a_runner_refuses_secrets_that_are_no_dict() -> None:
     with pytest.raises(DefinitionError, match="secrets must be a dict"):
         Runner([tell], secrets=["key"])  # type: ignore[arg-type]
-
-
-# -- one tool by itself ------------------------------------------------------------------------------------------------
 
 
 async def test_a_tool_can_be_run_by_itself() -> None:

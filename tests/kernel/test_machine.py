@@ -1,8 +1,8 @@
 """A state machine does everything to one runner, in any order: each call has one result and leaves nothing behind.
 
-It sends calls, lets handlers end, answers, suspends, resumes, cancels, lets time pass, leaves the runner, and kills
-workers. It knows only what it did; handlers, guards, the approver and an observer record what came of it. The loop's
-time stands still until the machine moves it, so no deadline depends on the speed of the tests.
+It sends calls, lets handlers end, answers, suspends, resumes, cancels, lets time pass, and leaves the runner. It knows
+only what it did; handlers, guards, the approver and an observer record what came of it. The loop's time stands still
+until the machine moves it, so no deadline depends on the speed of the tests.
 
 `FERRULE_TESTS=all` runs four times as many machines, and `FERRULE_MACHINES=40` forty times as many.
 """
@@ -12,25 +12,19 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from contextlib import contextmanager
-from math import inf
-from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
-import isolated_tools
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import probe
 from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, allow, ask, deny, tool
-from ferrule.executors.process import pool as processes
 from ferrule.kernel.batch import Batch
 from ferrule.kernel.state import RELIABLE_CANCELLING
 from waits import wait_until
@@ -87,18 +81,8 @@ class Hand:
         return {"n": self.n, "m": "x" if self.malformed else 0, "mode": self.mode, "key": self.key}
 
     @property
-    def runs(self) -> list[int]:
-        """Return the `m` of each run."""
-        return self.seen
-
-    @property
     def inside(self) -> bool:
         return self.within > 0
-
-    @property
-    def outside(self) -> bool:
-        """Return whether it runs outside the loop."""
-        return self.tool == "block"
 
     def tell(self, how: str) -> None:
         """Let the handler end, at once if it has not begun."""
@@ -111,52 +95,10 @@ class Hand:
             raise ValueError("told to")
         return m
 
-    def close(self) -> None: ...
-
     def __repr__(self) -> str:
         return (
             f"<{self.tool} {self.n} {self.mode!r} {self.told!r} {self.answer!r} {[one.status for one in self.tries]}>"
         )
-
-
-class Isolated(Hand):
-    """A call whose handler runs in a process and waits for a pipe."""
-
-    def __init__(self, n: int, place: Path, runner: Runner, mode: str = "", principal: str | None = None) -> None:
-        super().__init__(n, "apart", mode, "a", principal)
-        self.place = place
-        self.runner = runner
-        os.mkfifo(place / f"{n}.pipe")
-        self._pipe = os.open(place / f"{n}.pipe", os.O_RDWR)  # there is a writer from the start: no open ever waits
-
-    @property
-    def notes(self) -> list[tuple[int, int]]:
-        """Return the process and the `m` of each run."""
-        path = self.place / f"{self.n}.runs"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        found = [line.split() for line in lines if line.endswith("\n")]
-        return [(int(pid), int(m)) for pid, m in found]
-
-    @property
-    def runs(self) -> list[int]:
-        return [m for _, m in self.notes]
-
-    @property
-    def inside(self) -> bool:
-        live = any(state.call.arguments["n"] == self.n for state in probe.live_calls(self.runner))
-        return live and not self.told and bool(self.notes)
-
-    @property
-    def outside(self) -> bool:
-        return True
-
-    def tell(self, how: str) -> None:
-        if not self.told and how != "killed":
-            os.write(self._pipe, b"x" if how == "raise" else b"r")
-        super().tell(how)
-
-    def close(self) -> None:
-        os.close(self._pipe)
 
 
 class Try:
@@ -191,7 +133,7 @@ class Try:
             if answer != "edit" or "change" in mode:  # a guard that would change it after the answer
                 return "denied", None
             m = EDITED
-        return ("failed" if hand.told in ("raise", "killed") else "ok"), m
+        return ("failed" if hand.told == "raise" else "ok"), m
 
     def allowed(self, guarded: bool, timed: bool) -> set[str]:
         """Return the statuses that are possible after what the machine did."""
@@ -254,10 +196,6 @@ async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
 
 
 class Calls(RuleBasedStateMachine):
-    """All that can happen within one process."""
-
-    isolated = False
-
     # -- the runner ---------------------------------------------------------------------------------------------------
 
     def __init__(self) -> None:
@@ -271,7 +209,6 @@ class Calls(RuleBasedStateMachine):
         self.watch = Watch()
         self.settled = True
         self.leaving: asyncio.Task[None] | None = None
-        self.folder = tempfile.TemporaryDirectory() if self.isolated else None
         wait_until(lambda: not probe.threads_busy())
 
     @initialize(
@@ -333,7 +270,7 @@ class Calls(RuleBasedStateMachine):
         def keys(arguments: Any) -> list[str]:
             return [arguments["key"]]
 
-        found = [
+        return [
             tool(think, parallel=True),
             tool(think, name="write", resources=keys),
             tool(think, name="few", parallel=True, concurrency=1),
@@ -343,9 +280,6 @@ class Calls(RuleBasedStateMachine):
             tool(say, parallel=True),
             tool(block, parallel=True, resources=keys),
         ]
-        if self.isolated:
-            found.append(tool(isolated_tools.held, name="apart", parallel=True, isolation="process"))
-        return found
 
     @contextmanager
     def entered(self, n: int, m: int) -> Iterator[None]:
@@ -409,18 +343,8 @@ class Calls(RuleBasedStateMachine):
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def hand(self, kind: str, mode: str = "", key: str = "a", principal: str | None = None) -> Hand:
-        n = len(self.hands)
-        if kind == "apart":
-            assert self.folder is not None
-            hand: Hand = Isolated(n, Path(self.folder.name), self.runner, mode, principal)
-        else:
-            hand = Hand(n, kind, mode, key, principal)
-        self.hands[n] = hand
+        hand = self.hands[len(self.hands)] = Hand(len(self.hands), kind, mode, key, principal)
         return hand
-
-    def context(self, principal: str | None = None) -> ToolContext:
-        place = "" if self.folder is None else self.folder.name
-        return ToolContext(principal=principal, metadata={"place": place})
 
     def send(self, sent: Sent, work: Coroutine[Any, Any, Any], hands: list[Hand], answer: str = "") -> None:
         sent.tries = [Try(hand, sent, answer) for hand in hands]
@@ -473,7 +397,7 @@ class Calls(RuleBasedStateMachine):
         call = ToolCall(f"c{hand.n}", hand.tool, json.dumps(hand.arguments))
         sent = Sent([call.id])
         sent.timed = timeout is not None
-        self.send(sent, self.runner.run(call, self.context(hand.principal), timeout=timeout), [hand])
+        self.send(sent, self.runner.run(call, principal=hand.principal, timeout=timeout), [hand])
         self.pump(pace)
 
     part = st.tuples(st.sampled_from((*KINDS, "nest")), mode, key)
@@ -495,7 +419,7 @@ class Calls(RuleBasedStateMachine):
             ids.append(ids[0])
         calls = [ToolCall(id, hand.tool, json.dumps(hand.arguments)) for id, hand in zip(ids, hands, strict=True)]
         asyncio._set_running_loop(self.loop)  # it begins with the next turn, like what is sent beside it
-        batch = self.runner.batch(calls, self.context())
+        batch = self.runner.batch(calls)
         asyncio._set_running_loop(None)
         self.send(Sent(ids, batch), _awaited(batch), hands)
         self.pump(pace)
@@ -551,7 +475,7 @@ class Calls(RuleBasedStateMachine):
         given = _answer("no" if answer == "breaks" else answer, record["pending"]["arguments"])
         sent = Sent([asked[-1].call_id])
         before = hand.tries[-1]
-        self.send(sent, self.runner.resume(record, given, self.context()), [hand], answer)
+        self.send(sent, self.runner.resume(record, given), [hand], answer)
         sent.tries[0].again = before.status != "suspended"
         self.pump(pace)
 
@@ -614,7 +538,7 @@ class Calls(RuleBasedStateMachine):
     # -- turns of the loop ---------------------------------------------------------------------------------------------
 
     def pump(self, turns: int | None) -> None:
-        """Run this many turns of the loop, or until nothing moves here, in threads or in processes."""
+        """Run this many turns of the loop, or until nothing moves here or in threads."""
         self.settled = turns is None
         self.loop.run_until_complete(_turns(turns) if turns is not None else self.rest())
         self.gather()
@@ -630,15 +554,14 @@ class Calls(RuleBasedStateMachine):
             await asyncio.sleep(0)
 
     def moves(self) -> bool:
-        """Return whether something moves outside the loop."""
+        """Return whether something moves in a thread."""
         blocked = sum(hand.inside and not hand.told for hand in self.hands.values() if hand.tool == "block")
         if probe.threads_busy() > blocked:
             return True
         for state in probe.live_calls(self.runner):
             hand = self.hands[state.call.arguments["n"]]
-            counted = state.attempt.deadline is None or state.attempt.deadline.at < inf  # from when its process says so
-            stays = hand.inside and not hand.told and counted and not state.cancelled
-            if hand.outside and state.attempt.executed is None and not stays:
+            stays = hand.inside and not hand.told and not state.cancelled
+            if hand.tool == "block" and state.attempt.executed is None and not stays:
                 return True
         return False
 
@@ -694,17 +617,17 @@ class Calls(RuleBasedStateMachine):
         if result.status in NOT_RUN:
             assert result.executed is False, result
         if len(hand.tries) == 1 and result.executed is False:
-            assert not hand.runs, (hand, result)
+            assert not hand.seen, (hand, result)
         if result.executed:
-            assert len(hand.runs) == (2 if hand.tool == "redo" and status == "failed" else 1) or one.disturbed, hand
+            assert len(hand.seen) == (2 if hand.tool == "redo" and status == "failed" else 1) or one.disturbed, hand
 
     def check_runs(self, hand: Hand) -> None:
         """A handler runs at most once unless it is retried, and on the judged arguments."""
         may_see = {one.outcome(self.guarded)[1] for one in hand.tries} - {None}
-        assert len(hand.runs) <= (2 if hand.tool == "redo" else 1), hand
-        assert not set(hand.runs) - may_see, hand
-        if self.guarded and hand.runs:
-            assert hand.runs[-1] == hand.judged[-1], hand
+        assert len(hand.seen) <= (2 if hand.tool == "redo" else 1), hand
+        assert not set(hand.seen) - may_see, hand
+        if self.guarded and hand.seen:
+            assert hand.seen[-1] == hand.judged[-1], hand
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -716,10 +639,7 @@ class Calls(RuleBasedStateMachine):
             for hand in self.hands.values():
                 if not hand.told:
                     hand.tell("return")
-                hand.close()
             self.loop.close()
-            if self.folder is not None:
-                self.folder.cleanup()
 
     def end(self) -> None:
         """Let everything end and check what is left. Time passes only if calls wait for each other."""
@@ -771,7 +691,7 @@ class Calls(RuleBasedStateMachine):
             events = [event for event in self.watch.events if event.call.arguments["n"] == hand.n]
             kinds = [event.kind for event in events]
             if not kinds:  # cancelled before its first step, or a child whose parent never ran
-                assert not hand.runs and all(one.status in ("?", "cancelled") for one in hand.tries), hand
+                assert not hand.seen and all(one.status in ("?", "cancelled") for one in hand.tries), hand
                 continue
             assert kinds[0] == "tool:pre" and kinds.count("tool:pre") == 1, (hand, kinds)
             ends = [event.data["result"] for event in events if event.kind in (*TERMINAL, "tool:suspended")]
@@ -787,63 +707,6 @@ class Calls(RuleBasedStateMachine):
         assert probe.is_at_rest(self.runner)
         assert not asyncio.all_tasks(self.loop)
         assert not probe.timers(self.loop)
-
-
-class CallsInProcesses(Calls):
-    """The same with handlers in processes, which are killed."""
-
-    isolated = True
-    modes = st.sampled_from(["", "", "", "change", "ask"])
-
-    @rule(mode=modes, own=st.booleans(), principal=st.sampled_from([None, "p"]), pace=Calls.pace)
-    def submit_isolated(self, mode: str, own: bool, principal: str | None, pace: int | None) -> None:
-        self.one(self.hand("apart", mode, principal=principal), TIMEOUT if own else None, pace)
-
-    @rule(modes=st.lists(modes, min_size=2, max_size=3), pace=Calls.pace)
-    def submit_isolated_batch(self, modes: list[str], pace: int | None) -> None:
-        self.together([self.hand("apart", mode) for mode in modes], pace)
-
-    @rule(mode=modes, pace=Calls.pace)
-    def submit_isolated_nested(self, mode: str, pace: int | None) -> None:
-        self.one(self.with_child(self.hand("nest"), "apart", mode), None, pace)
-
-    def apart(self) -> list[Isolated]:
-        return [hand for hand in self.untold() if isinstance(hand, Isolated)]
-
-    @precondition(lambda self: self.apart())
-    @rule(who=Calls.who, pace=Calls.pace)
-    def kill(self, who: int, pace: int | None) -> None:
-        """Kill the process that runs a handler."""
-        self.pump(None)
-        hand = _picked(self.apart(), who)
-        if hand.inside:
-            pid = hand.notes[-1][0]
-            hand.tell("killed")
-            assert pid in probe.worker_pids(processes.shared_pool())
-            os.kill(pid, signal.SIGKILL)
-        self.pump(pace)
-
-    @rule(pace=Calls.pace)
-    def kill_the_idle(self, pace: int | None) -> None:
-        """Kill the idle processes. No call may notice."""
-        self.pump(None)
-        for worker in probe.workers_idle(processes.shared_pool()):
-            if worker.pid is not None:
-                os.kill(worker.pid, signal.SIGKILL)
-        self.pump(pace)
-
-    @invariant()
-    def processes_are_busy_with_what_is_inside(self) -> None:
-        if self.settled and self.hands:
-            inside = sum(isinstance(hand, Isolated) and hand.inside for hand in self.hands.values())
-            wait_until(lambda: probe.workers_busy(processes.shared_pool()) == inside)
-
-    def nothing_is_left(self) -> None:
-        super().nothing_is_left()
-        workers = processes.shared_pool()
-        assert not workers._queue
-        wait_until(lambda: workers.idle_count and not probe.workers_busy(workers))
-        assert len(probe.worker_pids(workers)) <= workers.max_workers + 1
 
 
 # -- small things ------------------------------------------------------------------------------------------------------
@@ -887,5 +750,3 @@ def _machines(count: int, steps: int) -> settings:
 
 TestCalls = Calls.TestCase
 TestCalls.settings = _machines(30, 30)
-TestCallsInProcesses = pytest.mark.large(CallsInProcesses.TestCase)
-TestCallsInProcesses.settings = _machines(4, 25)

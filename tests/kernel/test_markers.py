@@ -1,4 +1,4 @@
-"""Only the kernel makes its signs: no exception of a handler, decision of a guard or byte of a worker is one."""
+"""Only the kernel makes its signs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Middleware: its order, what it may change, the results that it makes, and `next` that is called late."""
+"""Middleware around a call and inside it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,7 @@ from typing import Any
 import pytest
 
 from cast import call_twice, passes
-from ferrule import (
-    Decision,
-    DefinitionError,
-    Runner,
-    Sizes,
-    ToolCall,
-    ToolContext,
-    ToolResult,
-    Waits,
-    deny,
-    tool,
-)
+from ferrule import Decision, DefinitionError, Runner, Sizes, ToolCall, ToolContext, ToolResult, Waits, deny, tool
 from ferrule.middleware import after, before
 from gates import Gate
 from waits import until
@@ -82,26 +71,21 @@ def test_a_change_by_middleware_is_validated_and_judged(n: Any, status: str) -> 
     async def changes(call: ToolCall, context: ToolContext, next: Any) -> Any:
         return await next(call.replace(arguments={"n": n}), context)
 
-    for middleware in (changes, before(lambda arguments: {"n": n})):
-        result, watch = run(double, ToolCall("c1", "double", {"n": 1}), around=[middleware], guards=[small])
-        assert result.status == status
-        assert result.output == (10 if status == "ok" else None)
-        assert result.call is not None and result.call.arguments == {"n": 1}
-        assert len(watch.ends()) == 1
-
-
-def answering(result: ToolResult) -> Any:
-    async def cache(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        return result
-
-    return cache
+    result, watch = run(double, ToolCall("c1", "double", {"n": 1}), around=[changes], guards=[small])
+    assert (result.status, result.output) == (status, 10 if status == "ok" else None)
+    assert result.call is not None and result.call.arguments == {"n": 1}
+    assert len(watch.ends()) == 1
 
 
 @pytest.mark.parametrize("where", ["around", "inside"])
 @pytest.mark.parametrize("hook", [True, False])
 def test_a_result_made_by_middleware_belongs_to_the_call_and_is_bounded(where: str, hook: bool) -> None:
     made = ToolResult(output="x" * 5000)
-    middleware = after(lambda result: made) if hook else answering(made)
+
+    async def answers(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        return made
+
+    middleware = after(lambda result: made) if hook else answers
     result, watch = run(double, "double", {"n": 1}, sizes=Sizes(output=500), **{where: [middleware]})
     assert (result.call_id, result.tool_name, result.status) == ("c1", "double", "ok")
     assert len(plain(result)) <= 500
@@ -166,7 +150,6 @@ CHAINS = [
     ([before(one_more), after(lambda result: result.output * 10)], [after(lambda result: result.output * 10)]),
     ([before(lambda arguments: [1])], []),
     ([before(raises(ValueError("inside of the program")))], []),
-    ([], [after(raises(ValueError("inside of the program")))]),
     ([], [after(raises(SystemExit(3)))]),
     ([], [after(raises_later)]),
 ]
@@ -214,17 +197,9 @@ def test_a_denied_call_passes_the_after_hooks_around_and_none_inside() -> None:
 
 
 def test_a_call_denied_after_a_run_says_that_it_may_have_had_an_effect() -> None:
-    runs: list[int] = []
-
-    @tool
-    async def act() -> None:
-        runs.append(1)
-
-    def once(call: ToolCall, context: ToolContext) -> Any:
-        return deny("again") if runs else None
-
-    result, _ = run(act, "act", guards=[once], around=[call_twice])
-    assert (result.status, result.executed, len(runs)) == ("denied", True, 1)
+    answers = [None, deny("again")]
+    result, _ = run(double, "double", {"n": 1}, guards=[lambda *_: answers.pop(0)], around=[call_twice])
+    assert (result.status, result.executed) == ("denied", True)
     assert "Nothing was run" not in str(result.error) and "its effect may have happened" in str(result.error)
 
 

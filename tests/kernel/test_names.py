@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ferrule import DefinitionError, Runner, ToolCall, Toolset, tool
+from gates import Gate
 from watched import Watch, run
 
 
@@ -46,7 +47,6 @@ def test_a_name_that_can_mean_one_tool_only_is_resolved(there: str, called: str)
         (["a-b", "a_b"], "A-B"),
         (["todo"], "TodoTool_tool"),
         (["get_weather"], "commentary to=functions.get_weather"),
-        (["analyzeEmail"], "print(default_api.analyzeEmail(...))"),
         (["get_weather"], "get_weather."),
         (["get_weather"], ""),
         (["notes.read", "mail.read"], "read"),
@@ -76,20 +76,12 @@ def test_repairs_of_name_and_arguments_are_both_reported() -> None:
 
 
 async def test_a_resolved_tool_keeps_its_place_in_a_batch_and_is_judged() -> None:
-    log: list[str] = []
-
-    @tool
-    async def write(n: int) -> None:
-        log.append(f"w{n}")
-
-    watch = Watch()
-    runner = Runner([write, *make_tools("look")], observers=[watch], guards=[lambda call, context: None])
-    calls = [ToolCall("c1", "Write", '{"n": 1}'), ToolCall("c2", "functions.write", '{"n": 2}')]
-    assert all(result.success for result in await runner.run_all(calls))
-    assert log == ["w1", "w2"] and watch.kinds("c2")[0] == "tool:pre"
-    ends = [watch.kinds().index("tool:post"), watch.kinds().index("tool:pre", 1)]
-    assert ends == sorted(ends)
-    assert (await runner.decide(ToolCall("c3", "WRITE", '{"n": 1}'))).kind == "allow"
+    watch, gate = Watch(), Gate()
+    gate.open.set()
+    runner = Runner([gate.tool], observers=[watch], guards=[lambda call, context: None])
+    assert all(one.success for one in await runner.run_all([ToolCall("1", "Wait"), ToolCall("2", "functions.wait")]))
+    assert watch.kinds() == ["tool:pre", "tool:decided", "tool:post"] * 2
+    assert (await runner.decide(ToolCall("3", "WAIT"))).kind == "allow"
 
 
 def test_a_toolset_resolves_names_and_a_long_one_costs_nothing() -> None:

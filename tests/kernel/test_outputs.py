@@ -1,4 +1,4 @@
-"""What a handler returns: shown within bounds, and in one result, whatever its methods do."""
+"""What a handler returns."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from ferrule import Event, Runner, Text, Tool, ToolCall, ToolContext, ToolError,
 from ferrule.executors.process.transfer import pack, unpack
 from ferrule.values import content
 from ferrule.values.result import Status
-from steps import lines
 from waits import BOUND
 from watched import Watch, go, plain, run
 
-ENDS: list[type[BaseException]] = [SystemExit, GeneratorExit, asyncio.CancelledError, RecursionError, ValueError]
+ENDS: list[type[BaseException]] = [GeneratorExit, asyncio.CancelledError, RecursionError]
 
 
 def asynchronous(make: Callable[[], Any]) -> Tool:
@@ -69,18 +68,12 @@ def test_json_data_are_shown_as_they_are(value: Any) -> None:
 
 @WAYS
 async def test_an_output_is_plain_data_and_a_direct_call_gives_the_value(way: Any) -> None:
-    value = Holder(inside=(1, {2}))
+    value = Holder(inside=[1, {2}])
     give = way(lambda: value)
     result = await Runner([give]).run("give")
+    value.inside.append(3)  # which is not seen any more
     assert result.output == {"inside": [1, [2]]} and result.text == '{"inside": [1, [2]]}'
     assert await give() is value
-
-
-def test_a_later_change_by_the_handler_is_not_seen() -> None:
-    rows = [1]
-    result, _ = run(asynchronous(lambda: {"rows": rows}), "give")
-    rows.append(2)
-    assert (result.output, result.text) == ({"rows": [1]}, '{"rows": [1]}')
 
 
 class Blob(BaseModel):
@@ -150,9 +143,8 @@ class Link(BaseModel):
     next: Link | None = None
 
 
-@pytest.mark.parametrize("depth", [90, 110, 200])
-def test_the_outer_levels_of_deeply_nested_models_are_shown(depth: int) -> None:
-    link = None
+def test_the_outer_levels_of_deeply_nested_models_are_shown() -> None:
+    link, depth = None, 200
     for value in range(depth):
         link = Link(value=value, next=link)
     result, _ = run(asynchronous(lambda: link), "give")
@@ -193,8 +185,6 @@ def doubled() -> Any:
 ITERATORS: dict[str, Callable[[], Any]] = {
     "in a dict": lambda: {"rows": (n for n in itertools.count())},
     "in a set": lambda: {iter([1])},
-    "in a tuple": lambda: (map(str, [1]),),
-    "in a dataclass": lambda: Held(inside=[itertools.count()]),
     "an async generator": lambda: {"rows": chunks()},
     "in a result": lambda: ToolResult({"rows": itertools.count()}),
     "in a deque in a dataclass": lambda: Held(deque([iter([1])])),
@@ -210,15 +200,7 @@ def test_an_iterator_in_a_value_is_refused_and_not_read(make: Callable[[], Any])
     assert "was run, but it returned an iterator" in (result.error or "") and "list" in (result.error or "")
 
 
-@pytest.mark.parametrize(
-    ("way", "make"),
-    [
-        (asynchronous, Endless),
-        (threaded, doubled),
-        (asynchronous, lambda: {"a": [Endless()]}),
-        (threaded, lambda: Holder(inside=Endless())),
-    ],
-)
+@pytest.mark.parametrize(("way", "make"), [(asynchronous, lambda: {"a": [Endless()]}), (threaded, doubled)])
 def test_a_value_without_end_is_cut(way: Any, make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content, "MAX_VALUES", 20_000)  # it is reached sooner
     result, watch = run(way(make), "give")
@@ -229,12 +211,7 @@ def test_a_value_without_end_is_cut(way: Any, make: Callable[[], Any], monkeypat
 
 @pytest.mark.parametrize(
     "hold",
-    [
-        lambda node: Held([node, node]),
-        lambda node: deque([node, node]),
-        lambda node: Enum("Kind", {"one": (node, node)})["one"],
-        lambda node: Held({"a": node, "b": deque([node])}),
-    ],
+    [lambda node: Held({"a": node, "b": deque([node])}), lambda node: Enum("Kind", {"one": (node, node)})["one"]],
 )
 def test_a_shared_object_counts_at_each_place_where_it_is_held(hold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content, "MAX_VALUES", 20_000)
@@ -244,14 +221,6 @@ def test_a_shared_object_counts_at_each_place_where_it_is_held(hold: Any, monkey
     result, _ = run(asynchronous(lambda: node), "give")
     assert result.status == "failed" and "return fewer of them" in (result.error or "")
     assert len(repr(result)) < 1000 and len(str(result.record())) < 1000
-
-
-def test_many_keys_are_shown_in_a_few_steps_for_each() -> None:
-    many = {str(n): n for n in range(20_000)}
-    give = asynchronous(lambda: many)
-    result, _ = run(give, "give")
-    assert lines(lambda: run(give, "give")) < 150 * len(many)
-    assert len(result.text) <= 100_000 and json.loads(result.text)["0"] == 0
 
 
 @WAYS
@@ -287,9 +256,8 @@ def values_that_break(error: type[BaseException]) -> list[Any]:
     listed = with_broken(list, error, "__iter__")([1])
     keyed = with_broken(dict, error, "items", "__iter__")(a=1)
     modelled = with_broken(BaseModel, error, "__iter__", "__repr__", "__str__")()
-    held = [odd, text, {"a": odd}, [text], {"rows": rows}, rows, listed, keyed, modelled]
-    built = [ToolResult(odd), ToolResult(None, text), ToolResult(1, None, {"a": odd}), ToolResult(1, None, {"a": text})]
-    return [*held, *built, ToolResult(1, None, None, [Text(text)]), Text(text), [Text(text)]]
+    built = ToolResult(odd, text, {"a": odd, "b": text}, [Text(text)])
+    return [odd, text, {"a": odd}, [text], {"rows": rows}, listed, keyed, modelled, built, [Text(text)]]
 
 
 @WAYS

@@ -23,8 +23,6 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.kernel.results import Suspended
-from waits import BOUND
 from watched import Watch
 
 KEY = b"k" * 32
@@ -65,26 +63,12 @@ async def resume(write: Tool, record: dict[str, Any], answer: Any, **options: An
     return await runner.resume(record, answer), watch
 
 
-@pytest.mark.parametrize(
-    ("answer", "status", "expected"),
-    [
-        (True, "ok", [1]),
-        (allow({"n": 7}), "ok", [7]),
-        (allow({"n": "x"}), "denied", []),
-        (False, "denied", []),
-        (None, "denied", []),
-        (deny("no"), "denied", []),
-        ("yes", "denied", []),
-    ],
-)
-@pytest.mark.parametrize("guards", [[ask_always], []])
-async def test_a_suspended_call_goes_on_in_another_process(
-    answer: Any, status: str, expected: list[int], guards: Any
-) -> None:
+@pytest.mark.parametrize(("answer", "status", "expected"), [(True, "ok", [1]), ("yes", "denied", [])])
+async def test_a_suspended_call_goes_on_in_another_process(answer: Any, status: str, expected: list[int]) -> None:
     write, ran = make_write()
     record, before = await suspend(write)
     assert before.kinds()[-1] == "tool:suspended" and before.ends() == [] and ran == []
-    result, after = await resume(write, record, answer, guards=guards)
+    result, after = await resume(write, record, answer, guards=[])
     assert (result.status, ran) == (status, expected)
     assert result.call_id == "c1" and result.call is not None and result.call.data == {"k": [1]}
     assert after.ends() == ["tool:post" if status == "ok" else "tool:error"]
@@ -106,23 +90,18 @@ async def test_a_resumed_call_whose_tool_is_gone_has_one_terminal_event() -> Non
 
 
 async def test_a_resumed_call_has_its_recorded_context_and_new_deps_and_secrets() -> None:
-    seen: list[Any] = []
-
     @tool
-    async def write(n: int, context: ToolContext) -> None:
-        seen.append((context.session, context.principal, dict(context.metadata), context.deps, dict(context.secrets)))
+    async def look(context: ToolContext) -> list[Any]:
+        return [context.session, context.principal, dict(context.metadata), context.deps, dict(context.secrets)]
 
+    runner = Runner([look], guards=[ask_always], approve=not_now)
     given = ToolContext(session="s", principal="p", deps=object(), metadata={"m": 1}, secrets={"key": "hidden-key"})
-    first = Runner([write], guards=[ask_always], approve=not_now, resume_key=KEY)
-    record = json.dumps((await first.run("write", {"n": 1}, given)).record())
-    assert "hidden-key" not in record and "object at" not in record
-    second = Runner([write], guards=[ask_always], resume_key=KEY)
-    await second.resume(json.loads(record), True, ToolContext(deps="new", secrets={"key": "new"}))
-    assert seen == [("s", "p", {"m": 1}, "new", {"key": "new"})]
+    record = (await runner.run("look", {}, given)).record()
+    result = await runner.resume(record, True, ToolContext(deps="new", secrets={"key": "new"}))
+    assert result.output == ["s", "p", {"m": 1}, "new", {"key": "new"}]
 
 
-@pytest.mark.parametrize("timeout", [None, BOUND])
-async def test_everybody_sees_the_recorded_arguments_and_nobody_changes_them(timeout: float | None) -> None:
+async def test_everybody_sees_the_recorded_arguments_and_nobody_changes_them() -> None:
     seen: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
 
     @tool(read_only=lambda arguments: arguments["mode"] == "look")
@@ -148,39 +127,12 @@ async def test_everybody_sees_the_recorded_arguments_and_nobody_changes_them(tim
     bound, watch = write.bind(mode="change"), Watch()
     first = Runner([bound], guards=[ask_always], approve=not_now, resume_key=KEY)
     record = json.loads(json.dumps((await first.run("write", {"path": "here"})).record()))
-    options: Any = {
-        "guards": [guard],
-        "around": [changes],
-        "inside": [inside],
-        "observers": [watch],
-        "timeout": timeout,
-    }
+    options: Any = {"guards": [guard], "around": [changes], "inside": [inside], "observers": [watch]}
     result = await Runner([bound], resume_key=KEY, **options).resume(record, True)
     assert result.output == "here", result.error
     assert seen == [("guard", RECORDED, RECORDED), ("handler", RECORDED, RECORDED)]
     told = {event.kind: dict(event.call.arguments) for event in watch.events}
     assert told["tool:decided"] == told["tool:progress"] == RECORDED | {"mode": STARS}
-
-
-async def test_a_call_that_a_resumed_handler_makes_is_its_child() -> None:
-    parents: list[str | None] = []
-
-    @tool
-    async def outer(context: ToolContext) -> None:
-        await context.run("inner")
-
-    @tool
-    async def inner(context: ToolContext) -> None:
-        assert context.call is not None
-        parents.append(context.call.parent)
-
-    def ask_first(call: ToolCall, context: ToolContext) -> Decision | None:
-        return ask("sure?") if call.name == "outer" else None
-
-    runner = Runner([outer, inner], guards=[ask_first], approve=not_now)
-    record = (await runner.run(ToolCall("o1", "outer"))).record()
-    assert (await runner.resume(record, True)).success
-    assert parents == ["o1"]
 
 
 @pytest.mark.parametrize("again", [True, False])
@@ -209,38 +161,10 @@ async def test_a_private_value_of_a_person_is_supplied_again_or_nothing_runs(aga
     assert (result.status, ran) == (("ok", [10]) if again else ("denied", [])), result.error
 
 
-async def test_a_step_after_the_guards_may_suspend_the_call() -> None:
-    ran: list[str] = []
-
-    @tool
-    async def write(path: str) -> str:
-        ran.append(path)
-        return "written"
-
-    async def elsewhere(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        if context.approved_by is None:
-            raise Suspended(context.running_call.plan, ask("is it done elsewhere?"), {"job": 7})  # type: ignore[union-attr]
-        return await next(call, context)  # type: ignore[no-any-return]
-
-    runner = Runner([write], inside=[elsewhere], resume_key=KEY, concurrency=1)
-    waiting = await runner.run("write", {"path": "here"})
-    assert (waiting.status, waiting.executed) == ("suspended", False)
-    assert waiting.pending is not None and waiting.pending["state"] == {"job": 7}
-    done = await runner.resume(json.loads(json.dumps(waiting.record())), allow(by="ann"))
-    assert (done.output, ran) == ("written", ["here"])
-
-
-FORMS: dict[str, Any] = {
-    "result": lambda result: result,
-    "pending": lambda result: result.pending,
-    "record": lambda result: json.loads(json.dumps(result.record())),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-async def test_a_result_its_pending_or_its_record_can_be_queued_and_resumed(form: str) -> None:
+@pytest.mark.parametrize("form", [lambda result: result, lambda result: result.pending, ToolResult.record])
+async def test_a_result_its_pending_or_its_record_can_be_queued_and_resumed(form: Any) -> None:
     runner = Runner([make_write()[0]], guards=[ask_always], approve=not_now)
-    given = FORMS[form](await runner.run("write", {"n": 1}))
+    given = form(await runner.run("write", {"n": 1}))
     queue = approval.web()
     id = await queue.put(given)
     [waiting] = await queue.waiting()
@@ -254,7 +178,6 @@ async def test_a_result_its_pending_or_its_record_can_be_queued_and_resumed(form
     [
         (ToolResult("done"), "with status 'ok'"),
         (ToolResult("done").record(), "with status 'ok'"),
-        ("c1", "of type str"),
         ({"metadata": {"resume": {"key": "k"}}}, "of type dict"),
         ({"pending": "text"}, "of type dict"),
         (None, "of type NoneType"),

@@ -44,23 +44,6 @@ async def within_a_group(times: int) -> str:
         return await outlives(times)
 
 
-async def through_an_awaitable(times: int) -> str:
-    class Awaitable:
-        def __await__(self) -> Any:
-            return outlives(times).__await__()
-
-    return await Awaitable()
-
-
-async def through_a_generator(times: int) -> str:
-    async def chunks() -> Any:
-        yield await outlives(times)
-
-    async for chunk in chunks():
-        return str(chunk)
-    return "nothing"
-
-
 def plain(times: int) -> Any:
     return outlives(times)
 
@@ -76,7 +59,7 @@ if RELIABLE_CANCELLING:  # before, a group of a middleware's own is a documented
     WAYS["both"] = {"inside": [goes_round], "timeout": 5.0}
 
 
-@pytest.mark.parametrize("handler", [outlives, within_a_group, through_an_awaitable, through_a_generator, plain])
+@pytest.mark.parametrize("handler", [outlives, within_a_group, plain])
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_handler_outlives_its_failing_groups(handler: Any, way: str) -> None:
     runner = Runner([tool(handler)], **WAYS[way])

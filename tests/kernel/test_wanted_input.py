@@ -1,4 +1,4 @@
-"""A handler that needs input from a person: the question is asked like any other, and can be suspended."""
+"""A handler that needs input from a person."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from ferrule import (
     ToolResult,
     allow,
     ask,
-    build_tool,
     deny,
     tool,
 )
 from ferrule.testing import ManualClock
-from waits import BOUND
+from gates import Gate
+from waits import until
 from watched import go
 
 KEY = b"k" * 32
@@ -48,11 +48,6 @@ async def book(city: str, context: ToolContext) -> str:
     return ask_day(city, context)  # type: ignore[no-any-return]
 
 
-@tool(name="book")
-def book_blocking(city: str, context: ToolContext) -> str:
-    return ask_day(city, context)  # type: ignore[no-any-return]
-
-
 class Book(ToolHandler):
     city: str
 
@@ -60,18 +55,15 @@ class Book(ToolHandler):
         return ask_day(self.city, context)  # type: ignore[no-any-return]
 
 
-async def execute(payload: Any, context: ToolContext) -> Any:
+def blocking(payload: Any, context: ToolContext) -> Any:
     return ask_day(payload["city"], context)
 
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 FORMS = {
     "async": book,
-    "blocking": book_blocking,
     "class": Tool(name="book", handler=Book, description="Book."),
-    "dict": build_tool(
-        {"name": "book", "input_schema": SCHEMA, "check_permissions": lambda *_: None, "execute": execute}
-    ),
+    "blocking": Tool("book", blocking, input_schema=SCHEMA, description="Book."),
 }
 
 
@@ -182,13 +174,6 @@ async def test_a_question_is_denied_if_nobody_is_there_to_ask() -> None:
     assert result.status == "denied" and "nobody is there to ask" in str(result.error)
 
 
-async def test_a_sealed_question_cannot_be_changed() -> None:
-    record = await suspend()
-    record["pending"]["schema"] = {"type": "object"}
-    result = await Runner([book], resume_key=KEY).resume(record, allow({"day": "soon"}))
-    assert result.status == "invalid"
-
-
 async def test_guards_judge_the_call_again_after_the_answer() -> None:
     allowed = [True, False]
     guards = [lambda call, context: None if allowed.pop(0) else deny("closed by now")]
@@ -197,19 +182,17 @@ async def test_guards_judge_the_call_again_after_the_answer() -> None:
 
 
 async def test_a_call_that_waits_for_input_holds_no_slot() -> None:
-    asked, go_on = asyncio.Event(), asyncio.Event()
+    asking, other = Gate(), tool(lambda: "other", name="other")
 
     async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        asked.set()
-        await go_on.wait()
+        await asking.wait()
         return allow({"day": 1})
 
-    other = tool(lambda: "other", name="other")
-    runner = Runner([book, other], approve=approve, concurrency=1, timeout=BOUND)
+    runner = Runner([book, other], approve=approve, concurrency=1)
     booking = asyncio.ensure_future(runner.run("book", {"city": "Rome"}))
-    await asked.wait()
+    await asking.inside.wait()
     assert (await runner.run("other")).success
-    go_on.set()
+    asking.open.set()
     assert (await booking).success
 
 
@@ -236,7 +219,7 @@ async def test_a_handler_may_ask_several_times_also_when_it_is_resumed() -> None
     assert result.output == "booked"
 
 
-@pytest.mark.parametrize("running", [0, 5, 40])
+@pytest.mark.parametrize("running", [5, 40])
 async def test_one_call_asks_at_most_16_times(running: int) -> None:
     asked: list[str] = []
 
@@ -283,9 +266,6 @@ def test_a_question_is_no_part_of_the_output_schema() -> None:
         return 1
 
     assert asks.output_schema == plain.output_schema
-
-
-# -- asked while the handler runs --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("answer", [allow({"day": 3}), False, ask("later"), allow({"day": "soon"}), object()])
@@ -347,43 +327,17 @@ async def test_a_context_asks_nobody_outside_its_handler() -> None:
         await ToolContext().ask(InputRequired("?"))
 
 
-# -- a runner with other tools -----------------------------------------------------------------------------------------
-
-
-async def test_a_replacement_shares_the_used_records() -> None:
-    other = tool(lambda: "other", name="other")
-    first = Runner([book], approve=put_off)
-    record = (await first.run("book", {"city": "Rome"})).record()
-    second = first.replace(tools=[book, other])
-    assert (await second.run("other")).output == "other" and (await first.run("other")).status == "not_found"
-    assert (await second.resume(record, allow({"day": 2}))).success
-    assert (await first.resume(record, allow({"day": 2}))).status == "invalid"
-
-
 async def test_a_replacement_shares_the_keys_that_calls_hold() -> None:
-    order: list[str] = []
-    entered, leave = asyncio.Event(), asyncio.Event()
-
-    @tool(resources=lambda arguments: ["door"])
-    async def slow() -> None:
-        entered.set()
-        await leave.wait()
-        order.append("slow")
-
-    @tool(resources=lambda arguments: ["door"])
-    async def quick() -> None:
-        order.append("quick")
-
-    first = Runner([slow])
-    running = asyncio.ensure_future(first.run("slow"))
-    await entered.wait()
+    gate = Gate(resources=lambda arguments: ["door"])
+    quick = tool(gate.open.is_set, name="quick", description="Look.", resources=lambda arguments: ["door"])
+    first = Runner([gate.tool])
+    running = asyncio.ensure_future(first.run("wait"))
+    await gate.inside.wait()
     second = first.replace(tools=[quick])
     waits = asyncio.ensure_future(second.run("quick"))
-    while not second.waiting:
-        await asyncio.sleep(0)
-    leave.set()
-    await asyncio.gather(running, waits)
-    assert order == ["slow", "quick"]
+    await until(lambda: second.waiting)
+    gate.open.set()
+    assert (await running).success and (await waits).output is True
 
 
 @pytest.mark.parametrize("levels", [16, 40])

@@ -1,4 +1,4 @@
-"""A call waits for a worker process as for any slot: counted, bounded, stoppable, and before its deadline counts."""
+"""A call waits for a worker process as for any slot."""
 
 from __future__ import annotations
 
@@ -38,15 +38,10 @@ def busy() -> Iterator[None]:
         SLOTS.release()
 
 
-async def wait_for_a_waiter(runner: Runner) -> None:
-    while not runner.waiting:
-        await asyncio.sleep(0)
-
-
 async def test_the_deadline_does_not_run_while_a_call_waits_for_a_worker(busy: None) -> None:
     runner = Runner([ADD], timeout=BOUND, waits=Waits(slot=None))
     going = asyncio.ensure_future(runner.run("add", {"a": 1}))
-    await wait_for_a_waiter(runner)
+    await until(lambda: runner.waiting)
     (state,) = probe.live_calls(runner)
     attempt = state.attempt
     assert attempt.deadline is None and attempt.executed is False and runner.waiting == 1
@@ -67,7 +62,7 @@ async def test_a_call_that_waits_for_a_worker_can_be_cancelled(busy: None, tmp_p
     path = tmp_path / "touched"
     runner = Runner([TOUCHES], waits=Waits(slot=None))
     batch = runner.batch([ToolCall("c1", "touches", {"path": str(path)})])
-    await wait_for_a_waiter(runner)
+    await until(lambda: runner.waiting)
     batch.cancel()
     (result,) = await batch
     assert (result.status, result.executed) == ("cancelled", False)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import Runner, Sizes, Tool, ToolResult
 from ferrule.values.content import (
     KEEP_CHOICES,
     Block,
@@ -53,19 +50,18 @@ def strictly(text: str) -> Any:
 @pytest.mark.slow
 @given(json_values, st.integers(1, 400))
 def test_truncated_json_is_valid_json(value: Any, limit: int) -> None:
-    short = truncate_text(to_json_text(value), limit)
-    assert len(short) <= limit
-    strictly(short)
     (block,) = truncate_blocks((Text(to_json_text(value)),), limit)
     assert isinstance(block, Text) and len(block.text) <= limit
     strictly(block.text)
 
 
-@given(blocks, st.integers(0, 300), st.sampled_from(KEEP_CHOICES))
-def test_truncated_blocks_share_the_limit(given_blocks: tuple[Any, ...], limit: int, keep: Keep) -> None:
-    short = truncate_blocks(given_blocks, limit, keep)
-    assert count_characters(short) <= limit
-    assert len(short) <= max(limit, 1) + 1
+@given(blocks, st.integers(0, 300), st.sampled_from(KEEP_CHOICES), st.none() | st.integers(0, 90))
+def test_truncated_blocks_keep_both_limits(
+    given_blocks: tuple[Any, ...], limit: int, keep: Keep, max_media: int | None
+) -> None:
+    short = truncate_blocks(given_blocks, limit, keep, **({} if max_media is None else {"max_media": max_media}))
+    assert 32 * (len(short) - 1) <= count_characters(short) <= limit  # each further block costs a place
+    assert max_media is None or count_media_bytes(short) <= max_media
 
 
 @given(blocks, st.integers(120, 300), st.sampled_from(KEEP_CHOICES))
@@ -74,12 +70,6 @@ def test_every_omission_is_announced(given_blocks: tuple[Any, ...], limit: int, 
     if short != given_blocks:
         said = "".join(block.text for block in short if isinstance(block, Text))
         assert "[cut" in said or "left out" in said
-
-
-@given(st.lists(st.sampled_from([Text(""), Text("a"), Media("image", None, "a/b")])).map(tuple), st.integers(0, 300))
-def test_every_further_block_costs_a_place(given_blocks: tuple[Any, ...], limit: int) -> None:
-    assert count_characters(given_blocks) >= 32 * (len(given_blocks) - 1)
-    assert count_characters(truncate_blocks(given_blocks, limit)) <= limit
 
 
 def test_the_types_of_media_count() -> None:
@@ -107,16 +97,11 @@ def test_a_valid_media_type_is_kept(mime_type: str) -> None:
     assert check_blocks([media]) == to_blocks(media) == (media,)
 
 
-@pytest.mark.parametrize(
-    "text", [*(f"{first}{'1, ' * 50}1]" for first in ("[NaN, ", "[1e999, ", '["\\ud800", ', "  [")), "9" * 5000]
-)
-def test_odd_json_is_cut_to_valid_utf_8(text: str) -> None:
-    short = truncate_text(text, 60)
+@pytest.mark.parametrize("first", ["NaN", "1e999", '"\\ud800"', "9" * 5000])
+def test_odd_json_is_cut_to_valid_utf_8(first: str) -> None:
+    short = truncate_text(f"[{first}{', 1' * 50}]", 60)
     short.encode()
-    assert len(short) <= 60
-    assert "cut" in short
-    if not any(odd in text for odd in ("NaN", "1e999", "ud800", "9" * 5000)):  # parsers disagree on these
-        strictly(short)
+    assert len(short) <= 60 and "cut" in short
 
 
 def test_small_fields_survive_beside_a_huge_one() -> None:
@@ -195,17 +180,10 @@ def test_textual_media_count_as_text() -> None:
     assert truncate_blocks((csv,), 16_000, max_media=1) == (csv,)
 
 
-@given(blocks, st.integers(1, 300), st.integers(0, 90))
-def test_bounded_blocks_keep_both_limits(given_blocks: tuple[Any, ...], limit: int, max_media: int) -> None:
-    short = truncate_blocks(given_blocks, limit, max_media=max_media)
-    assert count_characters(short) <= limit and count_media_bytes(short) <= max_media
-
-
-@pytest.mark.parametrize("of", [lambda inner: [inner, 1], lambda inner: {"a": inner, "b": 1}], ids=["lists", "objects"])
-def test_nested_json_is_cut_at_any_stack_depth(of: Callable[[Any], Any]) -> None:
+def test_nested_json_is_cut_at_any_stack_depth() -> None:
     value: Any = "x" * 5000
-    for _ in range(190):
-        value = of(value)
+    for _ in range(95):
+        value = {"a": [value, 1], "b": 1}
     text = json.dumps(value)
 
     def beneath(frames: int) -> str:
@@ -230,27 +208,3 @@ def test_dropped_blocks_cost_almost_nothing(block: Block) -> None:
     few, many = (block,) * 2_000, (block,) * 20_000
     more = steps(lambda: truncate_blocks(many, 16_000)) - steps(lambda: truncate_blocks(few, 16_000))
     assert more < 8 * (len(many) - len(few))
-
-
-@pytest.mark.large
-@pytest.mark.parametrize(
-    ("value", "items"),
-    [
-        (list(range(20_000)), 20_000),
-        ([f"x{number}" for number in range(20_000)], 20_000),
-        ([{"id": number, "name": f"n{number}", "tags": ["a", "b"]} for number in range(5_000)], 30_000),
-        ({f"key {number}": [number, None, "x"] for number in range(5_000)}, 20_000),
-    ],
-    ids=["numbers", "texts", "records", "an object"],
-)
-def test_a_long_result_is_cut_in_few_steps(value: Any, items: int) -> None:
-    results: list[ToolResult] = []
-
-    async def give() -> Any:
-        return value
-
-    runner = Runner([Tool("give", give)], sizes=Sizes(output=20_000))
-    work = steps(lambda: results.append(asyncio.run(runner.run("give"))))
-    assert work < 15 * items
-    (block,) = results[0].content
-    assert isinstance(block, Text) and 18_000 < len(block.text) <= 20_000 and strictly(block.text)

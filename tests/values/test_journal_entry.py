@@ -29,6 +29,7 @@ from ferrule.types import Middleware
 from ferrule.values.journal_entry import outcome_from_result, result_from_outcome
 
 SECRET = 's3cr3t/"val"=9\u00e9f8e7d'
+PLAIN_SECRET = "plain-secret-0123"
 NUMBER = 471100224711
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -75,10 +76,7 @@ def test_a_stored_result_is_restored_as_it_was(result: ToolResult) -> None:
 @given(results)
 def test_a_result_survives_packing_and_copying(result: ToolResult) -> None:
     for again in (unpack(pack(result, "json"), "json"), unpack(pack(result, "pickle"), "pickle"), result.replace()):
-        assert isinstance(again, ToolResult) and (again.retryable, again.executed) == (
-            result.retryable,
-            result.executed,
-        )
+        assert isinstance(again, ToolResult) and again.executed is result.executed
         assert again.record()["retryable"] is result.retryable
 
 
@@ -223,7 +221,7 @@ def base64_runs(text: str) -> list[bytes]:
 
 
 def test_a_secret_in_a_definition_is_written_nowhere() -> None:
-    secret = "plain-secret-0123"
+    secret = PLAIN_SECRET
 
     def act(user: str = secret, level: Literal["low", "plain-secret-0123"] = "low") -> str:
         return "done"
@@ -252,7 +250,7 @@ def test_a_secret_as_a_number_is_masked(secret: Any, number: float) -> None:
 
 def test_a_secret_is_written_nowhere_in_a_cassette() -> None:
     for way in WAYS:
-        for secret in SECRET, "plain-secret-0123":
+        for secret in SECRET, PLAIN_SECRET:
             _, replayed, written = run_twice(way(secret), secrets={"key": secret})
             assert not leaks(written, secret), written
             assert replayed.content, "the file can be read"
@@ -260,16 +258,7 @@ def test_a_secret_is_written_nowhere_in_a_cassette() -> None:
     assert str(NUMBER) not in written
 
 
-@pytest.mark.parametrize(
-    "secret",
-    [
-        b"\xff\xfebinary secret",
-        bytearray(b"\xffanother secret"),
-        UUID(int=2**100),
-        12345.678901,
-        b"\xacsecret bytes\xe2",
-    ],
-)
+@pytest.mark.parametrize("secret", [bytearray(b"\xff\xfebinary secret"), 12345.678901, b"\xacsecret bytes\xe2"])
 def test_a_secret_of_any_type_is_written_nowhere(secret: Any) -> None:
     data = bytes(secret) if isinstance(secret, bytes | bytearray) else str(secret).encode()
     data = b"\xe2\x82" + data + b"\x82\xac"  # with the ends of the bytes they make characters
@@ -337,9 +326,6 @@ def test_common_text_is_no_secret() -> None:
     assert replayed.output == recorded.output == [10**400, 2**1024, 1e308]
 
 
-PLAIN_SECRET = "plain-secret-0123"
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -366,36 +352,23 @@ def test_middleware_results_are_stored_without_secrets(place: str, given: Any) -
 
 
 @pytest.mark.parametrize("error", ["no {}", None])
-async def test_a_failed_result_leaks_no_secret(error: str | None) -> None:
-    def failed(secret: str) -> ToolResult:
-        data = Media("file", secret.encode(), "text/plain")
-        said = error and error.format(secret)
+@pytest.mark.parametrize("secret", [SECRET, PLAIN_SECRET])
+async def test_a_failed_result_leaks_no_secret(secret: str, error: str | None, tmp_path: Path) -> None:
+    seen: list[ToolResult] = []
+
+    @tool
+    async def act() -> object:
+        """Act."""
+        content = [Text(secret), Media("file", secret.encode(), "text/plain")]
         output = {"by": [secret, encoded(secret)]}
-        return ToolResult(output, said, {"by": secret}, [Text(secret), data], status="failed")
+        return ToolResult(output, error and error.format(secret), {"by": secret}, content, status="failed")
 
-    async def main(secret: str) -> None:
-        told: list[str] = []
-
-        @tool
-        async def act() -> object:
-            """Act."""
-            return failed(secret)
-
-        with tempfile.TemporaryDirectory() as folder:
-            journal = Journal.open(Path(folder, "calls.db"))
-            observers = [lambda event: told.append(json.dumps(jsonable_event(event)))]
-            async with Runner([act], journal=journal, observers=observers, secrets={"key": secret}) as runner:
-                result = await runner.run(ToolCall("1", "act", {}), ToolContext(session="s"))
-                again = await runner.run(ToolCall("1", "act", {}), ToolContext(session="s"))
-            journal.close()
-            written = b"".join(path.read_bytes() for path in Path(folder).iterdir()).decode("utf-8", "replace")
-        assert parts(again) == parts(result)
-        for text in json.dumps(result.record()), json.dumps(outcome_from_result(result)), written, *told:
-            assert not leaks(text, secret), text
-
-    def jsonable_event(event: Any) -> Any:
-        result = event.data.get("result")
-        return [event.kind, None if result is None else [result.record(), outcome_from_result(result)]]
-
-    for secret in SECRET, "plain-secret-0123":
-        await main(secret)
+    journal = Journal.open(tmp_path / "calls.db")
+    observers = [lambda event: seen.append(event.data["result"]) if "result" in event.data else None]
+    async with Runner([act], journal=journal, observers=observers, secrets={"key": secret}) as runner:
+        result, again = [await runner.run(ToolCall("1", "act", {}), session="s") for _ in range(2)]
+    journal.close()
+    assert parts(again) == parts(result) and len(seen) == 2
+    written = b"".join(path.read_bytes() for path in tmp_path.iterdir()).decode("utf-8", "replace")
+    told = [json.dumps([one.record(), outcome_from_result(one)]) for one in (result, *seen)]
+    assert [text for text in (written, *told) if leaks(text, secret)] == []

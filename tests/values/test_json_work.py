@@ -64,12 +64,9 @@ def test_several_pieces_many_times(pieces: list[str], last: str, whole: Callable
 
 
 def test_as_many_keys_as_there_is_room_for() -> None:
-    values = ("1", '"]"', "[[{}]]", '"' + "x" * 300 + '"')
-    for at, key in enumerate(("{}", "a[{}", "a\\u0061{}", '\\"{}')):
-        for value in (values[at], values[at - 1]):
+    for key, value in (("a[", "1"), ("a\\u0061", '"]"'), ('\\"', "[[{}]]")):
 
-            def keys(size: int, key: str = key, value: str = value) -> str:
-                pairs = (f'"{key.replace("{}", str(number))}":{value}' for number in range(size // 3))
-                return "{" + ",".join(pairs) + "}"
+        def keys(size: int, key: str = key, value: str = value) -> str:
+            return "{" + ",".join(f'"{key}{number}":{value}' for number in range(size // 3)) + "}"
 
-            assert grows_with_its_length(keys)
+        assert grows_with_its_length(keys)
