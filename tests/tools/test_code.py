@@ -20,6 +20,7 @@ from ferrule import (
     Event,
     Media,
     Runner,
+    Sizes,
     Text,
     Tool,
     ToolCall,
@@ -31,7 +32,7 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.guards import ask_before_changes
+from ferrule.guards import ask_before_changes, flow
 from ferrule.journal import memory
 from ferrule.middleware import limit_output, redact
 from ferrule.selection import search_tool
@@ -328,6 +329,21 @@ async def test_only_the_model_reads_less_of_a_large_result(program: str) -> None
     assert isinstance((await run("['x'] * 5000", limits={"output": 50})).output, list)
 
 
+async def test_the_sizes_of_the_runner_hold_for_programs() -> None:
+    for sizes, output in ((Sizes(output=500), 2_000), (Sizes(output=2_000), 500)):
+        made = code.tool(Runner([price], sizes=sizes), output=output)
+        result = await Runner([made]).run("run_program", {"program": "'x' * 5_000"})
+        assert len(result.text) <= 500 < len(result.output)
+
+
+async def test_a_guard_that_observes_judges_the_calls_of_a_program() -> None:
+    watch = flow(sources={"price": "untrusted"}, sinks={"pay"})
+    shop = Runner([price, pay], guards=[watch], observers=[watch])
+    runner = Runner([code.tool(shop)], observers=[watch], approve=Person(deny("no")))
+    result = await runner.run("run_program", {"program": "pay('ada', price('tea'))"}, session="s")
+    assert "Denied: no." in result.text and PAID == []
+
+
 async def test_a_program_that_prints_too_much_fails() -> None:
     result = await run("for i in range(30): print('x' * 40_000)\n1")
     assert result.status == "failed" and "more than 1,000,000 parts and characters" in result.text
@@ -607,6 +623,7 @@ async def test_a_tool_of_the_same_runner_can_be_offered_beside_it() -> None:
     [
         ({"only": "nothing_*"}, "no tool of the runner has such a name"),
         ({"calls": 0}, "calls must be a whole number"),
+        ({"output": 0}, "output must be a whole number of at least 1, not 0"),
         ({"seconds": "5"}, "seconds must be a whole number"),
         ({"calls": None}, "calls must be a whole number of at least 1, not None"),
         ({"tokens": None}, "tokens must be a whole number of at least 1, not None"),
