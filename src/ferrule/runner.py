@@ -207,6 +207,7 @@ class Runner:
         inside: Iterable[Middleware] | None = None,
         journal: Journal | None = None,
         clock: Clock | None = None,
+        sizes: Sizes | None = None,
     ) -> Runner:
         """Return a runner with the same settings except for those given.
 
@@ -225,6 +226,8 @@ class Runner:
             settings = replace(settings, guards=options.check_guards("guards", guards))
         if inside is not None:
             settings = replace(settings, inside=options.check_middleware("inside", inside))
+        if sizes is not None:
+            settings = replace(settings, sizes=_sizes("sizes", sizes))
         state = self._state.copy_with(settings=settings, **changed)
         made = object.__new__(Runner)
         made._set_up(state)
@@ -253,6 +256,11 @@ class Runner:
     def inside(self) -> tuple[Middleware, ...]:
         """The middleware around the runs of this runner, the first outermost, without that of its tools."""
         return self._state.settings.inside
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of arguments and results."""
+        return self._state.settings.sizes
 
     @property
     def approve(self) -> Approver | None:

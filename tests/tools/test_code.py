@@ -20,6 +20,7 @@ from ferrule import (
     Event,
     Media,
     Runner,
+    Sizes,
     Text,
     Tool,
     ToolCall,
@@ -30,7 +31,7 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.guards import ask_before_changes
+from ferrule.guards import ask_before_changes, flow
 from ferrule.journal import memory
 from ferrule.middleware import limit_output
 from ferrule.selection import search_tool
@@ -309,6 +310,21 @@ async def test_only_the_model_reads_less_of_a_large_result(program: str) -> None
     assert isinstance((await run("['x'] * 5000", limits={"output": 50})).output, list)
 
 
+async def test_the_sizes_of_the_runner_hold_for_programs() -> None:
+    for sizes, output in ((Sizes(output=500), 2_000), (Sizes(output=2_000), 500)):
+        made = code.tool(Runner([price], sizes=sizes), output=output)
+        result = await Runner([made]).run("run_program", {"program": "'x' * 5_000"})
+        assert len(result.text) <= 500 < len(result.output)
+
+
+async def test_a_guard_that_observes_judges_the_calls_of_a_program() -> None:
+    watch = flow(sources={"price": "untrusted"}, sinks={"pay"})
+    shop = Runner([price, pay], guards=[watch], observers=[watch])
+    runner = Runner([code.tool(shop)], observers=[watch], approve=Person(deny("no")))
+    result = await runner.run("run_program", {"program": "pay('ada', price('tea'))"}, session="s")
+    assert "Denied: no." in result.text and PAID == []
+
+
 async def test_a_program_that_prints_too_much_fails() -> None:
     result = await run("for i in range(30): print('x' * 40_000)\n1")
     assert result.status == "failed" and "more than 1,000,000 parts and characters" in result.text
@@ -558,7 +574,7 @@ async def test_a_tool_of_the_same_runner_can_be_offered_beside_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"only": "nothing_*"}, {"calls": 0}, {"seconds": "5"}, {"calls": None}, {"tokens": None}]
+    "options", [{"only": "nothing_*"}, {"calls": 0}, {"output": 0}, {"seconds": "5"}, {"calls": None}, {"tokens": None}]
 )
 def test_a_wrong_option_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(DefinitionError, match=next(iter(options))):

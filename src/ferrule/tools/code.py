@@ -22,11 +22,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import Any, Final, Literal, TypeAlias
 
-from ferrule.definition.bounds import Sizes
 from ferrule.definition.options import check_texts, is_positive, make_check
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
@@ -98,7 +97,6 @@ class _Limits:
     calls: int
     seconds: int
     memory: int
-    output: int
     state: int
 
 
@@ -138,7 +136,7 @@ def tool(
     given: object = runner
     if not isinstance(given, Runner):
         raise DefinitionError(f"code.tool(runner) takes a Runner, whose tools programs call, not {given!r}")
-    sizes = {"calls": calls, "seconds": seconds, "memory": memory, "output": output, "state": state}
+    sizes = {"calls": calls, "seconds": seconds, "memory": memory, "state": state}
     limits = _Limits(**{key: _check_size(key, size) for key, size in sizes.items()})
     globs = check_texts("only", [only] if isinstance(only, str) else only)
     offered = [one for one in runner.tools.only(*globs) if not finds_tools(one)]
@@ -156,11 +154,10 @@ def tool(
         recorded=True,
         timeout=timeout,
     )
-    mounted = runner.replace(tools=[*runner.tools, made]).as_tools()
-    own = [one for one in mounted if one.name == made.name]
-    # The size of a mounted runner is applied after all middleware, so a `limit_output` still keeps the whole result.
-    bounds = Sizes(input=None, output=limits.output, media=sys.maxsize)
-    return Runner(own, concurrency=None, sizes=bounds).as_tools()[0]
+    # The runner cuts results after all middleware, so a `limit_output` still keeps the whole one.
+    bounds = replace(runner.sizes, output=min(_check_size("output", output), runner.sizes.output))
+    mounted = runner.replace(tools=[*runner.tools, made], sizes=bounds).as_tools()
+    return next(one for one in mounted if one.name == made.name)
 
 
 def _choose_stubs(functions: Iterable[Function], tokens: int) -> tuple[list[str], bool]:
