@@ -114,7 +114,7 @@ def from_pydantic(error: ValidationError, value: object) -> list[ArgumentError]:
         if any(above in likely and len(above) < len(path) for above, _ in labels):
             converted[position] = converted[position]._replace(certain=False)
         if any(above in likely and label not in likely[above] for above, label in labels):
-            converted[position] = _make_unlikely(converted[position])
+            converted[position] = converted[position]._replace(kind="unlikely")
     return converted
 
 
@@ -141,10 +141,6 @@ def _has_other_tag(path: Path, error: ArgumentError) -> bool:
 
 def _has_other_constant(path: Path, error: ArgumentError) -> bool:
     return error.is_constant and len(error.path) == len(path) + 1 and error.kind == "wrong"
-
-
-def _make_unlikely(error: ArgumentError) -> ArgumentError:
-    return error._replace(kind="unlikely")
 
 
 def _locate(location: Iterable[str | int], value: object, missing: bool) -> tuple[Path, list[_Label], object]:
@@ -258,7 +254,7 @@ def _convert_branches(path: Path, received: object, branches: Any) -> list[Argum
     here = [(n, error) for n, errors in found.items() for error in errors if error.path == path]
     is_plain = bool(here) and all(error.json_type or error.choices for _, error in here)
     here = [(n, error if is_plain else error._replace(certain=False)) for n, error in here]
-    unlikely = [_make_unlikely(error) for n, error in here if n not in likely]
+    unlikely = [error._replace(kind="unlikely") for n, error in here if n not in likely]
     told = [error for n, error in here if n in likely]
     inner = [error for n in likely for error in found[n] if error.path != path and error.kind != "unlikely"]
     if len(likely) == 1:
@@ -269,7 +265,7 @@ def _convert_branches(path: Path, received: object, branches: Any) -> list[Argum
     texts |= {f"{format_path(error.path[len(path) :])!r} {error.expected}" for error in inner}
     wanted = _shorten("; ".join(sorted(texts)), 160)
     expected = "fits none of the forms it may have" + (f" ({wanted})" if wanted else "")
-    return [ArgumentError(path, expected, received), *map(_make_unlikely, told), *unlikely]
+    return [ArgumentError(path, expected, received), *[one._replace(kind="unlikely") for one in told], *unlikely]
 
 
 def _format_choices(values: Sequence[Any]) -> str:

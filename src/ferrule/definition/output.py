@@ -63,10 +63,7 @@ class Output:
         self.is_text = exact is str
         self.ready_classes = frozenset(_SCALARS if is_free else (exact,)) - {float}  # a float may be NaN
         if given is not None:
-            from ferrule.arguments.schema_parameters import (  # for the tools that need it
-                JsonSchemaValidator,
-                copy_schema,
-            )
+            from ferrule.arguments.schema_parameters import JsonSchemaValidator, copy_schema  # most tools need none
 
             plain = copy_schema(given, "output_schema")
             self.enforced = EnforcedSchema(freeze(plain), JsonSchemaValidator(plain, "output_schema", given))
@@ -76,7 +73,7 @@ class Output:
     @cached_property
     def enforced(self) -> EnforcedSchema | None:
         """The schema that is enforced, or None if any value fits."""
-        from ferrule.arguments.schema_parameters import JsonSchemaValidator  # most tools need none
+        from ferrule.arguments.schema_parameters import JsonSchemaValidator
 
         try:
             adapter: TypeAdapter[Any] = TypeAdapter(self._returns)

@@ -14,7 +14,6 @@ from ferrule.definition.output import TICKET_OUTPUT
 from ferrule.executors.threads import Raised
 from ferrule.kernel.cancel import interrupt
 from ferrule.kernel.journal_status import TICKET, journal_status, ticket_result
-from ferrule.kernel.journaling import describe_unknown, is_repeatable
 from ferrule.kernel.path import run_call
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.results import CANCELLED, Rejected
@@ -27,11 +26,11 @@ from ferrule.values.call import ToolCall
 from ferrule.values.context import CURRENT, ContextFields
 from ferrule.values.event import Event, emit
 from ferrule.values.frozen import thaw
-from ferrule.values.journal_entry import JournalEntry, result_from_outcome
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from ferrule.kernel.runner_state import RunnerState
+    from ferrule.values.journal_entry import JournalEntry
 
 _MAX_JOBS = 1000
 _EVENT_CALL_FIELDS = ("tool_name", "input")  # in the data of every event
@@ -198,6 +197,9 @@ async def _find_entry(runner: RunnerState, ticket: str, wait: float | None = Non
 
 def _job_from_entry(runner: RunnerState, entry: JournalEntry) -> BackgroundJob:
     """Return the job of a journal entry."""
+    from ferrule.kernel.journaling import describe_unknown, is_repeatable
+    from ferrule.values.journal_entry import result_from_outcome
+
     intent, result = entry.intent, None
     call, name = ToolCall(intent.call_id, intent.tool_name), intent.tool_name
     if entry.outcome is not None:

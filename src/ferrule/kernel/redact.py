@@ -83,27 +83,26 @@ def get_log_facts(call: AnyCall) -> LogAttributes:
 
 
 def make_call_redactor(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], str]:
-    """Return a function that puts stars for the secrets of a call into a text; `str` if the call has none."""
+    """Return a function that puts stars for the secrets of a call into a text; `str` if the call has none.
+
+    These are the secrets and hidden values of the call and of the calls that made it.
+    """
+    known: list[object] = []
+    source: AnyCall | None = call
     try:
-        if not (known := _list_known_secrets(call, given)):
+        while source is not None:
+            tool: Any = source.tool
+            parameters, secrets = tool.handling.parameters, source.context.secrets
+            if secrets:
+                known.append(secrets)
+            if parameters.hidden:
+                sides = source.call.arguments, given
+                known += parameters.bound, [one.get(name) for one in sides for name in parameters.hidden]
+            source = source.parent
+        if not known:
             return str
         from ferrule.security.redactor import make_redactor  # for the programs that have secrets
 
         return make_redactor(known)
     except Exception:  # a foreign mapping may raise anything
         return lambda text: SECRET_STARS
-
-
-def _list_known_secrets(call: AnyCall | None, given: JsonObject) -> list[object]:
-    """Return the secrets and hidden values of a call and of the calls that made it."""
-    known: list[object] = []
-    while call is not None:
-        tool: Any = call.tool
-        parameters, secrets = tool.handling.parameters, call.context.secrets
-        if secrets:
-            known.append(secrets)
-        if parameters.hidden:
-            hidden = [arguments.get(name) for arguments in (call.call.arguments, given) for name in parameters.hidden]
-            known += (parameters.bound, hidden)
-        call = call.parent
-    return known

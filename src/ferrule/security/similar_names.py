@@ -32,12 +32,7 @@ class NameIndex:
         """Return the names most similar to `name`, best first."""
         wanted = fold_name(name)[:200]
         names = self._find_candidates(wanted)
-        # Names that share too few characters for `difflib` are left out in a tenth of its time.
-        similar = [
-            candidate
-            for candidate in names
-            if 2 * sum(map(wanted.count, {*candidate})) >= _MIN_RATIO * (len(wanted) + len(candidate))
-        ]
+        similar = [candidate for candidate in names if _can_be_similar(wanted, candidate)]
         if similar:
             from difflib import get_close_matches
 
@@ -59,6 +54,11 @@ class NameIndex:
         begin = _find_neighbours(self._sorted, wanted)
         end = [name[::-1] for name in _find_neighbours(self._reversed, wanted[::-1])]
         return list(dict.fromkeys([*begin, *end]))
+
+
+def _can_be_similar(one: str, other: str) -> bool:
+    """Return whether two names share enough characters for `difflib`; takes a tenth of its time."""
+    return 2 * sum(map(one.count, {*other})) >= _MIN_RATIO * (len(one) + len(other))
 
 
 def _find_neighbours(names: list[str], name: str) -> list[str]:
