@@ -50,7 +50,7 @@ async def reject_at_once(
     run_id = perf_counter() if origin.resumed is None else origin.resumed.record["run"]
     if origin.resumed is None:
         emit(observers, "tool:pre", named, origin.arrival_facts, fields, run_id)
-    set_kernel_facts(result, (named, fields.session, fields.principal, runner.clock.now(), None, None))
+    set_kernel_facts(result, (named, fields.session, fields.principal, runner.clock.now(), None, None, 0.0))
     emit(observers, "tool:error", named, result, fields, run_id)
     if origin.owner is not None:
         origin.owner.end(result)
