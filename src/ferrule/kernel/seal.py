@@ -12,7 +12,6 @@ from ferrule.kernel.results import copy_result, limit_size
 from ferrule.kernel.state import CallState
 from ferrule.values.result import ToolResult, set_kernel_facts, set_slot
 
-_MIN_INT, _MAX_INT = -(1 << 63), 1 << 63
 _SHORT_TYPES = frozenset({float, bool, type(None)})
 
 
@@ -40,5 +39,5 @@ def _is_within_limit(result: ToolResult, limit: int) -> bool:
     output = result.output
     kind = output.__class__
     if kind is int:
-        return _MIN_INT < output < _MAX_INT  # type: ignore[no-any-return]
+        return output.bit_length() < 64  # type: ignore[no-any-return]
     return len(output) <= limit if kind is str else kind in _SHORT_TYPES
