@@ -326,10 +326,10 @@ class Runner:
             DefinitionError: The call, the context or an option is not valid.
             RuntimeError: The runner is busy on another loop.
         """
-        if isinstance(call, str):
+        if not isinstance(call, ToolCall):
+            if not isinstance(call, str):
+                raise _no_call("run", call)
             call = ToolCall(new_id(), call, given)  # type: ignore[arg-type]
-        elif not isinstance(call, ToolCall):
-            raise _no_call("run", call)
         elif given is not None:
             if context is not None:
                 raise DefinitionError(f"run(ToolCall(…), context) takes one context; it was given {context!r} too")

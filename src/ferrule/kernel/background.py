@@ -23,7 +23,7 @@ from ferrule.kernel.tasks import run_within
 from ferrule.scheduling.clock import wait_until, waiter_for_end
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
-from ferrule.values.context import CURRENT, ContextFields
+from ferrule.values.context import ContextFields, set_current
 from ferrule.values.event import Event, emit
 from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
@@ -154,7 +154,7 @@ async def _start_job(job_plan: Plan, values: object, state: CallState) -> ToolRe
 
 async def _run_detached(running: Coro[ToolResult]) -> ToolResult:
     """Run a call outside the call that started it."""
-    CURRENT.set(None)
+    set_current(None)
     return await running
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncio import get_running_loop
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ferrule.definition.toolset import Toolset
 from ferrule.kernel.cancel import restore_current_call
@@ -16,7 +16,7 @@ from ferrule.kernel.state import NO_ORIGIN, CallState, Origin
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, make_judged_call
 from ferrule.values.content import clean_text, truncate_text
-from ferrule.values.context import CURRENT, ContextFields
+from ferrule.values.context import ContextFields, get_current
 from ferrule.values.event import EventKind, emit
 from ferrule.values.json_text import format_arguments
 from ferrule.values.result import Status, ToolResult, set_kernel_facts
@@ -50,7 +50,7 @@ async def reject_at_once(
     run_id = perf_counter() if origin.resumed is None else origin.resumed.record["run"]
     if origin.resumed is None:
         emit(observers, "tool:pre", named, origin.arrival_facts, fields, run_id)
-    set_kernel_facts(result, (named, fields.session, fields.principal, runner.clock.now(), None, None))
+    set_kernel_facts(result, (named, fields.session, fields.principal, runner.clock.now(), None, None, 0.0))
     emit(observers, "tool:error", named, result, fields, run_id)
     if origin.owner is not None:
         origin.owner.end(result)
@@ -111,7 +111,7 @@ def _find_parent(runner: RunnerState, origin: Origin) -> CallState | None:
     Raises:
         Rejected: A call around this one was abandoned, calls are nested too deeply, or the runner is closing.
     """
-    current: Any = CURRENT.get()
+    current = get_current()
     ancestor, parent, depth = origin.parent, None, 0
     if ancestor is None:
         if current.__class__ is not LiveCall:  # a worker process has a context of its own kind

@@ -21,7 +21,7 @@ from ferrule.kernel.attempts import reject
 from ferrule.kernel.results import Rejected
 from ferrule.kernel.seal import finish_result
 from ferrule.kernel.state import RELIABLE_CANCELLING, CallState, ancestors
-from ferrule.values.context import CURRENT
+from ferrule.values.context import get_current, set_current
 from ferrule.values.result import ToolResult
 
 
@@ -92,6 +92,6 @@ def journaled_result(state: CallState) -> ToolResult | None:
 
 def restore_current_call(state: CallState, current_before: CallState | None) -> None:
     """Set the current call back to `current_before` if it is this call or one below it."""
-    current: Any = CURRENT.get()
+    current = get_current()
     if current is state or (current and state in ancestors(current)):
-        CURRENT.set(current_before)  # type: ignore[arg-type]
+        set_current(current_before)

@@ -228,13 +228,13 @@ async def _wait_until_deadline(
     At the deadline the task is cancelled and gets `grace` seconds to end; a `ToolError` that it raises then adds to
     the result of the timeout. After that the task is abandoned. Its own result or exception no longer counts then.
     """
-    timer = deadline.timer
+    timer, wake = deadline.timer, deadline.wake
     is_waiting = True  # wait at least once, so that the handler begins even if it is late
-    task.add_done_callback(deadline.wake)
+    task.add_done_callback(wake)
     try:
         while is_waiting:
             deadline.waiter = task.get_loop().create_future()
-            timeout = timer.call_at(deadline.expires_at(), deadline.wake)
+            timeout = timer.call_at(deadline.expires_at(), wake)
             try:
                 await deadline.waiter  # a moved deadline wakes it too
             finally:

@@ -39,7 +39,7 @@ from ferrule.scheduling.clock import waiter_for_end
 from ferrule.types import Begun, Journal
 from ferrule.values.call import format_run_id
 from ferrule.values.content import to_jsonable
-from ferrule.values.context import CURRENT
+from ferrule.values.context import set_current
 from ferrule.values.frozen import JsonObject, freeze, thaw
 from ferrule.values.journal_entry import Intent, JournalEntry, is_unknown, outcome_from_result, result_from_outcome
 from ferrule.values.log import write_log
@@ -184,7 +184,7 @@ async def reconcile(plan: Plan, state: CallState) -> ToolResult | None:
 
 
 async def _call_reconcile(function: Any, state: CallState) -> object:
-    CURRENT.set(state)  # type: ignore[arg-type]  # in a task of its own
+    set_current(state)  # in a task of its own
     found = function(state.call, state.context)
     return await found if inspect.isawaitable(found) else found
 

@@ -32,7 +32,7 @@ from ferrule.kernel.seal import finish_result
 from ferrule.kernel.state import NO_ORIGIN, CallState, Origin
 from ferrule.kernel.validate import check_replacement, set_judged_arguments, validate
 from ferrule.values.call import ToolCall
-from ferrule.values.context import CURRENT, ContextFields
+from ferrule.values.context import ContextFields, get_current, set_current
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
@@ -112,14 +112,14 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
         if (runner_rejection := undo_cancellation(state)) is None:
             raise
         return journaled_result(state) or reject(state, runner_rejection)
-    current_before: Any = state.parent and CURRENT.get()
+    current_before = state.parent and get_current()
     try:
         if state.task is None or state.task.cancelling() > state.cancels_before:
             check_alive(state)
         state.held = held
         if state.observers and not answer_is_result:
             state.emit("tool:started")
-        CURRENT.set(state)  # type: ignore[arg-type]
+        set_current(state)
         handling = (_invoke_once if plan.journaled and plan.job is None else invoke)(plan, values, state, answer)
         result = handling if isinstance(handling, ToolResult) else await handling
     except Rejected as rejection:  # an inner middleware may suspend the call

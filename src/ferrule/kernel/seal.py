@@ -10,9 +10,8 @@ from time import perf_counter
 from ferrule.kernel.redact import redact
 from ferrule.kernel.results import copy_result, limit_size
 from ferrule.kernel.state import CallState
-from ferrule.values.result import ToolResult, set_duration, set_kernel_facts, set_slot
+from ferrule.values.result import ToolResult, set_kernel_facts, set_slot
 
-_MIN_INT, _MAX_INT = -(1 << 63), 1 << 63
 _SHORT_TYPES = frozenset({float, bool, type(None)})
 
 
@@ -23,13 +22,13 @@ def finish_result(state: CallState, result: object) -> ToolResult:
     if not _is_within_limit(finished, plan.max_output):
         finished = limit_size(state, finished)
     arrived_at, resumed = state.run_id, state.origin.resumed
-    set_duration(finished, (perf_counter() - (arrived_at if resumed is None else resumed.at)) * 1000)  # type: ignore[operator]
+    duration = (perf_counter() - (arrived_at if resumed is None else resumed.at)) * 1000  # type: ignore[operator]
     if state.repairs:
         set_slot(finished, "repairs", state.repairs)
     fields, now = state.fields, plan.runner.clock.now()
     shown = state.redacted_call if plan.hidden else state.call
     by = attempt.approved_by and redact(state, attempt.approved_by)
-    set_kernel_facts(finished, (shown, fields.session, fields.principal, now, attempt.pending, by))
+    set_kernel_facts(finished, (shown, fields.session, fields.principal, now, attempt.pending, by, duration))
     return finished
 
 
@@ -40,5 +39,5 @@ def _is_within_limit(result: ToolResult, limit: int) -> bool:
     output = result.output
     kind = output.__class__
     if kind is int:
-        return _MIN_INT < output < _MAX_INT  # type: ignore[no-any-return]
+        return output.bit_length() < 64  # type: ignore[no-any-return]
     return len(output) <= limit if kind is str else kind in _SHORT_TYPES

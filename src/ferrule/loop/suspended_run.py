@@ -137,7 +137,8 @@ class SavedResult(Part):
         result = ToolResult(**fields)
         judged = None if self.input is None else call.replace(name=self.tool_name, arguments=self.input)
         ended_at = None if self.at is None else self.at + self.duration_ms / 1000
-        set_kernel_facts(result, (judged, self.session, self.principal, ended_at, freeze(pending), self.approved_by))
+        by_and_duration = self.approved_by, self.duration_ms
+        set_kernel_facts(result, (judged, self.session, self.principal, ended_at, freeze(pending), *by_and_duration))
         return result
 
     @model_validator(mode="after")

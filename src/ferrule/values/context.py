@@ -473,6 +473,8 @@ _new_context = ToolContext.__new__
 NO_CONTEXT: ToolContext = ToolContext()
 CURRENT: ContextVar[RunningCall | None] = ContextVar("ferrule.current", default=None)
 """The call of the running code, perhaps ended. `find_running_call` reads it."""
+get_current: Callable[[], Any] = CURRENT.get  # Python looks a method up anew in each module that imports its object
+set_current: Callable[[Any], object] = CURRENT.set
 
 
 def make_context(fields: ContextFields, call: RunningCall | None, level: int | None = None) -> ToolContext:

@@ -21,7 +21,7 @@ _EMPTY: JsonObject = FrozenDict()
 
 KERNEL_METADATA = frozenset({"replayed", "resumed_already", "unrecorded"})
 """Keys of result metadata for the kernel alone. A handler's values under these names are dropped."""
-_NO_KERNEL_FACTS = (None,) * 6
+_NO_KERNEL_FACTS: tuple[Any, ...] = (*[None] * 6, 0.0)
 
 
 class ToolResult:
@@ -40,7 +40,6 @@ class ToolResult:
         retryable: Whether the same call may succeed later: `False` for a final answer, `None` if nobody knows.
         repairs: The repairs of the arguments, in words.
         metadata: Facts from the handler or a middleware.
-        duration_ms: Milliseconds from arrival to result.
         exception: The exception, for events and logs, never for a model.
     """
 
@@ -49,7 +48,6 @@ class ToolResult:
         "_kernel_facts",
         "_original",
         "call",
-        "duration_ms",
         "error",
         "exception",
         "executed",
@@ -94,7 +92,7 @@ class ToolResult:
         self.status: Status = status or ("ok" if error is None else "failed")
         self.executed = executed
         self.repairs = repairs
-        self.duration_ms = duration_ms
+        self._kernel_facts = (*_NO_KERNEL_FACTS[:6], duration_ms)
         self.exception = exception
         self.retryable = retryable
         self.__class__ = _FrozenResult
@@ -118,16 +116,17 @@ class ToolResult:
     @property
     def pending(self) -> JsonObject | None:
         """The sealed record of a suspended call, for `Runner.resume`; read-only. Only the kernel can make it."""
-        return self._facts[4] if self.status == "suspended" else None
+        return self._kernel_facts[4] if self.status == "suspended" else None
 
     @property
     def approved_by(self) -> str | None:
         """The name of the person who approved the call, from `allow(by=…)` or `resume(…, by=…)`."""
-        return cast("str | None", self._facts[5])
+        return cast("str | None", self._kernel_facts[5])
 
     @property
-    def _facts(self) -> tuple[Any, ...]:
-        return getattr(self, "_kernel_facts", _NO_KERNEL_FACTS)
+    def duration_ms(self) -> float:
+        """Milliseconds from arrival to result."""
+        return cast("float", self._kernel_facts[6])
 
     @property
     def call_id(self) -> str:
@@ -160,13 +159,13 @@ class ToolResult:
         copy = ToolResult(**{**fields, **changes})
         if "output" not in changes:
             set_slot(copy, "_original", get_original(self))
-        set_kernel_facts(copy, self._facts)
+        set_kernel_facts(copy, (*self._kernel_facts[:6], changes.get("duration_ms", self.duration_ms)))
         return copy
 
     def copy_with_call(self, call: ToolCall) -> ToolResult:
         """Return a copy with another call for its record, such as a redacted one."""
         copy = self.replace()
-        set_kernel_facts(copy, (call, *self._facts[1:]))
+        set_kernel_facts(copy, (call, *self._kernel_facts[1:]))
         return copy
 
     def record(self) -> dict[str, Any]:
@@ -176,7 +175,7 @@ class ToolResult:
         bound and private values, the `session`, the `principal`, and the time of arrival (`at`, seconds since the
         epoch). `Runner.resume` reads `pending`; it is `None` if the call is not suspended.
         """
-        call, session, principal, ended_at, _, approved_by = self._facts
+        call, session, principal, ended_at, _, approved_by, duration = self._kernel_facts
         given = None if call is None else input_for_record(call)
         return {
             "tool_name": self.tool_name,
@@ -184,12 +183,12 @@ class ToolResult:
             "input": to_jsonable(given.to_dict() if isinstance(given, Arguments) else given),
             "session": session,
             "principal": principal,
-            "at": None if ended_at is None else ended_at - self.duration_ms / 1000,
+            "at": None if ended_at is None else ended_at - duration / 1000,
             "success": self.success,
             "status": self.status,
             "output": to_jsonable(self.output),
             "error": self.error,
-            "duration_ms": self.duration_ms,
+            "duration_ms": duration,
             "executed": self.executed,
             "retryable": self.retryable,
             "is_replayed": self.is_replayed,
@@ -229,11 +228,10 @@ _FrozenResult = make_frozen_class(ToolResult)
 _new_result = ToolResult.__new__
 set_slot = object.__setattr__
 """Set a slot of a result. Nobody else may have the result yet."""
-set_duration = cast("Any", ToolResult.__dict__["duration_ms"]).__set__
-"""Set the duration, in a third of the time of `set_slot`."""
 set_kernel_facts = cast("Any", ToolResult.__dict__["_kernel_facts"]).__set__
 """Set the kernel's facts of a result: the redacted call, its session and principal, the time of its end, its record if
-it is suspended, and the name of the person who approved it."""
+it is suspended, the name of the person who approved it, and the duration. It takes a third of the time of `set_slot`.
+"""
 
 
 def find_question(pending: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -245,7 +243,7 @@ def find_question(pending: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def set_pending(result: ToolResult, pending: JsonObject | None) -> None:
     """Set the record of a suspended result that was read back. Nobody else may have the result yet."""
-    set_kernel_facts(result, (None, None, None, None, freeze(pending), None))
+    set_kernel_facts(result, (None, None, None, None, freeze(pending), None, result.duration_ms))
 
 
 def make_success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
@@ -262,7 +260,7 @@ def make_success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
     result.status = "ok"
     result.executed = True
     result.repairs = ()
-    result.duration_ms = 0.0
+    result._kernel_facts = _NO_KERNEL_FACTS
     result.__class__ = _FrozenResult
     return result  # type: ignore[no-any-return]
 
