@@ -241,7 +241,8 @@ async def test_secrets_in_a_question_are_stars(gateway: Gateway) -> None:
     question = await desk.question()
     assert b"471147" not in gateway.bodies[0] and question["arguments"]["text"] == "my **********"
     edited = {**question["arguments"], "text": "your **********"}
-    assert await send(desk, answer_to(question, arguments=edited)) == 422
+    for misfit in (edited, {**question["arguments"], "to": 5}):
+        assert await send(desk, answer_to(question, arguments=misfit)) == 422
     assert await send(desk, answer_to(question, arguments={**question["arguments"], "to": "bob"})) == 200
     assert (await result_of(running)).success and sent == [("my sk-live-471147", "bob")]
 

@@ -124,6 +124,7 @@ def test_a_list_of_steps_serves_every_case(folder: Path, ferrule: Any) -> None:
         ([*EVAL, "--min-order", "0.5"], "no case asks for order, so that order=0.5 could never fail"),
         ([*EVAL, "--min-chosen", "2"], "a number from 0 to 1, such as 0.8, not '2'"),
         ([*EVAL, "--yes", "order"], "--yes needs --live"),
+        (["eval", "nowhere.jsonl", *EVAL[2:]], "cannot read 'nowhere.jsonl'"),
         ([*EVAL[:-1], "scriptd:steps.py"], "there is no provider 'scriptd'"),
         ([*EVAL[:-1], "scripted:other.py"], "has no steps for the case 'count'; did you mean 'coun'?"),
     ],

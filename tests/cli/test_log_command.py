@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import re
 import sqlite3
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from ferrule import Decision, Journal, Runner, ToolCall, ToolContext, ToolError, allow, tool
+from ferrule.cli.journal_calls import format_duration
 from ferrule.journal._rows import EVENT_COLUMNS, EventRows
 from ferrule.journal.reading import NOT_STARTED, UNFINISHED
 from ferrule.middleware import retry
@@ -154,6 +156,7 @@ def test_hostile_texts_cannot_control_the_terminal(path: Path, said: Command) ->
     ("words", "text"),
     [
         (["log", "none.db"], "there is no journal at 'none.db'"),
+        (["log", "none.db", "--prune", "90d"], "there is no journal at 'none.db'"),
         (["log", "text.db"], "'text.db' is no journal"),
         (["log", "calls.db", "--status", "suspend"], "did you mean 'suspended'"),
         (["log", "calls.db", "--since", "yesterday"], "'yesterday' is not a time"),
@@ -161,6 +164,7 @@ def test_hostile_texts_cannot_control_the_terminal(path: Path, said: Command) ->
         (["log", "calls.db", "--prune", "soon"], "'soon' is not an age"),
         (["log", "calls.db", "--prune", "90d", "--tool", "x"], "leave out --tool"),
         (["explain", "calls.db", "c9"], "there is no call 'c9'"),
+        (["explain", "calls.db", "c1", "--tool", "look"], "no call with the id 'c1' matches"),
         (["explain", "calls.db", "c"], "several ids begin with 'c'; choose from: c1, c2"),
     ],
 )
@@ -232,6 +236,12 @@ def test_a_suspended_call_shows_its_deadline(path: Path, said: Command) -> None:
     text = said("explain", "calls.db", "c2")
     assert re.search(r"\+0\.\d+s ‖ suspended: refund waits for a decision: somebody else decides", text)
     assert re.search(r"‖ it waits for an answer, until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", text)
+
+
+def test_a_duration_has_at_most_two_units() -> None:
+    seconds = (0.0996, 0.9996, 59.96, 3599.6, 90_000, math.inf)
+    texts = ["100 ms", "1.0 s", "1 min 0 s", "1 h 0 min", "1 d 1 h", "?"]
+    assert [format_duration(one) for one in seconds] == texts
 
 
 # -- retention ---------------------------------------------------------------------------------------------------------

@@ -102,6 +102,7 @@ def test_a_call_reaches_the_server_with_the_secret(ferrule: Any, server: tuple[s
         (["--openapi", "nowhere.yaml"], "nowhere.yaml cannot be read"),
         (["--openapi", "api.json"], "name the API's address: --server https://api.example.com"),
         (["--openapi", "api.json", *HTTPS, "--only", "PUT"], "--only 'PUT' names no operation"),
+        (["--openapi", "api.json", *HTTPS, "--secret", "key"], "is not NAME=VARIABLE"),
         ([*API, *HTTPS, "--secret", "key=NOT_SET_1"], "'NOT_SET_1' is not set"),
         (["--openapi", "api.json", "--server", "a.example"], "--server a.example: it is not a whole URL"),
         (["--openapi", "api.json", *HTTPS, "--secret", "key=PATH"], "the folder of the files, --root DIR"),

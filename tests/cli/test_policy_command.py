@@ -45,6 +45,7 @@ TESTS = "".join(
     for amount, expected in ((100, "allow"), (500, "ask"), (5000, "deny"))
 )
 FIND = '\n[[test]]\ncall = "find"\narguments = { order = 1 }\ntraits = ["read_only"]\nexpect = "allow"\n'
+VOUCHER = 'call = "refund"\narguments = { order = 1, amount = 5000 }\n'
 REFUND = ("--tools", "tools.py:TOOLS")
 
 
@@ -101,6 +102,7 @@ def test_the_tests_of_a_policy_run_with_and_without_tools(ferrule: Any, tools: t
     ("wrong", "error"),
     [
         ('call = "refund"\narguments = { order = 1, amount = 500 }\nexpect = "deny"', "expected deny"),
+        (f'{VOUCHER}expect = "deny"\nrule = "cash"', "expected a rule with 'cash'"),
         ('call = "refund"\narguments = { order = 1 }\nexpect = "deny"', "Invalid arguments for refund"),
         ('call = "refnd"\narguments = { order = 1 }\nexpect = "ask"', "did you mean 'refund'?"),
     ],
@@ -239,6 +241,8 @@ def test_a_policy_keeps_paths_in_the_working_directory(ferrule: Any) -> None:
         (("policy", "chek", "policy.toml"), "choose from 'check', 'test', 'trust'"),
         (("policy", "trust"), "ferrule policy trust FILE"),
         (("policy", "test", "policy.toml", "--list"), "is an option of ferrule policy trust"),
+        (("policy", "check"), "ferrule policy check FILE"),
+        (("decide", "refnd", *REFUND), "did you mean 'refund'?"),
         (("decide", "refund", "--amount", "1", *REFUND), "write amount=…"),
     ],
 )

@@ -156,6 +156,8 @@ def test_the_text_of_a_ranker_stays_in_its_line(folder: Path, ferrule: Any) -> N
         ([*WHY, "--min-ndcg", "0.8"], "are options of ferrule select eval"),
         (["select", "why", "read", "a", "file"], "unexpected word 'a': put the whole query in quotes"),
         ([*EVAL[:3], "tools.jsonl"], "write ferrule select --tools"),
+        (["select", "why", " ", "--tools", "tools.jsonl"], "the query is empty"),
+        ([*EVAL, "--by", "ranker.py:nobody"], "there is no 'nobody' in 'ranker.py'"),
         ([*EVAL, "--by", "ranker.py:Selector"], "it has no method rank(tools, query, limit=…)"),
         ([*EVAL, "--by", "ranker.py:Broken"], "RuntimeError: no index"),
         (["select", "eval", "queries.jsonl", "--by", "ranker.py:Words"], "says that 'shop:stock' is right"),

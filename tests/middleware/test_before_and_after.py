@@ -67,6 +67,10 @@ def required_and_more(arguments: Any, given: Any, extra: int = 5) -> dict[str, i
     return optional_context(arguments, given)
 
 
+async def awaited(arguments: Any, context: Any) -> dict[str, int]:
+    return optional_context(arguments, context)
+
+
 def whatever(*arguments: Any) -> dict[str, int]:
     assert len(arguments) == 1
     return {"n": 1}
@@ -76,7 +80,7 @@ def whatever(*arguments: Any) -> dict[str, int]:
     "hook",
     [
         *(optional_other, optional_context, optional_annotated, required_other, required_and_more),
-        *(whatever, partial(optional_other, extra=5)),
+        *(whatever, awaited, partial(optional_other, extra=5)),
     ],
 )
 def test_a_hook_that_asks_for_the_context_gets_it(hook: Any) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ferrule import Runner, ToolCall, ToolContext, Toolset, tool
 from ferrule.errors import DefinitionError
 from ferrule.policy import Policy, TrustedFiles
-from ferrule.policy.conditions import Commands
+from ferrule.policy.conditions import Commands, parse_condition
 from ferrule.policy.rule import JudgedCall, Rule
 from ferrule.policy.verdict import Entry, ToolRules
 from ferrule.values.decision import Decision
@@ -182,6 +182,7 @@ def test_files_of_any_scope_in_any_order_are_the_same_policy(
     [
         ("read_*", 'tools = ["read_*"]'),
         ("refund(amount<=100)", 'tools = ["refund"]\narguments = { amount = { at_most = 100 } }'),
+        ("refund(amount < 1.5)", 'tools = ["refund"]\narguments = { amount = { below = 1.5 } }'),
         ("refund(amount>=-1)", 'tools = ["refund"]\narguments = { amount = { at_least = -1 } }'),
         ("t(kind=refund)", 'tools = ["t"]\narguments = { kind = { equals = "refund" } }'),
         ("t(kind=re*)", 'tools = ["t"]\narguments = { kind = { glob = "re*" } }'),
@@ -272,6 +273,12 @@ def test_options_beside_a_list_of_lines_count_for_each_line(
     rule = Rule("allow", ("*",), arguments={place: Commands(("./run",))})
     arguments = {"jobs": [job]} if place.startswith("jobs") else job
     assert rule.matches(JudgedCall("t", arguments, CONTEXT)) is answer
+
+
+@pytest.mark.parametrize("place", ["a[]", "a.x"])
+def test_a_place_in_a_value_of_another_kind_is_unknown(place: str) -> None:
+    rule = Rule("deny", ("*",), arguments={place: parse_condition({"equals": 1})})
+    assert rule.matches(JudgedCall("t", {"a": 5}, CONTEXT)) is None
 
 
 def test_rules_match_tags_traits_and_principals(tmp_path: Path) -> None:
