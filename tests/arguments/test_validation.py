@@ -20,6 +20,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 import probe
+from cast import Unreadable
 from ferrule import Runner, Tool, ToolCall, ToolHandler, ToolResult, Toolset, build_tool, tool
 from ferrule.arguments.parameters import Invalid
 from ferrule.arguments.schema_parameters import SchemaParameters
@@ -551,25 +552,15 @@ def test_no_mistake_takes_many_words(kind: str) -> None:
         assert all(f"'{letter}0'" in error for letter in "abcd"), error
 
 
-class Broken(Mapping[str, Any]):
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    def breaks(self, *args: object) -> Any:
-        raise self.error
-
-    __getitem__ = __iter__ = __len__ = breaks
-
-
 @pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("x"), RecursionError()])
 def test_unreadable_arguments_are_invalid(error: Exception) -> None:
     for one in (order, flat, raw({"value": {}})):
         parameters = probe.parameters(one)
         for read in (parameters.validate_with_repairs, parameters.parse_arguments, parameters.validate_change):
-            for arguments in (Broken(error), {"value": Broken(error)}):
+            for arguments in (Unreadable(error), {"value": Unreadable(error)}):
                 with pytest.raises(Invalid, match="cannot be read"):
                     read("take", arguments)
-        assert run(one, Broken(error)).status == "invalid"
+        assert run(one, Unreadable(error)).status == "invalid"
 
 
 @pytest.mark.parametrize("kind", ["enum", "literal_error", "union_tag_invalid", "missing"])

@@ -52,9 +52,6 @@ async def run_late(called: Any, watch: Watch | None = None, **options: Any) -> T
     return await run_for(LIMIT, clock, runner.run(called.name))
 
 
-# -- which deadline --------------------------------------------------------------------------------------------------
-
-
 async def test_the_calls_deadline_goes_before_the_tools_before_the_runners() -> None:
     left: list[float | None] = []
 
@@ -91,9 +88,6 @@ async def test_a_deadline_covers_the_middleware_inside() -> None:
     result = await run_late(forever, watch, inside=[slow])
     assert (result.status, result.executed, watch.ends()) == ("timeout", False, ["tool:error"])
     assert "Nothing was run" in str(result.error)
-
-
-# -- handlers that are late --------------------------------------------------------------------------------------------
 
 
 async def test_a_handler_has_grace_to_clean_up() -> None:
@@ -225,9 +219,6 @@ async def test_a_handler_may_use_timeouts_of_its_own() -> None:
         assert (await Runner([careful], timeout=timeout).run("careful")).output == "careful"
 
 
-# -- cancellation from outside ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("timeout", [None, BOUND])
 async def test_a_cancellation_from_outside_still_cancels(timeout: float | None) -> None:
     watch = Watch()
@@ -297,9 +288,6 @@ async def test_run_raises_what_the_handler_made_of_a_cancellation(error: Any, st
         with pytest.raises(error or asyncio.CancelledError):
             await task
     assert len(watch.ends()) == 1
-
-
-# -- threads ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -407,9 +395,6 @@ async def test_a_cancelled_blocking_handler_keeps_its_slot_until_it_ends() -> No
     assert (await runner.run("block")).success
 
 
-# -- attempts after a deadline -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("inside", [[], [passes]], ids=["bare", "inside"])
 async def test_an_attempt_after_one_that_timed_out_is_not_taken_for_cancelled(inside: list[Any]) -> None:
     runs: list[bool] = []
@@ -479,8 +464,6 @@ async def test_a_late_call_hides_no_cancellation_from_the_call_above_it(cancelle
     assert not went_on
     ended.set()
 
-
-# -- the idle limit ---------------------------------------------------------------------------------------------------
 
 IDLE, CEILING = 9.5, 39.5  # no sum of whole seconds is either of them
 

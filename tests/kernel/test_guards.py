@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ConfigDict
 
+from cast import Unreadable
 from ferrule import (
     Decision,
     DefinitionError,
@@ -200,22 +201,6 @@ def test_the_text_of_a_guard_error_is_the_reason(form: Any) -> None:
     assert result.status == "denied" and "only on weekdays" in str(result.error)
 
 
-class Broken(Mapping[str, Any]):
-    """Arguments that raise when they are read."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    def __getitem__(self, key: str) -> Any:
-        raise self.error
-
-    def __iter__(self) -> Iterator[str]:
-        raise self.error
-
-    def __len__(self) -> int:
-        return 1
-
-
 async def cancel_itself(call: ToolCall, context: ToolContext) -> None:
     task = asyncio.current_task()
     assert task is not None
@@ -226,10 +211,10 @@ LOOPED: dict[str, Any] = {"n": 1}
 LOOPED["pin"] = LOOPED
 
 
-@pytest.mark.parametrize("answer", [None, LOOPED, Broken(RuntimeError()), Broken(asyncio.CancelledError())])
+@pytest.mark.parametrize("answer", [None, LOOPED, Unreadable(RuntimeError()), Unreadable(asyncio.CancelledError())])
 async def test_a_guard_that_cancels_itself_or_answers_unreadable_data_denies(answer: Any) -> None:
     (double, ran), watch = make_double(), Watch()
-    runner = Runner([double], guards=[saying(answer) if answer else cancel_itself], observers=[watch])
+    runner = Runner([double], guards=[cancel_itself if answer is None else saying(answer)], observers=[watch])
     result = await runner.run(CALL)
     assert (result.status, result.executed, ran) == ("denied", False, [])
     assert watch.kinds() == ["tool:pre", "tool:decided", "tool:error"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cast import Person, add, ask_always, passes
+from cast import Person, add, ask_always, passes, put_off
 from ferrule import (
     Decision,
     DefinitionError,
@@ -34,10 +34,6 @@ SUM = {"a": 1, "b": 2}
 
 def ask_to_pay(call: ToolCall, context: ToolContext) -> Decision | None:
     return ask("may it?") if call.name.endswith("pay") else None
-
-
-def later(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-    return decision
 
 
 def paying(whose: str, ran: list[str]) -> Tool:
@@ -224,7 +220,7 @@ async def test_a_call_by_a_mounted_tool_is_resumed_as_no_other_tool(outer_has: s
             "all by other names": list(Toolset(mounted.values()).prefixed("a_")),
             "two levels": [*Toolset(Runner([mounted["job"]]).as_tools()).prefixed("a_"), paying("outer", ran)],
         }[outer_has]
-        return Runner(tools, approve=later, resume_key=KEY, observers=[watch])
+        return Runner(tools, approve=put_off, resume_key=KEY, observers=[watch])
 
     first, second = make(watch := Watch()), make(Watch())
     record = await suspended(first, watch, next(one.name for one in first.tools if one.name.endswith("job")))
@@ -236,7 +232,7 @@ async def test_a_call_by_a_mounted_tool_is_resumed_as_no_other_tool(outer_has: s
 async def test_a_record_of_a_tool_that_is_no_longer_mounted_runs_nothing() -> None:
     ran: list[str] = []
     inner = Runner([calling("job", "pay", PAY), paying("inner", ran)], guards=[ask_to_pay])
-    first = Runner(only(inner, "job"), approve=later, resume_key=KEY, observers=[watch := Watch()])
+    first = Runner(only(inner, "job"), approve=put_off, resume_key=KEY, observers=[watch := Watch()])
     record = await suspended(first, watch, "job")
     own = [calling("job", "pay", PAY), paying("outer", ran)]
     for tools in (own, Runner([paying("another", ran)]).as_tools()):
@@ -268,7 +264,7 @@ def tenants(ran: list[str]) -> Runner:
 def test_a_runner_that_is_mounted_twice_is_refused(again: str) -> None:
     runner = tenants([])
     with pytest.raises(DefinitionError, match=r"'a_job' and 'b_job'.*two runners"):
-        for_tenants([runner, runner if again == "itself" else runner.replace(approve=later)])
+        for_tenants([runner, runner if again == "itself" else runner.replace(approve=put_off)])
 
 
 async def test_a_tool_mounted_for_a_tenant_calls_tools_bound_to_that_tenant() -> None:

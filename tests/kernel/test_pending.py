@@ -81,9 +81,6 @@ async def begin() -> tuple[Runner, dict[str, Any], Ran]:
     return runner, await suspend(runner), ran
 
 
-# -- what is in it -----------------------------------------------------------------------------------------------------
-
-
 async def test_a_record_holds_the_call_and_the_question_and_nothing_hidden() -> None:
     write, _ = make_write(private=("pin",))
     guards = [ask_always, lambda call, context: {**call.arguments, "pin": "zero-8-15"}]
@@ -117,9 +114,6 @@ async def test_a_suspended_result_has_its_record_which_nobody_can_change() -> No
     assert result.replace(status="denied").pending is None
     ended = await make_runner([write], guards=[]).run("write", {"n": 1})
     assert ended.pending is None and ended.record()["pending"] is None
-
-
-# -- what a handler or a middleware makes of it ------------------------------------------------------------------------
 
 
 async def refusal(runner: Runner, record: Any) -> str:
@@ -158,9 +152,6 @@ async def test_a_call_that_middleware_runs_after_all_has_no_record() -> None:
 
     result = await make_runner([write], around=[around], approve=lambda *rest: answers.pop(0)).run("write", {"n": 1})
     assert result.pending is None and len(ran) == 1
-
-
-# -- the seal ----------------------------------------------------------------------------------------------------------
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -274,9 +265,6 @@ def test_an_invalid_time_to_resume_is_refused(within: Any) -> None:
         Runner([], waits=Waits(resume=within))
 
 
-# -- the tool and what is bound ----------------------------------------------------------------------------------------
-
-
 async def test_a_call_of_one_tenant_is_not_resumed_for_another() -> None:
     write, ran = make_write()
     record = await suspend(make_runner([write.bind(tenant="A")]))
@@ -328,9 +316,6 @@ async def test_records_do_not_show_whether_the_same_value_is_bound() -> None:
     runner = make_runner([write.bind(tenant="A")])
     one, other = [(await suspend(runner))["pending"] for _ in range(2)]
     assert one["tool"] != other["tool"] and one["key"] != other["key"]
-
-
-# -- what was judged is what runs --------------------------------------------------------------------------------------
 
 
 @tool
@@ -386,9 +371,6 @@ def test_a_resumed_call_of_any_type_gets_the_judged_value(data: st.DataObject) -
     assert to_plain(got[0]) == to_plain(got[1])
 
 
-# -- private values ----------------------------------------------------------------------------------------------------
-
-
 async def test_guards_supply_private_values_again_and_nothing_else() -> None:
     write, ran = make_write(private=("pin",))
     pins = iter(["1", "2", "3", "4"])
@@ -423,9 +405,6 @@ async def test_a_private_value_of_a_person_is_asked_for_again() -> None:
     assert again.pending is not None and again.pending["into"] == "pin" and "zero-8-15" not in str(again.record())
     assert (await runner.resume(again.record(), allow({"pin": "four-7-11"}))).success
     assert [one["pin"] for one in ran] == ["four-7-11"]
-
-
-# -- once --------------------------------------------------------------------------------------------------------------
 
 
 class Today(Clock):
@@ -480,9 +459,6 @@ async def test_every_answer_uses_the_record_up(answer: Any) -> None:
     assert (await runner.resume(record, answer)).status in {"denied", "suspended"}
     assert (await runner.resume(record, True)).status == "invalid"
     assert ran == []
-
-
-# -- once, in a journal ------------------------------------------------------------------------------------------------
 
 
 class Keeping(MemoryJournal):
@@ -543,9 +519,6 @@ async def test_a_record_that_expires_in_the_journal_does_not_run() -> None:
     runner = make_runner([write], journal=Slow(), clock=clock)
     assert (await runner.resume(await suspend(runner), True)).status == "invalid"
     assert ran == []
-
-
-# -- who answered ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("answer", [True, False, ask("not yet")])

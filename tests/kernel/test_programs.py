@@ -330,20 +330,6 @@ def test_a_context_is_frozen_and_keeps_its_secrets() -> None:
     assert context.replace(session="t").session == "t" and context.session == "s"
 
 
-def test_the_intent_is_written_before_a_tool_that_changes_something_runs() -> None:
-    log: list[Any] = []
-
-    @tool
-    async def write(n: int, more: str = "m") -> None:
-        log.append("ran")
-
-    run(write, "write", {"n": 1}, journal=WatchedJournal(log))
-    assert log == [("begin", "write", {"n": 1, "more": "m"}), "ran", ("end", "write", "ok")]
-    reads = WatchedJournal()
-    run(subtract, "subtract", SUM, journal=reads)
-    assert reads.log == [] and [event.kind for event in reads.events] == ["tool:pre", "tool:started", "tool:post"]
-
-
 @pytest.mark.parametrize("error", [OSError("disk full"), asyncio.CancelledError()])
 async def test_nothing_runs_if_the_journal_does_not_take_the_intent(error: BaseException) -> None:
     gate, watch = Gate(), Watch()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cast import ask_always
+from cast import ask_always, put_off
 from ferrule import (
     Decision,
     DefinitionError,
@@ -30,10 +30,6 @@ STARS = "**********"
 RECORDED = {"path": "here", "times": 2, "mode": "change"}
 
 
-def not_now(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-    return ask("not now")
-
-
 def make_write() -> tuple[Tool, list[int]]:
     ran: list[int] = []
 
@@ -49,7 +45,7 @@ async def suspend(write: Tool, **options: Any) -> tuple[dict[str, Any], Watch]:
     """Return the record of a suspended call as another process reads it, and what an observer saw."""
     watch = Watch()
     options = {"guards": [ask_always], **options}
-    runner = Runner([write], approve=not_now, resume_key=KEY, observers=[watch], **options)
+    runner = Runner([write], approve=put_off, resume_key=KEY, observers=[watch], **options)
     result = await runner.run(ToolCall("c1", "write", {"n": 1}, data={"k": [1]}))
     assert (result.status, result.executed) == ("suspended", False)
     return json.loads(json.dumps(result.record(), allow_nan=False)), watch
@@ -94,7 +90,7 @@ async def test_a_resumed_call_has_its_recorded_context_and_new_deps_and_secrets(
     async def look(context: ToolContext) -> list[Any]:
         return [context.session, context.principal, dict(context.metadata), context.deps, dict(context.secrets)]
 
-    runner = Runner([look], guards=[ask_always], approve=not_now)
+    runner = Runner([look], guards=[ask_always], approve=put_off)
     given = ToolContext(session="s", principal="p", deps=object(), metadata={"m": 1}, secrets={"key": "hidden-key"})
     record = (await runner.run("look", {}, given)).record()
     result = await runner.resume(record, True, ToolContext(deps="new", secrets={"key": "new"}))
@@ -125,7 +121,7 @@ async def test_everybody_sees_the_recorded_arguments_and_nobody_changes_them() -
         return await next(call, context)  # type: ignore[no-any-return]
 
     bound, watch = write.bind(mode="change"), Watch()
-    first = Runner([bound], guards=[ask_always], approve=not_now, resume_key=KEY)
+    first = Runner([bound], guards=[ask_always], approve=put_off, resume_key=KEY)
     record = json.loads(json.dumps((await first.run("write", {"path": "here"})).record()))
     options: Any = {"guards": [guard], "around": [changes], "inside": [inside], "observers": [watch]}
     result = await Runner([bound], resume_key=KEY, **options).resume(record, True)
@@ -163,7 +159,7 @@ async def test_a_private_value_of_a_person_is_supplied_again_or_nothing_runs(aga
 
 @pytest.mark.parametrize("form", [lambda result: result, lambda result: result.pending, ToolResult.record])
 async def test_a_result_its_pending_or_its_record_can_be_queued_and_resumed(form: Any) -> None:
-    runner = Runner([make_write()[0]], guards=[ask_always], approve=not_now)
+    runner = Runner([make_write()[0]], guards=[ask_always], approve=put_off)
     given = form(await runner.run("write", {"n": 1}))
     queue = approval.web()
     id = await queue.put(given)

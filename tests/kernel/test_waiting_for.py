@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cast import Person
+from cast import Person, put_off
 from ferrule import (
     Answer,
     Decision,
@@ -62,12 +62,8 @@ async def order(to: str, context: ToolContext) -> Any:
     return receipts
 
 
-def later(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-    return decision
-
-
 def make_runner(journal: Journal | None = None, **options: Any) -> Runner:
-    given = {"guards": [ask_before_changes], "approve": later, "resume_key": KEY, **options}
+    given = {"guards": [ask_before_changes], "approve": put_off, "resume_key": KEY, **options}
     return Runner([pay, order], journal=journal, **given)
 
 
@@ -156,7 +152,7 @@ async def test_another_nested_call_gets_no_answer() -> None:
         result = await context.run("pay", {"to": "eve", "euros": 500}, id=id)
         return WaitingFor(result) if result.pending is not None else result.text
 
-    runner = Runner([pay, swaps], guards=[ask_before_changes], approve=later, resume_key=KEY)
+    runner = Runner([pay, swaps], guards=[ask_before_changes], approve=put_off, resume_key=KEY)
     result = await runner.resume(await runner.run("swaps"), True)
     assert result.status == "suspended" and PAID == []
 
@@ -184,7 +180,7 @@ async def test_an_input_for_a_nested_call_comes_back() -> None:
         return WaitingFor(result, "half") if result.pending is not None else [result.text, context.answer is None]
 
     def make() -> Runner:
-        return Runner([book, travel], approve=later, resume_key=KEY)
+        return Runner([book, travel], approve=put_off, resume_key=KEY)
 
     first = await make().run("travel")
     assert first.pending is not None and first.pending["kind"] == "input"
@@ -199,7 +195,7 @@ async def test_a_wait_within_a_wait_goes_on() -> None:
         return WaitingFor(result, 1) if result.pending is not None else result.output
 
     def make() -> Runner:
-        return Runner([pay, order, outer], guards=[ask_before_changes], approve=later, resume_key=KEY)
+        return Runner([pay, order, outer], guards=[ask_before_changes], approve=put_off, resume_key=KEY)
 
     result = await make().run("outer")
     while result.status == "suspended":
@@ -330,7 +326,7 @@ async def test_a_resumed_call_that_was_cut_off_goes_on_from_its_state() -> None:
         return [result.text, context.answer and context.answer.state, found.output]
 
     def make() -> Runner:
-        return Runner([dies, rate, once], guards=[ask_before_changes], approve=later, resume_key=KEY, journal=journal)
+        return Runner([dies, rate, once], guards=[ask_before_changes], approve=put_off, resume_key=KEY, journal=journal)
 
     READ.clear()
     first = await make().run("order")

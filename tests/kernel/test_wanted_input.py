@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cast import put_off
 from ferrule import (
     Decision,
     DefinitionError,
@@ -72,10 +73,6 @@ async def three_steps(context: ToolContext) -> object:
     """Ask three times, one question after the other."""
     step = 0 if context.answer is None else context.answer.state
     return InputRequired(f"step {step}?", state=step + 1) if step < 3 else "booked"
-
-
-def put_off(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-    return decision
 
 
 async def run_book(answer: object, made: Tool = book, **options: Any) -> ToolResult:

@@ -118,9 +118,6 @@ async def start(pool: WorkerPool, handler: Any, path: Path, **arguments: Any) ->
     return job, await asyncio.to_thread(read_pids, path)
 
 
-# -- what crosses ----------------------------------------------------------------------------------------------------
-
-
 async def test_a_warm_worker_is_used_again(own_pool: WorkerPool) -> None:
     assert len({await value(own_pool, tools.pid) for _ in range(5)}) <= 2
 
@@ -198,9 +195,6 @@ async def test_a_worker_has_the_folder_environment_and_path_of_the_program(
         assert await value(pool, tools.where) == [str(tmp_path), "set after the workers were started", "/the/last"]
 
 
-# -- the context -----------------------------------------------------------------------------------------------------
-
-
 async def test_the_context_crosses_without_deps(pool: WorkerPool) -> None:
     fields = {"session": "s1", "principal": "ada", "working_directory": "/tmp", "metadata": {"k": [1]}}
     given = ToolContext(**fields, deps=object(), secrets={"token": SecretStr("t")})
@@ -240,9 +234,6 @@ async def test_progress_comes_back_in_order_and_not_after_the_end(own_pool: Work
     assert heard == [{"done": n, "total": 3, "message": text} for n, text in ((1, "one"), (2, "two"))]
     await value(own_pool, tools.late_progress, on_progress=heard.append)
     assert len(heard) == 2
-
-
-# -- exceptions ------------------------------------------------------------------------------------------------------
 
 
 async def test_built_in_and_ferrules_exceptions_keep_their_class(pool: WorkerPool) -> None:
@@ -290,9 +281,6 @@ async def test_tasks_that_a_handler_leaves_behind_end_with_its_call(own_pool: Wo
     assert await value(own_pool, tools.left_tasks) in ([True], [])
 
 
-# -- the handler's module --------------------------------------------------------------------------------------------
-
-
 async def test_a_module_loaded_from_a_file_is_loaded_from_it_in_the_worker(
     pool: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,9 +322,6 @@ def test_a_function_whose_name_leads_to_another_is_refused(monkeypatch: pytest.M
     monkeypatch.delattr(tools, "echo")
     with pytest.raises(DefinitionError, match="would be None"):
         Recipe(made)
-
-
-# -- the end of a worker ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -483,9 +468,6 @@ async def test_a_call_fails_when_no_process_can_be_started(monkeypatch: pytest.M
     wrong = await error(pool, tools.add, {"a": 1})
     assert isinstance(wrong, NotStartedError) and "FileNotFoundError" in str(wrong)
     pool.close()
-
-
-# -- programs --------------------------------------------------------------------------------------------------------
 
 
 def program(text: str, *arguments: str, stdin: int | None = None) -> subprocess.Popen[str]:

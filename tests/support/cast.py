@@ -1,7 +1,8 @@
-"""The tool, the guard, the middleware and the person that many tests need."""
+"""The tool, the guard, the approver and the middleware that many tests need."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ferrule import Decision, ToolCall, ToolContext, ToolResult, allow, ask, tool
@@ -18,6 +19,11 @@ def ask_always(call: ToolCall, context: ToolContext) -> Decision:
     return ask("may it?")
 
 
+def put_off(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+    """An approver that answers later."""
+    return decision
+
+
 async def passes(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
     """A middleware that changes nothing."""
     result: ToolResult = await next(call, context)
@@ -28,6 +34,18 @@ async def call_twice(call: ToolCall, context: ToolContext, next: Any) -> ToolRes
     """A middleware that runs the rest of the call two times."""
     await next(call, context)
     return await passes(call, context, next)
+
+
+class Unreadable(Mapping[str, Any]):
+    """Arguments that raise when they are read."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def breaks(self, *args: object) -> Any:
+        raise self.error
+
+    __getitem__ = __iter__ = __len__ = breaks
 
 
 class Person:
