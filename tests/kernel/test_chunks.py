@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cast import passes
-from ferrule import Runner, Sizes, Text, ToolCall, ToolContext, ToolError, ToolResult, tool
+from ferrule import DefinitionError, Runner, Sizes, Text, ToolCall, ToolContext, ToolError, ToolResult, tool
 from ferrule.middleware import after, untrusted
 from waits import BOUND
 from watched import Watch, run
@@ -71,6 +71,14 @@ def test_a_chunk_of_another_type_fails_a_call_that_promised_its_type() -> None:
 
     result, watch = run(tool(lies), "lies")
     assert (result.status, result.executed, chunks_of(watch)) == ("failed", True, [1, "two"])
+
+
+def test_a_plain_generator_is_refused() -> None:
+    def plainly() -> Any:
+        yield 1
+
+    with pytest.raises(DefinitionError, match="async generator"):
+        tool(plainly)
 
 
 @pytest.mark.parametrize("of", ["its own", "the call that made it"])
