@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from cast import passes
-from ferrule import Runner, Sizes, Text, ToolCall, ToolContext, ToolError, ToolResult, tool
+from ferrule import DefinitionError, Runner, Sizes, Text, ToolCall, ToolContext, ToolError, ToolResult, tool
 from ferrule.middleware import after, untrusted
+from ferrule.testing import ManualClock
 from waits import BOUND
 from watched import Watch, run
 
@@ -73,6 +74,14 @@ def test_a_chunk_of_another_type_fails_a_call_that_promised_its_type() -> None:
     assert (result.status, result.executed, chunks_of(watch)) == ("failed", True, [1, "two"])
 
 
+def test_a_plain_generator_is_refused() -> None:
+    def plainly() -> Any:
+        yield 1
+
+    with pytest.raises(DefinitionError, match="async generator"):
+        tool(plainly)
+
+
 @pytest.mark.parametrize("of", ["its own", "the call that made it"])
 @pytest.mark.parametrize("goes_round", [False, True])
 async def test_a_generator_that_never_waits_ends_at_its_deadline(of: str, goes_round: bool) -> None:
@@ -127,11 +136,14 @@ class Halfway:
 
 
 @pytest.mark.parametrize(
-    ("then", "status", "timeout"), [("raises", "failed", None), ("raises", "failed", 5.0), ("waits", "timeout", 0.02)]
+    ("then", "status", "timeout"), [("raises", "failed", None), ("raises", "failed", 5.0), ("waits", "timeout", 5.0)]
 )
 async def test_a_call_that_is_cut_keeps_its_chunks(then: str, status: str, timeout: float | None) -> None:
-    speaker = Halfway(then)
-    result = await Runner([speaker.tool], timeout=timeout).run("speak")
+    speaker, clock = Halfway(then), ManualClock()
+    call = asyncio.ensure_future(Runner([speaker.tool], timeout=timeout, clock=clock).run("speak"))
+    await speaker.said.wait()
+    await clock.advance(5)
+    result = await call
     assert (result.status, result.output, result.success) == (status, "one two ", False)
     assert [block.text for block in result.content if isinstance(block, Text)] == [result.error, "one two "]
     assert result.record()["output"] == "one two "

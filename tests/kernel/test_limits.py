@@ -330,10 +330,13 @@ async def test_a_call_keeps_its_slot_and_key_until_abandoned_calls_beneath_it_en
     async def other() -> None:
         ended.append(blocker.release.is_set())
 
+    async def of_another_runner() -> str:
+        return (await runner.run("parent")).output
+
     keyed: dict[str, Any] = {"resources": lambda arguments: ["k"]} if held == "key" else {"parallel": True}
     tools = [blocker.tool, tool(parent, **keyed), tool(other, **keyed)]
     runner = Runner(tools, concurrency=2 if held == "key" else 1, waits=Waits(grace=0))
-    assert (await runner.run("parent")).output == "timeout"
+    assert (await ferrule.Runner([tool(of_another_runner)]).run("of_another_runner")).output == "timeout"
     assert runner.left_running == 1
     waits = asyncio.ensure_future(runner.run("other"))
     await until(lambda: runner.waiting == 1)

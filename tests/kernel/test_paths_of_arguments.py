@@ -2,6 +2,7 @@
 
 import os
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -44,6 +45,11 @@ class Tree(BaseModel):
 class Pair(NamedTuple):
     left: Path
     right: int
+
+
+@dataclass
+class Move:
+    origin: Path
 
 
 class Entry(TypedDict):
@@ -94,6 +100,7 @@ FOUND: dict[str, tuple[Any, Any, list[tuple[Any, ...]]]] = {
     "os.PathLike": (os.PathLike[str], "a", [()]),
     "a deque": (deque[Path], ["a"], [(0,)]),
     "a set of models": (set[Copy], [{"from": "b"}, {"from": "a", "note": "n"}], [(0, "from"), (1, "from")]),
+    "a dataclass": (Move, {"origin": "a"}, [("origin",)]),
     "a named tuple": (Pair, ["a", 1], [(0,)]),
     "an alias": (list[Copy], [{"from": "a", "note": "b"}], [(0, "from")]),
     "a typed dict": (Entry, {"where": "a"}, [("where",)]),
