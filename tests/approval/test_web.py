@@ -460,6 +460,18 @@ async def test_slow_previews_of_one_principal_delay_no_other(monkeypatch: pytest
     assert len(await waiting) == 110
 
 
+async def test_a_question_does_not_wait_for_a_preview_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ferrule.approval.request.PREVIEW_SECONDS", 0.01)
+    ends = threading.Event()
+    runner, queue = preview_of(lambda row: str(ends.wait(BOUND)))
+    await queue.put(await runner.run("set_price", {"row": "tea"}))
+    try:
+        [shown] = await queue.waiting()
+    finally:
+        ends.set()
+    assert "it takes longer than" in shown.text and "row = 'tea'" in shown.text
+
+
 async def test_queues_of_other_names_share_no_calls() -> None:
     desk, store = Desk(), Memory()
     payments, mails, unnamed = (approval.web(store, name=name) for name in ("payments", "mails", ""))

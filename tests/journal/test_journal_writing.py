@@ -175,6 +175,18 @@ async def test_an_error_after_a_commit_does_not_undo_it(
     assert "it broke" in caplog.text and "after the commit" in caplog.text
 
 
+async def test_a_change_that_fails_midway_is_rolled_back(journal: SQLiteJournal) -> None:
+    def change(connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM calls")
+        connection.execute("UPDATE calls SET at = ?", (10**30,))
+
+    await journal.begin(intent("one"))
+    with pytest.raises(JournalError, match="too large") as refused:
+        await journal._writer.order(change)
+    assert isinstance(refused.value.__cause__, OverflowError)
+    assert rows(journal, "SELECT key FROM calls") == [("one",)]
+
+
 def test_a_change_in_the_last_turn_of_a_loop_is_written(journal: SQLiteJournal) -> None:
     mine = intent("one")
     asyncio.run(journal.begin(mine))

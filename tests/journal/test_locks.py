@@ -19,7 +19,6 @@ from processes import BEGINS, SECONDS, Program, intent, program, state_elsewhere
 
 from ferrule import Journal, Runner, tool
 from ferrule.errors import DefinitionError, JournalError
-from ferrule.executors.liveness import LIVENESS_FILES
 from ferrule.guards import within
 from ferrule.journal import _lockfile, _open_files
 from ferrule.journal._lockfile import LockFile
@@ -307,26 +306,6 @@ say(count() - before)
 def test_a_journal_that_cannot_be_opened_leaves_no_descriptor_open(tmp_path: Path, text_before: str) -> None:
     with program(text_before + OPENS_WITH_FEW_DESCRIPTORS, tmp_path / "calls.db") as other:
         assert other.rest() == "0"
-
-
-@pytest.mark.large
-@pytest.mark.skipif(not hasattr(_lockfile.fcntl, "F_OFD_SETLK"), reason="the system cannot tell who has it open")
-def test_supervisors_get_open_descriptors_of_journals(tmp_path: Path) -> None:
-    path = tmp_path / "calls.db"
-    journal, file = Journal.open(path), os.stat(path)
-
-    def open_and_close() -> None:
-        for _ in range(60):
-            Journal.open(path, durable="normal").close()
-
-    threads = [threading.Thread(target=open_and_close) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        with LIVENESS_FILES.lock:
-            assert all(os.path.samestat(os.fstat(descriptor), file) for descriptor in LIVENESS_FILES.all_descriptors())
-    journal.close()
-    assert LIVENESS_FILES.all_descriptors() == []
 
 
 # -- ends of programs -------------------------------------------------------------------------------------------------

@@ -185,14 +185,14 @@ async def test_an_abandoned_probe_frees_its_place_at_once(how: str) -> None:
     runner = Runner([service.tool], inside=[circuit])
     await ask(runner)
     await clock.advance(30)
-    seconds = 0.2 if how == "its deadline came" else BOUND
-    probe = asyncio.ensure_future(
-        Runner([slow_to_end], inside=[circuit], waits=Waits(grace=BOUND)).run("ask", timeout=seconds)
-    )
+    slow = Runner([slow_to_end], inside=[circuit], waits=Waits(grace=BOUND), clock=clock)
+    probe = asyncio.ensure_future(slow.run("ask", timeout=10))
     await clock.advance(0)
     assert (await ask(runner)) == "limited"
     if how == "it was cancelled":
         probe.cancel()
+    else:
+        await clock.advance(10)
     await ending.wait()
     service.down = False
     found = await ask(runner, 2), probe.done()

@@ -240,15 +240,19 @@ def test_final_statuses_are_never_retried(status: Any) -> None:
     assert flaky.runs == 1
 
 
-def test_a_limit_without_a_time_is_not_retried() -> None:
+def test_a_limit_without_a_time_and_an_error_of_middleware_are_not_retried() -> None:
     asked = []
 
     async def full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
-        asked.append(1)
+        asked.append("full")
         return make_limited_result("The budget is used up.")
 
-    result, _, _ = attempt(Flaky(read_only=True), inside=[full])
-    assert (result.status, len(asked)) == ("limited", 1)
+    async def breaks(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        asked.append("breaks")
+        raise RuntimeError
+
+    assert [attempt(Flaky(read_only=True), inside=[one])[0].status for one in (full, breaks)] == ["limited", "failed"]
+    assert asked == ["full", "breaks"]
 
 
 @pytest.mark.parametrize("executed", [True, False, None])
@@ -367,17 +371,6 @@ async def test_a_cancellation_passes_at_once(when: str) -> None:
     task.cancel()
     await clock.advance(0)
     assert task.cancelled() and runs == [1] and not clock.sleeping
-
-
-def test_an_error_of_middleware_is_not_retried() -> None:
-    asked = []
-
-    async def breaks(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
-        asked.append(1)
-        raise RuntimeError
-
-    assert attempt(Flaky(read_only=True), inside=[breaks])[0].status == "failed"
-    assert len(asked) == 1
 
 
 async def later(result: ToolResult) -> bool:
