@@ -80,7 +80,10 @@ async def run_core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
 
 
 async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired | None = None) -> ToolResult:
-    """Run the steps from `validate` to `release`. With input `wanted` by the handler, start by asking for it."""
+    """Run the `before` hook and the steps from `validate` to `release`.
+
+    With input `wanted` by the handler, start by asking for it.
+    """
     resumed, values = state.origin.resumed, None
     answer: Any = None
     if plan.before_hook is not None and wanted is None:

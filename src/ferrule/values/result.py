@@ -21,7 +21,7 @@ _EMPTY: JsonObject = FrozenDict()
 
 KERNEL_METADATA = frozenset({"replayed", "resumed_already", "unrecorded"})
 """Keys of result metadata for the kernel alone. A handler's values under these names are dropped."""
-_NO_KERNEL_FACTS: tuple[Any, ...] = (*[None] * 6, 0.0)
+_NO_KERNEL_FACTS = (*[None] * 6, 0.0)
 
 
 class ToolResult:
@@ -92,7 +92,7 @@ class ToolResult:
         self.status: Status = status or ("ok" if error is None else "failed")
         self.executed = executed
         self.repairs = repairs
-        self._kernel_facts = (*_NO_KERNEL_FACTS[:6], duration_ms)
+        self._kernel_facts: tuple[Any, ...] = (*_NO_KERNEL_FACTS[:6], duration_ms)
         self.exception = exception
         self.retryable = retryable
         self.__class__ = _FrozenResult
