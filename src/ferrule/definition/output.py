@@ -56,7 +56,8 @@ class Output:
 
     def __init__(self, returns: Any, given: JsonObject | None) -> None:
         if get_origin(returns) in (Union, types.UnionType):  # values that put the output off do not count
-            returns = Union[tuple(kind for kind in get_args(returns) if kind not in SUSPENDING_TYPES)]  # noqa: UP007
+            kept = tuple(kind for kind in get_args(returns) if kind not in SUSPENDING_TYPES)
+            returns = Union[kept or (object,)]  # noqa: UP007
         self._returns = returns
         exact = returns if given is None and returns in _SCALARS else None
         is_free = given is None and _is_free(returns)
