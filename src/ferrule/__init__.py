@@ -29,7 +29,6 @@ from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, Text
 from ferrule.values.context import CONTEXT, ToolContext
 from ferrule.values.decision import Decision, Diff, allow, ask, deny
-from ferrule.values.deferred import Deferred, WaitingFor
 from ferrule.values.event import Event
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import Status, ToolResult
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from ferrule.definition.handler_class import ToolHandler
     from ferrule.kernel.batch import Batch
     from ferrule.mcp import serve as serve
+    from ferrule.values.deferred import Deferred, WaitingFor
 
 __version__ = "0.1.0"
 
@@ -93,8 +93,10 @@ __all__ = [
 
 _IMPORTED_LATER = {
     "Batch": "ferrule.kernel.batch.Batch",
+    "Deferred": "ferrule.values.deferred.Deferred",
     "Field": "pydantic.Field",
     "ToolHandler": "ferrule.definition.handler_class.ToolHandler",
+    "WaitingFor": "ferrule.values.deferred.WaitingFor",
     "serve": "ferrule.mcp.serve",
 }
 """Each takes long to import, and most programs never use it."""

@@ -18,7 +18,20 @@ from hypothesis import strategies as st
 from pydantic import Base64UrlBytes, BaseModel, Field, field_serializer
 
 from cast import add, ask_always
-from ferrule import Event, Runner, Text, Tool, ToolCall, ToolContext, ToolError, ToolResult, deny, tool
+from ferrule import (
+    Deferred,
+    Event,
+    InputRequired,
+    Runner,
+    Text,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    deny,
+    tool,
+)
 from ferrule.executors.process.transfer import pack, unpack
 from ferrule.values import content
 from ferrule.values.result import Status
@@ -342,6 +355,13 @@ def test_returning_a_denied_calls_result_does_not_say_that_nothing_ran(read_only
     result, _ = run([add, outer], "outer", guards=[lambda call, _: deny("no") if call.name == "add" else None])
     assert result.status == "denied" and "no" in str(result.error)
     assert result.executed is not read_only
+
+
+@pytest.mark.parametrize("returns", [Deferred, Deferred | InputRequired])
+def test_a_handler_that_gives_no_output_has_no_output_schema(returns: Any) -> None:
+    assert returning(None, returns).output.schema is None
+    result, _ = run(returning(Deferred("mill-1"), returns), "give")
+    assert result.status == "suspended" and "is under way" in str(result.error)
 
 
 def test_a_suspended_result_keeps_its_pending_in_another_process() -> None:

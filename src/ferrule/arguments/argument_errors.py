@@ -89,7 +89,6 @@ class ArgumentErrors(Exception):
     """The arguments are invalid."""
 
     def __init__(self, errors: Sequence[ArgumentError]) -> None:
-        super().__init__(errors)
         self.errors = list(errors)
 
 
@@ -334,11 +333,8 @@ def _format_expectation(group: Sequence[ArgumentError]) -> str:
 
 
 def _format_value_with_type(value: object) -> str:
-    return (
-        format_value(value)
-        if value is None or isinstance(value, bool)
-        else f"{json_type_name(value)} {format_value(value)}"
-    )
+    kind = "" if value is None or isinstance(value, bool) else f"{json_type_name(value)} "
+    return kind + format_value(value)
 
 
 def _format_type_hint(node: object) -> str:

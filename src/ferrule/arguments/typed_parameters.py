@@ -38,11 +38,7 @@ from ferrule.errors import DefinitionError
 from ferrule.security.validation_cost import MAX_ERROR_WORK, ValidationCost, measure_value
 from ferrule.values.arguments import Arguments
 from ferrule.values.frozen import JsonObject
-from ferrule.values.json_text import (
-    SECRET_STARS,
-    format_json,
-    is_same_json,
-)
+from ferrule.values.json_text import SECRET_STARS, format_json, is_same_json
 
 _MAX_COPIED = 1_000_000
 """The most values that Pydantic's errors may copy, if a few schemas check each."""

@@ -14,15 +14,15 @@ from ferrule.arguments.exporting import export_output_schema
 from ferrule.definition.handler import UNANNOTATED
 from ferrule.security.masking import mask_credentials
 from ferrule.values.content import Media, NotShowable, Text, is_json
-from ferrule.values.deferred import SUSPENDING_TYPES
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
+from ferrule.values.input import Suspending
 from ferrule.values.result import ToolResult, render_as_result
 
 if TYPE_CHECKING:
     from ferrule.arguments.schema_parameters import JsonSchemaValidator
 
 _BLOCK_KINDS = (Text, Media)
-_FREE = (UNANNOTATED, Any, object, ToolResult, bytes, bytearray, *_BLOCK_KINDS, *SUSPENDING_TYPES)
+_FREE = (UNANNOTATED, Any, object, ToolResult, bytes, bytearray, *_BLOCK_KINDS)
 _SCALARS = (str, int, float, bool, types.NoneType)
 
 
@@ -55,8 +55,10 @@ class Output:
     """
 
     def __init__(self, returns: Any, given: JsonObject | None) -> None:
-        if get_origin(returns) in (Union, types.UnionType):  # values that put the output off do not count
-            returns = Union[tuple(kind for kind in get_args(returns) if kind not in SUSPENDING_TYPES)]  # noqa: UP007
+        kinds = get_args(returns) if get_origin(returns) in (Union, types.UnionType) else (returns,)
+        kept = [kind for kind in kinds if not (isinstance(kind, type) and issubclass(kind, Suspending))]
+        if len(kept) < len(kinds):  # values that put the output off do not count
+            returns = Union[tuple(kept or [object])]  # noqa: UP007
         self._returns = returns
         exact = returns if given is None and returns in _SCALARS else None
         is_free = given is None and _is_free(returns)
@@ -94,7 +96,7 @@ class Output:
         Raises:
             BaseException: A method of the value raised it.
         """
-        if type(value) in self.ready_classes or type(value) in SUSPENDING_TYPES:
+        if type(value) in self.ready_classes or issubclass(type(value), Suspending):
             return value
         try:
             result = render_as_result(value)

@@ -35,7 +35,6 @@ from ferrule.types import Coro
 from ferrule.values.call import ToolCall
 from ferrule.values.content import to_sentence
 from ferrule.values.context import ToolContext
-from ferrule.values.deferred import Deferred
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
@@ -191,6 +190,8 @@ def _suspend_attempt(state: CallState, value: Any) -> None:
     if isinstance(value, InputRequired):
         state.attempt.wanted = value
     else:
+        from ferrule.values.deferred import Deferred
+
         make_record = make_deferred_record if isinstance(value, Deferred) else make_waiting_record
         state.attempt.pending = make_record(state, value)
 

@@ -27,7 +27,7 @@ from ferrule.values.content import (
     truncate_text,
 )
 from ferrule.values.decision import Decision
-from ferrule.values.deferred import SUSPENDING_TYPES, Deferred, WaitingFor
+from ferrule.values.input import Suspending
 from ferrule.values.result import Status, ToolResult, get_original, make_success, set_slot
 
 NOTHING_RUN = "Nothing was run."
@@ -42,7 +42,6 @@ _STILL = "It went on running, so its effect may have happened or may yet happen.
 _READS = "It had been started, and changes nothing."
 _STILL_READS = "It went on running, and changes nothing."
 _MAX_RETRY_SECONDS = 1 << 63
-_WAITS = {Deferred: "is under way, do not repeat it", WaitingFor: "waits for a person"}
 
 
 class Rejected(Exception):
@@ -223,9 +222,8 @@ def result_of_value(plan: Plan, state: CallState, value: Any) -> ToolResult:
         BaseException: A method of the value raised it.
     """
     if type(value) not in plan.output.ready_classes:
-        if type(value) in SUSPENDING_TYPES:
-            waits = _WAITS.get(type(value), "waits for input")
-            text = _clean_text(state, f"{plan.name} {waits}: {value.reason or 'its result comes later'}")
+        if issubclass(type(value), Suspending):
+            text = _clean_text(state, f"{plan.name} {value.waits}: {value.reason or 'its result comes later'}")
             return unsuccessful(state, "suspended", text, executed=None)
         shaped = value if isinstance(value, RenderedOutput) else plan.output.render(value)
         if shaped.problem:

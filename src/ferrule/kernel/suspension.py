@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
@@ -26,11 +26,13 @@ from ferrule.values.call_key import make_call_key
 from ferrule.values.content import clean_text, to_jsonable
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
 from ferrule.values.decision import ALLOW, Decision, deny
-from ferrule.values.deferred import Deferred, WaitingFor
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import is_same_json
 from ferrule.values.result import ToolResult, find_pending
 from ferrule.values.sealed import canonical_json, open_sealed, seal, sign
+
+if TYPE_CHECKING:
+    from ferrule.values.deferred import Deferred, WaitingFor
 
 _VERSION = 1
 _PENDING = f"pending {_VERSION}"

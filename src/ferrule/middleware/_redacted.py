@@ -12,13 +12,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.decision import Decision
 from ferrule.values.event import Event
 from ferrule.values.frozen import JsonObject, thaw
-from ferrule.values.journal_entry import (
-    KEYED_RUN_NAME,
-    Intent,
-    JournalEntry,
-    outcome_from_result,
-    result_from_outcome,
-)
+from ferrule.values.journal_entry import KEYED_RUN_NAME, Intent, JournalEntry, outcome_from_result, result_from_outcome
 from ferrule.values.result import ToolResult
 
 _ENDS = ("tool:post", "tool:error", "tool:suspended")

@@ -9,7 +9,7 @@ from typing import Any, final
 from ferrule.errors import DefinitionError
 from ferrule.values.content import to_json_text, to_jsonable, truncate_text
 from ferrule.values.frozen import freeze, thaw
-from ferrule.values.input import InputRequired
+from ferrule.values.input import Suspending
 from ferrule.values.json_text import is_same_json
 from ferrule.values.result import ToolResult
 
@@ -19,7 +19,7 @@ _LONGEST_SHOWN = 300
 
 @final
 @dataclass(frozen=True, slots=True)
-class Deferred:
+class Deferred(Suspending):
     """The return value of a handler that has handed its work to another system. The call is suspended until it ends.
 
     See docs/long-work.md#work-that-ends-elsewhere.
@@ -38,6 +38,7 @@ class Deferred:
     poll_after: float | None = None
     expires_in: float | None = None
     reason: str = ""
+    waits = "is under way, do not repeat it"
 
     def __post_init__(self) -> None:
         ticket: object = self.ticket
@@ -52,7 +53,7 @@ class Deferred:
 
 @final
 @dataclass(frozen=True, slots=True)
-class WaitingFor:
+class WaitingFor(Suspending):
     """The return value of a handler whose nested call was suspended. Its own call is suspended with it.
 
     When the call is resumed, the handler runs with `context.answer.state`. It makes the nested call again, with the
@@ -68,6 +69,7 @@ class WaitingFor:
 
     result: ToolResult
     state: Any = None
+    waits = "waits for a person"
 
     def __post_init__(self) -> None:
         given: object = self.result
@@ -87,10 +89,6 @@ class WaitingFor:
             return str(pending["reason"])
         arguments = truncate_text(to_json_text(pending["arguments"]), _LONGEST_SHOWN)
         return f"{pending['call']['name']}({arguments}): {pending['reason']}"
-
-
-SUSPENDING_TYPES = (InputRequired, Deferred, WaitingFor)
-"""The types of values with which a handler asks, defers or waits, in place of an output."""
 
 
 def _is_seconds(value: Any) -> bool:

@@ -12,9 +12,20 @@ from ferrule.values.frozen import JsonObject, freeze, thaw
 from ferrule.values.json_text import is_same_json
 
 
+class Suspending:
+    """The return value of a handler that has not ended. It suspends the call.
+
+    Attributes:
+        waits: The state of the call, in words that follow the name of its tool.
+    """
+
+    __slots__ = ()
+    waits = "waits for input"
+
+
 @final
 @dataclass(frozen=True, slots=True)
-class InputRequired:
+class InputRequired(Suspending):
     """The return value of a handler that needs input. The runner asks a person and runs the handler again.
 
     Its second run has `context.answer`. See docs/approvals.md#a-tool-that-needs-to-know-more.

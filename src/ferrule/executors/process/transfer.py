@@ -13,8 +13,8 @@ from pydantic_core import PydanticSerializationError, to_json
 from ferrule.errors import ToolError
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, NotShowable, Text, clean_text, is_json, to_output
-from ferrule.values.deferred import SUSPENDING_TYPES
 from ferrule.values.frozen import thaw
+from ferrule.values.input import Suspending
 from ferrule.values.result import ToolResult, set_pending
 
 Transfer: TypeAlias = Literal["json", "pickle"]
@@ -41,7 +41,7 @@ def pack(value: object, transfer: Transfer) -> bytes:
         ToolError: The value has no such form.
     """
     subject = "what it returned"
-    if type(value) in SUSPENDING_TYPES:
+    if issubclass(type(value), Suspending):
         raise ToolError(
             f"{subject} is {type(value).__name__}, which a process of its own cannot give: it ends with a value"
         )
