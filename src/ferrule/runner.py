@@ -155,7 +155,7 @@ class Runner:
             principal_limits=None if share is None else PrincipalLimits(share, named=limits is not None),
             limits=options.check_limits("limits", limits),
             deps=deps,
-            secrets=options.check_mapping("secrets", secrets),
+            secrets=options.check_secrets("secrets", secrets),
             timeout=check_seconds("timeout", timeout),
             idle_timeout=check_seconds("idle_timeout", idle_timeout),
             expose=options.check_exceptions("expose", expose) or (),

@@ -102,8 +102,8 @@ def test_a_call_reaches_the_server_with_the_secret(ferrule: Any, server: tuple[s
         (["--openapi", "nowhere.yaml"], "nowhere.yaml cannot be read"),
         (["--openapi", "api.json"], "name the API's address: --server https://api.example.com"),
         (["--openapi", "api.json", *HTTPS, "--only", "PUT"], "--only 'PUT' names no operation"),
-        (["--openapi", "api.json", *HTTPS, "--secret", "key"], "is not NAME=VARIABLE"),
-        ([*API, *HTTPS, "--secret", "key=NOT_SET_1"], "'NOT_SET_1' is not set"),
+        (["--openapi", "api.json", *HTTPS, "--secret", "key"], "--secret must be NAME=VARIABLE"),
+        ([*API, *HTTPS, "--secret", "key=NOT_SET_1"], "--secret key: its environment variable is not"),
         (["--openapi", "api.json", "--server", "a.example"], "--server a.example: it is not a whole URL"),
         (["--openapi", "api.json", *HTTPS, "--secret", "key=PATH"], "the folder of the files, --root DIR"),
         ([*API, "--server", "http://a.example"], "go over https only"),
@@ -137,6 +137,12 @@ def test_a_missing_secret_blocks_only_operations_that_need_it(
     monkeypatch.delenv("SHOP_KEY")
     done = ferrule("call", "health", *API, *server, *more)
     assert done[:2] == (0, '{"state": "open"}\n') and "--secret key=VARIABLE" in done.err
-    assert ("'SHOP_KEY' is not set" in done.err) is bool(more)
+    assert ("--secret key: its environment variable is not set" in done.err) is bool(more)
     assert ferrule(*CALL, *API, *server, *more).code == 2
+
+
+@pytest.mark.parametrize("word", ["sk-4711", "key=sk-4711"])
+def test_a_secret_in_place_of_its_variable_is_not_shown(ferrule: Any, word: str) -> None:
+    done = ferrule(*CALL, *API, *HTTPS, "--secret", word)
+    assert done.code == 2 and "--secret" in done.err and "sk-4711" not in done.text + done.err
     assert [path for _, path, _ in Shop.requests] == ["/health"]

@@ -141,8 +141,9 @@ def test_a_runner_refuses_what_is_no_journal(wrong: Any) -> None:
 
 
 def test_a_runner_refuses_secrets_that_are_no_dict() -> None:
-    with pytest.raises(DefinitionError, match="secrets must be a dict"):
-        Runner([tell], secrets=["key"])  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="secrets must be a dict, not a list") as caught:
+        Runner([tell], secrets=["sk-4711"])  # type: ignore[arg-type]
+    assert "sk-4711" not in str(caught.value)
 
 
 async def test_a_tool_can_be_run_by_itself() -> None:

@@ -321,7 +321,10 @@ async def test_a_changed_list_of_an_upstream_server_is_followed(folder: Path) ->
         (["--http", "0.0.0.0:8000"], "write --tokens FILE"),
         (["--http", "tools.example.com:8000"], "write --tokens FILE"),
         (["--http", "0.0.0.0:8000", "--token-env", "GOOD"], "--allow-host tools.example.com"),
-        (["--http", "8000", "--token-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE: a token must have at least 16"),
+        (
+            ["--http", "8000", "--token-env", "NO_SUCH_VARIABLE"],
+            "variable of --token-env: a token must have at",
+        ),
         (["--http", "eight"], "is not an address"),
         (["--token-env", "GOOD"], "--token-env needs --http"),
         (["--tokens", "tokens.toml"], "--tokens needs --http"),

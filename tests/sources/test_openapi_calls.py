@@ -181,9 +181,9 @@ def test_an_object_that_is_spread_cannot_bring_its_own_key(place: str, parameter
 
 def test_the_developer_names_the_secret_of_each_scheme() -> None:
     given = secured(BEARER)
-    with pytest.raises(DefinitionError, match=r"name your secret for it, credentials=\{'key': '…'\}"):
+    with pytest.raises(DefinitionError, match=r"credentials=\{'key': 'NAME'\} and Runner\(…, secrets="):
         imported(given)
-    with pytest.raises(DefinitionError, match=r"'other': '…'\}: .* no supported scheme of this name.* has \['key'\]"):
+    with pytest.raises(DefinitionError, match=r"'other': 'NAME'\}: .* no supported scheme of this.* has \['key'\]"):
         imported(given, credentials={"other": "x"})
     secrets = {"key": "no", "mine": TOKEN}
     result, wire = called(given, {}, tls=True, credentials={"key": "mine"}, runner={"secrets": secrets})
@@ -226,8 +226,15 @@ def test_a_call_without_its_credential_is_not_sent_and_the_log_says_which(caplog
         result, wire = called(secured(BEARER), {}, tls=True, runner={"secrets": secrets})
         assert (result.status, result.executed, wire.heard) == ("failed", False, [])
         assert "needs a credential" in result.text and "'key'" not in result.text
-    assert "its API needs ['key']" in caplog.text and "'key' must be a text in printable ASCII" in caplog.text
+    assert "needs a secret for ['key']" in caplog.text and "'key' must be a text in printable ASCII" in caplog.text
     assert "two\nlines" not in caplog.text
+
+
+def test_a_secret_in_place_of_its_name_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    for secrets in ({}, {"key": TOKEN}):
+        called(secured(BEARER), {}, tls=True, credentials={"key": TOKEN}, runner={"secrets": secrets})
+    assert "its API needs a secret for ['key']" in caplog.text and TOKEN not in caplog.text
 
 
 def test_each_principal_has_credentials_of_its_own_and_no_cookie_is_kept() -> None:

@@ -439,6 +439,12 @@ async def test_without_its_secret_nothing_is_sent(caplog: pytest.LogCaptureFixtu
     assert api.seen == [] and "'key'" in caplog.text
 
 
+async def test_a_secret_in_place_of_its_name_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    tool = http.tool(["*"], credentials={"https://api.test": SECRET}, resolve=lambda name: [PUBLIC])
+    assert (await Runner([tool]).run("http", {"url": "https://api.test/"})).status == "failed"
+    assert "the secret for 'api.test' is missing" in caplog.text and SECRET not in caplog.text
+
+
 async def test_credentials_have_three_forms() -> None:
     sent: list[httpx2.Headers] = []
 

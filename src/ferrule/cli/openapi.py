@@ -61,6 +61,8 @@ def load_operations(options: argparse.Namespace, budget: int | None, *, calls: b
 def read_secrets(options: argparse.Namespace, *, report_missing: bool = False) -> dict[str, str]:
     """Return the credentials that `--secret` names, by the names of the schemes.
 
+    Nothing that may be a secret itself, by mistake, is shown.
+
     Args:
         report_missing: Whether to report unset variables on standard error.
 
@@ -72,13 +74,12 @@ def read_secrets(options: argparse.Namespace, *, report_missing: bool = False) -
         name, equals, variable = word.partition("=")
         if not (name and equals and variable):
             raise UsageError(
-                f"--secret {word!r} is not NAME=VARIABLE: write the name of a security scheme and of an environment "
-                "variable"
+                "--secret must be NAME=VARIABLE: write the name of a security scheme and of an environment variable"
             )
         if value := os.environ.get(variable):
             found[name] = value
         elif report_missing:
-            warn(f"--secret {name}: the environment variable {variable!r} is not set")
+            warn(f"--secret {name}: its environment variable is not set")
     return found
 
 

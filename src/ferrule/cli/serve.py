@@ -167,7 +167,7 @@ def _read_tokens(options: argparse.Namespace, address: Address | None) -> Any:
     try:
         return serve.fixed_token(os.environ.get(variable, ""), principal="token")
     except DefinitionError as error:
-        raise UsageError(f"--token-env {variable}: {error}") from None
+        raise UsageError(f"the environment variable of --token-env: {error}") from None
 
 
 def _check_hosts(address: Address, hosts: list[str]) -> None:

@@ -206,6 +206,13 @@ def check_provider_options(key: str, value: object) -> FrozenDict:
     return FrozenDict((name, check_mapping(f"{key}[{name!r}]", options)) for name, options in given.items())
 
 
+def check_secrets(key: str, value: object) -> FrozenDict:
+    """Return the mapping, or raise a `DefinitionError` that does not quote the value."""
+    if value is not None and not isinstance(value, Mapping):
+        raise DefinitionError(f"{key} must be a dict, not a {type(value).__name__}")
+    return check_mapping(key, value)
+
+
 def check_isolation(key: str, value: object) -> object:
     """Check for None, `"process"`, or an object with `executor(tool)`."""
     if value == "process" and not (hasattr(os, "killpg") and hasattr(os, "fork")):

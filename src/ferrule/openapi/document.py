@@ -39,16 +39,18 @@ class Spelling(NamedTuple):
     some: str
     roots: str
     budget: str
+    credential_value: str = ""
 
 
 IN_PYTHON: Final = Spelling(
     server="server={!r}",
     further_server="server=[…, …]",
-    credential="credentials={{{!r}: '…'}}",
+    credential="credentials={{{!r}: 'NAME'}}",
     only="only={!r}",
     some="only=['GET', 'tag:…', '/orders/*']",
     roots="roots=[…]",
     budget="offer few at a time by a selector of ferrule.selection, and give budget=None",
+    credential_value=" and Runner(…, secrets={'NAME': …})",
 )
 
 

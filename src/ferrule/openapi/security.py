@@ -12,7 +12,7 @@ from ferrule.openapi.arguments import can_be_header, fold_name
 from ferrule.openapi.document import Document, Node
 from ferrule.openapi.operations import Operation, is_token
 from ferrule.openapi.requests import Request
-from ferrule.security.credentials import encode_login, read_token
+from ferrule.security.credentials import HOW_TO_PASS, encode_login, read_token
 
 log = logging.getLogger("ferrule")
 _SchemeKind: TypeAlias = Literal["header", "query", "cookie", "basic", "bearer", "client"]
@@ -139,8 +139,9 @@ def add_credentials(request: Request, tool: str, alternatives: Alternatives, sec
                 log.error("tool %r was not called: the secret %s", tool, error)
                 break
     else:
-        names = " or ".join(str([scheme.secret for scheme in group]) for group in alternatives)
-        log.error("tool %r was not called: its API needs %s, by Runner(…, secrets={…}) or the context's", tool, names)
+        # The value of `credentials` is in no log: it may be the secret itself, by mistake.
+        names = " or ".join(str([scheme.name for scheme in group]) for group in alternatives)
+        log.error("tool %r was not called: its API needs a secret for %.200s: %s", tool, names, HOW_TO_PASS)
     text = f"{tool} needs a credential that this program does not have. Nothing was sent."
     raise ToolError(text, executed=False, retryable=False)
 

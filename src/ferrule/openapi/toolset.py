@@ -253,7 +253,7 @@ class _ToolMaker:
             if self._servers is not None and (scheme := find_unnamed_scheme(security)) is not None:
                 raise MissingCredentialError(
                     f"it needs the credential of its scheme {scheme!r}: name your secret for it, "
-                    f"{spelling.credential.format(scheme)}"
+                    f"{spelling.credential.format(scheme)}{spelling.credential_value}"
                 )
         elif not (server.is_named and server.is_secure):
             security = ()

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 PRINTABLE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
 """The texts that can be the value of a header."""
+HOW_TO_PASS: Final = "name it in credentials={…}, and pass its value in Runner(…, secrets={…}) or the context's"
 
 
 def read_token(name: str, secret: Any) -> str:

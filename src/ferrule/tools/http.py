@@ -27,7 +27,7 @@ from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.middleware.untrusted import untrusted
 from ferrule.security.characters import remove_hidden
-from ferrule.security.credentials import PRINTABLE, encode_login, read_token
+from ferrule.security.credentials import HOW_TO_PASS, PRINTABLE, encode_login, read_token
 from ferrule.security.foreign_text import to_one_line
 from ferrule.security.http import NotReachableError, Resolve, Transport, ssl_context, without_http_logs
 from ferrule.security.http_answers import (
@@ -434,8 +434,9 @@ class _Web:
         body = payload.get("body")
         if body is not None:
             headers["Content-Type"] = payload.get("body_type", _JSON)
-        credential = self.credentials.get(_to_origin(read_url(payload["url"]))) if signs else None
-        credentials = [] if credential is None else self._add_credential(headers, credential, context)
+        origin = _to_origin(read_url(payload["url"]))
+        is_signed = signs and origin in self.credentials
+        credentials = self._add_credential(headers, origin, context) if is_signed else []
         try:
             request = httpx2.Request(
                 _get_method(payload, self.methods),
@@ -449,11 +450,12 @@ class _Web:
             raise ToolError(text, executed=False, retryable=False) from error
         return request, [text for text in credentials if len(text) >= SHORTEST_CREDENTIAL]
 
-    def _add_credential(self, headers: dict[str, str], credential: Credential, context: ToolContext) -> list[str]:
+    def _add_credential(self, headers: dict[str, str], origin: tuple[str, str, int], context: ToolContext) -> list[str]:
+        credential = self.credentials[origin]
         name = credential.secret
         try:
-            if name not in context.secrets:
-                raise ValueError(f"{name!r} is missing: give it by Runner(…, secrets={{…}}) or the context's")
+            if name not in context.secrets:  # do not quote it: it may be the secret itself, by mistake
+                raise ValueError(f"for {origin[1]!r} is missing: {HOW_TO_PASS}")
             if credential.scheme == "Basic":
                 value, password = encode_login(name, context.secrets[name])
                 texts = [value, password]

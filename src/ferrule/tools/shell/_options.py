@@ -23,7 +23,7 @@ class Options:
     root: str | os.PathLike[str]
     read: Paths = ()
     write: Paths = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     protect: Sequence[str] = ()
     timeout: float = 120
     memory: int = 2 << 30
