@@ -22,7 +22,7 @@ from ferrule.executors.threads import Raised
 from ferrule.kernel.deadline import wait_deadline
 from ferrule.kernel.journal_status import get_reference, is_recognisable, journal_status, ticket_result
 from ferrule.kernel.plan import Plan
-from ferrule.kernel.redact import get_log_facts, log_exception, redact
+from ferrule.kernel.redact import get_log_facts, log_exception, redact, redacting
 from ferrule.kernel.results import (
     NOTHING_RUN,
     RESUMED_ALREADY,
@@ -318,7 +318,8 @@ async def write_outcome(plan: Plan, state: CallState, result: ToolResult) -> Too
         outcome[MAY_GO_ON] = True
     write: Any = journal.settle if was_deferred else journal.end
     target = replaced_entry if was_deferred else status.intent
-    written = await run_within(plan.runner, write, target, outcome, survives_cancellation=True)
+    with redacting(state):
+        written = await run_within(plan.runner, write, target, outcome, survives_cancellation=True)
     if isinstance(written, Raised):
         message = "the journal could not take the outcome of a call of tool %r"
         log_exception(state, message, plan.name, error=written.error)
@@ -367,7 +368,8 @@ async def _call_journal(
         Rejected: The journal failed or took too long.
     """
     plan = state.plan
-    found = await run_within(plan.runner, function, *given, seconds=seconds)
+    with redacting(state):
+        found = await run_within(plan.runner, function, *given, seconds=seconds)
     if not isinstance(found, Raised):
         return found
     if late is not None and isinstance(found.error, TimeoutError):
