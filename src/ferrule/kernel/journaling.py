@@ -47,7 +47,6 @@ from ferrule.values.result import ToolResult
 
 MAY_GO_ON = "may_go_on"
 """The mark of an outcome whose work goes on elsewhere."""
-_OTHER_CALL = "was not run: another call had its id when the call that makes both ran before"
 
 # -- before ------------------------------------------------------------------------------------------------------------
 
@@ -243,7 +242,9 @@ async def commit_intent(plan: Plan, state: CallState) -> ToolResult | None:
         begun: Begun = await _call_journal(state, partial(journal.begin, after=status.replaced_entry), intent)
         if begun.earlier is None:
             if begun.other_arguments and state.origin.has_fixed_id:
-                raise Rejected("failed", f"{plan.name} {_OTHER_CALL}. {NOTHING_RUN}")
+                own_id = state.sent.id.removeprefix(f"{state.sent.parent}.")
+                text = f"{plan.name} was not run: the id {own_id!r} belongs to another nested call of this call."
+                raise Rejected("failed", text)
             return None
         status.is_open, status.replaced_entry = False, None
         entry = await _wait_for_earlier_run(plan, state, begun.earlier)
