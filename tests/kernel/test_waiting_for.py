@@ -288,8 +288,8 @@ async def test_another_call_in_the_place_of_a_finished_one_is_not_run() -> None:
 
     after = await run_plan(journal, PAY_EVE, ("pay", {"to": "ada", "euros": 6}), PAY_EVE)
     assert PAID == [("ada", 5), ("eve", 5)]  # the third had no place before
-    assert after.output[0].startswith("pay was not run: another call had its id")
-    assert after.output[1].startswith("pay was not run: another call had its id")
+    assert after.output[0].startswith("pay was not run: the id '0' belongs to another")
+    assert after.output[1].startswith("pay was not run: the id '1' belongs to another")
 
 
 async def test_an_ended_call_is_replayed_as_a_whole() -> None:
@@ -376,3 +376,24 @@ async def test_a_policy_judges_the_calls_of_a_recorded_tool(tmp_path: Path) -> N
     result = await runner.run("order", {"to": "ada"})
     assert result.success and all("allows only reading" in text for text in result.output)
     assert PAID == []
+
+
+@pytest.mark.parametrize("journal", [None, memory()])
+async def test_a_recorded_tool_gives_an_id_to_each_call_that_changes_something(journal: Journal | None) -> None:
+    @tool(idempotent=True)
+    async def put(text: str) -> str:
+        return text
+
+    @tool(read_only=True)
+    async def look() -> str:
+        return "nothing"
+
+    @tool(recorded=True)
+    async def forgetful(name: str, arguments: dict[str, Any], context: ToolContext) -> str:
+        return (await context.run(name, arguments)).text
+
+    runner = Runner([pay, put, look, forgetful], journal=journal)
+    refused = await runner.run("forgetful", {"name": "pay", "arguments": {"to": "ada", "euros": 5}})
+    assert refused.status == "failed" and "needs an id" in str(refused.exception) and PAID == []
+    assert (await runner.run("forgetful", {"name": "put", "arguments": {"text": "again"}})).text == "again"
+    assert (await runner.run("forgetful", {"name": "look", "arguments": {}})).text == "nothing"

@@ -27,6 +27,7 @@ from ferrule import (
     ToolContext,
     ToolError,
     ToolResult,
+    Toolset,
     tool,
 )
 from ferrule.approval import later
@@ -272,6 +273,99 @@ async def test_the_secrets_of_a_call_leave_nowhere(tmp_path: Path) -> None:
     for place in told:
         assert known not in repr(place) and b64encode(known.encode()).decode() not in repr(place)
     assert hide.text(known) == known  # only within a call
+
+
+@pytest.mark.parametrize("by_runner", [False, True])
+async def test_events_and_journal_hide_the_secrets_of_a_call_in_its_arguments(by_runner: bool, tmp_path: Path) -> None:
+    known, hide, seen, inner = "zebra-crossing-11", redact(), list[Event](), Journal.open(tmp_path / "calls.db")
+
+    @tool
+    def inside(text: str) -> str:
+        return text
+
+    @tool(background=True)
+    def later_on(text: str) -> str:
+        return text
+
+    @tool
+    async def note(text: str, context: ToolContext) -> str:
+        context.progress(1, 2, text)
+        await context.run("inside", {"text": text})
+        return text
+
+    secrets = {"key": known}
+    runner = Runner(
+        [note, inside, later_on],
+        guards=[lambda call, context: None],
+        journal=hide.journal(inner),
+        observers=[hide.events(seen.append)],
+        secrets=secrets if by_runner else None,
+    )
+    context = ToolContext(session="s", secrets=None if by_runner else secrets)
+    async with runner:
+        result = await runner.run("note", {"text": f"it is {known}"}, context)
+        await runner.run("note", {"text": 5, "known": known}, context)
+        await runner.run("later_on", {"text": known}, context)
+    await inner.flush()
+    inner.close()
+    assert result.text == f"it is {known}"  # the caller has not chosen `around=[hide]`
+    kinds = [event.kind for event in seen if event.call.name == "note"]
+    assert kinds[:4] == ["tool:pre", "tool:decided", "tool:started", "tool:progress"] and kinds[-1] == "tool:error"
+    told: list[Any] = [(event, event.call, dict(event.data)) for event in seen]
+    told += [event.data["result"].record() for event in seen if "result" in event.data]
+    told += [file.read_bytes() for file in tmp_path.iterdir()]
+    assert "it is ***" in repr(told)
+    for place in told:
+        assert known not in repr(place)
+
+
+async def test_a_recovered_call_hides_the_secrets_of_its_runner() -> None:
+    known, hide, seen, inner = "zebra-crossing-11", redact(), list[Event](), memory()
+
+    @tool(reconcile=lambda call, context: ToolResult(f"paid by {known}"))
+    async def pay() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    started, observers = asyncio.Event(), [hide.events(seen.append)]
+    runner = Runner([pay], journal=hide.journal(inner), observers=observers, secrets={"key": known})
+    running = asyncio.create_task(runner.run(ToolCall("1", "pay", {}), session="s"))
+    await started.wait()
+    inner.cut_off()
+    await runner.recover()
+    again = await runner.run(ToolCall("1", "pay", {}), session="s")
+    running.cancel()
+    assert again.is_replayed and again.text == "paid by **********"
+    assert [event.data["result"].text for event in seen if event.kind == "tool:post"] == [again.text] * 2
+
+
+async def test_hidden_values_are_stars_in_results() -> None:
+    hide, seen = redact(), list[Event]()
+
+    @tool(private=("pin",))
+    def show(key: str, pin: str = "") -> dict[str, str]:
+        return {"key": f"the key is {key}", "pin": pin}
+
+    @tool(read_only=True)
+    async def ask_other(place: str, context: ToolContext) -> str:
+        return str((await context.run("read", {"text": place})).output == place)
+
+    @tool(read_only=True)
+    def read(text: str) -> str:
+        return text
+
+    tools = [*Toolset([show]).bind(key="zebra-crossing-11"), *Toolset([ask_other]).bind(place="Utrecht"), read]
+
+    def fill(call: ToolCall, context: ToolContext) -> Any:
+        return {**call.arguments, "pin": "pin-0815"} if call.name == "show" else None
+
+    observers, journal = [hide.events(seen.append)], hide.journal(memory())
+    runner = Runner(tools, around=[hide], guards=[fill], observers=observers, journal=journal)
+    call = ToolCall("1", "show", {})
+    first, again = [await runner.run(call, session="s") for _ in range(2)]
+    assert first.output == again.output == {"key": "the key is **********", "pin": "**********"} and again.is_replayed
+    assert not any("zebra" in str(event.data["result"].record()) for event in seen if "result" in event.data)
+    assert (await runner.run("ask_other")).text == "True"  # a handler gets the results of its own calls as they are
 
 
 async def test_events_and_journal_redact_the_call_as_sent_and_an_invented_name(tmp_path: Path) -> None:

@@ -33,7 +33,6 @@ from ferrule.values.call import ToolCall, make_judged_call, redact_call
 from ferrule.values.content import safe_str
 from ferrule.values.context import ToolContext, make_context
 from ferrule.values.decision import ALLOW, Decision, deny
-from ferrule.values.event import emit
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.json_text import SECRET_STARS, is_same_json
@@ -59,7 +58,7 @@ def authorize(plan: Plan, state: CallState) -> Coro[None] | None:
     if found is not None or plan.hidden:
         return _authorize(plan, state, found)
     if guards and state.observers:
-        emit(state.observers, "tool:decided", state.call, ALLOW, state.fields, state.run_id)
+        state.emit("tool:decided", ALLOW)
     return None
 
 

@@ -16,6 +16,7 @@ from ferrule.kernel.cancel import interrupt
 from ferrule.kernel.journal_status import TICKET, journal_status, ticket_result
 from ferrule.kernel.path import run_call
 from ferrule.kernel.plan import Plan
+from ferrule.kernel.redact import redacting
 from ferrule.kernel.results import CANCELLED, Rejected
 from ferrule.kernel.state import CallState, Origin
 from ferrule.kernel.suspension import ResumedCall
@@ -144,7 +145,8 @@ async def _start_job(job_plan: Plan, values: object, state: CallState) -> ToolRe
         record = {"kind": "background", "key": None, "idempotency_key": call_key, "arguments": arguments, "run": at}
         resumed = ResumedCall(record, b"", True, state.attempt.approved_by, at)
         origin = Origin(owner=job, observers=(job.on_event,), resumed=resumed, turn=state.origin.turn)
-        emit((*runner.observers, job.on_event), "tool:pre", call, None, fields, at)
+        with redacting(state):
+            emit((*runner.observers, job.on_event), "tool:pre", call, None, fields, at)
         runner.unfinished_work.add(job)  # leaving the runner waits for it, even before it begins
         # An eager task would begin below the caller's `except`, and log that exception as the context of its own.
         running = asyncio.Task(_run_detached(run_call(job_plan, call, fields, origin)), loop=asyncio.get_running_loop())

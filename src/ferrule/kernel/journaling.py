@@ -22,7 +22,7 @@ from ferrule.executors.threads import Raised
 from ferrule.kernel.deadline import wait_deadline
 from ferrule.kernel.journal_status import get_reference, is_recognisable, journal_status, ticket_result
 from ferrule.kernel.plan import Plan
-from ferrule.kernel.redact import get_log_facts, log_exception, redact
+from ferrule.kernel.redact import get_log_facts, log_exception, redact, redacting
 from ferrule.kernel.results import (
     NOTHING_RUN,
     RESUMED_ALREADY,
@@ -47,7 +47,6 @@ from ferrule.values.result import ToolResult
 
 MAY_GO_ON = "may_go_on"
 """The mark of an outcome whose work goes on elsewhere."""
-_OTHER_CALL = "was not run: another call had its id when the call that makes both ran before"
 
 # -- before ------------------------------------------------------------------------------------------------------------
 
@@ -243,7 +242,9 @@ async def commit_intent(plan: Plan, state: CallState) -> ToolResult | None:
         begun: Begun = await _call_journal(state, partial(journal.begin, after=status.replaced_entry), intent)
         if begun.earlier is None:
             if begun.other_arguments and state.origin.has_fixed_id:
-                raise Rejected("failed", f"{plan.name} {_OTHER_CALL}. {NOTHING_RUN}")
+                own_id = state.sent.id.removeprefix(f"{state.sent.parent}.")
+                text = f"{plan.name} was not run: the id {own_id!r} belongs to another nested call of this call."
+                raise Rejected("failed", text)
             return None
         status.is_open, status.replaced_entry = False, None
         entry = await _wait_for_earlier_run(plan, state, begun.earlier)
@@ -318,7 +319,8 @@ async def write_outcome(plan: Plan, state: CallState, result: ToolResult) -> Too
         outcome[MAY_GO_ON] = True
     write: Any = journal.settle if was_deferred else journal.end
     target = replaced_entry if was_deferred else status.intent
-    written = await run_within(plan.runner, write, target, outcome, survives_cancellation=True)
+    with redacting(state):
+        written = await run_within(plan.runner, write, target, outcome, survives_cancellation=True)
     if isinstance(written, Raised):
         message = "the journal could not take the outcome of a call of tool %r"
         log_exception(state, message, plan.name, error=written.error)
@@ -367,7 +369,8 @@ async def _call_journal(
         Rejected: The journal failed or took too long.
     """
     plan = state.plan
-    found = await run_within(plan.runner, function, *given, seconds=seconds)
+    with redacting(state):
+        found = await run_within(plan.runner, function, *given, seconds=seconds)
     if not isinstance(found, Raised):
         return found
     if late is not None and isinstance(found.error, TimeoutError):

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from math import inf
 from typing import TYPE_CHECKING
 
-from ferrule.errors import NotStartedError
+from ferrule.errors import DefinitionError, NotStartedError
 from ferrule.executors import Job
 from ferrule.kernel.acquire import leave_running
 from ferrule.kernel.authorize import ask_during_run
@@ -74,9 +74,18 @@ class LiveCall(CallState):
         Args:
             level: The depth of the mounted runner whose tools may be called; None for the last.
             id: The id within this call, if the nested call is the same one when this call runs again.
+
+        Raises:
+            DefinitionError: A recorded tool gives no id to a call that changes something.
         """
         runner = self.plan.runner.view_for_mount(self.plan, level)
         if id is None:
+            nested = runner.plans.get(name)
+            if self.tool.recorded and nested is not None and nested.changes and nested.tool.idempotent is not True:
+                raise DefinitionError(
+                    f"{self.tool.name!r} is recorded, and its call of {name!r} needs an id, such as "
+                    f"context.run({name!r}, …, id='1'): without one, it would run again after a crash"
+                )
             call, origin = ToolCall(new_id(), name, arguments, parent=self.call.id), Origin(parent=self)
         else:
             resumed = open_question(runner.resume_keys, self.origin.resumed, own_id := f"{self.call.id}.{id}")

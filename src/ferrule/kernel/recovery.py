@@ -11,6 +11,7 @@ from ferrule.kernel.journal_status import JournalStatus
 from ferrule.kernel.journaling import MAY_GO_ON, can_still_happen, is_repeatable, make_unknown_result, reconcile
 from ferrule.kernel.live_call import LiveCall
 from ferrule.kernel.receive import resume_call
+from ferrule.kernel.redact import redacting
 from ferrule.kernel.results import unsuccessful
 from ferrule.kernel.seal import finish_result
 from ferrule.kernel.state import CallState
@@ -18,7 +19,6 @@ from ferrule.kernel.suspension import NOT_SEALED, open_suspended_record
 from ferrule.types import Journal
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields
-from ferrule.values.event import EventKind, emit
 from ferrule.values.frozen import JsonObject
 from ferrule.values.journal_entry import JournalEntry, outcome_from_result
 from ferrule.values.result import ToolResult
@@ -107,10 +107,11 @@ async def _settle(runner: RunnerState, entry: JournalEntry) -> ToolResult | None
     result = finish_result(state, found or (make_unknown_result if cut_off else _make_expired_result)(state))
     outcome = outcome_from_result(result) if cut_off else {**outcome_from_result(result), MAY_GO_ON: True}
     happened = found is None or found.executed
-    if not await journal.settle(entry, outcome if happened else None):
-        return None
-    kind: EventKind = "tool:post" if result.success else "tool:error"
-    emit(state.observers, kind, state.redacted_call, result, state.fields, intent.run)
+    with redacting(state):
+        if not await journal.settle(entry, outcome if happened else None):
+            return None
+    state.run_id = intent.run
+    state.emit("tool:post" if result.success else "tool:error", result)
     return result
 
 

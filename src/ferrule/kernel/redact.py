@@ -6,9 +6,11 @@ A call that succeeds runs none of this.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from logging import ERROR, INFO
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -30,6 +32,8 @@ _IN_WORDS = ("title", "description", "$comment")
 _IN_DATA = ("const", "enum", "default", "examples")
 _NOTHING: JsonObject = FrozenDict()
 _LONGEST_LOGGED_TEXT = 5_000
+REDACT_KNOWN: ContextVar[Callable[[str], str]] = ContextVar("ferrule_redact_known", default=str)
+"""Puts stars for the secrets of the call whose event or journal entry is written now. An observer may use it."""
 
 
 def redact(call: AnyCall, value: Json, given: JsonObject = _NOTHING) -> Json:
@@ -82,7 +86,20 @@ def get_log_facts(call: AnyCall) -> LogAttributes:
     return log_attributes(call.tool.name, call.call.id, call.context.session, call.context.principal)
 
 
-def make_call_redactor(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], str]:
+@contextmanager
+def redacting(call: AnyCall) -> Iterator[None]:
+    """Set `REDACT_KNOWN` to the secrets of a call. They are looked up at the first use."""
+    before, make = REDACT_KNOWN.get(), cache(partial(make_call_redactor, call))
+    REDACT_KNOWN.set(lambda text: make()(text))
+    try:
+        yield
+    finally:
+        REDACT_KNOWN.set(before)  # `reset` would raise if a closed loop ends the call
+
+
+def make_call_redactor(
+    call: AnyCall, given: JsonObject = _NOTHING, *, with_parents: bool = True
+) -> Callable[[str], str]:
     """Return a function that puts stars for the secrets of a call into a text; `str` if the call has none.
 
     These are the secrets and hidden values of the call and of the calls that made it.
@@ -98,7 +115,7 @@ def make_call_redactor(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[
             if parameters.hidden:
                 sides = source.call.arguments, given
                 known += parameters.bound, [one.get(name) for one in sides for name in parameters.hidden]
-            source = source.parent
+            source = source.parent if with_parents else None
         if not known:
             return str
         from ferrule.security.redactor import make_redactor  # for the programs that have secrets

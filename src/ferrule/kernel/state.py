@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ferrule.errors import DefinitionError
+from ferrule.kernel.redact import redacting
 from ferrule.scheduling.clock import running_loop
 from ferrule.types import Observer
 from ferrule.values.call import ToolCall, redact_call
@@ -230,8 +231,15 @@ class CallState:
 
     def emit(self, kind: EventKind, about: About = None) -> None:
         """Emit an event of this call."""
-        shown = self.redacted_call if self.plan.hidden else self.call
-        emit(self.observers, kind, shown, about, self.fields, self.run_id)
+        plan, fields = self.plan, self.fields
+        shown = self.redacted_call if plan.hidden else self.call
+        if not (plan.hidden or plan.secrets or fields.secrets or self.parent):
+            emit(self.observers, kind, shown, about, fields, self.run_id)
+            return
+        with redacting(self):
+            emit(self.observers, kind, shown, about, fields, self.run_id)
+        if self.ended:
+            self.cached_context = None  # a look at the secrets may have made it
 
     # -- cancellation -------------------------------------------------------------------------------------------------
 

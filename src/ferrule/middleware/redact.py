@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 from ferrule.errors import DefinitionError
+from ferrule.kernel.redact import REDACT_KNOWN, make_call_redactor
 from ferrule.middleware._redacted import RedactedEvents, RedactedJournal
 from ferrule.middleware._texts import change_texts
 from ferrule.security.detection import BY_DEFAULT, NAMES, Finding, Scanner, ScannerStream
@@ -21,9 +21,6 @@ from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Text
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
-
-_REDACT_KNOWN: ContextVar[Callable[[str], str]] = ContextVar("redact_known", default=str)
-"""Redacts the secrets of the running call in a text. The journal of `Redaction.journal` writes within the call."""
 
 
 def redact(
@@ -37,10 +34,10 @@ def redact(
 
     It knows the keys of seventy services by their documented forms, private keys, JSON web tokens, passwords in URLs
     and connection strings, authorizations, settings such as `DB_PASSWORD=…`, card numbers of 14 to 16 digits, IBANs,
-    and random words of 20 characters or more near one such as "key"; each also once in base64. In `around`, it also
-    knows the values in `context.secrets`. Commit hashes, UUIDs and prose stay. It belongs in `around`, inside of
-    `untrusted` and `limit_output`, which could cut a secret in two. The same object covers other places by
-    `hide.events(…)`, `hide.journal(…)`, `trace(redact=hide)` and `cassette(…, redact=hide)`.
+    and random words of 20 characters or more near one such as "key"; each also once in base64. Within a call, it also
+    knows the values in `context.secrets` and of bound and private parameters. Commit hashes, UUIDs and prose stay. It
+    belongs in `around`, inside of `untrusted` and `limit_output`, which could cut a secret in two. The same object
+    covers other places by `hide.events(…)`, `hide.journal(…)`, `trace(redact=hide)` and `cassette(…, redact=hide)`.
 
     Args:
         also: The names of further detectors: `"email"`, `"phone"`.
@@ -88,13 +85,14 @@ class Redaction:
         self._scanner = scanner
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-        before, secrets = _REDACT_KNOWN.get(), context.secrets
-        _REDACT_KNOWN.set(make_redactor(secrets) if secrets else str)
+        result, running = await next(call, context), context.running_call
+        own = make_redactor(context.secrets) if running is None else make_call_redactor(running, with_parents=False)
+        before = REDACT_KNOWN.set(own)
         try:
-            result = self._redact_result(await next(call, context))
+            result = self._redact_result(result)
             content = self._redact_blocks(tuple(map(self._redact_file, result.content)))
         finally:
-            _REDACT_KNOWN.set(before)  # `reset` would raise if a closed loop ends the call
+            REDACT_KNOWN.reset(before)
         return result if content == result.content else result.replace(content=content)
 
     def find(self, text: str) -> list[Finding]:
@@ -103,7 +101,7 @@ class Redaction:
 
     def text(self, text: str) -> str:
         """Return a text with stars for each secret."""
-        return self._scanner.redact(_REDACT_KNOWN.get()(text))
+        return self._scanner.redact(REDACT_KNOWN.get()(text))
 
     def value(self, value: Any) -> Any:
         """Return JSON data, bytes, blocks or a result with stars for each secret, also in keys and numbers."""

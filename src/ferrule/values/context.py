@@ -359,6 +359,7 @@ class ToolContext(Generic[Deps]):
 
         Raises:
             RuntimeError: The context belongs to no call.
+            DefinitionError: A `recorded` tool gives no `id` to a call that changes something.
         """
         if self.running_call is None:
             raise RuntimeError("context.run(...) works inside a call; outside, use runner.run(...)")
