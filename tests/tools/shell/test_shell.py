@@ -567,7 +567,9 @@ async def test_an_untrusted_policy_allows_no_sandboxed_line(make_project: MakePr
 async def test_an_allow_rule_for_a_command_allows_no_need(make_project: MakeProject, tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text('allow = ["shell(ls *)"]\n')
     tool = shell.tool(make_project(), ask_needs=False)
-    runner = Runner([tool], guards=[rules(tmp_path / "policy.toml", tools=[tool])])
+    policy = rules(tmp_path / "policy.toml", tools=[tool])
+    runner = Runner([tool], guards=[policy])
+    assert not policy.findings
     assert (await runner.decide(ToolCall("1", "shell", {"command": "ls -a"}))).kind == "allow"
     for needs in ({"network": True}, {"write": ["/srv"]}, {"outside": "x"}):
         assert (await runner.decide(ToolCall("2", "shell", {"command": "ls -a", **needs}))).kind == "ask"
