@@ -26,7 +26,7 @@ _PASSED_ON = ("invalid", "not_found", "denied", "limited", "timeout", "cancelled
 """The statuses of a server that its client takes over."""
 
 
-def to_result(answer: types.CallToolResult, check: Check | None, *, trusted: bool) -> ToolResult | str:
+def to_result(answer: types.CallToolResult, check: Check | None, *, trusted: bool = False) -> ToolResult | str:
     """Return the result of a call.
 
     Args:
