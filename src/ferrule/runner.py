@@ -523,7 +523,7 @@ class Runner:
 
         Args:
             record: The suspended result, its `.pending` or its `.record()`, perhaps from another process.
-            answer: `allow(…)` or `True` runs the call, `ask(…)` suspends it again, everything else denies it. For
+            answer: `allow(…)` or `True` runs the call, `ask(…)` suspends it again, `deny(…)` or `False` denies it. For
                 deferred work (`pending["kind"]` is `"work"`): the `ToolResult` of the work, which ends it; `True`,
                 which lets the handler look; or `False`, which gives it up. See
                 docs/long-work.md#work-that-ends-elsewhere.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cast import ask_always
-from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, allow, ask, deny, tool
+from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, allow, approval, ask, deny, tool
 from waits import BOUND, until
 from watched import Watch, go, run
 
@@ -76,6 +76,21 @@ def test_only_a_plain_yes_runs_the_call(answer: Any, status: str, slow: bool) ->
     assert len(ran) == (status == "ok")
     assert len(watch.ends()) == (status != "suspended")
     assert result.executed is (status == "ok")
+
+
+@pytest.mark.parametrize("as_callback", [False, True])
+def test_an_answer_of_an_unknown_form_is_no_refusal_by_a_person(
+    as_callback: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def person(*asked: object) -> Any:
+        return {"approve": True}
+
+    approve: Any = approval.callback(person) if as_callback else person
+    write, ran = make_write()
+    result, _ = run(write, "write", {"n": 1}, guards=[ask_always], approve=approve)
+    assert (result.status, ran) == ("denied", [])
+    assert result.error is not None and "dict" in result.error and "person" not in result.error
+    assert "the approver of tool 'write' returned dict" in caplog.text and "allow(…)" in caplog.text
 
 
 @pytest.mark.parametrize("slow", [False, True])

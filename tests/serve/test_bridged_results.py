@@ -13,7 +13,8 @@ from mcp.client import Client
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 
-from ferrule import Runner, Text, ToolCall, ToolContext, ToolResult, mcp, serve
+from ferrule import Decision, Runner, Text, ToolCall, ToolContext, ToolError, ToolResult, deny, mcp, serve, tool
+from ferrule.mcp.content import OUTCOME
 from ferrule.middleware import cache, limit_output, untrusted
 
 MODES: tuple[mcp.Mode, ...] = ("auto", "legacy")
@@ -221,3 +222,53 @@ async def test_the_client_answers_the_question_of_a_server_of_2025() -> None:
         async with Client(served, mode=LEGACY, elicitation_callback=person) as client:
             assert text(await client.call_tool("calendar__ask", {})) == "accept {'day': 4} None"
     assert "calendar asks: Which day?" in person.asked[0].message
+
+
+# -- the outcome of a call that failed ---------------------------------------------------------------------------------
+
+
+@tool(destructive=False)
+def pay(to: str) -> str:
+    """Pay somebody."""
+    if to == "bob":
+        raise ToolError("the bank is closed", executed=False)
+    if to == "eve":
+        raise ToolError("nobody knows whether the bank has paid", executed=None)
+    raise ToolError("the bank has paid, and gave no receipt")
+
+
+def deny_ann(call: ToolCall, context: ToolContext) -> Decision | None:
+    return deny("not to ann") if call.arguments["to"] == "ann" else None
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("to", "status", "executed"),
+    [("ann", "denied", False), ("bob", "failed", False), ("eve", "failed", None), ("cy", "failed", True)],
+)
+async def test_only_a_trusted_ferrule_server_says_whether_a_call_was_executed(
+    to: str, status: str, executed: bool | None, mode: mcp.Mode
+) -> None:
+    app = serve.mcp(Runner([pay], guards=[deny_ann]))
+    for trusted, expected in ((True, (status, executed)), (False, ("failed", True))):
+        async with mcp.connect(mcp.Memory(app.server, mode=mode), trusted=trusted) as toolset:
+            result = await Runner(toolset).run("pay", {"to": to})
+            assert (result.status, result.executed) == expected
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        {"status": "ok", "executed": False},
+        {"status": "suspended", "executed": False},
+        {"status": "denied"},
+        {"status": "denied", "executed": "no"},
+        {"status": ["denied"], "executed": False},
+        "denied",
+    ],
+)
+async def test_an_odd_outcome_is_not_taken_over(outcome: Any) -> None:
+    failed = wire.CallToolResult(content=[wire.TextContent(text="no")], is_error=True, _meta={OUTCOME: outcome})
+    async with mcp.connect(server_of(failed), trusted=True) as toolset:
+        result = await Runner(toolset).run("one", {})
+    assert (result.status, result.executed, result.error) == ("failed", True, "no")

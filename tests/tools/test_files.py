@@ -28,7 +28,11 @@ def root(tmp_path: Path) -> Path:
 
 
 def call(of: Any, root: Path, **arguments: Any) -> str:
-    result: str = of.handler(**arguments, context=ToolContext[Any](working_directory=root))
+    """The result of a handler, or the error below its `ToolError`."""
+    try:
+        result: str = of.handler(**arguments, context=ToolContext[Any](working_directory=root))
+    except ToolError as error:
+        raise error.__cause__ or error from None
     return result
 
 
@@ -426,6 +430,43 @@ def test_two_spellings_of_a_path_share_a_key(root: Path) -> None:
     assert keys is not None
     assert list(keys({"path": "a/../b"})) == list(keys({"path": os.path.join(os.path.realpath("."), "B")}))
     assert list(keys({})) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "error"),
+    [
+        ("edit_file", {"path": "a", "old": "no", "new": "y"}, "old does not occur in 'a', which was not changed; read"),
+        ("edit_file", {"path": "none", "old": "x", "new": "y"}, "does not exist"),
+        ("edit_file", {"path": "link", "old": "x", "new": "y"}, "symbolic link"),
+        ("write_file", {"path": "folder/", "content": "x"}, "names a directory"),
+        ("write_file", {"path": "folder", "content": "x"}, "is a directory"),
+    ],
+)
+async def test_a_change_that_was_not_made_is_not_executed(
+    name: str, arguments: dict[str, Any], error: str, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (root / "a").write_text("x")
+    (root / "folder").mkdir()
+    (root / "link").symlink_to("a")
+    result = await Runner(files.tools).run(name, arguments, ToolContext(working_directory=str(root)))
+    assert (result.status, result.executed) == ("failed", False)
+    assert error in result.text and result.text.endswith("Nothing was run.")
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_write_into_a_new_folder_that_fails_may_have_made_folders(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError("no space is left")
+
+    monkeypatch.setattr(os, "fsync", full)
+    at_root = ToolContext(working_directory=str(root))
+    results = [
+        await Runner(files.tools).run("write_file", {"path": path, "content": "x"}, at_root) for path in ("a", "new/a")
+    ]
+    assert [(one.status, one.executed) for one in results] == [("failed", False), ("failed", None)]
+    assert os.listdir(root) == ["new"] and os.listdir(root / "new") == []
 
 
 async def test_they_work_in_a_runner_behind_within(tree: Path) -> None:

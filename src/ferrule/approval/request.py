@@ -30,10 +30,10 @@ from ferrule.values.arguments import redact_hidden
 from ferrule.values.call import ToolCall
 from ferrule.values.content import safe_str
 from ferrule.values.context import ToolContext
-from ferrule.values.decision import Decision, Diff, allow, deny
+from ferrule.values.decision import Decision, Diff, allow, deny, deny_unreadable_answer
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import is_same_json
-from ferrule.values.log import log_attributes, write_log
+from ferrule.values.log import LogAttributes, log_attributes, write_log
 
 if TYPE_CHECKING:
     from ferrule.approval.offer import Offer
@@ -169,11 +169,13 @@ class Asked:
                 self._log_failure(error)
             return replace(failed, preview=problem or f"it raised {type(error).__name__}", problem=problem)
 
-    def _log_failure(self, error: BaseException) -> None:
+    def _log_facts(self) -> LogAttributes:
         fields = getattr(self.context, "session", None), getattr(self.context, "principal", None)
-        facts = log_attributes(self.call.name, self.call.id, *fields)
+        return log_attributes(self.call.name, self.call.id, *fields)
+
+    def _log_failure(self, error: BaseException) -> None:
         lines = format_traceback(error, make_redactor(getattr(self.context, "secrets", None)))
-        write_log(logging.ERROR, facts, "the preview of tool %r raised: %s", self.call.name, lines)
+        write_log(logging.ERROR, self._log_facts(), "the preview of tool %r raised: %s", self.call.name, lines)
 
     def _without_preview(self, reason: str) -> Asked:
         return replace(self, preview=reason, binds=FrozenDict(), problem=None)
@@ -259,13 +261,17 @@ class Asked:
         return Answer(deny(reason))
 
     def to_answer(self, value: object, by: str | None = None) -> Answer:
-        """Return a result of an approver as an answer: an `Answer`, a `Decision` or `True`. Any other result is a no.
+        """Return a result of an approver as an answer: an `Answer`, a `Decision` or a bool. Any other denies.
 
         An allow without other arguments is bound to the arguments as shown.
         """
         if value is True:
             return self.approve(by=by)
-        answer = value if isinstance(value, Answer) else Answer(value) if isinstance(value, Decision) else self.deny()
+        if value is False:
+            return self.deny()
+        if not isinstance(value, Answer | Decision):
+            value = deny_unreadable_answer(value, self.call.name, self._log_facts())
+        answer = value if isinstance(value, Answer) else Answer(value)
         decision = answer.decision
         if decision.kind != "allow":
             return answer

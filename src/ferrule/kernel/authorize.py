@@ -32,7 +32,7 @@ from ferrule.values.arguments import redact_hidden
 from ferrule.values.call import ToolCall, make_judged_call, redact_call
 from ferrule.values.content import safe_str
 from ferrule.values.context import ToolContext, make_context
-from ferrule.values.decision import ALLOW, Decision, deny
+from ferrule.values.decision import ALLOW, Decision, deny, deny_unreadable_answer
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.json_text import SECRET_STARS, is_same_json
@@ -406,7 +406,9 @@ async def _ask_approver(plan: Plan, approve: Approver | None, asked: Decision, s
         return deny("the question could not be asked")
     if isinstance(answer, Decision):
         return answer
-    return ALLOW if answer is True else refusal_by_person(asked)
+    if isinstance(answer, bool):
+        return ALLOW if answer else refusal_by_person(asked)
+    return deny_unreadable_answer(answer, plan.name, get_log_facts(state))
 
 
 async def _ask_in_thread(question: Callable[[], object], plan: Plan, state: CallState) -> object:

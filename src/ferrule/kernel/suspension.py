@@ -170,7 +170,13 @@ def open_suspended_record(
     Raises:
         DefinitionError: It is no record of a suspended call, or the answer does not fit it.
     """
-    opened = open_sealed(find_pending("resume", record), signing_keys, _PENDING)
+    pending = find_pending("resume", record)
+    if not isinstance(answer, Decision | bool | ToolResult):
+        raise DefinitionError(
+            "a suspended call is resumed with True, False, allow(…), ask(…) or deny(…), not with "
+            f"{type(answer).__name__}; values go into allow({{…}})"
+        )
+    opened = open_sealed(pending, signing_keys, _PENDING)
     if opened is None:
         return None
     kept, signing_key = opened

@@ -284,7 +284,7 @@ def resume(
         suspended: The `suspended` of a result or a run. In another process, the runner needs the same `resume_key`.
             Only the records in its `waiting` are sealed: keep it in a place to which only your program can write.
         answers: By call id, the answers for `Runner.resume`: `allow(…)` or `True` runs the call, `ask(…)` suspends it
-            again, everything else denies it. Deferred work takes its `ToolResult`, `True` or `False`.
+            again, `deny(…)` or `False` denies it. Deferred work takes its `ToolResult`, `True` or `False`.
         model: A model of the same API as before.
         runner: A runner with the same tools. A resumed call gets its `deps` and `secrets`, as any call does.
         context: Other `deps` and `secrets`, because these are not saved. In later turns, its fields override those of

@@ -70,10 +70,14 @@ class RemoteTool:
     Attributes:
         connection: The connection to the server.
         check: Describes the misfit of a value and the output schema; `None` without a schema.
+
+    Args:
+        trusted: Whether to believe a Ferrule server's word on an unsuccessful call.
     """
 
-    def __init__(self, connection: Connection, name: str) -> None:
+    def __init__(self, connection: Connection, name: str, *, trusted: bool) -> None:
         self.connection = connection
+        self._trusted = trusted
         self._name = name
         self.check: Check | None = None
 
@@ -114,7 +118,7 @@ class RemoteTool:
         if isinstance(found, InputRequired):
             return found
         self.connection.on_answer()
-        return to_result(found, self.check)
+        return to_result(found, self.check, trusted=self._trusted)
 
     async def _send(
         self, payload: dict[str, Any], responses: Responses | None, state: str | None, context: ToolContext

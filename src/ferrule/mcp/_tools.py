@@ -170,7 +170,7 @@ class Tools:
             metadata["title"] = disarm(remove_hidden(title)[0])
         if self._trusted and definition.icons:
             metadata["icons"] = keep_icons(one.model_dump(by_alias=True, exclude_none=True) for one in definition.icons)
-        remote = RemoteTool(self._connection, definition.name)
+        remote = RemoteTool(self._connection, definition.name, trusted=self._trusted)
         tool: Tool = Tool(
             name,
             remote.call,

@@ -18,7 +18,7 @@ from ferrule.definition.tool import Tool
 from ferrule.values.content import TEXT_TYPE, Block, Media, Text
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import format_json
-from ferrule.values.result import ToolResult, get_original
+from ferrule.values.result import Status, ToolResult, get_original
 
 _MISSHAPEN = (
     "The tool ran, and its result follows. The result does not have the declared form: middleware cut or changed "
@@ -33,6 +33,8 @@ _DETAILS = ("annotations", "_meta", "title", "description", "size")
 """The keys of a server's details about a block."""
 _MOST_DETAILS = 10_000
 """Most characters of all details in one result, as JSON."""
+OUTCOME = "ferrule/outcome"
+"""The key of the outcome in the `_meta` of an unsuccessful result, for a client that trusts the server."""
 
 
 def wire_name(tool: Tool) -> str:
@@ -80,7 +82,7 @@ def to_wire_result(
     if original is not None and result.content == original:  # otherwise a middleware has cut, masked or wrapped it
         _add_details(content, result)
     if result.status != "ok":
-        return _complete(content, is_error=True)
+        return {**_complete(content, is_error=True), "_meta": make_outcome(result.status, result.executed)}
     if not schema_listed:
         is_unchanged = original is not None and result.content == original and result.output != [*original]
         if is_unchanged and isinstance(result.output, unlisted_types):
@@ -92,6 +94,11 @@ def to_wire_result(
         if value is not None and (is_checked or not tool.output.describe_misfit(value)):
             return _complete(content, value)
     return _complete([_text_block(_MISSHAPEN), *content], is_error=True)
+
+
+def make_outcome(status: Status, executed: bool | None) -> dict[str, Any]:
+    """Return the `_meta` with the outcome of an unsuccessful call."""
+    return {OUTCOME: {"status": status, "executed": executed}}
 
 
 def _complete(content: list[dict[str, Any]], structured: Any = None, *, is_error: bool = False) -> dict[str, Any]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mcp_types as types
 
 from ferrule.errors import ToolError
+from ferrule.mcp.content import OUTCOME
 from ferrule.values.content import TEXT_TYPE, Media, Text, to_blocks, to_json_text, to_output
-from ferrule.values.result import ToolResult
+from ferrule.values.result import Status, ToolResult
 
 _MOST_MEDIA = 50_000_000
 """Most bytes of all media of one result."""
@@ -20,13 +21,17 @@ _MOST_METADATA = 1_000_000
 _NO_ERROR_TEXT = "the server reports a failure without a text"
 _NO_TYPE = "application/octet-stream"
 Check = Callable[[object], str]
+_FAILED: tuple[Status, bool | None] = ("failed", True)
+_PASSED_ON = ("invalid", "not_found", "denied", "limited", "timeout", "cancelled", "failed", "unknown")
+"""The statuses of a server that its client takes over."""
 
 
-def to_result(answer: types.CallToolResult, check: Check | None) -> ToolResult | str:
+def to_result(answer: types.CallToolResult, check: Check | None, *, trusted: bool = False) -> ToolResult | str:
     """Return the result of a call.
 
     Args:
         check: Describes the misfit of the output and the tool's output schema; `None` without a schema.
+        trusted: Whether to believe a Ferrule server's word on the status of a failure, and whether anything ran.
 
     Raises:
         ToolError: The content cannot be read, or the output does not fit the schema.
@@ -46,9 +51,9 @@ def to_result(answer: types.CallToolResult, check: Check | None) -> ToolResult |
         blocks = blocks or [*to_blocks(to_output(output))]
     if answer.is_error:
         error = "\n".join(texts).strip() or _NO_ERROR_TEXT
-        return ToolResult(
-            output if structured else None, error, metadata, None if only_texts else (Text(error), *blocks)
-        )
+        status, executed = _read_outcome(answer) if trusted else _FAILED
+        content = None if only_texts else (Text(error), *blocks)
+        return ToolResult(output if structured else None, error, metadata, content, status=status, executed=executed)
     if check is not None:
         if not structured:
             text = "the server gave no structuredContent, although it declares an output schema"
@@ -57,6 +62,15 @@ def to_result(answer: types.CallToolResult, check: Check | None) -> ToolResult |
             text = f"the server's structuredContent does not fit its output schema: {misfit}"
             raise ToolError(text, retryable=False)
     return ToolResult(output, None, metadata, blocks or None)
+
+
+def _read_outcome(answer: types.CallToolResult) -> tuple[Status, bool | None]:
+    """Return the status and `executed` that a Ferrule server gives for an unsuccessful call."""
+    told = (answer.meta or {}).get(OUTCOME)
+    if not isinstance(told, Mapping) or told.get("status") not in _PASSED_ON or "executed" not in told:
+        return _FAILED
+    executed = told["executed"]
+    return (told["status"], executed) if executed is None or isinstance(executed, bool) else _FAILED
 
 
 def _metadata(answer: types.CallToolResult) -> dict[str, Any] | None:

@@ -112,9 +112,14 @@ def _check_lines(rule: Rule, tools: Iterable[Any]) -> Iterator[Finding]:
         elif not parameters.has_line and code:
             text = f"{rule.text!r} reads no shell line of {tool.name}, but {_format_names(code)} may be one"
             yield make_finding("warning", rule, f"{text}: write a [[rule]] with a condition for it")
-        elif rule.decide == "allow" and options:
+        elif rule.decide == "allow" and options and not _has_needs(tool):
             text = f"{rule.text!r} allows no call of {tool.name} with {_format_names(options)}"
             yield make_finding("warning", rule, f"{text}, which may change what runs: give the rule a condition for it")
+
+
+def _has_needs(tool: Any) -> bool:
+    """Return whether arguments take calls of a tool out of its sandbox. A rule for a line need not allow them."""
+    return callable(getattr(tool, "sandboxed", None))
 
 
 def _may_do_harm(tool: Any, rule: Rule) -> bool:

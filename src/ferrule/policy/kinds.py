@@ -20,19 +20,21 @@ class _TextKind(NamedTuple):
     names: frozenset[str]
     formats: frozenset[str]
     condition: type
-    remedy: str
+    word: str
+    key: str
 
 
 _TEXT_KINDS: Final = (
-    _TextKind("a path", PATH_NAMES, frozenset({"path"}), Within, 'within = ["…"]'),
+    _TextKind("a path", PATH_NAMES, frozenset({"path"}), Within, "within", "within"),
     _TextKind(
         "a URL",
         URL_NAMES | HOST_NAMES,
         frozenset({"uri", "url", "iri", "reference", "hostname"}),
         Hosts,
-        'hosts = ["…"]',
+        "host",
+        "hosts",
     ),
-    _TextKind("a shell line", COMMAND_NAMES, frozenset({"shell"}), Commands, 'commands = ["…"]'),
+    _TextKind("a shell line", COMMAND_NAMES, frozenset({"shell"}), Commands, "runs", "commands"),
 )
 
 
@@ -49,5 +51,6 @@ def explain_wrong_kind(place: str, condition: Condition, forms: Iterable[Mapping
     by_format = [kind for kind in _TEXT_KINDS if kind.formats & formats]
     for kind in by_format or [kind for kind in _TEXT_KINDS if has_last_word(name, kind.names)]:
         if not isinstance(condition, kind.condition):
-            return f"{place} is {kind.name}, which has many spellings: write {place} = {{ {kind.remedy} }}"
+            remedy = f'{place} {kind.word} …, or in a [[rule]] {place} = {{ {kind.key} = ["…"] }}'
+            return f"{place} is {kind.name}, which has many spellings: write {remedy}"
     return ""

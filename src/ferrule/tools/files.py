@@ -15,6 +15,7 @@ import unicodedata
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from heapq import nlargest
 from io import TextIOWrapper
@@ -175,6 +176,19 @@ def _is_binary(data: bytes) -> bool:
     return b"\0" in data[:_PROBED_BYTES]
 
 
+@contextmanager
+def _explaining(executed: bool | None = False) -> Iterator[None]:
+    """Raise a `ToolError` with the text of an error, because the file is as it was.
+
+    Args:
+        executed: None if folders may have been made for the file.
+    """
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise ToolError(str(error), executed=executed) from error
+
+
 def _split_lines(text: str) -> list[str]:
     lines = text.split("\n")
     if lines[-1] == "":
@@ -295,13 +309,16 @@ def write_file(path: Path, content: Text, context: ToolContext, expected: str = 
     Args:
         content: The whole new text of the file.
     """
-    if path.endswith(("/", os.sep)):
-        raise ValueError(f"{path[:200]!r} names a directory; give the file a name")
-    full = _resolve_path(path, context.working_directory)
-    data = _encode("content", content)
-    _check_written_size(len(data))
-    shown = _to_shown_path(full, context)
-    new = write_exactly(full, data, expected=_read_shown_state(full, shown, expected), make_directories=True)
+    with _explaining():
+        if path.endswith(("/", os.sep)):
+            raise ValueError(f"{path[:200]!r} names a directory; give the file a name")
+        full = _resolve_path(path, context.working_directory)
+        data = _encode("content", content)
+        _check_written_size(len(data))
+        shown = _to_shown_path(full, context)
+        found = _read_shown_state(full, shown, expected)
+    with _explaining(False if os.path.isdir(os.path.dirname(full)) else None):
+        new = write_exactly(full, data, expected=found, make_directories=True)
     lines = len(_split_lines(content)) if content else 0
     return f"{'made' if new else 'replaced'} {shown!r}: {format_count(lines, 'line')}"
 
@@ -392,12 +409,13 @@ def edit_file(
         new: The passage to put in its place.
         replace_all: Replace it wherever it occurs.
     """
-    full = _resolve_path(path, context.working_directory)
-    shown = _to_shown_path(full, context)
-    edit = _plan_edit(full, shown, old, new, replace_all, _has_hard_links_allowed(), expected)
-    data = _encode("new", edit.after)
-    _check_deadline(context)
-    write_exactly(full, data, expected=edit.found)
+    with _explaining():
+        full = _resolve_path(path, context.working_directory)
+        shown = _to_shown_path(full, context)
+        edit = _plan_edit(full, shown, old, new, replace_all, _has_hard_links_allowed(), expected)
+        data = _encode("new", edit.after)
+        _check_deadline(context)
+        write_exactly(full, data, expected=edit.found)
     return f"replaced {edit.times_text} in {shown!r}, at line {edit.line}"
 
 

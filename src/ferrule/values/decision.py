@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn, final
 
 from ferrule.errors import DefinitionError
 from ferrule.values.content import safe_str
 from ferrule.values.frozen import FrozenDict, JsonObject
+from ferrule.values.log import LogAttributes, write_log
 
 
 @final
@@ -97,3 +99,11 @@ def ask(reason: str, *, into: str | None = None, rule: str | None = None) -> Dec
 def deny(reason: str, *, rule: str | None = None) -> Decision:
     """Return the decision that the call may not run. The model reads `reason`. See docs/guards.md."""
     return Decision("deny", reason, rule=rule)
+
+
+def deny_unreadable_answer(answer: object, tool_name: str, facts: LogAttributes) -> Decision:
+    """Return the deny for an approver's answer that is neither a decision nor a bool, and log what would be right."""
+    kind = type(answer).__name__
+    text = "the approver of tool %r returned %s: it must return True, False, allow(…), ask(…) or deny(…)"
+    write_log(logging.ERROR, facts, text, tool_name, kind)
+    return deny(f"the approver returned {kind}, which is neither a yes nor a no")

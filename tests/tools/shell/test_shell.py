@@ -61,6 +61,13 @@ async def test_ordinary_work_with_git_works(make_project: MakeProject, user: str
     assert "moved" in git(root, "log", "--oneline") and (root / "src/other.py").stat().st_uid == root.stat().st_uid
 
 
+async def test_a_refused_folder_says_once_that_nothing_was_run(make_project: MakeProject) -> None:
+    result = await run(shell.tool(make_project()), "true", cwd="none")
+    assert (result.status, result.executed) == ("failed", False)
+    assert "none' is not a folder inside" in result.text
+    assert result.text.count("Nothing was run") == 1
+
+
 async def test_a_home_is_private_and_empty(make_project: MakeProject) -> None:
     tool = shell.tool(make_project())
     assert facts(await run(tool, "echo alias > ~/.bashrc && cat ~/.bashrc"))["output"] == "alias\n"
@@ -560,7 +567,9 @@ async def test_an_untrusted_policy_allows_no_sandboxed_line(make_project: MakePr
 async def test_an_allow_rule_for_a_command_allows_no_need(make_project: MakeProject, tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text('allow = ["shell(ls *)"]\n')
     tool = shell.tool(make_project(), ask_needs=False)
-    runner = Runner([tool], guards=[rules(tmp_path / "policy.toml", tools=[tool])])
+    policy = rules(tmp_path / "policy.toml", tools=[tool])
+    runner = Runner([tool], guards=[policy])
+    assert not policy.findings
     assert (await runner.decide(ToolCall("1", "shell", {"command": "ls -a"}))).kind == "allow"
     for needs in ({"network": True}, {"write": ["/srv"]}, {"outside": "x"}):
         assert (await runner.decide(ToolCall("2", "shell", {"command": "ls -a", **needs}))).kind == "ask"

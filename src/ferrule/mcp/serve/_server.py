@@ -43,7 +43,7 @@ from ferrule.approval import Asked, add_preview
 from ferrule.kernel.journal_status import TICKET
 from ferrule.kernel.results import NOTHING_RUN
 from ferrule.kernel.tasks import start_eagerly
-from ferrule.mcp.content import to_wire_result
+from ferrule.mcp.content import make_outcome, to_wire_result
 from ferrule.mcp.forms import MOST_MESSAGE, Form, elicitation, make_form, to_decision
 from ferrule.mcp.serve._caller import CALLER, ask_client, report_answers
 from ferrule.mcp.serve._hidden import find_hidden, is_hidden
@@ -486,14 +486,14 @@ class RunnerServer:
         if tool is None or is_hidden(tool, served.runner.guards, context):
             raise MCPError(wire.INVALID_PARAMS, f"Unknown tool: {params.name[:200]!r}")
         if not self._calls.enter(owner):
-            return _refused_call(_BUSY)
+            return _busy_call()
         served.calls += 1
         state = params.request_state if modern else None
         early_answers = (params.input_responses or {}) if state is None else {}
         client = _Client(request, self._settings, early_answers, self._tasks)
         try:
             if tool.background and not self._tasks.has_room(context, self._settings.in_flight_each):
-                return _refused_call(_BUSY)
+                return _busy_call()
             if state is None:
                 call = ToolCall(new_id(), tool.name, format_json(params.arguments or {}))
                 result = await self._run(client, call.id, served.runner.run(call, context))
@@ -643,7 +643,8 @@ def _make_question(form: Form, result: ToolResult, until: float) -> wire.CallToo
     state = json.dumps([form, {"pending": thaw(result.pending)}, until])
     if len(state) <= _MOST_STATE:
         return _question(form, state)
-    return _refused_call(f"{_TOO_LARGE} {NOTHING_RUN if result.executed is False else _MAY_HAVE_RUN}")
+    effect = NOTHING_RUN if result.executed is False else _MAY_HAVE_RUN
+    return _refused_call(f"{_TOO_LARGE} {effect}", make_outcome("failed", result.executed))
 
 
 def _read_state(state: str) -> tuple[Form, dict[str, Any]]:
@@ -671,5 +672,9 @@ def _question(form: Form, state: str | None) -> wire.InputRequiredResult:
     return wire.InputRequiredResult(input_requests={form.key: elicitation(form)}, request_state=state)
 
 
-def _refused_call(why: str) -> wire.CallToolResult:
-    return wire.CallToolResult(content=[wire.TextContent(text=why)], is_error=True)
+def _busy_call() -> wire.CallToolResult:
+    return _refused_call(_BUSY, make_outcome("limited", False))
+
+
+def _refused_call(why: str, outcome: dict[str, Any]) -> wire.CallToolResult:
+    return wire.CallToolResult(content=[wire.TextContent(text=why)], is_error=True, _meta=outcome)

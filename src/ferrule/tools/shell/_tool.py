@@ -95,10 +95,10 @@ class Place:
         try:
             program = self._run(run, needs, (context.principal, context.session))
         except (ValueError, OSError) as error:
-            raise ToolError(f"Nothing was run: {error}", executed=False) from error
+            raise ToolError(str(error), executed=False) from error
         if program.reason is None or program.reason == "sandbox":
             words = program.output.text[-300:]
-            raise ToolError(f"The sandbox could not start, so nothing was run: {words}", executed=False)
+            raise ToolError(f"the sandbox could not start: {words}", executed=False)
         return make_result(program, is_sandboxed=self._box is not None and not needs.get("outside"))
 
     def _run(self, run: Run, needs: Mapping[str, Any], session: object) -> Program:
