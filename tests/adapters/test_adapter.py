@@ -114,8 +114,10 @@ async def test_an_answer_counts_for_its_record_alone(call: ToolCall, context: To
     runner = Runner([bank.pay, refund], guards=[ask_before_changes], journal=memory())
     adapter = Adapter(runner, "a framework", suspends=True)
     record = await suspended(adapter, paying())
-    assert (await adapter.answer(call, context, answer, record)).status == "suspended", "the person is asked again"
-    assert not bank.paid
+    again = await adapter.answer(call, context, answer, record)
+    assert again.pending is not None and not bank.paid, "the person is asked again"
+    assert again.pending["context"]["principal"] == context.principal
+    assert "it was asked about before, and" in again.pending["reason"]
 
 
 @pytest.mark.parametrize("record", [None, "x", {}, 7])
@@ -164,29 +166,6 @@ async def test_an_answer_without_a_usable_record_runs_nothing(answer: Any, broug
     assert not bank.paid
     assert ends.count("tool:error") == is_no
     assert not isinstance(answer, dict) or result.pending["arguments"] == answer  # type: ignore[index]
-
-
-@pytest.mark.parametrize(
-    ("whose", "brought", "why"),
-    [
-        (HERE, {"arguments": {"to": "eve"}}, "the record of that question was changed, or another runner sealed it"),
-        (HERE, {"sent": "0"}, "the call had other arguments then"),
-        (ToolContext(session="s", principal="eve"), {}, "the record of that question belongs to somebody else"),
-        (ToolContext(session="t", principal="ada"), {}, "the record of that question belongs to another session"),
-        (ToolContext(session="s", principal="eve"), None, "the record of that question is gone"),
-    ],
-)
-async def test_the_next_question_says_why_a_record_was_refused(
-    whose: ToolContext, brought: dict[str, Any] | None, why: str
-) -> None:
-    bank, rules = Bank(), list[Any]()
-    adapter = bank.adapter(observers=[lambda event: rules.append(getattr(event.data.get("decision"), "rule", None))])
-    record = await suspended(adapter, paying())
-    changed = None if brought is None else {"pending": record["pending"] | brought}
-    result = await adapter.answer(paying(), whose, True, changed)
-    assert result.pending is not None and result.pending["reason"].endswith(f"it was asked about before, and {why}")
-    assert result.pending["context"]["principal"] == whose.principal and not bank.paid
-    assert not any(str(name).startswith("_") for rule in rules if rule for name in rule.split("; "))
 
 
 def capped(call: ToolCall, context: ToolContext) -> Any:
@@ -258,11 +237,11 @@ async def test_work_sealed_by_another_runner_is_not_asked_about_forever() -> Non
 async def test_records_that_have_expired_are_dropped() -> None:
     bank = Bank()
     clock, records = ManualClock(), Memory()
-    adapter = bank.adapter(records=records, clock=clock, waits=Waits(resume=60))
-    for number in range(400):
+    adapter = bank.adapter(records=records, clock=clock, waits=Waits(resume=10))
+    for number in range(100):
         await adapter.run(paying(id=f"c{number}"), HERE)
         await clock.advance(1)
-    assert len(records.items("interop ")) < 200, "60 have not expired"
+    assert len(records.items("interop ")) < 60, "10 have not expired"
 
 
 async def test_a_journal_made_by_an_adapter_drops_the_oldest_calls(monkeypatch: pytest.MonkeyPatch) -> None:

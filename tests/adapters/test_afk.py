@@ -7,7 +7,6 @@ and decisions of its engine are written here after its documentation.
 from __future__ import annotations
 
 import asyncio
-import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +14,6 @@ import pytest
 
 from ferrule import Decision, DefinitionError, Runner, ToolCall, ToolContext, allow, tool
 from ferrule.adapters import afk
-from ferrule.testing import ManualClock
-from waits import BOUND
 
 
 def rule(action: Any, reason: str | None = None, payload: Any = None, arguments: Any = None) -> SimpleNamespace:
@@ -112,25 +109,6 @@ def test_an_engine_that_raises_denies_without_showing_the_error() -> None:
 
     result = run(breaks)
     assert result.status == "denied" and "10.0.0.7" not in result.error
-
-
-async def test_an_engine_that_answers_late_denies() -> None:
-    go_on, clock, asked = threading.Event(), ManualClock(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def waits(event: Any) -> Any:
-        loop.call_soon_threadsafe(asked.set)
-        go_on.wait(BOUND)
-        return SimpleNamespace(action="allow")
-
-    runner = Runner([pay], guards=[afk.policy(SimpleNamespace(evaluate=waits))], clock=clock)
-    running = asyncio.ensure_future(runner.run("pay", {"to": "ada"}))
-    await asked.wait()
-    while not running.done():
-        await clock.advance(5.0)
-    go_on.set()
-    assert (running.result().status, running.result().executed) == ("denied", False)
-    assert "did not answer in time" in str(running.result().error)
 
 
 def test_an_engine_may_be_async() -> None:

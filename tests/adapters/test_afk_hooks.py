@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -57,8 +56,13 @@ async def customer() -> dict[str, str]:
 
 
 def hide(result: dict[str, Any]) -> dict[str, Any]:
+    assert set(result) == {"output", "tool_name"}
     result["output"]["card"] = "***"
     return result
+
+
+async def hide_in_place(result: dict[str, Any]) -> None:
+    hide(result)
 
 
 async def hide_between(call_next: Any, args: dict[str, Any], ctx: ToolContext) -> Any:
@@ -69,7 +73,7 @@ async def hide_between(call_next: Any, args: dict[str, Any], ctx: ToolContext) -
 
 @pytest.mark.parametrize(
     "hook",
-    [afk.post_hook(hide), afk.post_hook(lambda result: hide(result) and None), afk.middleware(hide_between)],
+    [afk.post_hook(hide), afk.post_hook(hide_in_place), afk.middleware(hide_between)],
     ids=["post hook", "post hook that gives nothing", "middleware"],
 )
 @pytest.mark.parametrize("where", ["inside", "around"])
@@ -119,25 +123,6 @@ def test_a_pre_hook_does_not_run_for_malformed_arguments() -> None:
     assert RAN == []
 
 
-@pytest.mark.parametrize("stage", ["around", "inside"])
-def test_middleware_wraps_a_call_and_may_change_its_output(stage: str) -> None:
-    order: list[str] = []
-
-    def named(name: str) -> Any:
-        async def middleware(call_next: Any, args: Any, ctx: Any) -> Any:
-            order.append(f"{name}>")
-            output = await call_next(args, ctx)
-            order.append(f"<{name}")
-            return f"{name}({output})"
-
-        return afk.middleware(middleware)
-
-    options: Any = {stage: [named("a"), named("b")]}
-    result = ran(Runner([send], **options), {"text": "x"})
-    assert (result.output, result.text) == ("a(b(x))", "a(b(x))")
-    assert order == ["a>", "b>", "<b", "<a"]
-
-
 def test_guards_judge_the_arguments_of_middleware() -> None:
     async def other(call_next: Any, args: Any, ctx: Any) -> Any:
         return await call_next({**args, "text": "secret"}, ctx)
@@ -173,21 +158,6 @@ def test_middleware_cannot_undo_a_denial_or_a_suspension(caught: Any, guard: Any
     result = ran(Runner([send], around=[afk.middleware(caught)], **options), {"text": "x"})
     assert (result.status, result.text, result.executed) == (status, plain.text, False)
     assert (result.pending is not None) is (status == "suspended")
-
-
-def test_a_post_hook_changes_the_output_or_only_looks() -> None:
-    seen: list[Mapping[str, Any]] = []
-
-    def shorten(result: dict[str, Any]) -> dict[str, Any]:
-        return {**result, "output": result["output"][:2]}
-
-    async def look(result: dict[str, Any]) -> None:
-        seen.append(result)
-
-    runner = Runner([send], inside=[afk.post_hook(look), afk.post_hook(shorten)])
-    result = ran(runner, {"text": "abc"})
-    assert (result.output, result.text) == ("ab", "ab")
-    assert seen == [{"output": "ab", "tool_name": "send"}]
 
 
 @pytest.mark.parametrize("wrong", [5, "text", {"out": 1}, RuntimeError("hook")])

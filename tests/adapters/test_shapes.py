@@ -136,18 +136,6 @@ def test_a_definition_may_be_an_mcp_object() -> None:
     assert made.metadata == {"annotations": {"readOnlyHint": True}}
 
 
-def test_a_handler_in_a_definition_runs_only_with_a_permission_check() -> None:
-    own = {"name": "weather", "input_schema": SCHEMA}
-    assert Runner([build_tool(own, weather)]).run_sync("weather", {"city": "Rome"}).success
-    assert Runner([build_tool({**own, "execute": of_payload})]).run_sync("weather", {"city": "Rome"}).status == "denied"
-
-    def check(payload: Any) -> None:
-        raise PermissionError("not today")
-
-    checked = build_tool({**own, "check_permissions": check}, weather)
-    assert "not today" in (Runner([checked]).run_sync("weather", {"city": "Rome"}).error or "")
-
-
 NOTHING_RUNS = r"'weather' has no 'execute'.*build_tool\(definition, handler\)"
 WRONG: list[tuple[Callable[[], Any], str]] = [
     *((lambda one=one: build_tool(one), NOTHING_RUNS) for one in SHAPES.values()),

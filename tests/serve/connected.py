@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import mcp_types as wire
@@ -9,6 +11,9 @@ import pytest
 from mcp.client import Client
 
 from ferrule import Runner, serve
+from ferrule.guards import rules
+from ferrule.policy import TrustedFiles
+from ferrule.types import Guard
 
 ERAS = ("2026-07-28", "legacy")
 """What a client is told to speak: the revision in force, and the handshake of the 2025 revisions."""
@@ -52,3 +57,11 @@ async def call(
 def text(result: wire.CallToolResult) -> str:
     """The texts of a result."""
     return "\n".join(block.text for block in result.content if isinstance(block, wire.TextContent))
+
+
+def policy_with(text: str) -> Guard:
+    """A guard of a policy with this text."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "policy.toml")
+        file.write_text(text, encoding="utf-8")
+        return rules(file, trusted=TrustedFiles(Path(folder, "trusted.json")))

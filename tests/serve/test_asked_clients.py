@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +18,6 @@ from mcp.shared.exceptions import MCPError
 
 from ferrule import (
     Decision,
-    Event,
     InputRequired,
     Runner,
     Tool,
@@ -31,7 +29,6 @@ from ferrule import (
     tool,
 )
 from ferrule.guards import ask_before_changes
-from ferrule.tools import files
 
 KEY = b"k" * 32
 ROME, VASE = {"city": "Rome"}, {"name": "vase"}
@@ -232,31 +229,6 @@ async def test_a_client_is_not_asked_about_a_call_that_cannot_work(era: str) -> 
     assert text(answer) == "Denied: there is no a. Nothing was run." and person.asked == []
 
 
-class Meanwhile(Person):
-    """A person who is asked while somebody else writes a file."""
-
-    def __init__(self, path: Path, written: str) -> None:
-        super().__init__(YES)
-        self.path, self.written = path, written
-
-    async def __call__(self, context: Any, params: Any) -> wire.ElicitResult:
-        self.path.write_text(self.written, encoding="utf-8")
-        return await super().__call__(context, params)
-
-
-@both_eras
-@pytest.mark.parametrize(("meanwhile", "left"), [("one", "new"), ("other", "other")])
-async def test_a_file_that_changes_while_the_client_asks_is_not_overwritten(
-    era: str, meanwhile: str, left: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("one", encoding="utf-8")
-    runner = Runner(files.tools, guards=[ask_before_changes])
-    answer = await call(runner, era, "write_file", {"path": str(path), "content": "new"}, Meanwhile(path, meanwhile))
-    assert path.read_text(encoding="utf-8") == left
-    assert ("has changed since it was shown" in text(answer)) is (left == "other")
-
-
 # -- what a tool wants to know -----------------------------------------------------------------------------------------
 
 FLAT = {
@@ -404,10 +376,6 @@ async def attempt(
 REFUSED = (wire.INVALID_PARAMS, "Invalid or expired requestState", [])
 
 
-async def test_an_answered_question_runs_the_call() -> None:
-    assert await attempt(Shelf(), lambda state, retry: retry(state)) == (0, "removed vase", ["vase"])
-
-
 @pytest.mark.parametrize("place", [0, 3, 20, -1])
 async def test_a_changed_state_runs_nothing(place: int) -> None:
     def change(state: str, retry: Retry) -> Awaitable[Any]:
@@ -529,10 +497,3 @@ async def test_a_call_that_is_too_large_to_be_carried_is_refused() -> None:
     after = await call(Runner([book]), MODERN, "book", {}, Person(YES))
     assert after.is_error and text(after).startswith("The call is too large to be asked about")
     assert text(after).endswith("may have happened.")
-
-
-async def test_the_events_tell_of_the_question_and_of_one_end() -> None:
-    events: list[Event] = []
-    await Shelf(observers=[events.append]).remove(MODERN, Person(YES))
-    asked = ["tool:pre", "tool:decided", "tool:suspended"]
-    assert [event.kind for event in events] == [*asked, "tool:decided", "tool:started", "tool:post"]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import mcp_types as wire
 import pytest
-from connected import LEGACY, MODERN, Person, both_eras, text
+from connected import MODERN, both_eras, text
 from mcp.client import Client
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
@@ -207,21 +205,6 @@ async def test_the_description_of_a_block_does_not_evade_middleware(around: Any)
     assert "resource_link" in [block.type for block in found.content] and "Follow me" not in str(found)
     long = wire.CallToolResult(content=[link.model_copy(update={"description": "D" * 20_000})])
     assert len(str(await bridged(server_of(long), MODERN, around=[limit_output(1000)]))) < 1000
-
-
-# -- a server of 2025 that asks while its tool runs --------------------------------------------------------------------
-
-PROGRAM = Path(__file__).parent.parent / "sources" / "stdio_server.py"
-
-
-async def test_the_client_answers_the_question_of_a_server_of_2025() -> None:
-    person = Person({"day": 4})
-    program = mcp.Stdio(sys.executable, [str(PROGRAM)], name="calendar", mode="legacy")
-    async with mcp.connect(program) as toolset:
-        served = serve.mcp(Runner(toolset)).server
-        async with Client(served, mode=LEGACY, elicitation_callback=person) as client:
-            assert text(await client.call_tool("calendar__ask", {})) == "accept {'day': 4} None"
-    assert "calendar asks: Which day?" in person.asked[0].message
 
 
 # -- the outcome of a call that failed ---------------------------------------------------------------------------------

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import mcp_types as wire
 import pytest
-from connected import ERAS, MODERN, both_eras, client
+from connected import ERAS, MODERN, both_eras, client, policy_with
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.client import Client
@@ -18,9 +16,6 @@ from mcp.shared.exceptions import MCPError
 from test_over_http import listening, post, tokens
 
 from ferrule import Runner, ToolCall, ToolContext, build_tool, deny, serve, tool
-from ferrule.guards import rules
-from ferrule.policy import TrustedFiles
-from ferrule.types import Guard
 from waits import BOUND
 
 
@@ -43,13 +38,6 @@ async def clear(everything: bool) -> str:
 
 
 TOOLS = [look, order, clear]
-
-
-def policy_with(text: str) -> Guard:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "policy.toml")
-        file.write_text(text, encoding="utf-8")
-        return rules(file, trusted=TrustedFiles(Path(folder, "trusted.json")))
 
 
 ANN_ORDERS = policy_with(
@@ -133,8 +121,11 @@ async def test_the_pages_of_a_client_hold_only_its_tools(era: str) -> None:
         second = await connected.list_tools(cursor=first.next_cursor)
         found = [one.name for page in (first, second) for one in page.tools]
         await app.use(Runner(many))
-        with pytest.raises(MCPError):
-            await connected.list_tools(cursor=first.next_cursor)
+        for wrong in (first.next_cursor, "", "1"):
+            with pytest.raises(MCPError) as refused:
+                await connected.list_tools(cursor=wrong)
+            assert refused.value.code == wire.INVALID_PARAMS
+    assert len(first.tools) == 100
     assert found == [f"look_{number}" for number in range(150)] and second.next_cursor is None
 
 

@@ -25,7 +25,7 @@ from pydantic import AnyUrl, BaseModel, SecretStr
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from ferrule import DefinitionError, Event, Runner, ToolContext, __version__, build_tool, serve, tool
+from ferrule import DefinitionError, Event, Runner, ToolContext, __version__, serve, tool
 from ferrule.guards import ask_before_changes
 from ferrule.mcp.serve._caller import make_identity
 from ferrule.tools.background import check_call
@@ -168,12 +168,6 @@ async def test_a_server_says_who_it_is(given: dict[str, str], told: tuple[str, s
     assert found == [dict(zip(("name", "version"), told, strict=True))] * 3
 
 
-async def test_a_call_that_the_client_cannot_be_asked_about_is_a_bad_request() -> None:
-    async with listening(serve.mcp(Runner([remove], **ASKING))) as url:
-        answer = await post(url, {}, method="tools/call", params={"name": "remove", "arguments": {"name": "vase"}})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, wire.MISSING_REQUIRED_CLIENT_CAPABILITY)
-
-
 async def test_only_a_client_of_2025_has_a_session_and_not_by_its_id() -> None:
     async with listening(serve.mcp(Runner([who]))) as url:
         found = []
@@ -227,20 +221,6 @@ async def test_a_closed_stream_cancels_the_call() -> None:
         posting.cancel()
         await ended.wait()
     assert statuses[0] == "cancelled"
-
-
-async def test_a_mirrored_argument_that_differs_is_refused() -> None:
-    schema = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
-
-    made = {"name": "where", "description": "Say where.", "input_schema": schema}
-    where = build_tool({**made, "execute": lambda payload, context: "there", "check_permissions": lambda *_: None})
-    call = {"name": "where", "arguments": {"region": "eu"}}
-    async with listening(serve.mcp(Runner([where]))) as url:
-        wrong = await post(url, {"Mcp-Param-Region": "us"}, method="tools/call", params=call)
-        missing = await post(url, {}, method="tools/call", params=call)
-        right = await post(url, {"Mcp-Param-Region": "eu"}, method="tools/call", params=call)
-        found = wrong.json()["error"]["code"], missing.json()["error"]["code"], right.status_code
-    assert found == (wire.HEADER_MISMATCH, wire.HEADER_MISMATCH, 200)
 
 
 # -- who may call ------------------------------------------------------------------------------------------------------
@@ -369,13 +349,6 @@ async def test_a_browser_is_told_of_allowed_origins_alone(origins: list[str], or
         after = await post(url, {"Origin": origin, "Authorization": "Bearer token of ann"})
     found = [answer.headers.get("access-control-allow-origin") for answer in (before, after)]
     assert found == ([origin] * 2 if allowed else [None] * 2)
-
-
-async def test_a_session_of_one_principal_is_unknown_to_another() -> None:
-    async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url, httpx2.AsyncClient(timeout=BOUND) as http:
-        session = await begin(http, url, "token of ann")
-        found = [(await in_session(http, url, session, f"token of {name}")).status_code for name in ("ann", "bob")]
-    assert found == [200, 404]
 
 
 Sessions = dict[str, str]

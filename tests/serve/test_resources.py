@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import tempfile
-from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
 import mcp_types as wire
 import pytest
-from connected import LEGACY, MODERN, both_eras
+from connected import LEGACY, MODERN, both_eras, policy_with
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.client import Client
@@ -19,9 +17,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from ferrule import DefinitionError, Event, Media, Runner, Sizes, Text, ToolContext, ToolResult, deny, mcp, serve, tool
-from ferrule.guards import rules
 from ferrule.journal import memory
-from ferrule.policy import TrustedFiles
 
 ICON = "https://example.com/tea.png"
 
@@ -222,13 +218,6 @@ async def test_guards_and_observers_see_each_reading_and_no_change_of_tools(era:
         await client.get_prompt("greet")
     assert judged == ["resource:hours", "prompt:greet"]
     assert {event.call.name for event in events} == {"resource:hours", "prompt:greet"}
-
-
-def policy_with(text: str) -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "policy.toml")
-        file.write_text(text, encoding="utf-8")
-        return rules(file, trusted=TrustedFiles(Path(folder, "trusted.json")))
 
 
 @both_eras

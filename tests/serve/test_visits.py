@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import mcp_types as wire
 import pytest
-from connected import ENVELOPE, LEGACY, MODERN, Person, both_eras, call, client, text
+from connected import ENVELOPE, MODERN, Person, both_eras, call, client, text
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.server.lowlevel import Server
@@ -49,17 +49,6 @@ async def test_a_client_sends_its_person_to_the_address(era: str) -> None:
 async def test_a_person_who_does_not_go_there_denies_the_call(era: str) -> None:
     result = await call(Runner([order]), era, "order", {}, Person("decline"))
     assert result.is_error and "declined" in text(result)
-
-
-async def test_a_handler_may_send_a_person_of_2025_to_an_address_while_it_runs() -> None:
-    @tool
-    async def pay(context: ToolContext) -> str:
-        """Pay."""
-        return f"answered {await context.ask(serve.ask_to_visit(URL, 'Pay.'))}"
-
-    person = Visitor()
-    assert text(await call(Runner([pay]), LEGACY, "pay", {}, person)) == "answered {}"
-    assert isinstance(person.asked[0], wire.ElicitRequestURLParams)
 
 
 @pytest.mark.parametrize("declared", [{}, {"elicitation": {}}, {"elicitation": {"form": {}}}])

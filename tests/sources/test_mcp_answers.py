@@ -10,7 +10,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_servers import ERAS, made, text
 
-from ferrule import Event, Media, Runner, Text, ToolResult, mcp
+from ferrule import Media, Runner, Text, ToolResult, mcp
 
 PNG = b"\x89PNG\r\n"
 ENCODED = base64.b64encode(PNG).decode()
@@ -122,16 +122,3 @@ async def test_a_protocol_error_is_a_failure_that_may_have_run(mode: str) -> Non
     result = await call(refuse, mode=mode)
     assert (result.status, result.executed) == ("failed", None)
     assert "refused the call: unknown tool: one (error -32602)" in str(result.error)
-
-
-@pytest.mark.parametrize("mode", ERAS)
-async def test_progress_arrives(mode: str) -> None:
-    events: list[Event] = []
-
-    async def slow(context: Any) -> Any:
-        await context.session.report_progress(1, 4, "a quarter")
-        return text("done")
-
-    assert (await call(slow, mode=mode, observers=[events.append])).success
-    [progress] = [dict(event.data) for event in events if event.kind == "tool:progress"]
-    assert (progress["done"], progress["total"], progress["message"]) == (1, 4, "a quarter")

@@ -12,7 +12,7 @@ import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_servers import ERAS, Made, http, made, respond, serving, start_error, text, until_disconnected
-from openapi_wire import Wire, answer
+from openapi_wire import Wire
 
 from ferrule import Runner, allow, mcp
 from ferrule.mcp import _http
@@ -125,19 +125,6 @@ async def test_an_answer_that_breaks_off_may_have_run_and_ends_no_other_call(mod
 
 
 # -- servers that do not start -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("status", "kind", "said"),
-    [
-        ("401 Unauthorized", "text/plain", "HTTP 401 Unauthorized"),
-        ("421 Misdirected Request", "application/json", "HTTP 421 Misdirected Request"),
-        ("503 See http://x for more", "text/plain", "HTTP 503 Service Unavailable"),
-    ],
-)
-async def test_a_refusal_is_named_in_the_words_of_the_standard(status: str, kind: str, said: str) -> None:
-    async with Wire(answer(status, b'{"detail": "who are you?"}', content_type=kind)) as wire:
-        assert (await start_error(wire.url)).endswith(said)
 
 
 async def test_a_server_that_speaks_only_sse_is_named_so() -> None:

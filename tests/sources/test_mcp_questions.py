@@ -13,7 +13,6 @@ from typing import Any
 import anyio
 import mcp_types as types
 import pytest
-from mcp.shared.exceptions import MCPError
 from mcp_servers import ERAS, PROGRAM, Made, http, made, text
 
 from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, Toolset, allow, ask, deny, mcp
@@ -116,11 +115,6 @@ async def test_several_requests_are_one_question() -> None:
     answers = {"when": {"action": "accept", "content": {"day": 3}}, "sign": {"action": "accept"}}
     assert json.loads(result.output)[1] == answers
     assert "Which day?" in seen[0].reason and "https://example.com/in" in seen[0].reason
-
-
-async def test_an_address_to_visit_needs_only_a_yes() -> None:
-    result = await book(booking(sign=SIGN_IN), answering(True))
-    assert json.loads(result.output)[1] == {"sign": {"action": "accept"}}
 
 
 @pytest.mark.parametrize("answer", [deny("no"), False, allow({"day": 0}), allow({"other": 1})])
@@ -273,30 +267,13 @@ async def test_a_question_ends_with_its_call_although_the_server_goes_on() -> No
     assert sorted(seen) == ["cancel", "the approver was cancelled"]
 
 
-async def test_a_call_goes_again_after_a_person_has_visited_the_address() -> None:
-    visited: list[str] = []
-
-    async def guarded(context: Any, arguments: dict[str, Any]) -> Any:
-        if not visited:
-            wanted = {"mode": "url", "message": "Sign in", "url": "https://example.com/in", "elicitationId": "1"}
-            raise MCPError(types.URL_ELICITATION_REQUIRED, "sign in first", {"elicitations": [wanted]})
-        return text("inside")
-
-    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        visited.append(decision.reason)
-        return allow()
-
-    async with mcp.connect(made("enter", guarded).memory("legacy")) as toolset:
-        assert (await Runner(toolset, approve=approve).run("enter")).output == "inside"
-    assert "https://example.com/in" in visited[0]
-
-
 async def test_a_late_question_of_an_abandoned_call_reaches_nobody_else() -> None:
-    begun, answered = asyncio.Event(), asyncio.Event()
+    entered, begun, answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
     answers: list[str] = []
     asked: list[str] = []
 
     async def stubborn(context: Any, arguments: Any) -> Any:
+        entered.set()
         try:
             await asyncio.Event().wait()
         except BaseException:  # takes no notice of the cancellation
@@ -321,7 +298,10 @@ async def test_a_late_question_of_an_abandoned_call_reaches_nobody_else() -> Non
     server = Made().add("stubborn", stubborn).add("slow", slow)
     async with mcp.connect(server.memory("legacy")) as toolset:
         runner = Runner(toolset, approve=approve)
-        assert (await runner.run("stubborn", principal="alice", timeout=2)).status == "timeout"
+        abandoned = asyncio.ensure_future(runner.run("stubborn", principal="alice"))
+        await entered.wait()
+        abandoned.cancel()
+        await asyncio.wait({abandoned})
         assert (await runner.run("slow", principal="bob")).output == "slow"
     assert (answers, asked) == (["decline"], [])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -179,15 +178,6 @@ def test_a_value_that_would_lead_to_another_path_is_not_sent(value: str, style: 
         assert wire.lines[0].startswith(("DELETE /x/;id=", "DELETE /x/.../keys"))  # a segment of its own
     else:
         assert (result.executed, wire.heard) == (False, [])
-
-
-def test_invalid_arguments_are_answered_before_anything_is_sent() -> None:
-    given = one("get", {"in": "query", "name": "n", "schema": {"type": "integer"}})
-    for arguments in ({"n": "many"}, {"m": 1}, {"n": [1]}):
-        result, wire = called(given, arguments)
-        assert (result.status, wire.heard) == ("invalid", [])
-    result, wire = called(given, {"n": "7"})
-    assert result.repairs and wire.lines == ["GET /x?n=7 HTTP/1.1"]
 
 
 @pytest.mark.parametrize("required", [True, False])
@@ -441,14 +431,3 @@ def test_a_text_is_one_part_of_a_path(text: str) -> None:
     else:
         parts = request_with("path", Encoding("simple"), text).path.split("/")
         assert [unquote(part) for part in parts] == ["", "a", text, "z"]
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | TEXTS, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner)
-    )
-)
-def test_every_value_in_a_body_is_read_as_that_value(value: Any) -> None:
-    [tool] = imported(with_body("application/json", {}))
-    made = make_request("POST", "/x", tool.handler.__self__.signature, {"body": value})  # type: ignore[attr-defined]
-    assert json.loads(made.content) == value
