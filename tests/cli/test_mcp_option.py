@@ -98,16 +98,3 @@ def test_a_lock_of_a_trusted_server_holds_its_tools_as_a_program_that_trusts_it_
             return [one.name for one in toolset]
 
     assert asyncio.run(list_offered("desk")) == ["desk__look"] and asyncio.run(list_offered()) == []
-
-
-def test_a_relative_path_starts_in_the_working_directory_of_its_server(ferrule: Any, folder: Path) -> None:
-    server = {"command": sys.executable, "args": ["-m", "ferrule", "serve", "--yes", "write_file"], "cwd": "reports"}
-    (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"reports": server}}))
-    (folder / "policy.toml").write_text('allow = ["reports__*(path within reports)"]')
-    (folder / "reports").mkdir()
-    call = (*MCP, "--policy", "policy.toml")
-    done = ferrule("call", "reports__write_file", "path=today.txt", "content=tea", *call)
-    assert done.code == 0 and (folder / "reports" / "today.txt").read_text() == "tea", done.err
-    assert ferrule("call", "reports__list_files", *call).out.split() == ["today.txt"]
-    done = ferrule("call", "reports__read_file", "path=../../secret.txt", *call)
-    assert done.code == 1 and "is outside the allowed paths" in done.err

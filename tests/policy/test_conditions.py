@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 import re
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ferrule import tool
 from ferrule.errors import DefinitionError
 from ferrule.policy.conditions import Condition, parse_condition
 from ferrule.values.context import ToolContext
-from policy.policies import decided, policy_of
 from policy.strategies import CONDITIONS, VALUES
 
 NOBODY = ToolContext[Any]()
@@ -188,18 +185,3 @@ def test_a_bound_is_the_decimal_that_was_written(bound: float, value: str) -> No
         parse_condition({name: bound}).matches(value, NOBODY) for name in ("at_most", "at_least", "above", "below")
     ]
     assert answers == [True, True, False, False]
-
-
-@tool
-async def write(path: str) -> str:
-    """Write."""
-    return "written"
-
-
-def test_a_relative_path_is_judged_in_the_folder_of_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    policy = policy_of(tmp_path, 'allow = ["write(path within notes)"]')
-    served = write.with_server("files", str(tmp_path / "other"))
-    for path, kind in (("notes/a", "ask"), ("../notes/a", "allow"), ("../.ferrule/policy.toml", "deny")):
-        assert decided(policy, served, {"path": path}).kind == kind
-    assert decided(policy, served, {"path": "notes/a"}, working_directory=tmp_path).kind == "allow"

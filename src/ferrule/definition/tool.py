@@ -148,8 +148,6 @@ class Tool(Generic[P, R_co]):
     server: str | None
     """The server of the calls, such as its address or a digest, or None. A suspended call is not resumed with another
     one."""
-    server_directory: str | None
-    """The working directory of that server, if it is a program on this machine with one of its own, or None."""
     quarantine: str | None
     """The reason of `Toolset.with_lock` not to offer or run the tool, or None; also in copies."""
     in_this_thread: local
@@ -160,10 +158,7 @@ class Tool(Generic[P, R_co]):
     ) -> None:
         refuse_unknown(options, OPTIONS, f"tool {name!r}")
         vars(self).update(
-            {"handler": handler, "options": {}, "adapter": None, "server": None, "server_directory": None},
-            quarantine=None,
-            limiter=None,
-            mounts=(),
+            handler=handler, options={}, adapter=None, server=None, quarantine=None, limiter=None, mounts=()
         )
         vars(self)["in_this_thread"] = local()
         self._define(name, options, anew=True)
@@ -289,13 +284,9 @@ class Tool(Generic[P, R_co]):
         """Return a copy with the settings of one more runner, outside those of earlier ones."""
         return self._copy_with(mounts=(mount, *self.mounts))
 
-    def with_server(self, server: str, directory: str | None = None) -> Tool[P, R_co]:
-        """Return a copy with calls that go to this server, for a source of tools.
-
-        Args:
-            directory: The working directory of the server, if it is a program on this machine with one of its own.
-        """
-        return self._copy_with(server=server, server_directory=directory)
+    def with_server(self, server: str) -> Tool[P, R_co]:
+        """Return a copy with calls that go to this server, for a source of tools."""
+        return self._copy_with(server=server)
 
     def with_quarantine(self, reason: str) -> Tool[P, R_co]:
         """Return a copy that is never offered and never runs, for this reason."""

@@ -26,7 +26,7 @@ from ferrule.security.commands import COMMAND_NAMES, find_redirection_targets
 from ferrule.security.paths import ALLOWED_PATHS, PATH_NAMES, Roots, contains, has_last_word, resolve_path
 from ferrule.values.arguments import Place
 from ferrule.values.call import ToolCall
-from ferrule.values.context import ToolContext, find_path_start
+from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, deny
 
 _URL = re.compile(r"file:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -59,9 +59,8 @@ def within(
     If they lead inside, the last two stay as they are written.
 
     The guard follows symbolic links before it checks a path, and gives the tool the resulting path. It fixes the roots
-    when it is made. Paths and relative roots start at `context.working_directory` if the caller sets one. Otherwise a
-    path for an MCP server with a `cwd` starts there, and everything else at the program's directory when the guard was
-    made.
+    when it is made. Paths and relative roots start at `context.working_directory` if the caller sets one, and otherwise
+    at the program's directory when the guard was made.
 
     Args:
         roots: Folders or files that may be reached; the working directory by default.
@@ -80,8 +79,7 @@ def within(
 
     def guard(call: ToolCall, context: ToolContext) -> Decision | None:
         folder = context.fields.working_directory
-        base = fixed.find_base(find_path_start(context))
-        judge = _Judge(fixed.resolve_roots(folder), base, allowed, paths, texts, call, context)
+        judge = _Judge(fixed.resolve_roots(folder), fixed.find_base(folder), allowed, paths, texts, call, context)
         try:
             arguments = judge.judge_mapping(call.arguments, (), named=False, is_text=False)
         except _Outside as refusal:

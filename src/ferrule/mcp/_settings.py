@@ -54,11 +54,6 @@ class ServerSettings:
         return ()
 
     @property
-    def directory(self) -> str | None:
-        """The working directory that the user chose for the program, or None."""
-        return None
-
-    @property
     def label(self) -> str:
         """The name, or else the address."""
         return self.name or self.address
@@ -95,10 +90,6 @@ class Stdio(ServerSettings):
     @property
     def secrets(self) -> Sequence[str]:
         return [*self.env.values()]
-
-    @property
-    def directory(self) -> str | None:
-        return None if self.cwd is None else os.path.abspath(os.fsdecode(self.cwd))
 
     @property
     def identity(self) -> Sequence[str]:

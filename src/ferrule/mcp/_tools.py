@@ -180,7 +180,7 @@ class Tools:
             tags=() if prefix is None else (prefix,),
             metadata=metadata,
             **self._traits(hints),
-        ).with_server(make_server_id(self._connection.server, definition.name), self._connection.server.directory)
+        ).with_server(make_server_id(self._connection.server, definition.name))
         remote.check = None if output_schema is None else tool.output.describe_misfit
         return tool, tuple(text for schema in schemas for text in schema.patterns)
 

@@ -19,7 +19,7 @@ from ferrule.security.command_arguments import read_lines
 from ferrule.security.commands import CommandPattern, Line, find_unknown_part, has_match, is_allowed, match_pieces
 from ferrule.security.paths import Roots
 from ferrule.security.urls import HostPattern, has_host_match, host_matches
-from ferrule.values.context import ToolContext, find_path_start
+from ferrule.values.context import ToolContext
 from ferrule.values.frozen import JsonObject, thaw
 
 Number: TypeAlias = int | float
@@ -204,7 +204,7 @@ class Within(Condition):
         if not isinstance(value, str) or "://" in value or value[:5].lower() == "file:":
             return None
         try:
-            return self._roots.contains(value, context.fields.working_directory, find_path_start(context))
+            return self._roots.contains(value, context.fields.working_directory)
         except (OSError, ValueError):
             return None
 

@@ -35,7 +35,7 @@ from ferrule.policy.verdict import Entry, Mode, PolicyDecision, ToolRules
 from ferrule.policy.when import SessionFacts, make_count_mark, make_run_marks
 from ferrule.values.arguments import redact_hidden
 from ferrule.values.call import ToolCall
-from ferrule.values.context import ToolContext, find_path_start
+from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, deny
 from ferrule.values.frozen import JsonObject, freeze, thaw
 
@@ -416,8 +416,7 @@ class Policy:
 
     def _judge(self, compiled: _CompiledPolicy, call: ToolCall, judged: JudgedCall) -> Decision | None:
         if judged.tool is None or judged.tool.read_only is not True:
-            start = find_path_start(judged.context) or os.getcwd()
-            file = find_protected_file(call, start, self._protected)
+            file = find_protected_file(call, judged.context.working_directory, self._protected)
             if file is not None:
                 return deny(f"{os.path.basename(file)} decides what may run, and no tool may change it")
         return compiled.verdict(judged)

@@ -233,16 +233,13 @@ class Roots:
         roots = zip(self._texts, self._fixed, strict=True)
         return [root if os.path.isabs(text) else resolve_path(text, base) for text, root in roots]
 
-    def contains(self, path: str, working_directory: str | None, start: str | None = None) -> bool:
+    def contains(self, path: str, working_directory: str | None) -> bool:
         """Return whether the target of `path` is one of the roots, or lies below one.
-
-        Args:
-            start: The start of a relative path, if that is not the working directory.
 
         Raises:
             OSError, ValueError: The target is uncertain; see `resolve_path`.
         """
-        found = resolve_path(path, self.find_base(start or working_directory))
+        found = resolve_path(path, self.find_base(working_directory))
         return any(contains(root, found) for root in self.resolve_roots(working_directory))
 
     def covers(self, other: Roots) -> bool:

@@ -488,13 +488,6 @@ def make_context(fields: ContextFields, call: RunningCall | None, level: int | N
     return context  # type: ignore[no-any-return]
 
 
-def find_path_start(context: ToolContext) -> str | None:
-    """Return the start of relative paths in a call: the directory set by the caller, or else that of the MCP server
-    behind the tool, or None for the directory of the process."""
-    call = context.running_call
-    return context.fields.working_directory or (None if call is None else call.tool.server_directory)
-
-
 class _ToolOwnContext:
     """The type of `CONTEXT`. It works in helpers without arguments, also in threads."""
 
