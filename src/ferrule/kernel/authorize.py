@@ -101,7 +101,8 @@ async def judge_resumed_call(plan: Plan, state: CallState, resumed: ResumedCall)
     """
     record, kind = resumed.record, resumed.record["kind"]
     is_for_nested = record.get("question") is not None  # the answer is for the nested call, which judges it
-    if is_for_nested or kind in ("input", "work") or journal_status(state).replaced_entry is not None:
+    has_run = kind == "work" or (kind == "input" and record.get("executed") is not False)
+    if is_for_nested or has_run or journal_status(state).replaced_entry is not None:
         state.attempt.executed = None  # the handler ran until it asked, or until it was cut off
     if is_for_nested or kind in ("background", "work"):
         state.attempt.approved_by = None if is_for_nested else resumed.by
