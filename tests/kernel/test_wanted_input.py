@@ -159,13 +159,28 @@ async def test_an_answer_that_does_not_fit_denies(answer: object, error: str) ->
     assert error in str(result.error) and "Nothing was run" not in str(result.error)
 
 
-async def test_an_answer_to_an_invalid_schema_denies() -> None:
-    @tool
-    async def book(city: str) -> InputRequired:
-        return InputRequired("?", {"type": "object", "properties": {"a": {"type": "nonsense"}}})
+@pytest.mark.parametrize("schema", [{"properties": {"a": {"type": "nonsense"}}}, {"type": "string"}])
+@pytest.mark.parametrize("is_running", [False, True])
+async def test_nobody_is_asked_a_question_with_an_invalid_schema(
+    is_running: bool, schema: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = []
 
-    result = await run_book(True, book)
-    assert result.status == "denied" and "the answer's arguments cannot be read" in str(result.error)
+    @tool
+    async def book(context: ToolContext) -> object:
+        question = InputRequired("?", schema)
+        return await context.ask(question) if is_running else question
+
+    result = await Runner([book], approve=lambda *question: asked.append(question)).run("book", {})
+    assert result.status == "failed" and isinstance(result.exception, DefinitionError) and not asked
+    assert "InputRequired(schema=…)" in caplog.text
+
+
+async def test_an_answer_that_does_not_fit_is_logged_without_advice_for_a_model(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await run_book(allow({"day": "late"}))
+    assert "do not fit" in caplog.text and "Nothing was run" not in caplog.text
 
 
 async def test_a_question_is_denied_if_nobody_is_there_to_ask() -> None:

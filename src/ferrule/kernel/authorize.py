@@ -231,9 +231,9 @@ def _deny_bad_arguments(plan: Plan, state: CallState, whose: str, given: JsonObj
     if not isinstance(error, Invalid):
         log_exception(state, "%s arguments for tool %r cannot be read", whose, plan.name, error=error)
         return deny(f"{whose} arguments cannot be read")
-    text = redact(state, str(error), given)
+    text = redact(state, str(error), given).partition(" Nothing was run")[0]  # that is for a model
     write_log(logging.ERROR, get_log_facts(state), "%s arguments for tool %r do not fit: %r", whose, plan.name, text)
-    misfit = "" if plan.hidden else f": {text.partition(' Nothing was run')[0]}"
+    misfit = "" if plan.hidden else f": {text}"
     return deny(f"{whose} arguments do not fit{misfit}")
 
 
@@ -274,7 +274,12 @@ async def ask_and_judge(
 
 
 async def ask_during_run(plan: Plan, state: CallState, wanted: InputRequired) -> JsonObject | None:
-    """Ask a question of a running handler, which keeps its slots. Return None if it gets no answer."""
+    """Ask a question of a running handler, which keeps its slots. Return None if it gets no answer.
+
+    Raises:
+        DefinitionError: The schema of the question is invalid.
+    """
+    check_question(wanted)
     if too_many := state.attempt.count_input():
         state.emit("tool:decided", deny(f"it {too_many}"))
         return None
@@ -282,6 +287,18 @@ async def ask_during_run(plan: Plan, state: CallState, wanted: InputRequired) ->
     allowed = answer.kind == "allow"
     state.emit("tool:decided", ALLOW if allowed else deny(answer.reason))
     return answer.arguments if allowed else None
+
+
+def check_question(wanted: InputRequired) -> None:
+    """Check that an answer can fit a question of a handler, before anybody is asked.
+
+    Raises:
+        DefinitionError: The schema is invalid.
+    """
+    if wanted.schema:
+        from ferrule.arguments.schema_parameters import SchemaParameters  # for a tool that asks for input
+
+        SchemaParameters(wanted.schema, what="InputRequired(schema=…)")
 
 
 def make_question(state: CallState, wanted: InputRequired) -> Decision:

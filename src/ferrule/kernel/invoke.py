@@ -13,6 +13,7 @@ from ferrule.arguments.dumping import NotJudgeable
 from ferrule.definition.hooks import run_hook
 from ferrule.errors import DefinitionError
 from ferrule.kernel.attempts import begin_inner_attempt, reject
+from ferrule.kernel.authorize import check_question
 from ferrule.kernel.cancel import undo_cancellation
 from ferrule.kernel.deadline import Deadline, inherited_deadline
 from ferrule.kernel.plan import Plan
@@ -186,12 +187,17 @@ def result_of_raised(plan: Plan, state: CallState, error: BaseException) -> Tool
 
 
 def _suspend_attempt(state: CallState, value: Any, result: ToolResult) -> ToolResult:
-    """Set the input that the handler asks for, or the record of work or of a nested question that it waits for."""
+    """Set the input that the handler asks for, or the record of work or of a nested question that it waits for.
+
+    Raises:
+        DefinitionError: The schema of the input is invalid.
+    """
     attempt = state.attempt
     if not isinstance(value, InputRequired):
         make_record = make_deferred_record if isinstance(value, Deferred) else make_waiting_record
         attempt.pending = make_record(state, value)
         return result
+    check_question(value)
     attempt.wanted = value
     if value.executed is not False:
         attempt.asking_runs += 1
