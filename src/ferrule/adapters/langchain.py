@@ -65,9 +65,7 @@ from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
 _OURS = "ferrule"
-_EXPECTED = (
-    "Expected: Command(resume={'decisions': [{'type': 'approve'}]}), with one decision for each action request"
-)
+_EXPECTED = "Expected: Command(resume={'decisions': [{'type': 'approve'}]}), with one decision for each action request"
 _DECISION_TYPES = ("approve", "edit", "reject", "respond")
 _INTERRUPTS = "__pregel_scratchpad"
 """The key under which `interrupt` finds the answers in the configuration. Outside of a graph it raises a `KeyError`

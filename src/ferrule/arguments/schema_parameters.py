@@ -147,9 +147,7 @@ def _to_root_schema(schema: JsonObject, what: str) -> dict[str, Any]:
     root = copy_schema(schema, what)
     kind = root.setdefault("type", "object")
     if kind != "object":
-        raise DefinitionError(
-            f"{what} must have type 'object', not {kind!r}: the values of all fields are one object"
-        )
+        raise DefinitionError(f"{what} must have type 'object', not {kind!r}: it describes named values")
     says_more = {"additionalProperties", "patternProperties", "unevaluatedProperties"} & root.keys()
     if "properties" in root and not says_more:
         composed = {"allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas"} & root.keys()
