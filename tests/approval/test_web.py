@@ -173,6 +173,30 @@ async def test_an_answer_that_does_not_fit_leaves_the_question_open() -> None:
         assert result.output in ("row 7", "paid ada 4")
 
 
+@pytest.mark.parametrize("is_file", [False, True])
+async def test_fields_keep_their_order_in_the_queue_and_after_the_answer(is_file: bool, tmp_path: Path) -> None:
+    fields = {name: {"type": "string"} for name in ("street", "city", "cause")}
+
+    @tool
+    async def claim(policy: str, amount: int, context: ToolContext) -> str | InputRequired:
+        """Ask for three fields, then return the names as they come back."""
+        if context.answer is None:
+            return InputRequired("Where?", {"type": "object", "properties": fields}, state=fields)
+        return ",".join(context.answer.state)
+
+    runner = Runner([claim], approve=approval.later)
+    store = SealedFile(tmp_path / "kept" / "queue", b"k" * 32) if is_file else None
+    queue = approval.web(store)
+    await queue.put(await runner.run("claim", {"policy": "p1", "amount": 5}))
+    [shown] = await queue.waiting()
+    assert shown.request.decision.schema is not None
+    assert list(shown.request.decision.schema["properties"]) == list(fields)
+    assert list(shown.request.arguments) == ["policy", "amount"]
+    taken = await queue.answer(shown.id, shown.digest, allow({}), by="ann")
+    result = await runner.resume(taken.record, taken.decision, by=taken.by)
+    assert result.output == "street,city,cause"
+
+
 async def test_an_answer_with_another_digest_is_refused() -> None:
     desk, queue, shown = await waiting_call()
     other = await desk.waits(queue, EVE)
@@ -202,8 +226,8 @@ async def test_a_record_changed_in_the_store_runs_nothing() -> None:
     store = Memory()
     desk, queue, shown = await waiting_call(store)
     old = store.get(f"waiting {shown.id}")
-    changed = {"pending": {**old["pending"], "arguments": {"to": "eve", "euros": 5000}}}
-    assert store.compare_and_set(f"waiting {shown.id}", old, changed)
+    text = json.dumps({**json.loads(old["pending"]["text"]), "arguments": {"to": "eve", "euros": 5000}})
+    assert store.compare_and_set(f"waiting {shown.id}", old, {"pending": {**old["pending"], "text": text}})
     with pytest.raises(QuestionChanged):
         await queue.answer(shown.id, shown.digest, True, by="bob")
     [shown] = await queue.waiting()

@@ -375,7 +375,8 @@ class TestContract(ApproverContract):
     async def _send(self, call: ToolCall, **parts: Any) -> None:
         def find() -> dict[str, Any] | None:
             rows = self.hook.queue.store.items("waiting").values()
-            keys = [row["pending"]["key"] for row in rows if row["pending"].get("call", {}).get("id") == call.id]
+            records = [json.loads(row["pending"].get("text", "{}")) for row in rows]
+            keys = [one["key"] for one in records if one and one["call"]["id"] == call.id]
             return next((one for one in self.gateway.questions if one["id"] in keys), None)
 
         await until(find)

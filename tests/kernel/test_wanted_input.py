@@ -21,6 +21,7 @@ from ferrule import (
     Tool,
     ToolCall,
     ToolContext,
+    ToolError,
     ToolHandler,
     ToolResult,
     allow,
@@ -29,6 +30,7 @@ from ferrule import (
     tool,
 )
 from ferrule.testing import ManualClock
+from ferrule.types import Next
 from gates import Gate
 from waits import until
 from watched import go
@@ -157,18 +159,84 @@ async def test_an_answer_that_does_not_fit_denies(answer: object, error: str) ->
     assert error in str(result.error) and "Nothing was run" not in str(result.error)
 
 
-async def test_an_answer_to_an_invalid_schema_denies() -> None:
-    @tool
-    async def book(city: str) -> InputRequired:
-        return InputRequired("?", {"type": "object", "properties": {"a": {"type": "nonsense"}}})
+@pytest.mark.parametrize("schema", [{"properties": {"a": {"type": "nonsense"}}}, {"type": "string"}])
+@pytest.mark.parametrize("is_running", [False, True])
+async def test_nobody_is_asked_a_question_with_an_invalid_schema(
+    is_running: bool, schema: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = []
 
-    result = await run_book(True, book)
-    assert result.status == "denied" and "the answer's arguments cannot be read" in str(result.error)
+    @tool
+    async def book(context: ToolContext) -> object:
+        question = InputRequired("?", schema)
+        return await context.ask(question) if is_running else question
+
+    result = await Runner([book], approve=lambda *question: asked.append(question)).run("book", {})
+    assert result.status == "failed" and isinstance(result.exception, DefinitionError) and not asked
+    assert "InputRequired(schema=…)" in caplog.text
+
+
+async def test_an_answer_that_does_not_fit_is_logged_without_advice_for_a_model(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await run_book(allow({"day": "late"}))
+    assert "do not fit" in caplog.text and "Nothing was run" not in caplog.text
 
 
 async def test_a_question_is_denied_if_nobody_is_there_to_ask() -> None:
     result = await Runner([book]).run("book", {"city": "Rome"})
     assert result.status == "denied" and "nobody is there to ask" in str(result.error)
+
+
+async def run_twice(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
+    await next(call, context)
+    return await next(call, context)
+
+
+def make_claim(executed: bool | None = None, *, fails_first: bool = False) -> Tool:
+    """Return a tool that asks, and does nothing after the answer; it may do something in an earlier run."""
+    runs = 0
+
+    @tool
+    async def claim(context: ToolContext) -> str | InputRequired:
+        nonlocal runs
+        runs += 1
+        if fails_first and runs == 1:
+            raise ToolError("One half was done.")
+        if context.answer is None:
+            return InputRequired("Which day?", DAY, executed=executed)
+        raise ToolError("The person stopped.", executed=False)
+
+    return claim
+
+
+@pytest.mark.parametrize(("fails_first", "executed"), [(False, False), (True, None)])
+async def test_a_handler_may_say_after_its_question_that_it_did_nothing(
+    fails_first: bool, executed: bool | None
+) -> None:
+    made = make_claim(fails_first=fails_first)
+    around = [run_twice] if fails_first else []
+    result = await Runner([made], approve=lambda *_: allow({"day": 1}), around=around).run("claim", {})
+    assert (result.status, result.executed) == ("failed", executed)
+    assert ("may have happened" in str(result.error)) is fails_first  # an earlier run still counts
+
+
+@pytest.mark.parametrize(
+    ("said", "fails_first", "executed"), [(None, False, None), (False, False, False), (False, True, None)]
+)
+async def test_a_no_says_that_nothing_was_done_only_if_the_question_says_it(
+    said: bool | None, fails_first: bool, executed: bool | None
+) -> None:
+    made = make_claim(said, fails_first=fails_first)
+    around = [run_twice] if fails_first else []
+    denied = await Runner([made], approve=lambda *_: deny("no time"), around=around).run("claim", {})
+    assert (denied.status, denied.executed) == ("denied", executed)
+    assert ("may have happened" in str(denied.error)) is (executed is None)
+
+    made = make_claim(said, fails_first=fails_first)
+    suspended = await Runner([made], approve=put_off, resume_key=KEY, around=around).run("claim", {})
+    resumed = await Runner([made], resume_key=KEY).resume(json.loads(json.dumps(suspended.record())), False)
+    assert (resumed.status, suspended.executed, resumed.executed) == ("denied", executed, executed)
 
 
 async def test_guards_judge_the_call_again_after_the_answer() -> None:

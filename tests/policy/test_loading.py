@@ -416,6 +416,13 @@ def test_an_ambiguous_rule_is_an_error(rule: str) -> None:
         assert (finding.level, finding.line) == ("error", 1)
 
 
+@pytest.mark.parametrize(("written", "meant"), [("=>", ">="), ("=<", "<="), ("==", "=")])
+def test_a_mistyped_comparison_is_corrected(written: str, meant: str) -> None:
+    [finding] = findings_of(f'allow = ["refund(amount{written}5)"]')
+    assert f"did you mean amount{meant}5?" in finding.text
+    assert findings_of(f'allow = ["refund(amount{meant}5)"]') == []
+
+
 def test_a_folder_may_be_quoted(tmp_path: Path) -> None:
     policy = policy_of(tmp_path, """deny = ['*(path within "my (own) files"|x)']""")
     [condition] = policy.rules[0].arguments.values()

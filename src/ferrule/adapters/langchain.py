@@ -49,6 +49,7 @@ from ferrule.adapters.adapter import (
     record_from_result,
     result_from_outside_error,
 )
+from ferrule.arguments.parameters import Invalid
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
@@ -64,6 +65,7 @@ from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
 _OURS = "ferrule"
+_EXPECTED = "Expected: Command(resume={'decisions': [{'type': 'approve'}]}), with one decision for each action request"
 _DECISION_TYPES = ("approve", "edit", "reject", "respond")
 _INTERRUPTS = "__pregel_scratchpad"
 """The key under which `interrupt` finds the answers in the configuration. Outside of a graph it raises a `KeyError`
@@ -331,6 +333,7 @@ class _Question:
         arrived: Its number among the calls of its node: they are asked about in the order of the message.
         future: The future that ends its wait. The calls of one node may belong to two runners, each on a loop of its
             own.
+        problem: Why the values of its last answer do not fit.
     """
 
     adapter: Adapter
@@ -341,11 +344,12 @@ class _Question:
     after: int
     arrived: int = field(default_factory=lambda: _ARRIVED.get())
     future: Future[None] = field(default_factory=Future)
+    problem: str = ""
 
     def parse_answer(self, value: Any, index: int, count: int, place: int) -> _PersonAnswer | None:
         """Return the answer in a value for this call, which was asked about at `index` among `count`.
 
-        Returns `None` if the value cannot be read.
+        Returns `None` if the value cannot be read, or has values that do not fit the question; `problem` says why.
         """
         decisions = value.get("decisions", [value] if count == 1 else None) if isinstance(value, Mapping) else [value]
         if not isinstance(decisions, list) or len(decisions) != count:
@@ -354,7 +358,10 @@ class _Question:
         decision, is_work = decisions[index], self.record["pending"]["kind"] == "work"
         if isinstance(decision, bool):
             decision = {"type": "approve" if decision else "reject"}
+        self.problem = _find_misfit(self.record["pending"], decision)
         match decision:
+            case _ if self.problem:
+                return None
             case {"type": "approve"}:
                 return _PersonAnswer(True, place, record)
             case {"type": "edit", "edited_action": {"name": self.name, "args": dict(arguments)}} if not is_work:
@@ -437,17 +444,19 @@ class _Execution:
             if answer is not None:
                 return answer
             log.warning(
-                "the answer about a call of tool %r cannot be read, and the person is asked again. Expected: "
-                "Command(resume={'decisions': [{'type': 'approve'}]}), with one decision for each action request",
+                "the answer about a call of tool %r cannot be used, and the person is asked again. %s",
                 question.call.name,
+                "Its values do not fit the `args_schema`" if question.problem else _EXPECTED,
             )
         place = question.after + 1
         while True:
             value = self._read_answer(place)
             records = _read_records(value)
             for index, record in enumerate(records):
+                if not is_matching_record(record, question.call, question.context):
+                    continue
                 answer = question.parse_answer(value, index, len(records), place)
-                if answer is not None and is_matching_record(record, question.call, question.context):
+                if answer is not None:
                     return answer
             place += 1
 
@@ -497,13 +506,36 @@ def _make_question(questions: list[_Question]) -> dict[str, Any]:
     requests, reviews = [], []
     for one in questions:
         pending = one.record["pending"]
-        action = {"name": one.name, "args": pending["arguments"], "description": pending["reason"]}
-        decisions = ["approve", "reject", "respond"] if pending["kind"] == "work" else list(_DECISION_TYPES)
+        reason = pending["reason"] + (f"\n\nThe last answer does not fit: {one.problem}" if one.problem else "")
+        action = {"name": one.name, "args": pending["arguments"], "description": reason}
+        decisions = [kind for kind in _DECISION_TYPES if not (kind == "edit" and pending["kind"] == "work")]
+        if _find_misfit(pending, {"type": "approve"}):
+            decisions.remove("approve")
         wanted = {"args_schema": pending["schema"]} if pending["kind"] == "input" else {}
         requests.append(action)
         reviews.append({"action_name": one.name, "allowed_decisions": decisions, **wanted})
     records = [{"pending": one.record["pending"]} for one in questions]
     return {"action_requests": requests, "review_configs": reviews, _OURS: records}
+
+
+def _find_misfit(pending: Mapping[str, Any], decision: object) -> str:
+    """Return why the values of a decision do not fit a question for input; an empty text if they do."""
+    match decision:
+        case {"type": "edit", "edited_action": {"args": dict(given)}}:
+            pass
+        case {"type": "approve"}:
+            given = {}
+        case _:
+            return ""
+    if pending["kind"] != "input":
+        return ""
+    from ferrule.arguments.schema_parameters import SchemaParameters  # for a tool that asks for input
+
+    try:
+        SchemaParameters(pending["schema"]).validate_with_repairs("the answer", given)
+    except (Invalid, DefinitionError) as error:
+        return str(error).partition(" Nothing was run")[0]
+    return ""
 
 
 def _read_records(value: Any) -> list[Any]:

@@ -5,6 +5,7 @@ Suspended calls wait as sealed records, and `webhook` adds the live questions of
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -127,7 +128,7 @@ class Web:
             )
         if _has_expired(read.record):
             raise NotWaiting(f"the call with the id {read.id!r} has expired: resume it with False, to end its run")
-        await run_blocking(lambda: replace_row(self.store, self._prefix + read.id, thaw(read.record)))
+        await run_blocking(lambda: replace_row(self.store, self._prefix + read.id, _pack(thaw(read.record))))
         return read.id
 
     async def waiting(self) -> list[WaitingCall]:
@@ -159,7 +160,7 @@ class Web:
         row = make_live_row(request, id, channel, shown, expires_at)
         live = self._live[id] = LiveQuestion(self.store, self._prefix + id, request.tool)
         try:
-            await run_blocking(lambda: replace_row(self.store, self._prefix + id, row))
+            await run_blocking(lambda: replace_row(self.store, self._prefix + id, _pack(row)))
             waiting = self._read(id, row)
             return live, replace(waiting, request=await add_preview(waiting.request))
         except BaseException:
@@ -265,6 +266,7 @@ class Web:
         Raises:
             Exception: The record cannot be shown, or was stored under another id.
         """
+        row = _unpack(row)
         pending = row["pending"]
         asked = find_question(pending)
         name = asked["call"]["name"]
@@ -278,6 +280,18 @@ class Web:
             raise ValueError(f"the record belongs to {pending['key']!r}")
         0.0 + pending["asked_at"] + pending["expires_at"]  # both are numbers, not texts
         return WaitingCall(id, request, freeze(row), pending["expires_at"])
+
+
+def _pack(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row for the store. The record is a text in it, because a store sorts the fields of a form."""
+    pending = row["pending"]
+    return {**row, "pending": {"expires_at": pending["expires_at"], "text": json.dumps(pending, allow_nan=False)}}
+
+
+def _unpack(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the row with its record."""
+    text = row["pending"].get("text")
+    return row if text is None else {**row, "pending": json.loads(text)}
 
 
 _UNREADABLE_SECONDS = 86_400.0

@@ -87,15 +87,17 @@ def _describe_invalid_schema(error: Any) -> str:
 
 
 class SchemaParameters(Parameters):
-    """Parameters with a JSON Schema, validated by `jsonschema_rs`."""
+    """Parameters with a JSON Schema, validated by `jsonschema_rs`. Errors call it by the name `what`."""
 
-    def __init__(self, schema: JsonObject, *, hidden: frozenset[str] = frozenset()) -> None:
-        root = _to_root_schema(schema)
-        self._validator = JsonSchemaValidator(root, "the input schema", schema)
+    def __init__(
+        self, schema: JsonObject, *, hidden: frozenset[str] = frozenset(), what: str = "the input schema"
+    ) -> None:
+        root = _to_root_schema(schema, what)
+        self._validator = JsonSchemaValidator(root, what, schema)
         super().__init__(root, hidden=hidden)
         if hidden:  # these may have no value yet
             root["required"] = [name for name in root.get("required", ()) if name not in hidden]
-            self._validator = JsonSchemaValidator(root, "the input schema", schema)
+            self._validator = JsonSchemaValidator(root, what, schema)
         if not hidden:
             self.validate_strictly = self.validate
 
@@ -140,14 +142,12 @@ def _make_floats_fractional(value: object) -> Any:
     return 0.5 if isinstance(value, float) and value.is_integer() else value
 
 
-def _to_root_schema(schema: JsonObject) -> dict[str, Any]:
+def _to_root_schema(schema: JsonObject, what: str) -> dict[str, Any]:
     """Return a tool's input schema: an object without other keys, unless the schema says otherwise."""
-    root = copy_schema(schema, "the input schema")
+    root = copy_schema(schema, what)
     kind = root.setdefault("type", "object")
     if kind != "object":
-        raise DefinitionError(
-            f"the input schema must have type 'object', not {kind!r}: a call's arguments are an object"
-        )
+        raise DefinitionError(f"{what} must have type 'object', not {kind!r}: it describes named values")
     says_more = {"additionalProperties", "patternProperties", "unevaluatedProperties"} & root.keys()
     if "properties" in root and not says_more:
         composed = {"allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas"} & root.keys()

@@ -100,7 +100,8 @@ async def judge_resumed_call(plan: Plan, state: CallState, resumed: ResumedCall)
     """
     record, kind = resumed.record, resumed.record["kind"]
     is_for_nested = record.get("question") is not None  # the answer is for the nested call, which judges it
-    if is_for_nested or kind in ("input", "work") or journal_status(state).replaced_entry is not None:
+    has_run = kind == "work" or (kind == "input" and record.get("executed") is not False)
+    if is_for_nested or has_run or journal_status(state).replaced_entry is not None:
         state.attempt.executed = None  # the handler ran until it asked, or until it was cut off
     if is_for_nested or kind in ("background", "work"):
         state.attempt.approved_by = None if is_for_nested else resumed.by
@@ -229,9 +230,9 @@ def _deny_bad_arguments(plan: Plan, state: CallState, whose: str, given: JsonObj
     if not isinstance(error, Invalid):
         log_exception(state, "%s arguments for tool %r cannot be read", whose, plan.name, error=error)
         return deny(f"{whose} arguments cannot be read")
-    text = redact(state, str(error), given)
+    text = redact(state, str(error), given).partition(" Nothing was run")[0]  # that is for a model
     write_log(logging.ERROR, get_log_facts(state), "%s arguments for tool %r do not fit: %r", whose, plan.name, text)
-    misfit = "" if plan.hidden else f": {text.partition(' Nothing was run')[0]}"
+    misfit = "" if plan.hidden else f": {text}"
     return deny(f"{whose} arguments do not fit{misfit}")
 
 
@@ -272,7 +273,12 @@ async def ask_and_judge(
 
 
 async def ask_during_run(plan: Plan, state: CallState, wanted: InputRequired) -> JsonObject | None:
-    """Ask a question of a running handler, which keeps its slots. Return None if it gets no answer."""
+    """Ask a question of a running handler, which keeps its slots. Return None if it gets no answer.
+
+    Raises:
+        DefinitionError: The schema of the question is invalid.
+    """
+    check_question(wanted)
     if too_many := state.attempt.count_input():
         state.emit("tool:decided", deny(f"it {too_many}"))
         return None
@@ -280,6 +286,18 @@ async def ask_during_run(plan: Plan, state: CallState, wanted: InputRequired) ->
     allowed = answer.kind == "allow"
     state.emit("tool:decided", ALLOW if allowed else deny(answer.reason))
     return answer.arguments if allowed else None
+
+
+def check_question(wanted: InputRequired) -> None:
+    """Check that an answer can fit a question of a handler, before anybody is asked.
+
+    Raises:
+        DefinitionError: The schema is invalid.
+    """
+    if wanted.schema:
+        from ferrule.arguments.schema_parameters import SchemaParameters  # for a tool that asks for input
+
+        SchemaParameters(wanted.schema, what="InputRequired(schema=…)")
 
 
 def make_question(state: CallState, wanted: InputRequired) -> Decision:

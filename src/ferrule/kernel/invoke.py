@@ -13,6 +13,7 @@ from ferrule.arguments.dumping import NotJudgeable
 from ferrule.definition.hooks import run_hook
 from ferrule.errors import DefinitionError
 from ferrule.kernel.attempts import begin_inner_attempt, reject
+from ferrule.kernel.authorize import check_question
 from ferrule.kernel.cancel import undo_cancellation
 from ferrule.kernel.deadline import Deadline, inherited_deadline
 from ferrule.kernel.plan import Plan
@@ -129,9 +130,8 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
                 run = resumed.run
             else:
                 judged = state.call.arguments
-                is_used = attempt.runs or attempt.result is not None
-                values = plan.parameters.revalidate(judged) if is_used else judged.validated
-        if attempt.runs or attempt.result is not None:
+                values = plan.parameters.revalidate(judged) if attempt.has_run else judged.validated
+        if attempt.has_run:
             if not state.may_run_again:
                 return reject(state, Rejected("cancelled", CANCELLED))
             attempt = begin_inner_attempt(state)
@@ -141,7 +141,7 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
             value = await run(values, state)
             result = result_of_value(plan, state, value)
             if result.status == "suspended":
-                _suspend_attempt(state, value)
+                result = _suspend_attempt(state, value, result)
         except BaseException as error:
             result = result_of_raised(plan, state, error)
         attempt.result, attempt.executed = result, result.executed
@@ -175,25 +175,36 @@ def result_of_raised(plan: Plan, state: CallState, error: BaseException) -> Tool
         if not isinstance(error, asyncio.CancelledError | SystemExit):  # a `SystemExit` would end the loop
             attempt.raised = error
             if not attempt.abandoned and read_executed(error) is False:
-                attempt.undo_start(error)
+                attempt.undo_start(error, by_handler=True)
         raise asyncio.CancelledError from None
     if read_executed(error) is False:
-        attempt.undo_start(error)
+        attempt.undo_start(error, by_handler=True)
     make_result = result_of_unstarted if error is attempt.not_started else result_of_error
     attempt.result = result = make_result(plan, state, error)
     attempt.executed = result.executed
     return result
 
 
-def _suspend_attempt(state: CallState, value: Any) -> None:
-    """Set the input that the handler asks for, or the record of work or of a nested question that it waits for."""
-    if isinstance(value, InputRequired):
-        state.attempt.wanted = value
-    else:
+def _suspend_attempt(state: CallState, value: Any, result: ToolResult) -> ToolResult:
+    """Set the input that the handler asks for, or the record of work or of a nested question that it waits for.
+
+    Raises:
+        DefinitionError: The schema of the input is invalid.
+    """
+    attempt = state.attempt
+    if not isinstance(value, InputRequired):
         from ferrule.values.deferred import Deferred
 
         make_record = make_deferred_record if isinstance(value, Deferred) else make_waiting_record
-        state.attempt.pending = make_record(state, value)
+        attempt.pending = make_record(state, value)
+        return result
+    check_question(value)
+    attempt.wanted = value
+    if value.executed is not False:
+        attempt.asking_runs += 1
+        return result
+    attempt.undo_start(None)
+    return result.replace(executed=attempt.executed)
 
 
 async def _run_inside(handling: Awaitable[ToolResult], state: CallState) -> ToolResult:

@@ -79,6 +79,7 @@ class Attempt:
         answer: The answer to the handler's question, for this run.
         approved_by: The name of the person who approved the call, if the answer has one.
         asked: Whether a person was asked about the call, or about one that it made.
+        asking_runs: How many of the runs ended with a question.
         cancels_left_over: The count of `cancelling()` after earlier runs, before Python 3.13.
         chunks: The values yielded so far.
         deadline: The deadline of the run; None if it has no limit.
@@ -106,6 +107,7 @@ class Attempt:
     answer: Answer | None = None
     approved_by: str | None = None
     asked: bool = False
+    asking_runs: int = 0
     cancels_left_over: int = 0
     chunks: Any = ()
     idle_deadlines: tuple[Deadline, ...] = ()
@@ -133,11 +135,20 @@ class Attempt:
         self.inputs += 1
         return f"asked for input more than {_MAX_INPUTS} times" if self.inputs > _MAX_INPUTS else ""
 
-    def undo_start(self, error: BaseException | None) -> None:
-        """Take back the start of the handler. Its earlier runs still count."""
+    @property
+    def has_run(self) -> bool:
+        """Whether the handler has run before, even if it did nothing."""
+        return bool(self.runs or self.inputs) or self.result is not None
+
+    def undo_start(self, error: BaseException | None, *, by_handler: bool = False) -> None:
+        """Take back the start of the handler. Its earlier runs still count.
+
+        Args:
+            by_handler: Whether the handler itself says that it did nothing. It then speaks for its questions, too.
+        """
         self.not_started = error
         self.runs -= 1
-        self.executed = None if self.runs else False
+        self.executed = None if self.runs > (self.asking_runs if by_handler else 0) else False
 
 
 class CallState:

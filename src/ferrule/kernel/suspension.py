@@ -140,6 +140,7 @@ def make_suspended_record(
         "rule": decision.rule,
         "schema": thaw(decision.schema),
         "state": thaw(handler_state),
+        "executed": state.attempt.executed,
         "question": thaw(question),
         "asked_at": asked_at,
         "expires_at": asked_at + (plan.runner.waits.resume if within is None else within),

@@ -288,6 +288,7 @@ _CONDITION_WORDS: Final = ("in", "within", "host", "runs")
 SHORT_FORMS: Final = "conditions are name<=5, <, >=, >, name=text, and name in, within, host or runs …"
 """The text for errors that lists the short forms."""
 _SIGN = re.compile(r"[=<>!~]+")
+_MISTYPED: Final = {"=>": ">=", "=<": "<=", "==": "="}
 _NOT_PLAIN = re.compile(r"^[=<>!~]|['()]")
 _TEXT_NAMES: Final = PATH_NAMES | URL_NAMES | COMMAND_NAMES
 _BOUNDS: Final = {"<=": "at_most", "<": "below", ">=": "at_least", ">": "above"}
@@ -320,6 +321,9 @@ def _read_short_condition(part: str) -> tuple[str, Condition]:
     """Return one condition with its place. Any other text is a command, for any parameter with a shell line."""
     if compared := _COMPARISON.fullmatch(part):
         place, sign, value = compared.groups()
+        if meant := _MISTYPED.get(sign + value[0]):
+            found, right = sign + value[0], f"{place}{meant}{value[1:].lstrip()}"
+            raise DefinitionError(f"{part!r} has {found!r}: did you mean {right}?")
         return place, _make_comparison(sign, _check_value(value))
     if worded := _WORD_CONDITION.fullmatch(part):
         place, word, value = worded.groups()

@@ -34,6 +34,7 @@ class InputRequired(Suspending):
         reason: The question.
         schema: The JSON Schema of the answer, an object. Without it, the answer is a plain yes.
         state: JSON that the handler gets back, in another process too. The record seals it, but does not hide it.
+        executed: `False` if the handler has changed nothing before it asked. A model reads that if the answer is no.
 
     Raises:
         DefinitionError: The schema is no mapping, or the state has no JSON form.
@@ -42,6 +43,7 @@ class InputRequired(Suspending):
     reason: str
     schema: JsonObject = field(default_factory=dict)
     state: Any = None
+    executed: bool | None = None
 
     def __post_init__(self) -> None:
         reason: object = self.reason

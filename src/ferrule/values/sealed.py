@@ -32,10 +32,11 @@ def open_sealed(record: Mapping[str, Any], keys: Iterable[bytes], purpose: str) 
         from hmac import compare_digest  # loads OpenSSL, which most programs never need
 
         seal = str(record.get("seal")).encode("utf-8", "replace")
-        text = canonical_json({name: value for name, value in thaw(record).items() if name != "seal"})
+        sealed = json.loads(json.dumps({name: value for name, value in thaw(record).items() if name != "seal"}))
+        text = canonical_json(sealed)
     except Exception:  # no JSON, or a foreign mapping that raises anything
         return None
     for key in keys:
         if compare_digest(sign(key, purpose, text).encode(), seal):
-            return json.loads(text), key  # the sealed text itself, not a mapping that may change
+            return sealed, key  # a copy with its keys in their order, not a mapping that may change
     return None

@@ -398,6 +398,24 @@ async def test_a_handler_may_ask_twice() -> None:
     assert driven.results["c1"] == ModelView("Rome on Monday")
 
 
+async def test_values_that_do_not_fit_a_question_are_asked_for_again() -> None:
+    wanted = {"type": "object", "properties": {"euros": {"type": "integer"}}, "required": ["euros"]}
+
+    @tool
+    async def claim(context: ToolContext) -> str | InputRequired:
+        return InputRequired("How much?", wanted) if context.answer is None else f"{context.answer.value['euros']} EUR"
+
+    driven: Any = await LangChain(agent_of).start_run(Runner([claim]), ScriptedCall("c1", "claim"))
+    assert driven.waiting[0].value["review_configs"][0]["allowed_decisions"] == ["edit", "reject", "respond"]
+    edit = {"type": "edit", "edited_action": {"name": "claim", "args": {"euros": "lots"}}}
+    for decision in (edit, {"type": "approve"}):
+        await driven.run(Command(resume={"decisions": [decision]}))
+        [request] = driven.waiting[0].value["action_requests"]
+        assert request["description"].startswith("How much?\n") and "euros" in request["description"]
+    await driven.answer({"c1": {"euros": 900}})
+    assert driven.results["c1"] == ModelView("900 EUR")
+
+
 @pytest.mark.parametrize("was_asked_before", [False, True])
 async def test_a_late_call_does_not_take_the_answer_of_another(was_asked_before: bool) -> None:
     """A middleware holds it back until its node has asked, or nobody answered its question of an earlier turn."""
