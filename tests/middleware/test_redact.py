@@ -306,6 +306,7 @@ async def test_events_and_journal_hide_the_secrets_of_a_call_in_its_arguments(by
         result = await runner.run("note", {"text": f"it is {known}"}, context)
         await runner.run("note", {"text": 5, "known": known}, context)
         await runner.run("later_on", {"text": known}, context)
+        await runner.run("invented", {"text": known}, context)
     await inner.flush()
     inner.close()
     assert result.text == f"it is {known}"  # the caller has not chosen `around=[hide]`
