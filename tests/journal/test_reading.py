@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from processes import program
 
-from ferrule import Deferred, Journal, Runner, ToolCall, ToolContext, ToolResult, approval, tool
+from ferrule import Deferred, DefinitionError, Journal, Runner, ToolCall, ToolContext, ToolResult, approval, tool
 from ferrule.errors import JournalError
 from ferrule.journal.reading import NOT_STARTED, UNFINISHED, Filter, Reader
 from journal_desk import ADA, DESK, call, desk, found, journaled, one_of_each, the_call
@@ -106,7 +106,7 @@ def test_a_call_is_running_until_its_process_is_killed(path: Path, name: str) ->
         assert found(path, status={"running"}) == [("r1", "running")]
         assert the_call(path, "r1").process == {"pid": other.process.pid, "host": socket.gethostname()}
         other.kill()
-    assert found(path) == [("r1", "cut_off")]
+    assert found(path) == found(path, status={"unknown"}) == found(path, status={"unfinished"}) == [("r1", "cut_off")]
     assert [(one.call_id, one.status) for one in following.news()] == [("r1", "cut_off")]
     assert following.news() == []
 
@@ -305,12 +305,30 @@ def test_a_call_killed_while_a_person_was_asked_was_not_started(path: Path) -> N
     assert (one.status, one.attempts) == ("ok", 1)
 
 
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"status": "failed"},
+        {"status": {"broken"}},
+        {"status": 5},
+        {"principal": ["ada"]},
+        {"tool": {"refund"}},
+        {"since": "2h"},
+        {"until": "2026-11-30"},
+    ],
+)
+def test_a_filter_refuses_a_condition_that_fits_nothing(wanted: dict[str, Any]) -> None:
+    with pytest.raises(DefinitionError, match=rf"Filter\({next(iter(wanted))}\)"):
+        Filter(**wanted)
+
+
 def test_calls_are_filtered(path: Path) -> None:
     journaled(path, one_of_each)
     assert found(path, tool="ref*") == [*OF_EACH[:3], OF_EACH[4]]
     assert found(path, tool="look") == [("c3", "failed")]
     assert found(path, principal="bob") == found(path, session="s2") == [("c4", "not_found")]
     assert found(path, status={"suspended", "failed"}) == OF_EACH[2:4]
+    assert found(path, status=["unfinished", "failed"]) == OF_EACH[2:4]
     assert found(path, call_id="c1", tool="refund", principal="ada") == OF_EACH[:2]
     calls = list(Reader(path).calls(Filter(every=True)))
     assert found(path, since=calls[3].events[-1].at) == OF_EACH[3:]

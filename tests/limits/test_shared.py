@@ -303,6 +303,7 @@ def test_each_key_has_a_short_place_of_its_own(key: Any) -> None:
     ("options", "said"),
     [
         ({"place": Memory}, "Journal.open"),
+        ({"place": "calls.db"}, r"Journal\.open\('calls.db'\)"),
         ({"name": ""}, "name"),
         ({"lease": 0}, "lease"),
         ({"lease": True}, "lease"),

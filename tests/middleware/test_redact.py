@@ -306,6 +306,7 @@ async def test_events_and_journal_hide_the_secrets_of_a_call_in_its_arguments(by
         result = await runner.run("note", {"text": f"it is {known}"}, context)
         await runner.run("note", {"text": 5, "known": known}, context)
         await runner.run("later_on", {"text": known}, context)
+        await runner.run("invented", {"text": known}, context)
     await inner.flush()
     inner.close()
     assert result.text == f"it is {known}"  # the caller has not chosen `around=[hide]`
@@ -410,9 +411,28 @@ def test_detectors_are_chosen_by_name() -> None:
     assert chosen.text(text) == f"*** CH93 0076 2011 6238 5295 7 *** sk-proj-{RANDOM}"
     assert [one.detector for one in chosen.find(text)] == ["email", "employee"]
     assert chosen.value({"a": [4111111111111111, "ada@example.org"]}) == {"a": ["**********", "***"]}
-    for options in ({"also": ["mail"]}, {"without": "x"}, {"patterns": {"x": "("}}):
+    for options in (
+        {"also": ["mail"]},
+        {"without": "x"},
+        {"patterns": {"x": "("}},
+        {"patterns": ["x"]},
+        {"patterns": {"x": 1}},
+    ):
         with pytest.raises(DefinitionError):
             redact(**options)
+
+
+@pytest.mark.parametrize("wrong", ["calls.csv", redact(), trace(), None])
+def test_events_and_journal_wrap_an_observer_and_a_journal_alone(wrong: Any) -> None:
+    for wrap in (redact().events, redact().journal):
+        with pytest.raises(DefinitionError):
+            wrap(wrong)
+
+
+def test_middleware_among_the_observers_says_how_to_observe() -> None:
+    for middleware, remedy in ((trace(), "tracing.observe"), (redact(), "hide.events")):
+        with pytest.raises(DefinitionError, match=remedy):
+            Runner([], observers=[middleware])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("place", ["around", "inside"])

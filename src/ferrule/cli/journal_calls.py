@@ -9,19 +9,16 @@ import os
 import re
 import time
 from datetime import datetime
-from typing import Any, get_args
+from typing import Any
 
-from ferrule import Status
 from ferrule.approval import printable
 from ferrule.cli.journals import find_journal
 from ferrule.cli.text import format_arguments, format_value, to_line
 from ferrule.cli.usage import UsageError, check_known
-from ferrule.journal.reading import NOT_STARTED, UNFINISHED, Filter, LoggedCall
+from ferrule.journal.reading import ANY_UNFINISHED, STATUSES, UNFINISHED, Filter, LoggedCall
 from ferrule.values.count import format_count
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-STATUSES = sorted({*get_args(Status), *UNFINISHED, NOT_STARTED})
-ANY_UNFINISHED = "unfinished"
 _NAME_LENGTH = 200
 _RULE = 60
 
@@ -61,17 +58,12 @@ def make_filter(options: argparse.Namespace, call_id: str | None = None) -> Filt
         UsageError: A status or a time is unknown.
     """
     check_known("status", options.status or (), [*STATUSES, ANY_UNFINISHED], "--status")
-    statuses = {*(options.status or ())}
-    if ANY_UNFINISHED in statuses:
-        statuses |= UNFINISHED
-    if "unknown" in statuses:
-        statuses.add("cut_off")
     return Filter(
         call_id=call_id,
         tool=options.tool,
         principal=options.principal,
         session=options.session,
-        status=statuses or None,
+        status=options.status or None,
         since=None if options.since is None else parse_time("--since", options.since),
         until=None if options.until is None else parse_time("--until", options.until),
         every=getattr(options, "every", True),

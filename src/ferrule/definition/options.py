@@ -123,6 +123,13 @@ def _is_sync_with(function: Any, form: str) -> bool:
     return accepts(function, form) and not (inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called))
 
 
+def _is_observer(value: Any) -> bool:
+    """Return whether a value is an observer. Another may say in `as_observer` how to get one of it."""
+    if isinstance(problem := getattr(value, "as_observer", None), str):
+        raise DefinitionError(problem)
+    return _is_sync_with(value, "(event)")
+
+
 def _is_trait(value: Any) -> bool:
     return isinstance(value, bool) or _is_sync_with(value, "(arguments)")
 
@@ -178,12 +185,11 @@ check_guards: Callable[..., tuple[Guard, ...]] = check_each(
 )
 """Each tool checks the `check` of an object again."""
 _check_all_middleware: Callable[..., tuple[Middleware, ...]] = check_each(check_callable("(call, context, next)"))
-check_observers: Callable[..., tuple[Observer, ...]] = check_each(
-    make_check(
-        "a plain function of the event, as nothing awaits it (give queue.put_nowait and read the queue in a task)",
-        lambda value: _is_sync_with(value, "(event)"),
-    )
+check_observer: Callable[..., Observer] = make_check(
+    "a plain function of the event, as nothing awaits it (give queue.put_nowait and read the queue in a task)",
+    _is_observer,
 )
+check_observers: Callable[..., tuple[Observer, ...]] = check_each(check_observer)
 
 
 def check_middleware(key: str, value: Iterable[Middleware]) -> tuple[Middleware, ...]:

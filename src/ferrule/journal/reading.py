@@ -20,7 +20,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 from urllib.parse import quote
 
 from ferrule.errors import DefinitionError, JournalError
@@ -31,6 +31,7 @@ from ferrule.stores.store import BrokenRow, read_row
 from ferrule.values.call import ToolCall
 from ferrule.values.frozen import JsonObject, thaw
 from ferrule.values.json_text import SECRET_STARS, loads_finite
+from ferrule.values.result import Status
 
 if TYPE_CHECKING:
     from ferrule.definition.toolset import Toolset
@@ -41,6 +42,9 @@ UNFINISHED = frozenset({"running", "asked", "cut_off", "deferred", "suspended"})
 """The states of a call that has not ended. See docs/journal.md#looking-into-it."""
 NOT_STARTED = "not_started"
 """The state of a call whose process ended before the handler began."""
+STATUSES = tuple(sorted({*get_args(Status), *UNFINISHED, NOT_STARTED}))
+ANY_UNFINISHED = "unfinished"
+"""Stands for each of `UNFINISHED` in a filter."""
 
 _T = TypeVar("_T")
 _ROWS_AT_ONCE = 500  # rows or values of one statement
@@ -90,12 +94,16 @@ class Filter:
         tool: A pattern for the name of its tool, as in `fnmatch`.
         principal: The principal on whose behalf it was made.
         session: The conversation of the call.
-        status: Its status, or one of `UNFINISHED`.
+        status: Some of its statuses, as a set, such as `{"failed", "suspended"}`. As for `ferrule log`, `"unknown"`
+            includes `"cut_off"`, and `"unfinished"` is each of `UNFINISHED`.
         since: Seconds since the epoch: something happened to it then or later.
         until: It arrived then or before.
         every: Whether to return each record by itself. Otherwise the records of one call (the same session, principal,
             turn, parent, id, tool and arguments) count as one: the last that ran, or else the last, with the counts of
             all. A denied one, or a waiting one of another run, stands alone.
+
+    Raises:
+        DefinitionError: A condition has another type, or there is no such status.
     """
 
     call_id: str | None = None
@@ -106,6 +114,32 @@ class Filter:
     since: float | None = None
     until: float | None = None
     every: bool = False
+
+    def __post_init__(self) -> None:
+        for names, kind, wanted in _KINDS_OF_CONDITIONS:
+            for name in names:
+                if not isinstance(value := getattr(self, name), kind):
+                    raise DefinitionError(f"Filter({name}) must be {wanted}, not {value!r}")
+        if self.status is not None:
+            object.__setattr__(self, "status", _read_statuses(self.status))
+
+
+_KINDS_OF_CONDITIONS: tuple[tuple[tuple[str, ...], Any, str], ...] = (
+    (("call_id", "tool", "principal", "session"), str | None, "a text or None"),
+    (("since", "until"), int | float | None, "seconds since the epoch, such as time.time() - 7200, or None"),
+)
+
+
+def _read_statuses(given: Collection[str]) -> frozenset[str]:
+    """Return the statuses of a filter, with those that others stand for."""
+    if isinstance(given, str) or not isinstance(given, Collection):
+        raise DefinitionError(f"Filter(status) must be a set, such as {{'failed'}}, not {given!r}")
+    for status in given:
+        if status not in (*STATUSES, ANY_UNFINISHED):
+            known = ", ".join(STATUSES)
+            raise DefinitionError(f"Filter(status): there is no status {status!r}, but {known} and {ANY_UNFINISHED}")
+    unfinished = UNFINISHED if ANY_UNFINISHED in given else frozenset[str]()
+    return frozenset(given) | unfinished | ({"cut_off"} if "unknown" in given else set[str]())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

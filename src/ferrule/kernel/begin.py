@@ -11,6 +11,7 @@ from ferrule.kernel.cancel import restore_current_call
 from ferrule.kernel.deadline import report_progress
 from ferrule.kernel.live_call import LiveCall
 from ferrule.kernel.plan import Plan
+from ferrule.kernel.redact import redacting
 from ferrule.kernel.results import NOTHING_RUN, Rejected
 from ferrule.kernel.state import NO_ORIGIN, CallState, Origin
 from ferrule.values.arguments import Arguments
@@ -48,10 +49,11 @@ async def reject_at_once(
     result = ToolResult(None, rejection.error, call=call, tool_name=named.name, status=rejection.status, executed=False)
     observers = (*runner.observers, *origin.observers)
     run_id = perf_counter() if origin.resumed is None else origin.resumed.record["run"]
-    if origin.resumed is None:
-        emit(observers, "tool:pre", named, origin.arrival_facts, fields, run_id)
     set_kernel_facts(result, (named, fields.session, fields.principal, runner.clock.now(), None, None, 0.0))
-    emit(observers, "tool:error", named, result, fields, run_id)
+    with redacting(origin.parent, fields.secrets or runner.settings.secrets):
+        if origin.resumed is None:
+            emit(observers, "tool:pre", named, origin.arrival_facts, fields, run_id)
+        emit(observers, "tool:error", named, result, fields, run_id)
     if origin.owner is not None:
         origin.owner.end(result)
     return result

@@ -87,9 +87,9 @@ def get_log_facts(call: AnyCall) -> LogAttributes:
 
 
 @contextmanager
-def redacting(call: AnyCall) -> Iterator[None]:
-    """Set `REDACT_KNOWN` to the secrets of a call. They are looked up at the first use."""
-    before, make = REDACT_KNOWN.get(), cache(partial(make_call_redactor, call))
+def redacting(call: AnyCall | None, secrets: object = None) -> Iterator[None]:
+    """Set `REDACT_KNOWN` to the secrets of a call, and to others. They are looked up at the first use."""
+    before, make = REDACT_KNOWN.get(), cache(partial(make_call_redactor, call, secrets=secrets))
     REDACT_KNOWN.set(lambda text: make()(text))
     try:
         yield
@@ -98,20 +98,20 @@ def redacting(call: AnyCall) -> Iterator[None]:
 
 
 def make_call_redactor(
-    call: AnyCall, given: JsonObject = _NOTHING, *, with_parents: bool = True
+    call: AnyCall | None, given: JsonObject = _NOTHING, *, with_parents: bool = True, secrets: object = None
 ) -> Callable[[str], str]:
     """Return a function that puts stars for the secrets of a call into a text; `str` if the call has none.
 
-    These are the secrets and hidden values of the call and of the calls that made it.
+    These are the secrets and hidden values of the call and of the calls that made it, and further `secrets`.
     """
-    known: list[object] = []
+    known = [secrets] if secrets else []
     source: AnyCall | None = call
     try:
         while source is not None:
             tool: Any = source.tool
-            parameters, secrets = tool.handling.parameters, source.context.secrets
-            if secrets:
-                known.append(secrets)
+            parameters = tool.handling.parameters
+            if source.context.secrets:
+                known.append(source.context.secrets)
             if parameters.hidden:
                 sides = source.call.arguments, given
                 known += parameters.bound, [one.get(name) for one in sides for name in parameters.hidden]

@@ -95,6 +95,7 @@ class Trace:
     """The middleware of `trace`. Its `observe` is an observer. See docs/telemetry.md."""
 
     only_around = "trace(…) belongs in `around`: in `inside`, it sees no refusals and no waits"
+    as_observer = "trace(…) is no observer, but has one: observers=[tracing.observe]"
 
     def __init__(
         self,

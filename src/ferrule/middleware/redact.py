@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+from ferrule.definition.options import check_observer, wrong_option
 from ferrule.errors import DefinitionError
 from ferrule.kernel.redact import REDACT_KNOWN, make_call_redactor
 from ferrule.middleware._redacted import RedactedEvents, RedactedJournal
@@ -47,6 +48,10 @@ def redact(
     Raises:
         DefinitionError: There is no such detector, or a pattern is not valid.
     """
+    own: Any = patterns or {}
+    if not isinstance(own, Mapping) or not all(isinstance(pattern, str) for pattern in own.values()):
+        expected = r"a dict of regular expressions by name, such as {'employee': r'E-\d{4}'}"
+        raise wrong_option("redact(patterns)", own, expected)
     added, left_out = _read_detectors("also", also), _read_detectors("without", without)
     try:
         return Redaction(Scanner((BY_DEFAULT | added) - left_out, patterns))
@@ -80,6 +85,7 @@ class Redaction:
     """The middleware of `redact`. See docs/guides/untrusted-content.md#find-secrets."""
 
     only_around = "redact() belongs in `around`: in `inside`, it would miss the runner's text about a failure"
+    as_observer = "redact() is no observer, but wraps one: observers=[hide.events(observer)]"
 
     def __init__(self, scanner: Scanner) -> None:
         self._scanner = scanner
@@ -115,7 +121,11 @@ class Redaction:
         """Return an observer that passes redacted events on, without exceptions.
 
         A chunk of text waits until its line has ended.
+
+        Raises:
+            DefinitionError: The argument is no observer.
         """
+        check_observer("redact().events(observer)", observer)
         return RedactedEvents(observer, self)
 
     def journal(self, journal: Journal) -> Journal:
@@ -123,7 +133,12 @@ class Redaction:
 
         A replayed call returns the redacted outcome, and `reconcile` sees redacted arguments. The values of
         `journal.store`, such as calls that wait in a queue, and the state of `loop.run(…, key=…)` stay as they are.
+
+        Raises:
+            DefinitionError: The argument is no journal.
         """
+        if not isinstance(journal, Journal):
+            raise wrong_option("redact().journal(journal)", journal, 'a journal, such as Journal.open("calls.db")')
         return RedactedJournal(journal, self)
 
     def _redact_result(self, result: ToolResult) -> ToolResult:

@@ -88,6 +88,8 @@ def share_limits(
 
 def _to_store(place: Any) -> Store:
     if isinstance(place, str):
+        if place and "://" not in place and "=" not in place:
+            raise DefinitionError(f"share_limits({place!r}): for a file, write share_limits(Journal.open({place!r}))")
         return Postgres(place)
     store = place.store if isinstance(place, Journal) else place
     methods = (getattr(store, name, None) for name in ("get", "compare_and_set", "items"))

@@ -9,8 +9,6 @@ from typing import Any, Final, NamedTuple
 from starlette.responses import Response
 
 from ferrule.cli.journal_calls import (
-    ANY_UNFINISHED,
-    STATUSES,
     format_approval,
     format_call_duration,
     format_input,
@@ -18,7 +16,7 @@ from ferrule.cli.journal_calls import (
 )
 from ferrule.cli.usage import UsageError
 from ferrule.errors import JournalError
-from ferrule.journal.reading import UNFINISHED, Filter, LoggedCall
+from ferrule.journal.reading import ANY_UNFINISHED, STATUSES, Filter, LoggedCall
 from ferrule.values.frozen import thaw
 from ferrule.web.checks import Refused
 from ferrule.web.drawing import draw_call
@@ -64,12 +62,11 @@ def _read_filter(visit: Visit) -> Filter:
     status = given["status"]
     if status not in (None, ANY_UNFINISHED, *STATUSES):
         raise UsageError(f"there is no status {status!r}")
-    statuses = UNFINISHED if status == ANY_UNFINISHED else {status, "cut_off"} if status == "unknown" else {status}
     return Filter(
         tool=given["tool"],
         principal=given["principal"],
         session=given["session"],
-        status=None if status is None else frozenset(filter(None, statuses)),
+        status=None if status is None else {status},
         since=None if given["since"] is None else parse_time("since", given["since"]),
         until=None if given["until"] is None else parse_time("until", given["until"]),
     )
@@ -89,7 +86,12 @@ def _read_page(visit: Visit, wanted: Filter, before: int | None) -> Page:
 async def show_calls(visit: Visit) -> Response:
     """List the calls of the journal."""
     filters = {name: visit.get(name) for name in _FILTERS}
-    values: dict[str, Any] = {"filters": filters, "statuses": [ANY_UNFINISHED, *STATUSES], "problem": "", "page": None}
+    values: dict[str, Any] = {
+        "filters": filters,
+        "statuses": [ANY_UNFINISHED, *STATUSES],
+        "problem": "",
+        "page": None,
+    }
     before = visit.get_place("before")
     values["before"] = before
     if visit.inspector.reader is not None:
