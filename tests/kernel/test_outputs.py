@@ -18,7 +18,20 @@ from hypothesis import strategies as st
 from pydantic import Base64UrlBytes, BaseModel, Field, field_serializer
 
 from cast import add, ask_always
-from ferrule import Event, Runner, Text, Tool, ToolCall, ToolContext, ToolError, ToolResult, deny, tool
+from ferrule import (
+    Deferred,
+    Event,
+    InputRequired,
+    Runner,
+    Text,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    deny,
+    tool,
+)
 from ferrule.executors.process.transfer import pack, unpack
 from ferrule.values import content
 from ferrule.values.result import Status
@@ -198,6 +211,14 @@ def test_an_iterator_in_a_value_is_refused_and_not_read(make: Callable[[], Any])
     result, watch = run(asynchronous(make), "give")
     assert (result.status, result.executed, watch.ends()) == ("failed", True, ["tool:error"])
     assert "was run, but it returned an iterator" in (result.error or "") and "list" in (result.error or "")
+
+
+@pytest.mark.parametrize("value", [ToolResult("x"), ToolResult(error="x"), Deferred("t"), InputRequired("Who?")])
+@pytest.mark.parametrize("hold", [lambda value: [value, 1], lambda value: {"a": value}, ToolResult])
+def test_a_value_that_is_returned_alone_is_refused_in_other_data(value: Any, hold: Any) -> None:
+    result, _ = run(threaded(lambda: hold(value)), "give")
+    assert (result.status, result.executed) == ("failed", True)
+    assert f"a {type(value).__name__} within other data" in (result.error or "") and "<" not in result.text
 
 
 @pytest.mark.parametrize(("way", "make"), [(asynchronous, lambda: {"a": [Endless()]}), (threaded, doubled)])
