@@ -26,10 +26,17 @@ DOCUMENT: dict[str, Any] = {
         "/broken": {"get": {"parameters": [{"$ref": "#/nowhere"}]}},
     },
 }
+URL = {"type": "string", "format": "uri"}
+FIELDS = {"items": {"type": "array"}, "next": URL}
+SCHEMA = {"type": "object", "properties": FIELDS}
+ANSWER = {"200": {"description": "", "content": {"application/json": {"schema": SCHEMA}}}}
+LIST = {**DOCUMENT, "security": [], "paths": {"/list": {"get": {"operationId": "list", "responses": ANSWER}}}}
 API = ("--openapi", "api.json", "--root", ".")
 CALL = ("call", "get_order", "id=7")
 HTTPS = ("--server", "https://a.example")
 SECRET = ("--secret", "key=SHOP_KEY")
+
+PAGES = {"/list": b'{"items": [1], "next": "/list?at=2"}', "/list?at=2": b'{"items": [2], "next": ""}'}
 
 
 class Shop(BaseHTTPRequestHandler):
@@ -37,7 +44,7 @@ class Shop(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         self.requests.append((self.command, self.path, self.headers.get("x-key")))
-        body = b'{"state": "open"}'
+        body = PAGES.get(self.path, b'{"state": "open"}')
         self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
@@ -123,10 +130,18 @@ def test_a_model_gets_no_more_than_the_budget(ferrule: Any) -> None:
     assert done.code == 2 and "the budget is 10" in done.text
 
 
+def test_a_call_reads_as_many_pages_as_the_option_says(ferrule: Any, server: tuple[str, str], folder: Path) -> None:
+    (folder / "list.json").write_text(json.dumps(LIST))
+    call = ("call", "list", "--openapi", "list.json", *server)
+    assert '"items": [1]' in ferrule(*call).out
+    assert '"items": [1, 2]' in ferrule(*call, "--pages", "2").out
+
+
 def test_an_installed_server_has_the_same_options(ferrule: Any, folder: Path) -> None:
     options = [f"--openapi={folder / 'api.json'}", "--server=https://a.example", "--only=GET", "--secret=key=SHOP_KEY"]
-    done = ferrule("serve", *options, "--budget=5000", "--install")
-    assert done.code == 0 and all(json.dumps(word) in done.out for word in [*options, "--budget=5000"])
+    options += ["--budget=5000", "--pages=3"]
+    done = ferrule("serve", *options, "--install")
+    assert done.code == 0 and all(json.dumps(word) in done.out for word in options)
     assert "a-secret-key" not in done.out
 
 

@@ -59,6 +59,17 @@ def test_chunks_are_events_as_they_come_and_are_joined_at_the_end(
     assert watch.kinds() == ["tool:pre", *["tool:progress"] * count, "tool:post"]
 
 
+async def test_a_result_as_a_chunk_fails_the_call() -> None:
+    @tool
+    async def give() -> AsyncIterator[Any]:
+        """Give."""
+        yield "a"
+        yield ToolResult("b")
+
+    result = await Runner([give]).run("give", {})
+    assert result.status == "failed" and "a ToolResult within other data, or as a chunk" in result.text
+
+
 def test_the_output_schema_is_that_of_all_chunks_together() -> None:
     assert tool(words).output_schema == {"type": "string"}
     assert tool(numbers).output_schema == {"type": "array", "items": {"type": "integer"}}

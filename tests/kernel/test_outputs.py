@@ -213,6 +213,14 @@ def test_an_iterator_in_a_value_is_refused_and_not_read(make: Callable[[], Any])
     assert "was run, but it returned an iterator" in (result.error or "") and "list" in (result.error or "")
 
 
+@pytest.mark.parametrize("value", [ToolResult("x"), ToolResult(error="x"), Deferred("t"), InputRequired("Who?")])
+@pytest.mark.parametrize("hold", [lambda value: [value, 1], lambda value: {"a": value}, ToolResult])
+def test_a_value_that_is_returned_alone_is_refused_in_other_data(value: Any, hold: Any) -> None:
+    result, _ = run(threaded(lambda: hold(value)), "give")
+    assert (result.status, result.executed) == ("failed", True)
+    assert f"a {type(value).__name__} within other data" in (result.error or "") and "<" not in result.text
+
+
 @pytest.mark.parametrize(("way", "make"), [(asynchronous, lambda: {"a": [Endless()]}), (threaded, doubled)])
 def test_a_value_without_end_is_cut(way: Any, make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content, "MAX_VALUES", 20_000)  # it is reached sooner

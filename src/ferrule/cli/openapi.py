@@ -26,7 +26,7 @@ def load_operations(options: argparse.Namespace, budget: int | None, *, calls: b
     """
     file = options.openapi
     if file is None:
-        for name in ("server", "only", "secret", "root", "budget"):
+        for name in ("server", "only", "secret", "root", "budget", "pages"):
             if getattr(options, name) not in (None, []):
                 raise UsageError(f"--{name} needs --openapi FILE")
         return Toolset()
@@ -48,6 +48,7 @@ def load_operations(options: argparse.Namespace, budget: int | None, *, calls: b
             "server": options.server or None,
             "credentials": {name: name for name in read_secrets(options, report_missing=True)},
             "budget": budget if options.budget is None else options.budget,
+            "pages": 1 if options.pages is None else options.pages,
         }
     imported = import_operations(file, calls=calls, **settings)
     left_out = imported.report.left_out
@@ -89,5 +90,5 @@ def to_words(options: argparse.Namespace, directory: Path) -> list[str]:
         *([] if options.openapi is None else [f"--openapi={directory / options.openapi}"]),
         *(f"--root={directory / folder}" for folder in options.root),
         *(f"--{name}={value}" for name in ("server", "only", "secret") for value in getattr(options, name)),
-        *([] if options.budget is None else [f"--budget={options.budget}"]),
+        *(f"--{name}={value}" for name in ("budget", "pages") if (value := getattr(options, name)) is not None),
     ]

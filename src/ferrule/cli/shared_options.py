@@ -15,9 +15,9 @@ OPERATIONS_BUDGET: Final = 20_000
 _REPEAT: Final[dict[str, Any]] = {"action": "append", "default": []}
 
 
-def _tokens(text: str) -> int:
+def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"must be a whole number of tokens, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}")
     return int(text)
 
 
@@ -50,10 +50,11 @@ _SOURCES: Final[dict[str, dict[str, Any]]] = {
     },
     "--root": {**_REPEAT, "metavar": "DIR", "help": "folder of the files that the document refers to; may be repeated"},
     "--budget": {
-        "type": _tokens,
+        "type": _count,
         "metavar": "TOKENS",
         "help": f"most tokens for all operations (default: {OPERATIONS_BUDGET:,} if a model receives them)",
     },
+    "--pages": {"type": _count, "metavar": "N", "help": "most pages of a list that one call may read (default: 1)"},
 }
 _FILE_TOOLS: Final = "the built-in file tools: ferrule.tools.files"
 _WITHOUT_SOURCES: Final = MappingProxyType(

@@ -158,7 +158,7 @@ class RemoteTool:
         session = connection.ready or await connection.open()
         if request.method == "tools/call" and self._name in connection.withdrawn:
             text = f"{connection.server.label} no longer has its tool {self._name!r} as a person accepted it"
-            raise ToolError(f"{text}. Nothing was sent.", executed=False)
+            raise ToolError(f"{text}.", executed=False)
         users, http, signed = connection.users, connection.http, None
         if users is not None:
             has_session = http is not None and http.has_session

@@ -16,7 +16,7 @@ from ferrule import Text, ToolContext, ToolError, ToolResult
 from ferrule.openapi.arguments import Signature
 from ferrule.openapi.operations import leads_elsewhere
 from ferrule.openapi.pages import ListAnswer, NextPage, PagedList, Paging
-from ferrule.openapi.requests import NOTHING_SENT, Request, make_request
+from ferrule.openapi.requests import Request, make_request
 from ferrule.openapi.responses import Responses
 from ferrule.openapi.security import Alternatives, add_credentials
 from ferrule.openapi.servers import Server, parse_origin
@@ -45,7 +45,7 @@ _MOST_ERROR: Final = 2_000
 _MOST_HOPS: Final = 5
 _TIMEOUT: Final = httpx2.Timeout(60.0, connect=10.0)
 _NO_CONNECTION: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
-_MAY_HAVE_RUN: Final = "The request may have been carried out."
+_MAY_HAVE_RUN: Final = " The request may have been carried out."
 _LONGEST_CALL: Final = 600.0
 """Seconds for a call with its whole answer, if no deadline comes before."""
 _SHARE_OF_DEADLINE: Final = 0.9
@@ -127,11 +127,13 @@ class SignedRequest(NamedTuple):
     Attributes:
         credentials: The credentials, as they may come back.
         query: The pairs of the query that are credentials.
+        effect: The sentence about its effect after an error, or an empty text if it changes nothing.
     """
 
     request: httpx2.Request
     credentials: list[str]
     query: list[str]
+    effect: str
 
 
 class Endpoint(NamedTuple):
@@ -166,7 +168,7 @@ class Endpoint(NamedTuple):
         signed = await self._sign_request(_ferrule_payload, context)
         answer = await self._exchange(signed, MOST_ANSWER, _LONGEST_CALL)
         if answer.status >= 300:
-            raise self._answer_error(answer, signed.credentials)
+            raise self._answer_error(answer, signed)
         try:
             body = answer.json()
         except (ValueError, RecursionError):
@@ -188,10 +190,11 @@ class Endpoint(NamedTuple):
         try:
             request = _http_request(parts, self.server.url)
         except Exception as error:  # such as an address that is too long
-            text = f"the request cannot be written ({type(error).__name__}). Nothing was sent."
+            text = f"the request cannot be written ({type(error).__name__})."
             raise ToolError(text, executed=False, retryable=False) from error
         redacted = [secret for secret in credentials if len(secret) >= SHORTEST_CREDENTIAL]
-        return SignedRequest(request, redacted, parts.query[first_credential:])
+        effect = "" if context.tool.read_only else _MAY_HAVE_RUN
+        return SignedRequest(request, redacted, parts.query[first_credential:], effect)
 
     async def _exchange(self, signed: SignedRequest, most: int, seconds: float) -> Answer:
         """Send a request and read its answer. Redirects that stay on the server are followed.
@@ -205,14 +208,14 @@ class Endpoint(NamedTuple):
         try:
             async with asyncio.timeout(seconds):
                 with without_http_logs():
-                    return await self._send_request(signed.request, signed.credentials, most)
+                    return await self._send_request(signed, most)
         except TimeoutError as error:
             raise ToolError(
-                f"{self.server.origin[1]} gave no answer in {seconds:.3g} s. {_MAY_HAVE_RUN}", executed=None
+                f"{self.server.origin[1]} gave no answer in {seconds:.3g} s.{signed.effect}", executed=None
             ) from error
 
-    async def _send_request(self, request: httpx2.Request, credentials: list[str], most: int) -> Answer:
-        sent = _SendTracker()
+    async def _send_request(self, signed: SignedRequest, most: int) -> Answer:
+        request, credentials, sent = signed.request, signed.credentials, _SendTracker()
         request.extensions["trace"] = sent
         is_first = True
         try:
@@ -225,7 +228,7 @@ class Endpoint(NamedTuple):
                         if target is None:
                             self._check_compression(response, credentials)
                             return Answer(request, response, *await read_body(response, most), is_first)
-                        request, is_first = await self._follow_redirect(request, response, target, credentials), False
+                        request, is_first = await self._follow_redirect(request, response, target, signed), False
                     finally:
                         await response.aclose()
         except ToolError:
@@ -233,11 +236,10 @@ class Endpoint(NamedTuple):
         except Exception as error:
             nothing_sent = not sent.has_begun and _has_no_connection(error, request)
             what = "could not be reached" if nothing_sent else "gave no answer"
-            effect = NOTHING_SENT if nothing_sent else _MAY_HAVE_RUN
-            text = f"{self.server.origin[1]} {what} ({type(error).__name__}). {effect}"
+            text = f"{self.server.origin[1]} {what} ({type(error).__name__}).{'' if nothing_sent else signed.effect}"
             raise ToolError(text, executed=False if nothing_sent else None) from error
         raise AnswerError(
-            f"{self.server.origin[1]} redirected the request more than {_MOST_HOPS - 1} times. {_MAY_HAVE_RUN}",
+            f"{self.server.origin[1]} redirected the request more than {_MOST_HOPS - 1} times.{signed.effect}",
             self._metadata(response, credentials),
             executed=None,
         )
@@ -253,7 +255,7 @@ class Endpoint(NamedTuple):
             )
 
     async def _follow_redirect(
-        self, request: httpx2.Request, response: httpx2.Response, target: str, credentials: list[str]
+        self, request: httpx2.Request, response: httpx2.Response, target: str, signed: SignedRequest
     ) -> httpx2.Request:
         """Return the request to the target of a redirect. It must stay on the server, and keep its method and body;
         after a 303 it becomes a GET.
@@ -272,8 +274,8 @@ class Endpoint(NamedTuple):
         if not stays or not (keeps or status == 303):
             raise AnswerError(
                 f"{self.server.origin[1]} redirected the request (HTTP {status}) to another server, or as another "
-                "request, which Ferrule does not follow. It may have been carried out.",
-                self._metadata(response, credentials),
+                f"request, which Ferrule does not follow.{signed.effect}",
+                self._metadata(response, signed.credentials),
                 executed=None,
                 retryable=False,
             )
@@ -332,9 +334,10 @@ class Endpoint(NamedTuple):
         note = "" if answer.is_whole else f"\n[cut after {MOST_ANSWER:,} bytes]"
         return self._make_result(f"{text}{note}", metadata, words)
 
-    def _answer_error(self, answer: Answer, credentials: list[str]) -> AnswerError:
+    def _answer_error(self, answer: Answer, signed: SignedRequest) -> AnswerError:
         """Return the error for an error answer. The model reads the caller's errors; after the server's own, nobody
         knows the effect."""
+        credentials = signed.credentials
         status = redact_credentials(answer.status_text, credentials)
         is_shown = is_json_type(answer.media) or is_text_type(answer.media) or not answer.media
         text = redact_credentials(answer.text if is_shown else "", credentials, answer.is_whole)[:_MOST_ERROR]
@@ -343,7 +346,8 @@ class Endpoint(NamedTuple):
         # redirect it was another request that it did not take.
         executed: bool | None = not (answer.status == 429 and answer.is_first)
         if answer.status >= 500:
-            text, executed = f"{status} of {self.server.origin[1]}: {text} {_MAY_HAVE_RUN}", None
+            shown = f": {text}" if text else "."
+            text, executed = f"{status} of {self.server.origin[1]}{shown}{signed.effect}", None
         else:
             text = f"{status}: {text}" if text else status
         if words := self._describe_headers(answer, credentials):
@@ -417,7 +421,7 @@ class Endpoint(NamedTuple):
             seconds = min(seconds, remaining * _SHARE_OF_DEADLINE)
         page = await self._exchange(signed, most, seconds)
         if page.status >= 300:
-            raise self._answer_error(page, signed.credentials)
+            raise self._answer_error(page, signed)
         if not page.is_whole:
             raise ToolError(f"all pages together have over {MOST_ANSWER:,} bytes")
         return page

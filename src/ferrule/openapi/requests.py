@@ -28,7 +28,6 @@ _STAYS_IN_QUERY: Final = ":/?@!$'()*,;"
 of their own in forms or URLs."""
 _STAYS_IN_PATH: Final = "/%:@!$&'()*+,;=~"
 _SEPARATORS: Final = {"spaceDelimited": "%20", "pipeDelimited": "%7C"}
-NOTHING_SENT: Final = "Nothing was sent."
 _NO_UPLOADS: Final[Mapping[str, bytes]] = {}
 
 
@@ -83,7 +82,7 @@ def make_request(
         if argument.name not in arguments or (value is None and argument.place != "body"):
             if argument.place == "path":
                 raise ToolError(
-                    f"{argument.name!r} is in the path and must have a value. {NOTHING_SENT}",
+                    f"{argument.name!r} is in the path and must have a value.",
                     executed=False,
                     retryable=False,
                 )
@@ -125,13 +124,13 @@ def _check_written(place: str, pairs: Sequence[str], argument: Argument, signatu
 
 def _unwritable_error(what: str, error: Exception) -> ToolError:
     why = error if isinstance(error, _NotWritable) else "holds half of a surrogate pair, which UTF-8 cannot write"
-    return ToolError(f"{what} {why}. {NOTHING_SENT}", executed=False, retryable=False)
+    return ToolError(f"{what} {why}.", executed=False, retryable=False)
 
 
 def _check_path(path: str) -> str:
     if leads_elsewhere(path) or "//" in path:
-        text = "a value in the path is empty, '.' or '..', which would lead elsewhere"
-        raise ToolError(f"{text}. {NOTHING_SENT}", executed=False, retryable=False)
+        text = "a value in the path is empty, '.' or '..', which would lead elsewhere."
+        raise ToolError(text, executed=False, retryable=False)
     return path
 
 

@@ -142,7 +142,7 @@ def add_credentials(request: Request, tool: str, alternatives: Alternatives, sec
         # The value of `credentials` is in no log: it may be the secret itself, by mistake.
         names = " or ".join(str([scheme.name for scheme in group]) for group in alternatives)
         log.error("tool %r was not called: its API needs a secret for %.200s: %s", tool, names, HOW_TO_PASS)
-    text = f"{tool} needs a credential that this program does not have. Nothing was sent."
+    text = f"{tool} needs a credential that this program does not have."
     raise ToolError(text, executed=False, retryable=False)
 
 

@@ -246,18 +246,11 @@ class _ToolMaker:
         from ferrule.openapi.calls import Endpoint  # it imports httpx2
 
         server = NO_SERVER if self._servers is None else self._servers.choose(operation)
-        security = find_alternatives(operation, self._document, self._schemes)
-        if requires_secrets(security):
-            spelling = self._document.spelling
-            _check_credentials(server, spelling)
-            if self._servers is not None and (scheme := find_unnamed_scheme(security)) is not None:
-                raise MissingCredentialError(
-                    f"it needs the credential of its scheme {scheme!r}: name your secret for it, "
-                    f"{spelling.credential.format(scheme)}{spelling.credential_value}"
-                )
-        elif not (server.is_named and server.is_secure):
-            security = ()
+        security = self._choose_security(operation, server)
         signature = make_signature(operation, self._document, self._schemas, self._hidden)
+        paging = find_paging(operation, self._document, signature)
+        pages = self._pages if operation.method == "GET" else 1
+        notes = signature.notes if paging is None or pages == 1 else (*signature.notes, f"reads up to {pages} pages")
         endpoint = Endpoint(
             name,
             operation.method,
@@ -267,8 +260,8 @@ class _ToolMaker:
             security,
             self._client,
             Responses(operation, self._document),
-            find_paging(operation, self._document, signature),
-            self._pages if operation.method == "GET" else 1,
+            paging,
+            pages,
         )
         uploads = any(one.is_file for one in signature.arguments)
         value = operation.node.value
@@ -289,7 +282,26 @@ class _ToolMaker:
             },
             **self._traits(operation.method),
         ).with_server(_wire_digest(server, operation, signature, security))
-        return tool, signature.notes
+        return tool, notes
+
+    def _choose_security(self, operation: Operation, server: Server) -> Alternatives:
+        """Return the credentials to send.
+
+        Raises:
+            DefinitionError: There are none that may be sent.
+        """
+        security = find_alternatives(operation, self._document, self._schemes)
+        if requires_secrets(security):
+            spelling = self._document.spelling
+            _check_credentials(server, spelling)
+            if self._servers is not None and (scheme := find_unnamed_scheme(security)) is not None:
+                raise MissingCredentialError(
+                    f"it needs the credential of its scheme {scheme!r}: name your secret for it, "
+                    f"{spelling.credential.format(scheme)}{spelling.credential_value}"
+                )
+        elif not (server.is_named and server.is_secure):
+            return ()
+        return security
 
     def _traits(self, method: str) -> Any:
         """Return the traits by the method: https://www.rfc-editor.org/rfc/rfc9110#section-9.2"""

@@ -47,7 +47,7 @@ async def read_uploads(signature: Signature, arguments: Mapping[str, Any], conte
 
 
 def _unread_error(argument: Argument, why: str) -> ToolError:
-    return ToolError(f"{argument.name!r}: {why}. Nothing was sent.", executed=False, retryable=False)
+    return ToolError(f"{argument.name!r}: {why}.", executed=False, retryable=False)
 
 
 def _read_upload(path: str, most: int) -> bytes:

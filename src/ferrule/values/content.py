@@ -16,12 +16,14 @@ from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from itertools import islice
-from typing import Annotated, Any, Literal, TypeAlias, final
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, final
 
 from pydantic_core import core_schema, from_json, to_jsonable_python
 
 from ferrule.values.count import pluralize
 from ferrule.values.tables import count_cells, draw_figure, is_figure, is_image, is_table, read_rows
+
+_T = TypeVar("_T")
 
 
 class _OnlySetInCode:
@@ -113,6 +115,12 @@ MAX_CHARACTERS = 10_000_000
 
 class NotShowable(Exception):
     """A value cannot stand in a result. The text names the problem and the remedy."""
+
+
+def return_alone(kind: type[_T]) -> type[_T]:
+    """Mark a class whose values a handler returns alone. Nothing that is shown holds one; its `repr` would mislead."""
+    _RETURNED_ALONE.add(kind)
+    return kind
 
 
 def to_jsonable(value: object) -> Any:
@@ -211,6 +219,9 @@ class _Rendering:
 
     def _render_object(self, value: Any, kind: type, inside: tuple[int, ...]) -> Any:
         """Convert an object by the methods of its class; a model by Pydantic."""
+        if not _RETURNED_ALONE.isdisjoint(kind.__mro__):
+            self.problem = f"a {kind.__name__} within other data, or as a chunk; return it alone"
+            raise TypeError(self.problem)
         if _is_read_once(kind):
             self.problem = f"an iterator or awaitable ({kind.__name__}), not a list or value"
             raise TypeError(self.problem)
@@ -277,6 +288,7 @@ def _is_read_once(kind: type) -> bool:
 
 _encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 """`json.dumps` would make an encoder for each value."""
+_RETURNED_ALONE: set[type] = set()
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _IMAGE_REMEDY = "that is no PNG, or within other data; return it in RGB, alone or in a list with Text(…)"
 _TABLE_REMEDY = "that gives no rows; make a data frame of it"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from ferrule.errors import DefinitionError
-from ferrule.values.content import to_json_text, to_jsonable, truncate_text
+from ferrule.values.content import return_alone, to_json_text, to_jsonable, truncate_text
 from ferrule.values.frozen import freeze, thaw
 from ferrule.values.input import Suspending
 from ferrule.values.json_text import is_same_json
@@ -18,6 +18,7 @@ _LONGEST_SHOWN = 300
 
 
 @final
+@return_alone
 @dataclass(frozen=True, slots=True)
 class Deferred(Suspending):
     """The return value of a handler that has handed its work to another system. The call is suspended until it ends.
@@ -52,6 +53,7 @@ class Deferred(Suspending):
 
 
 @final
+@return_alone
 @dataclass(frozen=True, slots=True)
 class WaitingFor(Suspending):
     """The return value of a handler whose nested call was suspended. Its own call is suspended with it.

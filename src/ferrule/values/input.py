@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from ferrule.errors import DefinitionError
-from ferrule.values.content import to_jsonable
+from ferrule.values.content import return_alone, to_jsonable
 from ferrule.values.frozen import JsonObject, freeze, thaw
 from ferrule.values.json_text import is_same_json
 
@@ -24,6 +24,7 @@ class Suspending:
 
 
 @final
+@return_alone
 @dataclass(frozen=True, slots=True)
 class InputRequired(Suspending):
     """The return value of a handler that needs input. The runner asks a person and runs the handler again.

@@ -8,7 +8,17 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, input_for_record
-from ferrule.values.content import Block, Text, check_blocks, clean_text, safe_str, to_blocks, to_jsonable, to_output
+from ferrule.values.content import (
+    Block,
+    Text,
+    check_blocks,
+    clean_text,
+    return_alone,
+    safe_str,
+    to_blocks,
+    to_jsonable,
+    to_output,
+)
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, make_frozen_class, thaw
 
 Status: TypeAlias = Literal[
@@ -24,6 +34,7 @@ KERNEL_METADATA = frozenset({"replayed", "resumed_already", "unrecorded"})
 _NO_KERNEL_FACTS = (*[None] * 6, 0.0)
 
 
+@return_alone
 class ToolResult:
     """The outcome of one call; exactly one for every call. See docs/talking-to-the-model.md.
 
