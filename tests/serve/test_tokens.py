@@ -30,6 +30,7 @@ from ferrule.mcp.serve._tokens import TokenFile, TokenLimits, hash_token, parse_
 from ferrule.stores.store import ReachableError
 from ferrule.testing import ManualClock
 from ferrule.tools import background
+from gates import Gate
 from waits import BOUND
 
 SECRETS = {"ann": "the token of ann", "bob": "the token of bob"}
@@ -216,28 +217,21 @@ def test_the_smallest_limit_of_the_tokens_of_a_principal_counts(
 
 
 async def test_a_call_waits_while_as_many_of_its_principal_run_as_may(file: Path) -> None:
-    started, entered, go_on = asyncio.Semaphore(0), 0, asyncio.Event()
-
-    @tool(read_only=True)
-    async def hold() -> str:
-        nonlocal entered
-        entered += 1
-        await go_on.wait()
-        return "held"
+    started, gate = asyncio.Semaphore(0), Gate()
 
     def observe(event: Event) -> None:
         if event.kind == "tool:started":
             started.release()
 
     write(file, entry("ann", concurrency=1) + entry("bob"))
-    async with gateway(Runner([hold, who], observers=[observe]), tokens=file) as url:
-        held = [asyncio.ensure_future(call(url, "ann", "hold")) for _ in range(2)]
+    async with gateway(Runner([gate.tool, who], observers=[observe]), tokens=file) as url:
+        held = [asyncio.ensure_future(call(url, "ann", "wait")) for _ in range(2)]
         for _ in held:
             await started.acquire()
         assert await call(url, "bob") == "bob"
-        assert entered == 1
-        go_on.set()
-        assert await asyncio.gather(*held) == ["held"] * 2 and entered == 2
+        assert gate.runs == 1
+        gate.open.set()
+        assert await asyncio.gather(*held) == ["through"] * 2 and gate.runs == 2
 
 
 async def test_a_job_in_the_background_counts_as_its_call(file: Path) -> None:
