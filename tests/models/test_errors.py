@@ -216,12 +216,7 @@ async def test_an_error_in_a_stream_is_the_same_error(case: str, fault: Answer, 
 @pytest.mark.parametrize(
     ("case", "body", "kind"),
     [
-        ("openai", {**FAILED, "error": {"code": "server_error", "message": "broken"}}, ModelError),
-        (
-            "openai",
-            {**FAILED, "error": {"code": "rate_limit_exceeded", "message": ""}},
-            RateLimited,
-        ),
+        ("openai", {**FAILED, "error": {"code": "rate_limit_exceeded", "message": ""}}, RateLimited),
         ("compatible", {"error": {"message": "Provider returned error: overloaded", "code": 502}}, Overloaded),
     ],
 )

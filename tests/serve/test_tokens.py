@@ -19,9 +19,9 @@ from connected import MODERN, text
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.client import Client
-from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from test_over_http import connected
 
 from ferrule import DefinitionError, Event, Journal, Runner, ToolContext, mcp, serve, tool
 from ferrule.cli import main
@@ -79,15 +79,8 @@ async def gateway(runner: Runner, **options: Any) -> AsyncIterator[str]:
         await serving
 
 
-@asynccontextmanager
-async def connected(url: str, token: str) -> AsyncIterator[Client]:
-    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=BOUND) as http:
-        async with Client(streamable_http_client(url, http_client=http), mode=MODERN) as client:
-            yield client
-
-
 async def call(url: str, name: str, tool_name: str = "who") -> str:
-    async with connected(url, SECRETS[name]) as client:
+    async with connected(url, MODERN, SECRETS[name], path="") as client:
         return text(await client.call_tool(tool_name))
 
 
