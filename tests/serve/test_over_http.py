@@ -312,12 +312,8 @@ async def test_a_function_of_tokens_may_be_async_and_give_a_context(era: str) ->
 
 def test_a_fixed_token_is_the_only_one() -> None:
     known = serve.fixed_token("0123456789abcdef", "ann")
-    assert (known("0123456789abcdef"), known("0123456789abcdeg"), known("0123456789abcdéf"), known("")) == (
-        "ann",
-        None,
-        None,
-        None,
-    )
+    assert known("0123456789abcdef") == "ann"
+    assert not any(map(known, ("0123456789abcdeg", "0123456789abcdéf", "")))
     with pytest.raises(DefinitionError, match="at least 16 characters"):
         serve.fixed_token("short")
 
