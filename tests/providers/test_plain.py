@@ -98,6 +98,13 @@ def test_a_field_of_several_forms_takes_what_one_of_them_takes(module: Any, key:
 
 
 @ALL
+def test_a_form_does_not_narrow_what_stands_around_its_union(module: Any) -> None:
+    either = [{"properties": {"kind": {"const": "a"}}, "required": ["x"]}, {"required": ["y"]}]
+    schema = send(module, make_tool({"type": "object", "properties": {"kind": {"type": "string"}}, "anyOf": either}))[1]
+    assert schema["properties"]["kind"] == {"type": "string"}
+
+
+@ALL
 def test_parts_and_a_reference_at_the_root_become_one_object(module: Any) -> None:
     base = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
     more = {"properties": {"b": {"type": "integer"}}}
