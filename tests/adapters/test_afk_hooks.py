@@ -56,7 +56,6 @@ async def customer() -> dict[str, str]:
 
 
 def hide(result: dict[str, Any]) -> dict[str, Any]:
-    assert set(result) == {"output", "tool_name"}
     result["output"]["card"] = "***"
     return result
 
@@ -158,6 +157,13 @@ def test_middleware_cannot_undo_a_denial_or_a_suspension(caught: Any, guard: Any
     result = ran(Runner([send], around=[afk.middleware(caught)], **options), {"text": "x"})
     assert (result.status, result.text, result.executed) == (status, plain.text, False)
     assert (result.pending is not None) is (status == "suspended")
+
+
+def test_a_post_hook_may_only_look() -> None:
+    seen: list[Any] = []
+    result = ran(Runner([send], inside=[afk.post_hook(seen.append)]), {"text": "abc"})
+    assert (result.output, result.text) == ("abc", "abc")
+    assert seen == [{"output": "abc", "tool_name": "send"}]
 
 
 @pytest.mark.parametrize("wrong", [5, "text", {"out": 1}, RuntimeError("hook")])

@@ -94,7 +94,6 @@ RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay":
 QUOTA = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": []}
 SECONDS, MILLISECONDS = {"retry-after": "7"}, {"retry-after-ms": "7500", "retry-after": "9"}
 BAD_REQUEST = {"x-amzn-ErrorType": "ValidationException"}
-OVERLOADED_TEXT = "The model is overloaded. Please try again later."
 TOO_MANY = "The input token count (9) exceeds the maximum number of tokens"
 TOO_MANY_TOKENS = google_error(400, "INVALID_ARGUMENT", TOO_MANY)
 WRONG = google_error(400, "INVALID_ARGUMENT", "Request contains an invalid argument.")
@@ -125,18 +124,10 @@ ANSWERS: list[tuple[str, Answer, Any, float | None]] = [
     ("cohere", answer(429, {"id": "1", "message": "trial key, 20 calls a minute"}, SECONDS), RateLimited, 7),
     ("ollama", answer(429, {"error": "too many concurrent requests"}, SECONDS), RateLimited, None),
     ("anthropic", answer(529, anthropic_error("overloaded_error", "Overloaded"), SECONDS), Overloaded, 7),
-    ("anthropic", answer(503, anthropic_error("api_error", "no servers"), SECONDS), Overloaded, 7),
     ("openai", answer(503, openai_error(None, "The engine is currently overloaded"), SECONDS), Overloaded, 7),
-    ("compatible", answer(529, openai_error(None, "busy"), SECONDS), Overloaded, 7),
-    ("gemini", answer(503, google_error(503, "UNAVAILABLE", OVERLOADED_TEXT), SECONDS), Overloaded, 7),
-    ("bedrock", answer(503, {"message": "busy"}, {**aws("ServiceUnavailableException"), **SECONDS}), Overloaded, 7),
     ("bedrock", answer(429, {"message": "not ready"}, {**aws("ModelNotReadyException"), **SECONDS}), Overloaded, 7),
-    ("mistral", answer(503, {"object": "error", "message": "Service unavailable."}, SECONDS), Overloaded, 7),
-    ("cohere", answer(503, {"id": "1", "message": "service unavailable"}, SECONDS), Overloaded, 7),
-    ("ollama", answer(503, {"error": "server busy, please try again."}, SECONDS), Overloaded, None),
     ("anthropic", answer(400, bad_request("prompt is too long: 210000 tokens > 200000")), ContextTooLong, None),
     ("anthropic", answer(400, bad_request("input length and `max_tokens` exceed context limit")), ContextTooLong, None),
-    ("anthropic", answer(413, anthropic_error("request_too_large", "Too large")), ContextTooLong, None),
     ("openai", answer(400, openai_error("context_length_exceeded", "Your input is too long")), ContextTooLong, None),
     ("compatible", answer(400, openai_error(None, "Please reduce the length of the messages.")), ContextTooLong, None),
     ("compatible", answer(400, openai_error(None, "it exceeds the available context size")), ContextTooLong, None),
@@ -147,16 +138,10 @@ ANSWERS: list[tuple[str, Answer, Any, float | None]] = [
     ("cohere", answer(400, {"message": "too many tokens: it cannot exceed 4096"}), ContextTooLong, None),
     ("anthropic", answer(400, bad_request("metadata.user_id: the value is too long")), None, None),
     ("anthropic", answer(400, bad_request("tools.0.input is too long")), None, None),
-    ("anthropic", answer(401, anthropic_error("authentication_error", "invalid x-api-key")), None, None),
     ("openai", answer(400, openai_error("string_above_max_length", "Invalid 'input': string too long.")), None, None),
     ("openai", answer(429, openai_error("insufficient_quota", "You exceeded your quota.")), None, None),
-    ("openai", answer(500, openai_error(None, "The server had an error")), None, None),
     ("gemini", answer(400, WRONG), None, None),
-    ("gemini", answer(403, google_error(403, "PERMISSION_DENIED", "no")), None, None),
     ("bedrock", answer(400, {"message": "The model returned the following errors: bad"}, BAD_REQUEST), None, None),
-    ("bedrock", answer(403, {"message": "no"}, aws("AccessDeniedException")), None, None),
-    ("mistral", answer(401, {"message": "Unauthorized"}), None, None),
-    ("cohere", answer(401, {"message": "invalid api token"}), None, None),
     ("ollama", answer(404, {"error": "model 'm' not found"}), None, None),
 ]
 
@@ -206,7 +191,6 @@ def framed_error(kind: str, message: str) -> Answer:
     ("case", "fault", "kind"),
     [
         ("anthropic", events(sse(anthropic_error("overloaded_error", "Overloaded"), "error")), Overloaded),
-        ("anthropic", events(sse(anthropic_error("rate_limit_error", "too many"), "error")), RateLimited),
         ("anthropic", events(sse(bad_request("prompt is too long"), "error")), ContextTooLong),
         (
             "anthropic",
@@ -214,14 +198,12 @@ def framed_error(kind: str, message: str) -> Answer:
             anthropic.APIStatusError,
         ),
         ("openai", failed("rate_limit_exceeded", "Rate limit reached"), RateLimited),
-        ("openai", failed("context_length_exceeded", "Your input exceeds the context window"), ContextTooLong),
         ("openai", failed("server_error", "The server had an error"), ModelError),
         ("compatible", events(sse(openai_error("rate_limit_exceeded", "slow down"))), RateLimited),
         ("compatible", events(sse(openai_error(None, "something went wrong"))), openai.APIError),
         ("gemini", events(sse(google_error(503, "UNAVAILABLE", "The model is overloaded."))), Overloaded),
         ("bedrock", framed_error("throttlingException", "Too many tokens, please wait"), RateLimited),
         ("bedrock", framed_error("serviceUnavailableException", "busy"), Overloaded),
-        ("bedrock", framed_error("validationException", "Input is too long for requested model."), ContextTooLong),
         ("bedrock", framed_error("internalServerException", "broken"), botocore.exceptions.EventStreamError),
         ("ollama", events(b'{"error":"prompt is too long"}\n', kind="application/x-ndjson"), ContextTooLong),
         ("ollama", events(b'{"error":"llama runner died"}\n', kind="application/x-ndjson"), ollama.ResponseError),
@@ -234,12 +216,7 @@ async def test_an_error_in_a_stream_is_the_same_error(case: str, fault: Answer, 
 @pytest.mark.parametrize(
     ("case", "body", "kind"),
     [
-        ("openai", {**FAILED, "error": {"code": "server_error", "message": "broken"}}, ModelError),
-        (
-            "openai",
-            {**FAILED, "error": {"code": "rate_limit_exceeded", "message": ""}},
-            RateLimited,
-        ),
+        ("openai", {**FAILED, "error": {"code": "rate_limit_exceeded", "message": ""}}, RateLimited),
         ("compatible", {"error": {"message": "Provider returned error: overloaded", "code": 502}}, Overloaded),
     ],
 )

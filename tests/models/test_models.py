@@ -163,15 +163,6 @@ def test_the_models_that_the_pages_name_are_known_to_the_sdk_and_not_deprecated(
         assert named and set(named) <= listed, page
 
 
-@each("anthropic", "openai", "compatible", "bedrock", "mistral", "cohere")
-async def test_strict_tools_are_sent_as_such(case: Case) -> None:
-    with serving(case) as (api, address):
-        assert (await converse(case, address, strict=True)).status == "done"
-    body = api.requests[0].body
-    assert api.refusals == []
-    assert body.get("strict_tools") is True or str(body).count("'strict': True") == 2
-
-
 ALLOWED = {"functionCallingConfig": {"allowedFunctionNames": ["weigh", "look"]}}
 
 

@@ -183,9 +183,7 @@ FORCED: list[tuple[str, dict[str, Any], Any]] = [
     ("gemini", {"tool_config": SDK_MODE}, {"mode": "AUTO"}),
     ("vertex", {"toolConfig": MODES}, {"mode": "VALIDATED", "allowed_function_names": ["weigh"]}),
     ("bedrock", {"toolConfig": {"toolChoice": {"any": {}}}}, None),
-    ("bedrock", {"toolConfig": {"toolChoice": {"tool": {"name": "weigh"}}}}, None),
     ("mistral", {"tool_choice": "any"}, None),
-    ("mistral", {"tool_choice": NAMED}, None),
     ("cohere", {"tool_choice": "REQUIRED"}, None),
     # A choice that forces nothing stays as it is.
     ("anthropic", NONE, {"type": "none"}),

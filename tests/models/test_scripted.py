@@ -92,12 +92,6 @@ async def test_each_request_is_kept_as_it_was_sent() -> None:
     assert first.tools is second.tools is runner.tools and not first.state
 
 
-async def test_a_request_has_the_state_of_the_turn_before() -> None:
-    model = Scripted([Reply("", stop="pause", state={"container": "c1"}), "Done."])
-    assert (await run(model, model.user("Go."), Runner([]))).status == "done"
-    assert [request.state for request in model.requests] == [{}, {"container": "c1"}]
-
-
 # -- steps that are left over -----------------------------------------------------------------------------------------
 
 

@@ -16,19 +16,6 @@ def test_the_cache_marker_is_on_the_last_tool_that_is_not_deferred() -> None:
     assert [item.get("cache_control") for item in definitions] == [None, {"type": "ephemeral"}, None]
 
 
-def test_thinking_goes_back_unchanged_and_in_place() -> None:
-    response = API.write("Hm.", [ADD], "calls")
-    thinking = [
-        {"type": "thinking", "thinking": "by step", "signature": "s=="},
-        {"type": "redacted_thinking", "data": "x"},
-    ]
-    response["content"] = [*thinking, *response["content"]]
-    stream = API.feed(API.events(response, list), "sdk")
-    for turn in (anthropic.turn(Message.model_validate(response)), stream.turn()):
-        assert turn == [{"role": "assistant", "content": response["content"]}]
-    assert Message.model_validate(stream.partial()).content[0].type == "thinking"
-
-
 def test_empty_text_blocks_stay_behind() -> None:
     response = API.write("", [ADD], "calls")
     response["content"].insert(0, {"type": "text", "text": ""})

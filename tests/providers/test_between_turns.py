@@ -135,15 +135,6 @@ def test_there_is_a_reason_if_a_turn_has_no_ordinary_end(name: str, word: str) -
         assert all(call.problem is None or reason for call in api.module.calls(response))
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_stream_has_the_reason_of_its_response(name: str) -> None:
-    api = ALL[name]
-    response = api.write("Some text.", [], "cut")
-    stream = api.feed(api.events(response))
-    assert stream.reason == api.module.reason(response) is not None
-    assert api.module.text(stream.partial()) == api.module.text(response) == "Some text."
-
-
 def test_a_bedrock_turn_without_its_call_is_malformed() -> None:
     response = ALL["bedrock"].write("Text.", [], "calls")
     assert ALL["bedrock"].module.stop(response) == "malformed"

@@ -6,12 +6,9 @@ import re
 from typing import Any
 
 import pytest
-from apis import ADD, ALL, GREET, PNG, result
-from mistralai.client.models import ToolMessage
+from apis import ADD, ALL, GREET, result
 
 from ferrule.providers import mistral
-from ferrule.values.call import ToolCall
-from ferrule.values.content import Media, Text
 
 API = ALL["mistral"]
 
@@ -83,14 +80,3 @@ def test_thinking_goes_back_with_its_signature_and_as_one(form: str) -> None:
     content = API.feed(events, form).turn()[0]["content"]
     assert content[0] == {**thought, "thinking": [{"type": "text", "text": "HHm."}]}
     assert content[1] == {"type": "text", "text": "So."}
-
-
-def test_the_sdk_accepts_images_and_documents() -> None:
-    files = [Media("image", PNG, "image/png"), Media("file", b"%PDF", "application/pdf", name="a.pdf")]
-    (message,) = mistral.results([result(ToolCall("c", "add"), [Text("Two files:"), *files])])
-    assert [chunk["type"] for chunk in message["content"]] == ["text", "image_url", "document_url"]
-    assert [chunk.type for chunk in ToolMessage.model_validate(message).content] == [
-        "text",
-        "image_url",
-        "document_url",
-    ]

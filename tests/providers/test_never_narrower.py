@@ -157,18 +157,8 @@ def mistral_holds(schema: Schema) -> None:
 def cohere_holds(schema: Schema) -> None:
     is_object_at_the_root(schema)
     assert not schema["properties"] or schema["required"]
-    refused = {
-        "minimum",
-        "maximum",
-        "minItems",
-        "maxItems",
-        "minLength",
-        "maxLength",
-        "uniqueItems",
-        "not",
-        "allOf",
-        "oneOf",
-    }
+    refused = {"minimum", "maximum", "minItems", "maxItems", "minLength", "maxLength",
+               "uniqueItems", "not", "allOf", "oneOf"}  # fmt: skip
     for at, node in nodes(schema):
         assert not node.keys() & refused, at
         assert not re.search(r"[\^$]|\?[=!]", node.get("pattern", "")), at

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from apis import ADD, ALL, PNG, TOOLS, add, read_notes, result
-from ollama import Message
+from apis import ADD, ALL, TOOLS, add, read_notes
 
 from ferrule.providers import ollama
-from ferrule.values.call import ToolCall
-from ferrule.values.content import Media, Text
 
 API = ALL["ollama"]
 
@@ -49,14 +46,3 @@ def test_thinking_goes_back(form: str) -> None:
     response["message"]["thinking"] = "Hm."
     for turn in (ollama.turn(API.in_form(response, form)), API.feed(API.events(response, list), form).turn()):
         assert turn == [{"role": "assistant", **response["message"]}]
-
-
-def test_results_stand_in_the_order_of_their_calls_with_the_tools_names() -> None:
-    image = Media("image", PNG, "image/png")
-    messages = ollama.results(
-        [result(ToolCall("1", "add"), [Text("See:"), image]), result(ToolCall("2", "f"), error="no")]
-    )
-    assert [(message["role"], message["tool_name"]) for message in messages] == [("tool", "add"), ("tool", "f")]
-    assert messages[0]["content"].startswith("See:\n[image of 8 bytes, image/png")
-    assert messages[1]["content"] == "Error: no"
-    assert [Message.model_validate(message).tool_name for message in messages] == ["add", "f"]

@@ -180,10 +180,6 @@ def test_a_name_in_pieces_is_put_together() -> None:
     assert chat_calls(piece(0, "", "read_", "i"), piece(0, "", "notes", "i"), piece(0, "{}")) == [("read_notes", "{}")]
 
 
-def test_arguments_that_come_as_an_object_are_taken() -> None:
-    assert chat_calls(piece(0, {"a": 1}, "one", "i1")) == [("one", {"a": 1})]
-
-
 def test_fields_of_compatible_servers_return_with_the_turn() -> None:
     call = piece(0, "{}", "one", "i1") | {"extra_content": {"google": {"thought_signature": "sig"}}}
     first = {"role": "assistant", "reasoning_content": "step "}

@@ -18,13 +18,6 @@ API = ALL["openai_responses"]
 add = TOOLS.get("add")
 
 
-def test_reasoning_goes_back_with_its_encrypted_content() -> None:
-    response = API.write("", [ADD], "calls")
-    reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
-    response["output"].insert(0, reasoning)
-    assert openai_responses.turn(Response.model_validate(response)) == response["output"]
-
-
 def test_a_field_spelled_otherwise_in_python_goes_back_as_it_came() -> None:
     response = API.write("", [ADD], "calls")
     response["output"][0]["async"] = True

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from anthropic.types import ToolParam
 from apis import ALL
-from openai.types.responses import FunctionToolParam
-from pydantic import TypeAdapter
 
 from ferrule import DefinitionError, Tool, tool
 from ferrule.providers import NAMES, anthropic, openai_responses
@@ -38,16 +35,6 @@ def test_a_key_for_one_api_is_in_its_definition_and_in_no_other(name: str) -> No
         written = first_definition(other, one)
         assert written.get("own_key") == ({"a": [1]} if other == name else None)
         assert {**written, "own_key": 0} == {**first_definition(other, plain), "own_key": 0}
-
-
-def test_the_sdk_accepts_own_keys() -> None:
-    own = {
-        "anthropic": {"allowed_callers": ["direct"], "cache_control": {"type": "ephemeral", "ttl": "1h"}},
-        "openai_responses": {"allowed_callers": ["direct"]},
-    }
-    one = weather.replace(provider=own)
-    TypeAdapter(ToolParam).validate_python(anthropic.tools([one])[0])
-    TypeAdapter(FunctionToolParam).validate_python(openai_responses.tools([one])[0])
 
 
 def test_a_cache_mark_of_the_tool_itself_stays() -> None:

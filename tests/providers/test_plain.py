@@ -355,19 +355,6 @@ def test_a_refused_parameter_name_is_an_error_with_its_place(
 
 
 @ALL
-def test_a_schema_that_needs_no_change_is_the_same_object(module: Any) -> None:
-    @tool
-    async def add(a: int, b: list[str]) -> None:
-        """Add."""
-
-    found = schema_in(definition_of(module, add))
-    if module is ollama:
-        assert found == {key: value for key, value in add.input_schema.items() if key != "additionalProperties"}
-    else:
-        assert found is add.input_schema
-
-
-@ALL
 def test_a_bound_copy_of_a_sent_tool_is_sent_without_the_bound_parameter(module: Any) -> None:
     subject = make_tool(object_of(a={"type": "string"}, b={"type": "string"}))
     assert schema_in(definition_of(module, subject))["properties"].keys() == {"a", "b"}

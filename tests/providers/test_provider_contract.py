@@ -31,8 +31,6 @@ from apis import (
 )
 from hypothesis import example, given
 from hypothesis import strategies as st
-from openai.types.responses import Response as OpenAIResponse
-from openai.types.responses import ResponseErrorEvent, ResponseFailedEvent
 
 from ferrule import DefinitionError, Runner, ToolCall, Toolset, build_tool, tool
 from ferrule.providers import anthropic, openai_chat, openai_responses
@@ -180,15 +178,6 @@ def test_an_error_in_a_stream_is_told_in_its_words_and_nothing_runs(name: str, e
 def test_an_error_counts_after_the_end_of_a_turn(api: Api) -> None:
     stream = api.feed([*api.events(api.write("", [ADD], "calls")), {"error": {"message": "Full."}}])
     assert (stream.error, stream.stop, [bool(call.problem) for call in stream.calls()]) == ("Full.", "other", [True])
-
-
-def test_an_error_that_the_sdk_gives_as_an_object_is_told() -> None:
-    failed = OpenAIResponse.construct(**FAILED, error=FULL)
-    for event in (
-        ResponseFailedEvent.construct(type="response.failed", response=failed),
-        ResponseErrorEvent(type="error", **FULL, param=None, sequence_number=1),
-    ):
-        assert ALL["openai_responses"].feed([event]).error == "server_error: Full."
 
 
 REFUSED: list[tuple[str, list[Response], str]] = [

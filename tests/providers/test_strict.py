@@ -44,18 +44,10 @@ def rewritten(schema: Any, rules: Rules, **beside: Any) -> Any:
 
 
 @ALL
-@pytest.mark.parametrize(
-    ("schema", "note"),
-    [
-        ({"type": "string", "format": "idn-email"}, "{format: idn-email}"),
-        ({"type": "string", "pattern": "^(?!no)"}, "{pattern: ^(?!no)}"),
-        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "{uniqueItems: true}"),
-        ({"type": "string", "not": {"const": "a"}}, '{not: {"const": "a"}}'),
-    ],
-)
-def test_a_dropped_constraint_moves_into_the_description(schema: Schema, note: str, rules: Rules) -> None:
-    assert rewritten(schema, rules)["description"] == note
-    assert rewritten({**schema, "description": "Said."}, rules)["description"] == f"Said.\n\n{note}"
+def test_a_dropped_constraint_moves_into_the_description(rules: Rules) -> None:
+    schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    assert rewritten(schema, rules)["description"] == "{uniqueItems: true}"
+    assert rewritten({**schema, "description": "Said."}, rules)["description"] == "Said.\n\n{uniqueItems: true}"
 
 
 def test_cohere_accepts_undeclared_keys_and_arrays_of_anything() -> None:
@@ -80,6 +72,8 @@ KEPT = [
     ({"type": "string", "format": "date"}, {OPENAI, ANTHROPIC, BEDROCK, MISTRAL, COHERE}),
     ({"type": "string", "pattern": "[a-z]+"}, {OPENAI, MISTRAL, COHERE}),
     ({"type": "string", "pattern": "^[a-z]+$"}, {OPENAI, MISTRAL}),
+    ({"type": "string", "pattern": "^(?!no)"}, set()),
+    ({"type": "string", "format": "idn-email"}, set()),
 ]
 
 

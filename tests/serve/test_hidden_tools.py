@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx2
 import mcp_types as wire
 import pytest
 from connected import ERAS, MODERN, both_eras, client, policy_with
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.client import Client
-from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from test_over_http import listening, post, tokens
+from test_over_http import connected, listening, post, tokens
 
 from ferrule import Runner, ToolCall, ToolContext, build_tool, deny, serve, tool
-from waits import BOUND
 
 
 @tool(read_only=True)
@@ -56,8 +53,8 @@ ANN_ORDERS = policy_with(
 
 
 async def names(runner: Runner, era: str, principal: str | None) -> list[str]:
-    async with client(runner, era, context=ToolContext(principal=principal)) as connected:
-        return [one.name for one in (await connected.list_tools()).tools]
+    async with client(runner, era, context=ToolContext(principal=principal)) as listed:
+        return [one.name for one in (await listed.list_tools()).tools]
 
 
 @both_eras
@@ -85,10 +82,10 @@ async def test_only_what_a_policy_denies_outright_is_hidden(text: str, shown: li
 @both_eras
 async def test_a_hidden_tool_answers_like_an_unknown_one(era: str) -> None:
     errors = []
-    async with client(Runner(TOOLS, guards=[ANN_ORDERS]), era, context=ToolContext(principal="bob")) as connected:
+    async with client(Runner(TOOLS, guards=[ANN_ORDERS]), era, context=ToolContext(principal="bob")) as of_bob:
         for name in ("order", "ordar"):
             with pytest.raises(MCPError) as refused:
-                await connected.call_tool(name, {"article": "tea"})
+                await of_bob.call_tool(name, {"article": "tea"})
             errors.append((refused.value.code, refused.value.message.replace(name, "NAME"), refused.value.data))
     assert errors[0] == errors[1] and errors[0][0] == wire.INVALID_PARAMS
 
@@ -116,14 +113,14 @@ async def test_a_guard_of_your_own_may_hide_tools_and_one_that_raises_hides_all(
 async def test_the_pages_of_a_client_hold_only_its_tools(era: str) -> None:
     many = [look.replace(name=f"{kind}_{number}") for number in range(150) for kind in ("look", "order")]
     app = serve.mcp(Runner(many, guards=[policy_with('deny = ["order_*"]')]), context=ToolContext(principal="ann"))
-    async with Client(app.server, mode=era) as connected:
-        first = await connected.list_tools()
-        second = await connected.list_tools(cursor=first.next_cursor)
+    async with Client(app.server, mode=era) as listing:
+        first = await listing.list_tools()
+        second = await listing.list_tools(cursor=first.next_cursor)
         found = [one.name for page in (first, second) for one in page.tools]
         await app.use(Runner(many))
         for wrong in (first.next_cursor, "", "1"):
             with pytest.raises(MCPError) as refused:
-                await connected.list_tools(cursor=wrong)
+                await listing.list_tools(cursor=wrong)
             assert refused.value.code == wire.INVALID_PARAMS
     assert len(first.tools) == 100
     assert found == [f"look_{number}" for number in range(150)] and second.next_cursor is None
@@ -136,10 +133,8 @@ async def test_each_token_has_its_own_list_and_no_header_tells_of_a_hidden_tool(
     async with listening(serve.mcp(Runner([look, mirrored], guards=[ANN_ORDERS]), tokens=tokens)) as url:
         for era in ERAS:
             for name, shown in (("ann", ["look", "order"]), ("bob", ["look"])):
-                headers = {"Authorization": f"Bearer token of {name}"}
-                async with httpx2.AsyncClient(headers=headers, timeout=BOUND) as http:
-                    async with Client(streamable_http_client(f"{url}/mcp", http_client=http), mode=era) as connected:
-                        assert [one.name for one in (await connected.list_tools()).tools] == shown
+                async with connected(url, era, f"token of {name}") as of_token:
+                    assert [one.name for one in (await of_token.list_tools()).tools] == shown
         answers = []
         for name in ("ann", "bob"):
             headers = {"Authorization": f"Bearer token of {name}", "Mcp-Param-Region": "us"}

@@ -29,6 +29,7 @@ from ferrule import DefinitionError, Event, Runner, ToolContext, __version__, se
 from ferrule.guards import ask_before_changes
 from ferrule.mcp.serve._caller import make_identity
 from ferrule.tools.background import check_call
+from gates import Gate
 from waits import BOUND
 
 
@@ -201,23 +202,17 @@ async def test_no_client_chooses_its_session() -> None:
 
 
 async def test_a_closed_stream_cancels_the_call() -> None:
-    entered, ended = asyncio.Event(), asyncio.Event()
+    gate, ended = Gate(), asyncio.Event()
     statuses: list[str] = []
-
-    @tool
-    async def hold() -> None:
-        """Hold."""
-        entered.set()
-        await asyncio.Event().wait()
 
     def observe(event: Event) -> None:
         if event.kind == "tool:error":
             statuses.append(event.data["result"].status)
             ended.set()
 
-    async with listening(serve.mcp(Runner([hold], observers=[observe]))) as url:
-        posting = asyncio.ensure_future(post(url, {}, method="tools/call", params={"name": "hold"}))
-        await entered.wait()
+    async with listening(serve.mcp(Runner([gate.tool], observers=[observe]))) as url:
+        posting = asyncio.ensure_future(post(url, {}, method="tools/call", params={"name": "wait"}))
+        await gate.inside.wait()
         posting.cancel()
         await ended.wait()
     assert statuses[0] == "cancelled"
@@ -317,12 +312,8 @@ async def test_a_function_of_tokens_may_be_async_and_give_a_context(era: str) ->
 
 def test_a_fixed_token_is_the_only_one() -> None:
     known = serve.fixed_token("0123456789abcdef", "ann")
-    assert (known("0123456789abcdef"), known("0123456789abcdeg"), known("0123456789abcdéf"), known("")) == (
-        "ann",
-        None,
-        None,
-        None,
-    )
+    assert known("0123456789abcdef") == "ann"
+    assert not any(map(known, ("0123456789abcdeg", "0123456789abcdéf", "")))
     with pytest.raises(DefinitionError, match="at least 16 characters"):
         serve.fixed_token("short")
 
@@ -576,26 +567,18 @@ async def test_a_job_of_a_token_without_a_principal_is_found_by_no_other_token()
 
 
 async def test_one_principal_does_not_take_the_room_of_the_others() -> None:
-    entered, leave = asyncio.Event(), asyncio.Event()
-
-    @tool(read_only=True)
-    async def hold() -> str:
-        """Hold."""
-        entered.set()
-        await leave.wait()
-        return "held"
-
-    app = serve.mcp(Runner([hold, who]), tokens=tokens, in_flight_each=1)
+    gate = Gate()
+    app = serve.mcp(Runner([gate.tool, who]), tokens=tokens, in_flight_each=1)
     async with (
         listening(app) as url,
         connected(url, MODERN, "token of ann") as ann,
         connected(url, MODERN, "token of bob") as bob,
         asyncio.TaskGroup() as group,
     ):
-        group.create_task(ann.call_tool("hold"))
-        await entered.wait()
+        group.create_task(ann.call_tool("wait"))
+        await gate.inside.wait()
         busy, free = text(await ann.call_tool("who")), text(await bob.call_tool("who"))
-        leave.set()
+        gate.open.set()
     assert busy.startswith("Too many calls are under way") and free == '["bob", null]'
 
 

@@ -29,6 +29,7 @@ from ferrule import (
     tool,
 )
 from ferrule.journal import memory
+from gates import Gate
 
 
 @tool(read_only=True, metadata={"title": "Adding"})
@@ -209,24 +210,16 @@ async def test_a_served_call_passes_the_guards(era: str) -> None:
 
 @both_eras
 async def test_too_many_concurrent_calls_are_told_to_come_later(era: str) -> None:
-    entered, leave = asyncio.Event(), asyncio.Event()
-
-    @tool
-    async def hold() -> str:
-        """Hold."""
-        entered.set()
-        await leave.wait()
-        return "held"
-
-    async with client(Runner([hold, add]), era, in_flight=1) as connected:
+    gate = Gate()
+    async with client(Runner([gate.tool, add]), era, in_flight=1) as connected:
         async with asyncio.TaskGroup() as group:
-            first = group.create_task(connected.call_tool("hold"))
-            await entered.wait()
+            first = group.create_task(connected.call_tool("wait"))
+            await gate.inside.wait()
             second = await connected.call_tool("add", {"a": 1, "b": 2})
-            leave.set()
+            gate.open.set()
         third = await connected.call_tool("add", {"a": 1, "b": 2})
-    found = text(second), text(first.result()) + text(third)
-    assert found == ("Too many calls are under way; try again later. Nothing was run.", "held3")
+    assert text(second) == "Too many calls are under way; try again later. Nothing was run."
+    assert (text(first.result()), text(third)) == ("through", "3")
 
 
 # -- content -----------------------------------------------------------------------------------------------------------
@@ -353,31 +346,23 @@ class Noting:
 
 
 async def test_clients_of_2025_are_told_of_other_tools_and_running_calls_go_on() -> None:
-    entered, leave, first, second = asyncio.Event(), asyncio.Event(), Noting(), Noting()
-
-    @tool
-    async def hold() -> str:
-        """Hold."""
-        entered.set()
-        await leave.wait()
-        return "held"
-
-    app = serve.mcp(Runner([hold]))
+    gate, first, second = Gate(), Noting(), Noting()
+    app = serve.mcp(Runner([gate.tool]))
     async with (
         Client(app.server, mode=LEGACY, message_handler=first) as connected,
         Client(app.server, mode=LEGACY, message_handler=second),
         asyncio.TaskGroup() as group,
     ):
         assert connected.server_capabilities.tools and connected.server_capabilities.tools.list_changed
-        held = group.create_task(connected.call_tool("hold"))
-        await entered.wait()
-        await app.use(app.runner.replace(tools=[hold]))  # the same list
+        held = group.create_task(connected.call_tool("wait"))
+        await gate.inside.wait()
+        await app.use(app.runner.replace(tools=[gate.tool]))  # the same list
         await connected.list_tools()
         assert not first.count
         await app.use(app.runner.replace(tools=[add]))
         await asyncio.gather(first.came.wait(), second.came.wait())
-        leave.set()
-        assert text(await held) == "held"
+        gate.open.set()
+        assert text(await held) == "through"
         assert [one.name for one in (await connected.list_tools()).tools] == ["add"]
 
 

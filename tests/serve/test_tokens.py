@@ -19,9 +19,9 @@ from connected import MODERN, text
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.client import Client
-from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from test_over_http import connected
 
 from ferrule import DefinitionError, Event, Journal, Runner, ToolContext, mcp, serve, tool
 from ferrule.cli import main
@@ -30,6 +30,7 @@ from ferrule.mcp.serve._tokens import TokenFile, TokenLimits, hash_token, parse_
 from ferrule.stores.store import ReachableError
 from ferrule.testing import ManualClock
 from ferrule.tools import background
+from gates import Gate
 from waits import BOUND
 
 SECRETS = {"ann": "the token of ann", "bob": "the token of bob"}
@@ -78,15 +79,8 @@ async def gateway(runner: Runner, **options: Any) -> AsyncIterator[str]:
         await serving
 
 
-@asynccontextmanager
-async def connected(url: str, token: str) -> AsyncIterator[Client]:
-    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=BOUND) as http:
-        async with Client(streamable_http_client(url, http_client=http), mode=MODERN) as client:
-            yield client
-
-
 async def call(url: str, name: str, tool_name: str = "who") -> str:
-    async with connected(url, SECRETS[name]) as client:
+    async with connected(url, MODERN, SECRETS[name], path="") as client:
         return text(await client.call_tool(tool_name))
 
 
@@ -216,28 +210,21 @@ def test_the_smallest_limit_of_the_tokens_of_a_principal_counts(
 
 
 async def test_a_call_waits_while_as_many_of_its_principal_run_as_may(file: Path) -> None:
-    started, entered, go_on = asyncio.Semaphore(0), 0, asyncio.Event()
-
-    @tool(read_only=True)
-    async def hold() -> str:
-        nonlocal entered
-        entered += 1
-        await go_on.wait()
-        return "held"
+    started, gate = asyncio.Semaphore(0), Gate()
 
     def observe(event: Event) -> None:
         if event.kind == "tool:started":
             started.release()
 
     write(file, entry("ann", concurrency=1) + entry("bob"))
-    async with gateway(Runner([hold, who], observers=[observe]), tokens=file) as url:
-        held = [asyncio.ensure_future(call(url, "ann", "hold")) for _ in range(2)]
+    async with gateway(Runner([gate.tool, who], observers=[observe]), tokens=file) as url:
+        held = [asyncio.ensure_future(call(url, "ann", "wait")) for _ in range(2)]
         for _ in held:
             await started.acquire()
         assert await call(url, "bob") == "bob"
-        assert entered == 1
-        go_on.set()
-        assert await asyncio.gather(*held) == ["held"] * 2 and entered == 2
+        assert gate.runs == 1
+        gate.open.set()
+        assert await asyncio.gather(*held) == ["through"] * 2 and gate.runs == 2
 
 
 async def test_a_job_in_the_background_counts_as_its_call(file: Path) -> None:

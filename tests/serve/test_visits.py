@@ -14,7 +14,8 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from test_over_http import listening, request
 
-from ferrule import Decision, DefinitionError, Runner, ToolCall, ToolContext, allow, mcp, serve, tool
+from cast import Person as Approver
+from ferrule import DefinitionError, Runner, ToolContext, mcp, serve, tool
 from ferrule.mcp.visits import find_host
 from waits import BOUND
 
@@ -99,14 +100,9 @@ def server_with(url: str, way: str) -> mcp.Memory:
 
 
 async def buy(url: str, way: str) -> tuple[Any, list[str]]:
-    reasons: list[str] = []
-
-    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        reasons.append(decision.reason)
-        return allow()
-
+    person = Approver()
     async with mcp.connect(server_with(url, way)) as toolset:
-        return await Runner(toolset, approve=approve).run("buy"), reasons
+        return await Runner(toolset, approve=person).run("buy"), [one.reason for one in person.decisions]
 
 
 WAYS = pytest.mark.parametrize("way", ["result", "running", "error"])

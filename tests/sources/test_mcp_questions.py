@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import mcp_types as types
 import pytest
 from mcp_servers import ERAS, PROGRAM, Made, http, made, text
 
+from cast import Person
 from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, Toolset, allow, ask, deny, mcp
 from ferrule.testing import ManualClock
 
@@ -48,26 +49,17 @@ def booking(**requests: types.ElicitRequest) -> Made:
     return server.add("book", book, {"type": "object", "properties": {"city": {"type": "string"}}})
 
 
-def answering(answer: object) -> Callable[..., Any]:
-    return lambda call, decision, context: answer
-
-
 async def book(server: Made, approve: Any, **options: Any) -> ToolResult:
     async with mcp.connect(server.memory()) as toolset:
         return await Runner(toolset, approve=approve, **options).run("book", {"city": "Rome"})
 
 
 async def test_the_server_gets_the_answer_of_the_approver_and_its_own_state() -> None:
-    seen: list[Decision] = []
-
-    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        seen.append(decision)
-        return allow({"day": 5})
-
-    server = booking(when=form())
-    result = await book(server, approve)
+    server, person = booking(when=form()), Person(allow({"day": 5}))
+    result = await book(server, person)
     assert json.loads(result.output) == [{"city": "Rome"}, {"when": {"action": "accept", "content": {"day": 5}}}]
-    assert seen[0].reason == "made asks: Which day?" and dict(seen[0].schema or {}) == DAY
+    [asked] = person.decisions
+    assert asked.reason == "made asks: Which day?" and dict(asked.schema or {}) == DAY
     assert len(server.calls) == 2
 
 
@@ -105,22 +97,18 @@ async def test_a_record_belongs_to_the_server_and_to_the_tool_that_asked() -> No
 
 
 async def test_several_requests_are_one_question() -> None:
-    seen: list[Decision] = []
-
-    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        seen.append(decision)
-        return allow({"when": {"day": 3}})
-
-    result = await book(booking(when=form(), sign=SIGN_IN), approve)
+    person = Person(allow({"when": {"day": 3}}))
+    result = await book(booking(when=form(), sign=SIGN_IN), person)
     answers = {"when": {"action": "accept", "content": {"day": 3}}, "sign": {"action": "accept"}}
     assert json.loads(result.output)[1] == answers
-    assert "Which day?" in seen[0].reason and "https://example.com/in" in seen[0].reason
+    [asked] = person.decisions
+    assert "Which day?" in asked.reason and "https://example.com/in" in asked.reason
 
 
-@pytest.mark.parametrize("answer", [deny("no"), False, allow({"day": 0}), allow({"other": 1})])
-async def test_a_refused_or_invalid_answer_ends_the_call_and_reaches_no_server(answer: object) -> None:
+@pytest.mark.parametrize("answer", [deny("no"), allow({"day": 0}), allow({"other": 1})])
+async def test_a_refused_or_invalid_answer_ends_the_call_and_reaches_no_server(answer: Decision) -> None:
     server = booking(when=form())
-    assert (await book(server, answering(answer))).status == "denied"
+    assert (await book(server, Person(answer))).status == "denied"
     assert len(server.calls) == 1
 
 
@@ -141,7 +129,7 @@ async def test_a_server_that_gives_only_its_state_is_called_again_a_few_times() 
 
 async def test_a_request_that_ferrule_does_not_offer_fails_the_call() -> None:
     sampling = types.CreateMessageRequest(params=types.CreateMessageRequestParams(messages=[], max_tokens=5))
-    result = await book(booking(model=sampling), answering(True))  # type: ignore[arg-type]
+    result = await book(booking(model=sampling), Person(allow()))  # type: ignore[arg-type]
     assert result.status == "failed" and "'sampling/createMessage', which Ferrule did not offer" in str(result.error)
 
 
@@ -182,9 +170,9 @@ async def connected(server: Made, over: str) -> AsyncIterator[Toolset]:
     ("answer", "output"),
     [(allow({"day": 4}), "accept {'day': 4}"), (deny("no"), "decline None"), (allow({"day": 0}), "decline None")],
 )
-async def test_a_server_of_2025_asks_while_its_tool_runs(answer: object, output: str) -> None:
+async def test_a_server_of_2025_asks_while_its_tool_runs(answer: Decision, output: str) -> None:
     async with mcp.connect(made("ask", elicit).memory("legacy")) as toolset:
-        runner = Runner(toolset, approve=answering(answer))
+        runner = Runner(toolset, approve=Person(answer))
         assert [(await runner.run("ask")).output for _ in range(2)] == [output] * 2
 
 
@@ -212,7 +200,7 @@ async def test_a_program_with_several_running_calls_asks_nobody(
     program = mcp.Stdio(PROGRAM[0], [*PROGRAM[1:], str(tmp_path / "cancelled")], mode="legacy")
     with caplog.at_level(logging.WARNING, "ferrule.mcp"):
         async with mcp.connect(program) as toolset:
-            runner = Runner(toolset, approve=answering(allow({"day": 1})), observers=[observe])
+            runner = Runner(toolset, approve=Person(allow({"day": 1})), observers=[observe])
             waiting = asyncio.ensure_future(runner.run("wait"))
             await begun.wait()
             result = await runner.run("ask")
@@ -339,8 +327,7 @@ async def test_a_person_sees_no_schema_with_hidden_characters(mode: mcp.Mode) ->
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_server_asks_a_person_at_most_sixteen_times_in_one_call(mode: mcp.Mode) -> None:
-    asked: list[str] = []
-    answers: list[str] = []
+    person, answers = Person(allow({"day": 1})), list[str]()
 
     async def pester(context: Any, arguments: dict[str, Any]) -> Any:
         if mode == "legacy":
@@ -349,12 +336,8 @@ async def test_a_server_asks_a_person_at_most_sixteen_times_in_one_call(mode: mc
             return text("done")
         return types.InputRequiredResult(input_requests={"day": form()}, request_state="again")
 
-    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
-        asked.append(decision.reason)
-        return allow({"day": 1})
-
     async with mcp.connect(made("pester", pester).memory(mode)) as toolset:
-        result = await Runner(toolset, approve=approve).run("pester")
-    assert len(asked) == 16
+        result = await Runner(toolset, approve=person).run("pester")
+    assert len(person.decisions) == 16
     assert answers == ([] if mode == "auto" else 16 * ["accept"] + 24 * ["decline"])
     assert result.success is (mode == "legacy")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,9 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_servers import Made, http, serving
 
-from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, allow, deny, mcp, serve, tool
+from cast import Person
+from ferrule import Event, Runner, ToolCall, ToolResult, allow, deny, mcp, serve, tool
+from ferrule.approval import later
 from ferrule.guards import ask_before_changes
 from ferrule.mcp.task_messages import TASKS
 from ferrule.testing import ManualClock
@@ -232,31 +233,23 @@ async def test_a_cancelled_call_cancels_its_task(moment: str) -> None:
 # -- questions ---------------------------------------------------------------------------------------------------------
 
 
-def answering(answer: object, seen: list[str]) -> Callable[..., object]:
-    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> object:
-        seen.append(decision.reason)
-        return decision if answer is None else answer
-
-    return approve
-
-
 async def test_a_question_of_a_task_goes_to_the_approver_once() -> None:
-    seen: list[str] = []
+    person = Person(allow({"name": "Ada"}))
     server = TaskServer(asking("who"), asking("who"), working(), asking("who", "else"), completed())
-    result = await run(server, approve=answering(allow({"name": "Ada"}), seen))
-    assert result.output == "done" and seen == ["made asks: Who?"] * 2
+    result = await run(server, approve=person)
+    assert result.output == "done" and [one.reason for one in person.decisions] == ["made asks: Who?"] * 2
     assert server.answers == {key: {"action": "accept", "content": {"name": "Ada"}} for key in ("who", "else")}
 
 
 async def test_a_denied_question_ends_the_call() -> None:
     server = TaskServer(asking("who"), completed())
-    assert (await run(server, approve=answering(deny("no"), []))).status == "denied"
+    assert (await run(server, approve=Person(deny("no")))).status == "denied"
     assert server.answers == {}
 
 
 async def test_a_suspended_question_leads_back_to_its_task() -> None:
     server = TaskServer(asking("who"), completed())
-    first = await run(server, approve=answering(None, []), resume_key=KEY)
+    first = await run(server, approve=later, resume_key=KEY)
     assert first.status == "suspended" and server.requests == ["tasks/get"]
     record = json.loads(json.dumps(first.record()))
     async with mcp.connect(server.memory()) as toolset:
@@ -267,13 +260,13 @@ async def test_a_suspended_question_leads_back_to_its_task() -> None:
 
 @pytest.mark.parametrize("url", ["javascript:alert(1)", "https://example.com/in"])
 async def test_a_form_cannot_pretend_to_be_an_address_to_visit(url: str) -> None:
-    asked: list[Any] = []
+    person = Person()
     params = {"mode": "form", "message": "Who?", "requestedSchema": {**NAME, "x-mcp-url": url}}
     state = {"status": "input_required", "inputRequests": {"a": {"method": "elicitation/create", "params": params}}}
     server = TaskServer(state)
-    result = await run(server, approve=lambda call, decision, context: asked.append(decision))
+    result = await run(server, approve=person)
     assert result.status == "failed" and "pretends to be an address to visit" in str(result.error)
-    assert asked == [] and server.requests == ["tasks/get", "tasks/cancel"]
+    assert person.decisions == [] and server.requests == ["tasks/get", "tasks/cancel"]
 
 
 async def test_what_was_never_offered_is_not_answered() -> None:
@@ -291,12 +284,11 @@ async def test_a_served_call_is_approved_before_its_task_begins() -> None:
         """Order something."""
         return f"ordered {count}"
 
-    seen: list[str] = []
-    near = Runner([order])
+    person, near = Person(allow({"approve": True})), Runner([order])
     async with serving(serve.mcp(near)) as address, mcp.connect(address) as toolset:
-        runner = Runner(toolset, approve=answering(allow({"approve": True}), seen), clock=HastyClock())
+        runner = Runner(toolset, approve=person, clock=HastyClock())
         assert (await runner.run("order", {"count": 3})).output == "ordered 3"
-    assert len(seen) == len(near.jobs) == 1
+    assert len(person.decisions) == len(near.jobs) == 1
 
 
 @pytest.mark.large

@@ -1,4 +1,4 @@
-"""Operations of four public APIs, as their documents have them: of several versions, sizes and styles."""
+"""Operations of two public APIs, as their documents have them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-from openapi_wire import Wire, answer, json_answer, run
+from openapi_wire import Wire, answer, run
 
-from ferrule import DefinitionError, Runner, ToolResult
+from ferrule import Runner, ToolResult
 from ferrule.sources import openapi
 
 DATA = Path(__file__).parent.parent / "data" / "openapi"
@@ -19,7 +18,6 @@ ACCOUNT = "AC" + "0" * 32
 CREDENTIALS = {
     "twilio.json": "accountSid_authToken",
     "digitalocean/api.yaml": "bearer_auth",
-    "openai.yaml": "ApiKeyAuth",
 }
 
 
@@ -37,17 +35,6 @@ def called(
 
     named = CREDENTIALS.get(file, "")
     return run(given, calls, *answers, tls=True, credentials={named: named} if named else {}, **options)
-
-
-def test_the_uspto_searches_by_a_form() -> None:
-    with pytest.raises(DefinitionError, match="which has variables"):
-        openapi(DATA / "uspto.yaml")
-    arguments = {"dataset": "oa_citations", "version": "v1", "criteria": "a:[1 TO 2]", "rows": 5}
-    body = b'[{"a":{}},{"b":1}]'
-    result, wire = called("uspto.yaml", "perform-search", arguments, json_answer(body))
-    assert result.output == json.loads(body)
-    assert wire.lines == ["POST /oa_citations/v1/records HTTP/1.1"]
-    assert wire.body() == b"criteria=a%3A%5B1%20TO%202%5D&rows=5"
 
 
 TWILIO: dict[str, Any] = {"runner": {"secrets": {"accountSid_authToken": (ACCOUNT, "auth-token")}}}
@@ -88,20 +75,3 @@ def test_the_document_of_digitalocean_is_in_several_files() -> None:
     gone = answer("204 No Content")
     result, wire = called(file, "droplets_destroy", {"droplet_id": 7}, gone, roots=folder, **options)
     assert (wire.lines, result.text) == (["DELETE /v2/droplets/7 HTTP/1.1"], "HTTP 204 No Content")
-
-
-OPENAI: dict[str, Any] = {"runner": {"secrets": {"ApiKeyAuth": "sk-0123456789"}}}
-
-
-def test_openai_takes_a_file_in_parts() -> None:
-    tools = openapi(DATA / "openai.yaml", server="https://api.openai.com/v1", credentials={"ApiKeyAuth": "t"})
-    assert [left_out.item for left_out in tools.report.left_out] == ["/responses?beta=true"]
-    filters = {"type": "and", "filters": ["a", {"type": "or"}]}
-    arguments = {"file": {"name": "a.jsonl", "text": "{}\n"}, "purpose": "batch", "filter": filters}
-    body = b'{"id":"file-1","bytes":3,"object":"file"}'
-    result, wire = called("openai.yaml", "createFile", arguments, json_answer(body), **OPENAI)
-    assert result.output == json.loads(body)
-    assert b'name="file"; filename="a.jsonl"\r\nContent-Type: text/plain\r\n\r\n{}\n\r\n' in wire.body()
-    assert b'name="purpose"\r\n\r\nbatch\r\n' in wire.body()
-    result, wire = called("openai.yaml", "createFile", {**arguments, "purpose": "fun"}, **OPENAI)
-    assert (result.status, wire.heard) == ("invalid", [])

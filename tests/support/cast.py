@@ -53,12 +53,15 @@ class Person:
 
     Attributes:
         questions: Each call that it was asked about, as the person was shown it.
+        decisions: The questions themselves.
     """
 
     def __init__(self, answer: Decision | None = None) -> None:
         self.answer = allow() if answer is None else answer
         self.questions: list[ToolCall] = []
+        self.decisions: list[Decision] = []
 
     def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
         self.questions.append(call)
+        self.decisions.append(decision)
         return self.answer

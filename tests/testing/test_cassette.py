@@ -6,7 +6,6 @@ import asyncio
 import json
 import subprocess
 import sys
-from base64 import b64decode
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,6 @@ from ferrule import (
     ToolContext,
     ToolError,
     ToolResult,
-    ask,
-    deny,
     tool,
 )
 from ferrule.testing import CassetteError, Recorder, cassette
@@ -143,25 +140,6 @@ def test_concurrent_calls_each_get_one_recording(tmp_path: Path) -> None:
         return Counter(result.output["asked"] for result in results)
 
     assert batch("record") == batch("strict") == Counter(range(1, 21))
-
-
-async def test_guards_validation_and_approvals_still_apply(tmp_path: Path) -> None:
-    path = tmp_path / "orders.json"
-    recorded(path, "4711", "4712")
-
-    def guard(call: ToolCall, context: ToolContext) -> Any:
-        return deny("not yours") if call.arguments["order"] == "4712" else ask("really?")
-
-    asked: list[str] = []
-
-    def approve(call: ToolCall, decision: Any, context: ToolContext) -> bool:
-        asked.append(call.arguments["order"])
-        return True
-
-    with cassette(path) as replayed:
-        runner = Runner([Shop().tool], inside=[replayed], guards=[guard], approve=approve)
-        found = [(await runner.run("find_order", given)).status for given in ({"order": "4711"}, {"order": "4712"}, {})]
-    assert (found, asked) == (["ok", "denied", "invalid"], ["4711"])
 
 
 def missed(path: Path, shop: Shop, *orders: str, mode: Any = "replay") -> tuple[list[ToolResult], str]:
@@ -281,35 +259,6 @@ def test_the_file_is_readable(tmp_path: Path) -> None:
         ],
     }
     assert max(map(len, path.read_text().splitlines())) < 100
-
-
-def test_secrets_are_redacted_before_they_are_written(tmp_path: Path) -> None:
-    path = tmp_path / "doors.json"
-
-    @tool(private=("pin",))
-    async def open_door(door: str, context: ToolContext, pin: str = "") -> Any:
-        said = f"opened {door} with {pin} and {context.secrets['token']}"
-        data = f"PNG {context.secrets['token']}".encode()
-        return ToolResult(
-            [int(pin)], metadata={"pin": int(pin)}, content=[Text(said), Media("image", data, "image/png")]
-        )
-
-    def guard(call: ToolCall, context: ToolContext) -> Any:
-        return {**call.arguments, "pin": "471147"}
-
-    def results(mode: Any) -> list[Any]:
-        with cassette(path, mode) as tape:
-            runner = Runner([open_door], inside=[tape], guards=[guard])
-            context = ToolContext(secrets={"token": "tok-123456", "seed": b"seed-987654"})
-            return [go(runner.run("open_door", {"door": d}, context)).text for d in ("front", "ghp_" + "a1B2" * 9)]
-
-    results("record")
-    written = path.read_text()
-    media = json.loads(written)["tools"][0]["calls"][0]["result"]["content"][1]["data"]
-    assert b"tok-123456" not in b64decode(media) and b64decode(media).startswith(b"PNG **")
-    assert not any(secret in written for secret in ("471147", "tok-123456"))
-    assert "ghp_" not in written, written
-    assert results("strict")[0].startswith("opened front with **")
 
 
 def test_the_file_is_replaced_at_the_end(tmp_path: Path) -> None:
