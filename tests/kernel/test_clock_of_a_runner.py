@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,24 @@ async def test_a_clock_need_only_say_the_time_and_sleep() -> None:
 
     result = await Runner([endless], clock=Halved()).run("endless", timeout=0.01)
     assert result.status == "timeout"
+
+
+async def test_a_clock_needs_no_timer_for_a_deadline_that_is_paused() -> None:
+    class Milliseconds(Clock):
+        def time(self) -> float:
+            return MONOTONIC.time()
+
+        def call_at(self, when: float, callback: Callable[..., object], /, *given: object) -> asyncio.TimerHandle:
+            milliseconds = round((when - self.time()) * 1000)  # raises for an infinity
+            return asyncio.get_running_loop().call_later(milliseconds / 1000, callback, *given)
+
+    @tool
+    async def rests(context: ToolContext) -> str:
+        """Wait without a deadline."""
+        await context.pause(0.001, timed=False)
+        return "rested"
+
+    assert (await Runner([rests], timeout=60, clock=Milliseconds()).run("rests")).output == "rested"
 
 
 @pytest.mark.parametrize("clock", [ManualClock, 5])

@@ -177,6 +177,8 @@ def test_a_denied_object_stays_denied_from_a_plug_in(folder: Path) -> None:
 def test_a_list_of_tools_hides_the_other_functions_of_its_module(folder: Path) -> None:
     (folder / "pack_several.py").write_text(f"{CODE}\nTOOLS = [marked, object_]\n")
     (folder / "pack_none.py").write_text(f"{CODE}\nTOOLS = []\n")
+    (folder / "pack_set.py").write_text(f"{CODE}\nTOOLS = Toolset([marked, object_]).only('marked')\n")
+    assert [tool.name for tool in python("pack_set.py")] == ["marked"]
     assert [tool.name for tool in python("pack_several.py")] == ["marked", "wipe"]
     assert [tool.name for tool in join_tools(["pack_several.py"]).tools] == ["marked", "wipe"]
     assert not python("pack_none.py") and not join_tools(["pack_none.py"]).tools

@@ -246,13 +246,15 @@ async def _wait_until_deadline(
     try:
         while is_waiting:
             deadline.waiter = task.get_loop().create_future()
-            timeout = timer.call_at(deadline.expires_at(), wake)
+            expires_at = deadline.expires_at()
+            alarm = None if expires_at == inf else timer.call_at(expires_at, wake)
             try:
                 await deadline.waiter  # a moved deadline wakes it too
             finally:
-                timeout.cancel()
+                if alarm is not None:
+                    alarm.cancel()
             is_waiting = not task.done() and timer.time() < deadline.expires_at()
-    except asyncio.CancelledError:
+    except BaseException:  # it was cancelled, or a clock of somebody else's raised
         await _stop_task(task, deadline, plan)
         raise
     if task.done() and timer.time() <= deadline.expires_at():  # the handler may have blocked the loop past its deadline

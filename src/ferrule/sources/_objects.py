@@ -24,5 +24,5 @@ def to_toolset(what: Any) -> Toolset:
         return Toolset(what)
     if isinstance(what, ModuleType):
         listed = vars(what).get("TOOLS")
-        return Toolset(listed) if isinstance(listed, list | tuple) else Toolset.of(what)
+        return to_toolset(listed) if isinstance(listed, list | tuple | Toolset) else Toolset.of(what)
     return Toolset([what]) if call_interop("is_tool_form", what) else Toolset.of(what)

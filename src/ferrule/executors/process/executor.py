@@ -57,7 +57,6 @@ class ProcessExecutor(Executor):
             raise reason from None
         except asyncio.CancelledError:
             if job is not None:
-                job.future.cancel()  # so that its exception is not logged as never retrieved
                 if job.kill():
                     call.report_not_started()
             raise

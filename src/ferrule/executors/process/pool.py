@@ -73,6 +73,7 @@ class Job:
         self._on_progress = on_progress
         self._nested_calls = NestedCalls(run_nested_call or _refuse_nested_call, self._reply, order.recipe.transfer)
         self.future: asyncio.Future[Any] = self._loop.create_future()
+        self.future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # seen, if the call left
         self.start_time: asyncio.Future[float | None] = self._loop.create_future()
         self.order = order
         self.worker: WorkerProcess | None = None
