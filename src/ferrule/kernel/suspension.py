@@ -171,23 +171,22 @@ def open_suspended_record(
     Raises:
         DefinitionError: It is no record of a suspended call, or the answer does not fit it.
     """
-    pending = find_pending("resume", record)
-    if not isinstance(answer, Decision | bool | ToolResult):
-        raise DefinitionError(
-            "a suspended call is resumed with True, False, allow(…), ask(…) or deny(…), not with "
-            f"{type(answer).__name__}; values go into allow({{…}})"
-        )
-    opened = open_sealed(pending, signing_keys, _PENDING)
+    opened = open_sealed(find_pending("resume", record), signing_keys, _PENDING)
     if opened is None:
         return None
     kept, signing_key = opened
-    is_work, decision = kept["kind"] == "work", getattr(answer, "kind", None)
-    if not is_work and isinstance(answer, ToolResult):
+    if kept["kind"] == "work":
+        if not isinstance(answer, ToolResult | bool) and getattr(answer, "kind", None) not in ("allow", "deny"):
+            raise DefinitionError(
+                "deferred work is resumed with the ToolResult that it came to, with True, which looks, or with False, "
+                f"which gives it up; not with {answer!r}"
+            )
+    elif isinstance(answer, ToolResult):
         raise DefinitionError("a ToolResult is what deferred work came to, and this call waits for a decision")
-    if is_work and not (isinstance(answer, ToolResult | bool) or decision in ("allow", "deny")):
+    elif not isinstance(answer, Decision | bool):
         raise DefinitionError(
-            "deferred work is resumed with the ToolResult that it came to, with True, which looks, or with False, "
-            f"which gives it up; not with {answer!r}"
+            "a suspended call is resumed with True, False, allow(…), ask(…) or deny(…), not with "
+            f"{type(answer).__name__}; values go into allow({{…}})"
         )
     return ResumedCall(kept, signing_key, answer, by, perf_counter())
 
