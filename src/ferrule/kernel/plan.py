@@ -34,7 +34,7 @@ Innermost: TypeAlias = Callable[["Plan", ToolCall, ToolContext], Coro[ToolResult
 """The innermost function of a chain of middleware, for the plan that it belongs to."""
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Settings:
     """The settings that a runner gives to each of its tools. A mounted tool brings those of its own runner along."""
 

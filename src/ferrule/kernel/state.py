@@ -40,7 +40,7 @@ versions a cancellation comes from outside only if a `CancelledError` leaves the
 """
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Origin:
     """The origin of a call. A named tuple would be four times slower to read, and each call reads it nine times."""
 

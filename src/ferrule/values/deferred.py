@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from ferrule.errors import DefinitionError
-from ferrule.values.content import return_alone, to_json_text, to_jsonable, truncate_text
-from ferrule.values.frozen import freeze, thaw
+from ferrule.values.content import return_alone, to_json_text, truncate_text
 from ferrule.values.input import Suspending
-from ferrule.values.json_text import is_same_json
 from ferrule.values.result import ToolResult
 
 _LONGEST_SHOWN = 300
@@ -78,10 +76,7 @@ class WaitingFor(Suspending):
         pending = given.pending if isinstance(given, ToolResult) else None
         if pending is None or pending["kind"] not in ("approval", "input"):
             raise DefinitionError(f"WaitingFor(result) is a suspended result that waits for a person, not {given!r}")
-        state = to_jsonable(self.state)
-        if not is_same_json(state, thaw(self.state)):
-            raise DefinitionError(f"WaitingFor(state=…) must be plain JSON, not {type(self.state).__name__}")
-        object.__setattr__(self, "state", freeze(state))
+        self._freeze_state(self.state)
 
     @property
     def reason(self) -> str:

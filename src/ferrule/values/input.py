@@ -22,6 +22,12 @@ class Suspending:
     __slots__ = ()
     waits = "waits for input"
 
+    def _freeze_state(self, given: object) -> None:
+        state = to_jsonable(given)
+        if not is_same_json(state, thaw(given)):
+            raise DefinitionError(f"{type(self).__name__}(state=…) must be plain JSON, not {type(given).__name__}")
+        object.__setattr__(self, "state", freeze(state))
+
 
 @final
 @return_alone
@@ -53,11 +59,8 @@ class InputRequired(Suspending):
             raise DefinitionError(f"InputRequired(reason) is the question for a person, not {reason!r}")
         if not isinstance(schema, Mapping):
             raise DefinitionError(f"InputRequired(schema=…) is a JSON Schema of an object, not {schema!r}")
-        state = to_jsonable(self.state)
-        if not is_same_json(state, thaw(self.state)):
-            raise DefinitionError(f"InputRequired(state=…) must be plain JSON, not {type(self.state).__name__}")
         object.__setattr__(self, "schema", freeze(to_jsonable(schema)))
-        object.__setattr__(self, "state", freeze(state))
+        self._freeze_state(self.state)
 
 
 @final
