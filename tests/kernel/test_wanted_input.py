@@ -29,6 +29,7 @@ from ferrule import (
     deny,
     tool,
 )
+from ferrule.journal import memory
 from ferrule.testing import ManualClock
 from ferrule.types import Next
 from gates import Gate
@@ -210,15 +211,38 @@ def make_claim(executed: bool | None = None, *, fails_first: bool = False) -> To
     return claim
 
 
-@pytest.mark.parametrize(("fails_first", "executed"), [(False, False), (True, None)])
-async def test_a_handler_may_say_after_its_question_that_it_did_nothing(
-    fails_first: bool, executed: bool | None
+@pytest.mark.parametrize(
+    ("said", "fails_first", "executed"), [(None, False, None), (False, False, False), (False, True, None)]
+)
+async def test_a_handler_that_did_nothing_says_it_of_its_question_and_of_its_end(
+    said: bool | None, fails_first: bool, executed: bool | None
 ) -> None:
-    made = make_claim(fails_first=fails_first)
+    made = make_claim(said, fails_first=fails_first)
     around = [run_twice] if fails_first else []
     result = await Runner([made], approve=lambda *_: allow({"day": 1}), around=around).run("claim", {})
     assert (result.status, result.executed) == ("failed", executed)
-    assert ("may have happened" in str(result.error)) is fails_first  # an earlier run still counts
+    assert ("may have happened" in str(result.error)) is (executed is None)
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+async def test_a_call_that_did_something_before_it_asked_runs_once(is_resumed: bool) -> None:
+    effects = []
+
+    @tool
+    async def reserve(context: ToolContext) -> str | InputRequired:
+        if context.answer is None:
+            effects.append("reserved")
+            return InputRequired("Which day?", DAY)
+        raise ToolError("The shop cannot be reached.", executed=False)
+
+    approve = put_off if is_resumed else lambda *_: allow({"day": 1})
+    runner = Runner([reserve], approve=approve, journal=memory(), resume_key=KEY)
+    call = ToolCall("c1", "reserve", {})
+    result = await runner.run(call, session="s")
+    if is_resumed:
+        result = await runner.resume(result.record(), allow({"day": 1}))
+    assert (result.status, result.executed) == ("failed", None)
+    assert (await runner.run(call, session="s")).executed is None and effects == ["reserved"]
 
 
 @pytest.mark.parametrize(

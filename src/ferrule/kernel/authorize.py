@@ -20,7 +20,6 @@ from ferrule.definition.guard_forms import BROKEN, LATE, decision_for_error, gua
 from ferrule.definition.handler import is_async
 from ferrule.errors import NotStartedError, ToolError
 from ferrule.executors.threads import Raised, run_in_thread, start_job
-from ferrule.kernel.journal_status import journal_status
 from ferrule.kernel.plan import Plan
 from ferrule.kernel.redact import get_log_facts, log_exception, redact, redact_question
 from ferrule.kernel.results import Suspended, denial
@@ -100,9 +99,10 @@ async def judge_resumed_call(plan: Plan, state: CallState, resumed: ResumedCall)
     """
     record, kind = resumed.record, resumed.record["kind"]
     is_for_nested = record.get("question") is not None  # the answer is for the nested call, which judges it
-    has_run = kind == "work" or (kind == "input" and record.get("executed") is not False)
-    if is_for_nested or has_run or journal_status(state).replaced_entry is not None:
+    has_run = record.get("executed", False if kind in ("approval", "background") else None) is not False
+    if is_for_nested or has_run or state.attempt.ran_before:
         state.attempt.executed = None  # the handler ran until it asked, or until it was cut off
+        state.attempt.ran_before = kind != "work"  # a look that was not made leaves the work as it is
     if is_for_nested or kind in ("background", "work"):
         state.attempt.approved_by = None if is_for_nested else resumed.by
         if not resumed.answer_is_result:

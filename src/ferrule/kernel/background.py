@@ -145,7 +145,7 @@ async def _start_job(job_plan: Plan, values: object, state: CallState) -> ToolRe
         record = {"kind": "background", "key": None, "idempotency_key": call_key, "arguments": arguments, "run": at}
         resumed = ResumedCall(record, b"", True, state.attempt.approved_by, at)
         origin = Origin(owner=job, observers=(job.on_event,), resumed=resumed, turn=state.origin.turn)
-        with redacting(state):
+        with redacting(state, expires=True):
             emit((*runner.observers, job.on_event), "tool:pre", call, None, fields, at)
         runner.unfinished_work.add(job)  # leaving the runner waits for it, even before it begins
         # An eager task would begin below the caller's `except`, and log that exception as the context of its own.

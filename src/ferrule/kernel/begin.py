@@ -50,7 +50,7 @@ async def reject_at_once(
     observers = (*runner.observers, *origin.observers)
     run_id = perf_counter() if origin.resumed is None else origin.resumed.record["run"]
     set_kernel_facts(result, (named, fields.session, fields.principal, runner.clock.now(), None, None, 0.0))
-    with redacting(origin.parent, fields.secrets or runner.settings.secrets):
+    with redacting(origin.parent, fields.secrets or runner.settings.secrets, expires=True):
         if origin.resumed is None:
             emit(observers, "tool:pre", named, origin.arrival_facts, fields, run_id)
         emit(observers, "tool:error", named, result, fields, run_id)

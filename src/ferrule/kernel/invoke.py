@@ -175,10 +175,10 @@ def result_of_raised(plan: Plan, state: CallState, error: BaseException) -> Tool
         if not isinstance(error, asyncio.CancelledError | SystemExit):  # a `SystemExit` would end the loop
             attempt.raised = error
             if not attempt.abandoned and read_executed(error) is False:
-                attempt.undo_start(error, by_handler=True)
+                attempt.undo_start(error)
         raise asyncio.CancelledError from None
     if read_executed(error) is False:
-        attempt.undo_start(error, by_handler=True)
+        attempt.undo_start(error)
     make_result = result_of_unstarted if error is attempt.not_started else result_of_error
     attempt.result = result = make_result(plan, state, error)
     attempt.executed = result.executed
@@ -201,7 +201,6 @@ def _suspend_attempt(state: CallState, value: Any, result: ToolResult) -> ToolRe
     check_question(value)
     attempt.wanted = value
     if value.executed is not False:
-        attempt.asking_runs += 1
         return result
     attempt.undo_start(None)
     return result.replace(executed=attempt.executed)

@@ -75,7 +75,7 @@ async def _wait_for_earlier_run(plan: Plan, state: CallState, entry: JournalEntr
     if plan.job is not None:  # the entry belongs to the background job, which is not waited for
         if entry is None or entry.state != "cut_off":
             return entry
-        journal_status(state).replaced_entry = entry
+        journal_status(state).replaced_entry, state.attempt.ran_before = entry, True
         return None
     if entry is not None and entry.state == "running":
         until, timer, waiting = wait_deadline(state), plan.runner.timer, plan.runner.waiting
@@ -90,7 +90,7 @@ async def _wait_for_earlier_run(plan: Plan, state: CallState, entry: JournalEntr
     if entry is None or entry.state == "running":  # the earlier run has withdrawn its intent: nothing was run
         return None
     if entry.state == "cut_off" and is_repeatable(plan, state.call.arguments, entry):
-        journal_status(state).replaced_entry = entry
+        journal_status(state).replaced_entry, state.attempt.ran_before = entry, True
         return None
     resumed, pending = state.origin.resumed, (entry.outcome or {}).get("pending")
     if pending and resumed is not None and pending["key"] == resumed.record["key"]:  # this very entry is resumed

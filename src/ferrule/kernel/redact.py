@@ -87,13 +87,20 @@ def get_log_facts(call: AnyCall) -> LogAttributes:
 
 
 @contextmanager
-def redacting(call: AnyCall | None, secrets: object = None) -> Iterator[None]:
-    """Set `REDACT_KNOWN` to the secrets of a call, and to others. They are looked up at the first use."""
-    before, make = REDACT_KNOWN.get(), cache(partial(make_call_redactor, call, secrets=secrets))
-    REDACT_KNOWN.set(lambda text: make()(text))
+def redacting(call: AnyCall | None, secrets: object = None, *, expires: bool = False) -> Iterator[None]:
+    """Set `REDACT_KNOWN` to the secrets of a call, and to others. They are looked up at the first use.
+
+    Args:
+        expires: Whether tasks that are started meanwhile forget them at the end. A write to a journal may go on.
+    """
+    before = REDACT_KNOWN.get()
+    live = [cache(partial(make_call_redactor, call, secrets=secrets))]
+    REDACT_KNOWN.set(lambda text: live[0]()(text) if live else text)
     try:
         yield
     finally:
+        if expires:
+            live.clear()
         REDACT_KNOWN.set(before)  # `reset` would raise if a closed loop ends the call
 
 

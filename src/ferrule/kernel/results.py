@@ -242,9 +242,10 @@ def _bind_result(plan: Plan, state: CallState, returned: ToolResult) -> ToolResu
     `True` when the result belongs to another call or the handler ran before: the handler may have done more than that.
     """
     status, executed = returned.status, returned.executed
+    ran_before = state.attempt.ran_before or state.attempt.runs > 1
     if status == "suspended" or (status == "ok" and returned.error is not None):
         status = "failed"
-    if executed is False and plan.changes and (returned.call is not None or state.attempt.runs > 1):
+    if executed is False and plan.changes and (returned.call is not None or ran_before):
         executed = True
     return returned.replace(call=state.sent, tool_name=plan.name, repairs=(), status=status, executed=executed)
 

@@ -79,7 +79,6 @@ class Attempt:
         answer: The answer to the handler's question, for this run.
         approved_by: The name of the person who approved the call, if the answer has one.
         asked: Whether a person was asked about the call, or about one that it made.
-        asking_runs: How many of the runs ended with a question.
         cancels_left_over: The count of `cancelling()` after earlier runs, before Python 3.13.
         chunks: The values yielded so far.
         deadline: The deadline of the run; None if it has no limit.
@@ -94,6 +93,7 @@ class Attempt:
         not_started: The exception with which the executor did not start the handler.
         pending: The sealed record of the call while it is suspended.
         raised: The exception that the handler made from a cancellation from outside.
+        ran_before: Whether the handler ran before the call was suspended or cut off, and may have done something.
         record_notes: Texts by middleware for the record of the suspended call.
         refusal: The kernel's own result if nothing was run.
         result: The kernel's result of this attempt.
@@ -107,7 +107,6 @@ class Attempt:
     answer: Answer | None = None
     approved_by: str | None = None
     asked: bool = False
-    asking_runs: int = 0
     cancels_left_over: int = 0
     chunks: Any = ()
     idle_deadlines: tuple[Deadline, ...] = ()
@@ -119,6 +118,7 @@ class Attempt:
     in_next: bool = False
     pending: JsonObject | None = None
     raised: BaseException | None = None
+    ran_before: bool = False
     record_notes: Mapping[str, str] = FrozenDict()
     refusal: ToolResult | None = None
     runner_rejection: Rejected | None = None
@@ -140,15 +140,11 @@ class Attempt:
         """Whether the handler has run before, even if it did nothing."""
         return bool(self.runs or self.inputs) or self.result is not None
 
-    def undo_start(self, error: BaseException | None, *, by_handler: bool = False) -> None:
-        """Take back the start of the handler. Its earlier runs still count.
-
-        Args:
-            by_handler: Whether the handler itself says that it did nothing. It then speaks for its questions, too.
-        """
+    def undo_start(self, error: BaseException | None) -> None:
+        """Take back the start of the handler. Its earlier runs still count."""
         self.not_started = error
         self.runs -= 1
-        self.executed = None if self.runs > (self.asking_runs if by_handler else 0) else False
+        self.executed = None if self.runs or self.ran_before else False
 
 
 class CallState:
@@ -175,6 +171,7 @@ class CallState:
         held: The slots and keys of the call while its handler may run (`acquire`).
         attempt: The facts of the present attempt to run its handler (`invoke`).
         cached_context: The context of the call, made at its first use.
+        has_secrets: Whether the call, or one that made it, has secrets or hidden values.
     """
 
     def __init__(
@@ -200,6 +197,7 @@ class CallState:
         self.held: HeldSlots | None = None
         self.attempt = Attempt()
         self.cached_context: ToolContext | None = None
+        self.has_secrets: bool = bool(plan.hidden or plan.secrets or fields.secrets or (parent and parent.has_secrets))
 
     @property
     def tool(self) -> Tool:
@@ -244,10 +242,10 @@ class CallState:
         """Emit an event of this call."""
         plan, fields = self.plan, self.fields
         shown = self.redacted_call if plan.hidden else self.call
-        if not (plan.hidden or plan.secrets or fields.secrets or self.parent):
+        if not self.has_secrets:
             emit(self.observers, kind, shown, about, fields, self.run_id)
             return
-        with redacting(self):
+        with redacting(self, expires=True):
             emit(self.observers, kind, shown, about, fields, self.run_id)
         if self.ended:
             self.cached_context = None  # a look at the secrets may have made it

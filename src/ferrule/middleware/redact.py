@@ -91,14 +91,17 @@ class Redaction:
         self._scanner = scanner
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-        result, running = await next(call, context), context.running_call
+        running, before = context.running_call, REDACT_KNOWN.get()
         own = make_redactor(context.secrets) if running is None else make_call_redactor(running, with_parents=False)
-        before = REDACT_KNOWN.set(own)
+        REDACT_KNOWN.set(own)
         try:
+            result = await next(call, context)
+            if running is not None:  # the arguments are known now
+                REDACT_KNOWN.set(make_call_redactor(running, with_parents=False))
             result = self._redact_result(result)
             content = self._redact_blocks(tuple(map(self._redact_file, result.content)))
         finally:
-            REDACT_KNOWN.reset(before)
+            REDACT_KNOWN.set(before)
         return result if content == result.content else result.replace(content=content)
 
     def find(self, text: str) -> list[Finding]:
