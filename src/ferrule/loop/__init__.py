@@ -1,6 +1,6 @@
 """Run an agent: ask the model, run its calls, answer them, and ask again until it is done.
 
-    result = await run(runner, model, "What is in the notes?")
+    result = await run(model, model.user("What is in the notes?"), runner)
 
 `run_many` makes thousands of calls without a model. See docs/models.md#models-and-the-loop and
 docs/long-work.md#many-calls.
