@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,13 +28,24 @@ if sys.platform != "win32":
 TOOLS = ("--tools", str(Path(__file__).with_name("watched_tools.py")))
 STEPS = """
 count = lambda messages: f"That is message {len(messages)}."
-steps = [[("work", {"gate": "../gate"})], count, count]
+steps = [
+    [("work", {"gate": "gate"})],
+    count,
+    count,
+]
 """
 
 
 @pytest.fixture(autouse=True)
 def steps(folder: Path) -> None:
     (folder / "steps.py").write_text(STEPS, encoding="utf-8")
+
+
+@pytest.fixture
+def gate(folder: Path) -> Iterator[Gate]:
+    gate = Gate(folder, "gate")
+    yield gate
+    gate.close()
 
 
 def run_piped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ferrule.definition.toolset import Toolset
@@ -69,8 +70,8 @@ def unknown_tool(runner: RunnerState, name: str, offered: Toolset | None = None)
         if (search := next((tool for tool in offered.searches if tool in runner.tools), None)) is not None:
             return Rejected("not_found", f"{problem} Find it with {search.wire_name!r} first. {NOTHING_RUN}")
     similar = [candidate for candidate in tools.find_nearest(name) if tools.get(candidate) in runner.tools]
-    others = [] if similar else [tool.name for tool in tools if tool in runner.tools]
-    names = ", ".join(map(repr, similar or others[:_MOST_NAMES]))
-    names += f" and {len(others) - _MOST_NAMES} more" if len(others) > _MOST_NAMES else ""
+    shown_tools = islice((tool for tool in tools if tool in runner.tools), _MOST_NAMES)
+    names = ", ".join(map(repr, similar or [tool.name for tool in shown_tools]))
+    names += f" and {len(tools) - _MOST_NAMES} more" if not similar and len(tools) > _MOST_NAMES else ""
     suggestion = f"Did you mean {names}?" if similar else f"There are {names}." if names else "There are none."
     return Rejected("not_found", f"{problem} {suggestion} {NOTHING_RUN}")
