@@ -320,7 +320,8 @@ def copy_result(state: CallState, found: Any) -> ToolResult:
 def limit_size(state: CallState, result: ToolResult) -> ToolResult:
     """Return the result within the limits of its runner. An unsuccessful one has stars for known secrets."""
     limit = state.plan.max_output
-    if result is not state.attempt.refusal and (result.error is not None or not result.success):  # that is redacted
+    is_redacted = result is state.attempt.refusal  # since it was made
+    if not is_redacted and (result.error is not None or not result.success):
         result = redact(state, result)
     error = result.error
     if error is not None and (type(error) is not str or len(error) > limit or not error.isascii()):

@@ -66,11 +66,11 @@ def to_result(answer: types.CallToolResult, check: Check | None, *, trusted: boo
 
 def _read_outcome(answer: types.CallToolResult) -> tuple[Status, bool | None]:
     """Return the status and `executed` that a Ferrule server gives for an unsuccessful call."""
-    told = (answer.meta or {}).get(OUTCOME)
-    if not isinstance(told, Mapping) or told.get("status") not in _PASSED_ON or "executed" not in told:
+    outcome = (answer.meta or {}).get(OUTCOME)
+    if not isinstance(outcome, Mapping) or outcome.get("status") not in _PASSED_ON or "executed" not in outcome:
         return _FAILED
-    executed = told["executed"]
-    return (told["status"], executed) if executed is None or isinstance(executed, bool) else _FAILED
+    executed = outcome["executed"]
+    return (outcome["status"], executed) if executed is None or isinstance(executed, bool) else _FAILED
 
 
 def _metadata(answer: types.CallToolResult) -> dict[str, Any] | None:

@@ -451,7 +451,7 @@ class Destinations:
         if has_url_match((*self.deny, *self.ask), there) is not False:
             return False
         kind = find_address_kind(ip)
-        if kind == "global" or kind == find_host_kind(url.host) == "loopback":
+        if kind == "global" or (kind == "loopback" and find_host_kind(url.host) == "loopback"):
             return True
         return any(pattern.matches(there) for pattern in self.allowed)
 
