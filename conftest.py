@@ -23,6 +23,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from pages import HERE, RUN_BY, Program, find_programs
 from sybil import Document, Example, Region, Sybil
 
@@ -35,7 +37,12 @@ PROFILE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("everyday", PROFILE, max_examples=25, derandomize=True)
 settings.register_profile("all", PROFILE, max_examples=100, derandomize=True)
 settings.register_profile("explore", PROFILE, max_examples=400)
-settings.load_profile(os.environ.get("FERRULE_TESTS") or "everyday")
+CHOSEN = os.environ.get("FERRULE_TESTS") or "everyday"
+settings.load_profile(CHOSEN)
+if CHOSEN != "explore":
+    # Hypothesis also tries the constants of the project's modules, and of those only the ones that are imported by
+    # then: the examples of a test would depend on the tests that ran before it. Its settings have no switch for this.
+    providers._get_local_constants = Constants
 
 # Each client of an SDK reads the certificates that its machine trusts, in 25 ms, and no test leaves this machine. This
 # is one that nobody has the key of.
