@@ -555,7 +555,7 @@ class KeptInFile(KeptCalls):
 
 
 MACHINES = int(os.environ.get("FERRULE_MACHINES", "4" if os.environ.get("FERRULE_TESTS") == "all" else "1"))
-TestKeptInMemory = pytest.mark.large(KeptCalls.TestCase)
+TestKeptInMemory = pytest.mark.large(pytest.mark.time_limit(600)(KeptCalls.TestCase))
 TestKeptInMemory.settings = settings(max_examples=60 * MACHINES, stateful_step_count=40)
 TestKeptInFile = KeptInFile.TestCase
 TestKeptInFile.settings = settings(max_examples=15 * MACHINES, stateful_step_count=30)
