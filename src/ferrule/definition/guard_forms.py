@@ -45,13 +45,18 @@ def make_asking_guard(tool: Tool) -> GuardFunction:
 
 
 def to_decision(answer: object) -> Decision:
-    """Return the decision that a guard's answer stands for. An answer of an unknown form denies."""
+    """Return the decision that a guard's answer stands for.
+
+    Raises:
+        TypeError: The answer has an unknown form. The text lists the forms, for the log.
+        Exception: A foreign mapping raised it.
+    """
     if answer is None or answer is ALLOW:
         return ALLOW
     if isinstance(answer, Mapping):
         answer = allow(answer)
     if not isinstance(answer, Decision):
-        return deny(
+        raise TypeError(
             f"a guard answered with {type(answer).__name__}, and has to answer None, allow(), ask(reason), "
             "deny(reason) or the arguments to use"
         )

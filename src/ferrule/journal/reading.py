@@ -206,7 +206,7 @@ class LoggedCall:
         ended_at: The time of its result, in seconds since the epoch.
         intent: The entry of a call that may change something, if it began.
         is_replayed: Whether it has the result of an earlier call, and did not run itself.
-        attempts: How often its handler began. With `every=True` it is 1 or 0.
+        attempts: The number of its runs with an `executed` other than `False`. With `every=True` it is 1 or 0.
         replays: The number of records that are replays.
         process: The place of its present or last run: the system's number of the process (`pid`), and its `host`.
     """
