@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import Runner, ToolCall, ToolContext, ToolError, deny, tool
-from ferrule.middleware import budget
+from ferrule.middleware import budget, limit_output
+from ferrule.stores import Artifacts
 from ferrule.values.log import escape_text, make_logger
 
 FORGED = "all is well\nCRITICAL forged\r\x1b[2J\x0bCRITICAL\x85CRITICAL\u2028CRITICAL\u202e"
@@ -124,6 +125,22 @@ def test_guards_and_observers_cannot_forge_a_log_line() -> None:
             runner.run_sync(ToolCall(FORGED, "act", {}))
             runner.run_sync(ToolCall(FORGED, FORGED, {}))
         check(written.getvalue(), "ERROR ")
+
+
+async def test_each_record_names_the_call_that_runs() -> None:
+    @tool(read_only=True)
+    async def act() -> str:
+        """Act."""
+        return "x" * 2_000
+
+    artifacts = Artifacts(size=1_000)
+    with log_of("ferrule", FORMAT) as written:
+        runner = Runner([act], around=[limit_output(1_000, artifacts=artifacts)])
+        assert (await runner.run(ToolCall("c1", "act"), principal="ada", session="s1")).success
+        make_logger("ferrule").warning("a line of no call")
+    first, second = written.getvalue().splitlines()
+    assert first.startswith("WARNING act c1 s1 ada: the result of a call")
+    assert second == "WARNING None None None None: a line of no call"
 
 
 @pytest.mark.parametrize("name", ["ferrule", "ferrule.mcp", "ferrule.cli"])

@@ -43,7 +43,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TOOL",
-        help="you have read the texts of this tool: report instructions and hidden characters in them as warnings; may "
+        help="you have read the texts of this tool: report instructions and hidden characters in them as notes; may "
         "be repeated",
     )
     parser.add_argument(
@@ -79,7 +79,7 @@ def command(options: argparse.Namespace) -> int:
 
 def _apply_accept(finding: Finding, tools: Sequence[str]) -> Finding:
     is_read = finding.tool in tools and finding.rule in ("instruction", "hidden")
-    return dataclasses.replace(finding, level="warning") if is_read else finding
+    return dataclasses.replace(finding, level="note") if is_read else finding
 
 
 def _to_json(found: Sequence[Finding], tool_costs: Sequence[Cost]) -> dict[str, Any]:

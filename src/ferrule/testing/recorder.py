@@ -38,9 +38,9 @@ class Recorder:
         await run(model, model.user("Delete my note a."), runner)
         recorder.assert_called(delete_note, path="a")
 
-    A tool was called if its handler was started, whatever its outcome, or if a cassette stood in its place. A call that
-    was refused, suspended, invalid, or answered by another middleware, such as a cache, or from the journal, did not
-    call it; a retried call called it once. Failures list these too, the nearest first.
+    A tool was called unless `executed` is `False`, or if a cassette stood in its place. A call that was refused,
+    suspended, invalid, or answered by another middleware, such as a cache, or from the journal, did not call it; a
+    retried call called it once. Failures list these too, the nearest first.
 
     Arguments without a name here are ignored. Python values stand for their JSON (`on=date(2026, 1, 2)`), and values
     with an `==` of their own, such as `pytest.approx` or `unittest.mock.ANY`, decide by themselves. Arguments whose

@@ -14,6 +14,7 @@ from typing import Any
 
 LogAttributes = dict[str, "str | None"]
 _NEXT_LINE = "\n  "
+_ATTRIBUTES = frozenset({"tool_name", "tool_call_id", "session", "principal"})
 
 
 class LogLines(str):
@@ -48,13 +49,15 @@ def escape_text(text: str) -> str:
 
 
 def make_logger(name: str) -> Logger:
-    """Return a logger of Ferrule. Its records are escaped."""
+    """Return a logger of Ferrule. Its records are escaped, and have the attributes of the running call."""
     logger = getLogger(name)
     logger.addFilter(_escape_record)
     return logger
 
 
 def _escape_record(record: LogRecord) -> bool:
+    if _ATTRIBUTES.isdisjoint(record.__dict__):
+        record.__dict__.update(_describe_running_call())
     record.msg = escape_text(str(record.msg))
     if isinstance(record.args, tuple):
         record.args = tuple(map(_escape_argument, record.args))
@@ -65,6 +68,17 @@ def _escape_record(record: LogRecord) -> bool:
         lines = "".join(traceback.format_exception(record.exc_info[1])).rstrip("\n")
         record.exc_text = str(LogLines(lines)).removeprefix("\n")
     return True
+
+
+def _describe_running_call() -> LogAttributes:
+    """Return the attributes of the call whose code logs; each is None outside of calls."""
+    from ferrule.values.context import find_running_call  # which imports this module
+
+    call = find_running_call()
+    if call is None:
+        return dict.fromkeys(_ATTRIBUTES)
+    fields = call.context.fields
+    return log_attributes(call.tool.name, call.call.id, fields.session, fields.principal)
 
 
 def _drop_foreign_contexts(error: BaseException) -> None:

@@ -30,7 +30,7 @@ def count_cells(table: Any) -> int:
 def read_rows(table: Any) -> list[Any] | None:
     """Return a table as a list of dicts, and a column as a list of values; None if its class has no method for it.
 
-    The index of pandas comes first in each row, unless it only numbers the rows.
+    The index of pandas comes first in each row, unless it counts the rows from 0.
 
     Raises:
         ValueError: Two columns have the same name.

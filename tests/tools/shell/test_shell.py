@@ -626,6 +626,11 @@ async def test_a_session_stays_inside_the_root(make_project: MakeProject) -> Non
     assert facts(await run(tool, "pwd"))["output"] == f"{root}\n"
 
 
+def test_a_session_without_a_sandbox_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DefinitionError, match="session=True needs the sandbox"):
+        shell.tool(tmp_path, session=True, sandbox=None)
+
+
 async def test_a_line_in_the_background_has_a_ticket_and_its_output_so_far(make_project: MakeProject) -> None:
     root = make_project()
     tool = shell.tool(root, background=True)

@@ -55,7 +55,8 @@ def tool(
         file_size: Bytes of each file that a line writes.
         output: Bytes of output that are returned: the first and the last half of them.
         scratch: Bytes of each of the private folders `/tmp`, `/dev/shm` and the home folder.
-        session: Whether the working directory and exported variables persist between the lines of a session.
+        session: Whether the working directory and exported variables persist between the lines of a session, in the
+            sandbox only.
         background: Whether a call returns a ticket at once. See docs/long-work.md#in-the-background.
         sandbox: With None, lines run with all rights of your program, and a person is asked about each.
         ask_needs: Whether the tool itself asks about needs. With False, your policy and guards decide alone.

@@ -42,6 +42,8 @@ class Options:
             raise DefinitionError(f"root must be a folder, not {os.fspath(self.root)!r}")
         if isinstance(self.read, str) or isinstance(self.write, str) or isinstance(self.protect, str):
             raise DefinitionError("read, write and protect are lists of paths, such as read=['/data']")
+        if self.session and self.sandbox is None:
+            raise DefinitionError("session=True needs the sandbox: without one, each line starts afresh")
         for name in ("timeout", "memory", "processes", "file_size", "output", "scratch"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or value < 1:
