@@ -18,7 +18,7 @@ from ferrule.journal import events
 SOURCE = Path(__file__).parent.parent / "src"
 KEYS = [
     *("time", "tool_name", "call_id", "parent", "principal", "session", "status", "executed", "duration_ms"),
-    "approved_by",
+    "answered_by",
 ]
 
 
@@ -92,7 +92,7 @@ async def test_each_call_has_one_line(tmp_path: Path) -> None:
     await approving.run(ToolCall("closed", "pay", {"euros": 1}), context)
     found = lines(file)
     assert all(list(line) == KEYS for line in found)
-    assert [(line["call_id"], line["status"], line["executed"], line["approved_by"]) for line in found] == [
+    assert [(line["call_id"], line["status"], line["executed"], line["answered_by"]) for line in found] == [
         ("call 0", "ok", True, None),
         ("call 1", "denied", False, None),
         ("call 2", "invalid", False, None),

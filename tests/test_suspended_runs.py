@@ -107,7 +107,7 @@ async def test_an_answered_run_continues_with_the_whole_turn_in_order() -> None:
     came = await go_on(office, state, {"call_2": True}, [last], by="eve")
     assert (came.status, came.text, came.turns, came.suspended) == ("done", "All paid.", 2, None)
     assert [result.status for result in came.results] == ["ok", "ok", "ok"]
-    assert came.results[1].approved_by == "eve" and office.paid == ["ada"]
+    assert came.results[1].answered_by == "eve" and office.paid == ["ada"]
     assert [message["role"] for message in sent] == ["user", "assistant", "tool", "tool", "tool"]
     assert sent[1]["content"] == "Let me."
     assert [one["tool_call_id"] for one in sent[2:]] == ["call_1", "call_2", "call_3"]
@@ -440,7 +440,7 @@ def value_at(state: Any, path: tuple[Any, ...]) -> Any:
 
 
 MAY_BE_NULL = {"api", "reason", "error", "executed", "retryable", "problem", "parent", "uri", "name", "data", "key"}
-MAY_BE_NULL |= {"input", "session", "principal", "at", "approved_by"}
+MAY_BE_NULL |= {"input", "session", "principal", "at", "answered_by"}
 
 
 def is_somebody_elses(path: tuple[Any, ...]) -> bool:

@@ -491,7 +491,7 @@ async def read() -> list[str]:
             pending: Mapping[str, Any] | None = same.pending
             assert pending is not None
             same = await runner.resume(same.record(), True, by="ada")
-            assert_type(same.approved_by, str | None)
+            assert_type(same.answered_by, str | None)
         return [result.text, str(result.success), *result.repairs, decision.kind, same.error or str(same.output)]
 
 

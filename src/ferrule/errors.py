@@ -31,7 +31,8 @@ class FerruleError(Exception):
 class ToolError(FerruleError):
     """A call that failed. See docs/talking-to-the-model.md.
 
-    A handler may raise it. Its text becomes `result.error` unchanged, and the log has one line without a traceback.
+    A handler may raise it. Its text becomes `result.error`, with secrets masked and, after `executed=False`, with a
+    sentence that nothing was run. The log has one line without a traceback.
     This holds for every kind of handler, and for a tool that the handler calls. If a guard or a middleware raises it,
     or it has no text, Ferrule writes a sentence around it.
 

@@ -57,7 +57,7 @@ def ran(
 @pytest.mark.parametrize(("by", "recorded"), [("ann", "ann"), (None, "kim")])
 def test_the_record_says_who_allowed_it(by: str | None, recorded: str, terminal: Terminal, monkeypatch: Any) -> None:
     monkeypatch.setenv("LOGNAME", "kim")
-    assert ran(terminal, (PROMPT, "y\n"), by=by).record()["approved_by"] == recorded
+    assert ran(terminal, (PROMPT, "y\n"), by=by).record()["answered_by"] == recorded
 
 
 @pytest.mark.parametrize("said", ["n too much\n", "no too much\n", "N  too much \n"])

@@ -501,7 +501,7 @@ async def test_events_and_results_name_the_grant_and_its_author() -> None:
     [grant] = desk.grants.list_active()
     last = [event.data for event in events if event.kind == "tool:decided"][-1]
     assert (last["decision"].kind, last["decision"].rule, last["by"]) == ("allow", f"grant {grant.id}", "ada")
-    assert result.approved_by == grant.by == "ada" and grant.principal == "kim"
+    assert result.answered_by == grant.by == "ada" and grant.principal == "kim"
     assert (grant.tool, grant.session, grant.rule) == ("note", None, "ask_always")
     assert grant.text == desk.person.asked[0].offers[-1].text
     assert grant.text.startswith("note with any to and any text and copies")

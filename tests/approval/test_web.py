@@ -82,7 +82,7 @@ async def test_a_yes_runs_the_call_and_is_recorded_with_its_author() -> None:
     desk, queue, shown = await waiting_call()
     assert "euros = 5" in shown.text and "by rule: ask_before_changes" in shown.text
     result = await desk.resume(await queue.answer(shown.id, shown.digest, True, by="bob"))
-    assert result.output == "paid ada 5" and result.record()["approved_by"] == "bob"
+    assert result.output == "paid ada 5" and result.record()["answered_by"] == "bob"
     assert desk.paid == [("ada", 5)] and await queue.waiting() == []
 
 
@@ -102,7 +102,7 @@ async def test_only_one_of_fifty_concurrent_answers_counts(kept_in: str, tmp_pat
     assert sum(isinstance(one, AlreadyAnswered) for one in given) == 49
     result = await desk.resume(taken)
     is_allowed = taken.decision.kind == "allow"
-    assert (result.status == "ok") is is_allowed and result.approved_by == taken.by and len(desk.paid) == is_allowed
+    assert (result.status == "ok") is is_allowed and result.answered_by == taken.by and len(desk.paid) == is_allowed
     again = await asyncio.gather(*(desk.resume(taken) for _ in range(50)))
     assert {one.status for one in again} == {"invalid"} and len(desk.paid) <= 1
 
@@ -265,7 +265,7 @@ async def test_two_people_agree_to_one_call() -> None:
     [shown] = await queue.waiting()
     assert "because: bob has agreed" in shown.text and desk.paid == []
     result = await desk.resume(await queue.answer(shown.id, shown.digest, True, by="eve"))
-    assert result.output == "paid ada 5" and result.approved_by == "eve"
+    assert result.output == "paid ada 5" and result.answered_by == "eve"
 
 
 async def test_a_tool_that_asks_for_a_yes_does_not_ask_for_values() -> None:
@@ -306,7 +306,7 @@ async def test_the_application_says_who_answers() -> None:
     edited = allow({**shown.request.arguments, "euros": 3}, by="somebody else")
     taken = await queue.answer(shown.id, shown.digest, edited, by="bob")
     assert (taken.by, taken.decision.by) == ("bob", "bob")
-    assert (await desk.resume(taken)).approved_by == "bob" and desk.paid == [("ada", 3)]
+    assert (await desk.resume(taken)).answered_by == "bob" and desk.paid == [("ada", 3)]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -135,7 +135,7 @@ async def test_a_signed_yes_runs_the_call_and_is_recorded_with_its_author(gatewa
     assert verify_message([OTHER], gateway.headers[0], gateway.bodies[0]) is None
     assert await send(desk, answer_to(question)) == 200
     result = await result_of(running)
-    assert result.output == "paid ada 5" and result.record()["approved_by"] == "bob"
+    assert result.output == "paid ada 5" and result.record()["answered_by"] == "bob"
     assert await desk.hook.queue.waiting() == []
 
 
@@ -305,7 +305,7 @@ async def test_the_page_answers_a_live_question_and_resumes_nothing(gateway: Gat
         form = {"token": token, "id": question["id"], "digest": question["digest"], "answer": "approve"}
         answered = await client.post("/approvals/answer", data=form, headers={"origin": "http://here"})
     assert answered.status_code == 303 and answered.headers["location"] == "/approvals"
-    assert (await result_of(running)).record()["approved_by"] == "bob"
+    assert (await result_of(running)).record()["answered_by"] == "bob"
     assert await send(desk, answer_to(question)) == 409
 
 

@@ -97,7 +97,7 @@ def test_it_pays_invoices_and_asks_about_refunds(desk: Desk) -> None:
     again = desk.run("work")
     assert desk.paid() == PAID and "R-2: Done: paid by transfer 3." in again
     [call] = Reader(desk.folder / "calls.db").calls(Filter(session="R-2", tool="refund"))
-    assert (call.status, call.result["approved_by"]) == ("ok", "eve")
+    assert (call.status, call.result["answered_by"]) == ("ok", "eve")
     assert stat.S_IMODE(os.stat(desk.folder / "calls.db").st_mode) == 0o600
 
 

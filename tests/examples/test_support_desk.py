@@ -125,7 +125,7 @@ def test_a_refund_waits_through_a_restart_and_is_paid_after_a_yes(tmp_path: Path
     assert refunds(tmp_path) == [(1002, 12900)]
     assert "Good news: we have paid back 129.00 EUR for order 1002." in page and "Nothing waits." in page
     query = "SELECT data FROM events WHERE kind = 'tool:post' AND tool_name = 'refund'"
-    assert [json.loads(data)["approved_by"] for (data,) in rows(tmp_path, query, "calls.db")]
+    assert [json.loads(data)["answered_by"] for (data,) in rows(tmp_path, query, "calls.db")]
     assert rows(tmp_path, "SELECT tool_name, state FROM calls", "calls.db") == [("refund", "ended")]
 
 

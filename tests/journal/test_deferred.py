@@ -115,7 +115,7 @@ async def test_a_resolved_call_ends_once_and_runs_nothing(journal: Any) -> None:
     del judged[:]
     ended = await runner.resume(record, ToolResult("3 pages", metadata={"paper": "a4"}), by="printer")
     assert (ended.status, ended.output, ended.executed) == ("ok", "3 pages", True)
-    assert (ended.call_id, ended.metadata["paper"], ended.approved_by) == ("c1", "a4", "printer")
+    assert (ended.call_id, ended.metadata["paper"], ended.answered_by) == ("c1", "a4", "printer")
     assert (printer.begun, printer.looks, judged, seen.ends()) == ([3], [], [], ["tool:post"])
     assert [event.kind for event in seen.events].count("tool:started") == 1
     second = await runner.resume(record, ToolResult("4 pages"))

@@ -42,7 +42,7 @@ def test_a_call_has_its_decisions_its_approver_and_its_outcome(path: Path) -> No
     record = json.loads(json.dumps(one.record()))
     assert (record["tool_name"], record["output"]) == ("refund", "refunded o1")
     assert record["input"] == {"order": "o1", "euros": 5}
-    assert (record["approved_by"], record["executed"], record["process"]["pid"]) == ("eve", True, os.getpid())
+    assert (record["answered_by"], record["executed"], record["process"]["pid"]) == ("eve", True, os.getpid())
     assert one.intent is not None and record["idempotency_key"] == one.intent.key and one.intent.state == "ended"
     assert one.began_at <= one.intent.at <= (one.ended_at or 0)
 
@@ -149,12 +149,12 @@ def test_a_call_resumed_in_another_process_is_one_call(path: Path) -> None:
     assert the_call(path, "c2").result["pending"]["expires_at"] > time.time()
     assert journaled(path, lambda runner: runner.resume(record, True, by="kim")).success
     one = the_call(path, "c2")
-    assert (one.status, one.result["approved_by"]) == ("ok", "kim")
+    assert (one.status, one.result["answered_by"]) == ("ok", "kim")
     assert len({event.owner for event in one.events}) == 2
     second = journaled(path, lambda runner: runner.resume(record, True, by="lou"))
     assert second.metadata["replayed"] is True
     again = the_call(path, "c2")
-    assert (again.status, again.result["approved_by"], again.ended_at) == ("ok", "kim", one.ended_at)
+    assert (again.status, again.result["answered_by"], again.ended_at) == ("ok", "kim", one.ended_at)
     assert again.events[-1].data["metadata"]["replayed"] is True and not again.is_replayed
 
 

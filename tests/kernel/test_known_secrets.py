@@ -166,7 +166,7 @@ async def test_a_known_secret_is_stars_in_all_that_deciders_say(way: str, caplog
     texts = [str(event.data) for event in (*watch.events, *journal.events)]
     texts += [str(result.record()) for result in results] + [caplog.text, str(journal.intents), str(journal.outcomes)]
     assert [leaked(text) for text in texts] == [[]] * len(texts)
-    assert STARS in str(results[-1].record()["approved_by"]) or way.startswith("a guard")
+    assert STARS in str(results[-1].record()["answered_by"]) or way.startswith("a guard")
 
 
 async def test_the_log_shows_no_secret_of_a_guard_that_breaks(caplog: pytest.LogCaptureFixture) -> None:

@@ -528,10 +528,10 @@ async def test_event_and_record_name_who_answered(answer: Any) -> None:
     result = await runner.resume(await suspend(make_runner([write])), answer, by="ada")
     [decided] = [event for event in watch.events if event.kind == "tool:decided"]
     assert decided.data["by"] == "ada" and decided.data["decision"].kind in {"allow", "deny", "ask"}
-    assert result.approved_by == result.record()["approved_by"] == "ada"
+    assert result.answered_by == result.record()["answered_by"] == "ada"
     watch.events.clear()
     result = await runner.resume(await suspend(make_runner([write])), answer)
-    assert result.record()["approved_by"] is None
+    assert result.record()["answered_by"] is None
     assert all("by" not in event.data for event in watch.events)
 
 

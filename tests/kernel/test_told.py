@@ -34,7 +34,7 @@ WHO = {"session": "s1", "principal": "ann"}
 @tool
 async def add(n: int, context: ToolContext) -> str | None:
     """Add, and say who approved it."""
-    return context.approved_by
+    return context.answered_by
 
 
 async def test_every_event_says_whose_call_it_is_of_and_comes_after_the_one_before() -> None:
@@ -97,20 +97,20 @@ async def test_the_approvers_name_is_in_event_record_and_context() -> None:
     seen: list[Event] = []
     approve = lambda *_: allow(by="ada")  # noqa: E731
     result = await Runner([add], guards=[ask_always], approve=approve, observers=[seen.append]).run("add", {"n": 1})
-    assert (result.output, result.approved_by, result.record()["approved_by"]) == ("ada", "ada", "ada")
+    assert (result.output, result.answered_by, result.record()["answered_by"]) == ("ada", "ada", "ada")
     assert [event.data["by"] for event in seen if "by" in event.data] == ["ada"]
 
 
 async def test_a_later_denial_does_not_change_who_approved() -> None:
     @tool
     async def asking(context: ToolContext) -> Any:
-        return InputRequired("which?", {"type": "object"}) if context.answer is None else context.approved_by
+        return InputRequired("which?", {"type": "object"}) if context.answer is None else context.answered_by
 
     for second in (deny("no"), allow({}, by=None)):
         answers, watch = [allow(by="ada"), second], Watch()
         approve: Any = lambda call, asked, context, answers=answers: answers.pop(0)  # noqa: E731
         result = await Runner([asking], guards=[ask_always], approve=approve, observers=[watch]).run("asking", {})
-        assert result.record()["approved_by"] == "ada"
+        assert result.record()["answered_by"] == "ada"
         decided = [event.data.get("by") for event in watch.events if event.kind == "tool:decided"]
         assert decided == [None, "ada", None]
 

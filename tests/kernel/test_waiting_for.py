@@ -44,7 +44,7 @@ def nothing_happened() -> None:
 @tool
 async def pay(to: str, euros: int, context: ToolContext) -> str:
     PAID.append((to, euros))
-    return f"paid {to} {euros}, approved by {context.approved_by}"
+    return f"paid {to} {euros}, approved by {context.answered_by}"
 
 
 @tool(recorded=True)
@@ -86,7 +86,7 @@ async def test_a_call_goes_on_where_its_nested_call_waited() -> None:
     third = await make_runner().resume(sent(second), True, by="Cy")
     assert third.output == ["paid ada 5, approved by Bo", "paid ada 6, approved by Cy"]
     assert PAID == [("ada", 5), ("ada", 6)]
-    assert third.approved_by is None  # nobody was asked about this call itself
+    assert third.answered_by is None  # nobody was asked about this call itself
     assert [len(state["receipts"]) for state in STARTED] == [0, 0, 1]  # no payment was made again
 
 

@@ -123,7 +123,7 @@ async def test_a_call_is_one_span_with_its_attributes(sdk: Sdk) -> None:
         "ferrule.repairs": 1,
         "ferrule.decision": "allow",
         "ferrule.rule": "guard",
-        "ferrule.approved_by": "ann",
+        "ferrule.answered_by": "ann",
     }
 
 

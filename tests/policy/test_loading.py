@@ -52,6 +52,8 @@ DENY = '[[rule]]\ndecide = "deny"\ntools = ["t"]\n'
         ('deny = ["a(currency=EUR|USD)"]', 1, "for several values write name in EUR|USD"),
         ('allow = ["a(n<=1, n<=2)"]', 1, "two conditions for n"),
         ('allow = ["read_?"]', 1, "the only wildcard is *"),
+        ('[[rule]]\ndecide = "deny"\nprincipals = ["not hr"]', 1, "is not a pattern of principals"),
+        ('[[rule]]\ndecide = "deny"\nprincipals = ["ann", "!hr"]', 1, "is not a pattern of principals"),
         ('deny = ["Wirte(*)"]', 1, "pattern"),
         ('deny = ["t(path=/etc/passwd)"]', 1, "path is a path, which has many spellings: write path within …, or in a"),
         ('deny = ["t(cmd=ls)"]', 1, "write cmd runs …, or in a [[rule]] cmd = { commands"),

@@ -353,6 +353,20 @@ def test_several_rules_may_allow_the_commands_of_one_line(tmp_path: Path) -> Non
     assert kind_of(policy, run, {"command": "pytest -q; echo ok > log"}, **said) == "ask"
 
 
+def test_a_link_in_the_working_directory_widens_no_allow(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "REVIEW.md").symlink_to("src/prices.py")
+    (tmp_path / "docs").symlink_to("src")
+    allowing = policy_of(tmp_path, 'allow = ["write_file(path within REVIEW.md|docs/sub|notes)"]')
+    for path, kind in (("REVIEW.md", "ask"), ("src/prices.py", "ask"), ("docs/sub/a", "ask"), ("notes/a", "allow")):
+        assert decided(allowing, write_file, {"path": path}, working_directory=tmp_path).kind == kind
+    absolute = policy_of(tmp_path, f'allow = ["write_file(path within {tmp_path}/docs)"]')
+    assert decided(absolute, write_file, {"path": "docs/a"}, working_directory=tmp_path).kind == "allow"
+    denying = policy_of(tmp_path, 'deny = ["write_file(path within docs)"]')
+    assert decided(denying, write_file, {"path": "src/a"}, working_directory=tmp_path).kind == "deny"
+
+
 def test_two_asks_show_both_reasons_and_may_ask_for_a_value(tmp_path: Path) -> None:
     rule = '[[rule]]\ndecide = "ask"\ntools = ["refund"]\nreason = "{0}"\n'
     policy = policy_of(tmp_path, rule.format("which note?") + 'into = "note"', rule.format("is it right?"))

@@ -86,6 +86,12 @@ def test_a_finding_has_its_place() -> None:
     ]
 
 
+@pytest.mark.parametrize("text", ["mail='{}'", "x=`{}`", "['{}', '{}']", '{{"mail": "{}"}}'])
+@pytest.mark.parametrize("address", ["c1@example.org", "d.o'brien+x@example.co.uk"])
+def test_a_mail_address_ends_at_the_quotes_around_it(text: str, address: str) -> None:
+    assert SCANNER.redact(text.format(address, address)) == text.format("***", "***")
+
+
 FRONTS = st.sampled_from(
     ["", " ", "invoice-", "card_", "Card", "no.", "№.", "card+", "2026-", "4 ", "(", "ü", ">", "a=", "\\n", "1,"]
 )

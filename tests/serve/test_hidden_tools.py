@@ -7,13 +7,13 @@ from typing import Any
 import mcp_types as wire
 import pytest
 from connected import ERAS, MODERN, both_eras, client, policy_with
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 from test_over_http import connected, listening, post, tokens
 
-from ferrule import Runner, ToolCall, ToolContext, build_tool, deny, serve, tool
+from ferrule import Event, Runner, ToolCall, ToolContext, build_tool, deny, serve, tool
 
 
 @tool(read_only=True)
@@ -32,6 +32,12 @@ async def order(article: str, count: int = 1) -> str:
 async def clear(everything: bool) -> str:
     """Clear."""
     return "cleared"
+
+
+@tool(recorded=True)
+async def tidy(context: ToolContext) -> str:
+    """Tidy up, by other tools alone."""
+    return "tidy"
 
 
 TOOLS = [look, order, clear]
@@ -72,6 +78,11 @@ async def test_a_client_sees_no_tool_that_its_policy_denies_whatever_the_argumen
         ('ask = ["*"]', ["look", "order", "clear"]),
         ('deny = ["order(count>1)"]', ["look", "order", "clear"]),
         ('mode = "read_only"', ["look"]),
+        ('mode = "never_ask"', ["look"]),
+        ('mode = "never_ask"\nallow = ["order(count<=1)"]', ["look", "order"]),
+        ('mode = "never_ask"\nallow = ["clear"]\nask = ["look", "order(count>1)"]', ["clear"]),
+        ('mode = "never_ask"\n[[rule]]\ndecide = "allow"\ntools = ["order"]\nprincipals = ["bob"]', ["look"]),
+        ('mode = "never_ask"\n[[rule]]\ndecide = "allow"\ntools = ["order"]\nafter = "look"', ["look", "order"]),
         ('[[rule]]\ndecide = "deny"\ntraits = ["destructive"]', ["look", "clear"]),
     ],
 )
@@ -88,6 +99,21 @@ async def test_a_hidden_tool_answers_like_an_unknown_one(era: str) -> None:
                 await of_bob.call_tool(name, {"article": "tea"})
             errors.append((refused.value.code, refused.value.message.replace(name, "NAME"), refused.value.data))
     assert errors[0] == errors[1] and errors[0][0] == wire.INVALID_PARAMS
+
+
+@both_eras
+async def test_a_call_of_a_hidden_or_unknown_tool_is_recorded(era: str) -> None:
+    events: list[Event] = []
+    runner = Runner(TOOLS, guards=[ANN_ORDERS], observers=[events.append])
+    async with client(runner, era, context=ToolContext(principal="bob")) as of_bob:
+        for name in ("order", "ordar"):
+            with pytest.raises(MCPError):
+                await of_bob.call_tool(name, {"article": "tea"})
+    assert [(one.kind, one.call.name, one.principal) for one in events] == [
+        (kind, name, "bob") for name in ("order", "ordar") for kind in ("tool:pre", "tool:error")
+    ]
+    results = [one.data["result"] for one in events if one.kind == "tool:error"]
+    assert [(one.status, one.executed) for one in results] == [("not_found", False)] * 2
 
 
 class Staff:
@@ -155,7 +181,10 @@ LINES = st.sampled_from(
         '[[rule]]\ndecide = "deny"\nprincipals = ["b*"]',
         '[[rule]]\ndecide = "deny"\ntraits = ["destructive"]',
         '[[rule]]\ndecide = "deny"\ntraits = ["not read_only"]\nprincipals = ["ann"]',
+        '[[rule]]\ndecide = "allow"\ntools = ["order", "clear"]\nprincipals = ["ann"]',
         'mode = "read_only"',
+        'mode = "never_ask"',
+        'mode = "never_ask"\nallow = ["*"]\nask = ["o*"]',
     ]
 )
 CALLS: list[tuple[Any, dict[str, Any]]] = [
@@ -165,14 +194,16 @@ CALLS: list[tuple[Any, dict[str, Any]]] = [
     (order, {"article": "", "count": 5}),
     (clear, {"everything": True}),
     (clear, {"everything": False}),
+    (tidy, {}),
 ]
 
 
+@example(['mode = "read_only"'], "ann")
 @given(st.lists(LINES, min_size=1, max_size=3, unique=True), st.sampled_from(["ann", "bob", None]))
 async def test_calls_of_a_hidden_tool_are_denied(lines: list[str], principal: str | None) -> None:
     policies = [policy_with(line) for line in lines]
     context = ToolContext[Any](principal=principal)
-    runner = Runner(TOOLS, guards=policies)
+    runner = Runner([*TOOLS, tidy], guards=policies)
     for made, arguments in CALLS:
         if any(policy.denies_tool(made, context) for policy in policies):  # type: ignore[attr-defined]
             decision = await runner.decide(ToolCall("c1", made.name, arguments), context)

@@ -293,7 +293,7 @@ async def test_the_approver_is_the_principal_whose_token_the_answer_had(era: str
 
     def observe(event: Event) -> None:
         if event.kind == "tool:post":
-            answered.append(event.data["result"].approved_by)
+            answered.append(event.data["result"].answered_by)
 
     app = serve.mcp(Runner([remove], **ASKING, observers=[observe]), tokens=tokens)
     async with listening(app) as url, connected(url, era, "token of ann", Person(YES)) as client:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import Decision, Diff, Runner, ToolCall, ToolError
+from ferrule import Decision, Diff, Runner, Tool, ToolCall, ToolError
 from ferrule.guards import ask_before_changes, within
 from ferrule.security.paths import SymbolicLinkError
 from ferrule.security.patterns import Pattern
@@ -66,6 +66,16 @@ def test_a_page_has_numbered_lines_and_says_how_to_go_on(root: Path) -> None:
     (root / "b").write_text("")
     (root / "c").write_text("\n")
     assert read(root, path="b") == "[the file is empty]" and read(root, path="c") == "1\t"
+
+
+@pytest.mark.parametrize("one", [files.read_file, files.list_files, files.search_files])
+async def test_a_missing_file_is_logged_without_a_traceback(
+    one: Tool, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    arguments = {"path": "none", "pattern": "x"} if one is not files.read_file else {"path": "none"}
+    result = await Runner([one]).run(one.name, arguments, ToolContext(working_directory=root))
+    assert (result.status, result.error) == ("failed", f"{str(root / 'none')!r} does not exist")
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_long_lines_and_long_files_are_cut_and_say_so(root: Path) -> None:

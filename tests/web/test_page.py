@@ -103,7 +103,7 @@ async def test_a_person_approves_edits_and_denies(journal: Any) -> None:
     await journal.flush()
     calls = list(Reader(journal.path).calls(Filter(tool="set_price")))
     assert [call.status for call in calls] == ["ok", "denied"] and PRICES["tea"] == 6 and PRICES["coffee"] == 7
-    assert calls[0].result["approved_by"] == "ann" and dict(calls[0].input)["euros"] == 6
+    assert calls[0].result["answered_by"] == "ann" and dict(calls[0].input)["euros"] == 6
 
 
 async def test_an_edit_whose_preview_has_changed_is_shown_again() -> None:

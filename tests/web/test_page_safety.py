@@ -140,7 +140,7 @@ async def test_the_name_of_who_answers_is_never_in_the_form() -> None:
     async with visit(Runner(tools, guards=[ask_before_changes])) as ann:
         address = await ann.call("order", **{"lines#on": "1", "ship": "0", "ship#drawn": "0", "ship/0/day": '"monday"'})
         assert "Waits for your answer" in await ann.get(address)
-        await ann.answer("approve", await ann.question(), by="eve", person="eve", approved_by="eve")
+        await ann.answer("approve", await ann.question(), by="eve", person="eve", answered_by="eve")
         page = await ann.get(await ann.end(address))
     assert "allowed by ann" in page and "eve" not in page
 

@@ -88,7 +88,7 @@ def toolset(
     A call that waits for a person ends the run as `DeferredToolRequests`: an approval, a question (the handler returned
     an `InputRequired`) or external work (`Deferred`). The metadata of the call has `reason` and, for
     `build_results(metadata=…)` and `answer`, its sealed record; `question` if the answer is for a nested call. Add
-    `approved_by` to name the person who approved it.
+    `answered_by` to name the person who answered.
 
     Args:
         id: The id of the toolset; a durable engine identifies its calls by it.
@@ -128,7 +128,7 @@ def _to_their_tool(
                 is_matching_record(record, sent, context) or await adapter.find_record(sent, context) is not None
             )
             shown = sent if is_of_sent else _find_sent_call(ctx, sent)
-            by = metadata.get("approved_by")
+            by = metadata.get("answered_by")
             result = await adapter.answer(shown, context, arguments, record, on_progress, by=by)
         else:
             result = await adapter.run(sent, context, on_progress)

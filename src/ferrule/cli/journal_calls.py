@@ -160,7 +160,7 @@ def format_approval(call: LoggedCall) -> str:
     """Return the person who answered, or the last rule; with the numbers of attempts and replays."""
     decisions = [decision.data for decision in call.decisions]
     authors = map(find_author, decisions[::-1], [*decisions[-2::-1], None])
-    person = call.result.get("approved_by") or next(filter(None, authors), None)
+    person = call.result.get("answered_by") or next(filter(None, authors), None)
     rule = next((decision["rule"] for decision in reversed(decisions) if decision.get("rule")), None)
     if (rule or "").startswith("grant "):  # nobody asked the author of the grant this time
         person = None

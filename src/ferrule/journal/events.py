@@ -36,7 +36,7 @@ def to_file(path: str | os.PathLike[str], *, include: Iterable[str] = (), decisi
     suspended. See docs/events.md#a-log-of-what-was-done.
 
     Each line has `time` (UTC, of the end), `tool_name`, `call_id`, `parent` (the call that made it), `principal`,
-    `session`, `status`, `executed`, `duration_ms` and `approved_by`, and no arguments and no results.
+    `session`, `status`, `executed`, `duration_ms` and `answered_by`, and no arguments and no results.
 
     Args:
         path: The file, opened now. A missing one is made, readable for nobody else.
@@ -106,7 +106,7 @@ class FileLog:
             "status": result.status,
             "executed": result.executed,
             "duration_ms": round(result.duration_ms, 3),
-            "approved_by": result.approved_by,
+            "answered_by": result.answered_by,
         }
         if self._include:
             record = result.record()

@@ -257,10 +257,10 @@ class LoggedCall:
         return False if self.status == NOT_STARTED else self.result.get("executed")
 
     @property
-    def approved_by(self) -> str | None:
-        """The name of the person who approved it, if the answer has one."""
+    def answered_by(self) -> str | None:
+        """The name of the person who said yes or no, if the answer has one."""
         people = [event.data.get("by") for event in self.decisions if event.data.get("kind") == "allow"]
-        given: str | None = self.result.get("approved_by") or (
+        given: str | None = self.result.get("answered_by") or (
             next(filter(None, people), None) if self.attempts else None
         )
         return given
@@ -337,7 +337,7 @@ class LoggedCall:
             "replays": self.replays,
             "repairs": result.get("repairs", []),
             "metadata": self.metadata,
-            "approved_by": self.approved_by,
+            "answered_by": self.answered_by,
             "idempotency_key": None if intent is None else intent.key,
             "fingerprint": None if intent is None else intent.fingerprint,
             "process": self.process,

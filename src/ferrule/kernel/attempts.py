@@ -19,7 +19,7 @@ def begin_attempt(state: CallState) -> Attempt:
     attempt.runs, attempt.executed, attempt.abandoned = before.runs, before.executed, before.abandoned
     attempt.left_running, attempt.runner_rejection = before.left_running, before.runner_rejection
     attempt.in_next, attempt.cancels_left_over = before.in_next, before.cancels_left_over
-    attempt.asked, attempt.approved_by, attempt.inputs = before.asked, before.approved_by, before.inputs
+    attempt.asked, attempt.answered_by, attempt.inputs = before.asked, before.answered_by, before.inputs
     attempt.ran_before = before.ran_before
     attempt.in_journal, attempt.record_notes = before.in_journal, before.record_notes
     state.attempt = attempt

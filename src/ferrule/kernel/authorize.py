@@ -104,7 +104,7 @@ async def judge_resumed_call(plan: Plan, state: CallState, resumed: ResumedCall)
         state.attempt.executed = None  # the handler ran until it asked, or until it was cut off
         state.attempt.ran_before = kind != "work"  # a look that was not made leaves the work as it is
     if is_for_nested or kind in ("background", "work"):
-        state.attempt.approved_by = None if is_for_nested else resumed.by
+        state.attempt.answered_by = None if is_for_nested else resumed.by
         if not resumed.answer_is_result:
             _check_allowed(plan, state, _emit_decision(plan, state, await _judge_again(plan, state, frozenset())))
         return None if kind == "background" else Answer(FrozenDict(), freeze(record["state"]))
@@ -254,7 +254,7 @@ async def ask_and_judge(
     """
     answer = await _get_answer(plan, state, asked, approve)
     if asked.schema is None or answer.by:
-        state.attempt.approved_by = answer.by
+        state.attempt.answered_by = answer.by
     decision, given = answer, answer.arguments or FrozenDict()
     if answer.kind == "ask":
         decision = replace(asked, reason=answer.reason or asked.reason, into=answer.into or asked.into)

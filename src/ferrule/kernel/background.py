@@ -143,7 +143,7 @@ async def _start_job(job_plan: Plan, values: object, state: CallState) -> ToolRe
         at, arguments = perf_counter(), state.call.arguments
         # The job goes on as a resumed call: its arguments are judged and approved already, and it keeps the call key.
         record = {"kind": "background", "key": None, "idempotency_key": call_key, "arguments": arguments, "run": at}
-        resumed = ResumedCall(record, b"", True, state.attempt.approved_by, at)
+        resumed = ResumedCall(record, b"", True, state.attempt.answered_by, at)
         origin = Origin(owner=job, observers=(job.on_event,), resumed=resumed, turn=state.origin.turn)
         with redacting(state, expires=True):
             emit((*runner.observers, job.on_event), "tool:pre", call, None, fields, at)

@@ -27,7 +27,7 @@ def finish_result(state: CallState, result: object) -> ToolResult:
         set_slot(finished, "repairs", state.repairs)
     fields, now = state.fields, plan.runner.clock.now()
     shown = state.redacted_call if plan.hidden else state.call
-    by = attempt.approved_by and redact(state, attempt.approved_by)
+    by = attempt.answered_by and redact(state, attempt.answered_by)
     set_kernel_facts(finished, (shown, fields.session, fields.principal, now, attempt.pending, by, duration))
     return finished
 

@@ -77,7 +77,7 @@ class Attempt:
     Attributes:
         abandoned: Whether a run was stopped. Code of it that goes on may make no calls once the call has ended.
         answer: The answer to the handler's question, for this run.
-        approved_by: The name of the person who approved the call, if the answer has one.
+        answered_by: The name of the person who answered, if the answer has one.
         asked: Whether a person was asked about the call, or about one that it made.
         cancels_left_over: The count of `cancelling()` after earlier runs, before Python 3.13.
         chunks: The values yielded so far.
@@ -105,7 +105,7 @@ class Attempt:
     # Class attributes are defaults that few calls overwrite. A store that each call makes is faster in `__init__`.
     abandoned: bool = False
     answer: Answer | None = None
-    approved_by: str | None = None
+    answered_by: str | None = None
     asked: bool = False
     cancels_left_over: int = 0
     chunks: Any = ()

@@ -83,7 +83,7 @@ class SavedMedia(Part):
 SavedBlock: TypeAlias = Annotated[SavedText | SavedMedia, Field(discriminator="kind")]
 
 
-_IN_RECORD = ("input", "session", "principal", "at", "approved_by")
+_IN_RECORD = ("input", "session", "principal", "at", "answered_by")
 """The fields in the record of a result that only the runner sets."""
 
 
@@ -106,7 +106,7 @@ class SavedResult(Part):
     session: str | None = None
     principal: str | None = None
     at: float | None = None
-    approved_by: str | None = None
+    answered_by: str | None = None
 
     @classmethod
     def from_result(cls, result: ToolResult) -> SavedResult:
@@ -137,7 +137,7 @@ class SavedResult(Part):
         result = ToolResult(**fields)
         judged = None if self.input is None else call.replace(name=self.tool_name, arguments=self.input)
         ended_at = None if self.at is None else self.at + self.duration_ms / 1000
-        by_and_duration = self.approved_by, self.duration_ms
+        by_and_duration = self.answered_by, self.duration_ms
         set_kernel_facts(result, (judged, self.session, self.principal, ended_at, freeze(pending), *by_and_duration))
         return result
 

@@ -325,8 +325,8 @@ class CallObserver:
             attributes["ferrule.decision"] = self._decision.kind
             if self._decision.rule:
                 attributes["ferrule.rule"] = truncate_text(self._decision.rule, _MOST_ATTRIBUTE_CHARACTERS)
-        if result.approved_by:
-            attributes["ferrule.approved_by"] = truncate_text(result.approved_by, _MOST_ATTRIBUTE_CHARACTERS)
+        if result.answered_by:
+            attributes["ferrule.answered_by"] = truncate_text(result.answered_by, _MOST_ATTRIBUTE_CHARACTERS)
         return attributes
 
 

@@ -188,7 +188,10 @@ class Range(Condition):
 
 @dataclass(frozen=True, slots=True)
 class Within(Condition):
-    """A path inside one of these folders or files. It follows links, and starts at the working directory."""
+    """A path inside one of these folders or files. It follows links, and starts at the working directory.
+
+    An allow does not follow a link to a relative folder: it may come with a repository of somebody else.
+    """
 
     roots: tuple[str, ...]
     _roots: Roots = field(init=False, repr=False, compare=False)
@@ -199,12 +202,20 @@ class Within(Condition):
         object.__setattr__(self, "_roots", Roots(*self.roots, of="within"))
 
     def matches(self, value: Any, context: ToolContext) -> bool | None:
+        return self._look_up(self._roots.contains_without_link, value, context)
+
+    def has_match(self, value: Any, context: ToolContext) -> bool | None:
+        return self._look_up(self._roots.contains, value, context)
+
+    def _look_up(
+        self, contains: Callable[[str, str | None], bool | None], value: Any, context: ToolContext
+    ) -> bool | None:
         if value is None:
             return False
         if not isinstance(value, str) or "://" in value or value[:5].lower() == "file:":
             return None
         try:
-            return self._roots.contains(value, context.fields.working_directory)
+            return contains(value, context.fields.working_directory)
         except (OSError, ValueError):
             return None
 

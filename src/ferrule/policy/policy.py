@@ -170,12 +170,9 @@ class _CompiledPolicy:
         return self._find_compiled(definition)
 
     def denies_tool(self, tool: Any, context: ToolContext) -> bool:
-        """Return whether a mode, or a deny rule without conditions on arguments, denies each call of a tool."""
-        if "read_only" in self.contents.modes and tool.read_only is False:
-            return True
+        """Return whether the rules and modes deny each call of a tool, whatever the arguments."""
         judged = JudgedCall(tool.name, {}, context, tool)
-        entries = self._find_compiled(tool).deny.entries
-        return any(entry.match(judged) for entry in entries if not entry.rule.arguments)
+        return self._find_compiled(tool).denies_tool(judged, self.contents.modes)
 
     def _find_compiled(self, definition: Any) -> ToolRules:
         rules = self._by_tool.get(definition)

@@ -187,6 +187,18 @@ class ToolRules(NamedTuple):
             return deny(f"{decision.reason}; the policy never asks a person", rule=rule)
         return decision
 
+    def denies_tool(self, judged: JudgedCall, modes: Mapping[Mode, str]) -> bool:
+        """Return whether the rules deny each call of the tool, whatever the arguments. `judged` has none."""
+        changes = judged.tool.read_only is False and not judged.tool.recorded
+        if "read_only" in modes and changes:
+            return True
+        never_asks = "never_ask" in modes
+        entries = (*self.deny.entries, *(self.ask.entries if never_asks else ()))
+        if any(entry.match(judged) for entry in entries if not entry.rule.arguments):
+            return True
+        allows = (entry.rule for entry in self.allow.entries if not entry.problem)
+        return never_asks and changes and all(rule.match_call(judged) is False for rule in allows)
+
     def find_counting_rules(self, judged: JudgedCall, decision: Decision | None) -> list[Rule]:
         """Return the rules that count a call with this decision.
 

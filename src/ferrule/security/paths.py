@@ -239,8 +239,28 @@ class Roots:
         Raises:
             OSError, ValueError: The target is uncertain; see `resolve_path`.
         """
+        return next(self._find_holding(path, working_directory), None) is not None
+
+    def contains_without_link(self, path: str, working_directory: str | None) -> bool | None:
+        """Return whether `contains` holds, or None if each such root is relative and leads through a link.
+
+        The files of a working directory may be a stranger's, so a link in it is no choice of the person who wrote the
+        root.
+
+        Raises:
+            OSError, ValueError: The target is uncertain; see `resolve_path`.
+        """
+        holding = [*self._find_holding(path, working_directory)]
+        if not holding:
+            return False
+        base = resolve_path(".", self.find_base(working_directory))
+        return True if any(_has_no_link(text, base) for text in holding) else None
+
+    def _find_holding(self, path: str, working_directory: str | None) -> Iterator[str]:
+        """Return the roots, as written, that hold the target of `path`."""
         found = resolve_path(path, self.find_base(working_directory))
-        return any(contains(root, found) for root in self.resolve_roots(working_directory))
+        roots = zip(self._texts, self.resolve_roots(working_directory), strict=True)
+        return (text for text, root in roots if contains(root, found))
 
     def covers(self, other: Roots) -> bool:
         """Return whether these roots hold everything that `other` holds, from any working directory.
@@ -249,6 +269,11 @@ class Roots:
         """
         wide, narrow = (list(zip(roots._texts, roots._fixed, strict=True)) for roots in (self, other))
         return all(any(_covers_root(root, inner) for root in wide) for inner in narrow)
+
+
+def _has_no_link(root: str, base: str) -> bool:
+    """Return whether a root is absolute, or leads through no link from the canonical path of its start."""
+    return os.path.isabs(root) or resolve_path(root, base) == os.path.normpath(os.path.join(base, root))
 
 
 def _covers_root(root: tuple[str, str], inner: tuple[str, str]) -> bool:

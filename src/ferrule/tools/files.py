@@ -178,10 +178,10 @@ def _is_binary(data: bytes) -> bool:
 
 @contextmanager
 def _explaining(executed: bool | None = False) -> Iterator[None]:
-    """Raise a `ToolError` with the text of an error, because the file is as it was.
+    """Raise a `ToolError` with the text of an error: the log needs no traceback of a model's mistake.
 
     Args:
-        executed: None if folders may have been made for the file.
+        executed: False if the file is as it was, None if folders may have been made for it, True for a read.
     """
     try:
         yield
@@ -205,6 +205,7 @@ def _mark_cut(line: str, length: int, whole: int) -> str:
 
 
 @tool(read_only=True, idempotent=True, open_world=False, resources=_make_file_key)
+@_explaining(executed=True)
 def read_file(
     path: Path,
     context: ToolContext,
@@ -555,6 +556,7 @@ def _is_match(parts: Sequence[Callable[[str], object] | None], names: list[str])
 
 
 @tool(read_only=True, idempotent=True, open_world=False)
+@_explaining(executed=True)
 def list_files(
     context: ToolContext,
     path: Path = ".",
@@ -737,6 +739,7 @@ def _describe_syntax_error(text: str) -> str:
 
 
 @tool(read_only=True, idempotent=True, open_world=False)
+@_explaining(executed=True)
 def search_files(
     pattern: Annotated[Text, Field(min_length=1, max_length=1000)],
     context: ToolContext,

@@ -48,7 +48,7 @@ class AttemptFacts(Protocol):
     runs: int
     answer: Answer | None
     asked: bool
-    approved_by: str | None
+    answered_by: str | None
     refusal: ToolResult | None
 
     @property
@@ -269,9 +269,9 @@ class ToolContext(Generic[Deps]):
         return None if self.running_call is None else self.running_call.attempt.answer
 
     @property
-    def approved_by(self) -> str | None:
-        """The name of the person who approved this call, from `allow(by=…)` or `resume(…, by=…)`."""
-        return None if self.running_call is None else self.running_call.attempt.approved_by
+    def answered_by(self) -> str | None:
+        """The name of the person who answered about this call, from `allow(by=…)` or `resume(…, by=…)`."""
+        return None if self.running_call is None else self.running_call.attempt.answered_by
 
     @property
     def idempotency_key(self) -> str:

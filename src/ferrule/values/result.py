@@ -130,8 +130,8 @@ class ToolResult:
         return self._kernel_facts[4] if self.status == "suspended" else None
 
     @property
-    def approved_by(self) -> str | None:
-        """The name of the person who approved the call, from `allow(by=…)` or `resume(…, by=…)`."""
+    def answered_by(self) -> str | None:
+        """The name of the person who said yes or no, from `allow(by=…)` or `resume(…, by=…)`."""
         return cast("str | None", self._kernel_facts[5])
 
     @property
@@ -186,7 +186,7 @@ class ToolResult:
         bound and private values, the `session`, the `principal`, and the time of arrival (`at`, seconds since the
         epoch). `Runner.resume` reads `pending`; it is `None` if the call is not suspended.
         """
-        call, session, principal, ended_at, _, approved_by, duration = self._kernel_facts
+        call, session, principal, ended_at, _, answered_by, duration = self._kernel_facts
         given = None if call is None else input_for_record(call)
         return {
             "tool_name": self.tool_name,
@@ -205,7 +205,7 @@ class ToolResult:
             "is_replayed": self.is_replayed,
             "repairs": list(self.repairs),
             "metadata": to_jsonable(dict(self.metadata)),
-            "approved_by": approved_by,
+            "answered_by": answered_by,
             "pending": thaw(self.pending),
         }
 
@@ -241,7 +241,7 @@ set_slot = object.__setattr__
 """Set a slot of a result. Nobody else may have the result yet."""
 set_kernel_facts = cast("Any", ToolResult.__dict__["_kernel_facts"]).__set__
 """Set the kernel's facts of a result: the redacted call, its session and principal, the time of its end, its record if
-it is suspended, the name of the person who approved it, and the duration. It takes a third of the time of `set_slot`.
+it is suspended, the name of the person who answered, and the duration. It takes a third of the time of `set_slot`.
 """
 
 

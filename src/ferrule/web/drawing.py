@@ -142,7 +142,7 @@ def _list_facts(call: LoggedCall, now: float) -> list[tuple[str, str]]:
         "Arrived": format_time(call.began_at, exact=True),
         "Took": format_call_duration(call, now),
         "Ran": None if not ended else "yes" if executed is True else "no" if executed is False else "nobody knows",
-        "Approved by": call.result.get("approved_by"),
+        "Answered by": call.result.get("answered_by"),
         "Replayed": "the result of an earlier run; nothing ran again" if call.is_replayed else None,
         "Attempts": str(call.attempts) if call.attempts > 1 else None,
         "Replays": str(call.replays) if call.replays else None,

@@ -301,7 +301,7 @@ async def test_deferred_work_is_an_external_call() -> None:
 async def test_an_answer_to_a_nested_call_shows_its_arguments_and_names_the_person(euros: int, override: Any) -> None:
     @tool(ask="it costs money")
     async def pay(euros: int, context: ToolContext) -> str:
-        return f"{context.approved_by} paid {euros}"
+        return f"{context.answered_by} paid {euros}"
 
     @tool(recorded=True)
     async def settle(order: str, context: ToolContext) -> str | WaitingFor:
@@ -312,7 +312,7 @@ async def test_an_answer_to_a_nested_call_shows_its_arguments_and_names_the_pers
     first = await agent.run("go")
     metadata = first.output.metadata
     assert metadata["c1"]["question"] == {"tool": "pay", "arguments": {"euros": 5}}
-    metadata["c1"]["approved_by"] = "ann"
+    metadata["c1"]["answered_by"] = "ann"
     approvals = {"c1": ToolApproved(override_args=override)}
     results = first.output.build_results(approvals=approvals, metadata=metadata)
     done = await agent.run(message_history=first.all_messages(), deferred_tool_results=results)

@@ -27,7 +27,7 @@ class DetachedAttempt:
     runs = 1
     refusal: ToolResult | None = None
     answer: Answer | None = None
-    approved_by: str | None = None
+    answered_by: str | None = None
     asked = False
 
     def __init__(self) -> None:

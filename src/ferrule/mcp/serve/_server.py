@@ -38,7 +38,19 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from pydantic import ValidationError
 
-from ferrule import Decision, DefinitionError, Event, Runner, Tool, ToolCall, ToolContext, ToolResult, ask, deny
+from ferrule import (
+    Decision,
+    DefinitionError,
+    Event,
+    Runner,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    Toolset,
+    ask,
+    deny,
+)
 from ferrule.approval import Asked, add_preview
 from ferrule.kernel.journal_status import TICKET
 from ferrule.kernel.results import NOTHING_RUN
@@ -68,6 +80,7 @@ _MOST_STATE = 1_000_000
 _MOST_PROGRESS = 100
 _MOST_ANSWERS = 100
 _TRACE_KEYS = ("traceparent", "tracestate", "baggage")
+_NO_TOOLS = Toolset()
 _NO_PROGRESS: deque[_Progress] = deque(maxlen=0)
 _LACKED_MODES = {
     mode: deny(f"the client of this call cannot ask a person: it declares no elicitation by {mode}")
@@ -484,7 +497,9 @@ class RunnerServer:
         context = self._context(request, principal)
         tool = served.runner.tools.find(params.name)
         if tool is None or is_hidden(tool, served.runner.guards, context):
-            raise MCPError(wire.INVALID_PARAMS, f"Unknown tool: {params.name[:200]!r}")
+            name = params.name[:200]
+            await served.runner.run(name, params.arguments, context, offered=_NO_TOOLS)  # rejected, and recorded
+            raise MCPError(wire.INVALID_PARAMS, f"Unknown tool: {name!r}")
         if not self._calls.enter(owner):
             return _busy_call()
         served.calls += 1

@@ -45,7 +45,7 @@ def make_result(program: Program, *, is_sandboxed: bool) -> ToolResult:
         notes.append(f"Changed by somebody outside meanwhile: {', '.join(map(repr, program.changed))}.")
     if refused:
         ways = " or ".join(dict.fromkeys(_REMEDIES.get(need, _OTHER_REMEDY) for need in refused))
-        notes.append(f"If the task needs it, call again with {ways}; a person is asked.")
+        notes.append(f"If the task needs it, call again with {ways}; a person may have to allow it.")
     return ToolResult(facts, content=[Text("\n".join([*notes, "", text]))])
 
 
