@@ -12,7 +12,6 @@ from pydantic import Field
 from sample import CASES
 
 from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, allow, tool
-from ferrule.guards import ask_before_changes
 from steps import peak
 
 
@@ -48,15 +47,6 @@ async def test_a_guard_that_returns_no_answer_denies(returned: Any) -> None:
     for guard in (lambda call, context: returned, late):
         result = await Runner([act], guards=[guard]).run("act", {"path": "a.txt"})
         assert result.status == "denied" and ran == []
-
-
-async def test_a_guard_without_objection_lifts_no_question() -> None:
-    @tool
-    def act() -> str:
-        return ""
-
-    runner = Runner([act], guards=[lambda call, context: None, ask_before_changes, lambda call, context: allow()])
-    assert (await runner.run("act")).status == "denied"
 
 
 class Seen:
@@ -132,16 +122,6 @@ def test_too_many_arguments_are_refused_before_they_are_read() -> None:
         assert held < len(text) + 2_000_000
     assert {result.status for result in results} == {"invalid"}
     assert all(len(result.text) < 2_000 for result in results)
-
-
-async def test_ten_thousand_calls_have_one_result_each() -> None:
-    @tool(read_only=True)
-    async def act(n: int) -> int:
-        return n
-
-    count = CASES["atk025"]["input"]["generate"]["batch"]
-    results = await Runner([act]).run_all([ToolCall(str(n), "act", {"n": n}) for n in range(count)])
-    assert [result.output for result in results] == list(range(count))
 
 
 @pytest.mark.parametrize("pattern", ["^[a-z]+$", "[a-z]+$", r"\A[a-z]+$"])

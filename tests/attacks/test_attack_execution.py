@@ -10,48 +10,13 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import pytest
 from sample import CASES, make_folder
 
-from ferrule import Runner, ToolCall, ToolContext, Waits, tool
+from ferrule import Runner, ToolCall, ToolContext, tool
 from ferrule.guards import ask_before_changes, within
 from ferrule.testing import ManualClock
 from ferrule.tools import files
 from waits import BOUND
-
-
-async def test_a_thread_that_outlives_its_deadline_keeps_its_slot(tmp_path: Path) -> None:
-    go_on, written = threading.Event(), threading.Event()
-
-    @tool(concurrency=1)
-    def late() -> str:
-        go_on.wait(BOUND)
-        (tmp_path / "x").write_text("late")
-        written.set()
-        return "done"
-
-    runner = Runner([late], timeout=CASES["atk055"]["input"]["timeout"], waits=Waits(slot=0.05))
-    first = await runner.run("late")
-    left = runner.left_running
-    second = await runner.run("late")
-    go_on.set()
-    await asyncio.to_thread(written.wait, 30)
-    assert (first.status, left) == ("timeout", 1) and first.executed is not False
-    assert "went on running" in (first.error or "") and "Do not repeat" in (first.error or "")
-    assert second.status == "limited" and second.executed is False
-
-
-@pytest.mark.parametrize("late", [False, True])
-async def test_a_timeout_of_a_handler_is_no_timeout_of_the_runner(late: bool) -> None:
-    @tool
-    async def act() -> str:
-        if late:
-            await asyncio.sleep(BOUND)
-        raise TimeoutError("of a client")
-
-    result = await Runner([act], timeout=0.05 if late else BOUND).run("act")
-    assert result.status == ("timeout" if late else "failed")
-    assert ("deadline" in (result.error or "")) is late
 
 
 async def test_a_hanging_tool_with_a_limit_blocks_no_other() -> None:
@@ -77,31 +42,6 @@ async def test_a_hanging_tool_with_a_limit_blocks_no_other() -> None:
             await asyncio.gather(*hung)
 
     assert (await main()) == "here"
-
-
-async def test_only_parallel_tools_run_out_of_order() -> None:
-    order: list[str] = []
-    together: list[int] = []
-    inside = 0
-
-    def made(name: str, **traits: Any) -> Any:
-        async def act(of: str) -> str:
-            nonlocal inside
-            order.append(f"{name} {of}")
-            inside += 1
-            together.append(inside)
-            for _ in range(5):
-                await asyncio.sleep(0)
-            inside -= 1
-            return ""
-
-        return tool(act, name=name, **traits)
-
-    runner = Runner([made("write"), made("read", read_only=True), made("claims", idempotent=True)])
-    calls = [*CASES["atk073"]["input"]["calls"], "claims a", "write b", "claims b"]
-    asked = [ToolCall(str(n), call.split()[0], {"of": call.split()[1]}) for n, call in enumerate(calls)]
-    await runner.run_all(asked)
-    assert order == calls and max(together) == 1
 
 
 async def test_the_file_tools_unpack_no_archive_bomb(tmp_path: Path) -> None:

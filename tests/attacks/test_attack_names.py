@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from sample import CASES, rows
+from sample import rows
 
 from cast import ask_always
 from ferrule import DefinitionError, Runner, Tool, Toolset, allow, ask, tool
@@ -40,25 +40,6 @@ def test_an_ambiguous_name_is_refused(name: str) -> None:
         named(name)
 
 
-PLAIN = ["a", "_", "A1", "1a", "a-b", "a.b", "a/b", "a:b", "server__tool", "__class__", "con", "class"]
-
-
-@pytest.mark.parametrize("name", [*PLAIN, "\u00e9t\u00e9", "\u4e2d\u6587", "\u0916\u094b\u091c"])
-async def test_a_name_may_have_letters_of_any_script(name: str) -> None:
-    assert (await Runner([named(name)]).run(name)).output == "own"
-
-
-@pytest.mark.parametrize(
-    "other", ["re\u0430d_file", "READ_FILE", "\uff52ead_file", "read_f\u0456le", "r\u0435ad_fil\u0435"]
-)
-def test_a_look_alike_name_is_refused_in_any_order(other: str) -> None:
-    for pair in ([named("read_file"), named(other)], [named(other), named("read_file")]):
-        with pytest.raises(DefinitionError, match=r"look alike|only in"):
-            Toolset(pair)
-    with pytest.raises(DefinitionError):
-        Toolset([named("read_file")]) + Toolset([named(other)])
-
-
 async def test_an_approval_of_another_definition_is_not_resumed() -> None:
     ran: list[str] = []
 
@@ -77,9 +58,3 @@ async def test_an_approval_of_another_definition_is_not_resumed() -> None:
         assert (await changed.resume(record, allow())).status == "invalid"
     assert ran == []
     assert (await runner_of(int).resume(record, allow())).success and ran == ["act"]
-
-
-@pytest.mark.parametrize("schema", CASES["atk040"]["input"]["schemas"][1:], ids=str)
-def test_an_invalid_schema_is_refused_at_definition(schema: Any) -> None:
-    with pytest.raises(DefinitionError):
-        Tool(name="one", description="x", handler=lambda payload: "ran", input_schema=schema)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sample import CASES
 
-from ferrule import Event, Runner, ToolCall, ToolContext, ToolError, tool
+from ferrule import Runner, ToolCall, ToolError, tool
 from ferrule.journal import events
 
 HOSTILE = [CASES["atk088"]["input"]["args"]["s"], "a\r\nb\u2028c\u2029d\x85e\x0b\x0c", "%s %(a)s {0} {a!r}"]
@@ -42,64 +40,6 @@ async def test_one_call_is_one_line_of_the_log(text: str, tmp_path: Path, caplog
     assert [one["status"] for one in told] == [result.status for result in results]
     for record in caplog.records:
         assert "approval granted\x1b" not in record.getMessage() and "\n2026" not in record.getMessage()
-
-
-async def test_a_declared_secret_is_nowhere_in_events_and_logs(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    secret = CASES["atk094"]["input"]["arg"]
-    told: list[Any] = []
-
-    @tool(private=("pin",))
-    def act(pin: str, how: str, context: ToolContext) -> str:
-        address = f"https://u:{pin}@h.test/?token={pin}"
-        context.announce({"at": address})
-        context.progress(1, 2, address)
-        if how == "exposed":
-            raise LookupError(address)
-        if how == "hidden":
-            raise RuntimeError(address)
-        if how == "said":
-            raise ToolError(address)
-        return "done"
-
-    def observe(event: Event) -> None:
-        data = {key: value for key, value in event.data.items() if key != "exception"}  # the very object, for programs
-        told.append((event.kind, event.call, dict(event.call.arguments), data, repr(event)))
-
-    log = events.to_file(tmp_path / "log", include=["input", "output", "error", "metadata", "repairs"])
-    runner = Runner([act.bind(pin=secret)], observers=[observe, log])
-    with log, caplog.at_level(logging.DEBUG):
-        for how, status in (("fine", "ok"), ("exposed", "failed"), ("hidden", "failed"), ("said", "failed")):
-            result = await runner.run("act", {"how": how}, ToolContext[Any](secrets={"k": secret}))
-            assert result.status == status and "positional" not in result.text
-            told.append((result.record(), repr(result), repr(result.call), result.text))
-    everything = f"{told!r} {(tmp_path / 'log').read_text()} {caplog.text}"
-    assert secret not in everything and "****" in everything
-
-
-@pytest.mark.parametrize("exception", [RuntimeError, ConnectionError, ToolError, KeyError])
-async def test_a_credential_in_an_exception_is_masked(
-    exception: type[Exception], caplog: pytest.LogCaptureFixture
-) -> None:
-    @tool
-    def act() -> str:
-        raise exception("cannot reach postgres://u:TOPSECRET@h.test/db")
-
-    with caplog.at_level(logging.DEBUG):
-        result = await Runner([act]).run("act")
-    assert "TOPSECRET" not in caplog.text and "h.test" in caplog.text
-    assert ("TOPSECRET" in str(result.error)) is (exception is ToolError)  # whose text is meant for the model
-
-
-async def test_content_is_logged_only_on_request(tmp_path: Path) -> None:
-    @tool(read_only=True)
-    def act(s: str) -> str:
-        return f"{s} back"
-
-    with events.to_file(tmp_path / "log") as log:
-        await Runner([act], observers=[log]).run("act", {"s": "TOPSECRET"})
-    assert not re.search("TOPSECRET|back", (tmp_path / "log").read_text())
 
 
 async def test_a_log_cut_at_any_byte_keeps_all_earlier_lines(tmp_path: Path) -> None:

@@ -69,20 +69,6 @@ def test_a_rule_without_effect_is_a_finding(text: str, tmp_path: Path) -> None:
     assert findings and all("policy.toml" in one for one in findings)
 
 
-async def test_an_allow_of_an_untrusted_project_counts_for_nothing(tmp_path: Path) -> None:
-    @tool
-    def act() -> str:
-        return "ran"
-
-    policy = written(tmp_path / "ws" / ".ferrule" / "policy.toml", 'allow = ["*"]')
-    runner = Runner([act], guards=[rules(project=[policy])])
-    assert (await runner.run("act")).status == "denied"
-    stricter = written(tmp_path / "ws" / "deny.toml", 'deny = ["act"]\nallow = ["*"]')
-    own = written(tmp_path / "own.toml", 'allow = ["act"]')
-    assert (await Runner([act], guards=[rules(own)]).run("act")).success
-    assert (await Runner([act], guards=[rules(own, project=[stricter])]).run("act")).status == "denied"
-
-
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX")
 async def test_no_tool_writes_the_policy_that_judges_it(tmp_path: Path) -> None:
     folder = make_folder(Path(os.path.realpath(tmp_path)))

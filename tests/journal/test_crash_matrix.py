@@ -196,19 +196,6 @@ def test_deferred_work_killed_at_any_point_begins_and_ends_once(point: str, fork
             assert len(call.effects) == 1 and call.told[-1]["metadata"]["replayed"], call
 
 
-@pytest.mark.parametrize("point", ["settling queued", "settling not committed", "settling committed", "being told"])
-def test_a_kill_while_deferred_work_is_resolved_ends_it_once(point: str, forks: Forks, tmp_path: Path) -> None:
-    for _, order in orders(tmp_path, "hand", one_in=5):
-        assert not forks.run(order)
-        assert forks.run(replace(order, does=["resolve"], at=point)), "it was not killed"
-        assert not forks.run(replace(order, does=["recover", "resolve", "resolve", "send"]))
-        call = the_call(order)
-        kept = point in ("settling committed", "being told")
-        statuses = [one["status"] for one in call.told]
-        assert statuses == ["suspended", "not_found" if kept else "ok", "not_found", "ok"], call
-        assert len(call.effects) == 1, call
-
-
 @pytest.mark.parametrize("point", POINTS)
 def test_background_work_killed_at_any_point_runs_at_most_once(point: str, forks: Forks, tmp_path: Path) -> None:
     came = POINTS[point]
@@ -226,18 +213,6 @@ def test_background_work_killed_at_any_point_runs_at_most_once(point: str, forks
 
 
 # -- two programs ------------------------------------------------------------------------------------------------------
-
-
-def test_a_call_that_another_program_runs_is_limited(forks: Forks, others: Forks, tmp_path: Path) -> None:
-    for name in TOOLS:
-        for point in ("intent committed", "effect made"):
-            order = Order(str(tmp_path), f"{name} {point}", [name], ["send"])
-            with forks.paused(replace(order, pause_at=point)):
-                assert not others.run(replace(order, does=["recover", "send"], patient=False))
-                [call] = seen(tmp_path, order.session, order.calls)
-                assert [one["status"] for one in call.told] == ["limited"], call
-            [call] = seen(tmp_path, order.session, order.calls)
-            assert (len(call.effects), call.told[-1]["status"]) == (1, "ok"), call
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,23 +11,20 @@ from cast import Person, ask_always
 from ferrule import (
     Deferred,
     DefinitionError,
-    Journal,
     Runner,
     ToolCall,
     ToolContext,
     ToolResult,
-    Waits,
     allow,
     ask,
     deny,
     tool,
 )
-from ferrule.errors import ToolError, UnknownOutcomeError
-from ferrule.executors.process.transfer import pack
+from ferrule.errors import UnknownOutcomeError
 from ferrule.journal import MemoryJournal, memory
 from ferrule.testing import ManualClock
 from waits import until
-from watched import TERMINAL, Watch
+from watched import Watch
 
 WHO = {"session": "s1", "principal": "ann"}
 KEY = b"k" * 32
@@ -92,15 +86,6 @@ async def test_a_deferred_call_is_suspended_with_its_ticket(journal: Any) -> Non
     assert pending["state"] == {"ticket": "job-3", "poll_at": clock.now() + 30}
     assert pending["expires_at"] == clock.now() + 600
     assert seen.kinds() == ["tool:pre", "tool:suspended"]
-
-
-async def test_a_repeated_deferred_call_does_not_begin_again() -> None:
-    printer, journal = Printer(), memory()
-    first = await runner_of(printer, journal).run(call(), **WHO)
-    again = await runner_of(printer, journal).run(call(), **WHO)
-    assert printer.begun == [3] and again.status == "suspended"
-    assert again.record()["pending"] == first.record()["pending"]
-    assert (await runner_of(printer, journal).resume(again.record(), ToolResult("done"))).output == "done"
 
 
 @with_and_without
@@ -221,32 +206,6 @@ async def test_one_of_two_concurrent_looks_ends_the_call() -> None:
     assert (await runner.run(call(), **WHO)).output == "done"
 
 
-async def test_a_late_or_cancelled_look_ends_nothing() -> None:
-    clock, journal, looking = ManualClock(), memory(), asyncio.Event()
-
-    @tool(timeout=10)
-    async def print_pages(pages: int, context: ToolContext) -> str | Deferred:
-        """Print."""
-        if context.answer is None:
-            return Deferred("job")
-        looking.set()
-        await asyncio.Event().wait()
-        return "never"
-
-    runner = Runner([print_pages], journal=journal, resume_key=KEY, clock=clock)
-    record = (await runner.run(call(), **WHO)).record()
-    late = asyncio.create_task(runner.resume(record, True))
-    await looking.wait()
-    await clock.advance(10)
-    assert (await late).status == "timeout" and len(await journal.unfinished()) == 1
-    looking.clear()
-    cut_off = asyncio.create_task(runner.resume(record, True))
-    await looking.wait()
-    cut_off.cancel()
-    await asyncio.wait({cut_off})
-    assert (await runner.resume(record, ToolResult("3 pages"))).output == "3 pages"
-
-
 async def test_recover_looks_at_due_work_and_settles_expired_work() -> None:
     clock, seen, journal = ManualClock(), Watch(), memory()
     printer = Printer(says=Deferred("job-3", poll_after=50, expires_in=100), poll_after=30)
@@ -264,37 +223,10 @@ async def test_recover_looks_at_due_work_and_settles_expired_work() -> None:
     assert (await runner.run(call(), **WHO)).status == "unknown" and printer.begun == [3]
 
 
-async def test_an_unreadable_row_keeps_recover_from_no_other(tmp_path: Path, caplog: Any) -> None:
-    unreadable = ["{", '{"pending": 5}', *(f'{{"pending": {{"expires_at": {at}}}}}' for at in ('"x"', 9e9))]
-    printer, path = Printer(says="printed", poll_after=0), tmp_path / "calls.db"
-    with closing(Journal.open(path)) as journal:
-        for pages in range(len(unreadable) + 1):
-            await runner_of(printer, journal).run(ToolCall(f"c{pages}", "print_pages", {"pages": pages}), **WHO)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        for number, outcome in enumerate(unreadable):
-            connection.execute("UPDATE calls SET outcome = ? WHERE call_id = ?", (outcome, f"c{number}"))
-    with closing(Journal.open(path)) as journal:
-        results = await runner_of(printer, journal).recover()
-    assert [(result.call_id, result.output) for result in results] == [("c4", "printed")]
-    assert caplog.text.count("'print_pages' cannot be") == len(unreadable)
-
-
-async def test_recover_skips_work_that_another_key_has_sealed(caplog: pytest.LogCaptureFixture) -> None:
-    printer, journal = Printer(says="done", poll_after=0), memory()
-    await Runner([printer.tool], journal=journal).run(call(), **WHO)
-    assert await Runner([printer.tool], journal=journal).recover() == [] and printer.looks == []
-    assert "resume_key" in caplog.text
-
-
 @pytest.mark.parametrize("given", [{"ticket": " "}, {"ticket": 3}, {"poll_after": -1}, {"expires_in": "soon"}])
 def test_a_deferred_is_checked_when_it_is_made(given: dict[str, Any]) -> None:
     with pytest.raises(DefinitionError, match="Deferred"):
         Deferred(**{"ticket": "job", **given})
-
-
-def test_a_worker_process_cannot_return_deferred() -> None:
-    with pytest.raises(ToolError, match="is Deferred, which a process of its own cannot give"):
-        pack(Deferred("job"), "pickle")
 
 
 @pytest.mark.parametrize("end", ["a look", "recovery", "a web hook", "given up"])
@@ -321,21 +253,3 @@ async def test_deferred_work_begins_once_whatever_reconcile_says(end: str) -> No
         await runner.resume(first, False)
     again = await runner.run(sent, session="s")
     assert not again.success and again.executed is None and ordered == ["B"]
-
-
-async def test_an_outcome_that_is_written_as_the_runner_closes_is_kept() -> None:
-    class Gated(MemoryJournal):
-        async def settle(self, *given: Any) -> bool:
-            writing.set()
-            await goes_on.wait()
-            return await super().settle(*given)
-
-    writing, goes_on, journal = asyncio.Event(), asyncio.Event(), Gated()
-
-    async with Runner([Printer().tool], journal=journal, waits=Waits(drain=0)) as runner:
-        first = await runner.run(call(), **WHO)
-        ending = asyncio.ensure_future(runner.resume(first, ToolResult("three pages")))
-        await writing.wait()
-    goes_on.set()
-    assert (await ending).output == "three pages"
-    assert [event.kind for event in journal.events if event.kind in TERMINAL] == ["tool:post"]

@@ -16,7 +16,6 @@ from processes import intent
 
 from ferrule import Journal
 from ferrule.errors import DefinitionError, JournalError
-from ferrule.journal import _tables
 from ferrule.journal._tables import STEPS, check_version, connect, prepare
 from ferrule.journal.reading import Reader
 
@@ -140,33 +139,6 @@ def test_an_old_sqlite_is_refused_with_the_remedy() -> None:
     check_version((3, 37, 0))
     with pytest.raises(JournalError, match=r"needs SQLite 3\.37\.0 or newer, not 3\.36\.9\. Use a Python"):
         check_version((3, 36, 9))
-
-
-async def test_a_link_leads_to_the_same_journal(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link.db").symlink_to(tmp_path / "real" / "calls.db")
-    one = Journal.open(tmp_path / "link.db")
-    other = Journal.open(tmp_path / "real" / "calls.db")
-    assert one.path == other.path == str(tmp_path / "real" / "calls.db")
-    await one.begin(intent("one"))
-    found = await other.find("one")
-    assert found is not None and found.state == "running"
-    one.close()
-    other.close()
-
-
-async def test_a_path_may_have_characters_that_urls_reserve(tmp_path: Path) -> None:
-    path = tmp_path / "calls ?mode=memory&x=%41#é.db"
-    journal = Journal.open(path)
-    await journal.begin(intent("one"))
-    journal.close()
-    assert sorted(found.name for found in tmp_path.iterdir()) == [path.name]
-
-
-def test_the_file_has_the_application_id_that_readers_look_for(tmp_path: Path) -> None:
-    path = tmp_path / "calls.db"
-    Journal.open(path).close()
-    assert path.read_bytes()[68:72] == b"Ferr" == _tables.APPLICATION_ID.to_bytes(4, "big")
 
 
 @pytest.mark.parametrize("end", ["", "-wal", "-shm"])

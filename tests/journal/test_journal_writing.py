@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import logging
 import re
@@ -20,11 +19,10 @@ from processes import intent, program
 from cast import ask_always
 from ferrule import CONTEXT, Event, Journal, Runner, ToolCall, ToolContext, ask, deny, tool
 from ferrule.errors import JournalError
-from ferrule.journal import SQLiteJournal, _lockfile, _writer
+from ferrule.journal import SQLiteJournal, _lockfile
 from ferrule.journal._lockfile import open_lock_file
 from ferrule.journal._writer import MOST_EVENTS
 from needed import needed
-from waits import BOUND
 
 
 @pytest.fixture
@@ -175,33 +173,6 @@ async def test_an_error_after_a_commit_does_not_undo_it(
     assert "it broke" in caplog.text and "after the commit" in caplog.text
 
 
-async def test_a_change_that_fails_midway_is_rolled_back(journal: SQLiteJournal) -> None:
-    def change(connection: sqlite3.Connection) -> None:
-        connection.execute("DELETE FROM calls")
-        connection.execute("UPDATE calls SET at = ?", (10**30,))
-
-    await journal.begin(intent("one"))
-    with pytest.raises(JournalError, match="too large") as refused:
-        await journal._writer.order(change)
-    assert isinstance(refused.value.__cause__, OverflowError)
-    assert rows(journal, "SELECT key FROM calls") == [("one",)]
-
-
-def test_a_change_in_the_last_turn_of_a_loop_is_written(journal: SQLiteJournal) -> None:
-    mine = intent("one")
-    asyncio.run(journal.begin(mine))
-
-    async def leave() -> asyncio.Task[None]:
-        return asyncio.ensure_future(journal.end(mine, {"status": "ok"}))
-
-    loop = asyncio.new_event_loop()
-    ending: Any = loop.run_until_complete(leave())
-    loop.close()
-    ending._log_destroy_pending = False  # nobody is told of it any more
-    kept = asyncio.run(journal.find("one", wait=True))
-    assert kept is not None and kept.state == "ended"
-
-
 async def test_a_caller_cancelled_before_its_turn_begins_nothing(journal: SQLiteJournal) -> None:
     with open_lock_file(journal.path).committing():
         first = asyncio.ensure_future(journal.begin(intent("one")))  # in the transaction that waits for the lock
@@ -226,22 +197,6 @@ def test_a_journal_closes_though_another_process_keeps_the_lock(
     with open_lock_file(journal.path).committing():
         journal.close()
     assert ended == [] and "is closed without a checkpoint" in caplog.text
-
-
-async def test_a_failed_flush_is_raised_to_its_caller_alone(
-    journal: SQLiteJournal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_lockfile, "WAIT_SECONDS", 0.01)
-    complaints = list[Any]()
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-    journal.note(Event("tool:pre", ToolCall("c1", "pay", {})))
-    with open_lock_file(journal.path).committing():
-        flushing = asyncio.ensure_future(journal.flush())
-        await asyncio.wait({flushing})
-    assert "locked it for" in str(flushing.exception())
-    del flushing
-    gc.collect()
-    assert complaints == []
 
 
 async def test_a_journal_that_is_closed_says_so(tmp_path: Path) -> None:
@@ -326,18 +281,3 @@ async def test_events_never_block_and_lost_ones_are_counted(
     assert kept[:MOST_EVENTS] == [(f"c{n}",) for n in range(MOST_EVENTS)]
     said = [record.getMessage() for record in caplog.records if "has lost" in record.getMessage()]
     assert 1 <= len(said) <= len(lost)
-
-
-async def test_events_are_stored_before_a_later_change(journal: SQLiteJournal) -> None:
-    for n in range(100):
-        journal.note(Event("tool:pre", ToolCall(f"c{n}", "pay", {})))
-        await journal.begin(intent(f"k{n}"))
-        assert rows(journal, "SELECT count(*) FROM events") == rows(journal, "SELECT count(*) FROM calls") == [(n + 1,)]
-
-
-def test_a_change_is_written_without_the_delay_of_events(
-    journal: SQLiteJournal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_writer, "LINGER_SECONDS", 10 * BOUND)
-    asyncio.run(asyncio.wait_for(journal.begin(intent("one")), BOUND))
-    assert journal.store.compare_and_set("a", None, 1)

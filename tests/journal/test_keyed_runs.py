@@ -402,14 +402,3 @@ async def test_an_answer_resumes_only_the_run_of_its_question() -> None:
         await resume(edited, {"call_1": True}, Model(script), office.asking(journal))
     assert office.paid == []
     assert (await resume(of_others, {"call_1": True}, Model(script), office.asking(journal))).status == "done"
-
-
-async def test_a_run_of_another_journal_is_not_resumed() -> None:
-    office = Office()
-    state = (await run(Model([[pay("ada")]]), ASK, office.asking(memory()), key=KEY)).suspended
-    assert state is not None
-    with pytest.raises(RunKeyError, match="is not in this journal"):
-        await resume(state, {"call_1": True}, Model([]), office.asking(memory()))
-    with pytest.raises(DefinitionError, match="needs a journal"):
-        resume(state, {"call_1": True}, Model([]), Runner(office.tools, resume_key=SEALED))
-    assert office.paid == []

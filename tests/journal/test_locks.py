@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import gc
 import os
 import signal
-import sqlite3
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,17 +25,6 @@ pytestmark = pytest.mark.slow
 FLOCK = """
 from ferrule.journal import _lockfile, _open_files
 _lockfile.has_open_file_locks = _open_files.has_open_file_locks = lambda descriptor: False
-"""
-CALLS = """
-from ferrule import Runner, ToolCall, tool
-@tool
-async def pay() -> str:
-    "Pay."
-    await journal.flush()
-    say("called")
-    wait()
-journal = Journal.open(path)
-asyncio.run(Runner([pay], journal=journal).run(ToolCall("c1", "pay", {})))
 """
 FORKS = """
 async def main():
@@ -205,33 +190,6 @@ os.wait()
         assert other.read_line() == "noted"
 
 
-def test_events_are_written_if_a_program_ends_without_closing(tmp_path: Path) -> None:
-    text = """
-from ferrule import Event, ToolCall
-journal = Journal.open(path)
-for n in range(1000): journal.note(Event("tool:pre", ToolCall(f"c{n}", "pay", {})))
-"""
-    path = tmp_path / "calls.db"
-    with program(text, path) as other:
-        other.rest()
-    connection = sqlite3.connect(path)
-    assert connection.execute("SELECT count(*) FROM events").fetchone() == (1000,)
-    connection.close()
-
-
-async def test_a_collected_journal_releases_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "calls.db"
-    before = set(threading.enumerate())
-    journal = Journal.open(path)
-    (writes,) = set(threading.enumerate()) - before
-    await journal.begin(intent("one"))
-    del journal
-    gc.collect()
-    writes.join(SECONDS)
-    assert not (tmp_path / "calls.db-wal").exists()
-    assert state_elsewhere(path, key="one") == "cut_off"
-
-
 def test_of_many_processes_one_begins_each_call(tmp_path: Path) -> None:
     text = """
 async def main():
@@ -250,29 +208,6 @@ asyncio.run(main())
             other.tell()
         won = [other.read_line().split() for other in others]
     assert [sum(one == "True" for one in of_a_key) for of_a_key in zip(*won, strict=True)] == [1] * 200
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_calls_without_an_id_in_forked_processes_are_distinct(tmp_path: Path) -> None:
-    forks = """
-from ferrule import Runner, tool
-@tool
-async def pay(euros: int) -> str:
-    "Pay."
-    return "paid"
-async def main():
-    runner = Runner([pay], journal=Journal.open(path))
-    result = await runner.run("pay", {"euros": 5}, session="s")
-    say(result.call_id, *result.metadata)
-for _ in range(2):
-    if not (child := os.fork()):
-        asyncio.run(main())
-        os._exit(0)
-    os.waitpid(child, 0)
-"""
-    with program(forks, str(tmp_path / "calls.db")) as program_that_forks:
-        one, other = program_that_forks.rest().splitlines()
-    assert one != other and "replayed" not in one + other
 
 
 # -- descriptors -------------------------------------------------------------------------------------------------------
@@ -309,97 +244,6 @@ def test_a_journal_that_cannot_be_opened_leaves_no_descriptor_open(tmp_path: Pat
 
 
 # -- ends of programs -------------------------------------------------------------------------------------------------
-
-
-OPENS_AND_CLOSES = """
-journal = Journal.open(path)
-say("open")
-wait()
-journal.close()
-say("closed")
-wait()
-"""
-
-
-def test_the_log_stays_while_it_is_read(tmp_path: Path, text_before: str) -> None:
-    path = tmp_path / "calls.db"
-    with program(text_before + OPENS_AND_CLOSES, path) as other:
-        assert other.read_line() == "open"
-
-        def log_exists(look: object) -> bool:
-            other.tell()
-            return other.read_line() == "closed" and Path(f"{path}-wal").exists()
-
-        assert Reader(path).look(log_exists)
-
-
-def test_a_collected_journal_waits_for_no_lock(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    journal = Journal.open(tmp_path / "calls.db")
-    dropped: list[Any] = [Journal.open(tmp_path / "calls.db")]
-    dropped.append(dropped)
-    with journal._lock.committing():
-        dropped = []
-        gc.collect()
-    journal.close()
-    assert caplog.text == ""
-
-
-def test_a_read_only_file_system_shows_which_calls_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "calls.db"
-    with program(CALLS, path) as other:
-        assert other.read_line() == "called"
-        other.kill()
-    real = os.open
-
-    def open_for_reading(name: Any, flags: int, mode: int = 0o777) -> int:
-        if flags & os.O_RDWR:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        return real(name, flags, mode)
-
-    monkeypatch.setattr(os, "open", open_for_reading)
-    assert [call.status for call in Reader(path).calls()] == ["cut_off"]
-
-
-ENDS_SLOWLY = """
-import atexit
-atexit.register(lambda: (say("closed"), wait()))
-journal = Journal.open(path)
-asyncio.run(journal.begin(intent("one")))
-"""
-
-
-@pytest.mark.large
-def test_a_call_runs_until_the_threads_of_its_program_have_ended(tmp_path: Path, text_before: str) -> None:
-    path = tmp_path / "calls.db"
-    with program(text_before + ENDS_SLOWLY, path) as other:
-        assert other.read_line() == "closed"
-        assert state_elsewhere(path, text_before) == "running"
-        other.tell()
-        other.rest()
-    assert state_elsewhere(path, text_before) == "cut_off"
-    assert len(list(tmp_path.glob("calls.db-lock.*"))) <= 1  # the next program removes it
-
-
-SERVES_IN_A_THREAD = """
-import threading
-def serve():
-    threading.main_thread().join()
-    journal = Journal.open(path)
-    asyncio.run(journal.begin(intent("one")))
-    journal.close()
-    say("closed")
-    wait()
-threading.Thread(target=serve).start()
-"""
-
-
-def test_a_journal_closed_after_the_main_thread_cuts_off_its_calls(tmp_path: Path, text_before: str) -> None:
-    path = tmp_path / "calls.db"
-    with program(text_before + SERVES_IN_A_THREAD, path) as other:
-        assert other.read_line() == "closed"
-        assert state_elsewhere(path, text_before) == "cut_off"
-        other.tell()
-        other.rest()
 
 
 def remove_log(path: Path) -> Path:

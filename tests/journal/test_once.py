@@ -12,15 +12,12 @@ from killed import DyingJournal
 from processes import intent
 
 from cast import Person, ask_always
-from ferrule import Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, allow, ask, deny, models, tool
+from ferrule import Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, ask, deny, tool
 from ferrule.errors import JournalError, UnknownOutcomeError
 from ferrule.executors import Executor, StartedCall
 from ferrule.journal import MemoryJournal, memory
-from ferrule.loop import resume, run
-from ferrule.testing import ManualClock
 from ferrule.types import Begun
 from ferrule.values.journal_entry import Intent, JournalEntry, outcome_from_result
-from ferrule.values.result import KERNEL_METADATA
 from gates import Gate
 from waits import BOUND, until
 
@@ -92,14 +89,6 @@ async def test_another_session_principal_turn_or_argument_is_another_call(other:
     assert bank.paid == [5, euros] and result.metadata == {}
 
 
-async def test_the_spelling_of_arguments_makes_no_other_call() -> None:
-    bank = Bank()
-    runner = Runner([bank.pay], journal=memory())
-    for raw in ({"euros": 5}, '{"euros":5}', '{ "euros" : 5 }', {"euros": 5.0}, '{"euros": 50e-1}'):
-        await runner.run(ToolCall("c1", "pay", raw), **WHO)
-    assert bank.paid == [5]
-
-
 async def test_a_repeated_call_waits_for_the_first_that_still_runs() -> None:
     gate, sent = Gate(), ToolCall("c1", "wait")
     runner = Runner([gate.tool], journal=memory(), concurrency=1)
@@ -112,20 +101,6 @@ async def test_a_repeated_call_waits_for_the_first_that_still_runs() -> None:
     assert gate.runs == 1 and [result.metadata.get("replayed", False) for result in results] == [False] + 3 * [True]
 
 
-async def test_waiting_for_the_first_call_ends_with_the_slot_timeout() -> None:
-    gate, clock, sent = Gate(), ManualClock(), ToolCall("c1", "wait")
-    runner = Runner([gate.tool], journal=memory(), waits=Waits(slot=30), clock=clock)
-    first = asyncio.create_task(runner.run(sent, **WHO))
-    await gate.inside.wait()
-    second = asyncio.create_task(runner.run(sent, **WHO))
-    await until(lambda: runner.waiting)
-    await clock.advance(30)
-    result = await second
-    assert (result.status, result.executed) == ("limited", False) and "still under way" in str(result.error)
-    gate.open.set()
-    assert (await first).success
-
-
 async def test_a_repeated_call_is_judged_again() -> None:
     bank, person = Bank(), Person()
     runner = Runner([bank.pay], guards=[ask_always], approve=person, journal=memory())
@@ -133,15 +108,6 @@ async def test_a_repeated_call_is_judged_again() -> None:
     assert (len(person.questions), bank.paid) == (1, [5])
     denied = await runner.replace(guards=[lambda call, context: deny("no longer")]).run(call(), **WHO)
     assert denied.status == "denied" and "paid" not in denied.text
-
-
-async def test_a_call_suspended_twice_runs_once() -> None:
-    bank = Bank()
-    runner = Runner([bank.pay], guards=[ask_always], approve=later, journal=memory())
-    records = [(await runner.run(call(), **WHO)).record() for _ in range(2)]
-    results = [await runner.resume(record, True) for record in records]
-    assert [result.text for result in results] == ["paid 5", "paid 5"] and bank.paid == [5]
-    assert results[1].metadata == {"replayed": True}
 
 
 async def test_a_call_that_never_started_leaves_nothing_in_the_journal() -> None:
@@ -185,22 +151,6 @@ async def test_the_intent_is_written_before_the_handler_runs() -> None:
     assert "no hex 4711" not in repr(journal._calls) + repr([dict(event.data) for event in journal.events])
 
 
-async def test_the_outcome_is_written_before_anybody_sees_it() -> None:
-    bank, journal, states = Bank(), memory(), []
-
-    def watch(event: Any) -> None:
-        if event.kind == "tool:post":
-            states.extend(kept.state for kept in journal._calls.values())
-
-    async def around(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        result: ToolResult = await next(call, context)
-        states.extend(kept.state for kept in journal._calls.values())
-        return result
-
-    await Runner([bank.pay], journal=journal, observers=[watch], around=[around]).run(call(), **WHO)
-    assert states == ["ended", "ended"]
-
-
 @pytest.mark.parametrize("method", ["find", "begin"])
 async def test_a_broken_journal_stops_the_call(method: str) -> None:
     bank = Bank()
@@ -239,21 +189,6 @@ async def test_a_cut_off_call_is_unknown() -> None:
     result = await runner.run(call(), **WHO)
     assert (result.status, result.executed, bank.paid) == ("unknown", None, [5])
     assert "may have happened" in str(result.error)
-
-
-@pytest.mark.parametrize("trait", ["idempotent", "read_only"])
-async def test_a_cut_off_idempotent_call_runs_again_with_the_same_key(trait: str) -> None:
-    bank, journal = Bank(**{trait: lambda arguments: True}), DyingJournal()
-    runner = await cut_off(bank, journal)
-    assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid 5", "paid 5"]
-    assert bank.paid == [5, 5] and len(set(bank.keys)) == 1
-
-
-async def test_a_cut_off_call_does_not_run_again_with_a_changed_tool() -> None:
-    bank, journal = Bank(idempotent=True), DyingJournal()
-    await cut_off(bank, journal)
-    runner = Runner([bank.pay.replace(metadata={"version": "2"})], journal=journal)
-    assert (await runner.run(call(), **WHO)).status == "unknown" and bank.paid == [5]
 
 
 @pytest.mark.parametrize(
@@ -401,13 +336,6 @@ async def test_recover_settles_many_calls_in_order_and_some_side_by_side() -> No
     assert await recover(Fails()) == ([], ["c7", *(f"c{n}" for n in range(64, 200))])
 
 
-async def test_a_call_that_a_person_edited_is_found_by_its_own_arguments() -> None:
-    bank = Bank()
-    runner = Runner([bank.pay], guards=[ask_always], approve=Person(allow({"euros": 3})), journal=memory())
-    assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid 3", "paid 3"]
-    assert bank.paid == [3]
-
-
 async def test_the_idempotency_key_survives_retries_and_a_suspension() -> None:
     bank = Bank()
     runner = Runner([bank.pay], guards=[ask_always], approve=later, inside=[run_twice])
@@ -433,33 +361,6 @@ async def test_a_retry_around_the_call_keeps_its_last_outcome() -> None:
     assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid", "paid"] and ran == [5, 5]
 
 
-@pytest.mark.parametrize("status", ["ok", "limited", "suspended", None])
-async def test_no_middleware_can_deny_that_a_call_ran(status: Any) -> None:
-    bank = Bank()
-
-    async def says_otherwise(call: ToolCall, context: ToolContext, next: Any) -> Any:
-        await next(call, context)
-        return status and ToolResult(None, None if status == "ok" else "no", status=status, executed=False)
-
-    runner = Runner([bank.pay], journal=memory(), inside=[says_otherwise])
-    first, again = await runner.run(call(), **WHO), await runner.run(call(), **WHO)
-    assert bank.paid == [5] and again.metadata == {"replayed": True}
-    assert first.executed is again.executed is True and first.status == again.status
-
-
-@pytest.mark.parametrize("journal", [None, memory()], ids=["no journal", "journal"])
-async def test_no_handler_can_set_the_metadata_of_the_kernel(journal: MemoryJournal | None) -> None:
-    said = {**dict.fromkeys(KERNEL_METADATA, True), "of": "mine"}
-
-    @tool
-    async def pay(euros: int) -> ToolResult:
-        """Pay."""
-        return ToolResult("paid", metadata=said)
-
-    result = await Runner([pay], journal=journal).run(call(), **WHO)
-    assert result.metadata == {"of": "mine"} and said["replayed"] is True
-
-
 # -- records that are resumed again ------------------------------------------------------------------------------------
 
 
@@ -477,33 +378,6 @@ async def test_a_record_resumed_again_gets_the_first_outcome_and_does_not_run(wh
     assert (again.text, again.executed, desk.paid) == ("paid 5", True, [5])
     desk.answer = deny("no longer")
     assert "paid" not in (await desk.asking_runner(journal).resume(record, True)).text
-
-
-async def test_a_resumed_call_that_was_cut_off_is_unknown_afterwards() -> None:
-    desk, journal = Bank(), DyingJournal()
-    record = await suspended_record(desk, journal, session="s1")
-    await journal.while_dying(desk.asking_runner(journal).resume(record, True))
-    again = await desk.asking_runner(journal).resume(record, True)
-    assert (again.status, again.executed, desk.paid) == ("unknown", None, [5])
-
-
-async def test_a_cut_off_resumed_idempotent_call_runs_again_if_allowed() -> None:
-    desk, journal = Bank(idempotent=True), DyingJournal()
-    record = await suspended_record(desk, journal)
-    await journal.while_dying(desk.asking_runner(journal).resume(record, True))
-    refused = await desk.asking_runner(journal).resume(record, False)
-    assert (refused.status, refused.executed, desk.paid) == ("denied", None, [5])
-    again = await desk.asking_runner(journal).resume(record, True)
-    assert (again.text, again.metadata, desk.paid) == ("paid 5", {}, [5, 5])
-
-
-async def test_a_denied_or_postponed_call_has_no_outcome() -> None:
-    desk, journal = Bank(), DyingJournal()
-    for answer in (False, ask("later")):
-        record = await suspended_record(desk, journal)
-        await desk.asking_runner(journal).resume(record, answer)
-        again = await desk.asking_runner(journal).resume(record, True)
-        assert (again.status, again.executed, desk.paid) == ("invalid", False, [])
 
 
 async def test_a_resumed_call_that_did_not_happen_says_so_to_a_second_answer() -> None:
@@ -528,17 +402,3 @@ async def test_a_second_resume_waits_for_the_outcome_of_the_first() -> None:
     await until(lambda: runner.waiting == 1)
     gate.open.set()
     assert [(await one).text for one in (first, second)] == ["through", "through"] and gate.runs == 1
-
-
-async def test_a_run_resumes_after_a_crash() -> None:
-    def dies(messages: Any) -> Any:
-        raise RuntimeError("killed")
-
-    desk, journal, model = Bank(), DyingJournal(), models.Scripted([[("pay", {"euros": 5})]])
-    state = (await run(model, model.user("Pay."), desk.asking_runner(journal), session="s1")).suspended
-    assert state is not None
-    answers = dict.fromkeys(state["waiting"], True)
-    with pytest.raises(RuntimeError, match="killed"):
-        await journal.while_dying(resume(state, answers, models.Scripted([dies]), desk.asking_runner(journal)))
-    again = await resume(state, answers, models.Scripted(["ask the bank"]), desk.asking_runner(journal))
-    assert (again.status, again.results[0].status, desk.paid) == ("done", "unknown", [5])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import socket
 import sqlite3
 import time
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 from processes import program
 
-from ferrule import Deferred, DefinitionError, Journal, Runner, ToolCall, ToolContext, ToolResult, approval, tool
+from ferrule import Deferred, DefinitionError, Journal, Runner, ToolContext, ToolResult, approval, tool
 from ferrule.errors import JournalError
 from ferrule.journal.reading import NOT_STARTED, UNFINISHED, Filter, Reader
 from journal_desk import ADA, DESK, call, desk, found, journaled, one_of_each, the_call
@@ -64,13 +63,6 @@ async def test_reading_an_open_journal_changes_no_file(path: Path) -> None:
 def test_reading_a_closed_journal_makes_no_file(path: Path) -> None:
     journaled(path, one_of_each)
     assert found(path) == OF_EACH and listed(path.parent) == ["calls.db"]
-
-
-def test_a_copy_of_an_empty_journal_without_its_log_says_so(path: Path) -> None:
-    journal = Journal.open(path)
-    shutil.copy(path, path.with_name("copy.db"))
-    journal.close()
-    assert "copy.db-wal" in refused(path.with_name("copy.db"))
 
 
 def test_calls_written_while_an_idle_file_is_read_are_not_missed(path: Path) -> None:
@@ -186,37 +178,6 @@ def test_deferred_work_and_its_repetition_end_together(path: Path) -> None:
     assert first.ended_at is not None and again.ended_at is not None
 
 
-def test_concurrent_calls_under_one_id_have_their_own_events(path: Path) -> None:
-    @tool(read_only=True)
-    async def report(number: int, context: ToolContext) -> int:
-        """Say so many things."""
-        for done in range(number):
-            await asyncio.sleep(0)
-            context.progress(done)
-        return number
-
-    async def main(runner: Runner) -> None:
-        await asyncio.gather(*(runner.run(ToolCall("same", "report", {"number": n})) for n in (3, 1, 2)))
-
-    journaled(path, main, tools=[report], guards=[])
-    for one in Reader(path).call("same"):
-        kinds = [event.kind for event in one.events]
-        assert kinds == ["tool:pre", "tool:started", *["tool:progress"] * one.input["number"], "tool:post"]
-        assert one.result["output"] == one.input["number"]
-
-
-def test_an_outcome_belongs_to_the_arguments_of_its_call(path: Path) -> None:
-    async def ask_for_both(runner: Runner) -> ToolResult:
-        await runner.run(call("d1", "ship"), ADA)
-        second = await runner.run(call("d1", "ship", order="o2"), ADA)
-        await runner.run(call("d1", "ship"), ADA)
-        return await runner.resume(second.record(), False)
-
-    journaled(path, ask_for_both, tools=[ship], guards=[], approve=None)
-    calls = [(one.input["order"], one.status, one.ended_at is None) for one in Reader(path).call("d1")]
-    assert calls == [("o1", "deferred", True), ("o2", "cancelled", False), ("o1", "deferred", True)]
-
-
 def test_attempts_and_replays_of_one_call_are_counted(path: Path) -> None:
     async def many(runner: Runner) -> None:
         await one_of_each(runner)
@@ -236,38 +197,6 @@ def test_attempts_and_replays_of_one_call_are_counted(path: Path) -> None:
     ]
     first = next(Reader(path).calls())
     assert not first.is_replayed and (first.output, first.executed) == ("refunded o1", True)
-
-
-def test_calls_and_denials_of_two_runs_stand_apart(path: Path) -> None:
-    async def many(runner: Runner) -> None:
-        refusing = runner.replace(approve=None, guards=[lambda call, context: "no"])
-        for turn in ("r1/1", "r2/1"):
-            await refusing.run_all([call("c1", euros=1)], ADA, turn=turn)
-            await runner.run_all([call("c1", euros=1)], ADA, turn=turn)
-        await runner.run_all([call("c1", euros=1)], ADA, turn="r1/1")
-
-    journaled(path, many)
-    merged = [(one.status, one.attempts, one.replays) for one in Reader(path).calls()]
-    assert sorted(merged) == [("denied", 0, 0), ("denied", 0, 0), ("ok", 1, 0), ("ok", 1, 1)]
-    assert [one.status for one in Reader(path).calls(Filter(status={"denied"}))] == ["denied", "denied"]
-    records = [one.record() for one in Reader(path).call("c1") if one.status == "ok"]
-    first, second, replay = (record["idempotency_key"] for record in records)
-    assert replay == first != second
-
-
-def test_read_only_calls_of_two_runs_stand_apart(path: Path) -> None:
-    async def many(runner: Runner) -> None:
-        alone = ToolContext(principal="ada")
-        for turn in ("r1/1", "r2/1", "r2/1"):
-            await runner.run_all([call("c1", "look")], ADA, turn=turn)
-        for _ in range(2):
-            await runner.run_all([call("c1", "look")], alone, turn="r3/1")
-            await runner.run(call("c1", "look"), alone)
-
-    journaled(path, many)
-    assert [one.attempts for one in Reader(path).calls()] == [1, 2, 1, 1, 1, 1]
-    [first, *_] = Reader(path).calls()
-    assert first.events[0].data == {"input": {"order": "o1"}, "turn": "r1/1"}
 
 
 def test_an_ended_call_hides_no_waiting_one_of_another_run(path: Path) -> None:
@@ -339,13 +268,6 @@ def test_calls_are_filtered(path: Path) -> None:
     assert len(list(Reader(path).events())) == sum(len(one.events) for one in calls)
 
 
-def test_a_text_with_lone_surrogates_is_found(path: Path) -> None:
-    who = ToolContext(principal="a\udc80", session="s1")
-    journaled(path, lambda runner: runner.run(call("c\ud800"), who))
-    assert found(path, principal="a\udc80") == [("c\ud800", "ok")]
-    assert json.loads(json.dumps(the_call(path, "c\ud800").record()))["principal"] == "a\udc80"
-
-
 async def test_following_gives_each_change_once(path: Path) -> None:
     journal = Journal.open(path)
     runner = desk(journal)
@@ -385,11 +307,6 @@ def test_reading_makes_no_journal(path: Path) -> None:
     assert listed(path.parent) == []
 
 
-def test_an_empty_file_is_no_journal(path: Path) -> None:
-    path.write_bytes(b"")
-    assert "is no journal" in refused(path)
-
-
 def test_an_exclusively_locked_journal_is_in_use(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journaled(path, one_of_each)
     monkeypatch.setattr("ferrule.journal.reading.BUSY_SECONDS", 0.01)
@@ -398,14 +315,6 @@ def test_an_exclusively_locked_journal_is_in_use(path: Path, monkeypatch: pytest
     holder.execute("BEGIN EXCLUSIVE")
     assert "in use" in refused(path)
     holder.close()
-
-
-def test_a_call_whose_record_was_too_long_has_a_status(path: Path) -> None:
-    journaled(path, one_of_each)
-    with sqlite3.connect(path) as connection:  # as the writer does with a hundred million characters
-        connection.execute("""UPDATE events SET data = '{"characters": 100000001}' WHERE kind GLOB 'tool:[pe]*'""")
-    connection.close()
-    assert found(path) == [*OF_EACH[:4], ("c4", "failed")]
 
 
 @pytest.mark.parametrize("data", ["{", "[" * 5_000, "1" * 5_000])
@@ -436,13 +345,3 @@ def test_pages_of_calls_have_each_call_once_whatever_their_size(tmp_path: Path) 
                 pages = [*page, *pages]
                 before = page[0].place
             assert [(one.group.key, one.status) for one in pages] == whole
-
-
-def test_a_call_is_found_at_the_place_of_any_of_its_events(tmp_path: Path) -> None:
-    journaled(tmp_path / "calls.db", one_of_each)
-    reader = Reader(tmp_path / "calls.db")
-    for one in reader.calls(Filter(every=True)):
-        assert {reader.call_at(event.seq) == one for event in one.events} == {True}
-    assert reader.call_at(10_000) is None
-    counts = {(count.kind, count.rule, count.by): count.calls for count in reader.count_decisions()}
-    assert counts[("ask", "ask_before_changes", None)] == 3 and counts[("allow", "ask_before_changes", "eve")] == 1

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from processes import SECONDS, program
 
-from ferrule import Deferred, DefinitionError, Journal, Runner, ask, loop, tool
+from ferrule import Deferred, Journal, Runner, ask, loop, tool
 from ferrule.journal import SQLiteJournal
-from ferrule.journal.reading import Found, LoggedCall, Reader
+from ferrule.journal.reading import Reader
 from ferrule.journal.retention import Pruned
 from ferrule.models import ModelError, Scripted
 from journal_desk import ADA, DESK, aged, call, desk, found, journaled, one_of_each, the_call
@@ -111,15 +110,6 @@ def test_a_cut_off_call_is_deleted_if_it_only_reads_or_once_it_is_settled(path: 
     assert rows(path, "calls") == 0
 
 
-def test_a_deleted_call_may_run_again(path: Path) -> None:
-    journaled(path, lambda runner: runner.run(call("c1"), ADA))
-    again = journaled(path, lambda runner: runner.run(call("c1"), ADA))
-    assert again.metadata.get("replayed") is True
-    pruned(path, 0)
-    after = journaled(path, lambda runner: runner.run(call("c1"), ADA))
-    assert after.success and "replayed" not in after.metadata
-
-
 def test_an_open_journal_prunes_itself_until_it_is_closed(path: Path) -> None:
     journaled(path, one_of_each)
     aged(path, 100)
@@ -132,40 +122,6 @@ def test_an_open_journal_prunes_itself_until_it_is_closed(path: Path) -> None:
     journal.close()
     pruning.join(SECONDS)
     assert not pruning.is_alive()
-
-
-@pytest.mark.parametrize("days", [-1, float("nan"), float("inf"), True, "90d"])
-def test_keep_must_be_a_number_of_days(path: Path, days: float) -> None:
-    with pytest.raises(DefinitionError, match="number of days"):
-        Journal.open(path, keep=days)
-    assert not path.exists()
-
-
-def test_following_survives_calls_deleted_meanwhile(path: Path) -> None:
-    class Slow(Reader):
-        """Others delete between what it finds and what it loads."""
-
-        def load_calls(self, found: Sequence[Found]) -> Iterator[LoggedCall]:
-            pruned(path, 0)
-            return super().load_calls(found)
-
-    journaled(path, one_of_each)
-    following = Slow(path).follow()
-    assert [(one.call_id, one.status) for one in following.news()] == [("c2", "suspended")]
-    journaled(path, lambda runner: runner.run(call("c5"), ADA))
-    assert following.news() == []
-    journaled(path, lambda runner: runner.run(call("c6", order="later"), ADA))
-    assert [(one.call_id, one.status) for one in following.news()] == [("c6", "suspended")]
-
-
-def test_many_calls_are_deleted(path: Path) -> None:
-    async def many(runner: Runner) -> None:
-        for number in range(300):
-            await runner.run(call(f"m{number}", "look"), ADA)
-
-    journaled(path, many)
-    assert pruned(path, 0) == Pruned(calls=300, events=1200)
-    assert [event.kind for event in Reader(path).events()] == ["journal:pruned"]
 
 
 async def test_a_stopped_run_is_deleted_unless_its_question_waits(path: Path) -> None:

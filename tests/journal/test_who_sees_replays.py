@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
-import re
 from typing import Any
 
 import pytest
 from killed import DyingJournal
-from rich.console import Console
 
 from ferrule import Runner, ToolCall, ToolContext, ToolResult, tool
-from ferrule.cli.timeline import Timeline
 from ferrule.journal import memory
 from ferrule.loop import run
 from ferrule.middleware import breaker, budget, rate, retry
 from ferrule.models import Scripted
-from ferrule.testing import Recorder
 
 WHO = {"session": "s1", "principal": "ann"}
 
@@ -78,28 +72,9 @@ async def test_retry_repeats_no_unknown_outcome(marks: dict[str, bool]) -> None:
     assert tried == ["c1"]
 
 
-async def test_a_recorder_counts_no_replayed_call() -> None:
-    recorder = Recorder()
-    await statuses(Runner([pay], journal=memory(), observers=[recorder]), 1, 1)
-    recorder.assert_called(pay, euros=1, times=1)
-    with pytest.raises(AssertionError, match="ok, replayed"):
-        recorder.assert_called(pay, euros=1, times=2)
-
-
 @pytest.mark.parametrize(("on_failure", "status"), [("continue", "done"), ("degrade", "degraded"), ("fail", "failed")])
 async def test_a_run_takes_an_unknown_outcome_for_a_failure(on_failure: Any, status: str) -> None:
     model = Scripted([[("pay", {"euros": 5})], "I do not know."])
     result = await run(model, model.user("Pay."), Runner([pay], around=[nobody_knows]), on_failure=on_failure)
     assert result.status == status and "may have happened" in str(result.messages)
     assert [one.status for one in result.results] == ["unknown"]
-
-
-def test_a_timeline_marks_replayed_and_unknown_calls() -> None:
-    shown = io.StringIO()
-    timeline = Timeline(Console(file=shown, width=200), lambda: 0.0)
-    runner = Runner([pay], journal=memory(), observers=[timeline.event])
-    asyncio.run(statuses(runner, 1, 1))
-    asyncio.run(statuses(Runner([pay], around=[nobody_knows], observers=[timeline.event]), 2))
-    timeline.close()
-    assert shown.getvalue().count("replayed: an earlier run of this call has the result") == 1
-    assert re.search(r"\? #\d pay .* unknown: it may have happened\n$", shown.getvalue())

@@ -58,11 +58,6 @@ def add(a: int, b: int = 2) -> int:
     return a + b
 
 
-async def add_async(a: int, b: int) -> int:
-    await asyncio.sleep(0)
-    return a + b
-
-
 @tool
 def decorated(a: int) -> int:
     return a * 2
@@ -75,14 +70,6 @@ def own_context() -> list[str]:
 
 def pid() -> int:
     return os.getpid()
-
-
-def length_of(data: bytes, more: bytes = b"abc") -> list[int]:
-    return [len(data), len(more)]
-
-
-async def gives_bytes(context: ToolContext) -> None:
-    await context.run("take", {"value": b"abcd"})
 
 
 def describe(item: Item, when: date) -> list[str]:
@@ -149,10 +136,6 @@ def metadata(context: ToolContext, key: str) -> Any:
     return context.metadata[key]
 
 
-def takes_path(at: Path) -> str:
-    return str(at)
-
-
 def where() -> list[str | None]:
     return [os.getcwd(), os.environ.get("FERRULE_TEST"), sys.path[-1]]
 
@@ -168,11 +151,6 @@ def prints(text: str) -> str:
     os.write(1, b"raw\n")
     print("to the end", end="")
     return sys.stdin.read()
-
-
-def prints_and_waits(path: str) -> None:
-    print("said")
-    waits(path)
 
 
 def echo(text: str) -> str:

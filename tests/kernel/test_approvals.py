@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cast import ask_always
-from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, allow, approval, ask, deny, tool
+from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, allow, ask, deny, tool
 from waits import BOUND, until
-from watched import Watch, go, run
+from watched import run
 
 
 def make_write(**options: Any) -> tuple[Tool, list[tuple[int, str]]]:
@@ -23,28 +23,6 @@ def make_write(**options: Any) -> tuple[Tool, list[tuple[int, str]]]:
         return n
 
     return write, ran
-
-
-@pytest.mark.parametrize("how", ["on the loop", "by what it returned", "in its thread"])
-def test_a_keyboard_interrupt_of_an_approver_ends_the_program(how: str) -> None:
-    async def interrupted(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        raise KeyboardInterrupt
-
-    def in_a_thread(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
-        if how == "in its thread":
-            raise KeyboardInterrupt
-        return interrupted(call, decision, context)
-
-    write, ran = make_write()
-    watch = Watch()
-    approve = interrupted if how == "on the loop" else in_a_thread
-    asked = Runner([write], guards=[ask_always], approve=approve, observers=[watch]).run("write", {"n": 1})
-    if how == "in its thread":
-        assert go(asked).status == "denied"
-    else:
-        with pytest.raises(KeyboardInterrupt):
-            go(asked)
-    assert (ran, watch.ends()) == ([], ["tool:error"])
 
 
 ANSWERS = [
@@ -78,21 +56,6 @@ def test_only_a_plain_yes_runs_the_call(answer: Any, status: str, slow: bool) ->
     assert result.executed is (status == "ok")
 
 
-@pytest.mark.parametrize("as_callback", [False, True])
-def test_an_answer_of_an_unknown_form_is_no_refusal_by_a_person(
-    as_callback: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    def person(*asked: object) -> Any:
-        return {"approve": True}
-
-    approve: Any = approval.callback(person) if as_callback else person
-    write, ran = make_write()
-    result, _ = run(write, "write", {"n": 1}, guards=[ask_always], approve=approve)
-    assert (result.status, ran) == ("denied", [])
-    assert result.error is not None and "dict" in result.error and "person" not in result.error
-    assert "the approver of tool 'write' returned dict" in caplog.text and "allow(…)" in caplog.text
-
-
 @pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("error", [ValueError("secret"), asyncio.CancelledError(), BaseException("secret")])
 def test_an_approver_that_breaks_denies(error: BaseException, slow: bool) -> None:
@@ -106,13 +69,6 @@ def test_an_approver_that_breaks_denies(error: BaseException, slow: bool) -> Non
     result, watch = run(write, "write", {"n": 1}, guards=[ask_always], approve=breaks_later if slow else breaks)
     assert (result.status, ran, watch.ends()) == ("denied", [], ["tool:error"])
     assert "secret" not in str(result.error)
-
-
-def test_a_call_is_denied_if_nobody_is_there_to_ask() -> None:
-    write, ran = make_write()
-    result, _ = run(write, "write", {"n": 1}, guards=[ask_always])
-    assert (result.status, ran) == ("denied", [])
-    assert "may it?" in str(result.error)
 
 
 async def test_an_approver_gets_the_judged_call_all_questions_and_the_context() -> None:

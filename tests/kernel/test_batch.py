@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import threading
 import time
 from typing import Any
 
@@ -66,16 +64,6 @@ async def test_a_batch_takes_a_list_of_calls(wrong: Any) -> None:
         await Runner([]).run_all(wrong)
 
 
-async def test_a_call_with_a_used_id_is_invalid_and_never_runs() -> None:
-    order = Order()
-    again = [
-        ToolCall("a", "work", {"name": name}, problem=problem) for name, problem in (("a", None), ("b", "cut off"))
-    ]
-    results = await Runner([order.tool]).run_all([ToolCall("a", "work", '{"name": "a"}'), *again])
-    assert [(result.status, result.executed) for result in results[1:]] == [("invalid", False)] * 2
-    assert results[0].success and order.log == ["+a", "-a"]
-
-
 async def test_a_call_that_is_not_parallel_runs_alone_and_in_its_place() -> None:
     order = Order(parallel=reads)
     await order.run("a", "b", "W", "c", "d", "X", "e")
@@ -92,15 +80,6 @@ async def test_resources_narrow_a_barrier_to_the_calls_that_share_a_key() -> Non
     assert order.overlap("a", "b") and order.overlap("c", "d")
     assert not order.overlap("a", "c") and not order.overlap("b", "d")
     assert order.log.index("-a") < order.log.index("+c")
-
-
-@pytest.mark.parametrize("concurrency", [32, None])
-async def test_keys_hold_between_runs_of_one_runner_too(concurrency: int | None) -> None:
-    order = Order(resources=by_key)
-    runner = Runner([order.tool], concurrency=concurrency)
-    sent = [("a", "x"), ("b", "x+y"), ("c", "z")]
-    await asyncio.gather(*(runner.run("work", {"name": name, "key": key}) for name, key in sent))
-    assert not order.overlap("a", "b") and order.overlap("a", "c")
 
 
 async def test_parallel_calls_share_their_keys() -> None:
@@ -137,13 +116,6 @@ async def test_a_writer_whose_key_a_guard_changes_still_waits_for_the_readers() 
     assert order.log == ["+a", "-a", "+W", "-W", "+b", "-b"]
 
 
-async def test_a_default_decides_whether_a_call_is_parallel() -> None:
-    order = Order(parallel=reads)
-    sent = [ToolCall(name, "work", {"name": name}) for name in "ab"]
-    await Runner([order.tool]).run_all(sent)
-    assert order.overlap("a", "b")
-
-
 class Gates:
     """A tool whose calls each end when their gate is opened."""
 
@@ -160,18 +132,6 @@ class Gates:
 
     def batch(self, **options: Any) -> Any:
         return Runner([self.tool], **options).batch(self.calls)
-
-
-async def test_a_batch_whose_handle_is_dropped_comes_to_its_end() -> None:
-    gates, watch = Gates("a"), Watch()
-    gates.batch(observers=[watch])
-    while not gates.begun:
-        await asyncio.sleep(0)
-    gc.collect()
-    gates.gates["a"].set()
-    while not watch.ends():
-        await asyncio.sleep(0)
-    assert watch.kinds() == ["tool:pre", "tool:post"]
 
 
 def test_a_batch_without_a_loop_says_what_is_missing_and_runs_nothing() -> None:
@@ -191,16 +151,6 @@ async def test_iterating_gives_the_results_in_the_order_in_which_the_calls_end()
     assert came == ["b", "c", "a"] and len([result async for result in batch]) == 3
 
 
-async def test_leaving_the_iteration_early_leaves_the_calls_to_run() -> None:
-    gates = Gates("a", "b")
-    batch = gates.batch()
-    gates.gates["a"].set()
-    async for _ in batch:
-        break
-    gates.gates["b"].set()
-    assert [result.output for result in await batch] == ["a", "b"]
-
-
 async def test_cancelling_an_iteration_cancels_the_calls_and_waits_for_them() -> None:
     gates = Gates("a", "b")
     batch = gates.batch()
@@ -218,32 +168,6 @@ async def test_cancelling_an_iteration_cancels_the_calls_and_waits_for_them() ->
     with pytest.raises(asyncio.CancelledError):
         await task
     assert [result.status for result in batch.results] == ["ok", "cancelled"]
-
-
-async def test_a_batch_that_has_not_begun_keeps_its_runner_on_its_loop() -> None:
-    order = Order()
-    runner = Runner([order.tool])
-
-    def elsewhere() -> None:
-        with pytest.raises(RuntimeError, match="busy on another event loop"):
-            asyncio.run(runner.run("work", {"name": "b"}))
-        order.log.append("elsewhere")
-
-    batch = runner.batch([ToolCall("1", "work", {"name": "a"})])  # its task has not had its turn
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    await batch
-    assert order.log == ["elsewhere", "+a", "-a"]
-
-
-async def test_a_batch_may_be_awaited_twice_and_runs_once() -> None:
-    gates = Gates("a")
-    gates.gates["a"].set()
-    batch = gates.batch()
-    first, second = await asyncio.gather(batch, batch)
-    assert first == second == await batch and first[0].output == "a"
-    assert gates.begun == ["a"]
 
 
 @pytest.mark.parametrize("by", ["handler", "resources", "parallel"])
@@ -365,35 +289,6 @@ def zoo() -> list[Tool]:
         tool(slow, timeout=0.005, parallel=True),
         tool(blocks),
     ]
-
-
-STATUS = {
-    "fails": "failed",
-    "exits": "failed",
-    "denied": "denied",
-    "asked": "denied",
-    "missing": "not_found",
-    "malformed": "invalid",
-    "slow": "timeout",
-}
-
-
-@given(st.lists(st.sampled_from(KINDS), max_size=12), st.integers(1, 4))
-def test_any_mix_of_calls_gives_each_one_result_and_one_end(names: list[str], concurrency: int) -> None:
-    watch = Watch()
-    runner = Runner(zoo(), observers=[watch], concurrency=concurrency)
-    sent = [
-        ToolCall(f"c{n}", "read" if name == "malformed" else name, "{" if name == "malformed" else None)
-        for n, name in enumerate(names)
-    ]
-    results = go(runner.run_all(sent))
-    assert [result.status for result in results] == [STATUS.get(name, "ok") for name in names]
-    assert [result.call for result in results] == sent
-    for call in sent:
-        assert watch.kinds(call.id)[0] == "tool:pre" and len(watch.ends(call.id)) == 1
-        assert watch.kinds(call.id)[-1] in ("tool:post", "tool:error")
-    assert probe.slots_taken(runner) == 0
-    assert not probe.keys_held(runner) and not runner.left_running
 
 
 @given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=10), st.integers(0, 8), st.booleans())

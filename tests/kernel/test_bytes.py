@@ -12,7 +12,6 @@ import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isolated_tools import gives_bytes, length_of
 from pydantic import (
     AfterValidator,
     Base64Bytes,
@@ -174,9 +173,3 @@ async def test_bytes_arrive_whoever_gives_them() -> None:
     runner = Runner([one], guards=[lambda *_: ask("sure?")], approve=lambda *_: ask("later"))
     await runner.resume((await runner.run("take", {"value": data})).record(), True)
     assert got == [data] * 6
-
-
-async def test_bytes_reach_a_worker_and_its_nested_calls() -> None:
-    runner = Runner([tool(length_of, isolation="process"), tool(gives_bytes, isolation="process"), taking(bytes, [])])
-    assert (await runner.run("length_of", {"data": b"abcd"})).output == [4, 3]
-    assert (await runner.run("gives_bytes", {})).success

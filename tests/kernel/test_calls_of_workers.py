@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from datetime import date
 from typing import Any
 
 import isolated_tools as tools
@@ -67,18 +66,6 @@ async def test_guards_and_approvers_of_the_program_judge_the_call() -> None:
     assert result.output[1][2] is False and asked == [("doubles", os.getpid())]
     unknown = await runner.run("asks_for", {"name": "no_such"})
     assert unknown.output == [["not_found", None, False]]
-
-
-async def test_the_result_comes_with_its_call_and_repairs() -> None:
-    @tool
-    async def dated(day: date) -> str:
-        return day.isoformat()
-
-    runner = Runner([isolated(tools.asks_whole), dated])
-    call = ToolCall("c1", "asks_whole", {"name": "Dated", "arguments": '```json\n{"day": "2026-01-02"}\n```'})
-    child, parent, arguments, name, repairs, metadata = (await runner.run(call)).output
-    assert child != "c1" and (parent, name, metadata) == ("c1", "dated", {})
-    assert arguments == {"day": "2026-01-02"} and len(repairs) == 2
 
 
 @pytest.mark.large

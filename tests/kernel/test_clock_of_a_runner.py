@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import ferrule
-import probe
-from ferrule import Clock, DefinitionError, Runner, ToolCall, ToolContext, ToolResult, Waits, allow, ask, tool
+from ferrule import Clock, DefinitionError, Runner, ToolCall, ToolContext, ToolResult, tool
 from ferrule.middleware import breaker, cache, rate, retry
 from ferrule.scheduling.clock import MONOTONIC
 from ferrule.testing import ManualClock
@@ -57,39 +56,6 @@ async def test_a_deadline_follows_the_clock() -> None:
     assert (result.status, result.executed, seen) == ("timeout", None, [3600, 3590])
     assert "3600 s" in str(result.error)
     assert watch.kinds() == ["tool:pre", "tool:error"] and runner.left_running == 0
-
-
-async def test_calls_wait_for_slots_and_keys_by_the_clock() -> None:
-    @tool(resources=lambda arguments: ["one"])
-    async def keyed() -> None:
-        await asyncio.Event().wait()
-
-    for made in (endless, keyed):
-        clock = ManualClock()
-        runner = Runner([made], waits=Waits(slot=120), clock=clock, concurrency=1 if made is endless else None)
-        first, second = [await start(runner.run(made.name), clock) for _ in range(2)]
-        await clock.advance(119)
-        assert runner.waiting == 1
-        await clock.advance(1)
-        assert (await second).status == "limited" and not first.done()
-        first.cancel()
-        await asyncio.wait({first})
-
-
-async def test_a_suspended_call_expires_by_the_time_of_day_of_the_clock() -> None:
-    clock = ManualClock(now=1_000_000)
-    guards: Any = [lambda call, context: ask("?")]
-    later: Any = lambda call, decision, context: decision  # noqa: E731
-    runner = Runner([works], guards=guards, approve=later, waits=Waits(resume=600), clock=clock)
-    records = [(await runner.run("works")).record() for _ in range(2)]
-    assert [record["pending"]["expires_at"] for record in records] == [1_000_600] * 2
-    await clock.advance(599)
-    assert (await runner.resume(records[0], allow())).output == "done"
-    again = await runner.resume(records[0], allow())
-    assert again.status == "invalid" and "already" in str(again.error)
-    await clock.advance(1)
-    late = await runner.resume(records[1], allow())
-    assert late.status == "invalid" and "too late" in str(late.error)
 
 
 async def test_middleware_without_a_clock_goes_by_the_runners() -> None:
@@ -139,16 +105,6 @@ async def test_middleware_can_read_the_clock_and_pause_by_it() -> None:
     assert not call.done()
     await clock.advance(1)
     assert (await call).success and seen == [clock] and ToolContext().clock is None
-
-
-async def test_without_a_clock_the_loop_counts_the_time_of_calls() -> None:
-    @tool
-    async def looks(context: ToolContext) -> bool:
-        return context.clock is MONOTONIC
-
-    runner = Runner([looks])
-    assert (await runner.run("looks")).output is True
-    assert probe.timer(runner) is asyncio.get_running_loop()
 
 
 async def test_a_clock_need_only_say_the_time_and_sleep() -> None:

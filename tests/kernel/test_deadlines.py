@@ -17,12 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import probe
-from cast import call_twice, passes
 from ferrule import InputRequired, Runner, ToolCall, ToolContext, ToolError, ToolResult, Waits, allow, tool
-from ferrule.executors import threads as pool
 from ferrule.journal import memory
 from ferrule.kernel.state import RELIABLE_CANCELLING
-from ferrule.scheduling.limiter import Limiter
 from ferrule.testing import ManualClock
 from gates import Blocker, Gate
 from waits import BOUND, until
@@ -88,21 +85,6 @@ async def test_a_deadline_covers_the_middleware_inside() -> None:
     result = await run_late(forever, watch, inside=[slow])
     assert (result.status, result.executed, watch.ends()) == ("timeout", False, ["tool:error"])
     assert "Nothing was run" in str(result.error)
-
-
-async def test_a_handler_has_grace_to_clean_up() -> None:
-    done: list[str] = []
-
-    @tool
-    async def tidy() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0.01)
-            done.append("tidied")
-
-    result = await run_late(tidy)
-    assert result.status == "timeout" and done == ["tidied"]
 
 
 @pytest.mark.parametrize(("executed", "effect"), [(False, "Nothing was run."), (True, "its effect may have happened")])
@@ -205,20 +187,6 @@ async def test_an_abandoned_handler_keeps_its_slot(kind: Any) -> None:
     assert len(watch.ends()) == 4
 
 
-async def test_a_handler_may_use_timeouts_of_its_own() -> None:
-    @tool
-    async def careful() -> str:
-        try:
-            async with asyncio.timeout(0.005):
-                await asyncio.Event().wait()
-        except TimeoutError:
-            return "careful"
-        raise AssertionError
-
-    for timeout in (None, BOUND):
-        assert (await Runner([careful], timeout=timeout).run("careful")).output == "careful"
-
-
 @pytest.mark.parametrize("timeout", [None, BOUND])
 async def test_a_cancellation_from_outside_still_cancels(timeout: float | None) -> None:
     watch = Watch()
@@ -290,12 +258,6 @@ async def test_run_raises_what_the_handler_made_of_a_cancellation(error: Any, st
     assert len(watch.ends()) == 1
 
 
-@pytest.fixture
-def slots(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """So many blocking handlers may run at once."""
-    return lambda count: monkeypatch.setattr(pool.ThreadExecutor, "limiter", Limiter(count))
-
-
 async def test_a_handler_sees_the_callers_context_variables() -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
 
@@ -312,53 +274,6 @@ async def test_a_handler_sees_the_callers_context_variables() -> None:
         variable.set("caller's")
         result = await Runner([tool(handler)], timeout=timeout).run(handler.__name__)
         assert result.output == ["caller's", handler is change_here] and variable.get() == after
-
-
-async def test_abandoned_threads_count_as_running(slots: Any) -> None:
-    slots(1)
-    clock, blocker = ManualClock(), Blocker()
-    runner = Runner([blocker.tool], timeout=LIMIT, waits=Waits(slot=5), clock=clock)
-    assert (await run_for(LIMIT, clock, runner.run("block"))).status == "timeout"
-    refused = await run_for(5, clock, runner.run("block"))
-    assert (refused.status, refused.executed) == ("limited", False)
-    blocker.release.set()
-    await until(lambda: runner.left_running == 0)
-    assert (await runner.run("block")).success
-
-
-async def test_a_call_that_waits_for_a_thread_waits_for_a_slot(slots: Any) -> None:
-    slots(1)
-    clock, blocker = ManualClock(), Blocker()
-    runner = Runner([blocker.tool, tool(lambda: "ran", name="work")], waits=Waits(slot=5), clock=clock)
-    first = asyncio.create_task(runner.run("block"))
-    await until(blocker.inside.is_set)
-    result = await run_for(5, clock, runner.run("work", timeout=LIMIT))
-    assert (result.status, result.executed) == ("limited", False)
-    assert "Nothing was run" in str(result.error)
-    blocker.release.set()
-    assert (await first).success
-    assert (await runner.run("work")).output == "ran" and runner.left_running == 0
-
-
-async def test_a_blocking_tool_that_calls_itself_does_not_wait_for_its_own_thread(slots: Any) -> None:
-    slots(1)
-
-    @tool
-    def nested(depth: int) -> int:
-        return depth and runner.run_sync("nested", {"depth": depth - 1}).output + 1
-
-    runner = Runner([nested])
-    assert (await runner.run("nested", {"depth": 2})).output == 2
-
-
-async def test_as_many_functions_run_at_once_as_begin() -> None:
-    """Again and again, because a thread that is just coming to its end must not be counted as free."""
-
-    for _ in range(200):
-        barrier = threading.Barrier(8)
-        jobs = [pool.start_job(lambda barrier=barrier: barrier.wait(BOUND / 2)) for _ in range(8)]
-        results = await asyncio.gather(*(job.future for job in jobs))
-        assert not any(isinstance(result, pool.Raised) for result in results)
 
 
 @pytest.fixture
@@ -379,64 +294,6 @@ async def test_nothing_runs_when_no_thread_can_be_started(no_more_threads: None)
     threading.stack_size(0)
     assert (await runner.run("work", timeout=BOUND)).success
     assert ran == [1] and probe.is_at_rest(runner)
-
-
-async def test_a_cancelled_blocking_handler_keeps_its_slot_until_it_ends() -> None:
-    blocker = Blocker(concurrency=1)
-    runner = Runner([blocker.tool], waits=Waits(slot=0.02))
-    task = asyncio.create_task(runner.run("block"))
-    await until(blocker.inside.is_set)
-    task.cancel()
-    await asyncio.wait([task])
-    assert task.cancelled() and runner.left_running == 1
-    assert (await runner.run("block")).status == "limited"
-    blocker.release.set()
-    await until(lambda: runner.left_running == 0)
-    assert (await runner.run("block")).success
-
-
-@pytest.mark.parametrize("inside", [[], [passes]], ids=["bare", "inside"])
-async def test_an_attempt_after_one_that_timed_out_is_not_taken_for_cancelled(inside: list[Any]) -> None:
-    runs: list[bool] = []
-
-    @tool
-    async def work(context: ToolContext) -> None:
-        runs.append(context.cancelled)
-        if len(runs) == 1:
-            await asyncio.Event().wait()
-        raise ValueError("of the second")
-
-    result = await run_late(work, around=[call_twice], inside=inside)
-    assert runs == [False, False] and "of the second" in str(result.error)
-
-
-async def test_an_abandoned_attempt_does_not_wake_the_next_one_before_its_deadline() -> None:
-    clock, runs = ManualClock(), []
-
-    @tool
-    async def work() -> str:
-        runs.append(1)
-        with suppress(asyncio.CancelledError):
-            await (clock.sleep(6) if len(runs) > 1 else asyncio.Event().wait())
-            return "second"
-        await clock.sleep(3)
-        return "first"
-
-    runner = Runner([work], timeout=LIMIT, waits=Waits(grace=1), around=[call_twice], clock=clock)
-    assert (await run_for(LIMIT + 1 + 6, clock, runner.run("work"))).output == "second"
-
-
-@pytest.mark.parametrize("where", ["around", "inside"])
-@pytest.mark.parametrize("timeout", [None, BOUND])
-async def test_a_middlewares_own_time_limit_is_kept(where: str, timeout: float | None) -> None:
-    async def limits(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        try:
-            return await asyncio.wait_for(next(call, context), SOON)
-        except TimeoutError:
-            return ToolResult("instead")
-
-    options: dict[str, Any] = {where: [limits]}
-    assert (await Runner([forever], timeout=timeout, **options).run("forever")).output == "instead"
 
 
 @pytest.mark.parametrize("cancelled_by", ["its caller", "its runner"])
@@ -583,15 +440,3 @@ async def test_progress_of_an_isolated_handler_extends_its_idle_limit(tmp_path: 
             await clock.advance(1)
             await until(call.done)
     assert (await call).status == "timeout" and "idle limit" in str((await call).error)
-
-
-async def test_a_tools_idle_limit_goes_before_the_runners() -> None:
-    clock = ManualClock()
-    runner = Runner([forever, forever.replace(name="patient", idle_timeout=20)], idle_timeout=IDLE, clock=clock)
-    for name, seconds in (("forever", IDLE), ("patient", 20)):
-        call = asyncio.ensure_future(runner.run(name))
-        await clock.advance(seconds - 1)
-        assert not call.done()
-        await clock.advance(1)
-        assert f"no progress for {seconds} s" in str((await call).error)
-    assert "deadline of 5 s" in str((await run_for(5, clock, runner.run("forever", timeout=5))).error)

@@ -9,7 +9,6 @@ import pytest
 from cast import ask_always
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, Toolset, deny, tool
 from ferrule.journal import MemoryJournal
-from ferrule.middleware import before
 
 CALL = ToolCall("1", "tell")
 
@@ -20,30 +19,11 @@ async def tell(context: ToolContext) -> list[Any]:
     return [context.deps, context.principal, context.session, dict(context.secrets)]
 
 
-async def test_a_call_has_the_options_of_its_runner() -> None:
-    runner, expected = Runner([tell], deps="db", secrets={"key": "k"}), ["db", None, None, {"key": "k"}]
-    assert (await runner.run("tell")).output == (await runner.replace(observers=[]).run("tell")).output == expected
-    assert (await runner.run_all([CALL]))[0].output == runner.run_sync("tell").output == expected
-
-
 async def test_a_named_option_goes_before_the_context_and_that_before_the_runner() -> None:
     runner = Runner([tell], deps="db", secrets={"key": "k"})
     context = ToolContext(deps="own", principal="ada", session="s", secrets={"other": "o"})
     assert (await runner.run("tell", {}, context)).output == ["own", "ada", "s", {"other": "o"}]
     assert (await runner.run(CALL, context=context, deps=0, session="t")).output == [0, "ada", "t", {"other": "o"}]
-
-
-async def test_guards_middleware_and_children_have_the_options_too() -> None:
-    seen: list[Any] = []
-    look = lambda given, context: seen.append(context.deps)  # noqa: E731
-
-    @tool
-    async def outer(context: ToolContext) -> Any:
-        return (await context.run("tell")).output
-
-    runner = Runner([tell, outer], deps="db", guards=[look], around=[before(look)])
-    assert (await runner.run("outer")).output[0] == "db"
-    assert seen == ["db"] * 4
 
 
 async def test_a_mounted_tool_keeps_the_options_of_its_own_runner() -> None:
@@ -99,26 +79,6 @@ async def test_an_error_shows_how_a_call_is_written(wrong: Any) -> None:
         await runner.decide(wrong)
 
 
-async def test_surplus_positional_arguments_are_refused() -> None:
-    with pytest.raises(TypeError, match="positional arguments"):
-        await Runner([tell]).run("tell", {}, None, 30)  # type: ignore[call-arg]
-    with pytest.raises(DefinitionError, match="takes one context; it was given"):
-        await Runner([tell]).run(CALL, {}, ToolContext())
-
-
-async def test_an_error_of_an_unknown_option_lists_the_options() -> None:
-    for begin in (lambda: Runner([tell]).run("tell", dep="x"), lambda: tell.run(dep="x")):
-        with pytest.raises(DefinitionError, match=r"there is no option 'dep'.* The options are: deps, principal"):
-            await begin()
-
-
-@pytest.mark.parametrize("wrong", [tell, tell.handler])
-def test_one_tool_is_no_list_of_tools(wrong: Any) -> None:
-    for make in (Runner, Toolset):
-        with pytest.raises(DefinitionError, match=r"takes a list of tools, not .*a list of one tool is \[tool\]"):
-            make(wrong)
-
-
 @pytest.mark.parametrize("name", ["session", "principal", "turn"])
 async def test_session_principal_and_turn_must_be_texts(name: str) -> None:
     runner, given = Runner([tell]), {name: 3}
@@ -138,12 +98,6 @@ class LooksLikeOne:
 def test_a_runner_refuses_what_is_no_journal(wrong: Any) -> None:
     with pytest.raises(DefinitionError, match=r"journal must be a Journal, such as Journal\.open\(\"calls\.db\"\) or"):
         Runner([tell], journal=wrong)
-
-
-def test_a_runner_refuses_secrets_that_are_no_dict() -> None:
-    with pytest.raises(DefinitionError, match="secrets must be a dict, not a list") as caught:
-        Runner([tell], secrets=["sk-4711"])  # type: ignore[arg-type]
-    assert "sk-4711" not in str(caught.value)
 
 
 async def test_a_tool_can_be_run_by_itself() -> None:

@@ -25,7 +25,6 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.guards import within
 from watched import Watch
 
 KEY, PIN = "sk-live-4711", "pin-0815"
@@ -84,19 +83,6 @@ async def test_hidden_values_never_leave_the_kernel(answer: Any, text: Any, capl
     assert asked == [] or all(STARS in part for part in asked)
 
 
-async def test_guards_inner_middleware_and_the_handler_see_hidden_values() -> None:
-    seen: list[Any] = []
-
-    def sees(call: ToolCall, context: ToolContext, *next: Any) -> Any:
-        seen.append((call.arguments["api_key"], call.arguments["pin"]))
-        return next[0](call, context) if next else None
-
-    guard = lambda call, context: sees(call, context)  # noqa: E731
-    result = await Runner(bound, guards=[gives_the_pin, guard], inside=[sees]).run("send", {"text": "hi"})
-    assert result.output == f"hi {len(KEY)} {len(PIN)}"
-    assert seen == [(KEY, PIN), (KEY, PIN)]
-
-
 @pytest.mark.parametrize(
     ("edit", "output"),
     [
@@ -125,17 +111,6 @@ async def test_a_person_sees_only_the_private_value_that_is_asked_for() -> None:
         await Runner(bound, guards=[guard], approve=person).run("send", {"text": "hi"})
     ).output == f"hi {len(KEY)} 3"
     assert asked == [{"text": "hi", "api_key": STARS, "pin": ""}]
-
-
-async def test_a_refusal_shows_no_bound_path() -> None:
-    @tool
-    async def read(path: str, root_dir: str) -> str:
-        return path
-
-    tools = Toolset([read]).bind(root_dir="/srv/tenants/4711")
-    result = await Runner(tools, guards=[within("notes")]).run("read", {"path": "notes/a"})
-    assert result.status == "denied"
-    assert "outside" in str(result.error) and "4711" not in str(result.error)
 
 
 class Message(BaseModel):

@@ -109,15 +109,6 @@ async def test_at_the_deadline_the_process_is_killed_and_the_call_timed_out(tmp_
     assert len(watch.ends()) == 2
 
 
-async def test_a_process_that_dies_fails_only_its_own_call() -> None:
-    runner = Runner([isolated(tools.crashes, parallel=True), isolated(tools.add, parallel=True)])
-    calls = [ToolCall(f"c{n}", "add" if n % 2 else "crashes", '{"a": 1}' if n % 2 else None) for n in range(6)]
-    results = await runner.run_all(calls)
-    assert [result.status for result in results] == ["failed", "ok"] * 3
-    assert [result.executed for result in results] == [None, True] * 3
-    assert "its effect may have happened" in str(results[0].error)
-
-
 async def test_a_call_whose_context_cannot_cross_is_not_started() -> None:
     runner = Runner([isolated(tools.add)])
     result = await runner.run("add", {"a": 1}, ToolContext(metadata={"lock": threading.Lock()}))

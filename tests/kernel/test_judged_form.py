@@ -7,13 +7,11 @@ import dataclasses
 import enum
 import functools
 import json
-import operator
 import os
 import uuid
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import InitVar
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -23,20 +21,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import (
     AfterValidator,
-    AllowInfNan,
     BaseModel,
-    BeforeValidator,
-    ByteSize,
     ConfigDict,
     Field,
     HttpUrl,
     Json,
     PlainSerializer,
     PlainValidator,
-    RootModel,
     Secret,
     SecretStr,
-    SerializeAsAny,
     StringConstraints,
     WrapValidator,
     computed_field,
@@ -46,7 +39,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass as validated_dataclass
 from pydantic.json_schema import SkipJsonSchema
-from pydantic_core import core_schema, to_json
+from pydantic_core import to_json
 from typing_extensions import TypedDict
 
 from cast import ask_always
@@ -132,10 +125,6 @@ class Fixed(enum.Enum):
         return Fixed.A
 
 
-class Plain(enum.Enum):
-    A = "a"
-
-
 class Inner(BaseModel):
     name: str
 
@@ -175,16 +164,6 @@ class StripsFurtherKeys(BaseModel):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[Annotated[str, AfterValidator(str.strip)], str]
     file: Path
-
-
-class Cat(BaseModel):
-    kind: Literal["cat"]
-    name: Lowered
-
-
-class Dog(BaseModel):
-    kind: Literal["dog"]
-    age: int
 
 
 class Token:
@@ -247,14 +226,10 @@ REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
     "constraints": (Lowered, " Users", "users"),
     "a model's setting, inherited": (Inherits, {"names": ["A"]}, {"names": ["a"]}),
     "after": (Annotated[str, AfterValidator(os.path.expandvars)], "$FERRULE_TEST/x", "etc/x"),
-    "before": (Annotated[str, BeforeValidator(lambda v: v.strip())], " a ", "a"),
-    "wrap": (Annotated[str, WrapValidator(lambda v, handler: handler(v).strip())], " ab", "ab"),
     "a member for anything": (Fruit, "banana", "apple"),
     "keys": (dict[Path, str], {"a//b": "x"}, {"a/b": "x"}),
     "json": (Json[list[int]], "[1 ]", "[1]"),
-    "bytes": (ByteSize, "1kb", 1000),
     "cents, with the inverse": (Cents, 5, 5),
-    "a sequence": (Sequence[Lowered], [" A"], ["a"]),
     "what hides": (
         Hides,
         {"path": "a//b", "name": "A", "told": " B", "field": "C"},
@@ -267,9 +242,7 @@ REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
     ),
     "further keys of a typed dict": (Further, {"name": "a", "at": "b//c"}, {"name": "a", "at": "b/c"}),
     "further keys of a model": (StripsFurtherKeys, {"file": "a", " b ": "c"}, {"file": "a", "b": "c"}),
-    "one of two": (Cat | Dog, {"kind": "cat", "name": "A"}, {"kind": "cat", "name": "a"}),
     "a class of one's own": (Written, "A", "a"),
-    "a root": (RootModel[Lowered], " A", "a"),
     "derived models": (list[Folded], [OBJECT], [OBJECT]),
     "one of two, derived": (Folded | int, OBJECT, OBJECT),
     "what is made further down": (Defaults, OBJECT, {"name": "a", "mode": "w", "tags": ["made"]}),
@@ -278,7 +251,6 @@ REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
         {"name": "a", "tags": ["b"], "amount": "2.50"},
         {"name": "a", "tags": ["b"], "amount": "2.50", "pair": [1, 2], "data": "", "lasts": "P1D"},
     ),
-    "what came twice in a set": (set[int | bool], [2, 1, True, 2], [1, 2]),
     "sets in a set": (frozenset[frozenset[int]], [[2, 1], [3], [1, 2]], [[1, 2], [3]]),
     "a named tuple": (Spot, ["a//b"], ["a/b", None]),
     "a model of another class": (
@@ -287,18 +259,6 @@ REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
         {"name": "a"},
     ),
     "secrets in a secret": (Secret[list[SecretStr]], ["tell"], ["tell"]),
-    "secrets as keys": (dict[SecretStr, int], {"a": 1, "b": 2}, {"a": 1, "b": 2}),
-}
-EXACT: dict[str, tuple[Any, Any]] = {
-    "anything": (Any, {"a": [1, None]}),
-    "numbers": (list[int | float | bool | None], [1, 1.5, True, None]),
-    "text": (Annotated[str, Field(pattern="a+", max_length=9)], "aa"),
-    "bytes": (bytes, "YWE="),
-    "literals": (Literal["a", 1], 1),
-    "a member": (Plain, "a"),
-    "a model": (Inner, {"name": " A "}),
-    "a dict": (dict[str, list[Inner]], {" K ": [OBJECT]}),
-    "models told apart": (Annotated[Dog | Inner, Field(union_mode="left_to_right")], {"kind": "dog", "age": 1}),
 }
 
 
@@ -321,28 +281,11 @@ def test_a_guard_is_shown_what_the_handler_gets(case: str, way: str, monkeypatch
     assert [event.data["input"]["value"] for event in watch.events[1:]] == [expected] * 3
 
 
-@BOTH
-@pytest.mark.parametrize("case", EXACT)
-def test_a_value_that_nothing_changes_is_judged_as_it_was_sent(case: str, way: str) -> None:
-    annotation, sent = EXACT[case]
-    assert make_tool(annotation, way, []).handling.parameters.exact
-    result, shown, _ = run_guarded(annotation, sent, way)
-    assert result.success and shown == [sent]
-
-
 # -- values that hold more than their JSON says ------------------------------------------------------------------------
 
 
 class WithPath(Inner):
     path: str = "/etc"
-
-
-class PutsInWhenMade(BaseModel):
-    inner: Inner
-
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        self.inner = WithPath(name=self.inner.name)
 
 
 class HasItByDefault(BaseModel):
@@ -395,50 +338,6 @@ def test_a_value_that_a_serializer_omits_does_not_arrive(case: str, way: str) ->
     assert holds(got[1]), "without a guard too"
 
 
-class Excludes(BaseModel):
-    n: Decimal
-    hidden: str = Field("", exclude=True)
-
-
-class Cleans(BaseModel):
-    command: str
-    before: Any = None
-
-    def clean(self) -> Cleans:
-        self.before, self.command = self.command, "ls"
-        return self
-
-
-class FiltersPaths:
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        return core_schema.list_schema(handler(Path), serialization=core_schema.filter_seq_schema(exclude={0}))
-
-
-UNSEEN: dict[str, tuple[Any, Any]] = {
-    "serialized as any": (SerializeAsAny[Excludes], {"n": "1", "hidden": "rm"}),
-    "a model in a secret": (Secret[Excludes], {"n": "1", "hidden": "rm"}),
-    "a caller of a method": (Annotated[Cleans, AfterValidator(operator.methodcaller("clean"))], {"command": "rm"}),
-    "a filter": (FiltersPaths, ["rm", "b"]),
-}
-
-
-@BOTH
-@pytest.mark.parametrize("case", UNSEEN)
-def test_a_value_that_an_author_serializes_is_shown_or_does_not_arrive(case: str, way: str) -> None:
-    annotation, sent = UNSEEN[case]
-    assert not make_tool(annotation, way, []).handling.parameters.exact
-    result, shown, got = run_guarded(annotation, sent, way)
-    assert result.status == "failed" or "rm" not in repr(got[0]) or "rm" in str(shown), (shown, got)
-
-
-@BOTH
-def test_an_object_that_a_model_puts_in_is_made_of_judged_arguments(way: str) -> None:
-    result, shown, got = run_guarded(PutsInWhenMade, {"inner": OBJECT}, way)
-    assert result.success, result.error
-    assert shown == [{"inner": OBJECT}] and got[0].inner == WithPath(name="a")
-
-
 class Ref(BaseModel):
     name: str
 
@@ -464,22 +363,6 @@ class ResolvesItself(BaseModel):
 def test_a_value_of_another_class_than_declared_fails_the_call(annotation: Any) -> None:
     result, shown, got = run_guarded(annotation, OBJECT)
     assert (result.status, shown, got) == ("failed", [], [])
-
-
-class Open(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    path: Path = Field(alias="file")
-
-
-def test_a_key_that_the_model_adds_hides_no_field() -> None:
-    sent = {"file": "/etc/passwd", "path": "harmless"}
-    result, shown, got = run_guarded(Annotated[Any, AfterValidator(Open.model_validate)], sent)
-    assert not result.success or "/etc/passwd" in str(shown), (shown, got)
-
-
-def test_the_shown_one_of_two_keys_with_the_same_json_arrives() -> None:
-    result, shown, got = run_guarded(dict[Written, str], {" a": "rm -rf /", "a": "ls"})
-    assert (result.status, shown, list(got[0].values())) == ("ok", [{"a": "ls"}], ["ls"])
 
 
 class Cyclic(BaseModel):
@@ -553,12 +436,6 @@ def test_a_secret_that_nobody_sent_fails_the_call(annotation: Any, way: str) -> 
     if annotation in (Keyed, KeyedByValidator):
         result, shown, got = run_guarded(annotation, {"path": "a", "key": "sent"}, way)
         assert shown == [{"key": "sent", "path": "a"}] and got[0].key.get_secret_value() == "sent"
-
-
-def test_the_error_names_a_secret_that_a_validator_changed() -> None:
-    bearer = Annotated[SecretStr, AfterValidator(lambda one: SecretStr(one.get_secret_value().removeprefix("Bearer ")))]
-    result, _, got = run_guarded(bearer, "Bearer x")
-    assert (result.status, got) == ("failed", []) and "a secret that was not sent as it is" in str(result.error)
 
 
 # -- types that are refused when the tool is defined -------------------------------------------------------------------
@@ -733,48 +610,6 @@ def test_calls_that_are_shown_alike_run_alike(guarded: bool) -> None:
     assert shown == [{"id": 1, "email": None}] * len(shown)
 
 
-@dataclasses.dataclass
-class Point:
-    x: int = 0
-
-
-class Shape(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    at: Point
-
-
-def test_a_model_decides_about_further_keys_of_its_own_alone() -> None:
-    assert run_guarded(Shape, {"at": {"x": 1}, "note": 1})[0].success
-    assert run_guarded(Shape, {"at": {"x": 1, "y": 1}})[0].status == "invalid"
-
-
-class Strips(BaseModel):
-    model_config = ConfigDict(str_strip_whitespace=True, str_to_lower=True, str_max_length=5, regex_engine="python-re")
-    day: date | None = None
-    at: datetime | None = None
-    hour: time | None = None
-
-
-@pytest.mark.parametrize("odd", [" {}", "{} ", "{}\n", "\t{}"])
-@pytest.mark.parametrize(
-    ("field", "text"), [("day", "2026-12-24"), ("at", "2026-12-24T12:30:00Z"), ("hour", "12:30:00")]
-)
-def test_a_date_is_shown_as_it_runs_if_its_model_strips_strings(field: str, text: str, odd: str) -> None:
-    result, shown, expected = run_guarded(Strips, {field: text})
-    assert result.success and shown[0][field] == text
-    result, shown, got = run_guarded(Strips, {field: odd.format(text)})
-    assert result.status == "invalid" or (shown[0][field] == text and got == expected)
-
-
-@pytest.mark.parametrize("annotation", [Annotated[float, AllowInfNan()], Annotated[Decimal, AllowInfNan()]])
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_a_number_that_json_lacks_does_not_run_whatever_a_type_says(annotation: Any, number: str) -> None:
-    got: list[Any] = []
-    sent = f'{{"value": {number}}}'
-    result, _ = run(make_tool(annotation, "function", got), "take", sent, guards=[lambda c, _: None])
-    assert result.status == "invalid" or got == [Decimal(number)], result.error
-
-
 # -- objects that are made again ---------------------------------------------------------------------------------------
 
 
@@ -861,22 +696,6 @@ def test_a_retry_whose_value_comes_out_otherwise_does_not_run() -> None:
     result, _ = run(counted, "take", {"value": "a"}, guards=guards, inside=[retry(9, wait=0)])
     assert (result.status, got) == ("failed", ["a", "a"])
     assert "otherwise than judged" in str(result.error)
-
-
-@pytest.mark.parametrize("guards", [[], [lambda c, _: None]])
-def test_values_are_made_of_judged_arguments_with_and_without_guards(guards: Any) -> None:
-    made: list[str] = []
-
-    def note(value: str) -> str:
-        made.append(value)
-        return value.strip()
-
-    got: list[str] = []
-    one = make_tool(Annotated[str, AfterValidator(note)], "function", got)
-    assert run(one, "take", {"value": " a"}, guards=guards)[0].success
-    assert (made, got) == ([" a", "a"], ["a"])
-    assert run(one, "take", '{ "value": "\\u0061" }', guards=guards)[0].success
-    assert (made, got) == ([" a", "a", "a"], ["a", "a"]), "what is the very JSON that was sent is not made again"
 
 
 class Note(BaseModel):
@@ -966,45 +785,6 @@ def test_a_change_arrives_as_given_or_denies(changes: Any, expected: str | None)
     assert set(shown) <= {5, 7}
 
 
-class Forces(BaseModel):
-    name: str
-    force: bool = False
-    reason: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def put_back(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return {**value, "force": True} if value.get("reason") else value
-
-
-@BOTH
-@pytest.mark.parametrize("who", ["guard", "person"])
-def test_a_value_that_a_validator_puts_back_does_not_run(way: str, who: str) -> None:
-    got: list[Any] = []
-
-    def without_force(call: ToolCall, *rest: Any) -> Decision:
-        kept = {key: value for key, value in call.arguments["value"].items() if key != "force"}
-        return allow({**call.arguments, "value": kept})
-
-    options: Any = {"guards": [ask_always], "approve": without_force}
-    options = {"guards": [without_force]} if who == "guard" else options
-    result, _ = run(make_tool(Forces, way, got), "take", {"value": {"name": "a", "reason": "so"}}, **options)
-    assert (result.status, got) == ("denied", [])
-    assert run(make_tool(Forces, way, got), "take", {"value": {"name": "a", "force": True}}, **options)[0].success
-    assert got[0].force is False
-
-
-class NoteText(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    text: str
-
-
-class Command(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    text: str
-    sudo: bool = True
-
-
 def run_edited(annotation: Any, sent: Any, edit: Any) -> tuple[Any, list[Any]]:
     """Return the result of a call whose arguments a person edits, and what the handler got."""
     got: list[Any] = []
@@ -1015,19 +795,6 @@ def run_edited(annotation: Any, sent: Any, edit: Any) -> tuple[Any, list[Any]]:
     take.__annotations__ = {"value": annotation, "n": int}
     approve = lambda call, decision, context: allow(edit(copy.deepcopy(call.arguments)))  # noqa: E731
     return run(tool(take), "take", {"value": sent}, guards=[ask_always], approve=approve)[0], got
-
-
-@pytest.mark.parametrize(
-    ("annotation", "sent", "expected"),
-    [
-        (NoteText | Command, {"text": "x"}, NoteText(text="x")),
-        (list[Defaults], [OBJECT], [Defaults(name="a")]),
-    ],
-)
-def test_a_change_beside_a_union_keeps_the_judged_alternative(annotation: Any, sent: Any, expected: Any) -> None:
-    result, got = run_edited(annotation, sent, lambda arguments: {**arguments, "n": 2})
-    assert result.success, result.error
-    assert got == [expected]
 
 
 class Item(BaseModel):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import re
 from typing import Any
-from urllib.parse import quote_plus
 
 import pytest
 from isolated_tools import tells_its_secret
@@ -105,10 +102,6 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def urlquoted(text: str) -> str:
-    return re.sub("%..", lambda found: found[0].lower(), quote_plus(text))
-
-
 def leaked(text: str) -> list[str]:
     written = [TOKEN, KEY, PIN, repr(KEY)[1:-1], "4711-0815", "live", "another one"]
     return [one for one in written if one in text]
@@ -167,19 +160,6 @@ async def test_a_known_secret_is_stars_in_all_that_deciders_say(way: str, caplog
     texts += [str(result.record()) for result in results] + [caplog.text, str(journal.intents), str(journal.outcomes)]
     assert [leaked(text) for text in texts] == [[]] * len(texts)
     assert STARS in str(results[-1].record()["answered_by"]) or way.startswith("a guard")
-
-
-async def test_the_log_shows_no_secret_of_a_guard_that_breaks(caplog: pytest.LogCaptureFixture) -> None:
-    class Checks:
-        def __repr__(self) -> str:
-            return f"Checks({TOKEN!r})"
-
-        def check(self, call: ToolCall, context: ToolContext) -> None:
-            raise ZeroDivisionError(said("a guard"))
-
-    runner = Runner(tools, guards=[pin, Checks()], secrets=SECRETS)
-    assert (await runner.run("raising", {"kind": ""})).status == "denied"
-    assert "Checks(" in caplog.text and leaked(caplog.text) == []
 
 
 async def test_a_nested_call_hides_the_secrets_of_its_parent() -> None:
@@ -244,12 +224,6 @@ async def test_the_error_of_an_isolated_tool_shows_no_secret(caplog: pytest.LogC
     assert "LookupError" in caplog.text and leaked(caplog.text) == []
 
 
-async def test_each_line_of_a_secret_is_secret(caplog: pytest.LogCaptureFixture) -> None:
-    lines = ["-----BEGIN KEY-----", "MIIEvQIBADANBg", "kqhkiG9w0BAQ"]
-    error = await shown_error(lines[2], "\n".join(lines))
-    assert "Lookup" in caplog.text and not [line for line in lines if line in caplog.text + error]
-
-
 async def test_a_cut_text_holds_no_part_of_a_secret() -> None:
     long = "x" * 490 + TOKEN * 8
 
@@ -299,13 +273,6 @@ async def test_no_secret_changes_what_is_enforced_of_an_answer(answer: str, stat
     assert (result.status, result.output) == (status, answer if status == "ok" else None)
 
 
-@pytest.mark.parametrize("kind", ["ask", "deny"])
-async def test_only_a_decision_that_allows_has_arguments(kind: Any) -> None:
-    guards = [lambda call, context: Decision(kind, "no", arguments={"kind": TOKEN})]
-    runner = Runner([raising.bind(api_key=KEY)], guards=guards)
-    assert (await runner.decide(ToolCall("", "raising", {"kind": "x"}))).arguments is None
-
-
 class Refusing(ToolHandler):
     """Refuses, and quotes what is bound or private."""
 
@@ -334,13 +301,6 @@ async def test_decide_and_explain_show_nothing_bound_or_private() -> None:
     assert TOKEN not in str((allowed, denied))
 
 
-async def test_the_log_shows_no_refused_private_value_of_a_guard(caplog: Any) -> None:
-    private = Tool("act", Refusing, private=("api",))
-    guards = [lambda call, context: allow({"api": TOKEN, "amount": 9})]
-    result = await Runner([private], guards=guards).run("act", {})
-    assert result.status == "denied" and STARS in caplog.text and TOKEN not in caplog.text + str(result.error)
-
-
 async def test_the_log_shows_no_bound_value_of_a_called_tool(caplog: Any) -> None:
     @tool
     async def inner(q: str, key: str) -> str:
@@ -357,18 +317,3 @@ async def test_the_log_shows_no_bound_value_of_a_called_tool(caplog: Any) -> Non
 
     assert (await Runner([outer]).run("outer", {"q": "a"})).status == "failed"
     assert "LookupError: outer" in caplog.text and STARS in caplog.text and TOKEN not in caplog.text
-
-
-@pytest.mark.parametrize("write", [str, urlquoted, json.dumps])  # tests/values/test_journal_entry.py has all forms
-@pytest.mark.parametrize("secret", ['Gänse "füße" süß', "p%5Cass%255cword"])
-async def test_a_secret_is_stars_in_url_and_json_encodings(secret: str, write: Any) -> None:
-    error = await shown_error(f"no answer from {write(secret)}", secret)
-    assert STARS in error and "nse" not in error and "ass" not in error
-
-
-async def test_a_handler_may_return_a_secret() -> None:
-    @tool
-    async def echo(context: ToolContext) -> str:
-        return str(context.secrets["token"])
-
-    assert (await Runner([echo], secrets={"token": TOKEN}).run("echo", {})).text == TOKEN

@@ -13,9 +13,8 @@ from journals import WatchedJournal
 import probe
 from cast import add
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, Waits, ask, tool
-from ferrule.testing import ManualClock
 from gates import Blocker, Gate
-from waits import BOUND, until
+from waits import BOUND
 from watched import Watch, go
 
 LONG = 10 * BOUND
@@ -74,19 +73,6 @@ async def test_leaving_waits_no_longer_than_drain(timeout: float | None) -> None
     assert watch.ends() == ["tool:error"] and not probe.live_calls(runner)
 
 
-async def test_leaving_does_not_wait_for_handlers_that_ignore_their_cancellation() -> None:
-    gate = Gate(stubborn=True, parallel=True)
-    runner = Runner([gate.tool], waits=Waits(drain=0.01, grace=0.01))
-    async with runner:
-        assert (await runner.run("wait", timeout=0.01)).status == "timeout"
-        going = asyncio.create_task(runner.run("wait"))
-        await until(lambda: gate.runs == 2)
-    assert runner.left_running == 1 and not going.done()
-    gate.open.set()
-    assert (await going).output == "through"
-    await until(lambda: runner.left_running == 0)
-
-
 async def test_leaving_a_runner_leaves_its_replacements_too() -> None:
     gate = Gate()
     runner = Runner([gate.tool, add])
@@ -102,14 +88,6 @@ async def test_leaving_a_runner_leaves_its_replacements_too() -> None:
         assert (await left.run("wait")).status == "cancelled"
     async with runner:
         assert (await before.run("add", {"a": 1, "b": 2})).output == 3
-
-
-async def test_a_runner_may_be_left_and_entered_again() -> None:
-    runner = Runner([add])
-    for _ in range(2):
-        async with runner:
-            assert (await runner.run("add", {"a": 1, "b": 2})).success
-        assert (await runner.run("add", {"a": 1, "b": 2})).status == "cancelled"
 
 
 async def test_two_may_leave_at_once_and_one_that_gives_up_cancels_nothing() -> None:
@@ -205,34 +183,6 @@ async def test_leaving_from_inside_a_call_is_an_error_that_says_what_to_do(where
     assert probe.is_at_rest(runner)
 
 
-async def test_a_guard_that_leaves_the_runner_denies_once_its_time_is_up() -> None:
-    async def guard(call: ToolCall, context: ToolContext) -> None:
-        await leave(runner)
-
-    clock = ManualClock()
-    runner = Runner([add], guards=[guard], waits=Waits(drain=LONG), clock=clock)
-    call = asyncio.ensure_future(runner.run("add", {"a": 1, "b": 2}))
-    await clock.advance(10)
-    result = await call
-    assert (result.status, result.executed) == ("denied", False) and "in time" in str(result.error)
-    assert probe.is_at_rest(runner)
-
-
-async def test_a_call_may_leave_another_runner() -> None:
-    gate = Gate()
-    other = Runner([gate.tool], waits=Waits(drain=LONG))
-
-    @tool
-    async def stop() -> str:
-        asyncio.get_running_loop().call_soon(gate.open.set)
-        await leave(other)
-        return "left"
-
-    call = await start(gate, other)
-    assert (await Runner([stop]).run("stop")).output == "left"
-    assert call.done() and (await call).success
-
-
 @pytest.mark.parametrize("begin", [Runner.batch, lambda *given: asyncio.ensure_future(Runner.run_all(*given))])
 async def test_leaving_waits_for_the_whole_of_a_batch_that_was_begun(begin: Callable[..., Any]) -> None:
     gate = Gate()
@@ -241,13 +191,3 @@ async def test_leaving_waits_for_the_whole_of_a_batch_that_was_begun(begin: Call
         batch = begin(runner, [ToolCall(str(n), "wait") for n in range(3)])
         await asyncio.sleep(0)
     assert gate.runs == 3 and [result.status for result in await batch] == ["ok"] * 3
-
-
-async def test_calls_of_a_batch_that_have_not_begun_when_drain_ends_never_begin() -> None:
-    gate = Gate()
-    async with Runner([gate.tool], waits=Waits(drain=0.02)) as runner:
-        batch = runner.batch([ToolCall(str(n), "wait") for n in range(3)])
-        await gate.inside.wait()
-    results = await batch
-    assert [(result.status, result.executed) for result in results[1:]] == [("cancelled", False)] * 2
-    assert (results[0].status, results[0].executed, gate.runs) == ("cancelled", None, 1)

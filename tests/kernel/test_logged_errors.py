@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import logging
-import sys
 from typing import Any
 
 import pytest
-from isolated_tools import crashes, raises
 from pydantic import BaseModel, ConfigDict
 
-from ferrule import DefinitionError, Runner, Sizes, Tool, ToolCall, ToolContext, ToolError, ToolResult, deny, tool
+from ferrule import DefinitionError, Runner, Sizes, Tool, ToolError, ToolResult, tool
 from ferrule.errors import GuardError
 from ferrule.runner import EXPOSED
 from gates import Gate
 from waits import BOUND
 
-needs_processes = pytest.mark.skipif(sys.platform == "win32", reason="isolation needs process groups")
 SECRET = "geheim"
 
 
@@ -67,19 +64,6 @@ async def test_the_text_of_a_tool_error_is_bounded_cleaned_and_never_empty() -> 
         assert ((await Runner([raising(error)]).run("act")).error or "").startswith("act failed: ")
 
 
-async def test_the_tool_error_of_middleware_or_a_guard_stands_in_a_sentence() -> None:
-    def never(call: Any, context: Any) -> None:
-        raise GuardError("not you")
-
-    async def breaks(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        raise ToolError("none left")
-
-    made = raising(ToolError("x"))
-    result = await Runner([made], inside=[breaks]).run("act")
-    assert result.error == "act could not be run: none left. Nothing was run."
-    assert (await Runner([made], guards=[never]).run("act")).error == "Denied: not you. Nothing was run."
-
-
 async def test_the_outer_tools_expose_decides_about_an_inner_tools_exception() -> None:
     for error, expose, shown in (
         (Odd(SECRET), EXPOSED, False),
@@ -127,12 +111,6 @@ async def test_the_error_about_an_output_that_does_not_fit_has_no_credentials(by
     assert SECRET not in error
 
 
-async def test_an_exception_that_is_its_own_results_ends() -> None:
-    error = ToolError(SECRET)
-    error.result = ToolResult(exception=error)
-    assert SECRET not in ((await Runner([calling(raising(error))]).run("outer")).error or "")
-
-
 async def log_of(caplog: pytest.LogCaptureFixture, made: Tool, arguments: Any = None) -> list[logging.LogRecord]:
     """Return the log of one call, which fails."""
     caplog.set_level(logging.DEBUG, logger="ferrule")
@@ -163,41 +141,3 @@ async def test_an_inner_tools_exception_has_one_traceback(caplog: pytest.LogCapt
     assert inner.exc_info is not None and inner.exc_info[0] is ValueError
     assert (outer.levelname, outer.exc_info) == ("WARNING", None)
     assert outer.getMessage().startswith("tool 'outer' raised what a tool that it called had raised: ")
-
-
-@pytest.mark.parametrize(
-    ("inner", "kind"),
-    [
-        (raising(ToolError("x")).replace(guards=[lambda *_: deny("not you")]), "GuardError"),
-        (Gate(timeout=0.01).tool, "ToolTimeoutError"),
-    ],
-)
-async def test_the_kernels_refusal_of_an_inner_call_keeps_its_traceback(
-    inner: Tool, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    (record,) = await log_of(caplog, calling(inner))
-    assert record.levelname == "WARNING" and record.exc_info is not None
-    assert record.exc_info[0].__name__ == kind
-
-
-@needs_processes
-@pytest.mark.parametrize(
-    ("handler", "arguments", "shown"),
-    [
-        (raises, {"kind": "stock"}, None),
-        (raises, {"kind": "value"}, "ValueError"),
-        (raises, {"kind": "coded"}, "RemoteError"),
-        (crashes, {}, "WorkerDiedError"),
-    ],
-)
-async def test_errors_of_isolated_tools_are_logged_alike(
-    handler: Any, arguments: Any, shown: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    (record,) = await log_of(caplog, tool(handler, isolation="process"), arguments)
-    if shown is None:
-        assert (record.levelname, record.exc_info) == ("INFO", None)
-        assert record.getMessage().startswith("tool 'raises' raised a ToolError: ")
-        return
-    assert record.levelname == "WARNING" and record.exc_info is not None
-    assert record.exc_info[0].__name__ == shown
-    assert handler is crashes or "isolated_tools.py" in logging.Formatter().format(record)

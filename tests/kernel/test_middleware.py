@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cast import call_twice, passes
-from ferrule import Decision, DefinitionError, Runner, Sizes, ToolCall, ToolContext, ToolResult, Waits, deny, tool
+from cast import passes
+from ferrule import DefinitionError, Runner, Sizes, ToolCall, ToolContext, ToolResult, Waits, tool
 from ferrule.middleware import after, before
 from gates import Gate
-from waits import until
+from waits import BOUND, until
 from watched import Watch, plain, run
 
 
@@ -63,20 +63,6 @@ def test_the_first_middleware_is_the_outermost() -> None:
     ]
 
 
-@pytest.mark.parametrize(("n", "status"), [(5, "ok"), ("x", "invalid"), (50, "denied")])
-def test_a_change_by_middleware_is_validated_and_judged(n: Any, status: str) -> None:
-    def small(call: ToolCall, context: ToolContext) -> Decision | None:
-        return deny("too large") if call.arguments["n"] > 10 else None
-
-    async def changes(call: ToolCall, context: ToolContext, next: Any) -> Any:
-        return await next(call.replace(arguments={"n": n}), context)
-
-    result, watch = run(double, ToolCall("c1", "double", {"n": 1}), around=[changes], guards=[small])
-    assert (result.status, result.output) == (status, 10 if status == "ok" else None)
-    assert result.call is not None and result.call.arguments == {"n": 1}
-    assert len(watch.ends()) == 1
-
-
 @pytest.mark.parametrize("where", ["around", "inside"])
 @pytest.mark.parametrize("hook", [True, False])
 def test_a_result_made_by_middleware_belongs_to_the_call_and_is_bounded(where: str, hook: bool) -> None:
@@ -116,17 +102,6 @@ async def test_a_cached_result_belongs_to_each_call_it_is_served_to(where: str) 
     assert (await runner.run(calls[0])).call_id == "c0"
     assert [result.duration_ms for result in results] == durations
     assert len(watch.ends()) == 4
-
-
-@pytest.mark.parametrize("calls", [True, False])
-def test_a_false_claim_that_nothing_was_run_is_not_believed(calls: bool) -> None:
-    async def claims(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        if calls:
-            await next(call, context)
-        return ToolResult("from elsewhere", executed=False)
-
-    result, _ = run(double, "double", {"n": 1}, inside=[claims])
-    assert (result.output, result.executed) == ("from elsewhere", calls)
 
 
 def raises(error: BaseException) -> Any:
@@ -186,23 +161,6 @@ def test_hooks_change_arguments_on_the_way_in_and_results_on_the_way_out() -> No
     assert run(double, "double", {"n": 1}, around=[before(lambda arguments: None)])[0].output == 2
 
 
-def test_a_denied_call_passes_the_after_hooks_around_and_none_inside() -> None:
-    seen: list[str] = []
-
-    def saw(name: str) -> Any:
-        return after(lambda result: seen.append(f"{name} {result.status}"))
-
-    run(double, "double", {"n": 1}, guards=[lambda *_: deny("no")], around=[saw("around")], inside=[saw("inside")])
-    assert seen == ["around denied"]
-
-
-def test_a_call_denied_after_a_run_says_that_it_may_have_had_an_effect() -> None:
-    answers = [None, deny("again")]
-    result, _ = run(double, "double", {"n": 1}, guards=[lambda *_: answers.pop(0)], around=[call_twice])
-    assert (result.status, result.executed) == ("denied", True)
-    assert "Nothing was run" not in str(result.error) and "its effect may have happened" in str(result.error)
-
-
 @pytest.mark.parametrize("timeout", [None, 0.05])
 @pytest.mark.parametrize("stubborn", [False, True])
 async def test_a_shielded_handler_holds_its_slot_until_it_ends(timeout: float | None, stubborn: bool) -> None:
@@ -229,7 +187,7 @@ async def test_a_shielded_handler_holds_its_slot_until_it_ends(timeout: float | 
     assert (second.status, second.executed, gate.runs) == ("limited", False, 1)
     gate.open.set()
     await until(lambda: not runner.left_running)
-    assert (await runner.run("wait")).executed is True
+    assert (await runner.run("wait", timeout=BOUND)).executed is True
     assert len(watch.ends()) == 3
 
 
@@ -253,35 +211,3 @@ async def test_next_after_the_result_runs_nothing(place: str, begun: bool) -> No
     with pytest.raises(DefinitionError, match="`next`"):
         await (late[0] if begun else late[0]())
     assert (runs, runner.left_running, runner.waiting) == ([], 0, 0)
-
-
-@pytest.mark.parametrize("place", ["inside", "guard"])
-async def test_a_run_that_waits_when_its_call_ends_does_not_start(place: str) -> None:
-    waiting, free = asyncio.Event(), asyncio.Event()
-    left: list[asyncio.Future[Any]] = []
-    runs: list[int] = []
-
-    @tool
-    async def work() -> None:
-        runs.append(1)
-
-    async def wait() -> None:
-        waiting.set()
-        await free.wait()
-
-    async def waits(call: Any, context: Any, next: Any) -> ToolResult:
-        await wait()
-        return await next(call, context)
-
-    async def leaving(call: Any, context: Any, next: Any) -> ToolResult:
-        left.append(asyncio.ensure_future(next(call, context)))
-        await waiting.wait()
-        return ToolResult("at once")
-
-    options: Any = {"inside": [waits]} if place == "inside" else {"guards": [lambda *_: wait()]}
-    runner = Runner([work], around=[leaving], **options)
-    assert (await runner.run("work")).output == "at once"
-    free.set()
-    with pytest.raises(DefinitionError, match=r"after its result|ended before"):
-        await left[0]
-    assert (runs, runner.left_running) == ([], 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -23,8 +22,6 @@ from ferrule import (
     tool,
 )
 from ferrule.middleware import after, before
-from gates import Gate
-from waits import until
 from watched import Watch
 
 KEY = b"k" * 32
@@ -91,22 +88,6 @@ async def test_the_outer_runners_approver_answers_for_mounted_tools() -> None:
     assert (await Runner(inner.as_tools()).run("add", SUM)).status == "denied"
 
 
-async def test_an_outer_guard_cannot_overrule_an_inner_one() -> None:
-    inner = Runner([add], guards=[lambda call, context: deny("inner")])
-    outer = Runner(Runner(inner.as_tools()).as_tools(), guards=[lambda *_: True], approve=Person())
-    assert (await outer.run("add", SUM)).status == "denied"
-
-
-async def test_an_inner_runners_limit_holds_for_both_runners() -> None:
-    gate = Gate(parallel=True)
-    inner = Runner([gate.tool], concurrency=2)
-    outer = Runner(inner.as_tools())
-    calls = [asyncio.ensure_future(runner.run("wait")) for runner in (inner, outer) for _ in range(2)]
-    await until(lambda: gate.runs == 2 and inner.waiting + outer.waiting == 2)
-    gate.open.set()
-    assert all(result.success for result in await asyncio.gather(*calls))
-
-
 async def test_a_mounted_tool_calls_its_own_runner() -> None:
     judged: list[tuple[str, str]] = []
     person, watch, inner_watch = Person(), Watch(), Watch()
@@ -138,21 +119,6 @@ async def test_a_mounted_tool_calls_its_own_runner() -> None:
             assert watch.kinds()[-2:] == ["tool:post", "tool:post"]
         assert (await outer.run("lookup")).output == "outer" and inner_watch.events == []
         assert (await outer.run("entry", {"name": "no"})).output.startswith("not_found")
-
-
-async def test_a_renamed_mounted_tool_is_called_as_the_outer_runner_has_it() -> None:
-    @tool
-    async def entry(context: ToolContext) -> str:
-        result = await context.run("lookup")
-        return f"{result.tool_name} {result.status}"
-
-    def closes(call: ToolCall, context: ToolContext) -> Decision | None:
-        return deny("closed") if call.name == "their_lookup" else None
-
-    outer = Runner(Toolset(Runner([saying("lookup", "inner"), entry]).as_tools()).prefixed("their_"))
-    assert (await outer.run("their_entry")).output == "their_lookup ok"
-    outermost = Runner(only(outer.replace(guards=[closes]), "*entry"))
-    assert (await outermost.run("their_entry")).output == "their_lookup denied"
 
 
 @pytest.mark.parametrize("place", ["guards", "around", "inside", "before", "after", "after inside"])
@@ -191,15 +157,6 @@ async def test_guards_and_middleware_call_the_tools_of_their_own_runner(place: s
     assert heard == [["outer", "middle", "inner", "inner"][which]]
 
 
-async def test_an_approver_calls_the_tools_of_its_runner() -> None:
-    async def looks(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
-        return (await context.run("who")).output == "outer"
-
-    inner = Runner([paying("inner", []), saying("who", "inner")], guards=[ask_to_pay])
-    outer = Runner([*only(inner, "pay"), saying("who", "outer")], approve=looks)
-    assert (await outer.run("pay", PAY)).output == "inner"
-
-
 async def suspended(runner: Runner, watch: Watch, name: str) -> dict[str, Any]:
     """The record of what a tool of that name had suspended."""
     assert (await runner.run(name)).output == "suspended"
@@ -229,17 +186,6 @@ async def test_a_call_by_a_mounted_tool_is_resumed_as_no_other_tool(outer_has: s
     assert result.status in ("not_found", "invalid")
 
 
-async def test_a_record_of_a_tool_that_is_no_longer_mounted_runs_nothing() -> None:
-    ran: list[str] = []
-    inner = Runner([calling("job", "pay", PAY), paying("inner", ran)], guards=[ask_to_pay])
-    first = Runner(only(inner, "job"), approve=put_off, resume_key=KEY, observers=[watch := Watch()])
-    record = await suspended(first, watch, "job")
-    own = [calling("job", "pay", PAY), paying("outer", ran)]
-    for tools in (own, Runner([paying("another", ran)]).as_tools()):
-        result = await Runner(tools, resume_key=KEY).resume(record, True)
-        assert (ran, result.executed) == ([], False) and result.status in ("not_found", "invalid")
-
-
 def for_tenants(mounted: list[Runner], **changes: Any) -> Runner:
     """What two runners have, as `a_` with `tenant="A"` and as `b_` with `tenant="B"`, in another one."""
     first, second = (Toolset(one.as_tools()) for one in mounted)
@@ -265,13 +211,3 @@ def test_a_runner_that_is_mounted_twice_is_refused(again: str) -> None:
     runner = tenants([])
     with pytest.raises(DefinitionError, match=r"'a_job' and 'b_job'.*two runners"):
         for_tenants([runner, runner if again == "itself" else runner.replace(approve=put_off)])
-
-
-async def test_a_tool_mounted_for_a_tenant_calls_tools_bound_to_that_tenant() -> None:
-    ran: list[str] = []
-    runner = for_tenants([tenants(ran), tenants(ran)])
-    assert [(await runner.run(name)).output for name in ("b_job", "a_job")] == ["ok", "ok"]
-    assert ran == ["B", "A"]
-    runner = for_tenants([tenants(ran), tenants(ran)], guards=[lambda call, context: deny("readers do not pay")])
-    assert [(await runner.run(name)).output for name in ("b_job", "a_job")] == ["denied", "ok"]
-    assert ran == ["B", "A", "A"]

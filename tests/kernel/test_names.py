@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import DefinitionError, Runner, ToolCall, Toolset, tool
+from ferrule import Runner, ToolCall, Toolset, tool
 from gates import Gate
 from watched import Watch, run
 
@@ -59,22 +59,6 @@ def test_an_ambiguous_or_longer_name_is_not_found(there: list[str], called: str)
     assert watch.ends() == ["tool:error"]
 
 
-@pytest.mark.parametrize(("count", "more"), [(12, ""), (13, " and 1 more"), (40, " and 28 more")])
-def test_an_unknown_name_is_told_how_many_tools_there_are(count: int, more: str) -> None:
-    result, _ = run(make_tools(*(f"tool_{n}" for n in range(count))), ToolCall("c1", "zzz", "{}"))
-    assert f"'tool_11'{more}." in result.text and "'tool_12'" not in result.text
-
-
-def test_an_exact_name_goes_before_similar_ones() -> None:
-    result, _ = run(make_tools("read", "functions.read"), ToolCall("c1", "functions.read", "{}"))
-    assert (result.tool_name, result.repairs) == ("functions.read", ())
-
-
-def test_repairs_of_name_and_arguments_are_both_reported() -> None:
-    result, _ = run(make_tools("act"), ToolCall("c1", "Act", '{"n": "2"}'))
-    assert result.output == 2 and len(result.repairs) == 2
-
-
 async def test_a_resolved_tool_keeps_its_place_in_a_batch_and_is_judged() -> None:
     watch, gate = Watch(), Gate()
     gate.open.set()
@@ -89,23 +73,3 @@ def test_a_toolset_resolves_names_and_a_long_one_costs_nothing() -> None:
     found = tools.resolve_name("functions.ACT")
     assert found is not None and found.name == "act"
     assert tools.resolve_name("x" * 1_000_000) is None
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("read_note", "READ_Note"),
-        ("read", "r\u0435ad"),  # a Cyrillic letter
-        ("TOP", "\u03a4\u039f\u03a1"),  # Greek ones
-        ("read", "\uff52\uff45\uff41\uff44"),  # full width
-        ("file", "\ufb01le"),  # a ligature
-        ("caf\u00e9", "cafe\u0301"),
-    ],
-)
-def test_names_that_look_alike_are_an_error(one: str, other: str) -> None:
-    with pytest.raises(DefinitionError, match="look alike"):
-        Toolset(make_tools(one, other))
-
-
-def test_distinct_names_are_allowed() -> None:
-    assert len(Toolset(make_tools("a-b", "a_b", "a1", "al", "cafe", "caf\u00e9"))) == 6

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from cast import ask_always
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult, Toolset, ask, tool
 from ferrule.middleware import before
-from waits import BOUND
 from watched import Watch, go
 
 KEY = b"k" * 32
@@ -77,22 +76,6 @@ async def test_another_tool_of_an_offered_name_was_not_offered() -> None:
     assert refusal(await runner.run("read", {}, offered=renamed)).count("'") == 2
 
 
-async def test_an_error_lists_at_most_twelve_names() -> None:
-    runner, _ = make_runner(*(f"read_{number}" for number in range(13)))
-    for offered in (None, runner.tools):
-        error = refusal(await runner.run("zoom", {}, offered=offered))
-        assert error.count("'read_") == 12 and "'read_11' and 1 more. Nothing was run." in error
-
-
-def test_run_sync_takes_offered_and_a_deadline() -> None:
-    runner, ran = make_runner("read", "drop")
-    offered = runner.tools.only("read")
-    assert runner.run_sync("read", {}, offered=offered, timeout=BOUND).success
-    refusal(runner.run_sync("drop", {}, offered=offered, timeout=BOUND))
-    refusal(runner.run_sync(ToolCall("", "drop", {}), offered=offered))
-    assert ran == ["read"]
-
-
 @pytest.mark.parametrize("wrong", [["read"], (), False])
 async def test_offered_must_be_a_toolset(wrong: Any) -> None:
     runner, ran = make_runner("read")
@@ -110,15 +93,6 @@ async def test_an_offered_search_tool_is_named_by_its_wire_name() -> None:
     wire_name = runner.tools.get("find.tools").wire_name
     assert error == f"'readme' was not offered. Find it with {wire_name!r} first. Nothing was run."
     assert (await runner.run(wire_name, {"query": "x"}, offered=offered)).success
-
-
-async def test_a_search_tool_that_cannot_be_called_is_not_named() -> None:
-    reader = make_runner("read", "readme")[0].tools
-    runner = Runner([make_search(), *reader])
-    another = Toolset([make_search(), *reader.only("read")])
-    for offered in (runner.tools.only("read"), another, Toolset([make_search("f"), reader.get("read")])):
-        error = refusal(await runner.run("readme", {}, offered=offered))
-        assert error == "'readme' was not offered. Did you mean 'read'? Nothing was run."
 
 
 @pytest.mark.parametrize("finds", [False, True])
@@ -157,21 +131,6 @@ async def test_a_running_tool_may_call_tools_that_were_not_offered() -> None:
     runner = Runner([tool(job), make_tool(ran, "step")])
     result = await runner.run("job", {}, offered=runner.tools.only("job"))
     assert (result.output, ran) == (["ok", "ok", "not_found"], ["step", "step"])
-
-
-async def test_offered_binds_a_mounted_runner_for_the_outer_call_only() -> None:
-    ran: list[str] = []
-
-    async def job(context: ToolContext) -> str:
-        return (await context.run("step", {})).status
-
-    inner = Runner([tool(job), make_tool(ran, "step")])
-    outer = Runner(inner.as_tools())
-    offered = outer.tools.only("job")
-    assert (await outer.run("job", {}, offered=offered)).output == "ok"
-    refusal(await outer.run("step", {}, offered=offered))
-    refusal(await outer.run("job", {}, offered=inner.tools))
-    assert ran == ["step"]
 
 
 def make_asking(*names: str) -> tuple[Runner, list[str]]:

@@ -13,8 +13,6 @@ from enum import Enum
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import Base64UrlBytes, BaseModel, Field, field_serializer
 
 from cast import add, ask_always
@@ -35,8 +33,7 @@ from ferrule import (
 from ferrule.executors.process.transfer import pack, unpack
 from ferrule.values import content
 from ferrule.values.result import Status
-from waits import BOUND
-from watched import Watch, go, plain, run
+from watched import Watch, plain, run
 
 ENDS: list[type[BaseException]] = [GeneratorExit, asyncio.CancelledError, RecursionError]
 
@@ -64,19 +61,6 @@ def returning(value: Any, returns: Any) -> Tool:
 
     give.__annotations__["return"] = returns
     return tool(give)
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-        max_leaves=20,
-    )
-)
-def test_json_data_are_shown_as_they_are(value: Any) -> None:
-    result, _ = run(asynchronous(lambda: value), "give")
-    shown = value if isinstance(value, str) else json.loads(result.text)
-    assert result.success and shown == value == result.output
 
 
 @WAYS
@@ -113,12 +97,6 @@ def test_bytes_in_a_value_are_base64_and_those_of_a_model_as_it_writes_them() ->
         assert run(returning(value, bytes), "give")[0].output == data
 
 
-@pytest.mark.parametrize("value", [Blob(data=b"\xff"), [Blob(data=b"\xff")]])
-def test_a_model_with_bytes_that_are_no_text_fails_with_the_remedy(value: Any) -> None:
-    result, noted = run(returning(value, type(value)), "give")
-    assert result.status == "failed" and any("take Base64Bytes" in str(one) for one in (noted, result.error))
-
-
 class Place(BaseModel):
     name: str
     near: list[Place] = []
@@ -133,15 +111,6 @@ class Holder(BaseModel):
     inside: Any
 
 
-def test_fields_that_a_model_excludes_or_writes_itself_are_not_looked_into() -> None:
-    places = [Place(name=f"p{n}", source=itertools.count()) for n in range(30)]
-    for place in places:
-        place.near = places
-    result, _ = run(asynchronous(lambda: {"places": places}), "give")
-    names = [place.name for place in places]
-    assert result.output == {"places": [{"name": name, "near": names} for name in names]}
-
-
 def test_models_in_a_ring_are_shown_by_their_class_without_excluded_fields() -> None:
     holder = Holder(inside=Place(name="here", source="s3cret"))
     holder.inside = [holder.inside, holder]
@@ -149,23 +118,6 @@ def test_models_in_a_ring_are_shown_by_their_class_without_excluded_fields() -> 
     assert "s3cret" not in plain(result)
     holder.inside = {"again": holder}
     assert run(asynchronous(lambda: [holder]), "give")[0].output == ["<Holder>"]
-
-
-class Link(BaseModel):
-    value: int
-    next: Link | None = None
-
-
-def test_the_outer_levels_of_deeply_nested_models_are_shown() -> None:
-    link, depth = None, 200
-    for value in range(depth):
-        link = Link(value=value, next=link)
-    result, _ = run(asynchronous(lambda: link), "give")
-    shown, output = [], result.output
-    while isinstance(output, dict):
-        shown.append(output["value"])
-        output = output["next"]
-    assert shown == [*range(depth)][::-1][: len(shown)] and len(shown) >= 90
 
 
 class Endless(Mapping[str, int]):
@@ -244,18 +196,6 @@ def test_a_shared_object_counts_at_each_place_where_it_is_held(hold: Any, monkey
     assert len(repr(result)) < 1000 and len(str(result.record())) < 1000
 
 
-@WAYS
-def test_rendering_belongs_to_the_deadline(way: Any) -> None:
-    slow = way(lambda: [[str(n) for n in range(1000)]] * 600)
-    result, _ = run(slow.replace(timeout=0.02), "give")
-    assert result.status == "timeout"
-
-
-def test_a_result_with_an_integer_of_any_length_has_a_repr() -> None:
-    result, _ = run(asynchronous(lambda: 10**5000), "give")
-    assert repr(result) == "<ToolResult give ok <int>>"
-
-
 def breaking(error: type[BaseException]) -> Any:
     def breaks(*args: object) -> Any:
         raise error("of the handler's")
@@ -321,27 +261,6 @@ def test_an_exception_whose_methods_raise_is_one_failure(way: Any, error: type[B
             assert (result.status, watch.ends()) == ("failed", ["tool:error"])
 
 
-def test_a_middleware_that_returns_a_broken_value_fails_the_call() -> None:
-    odd, text = with_broken(object, SystemExit, *TEXT)(), with_broken(str, asyncio.CancelledError, *TEXT)("hello")
-    for value in (odd, text, None, ToolResult(odd)):
-
-        async def instead(call: ToolCall, context: Any, next: Any, value: Any = value) -> Any:
-            await next(call, context)
-            return value
-
-        result, watch = run(asynchronous(lambda: 1), "give", around=[instead])
-        assert len(watch.ends()) == 1
-        plain(result)
-
-
-@pytest.mark.parametrize("timeout", [None, BOUND])
-def test_a_keyboard_interrupt_ends_the_program_after_the_result_is_sealed(timeout: float | None) -> None:
-    watch = Watch()
-    with pytest.raises(KeyboardInterrupt):
-        go(Runner([asynchronous(breaking(KeyboardInterrupt))], observers=[watch], timeout=timeout).run("give"))
-    assert len(watch.ends()) == 1 and watch.events[-1].data["result"].executed is not False
-
-
 def test_a_returned_result_keeps_its_status_and_whether_it_was_executed() -> None:
     for status, executed in itertools.product(get_args(Status), (True, False, None)):
         given = ToolResult({"a": 1}, None if status == "ok" else "why", {"b": 2}, status=status, executed=executed)
@@ -363,13 +282,6 @@ def test_returning_a_denied_calls_result_does_not_say_that_nothing_ran(read_only
     result, _ = run([add, outer], "outer", guards=[lambda call, _: deny("no") if call.name == "add" else None])
     assert result.status == "denied" and "no" in str(result.error)
     assert result.executed is not read_only
-
-
-@pytest.mark.parametrize("returns", [Deferred, Deferred | InputRequired])
-def test_a_handler_that_gives_no_output_has_no_output_schema(returns: Any) -> None:
-    assert returning(None, returns).output.schema is None
-    result, _ = run(returning(Deferred("mill-1"), returns), "give")
-    assert result.status == "suspended" and "is under way" in str(result.error)
 
 
 def test_a_suspended_result_keeps_its_pending_in_another_process() -> None:

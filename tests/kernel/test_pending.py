@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import gc
 import json
 import re
 import threading
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import AfterValidator, PlainSerializer, StringConstraints
+from pydantic import AfterValidator
 from test_judged_form import LEAVES, containers, make_tool, to_plain
 
 from cast import ask_always
@@ -32,7 +31,6 @@ from ferrule import (
     Waits,
     allow,
     ask,
-    deny,
     tool,
 )
 from ferrule.journal import MemoryJournal
@@ -126,34 +124,6 @@ async def refusal(runner: Runner, record: Any) -> str:
     return str(result.error)
 
 
-@pytest.mark.parametrize("changed", [False, True])
-async def test_a_result_never_carries_the_record_of_another_call(changed: bool) -> None:
-    write, ran = make_write()
-
-    @tool
-    async def outer(context: ToolContext) -> Any:
-        result = await context.run("write", {"n": 1})
-        assert result.pending is not None
-        return result.replace(output=1) if changed else result
-
-    only_write = lambda call, context: ask("sure?") if call.name == "write" else None  # noqa: E731
-    result = await make_runner([write, outer], guards=[only_write]).run("outer")
-    assert result.pending is None and result.record()["pending"] is None and ran == []
-
-
-async def test_a_call_that_middleware_runs_after_all_has_no_record() -> None:
-    write, ran = make_write()
-    answers = [ask("not now"), True]
-
-    async def around(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        first: ToolResult = await next(call, context)
-        assert (await next(call, context)).success
-        return first
-
-    result = await make_runner([write], around=[around], approve=lambda *rest: answers.pop(0)).run("write", {"n": 1})
-    assert result.pending is None and len(ran) == 1
-
-
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield every place in JSON data."""
     if at:
@@ -208,29 +178,9 @@ async def test_an_edited_record_uses_nothing_up() -> None:
     assert len(ran) == 1
 
 
-async def test_edits_outside_pending_and_the_order_of_keys_do_not_matter() -> None:
-    write, ran = make_write()
-    record = await suspend(make_runner([write]))
-    lies = {"tool_name": "other", "call_id": "c9", "metadata": {"resume": {}}, "success": True, "more": 1}
-    result = await make_runner([write]).resume({**record, **lies}, True)
-    assert result.success and result.call_id == "c1" and ran == [{"n": 1, "text": "a", "tenant": "", "pin": ""}]
-    turned = dict(reversed((await suspend(make_runner([write])))["pending"].items()))
-    assert (await make_runner([write]).resume({"pending": turned}, True)).success
-
-
 @pytest.mark.parametrize("pending", [{}, {"seal": ""}, {1: 2}, {"x": object()}, {"x": float("nan")}, {"seal": "é"}])
 async def test_an_unsealed_record_is_not_resumed(pending: Any) -> None:
     assert "resume_key" in await refusal(make_runner([]), {"pending": pending})
-
-
-async def test_deeply_nested_data_is_not_resumed() -> None:
-    nested: Any = {}
-    for _ in range(100_000):
-        nested = {"a": nested}
-    assert "resume_key" in await refusal(make_runner([]), {"pending": nested})
-    while nested:  # freeing it at once would recurse as deep
-        nested = nested.get("a")
-    gc.collect()
 
 
 async def test_without_a_key_only_the_runner_and_its_replacements_resume() -> None:
@@ -257,12 +207,6 @@ def test_an_invalid_resume_key_is_refused_and_not_printed(key: Any) -> None:
     with pytest.raises(DefinitionError, match="resume_key must be at least 32 bytes") as caught:
         Runner([], resume_key=key)
     assert "kkk" not in str(caught.value)
-
-
-@pytest.mark.parametrize("within", [0, -1, float("inf"), "day", True])
-def test_an_invalid_time_to_resume_is_refused(within: Any) -> None:
-    with pytest.raises(DefinitionError, match="resume=…"):
-        Runner([], waits=Waits(resume=within))
 
 
 async def test_a_call_of_one_tenant_is_not_resumed_for_another() -> None:
@@ -302,42 +246,6 @@ async def test_a_changed_tool_is_not_resumed(what: str) -> None:
     assert reason in await refusal(make_runner([after(write)]), record)
     assert ran == []
     assert (await make_runner([before(write)]).resume(record, True)).success
-
-
-async def test_a_tool_is_resumed_after_changes_that_do_not_matter() -> None:
-    write, ran = make_write(read_only=lambda arguments: arguments["n"] > 5)
-    record = await suspend(make_runner([write]))
-    same = write.replace(description="Other words.", timeout=60, read_only=lambda arguments: False)
-    assert (await make_runner([same]).resume(record, True)).success and len(ran) == 1
-
-
-async def test_records_do_not_show_whether_the_same_value_is_bound() -> None:
-    write, _ = make_write()
-    runner = make_runner([write.bind(tenant="A")])
-    one, other = [(await suspend(runner))["pending"] for _ in range(2)]
-    assert one["tool"] != other["tool"] and one["key"] != other["key"]
-
-
-@tool
-async def pay(
-    cents: Annotated[int, AfterValidator(lambda euros: euros * 100), PlainSerializer(lambda cents: cents // 100)],
-    to: Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)],
-) -> str:
-    return f"{cents} to {to}"
-
-
-async def test_a_call_that_is_suspended_twice_runs_as_it_was_judged() -> None:
-    runner = make_runner([pay])
-    again = await runner.resume((await suspend(runner, {"cents": 5, "to": " Ada "}, "pay")), ask("not yet"))
-    assert again.status == "suspended"
-    assert (await runner.resume(again.record(), True)).output == "500 to ada"
-
-
-async def test_an_edit_uses_the_terms_of_the_judged_arguments() -> None:
-    record = await suspend(make_runner([pay]), {"cents": 5, "to": " Ada "}, "pay")
-    assert (await make_runner([pay]).resume(record, allow({"cents": 7, "to": "bob"}))).output == "700 to bob"
-    denied = await make_runner([pay]).resume(record, allow({"cents": 5, "to": "Ada"}))
-    assert denied.status == "denied" and "would come out otherwise" in str(denied.error)
 
 
 MOST = {"cents": 100}
@@ -419,15 +327,6 @@ class Today(Clock):
         return self.today
 
 
-async def test_a_cancelled_answer_can_be_given_again() -> None:
-    runner, record, ran = await begin()
-    early = asyncio.ensure_future(runner.resume(record, True))
-    early.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await early
-    assert (await runner.resume(record, True)).success and len(ran) == 1
-
-
 async def test_replacements_in_several_threads_run_the_call_once() -> None:
     runner, record, ran = await begin()
     ready = threading.Barrier(4)
@@ -451,14 +350,6 @@ async def test_a_used_record_is_forgotten_when_it_expires() -> None:
     assert len(runner._state.resumed_records._expiries) == 1
     assert (await runner.resume(first, True)).status == "invalid"
     assert len(ran) == 2
-
-
-@pytest.mark.parametrize("answer", [False, deny("no"), ask("not yet")])
-async def test_every_answer_uses_the_record_up(answer: Any) -> None:
-    runner, record, ran = await begin()
-    assert (await runner.resume(record, answer)).status in {"denied", "suspended"}
-    assert (await runner.resume(record, True)).status == "invalid"
-    assert ran == []
 
 
 class Keeping(MemoryJournal):
@@ -508,19 +399,6 @@ async def test_nothing_runs_if_the_journal_hangs(monkeypatch: pytest.MonkeyPatch
     assert ran == []
 
 
-async def test_a_record_that_expires_in_the_journal_does_not_run() -> None:
-    clock, (write, ran) = Today(), make_write()
-
-    class Slow(Keeping):
-        async def take(self, key: str, expires_at: float) -> Any:
-            clock.today = expires_at
-            return True
-
-    runner = make_runner([write], journal=Slow(), clock=clock)
-    assert (await runner.resume(await suspend(runner), True)).status == "invalid"
-    assert ran == []
-
-
 @pytest.mark.parametrize("answer", [True, False, ask("not yet")])
 async def test_event_and_record_name_who_answered(answer: Any) -> None:
     watch, write = Watch(), make_write()[0]
@@ -533,13 +411,6 @@ async def test_event_and_record_name_who_answered(answer: Any) -> None:
     result = await runner.resume(await suspend(make_runner([write])), answer)
     assert result.record()["answered_by"] is None
     assert all("by" not in event.data for event in watch.events)
-
-
-async def test_the_name_of_who_answered_must_be_a_text() -> None:
-    runner, record, ran = await begin()
-    with pytest.raises(DefinitionError, match="by="):
-        await runner.resume(record, True, by=object())  # type: ignore[arg-type]
-    assert ran == []
 
 
 @pytest.mark.parametrize("place", ["around", "inside"])

@@ -14,16 +14,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import isolated_tools
 import pytest
-from journals import WatchedJournal, breaks
 
 import probe
 from cast import add
-from ferrule import CONTEXT, DefinitionError, Runner, ToolCall, ToolContext, ToolResult, Waits, tool
+from ferrule import CONTEXT, Runner, ToolCall, ToolContext, ToolResult, Waits, tool
 from ferrule.executors import background_loop
 from gates import Blocker, Gate
-from waits import BOUND, until
+from waits import BOUND
 from watched import Watch, go, run
 
 SUM = {"a": 1, "b": 2}
@@ -66,13 +64,6 @@ def test_run_sync_needs_no_loop() -> None:
     assert [(result.status, result.output) for result in found] == [("ok", 3), ("not_found", None)]
 
 
-def test_run_sync_works_in_many_threads_at_once() -> None:
-    runner = Runner([subtract])
-    with concurrent.futures.ThreadPoolExecutor(8) as threads:
-        futures = [threads.submit(runner.run_sync, "subtract", {"a": n, "b": 1}) for n in range(50)]
-        assert [future.result(BOUND).output for future in futures] == [n - 1 for n in range(50)]
-
-
 def test_run_sync_in_a_handlers_thread_is_a_nested_call() -> None:
     runner: Runner
     watch = Watch()
@@ -100,26 +91,6 @@ def test_run_sync_on_the_runners_own_loop_says_what_to_do() -> None:
     runner = Runner([outer, add])
     assert in_thread(lambda: runner.run_sync("outer")).output == "refused"
     assert go(runner.run("outer")).output == "refused"
-
-
-async def test_run_sync_raises_a_programmers_mistake_and_works_beside_another_loop() -> None:
-    runner = Runner([add])
-    with pytest.raises(DefinitionError, match="no option 'wrong'"):
-        runner.run_sync("add", SUM, wrong=1)
-    assert runner.run_sync("add", SUM).output == 3
-
-
-async def test_run_sync_from_another_thread_runs_on_the_loop_of_a_busy_runner() -> None:
-    gate, mine = Gate(), threading.get_ident()
-    runner = Runner([gate.tool, where])
-    waiting = asyncio.create_task(runner.run("wait"))
-    await gate.inside.wait()
-    found = await asyncio.to_thread(runner.run_sync, "where", {}, ToolContext(session="s"), timeout=BOUND)
-    assert found.output == [mine, "s", None]
-    (found,) = await asyncio.to_thread(runner.run_all_sync, [ToolCall("", "where")], principal="ada")
-    assert found.output == [mine, None, "ada"]
-    gate.open.set()
-    assert (await waiting).success
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -237,25 +208,6 @@ def test_a_runner_that_is_busy_on_another_loop_says_so() -> None:
     assert go(runner.run("add", SUM)).output == 3
 
 
-def test_the_basics_work_on_uvloop() -> None:
-    uvloop = pytest.importorskip("uvloop")
-
-    async def main() -> None:
-        watch, gate = Watch(), Gate(parallel=True)
-        runner = Runner([add, subtract, gate.tool], observers=[watch], concurrency=2)
-        sent = [ToolCall("a", "add", SUM), ToolCall("b", "subtract", SUM), ToolCall("c", "nothing")]
-        assert [result.output for result in await runner.run_all(sent)] == [3, -1, None]
-        assert (await runner.run("wait", timeout=0.01)).status == "timeout"
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await runner.run("wait")
-        assert (await Runner([tool(isolated_tools.pid, isolation="process")]).run("pid")).success
-        assert len(watch.ends()) == 5
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
-        loop.run(main())
-
-
 def test_a_runner_works_on_a_system_without_forks() -> None:
     program = (
         "import os; del os.register_at_fork, os.fork\n"
@@ -328,29 +280,6 @@ def test_a_context_is_frozen_and_keeps_its_secrets() -> None:
         context.session = "other"
     assert "hidden" not in repr(context)
     assert context.replace(session="t").session == "t" and context.session == "s"
-
-
-@pytest.mark.parametrize("error", [OSError("disk full"), asyncio.CancelledError()])
-async def test_nothing_runs_if_the_journal_does_not_take_the_intent(error: BaseException) -> None:
-    gate, watch = Gate(), Watch()
-    journal = WatchedJournal(begins=breaks(error))
-    result = await Runner([gate.tool], journal=journal, observers=[watch]).run("wait")
-    assert (result.status, result.executed, watch.ends()) == ("failed", False, ["tool:error"])
-    assert gate.runs == 0 and "Nothing was run" in str(result.error)
-
-
-async def test_a_call_that_was_cut_off_has_an_outcome_in_the_journal_too() -> None:
-    gate, log = Gate(), []
-    async with Runner([gate.tool], journal=WatchedJournal(log)) as runner:
-        cut_off = asyncio.create_task(runner.run("wait"))
-        await until(lambda: gate.runs == 1)
-        cut_off.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cut_off
-    await Runner([gate.tool], journal=WatchedJournal(log), timeout=0.05).run("wait")
-    await until(lambda: len(log) == 4)
-    assert [entry[0] for entry in log] == ["begin", "end"] * 2
-    assert [entry[2] for entry in log if entry[0] == "end"] == ["cancelled", "timeout"]
 
 
 def forks(test: Any) -> Any:

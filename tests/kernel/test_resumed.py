@@ -59,18 +59,6 @@ async def resume(write: Tool, record: dict[str, Any], answer: Any, **options: An
     return await runner.resume(record, answer), watch
 
 
-@pytest.mark.parametrize(("answer", "status", "expected"), [(True, "ok", [1]), (False, "denied", [])])
-async def test_a_suspended_call_goes_on_in_another_process(answer: Any, status: str, expected: list[int]) -> None:
-    write, ran = make_write()
-    record, before = await suspend(write)
-    assert before.kinds()[-1] == "tool:suspended" and before.ends() == [] and ran == []
-    result, after = await resume(write, record, answer, guards=[])
-    assert (result.status, ran) == (status, expected)
-    assert result.call_id == "c1" and result.call is not None and result.call.data == {"k": [1]}
-    assert after.ends() == ["tool:post" if status == "ok" else "tool:error"]
-    assert "tool:pre" not in after.kinds()
-
-
 @pytest.mark.parametrize("answer", [{"approve": True}, "yes", None, 1])
 async def test_an_answer_of_an_unknown_form_raises_and_leaves_the_record(answer: Any) -> None:
     write, ran = make_write()

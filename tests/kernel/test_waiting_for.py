@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from cast import Person, put_off
 from ferrule import (
     Answer,
-    Decision,
     DefinitionError,
     InputRequired,
     Journal,
@@ -24,7 +22,7 @@ from ferrule import (
     ask,
     tool,
 )
-from ferrule.guards import ask_before_changes, rules
+from ferrule.guards import ask_before_changes
 from ferrule.journal import MemoryJournal, memory
 from ferrule.values.frozen import JsonObject
 from ferrule.values.journal_entry import Intent
@@ -103,15 +101,6 @@ async def test_each_answer_is_one_to_the_nested_call() -> None:
     assert PAID == [("ada", 1)]
 
 
-async def test_a_record_is_resumed_once() -> None:
-    journal = memory()
-    first = await make_runner(journal).run("order", {"to": "ada"})
-    await make_runner(journal).resume(sent(first), True)
-
-    again = await make_runner(journal).resume(sent(first), True)
-    assert again.status == "invalid" and PAID == [("ada", 5)]
-
-
 def changed(record: dict[str, Any], *path: str, value: Any) -> dict[str, Any]:
     inner = record["pending"]
     for name in path[:-1]:
@@ -155,15 +144,6 @@ async def test_another_nested_call_gets_no_answer() -> None:
     runner = Runner([pay, swaps], guards=[ask_before_changes], approve=put_off, resume_key=KEY)
     result = await runner.resume(await runner.run("swaps"), True)
     assert result.status == "suspended" and PAID == []
-
-
-async def test_a_guard_that_denies_now_stops_the_resumed_call() -> None:
-    def closed(call: ToolCall, context: ToolContext) -> Decision | None:
-        return Decision("deny", "closed") if call.name == "order" else None
-
-    first = await make_runner().run("order", {"to": "ada"})
-    result = await make_runner(guards=[ask_before_changes, closed]).resume(sent(first), True)
-    assert result.status == "denied" and PAID == []
 
 
 async def test_an_input_for_a_nested_call_comes_back() -> None:
@@ -292,21 +272,6 @@ async def test_another_call_in_the_place_of_a_finished_one_is_not_run() -> None:
     assert after.output[1].startswith("pay was not run: the id '1' belongs to another")
 
 
-async def test_an_ended_call_is_replayed_as_a_whole() -> None:
-    journal = MortalJournal()
-    await run_plan(journal, RATE, PAY_ADA)
-
-    again = await run_plan(journal, RATE, PAY_ADA)
-    assert again.metadata["replayed"] and PAID == [("ada", 5)]
-
-
-async def test_without_a_session_or_with_another_id_calls_are_new() -> None:
-    journal = MortalJournal()
-    for _ in range(2):
-        await run_plan(journal, PAY_ADA, PAY_ADA, session=None)
-    assert PAID == [("ada", 5)] * 4
-
-
 async def test_a_resumed_call_that_was_cut_off_goes_on_from_its_state() -> None:
     journal = MortalJournal()
 
@@ -338,44 +303,12 @@ async def test_a_resumed_call_that_was_cut_off_goes_on_from_its_state() -> None:
     assert (await make().resume(sent(first), True)).metadata["resumed_already"] and len(STARTED) == 3
 
 
-async def test_a_recorded_tool_records_beside_one_that_does_not() -> None:
-    journal = MortalJournal()
-
-    @tool(read_only=True)
-    async def plain(context: ToolContext) -> Any:
-        return (await context.run("rate")).output
-
-    @tool(recorded=True, read_only=True)
-    async def once(context: ToolContext) -> Any:
-        found = (await context.run("rate", id="1")).output
-        journal.dead = len(READ) == 2
-        return found
-
-    runner = Runner(Runner([rate, plain, once]).as_tools(), journal=journal)
-    assert (await runner.run("plain", session="s")).output == 1
-    assert (await runner.run(ToolCall("o1", "once"), session="s")).output == 2
-    journal.revive()
-    READ.append(0)
-    assert (await runner.run(ToolCall("o1", "once"), session="s")).output == 2  # as the journal has it
-    assert (await runner.run("plain", session="s")).output == 4
-
-
 async def test_a_recorded_tool_is_not_asked_about_but_its_calls_are() -> None:
     person = Person()
     runner = Runner([pay, order], guards=[ask_before_changes], approve=person)
 
     assert (await runner.run("order", {"to": "ada"})).success
     assert [call.name for call in person.questions] == ["pay", "pay"]
-
-
-async def test_a_policy_judges_the_calls_of_a_recorded_tool(tmp_path: Path) -> None:
-    file = tmp_path / "policy.toml"
-    file.write_text('mode = "read_only"\n')
-    runner = Runner([pay, order], guards=[rules(file)])
-
-    result = await runner.run("order", {"to": "ada"})
-    assert result.success and all("allows only reading" in text for text in result.output)
-    assert PAID == []
 
 
 @pytest.mark.parametrize("journal", [None, memory()])

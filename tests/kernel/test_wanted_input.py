@@ -15,7 +15,6 @@ from cast import put_off
 from ferrule import (
     Decision,
     DefinitionError,
-    Event,
     InputRequired,
     Runner,
     Tool,
@@ -69,13 +68,6 @@ FORMS = {
     "class": Tool(name="book", handler=Book, description="Book."),
     "blocking": Tool("book", blocking, input_schema=SCHEMA, description="Book."),
 }
-
-
-@tool(name="steps")
-async def three_steps(context: ToolContext) -> object:
-    """Ask three times, one question after the other."""
-    step = 0 if context.answer is None else context.answer.state
-    return InputRequired(f"step {step}?", state=step + 1) if step < 3 else "booked"
 
 
 async def run_book(answer: object, made: Tool = book, **options: Any) -> ToolResult:
@@ -177,18 +169,6 @@ async def test_nobody_is_asked_a_question_with_an_invalid_schema(
     assert "InputRequired(schema=…)" in caplog.text
 
 
-async def test_an_answer_that_does_not_fit_is_logged_without_advice_for_a_model(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    await run_book(allow({"day": "late"}))
-    assert "do not fit" in caplog.text and "Nothing was run" not in caplog.text
-
-
-async def test_a_question_is_denied_if_nobody_is_there_to_ask() -> None:
-    result = await Runner([book]).run("book", {"city": "Rome"})
-    assert result.status == "denied" and "nobody is there to ask" in str(result.error)
-
-
 async def run_twice(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
     await next(call, context)
     return await next(call, context)
@@ -263,28 +243,6 @@ async def test_a_no_says_that_nothing_was_done_only_if_the_question_says_it(
     assert (resumed.status, suspended.executed, resumed.executed) == ("denied", executed, executed)
 
 
-async def test_guards_judge_the_call_again_after_the_answer() -> None:
-    allowed = [True, False]
-    guards = [lambda call, context: None if allowed.pop(0) else deny("closed by now")]
-    result = await run_book(allow({"day": 1}), guards=guards)
-    assert result.status == "denied" and "closed by now" in str(result.error)
-
-
-async def test_a_call_that_waits_for_input_holds_no_slot() -> None:
-    asking, other = Gate(), tool(lambda: "other", name="other")
-
-    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        await asking.wait()
-        return allow({"day": 1})
-
-    runner = Runner([book, other], approve=approve, concurrency=1)
-    booking = asyncio.ensure_future(runner.run("book", {"city": "Rome"}))
-    await asking.inside.wait()
-    assert (await runner.run("other")).success
-    asking.open.set()
-    assert (await booking).success
-
-
 async def test_a_handler_gets_fresh_objects_after_the_answer() -> None:
     @tool
     async def book(cities: list[str], context: ToolContext) -> object:
@@ -293,19 +251,6 @@ async def test_a_handler_gets_fresh_objects_after_the_answer() -> None:
 
     result = await Runner([book], approve=lambda *_: True).run("book", {"cities": ["Rome"]})
     assert result.output == ["Rome", "changed"]
-
-
-async def test_a_handler_may_ask_several_times_also_when_it_is_resumed() -> None:
-    asked: list[str] = []
-    approve = lambda call, decision, context: not asked.append(decision.reason)  # noqa: E731
-    assert (await Runner([three_steps], approve=approve).run("steps")).output == "booked"
-    assert asked == ["step 0?", "step 1?", "step 2?"]
-    runner = Runner([three_steps], approve=put_off, resume_key=KEY)
-    result = await runner.run("steps")
-    for step in range(3):
-        assert result.pending is not None and result.pending["reason"] == f"step {step}?"
-        result = await runner.resume(result.record(), True)
-    assert result.output == "booked"
 
 
 @pytest.mark.parametrize("running", [5, 40])
@@ -324,14 +269,6 @@ async def test_one_call_asks_at_most_16_times(running: int) -> None:
     assert len(asked) == 16 and asked.count("while it runs?") == min(running, 16)
 
 
-async def test_events_have_the_question_and_not_the_answer() -> None:
-    events: list[Event] = []
-    assert (await run_book(allow({"day": 11}), observers=[events.append])).success
-    kinds = [event.kind for event in events]
-    assert kinds == ["tool:pre", "tool:started", "tool:decided", "tool:started", "tool:post"]
-    assert "11" not in str(dict(events[2].data))
-
-
 @pytest.mark.parametrize(
     ("make", "error"),
     [
@@ -343,18 +280,6 @@ async def test_events_have_the_question_and_not_the_answer() -> None:
 def test_an_invalid_question_is_refused_at_once(make: Callable[[], object], error: str) -> None:
     with pytest.raises(DefinitionError, match=error):
         make()
-
-
-def test_a_question_is_no_part_of_the_output_schema() -> None:
-    @tool
-    async def asks() -> int | InputRequired:
-        return InputRequired("sure?")
-
-    @tool
-    async def plain() -> int:
-        return 1
-
-    assert asks.output_schema == plain.output_schema
 
 
 @pytest.mark.parametrize("answer", [allow({"day": 3}), False, ask("later"), allow({"day": "soon"}), object()])

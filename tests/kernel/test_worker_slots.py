@@ -52,12 +52,6 @@ async def test_the_deadline_does_not_run_while_a_call_waits_for_a_worker(busy: N
         SLOTS.acquire_nowait()
 
 
-async def test_a_call_that_gets_no_worker_in_time_is_limited(busy: None, tmp_path: Path) -> None:
-    path = tmp_path / "touched"
-    result = await Runner([TOUCHES], waits=Waits(slot=0.01)).run("touches", {"path": str(path)})
-    assert (result.status, result.executed, path.exists()) == ("limited", False, False)
-
-
 async def test_a_call_that_waits_for_a_worker_can_be_cancelled(busy: None, tmp_path: Path) -> None:
     path = tmp_path / "touched"
     runner = Runner([TOUCHES], waits=Waits(slot=None))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -15,7 +14,6 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +22,11 @@ import pytest
 from pydantic import SecretStr
 
 import probe
-from ferrule import DefinitionError, Media, Runner, Text, Tool, ToolCall, ToolContext, ToolError, build_tool, tool
+from ferrule import DefinitionError, Media, Text, Tool, ToolCall, ToolContext, ToolError, build_tool, tool
 from ferrule.errors import NotStartedError, RemoteError, ToolTimeoutError, WorkerDiedError
 from ferrule.executors.process import Recipe
 from ferrule.executors.process.order import Order
-from ferrule.executors.process.pool import Job, WorkerPool, shared_pool
+from ferrule.executors.process.pool import Job, WorkerPool
 from ferrule.executors.process.transfer import Transfer
 from ferrule.executors.threads import Raised
 from waits import BOUND, wait_until
@@ -118,10 +116,6 @@ async def start(pool: WorkerPool, handler: Any, path: Path, **arguments: Any) ->
     return job, await asyncio.to_thread(read_pids, path)
 
 
-async def test_a_warm_worker_is_used_again(own_pool: WorkerPool) -> None:
-    assert len({await value(own_pool, tools.pid) for _ in range(5)}) <= 2
-
-
 async def test_every_kind_of_tool_can_be_isolated(pool: WorkerPool) -> None:
     assert await value(pool, tools.decorated.replace(name="twice"), {"a": 5}) == 10
     assert await value(pool, tools.of_model, {"name": "pen", "count": 1}, input_schema=tools.Item) == "Item pen"
@@ -137,11 +131,6 @@ async def test_bound_and_private_parameters_come_with_the_judged_text(pool: Work
     for made in (tool(tools.add).bind(b=40), tool(tools.add, private=("b",)).bind(b=40).replace(name="plus")):
         text = made.handling.parameters.validate_with_repairs(made.name, '{"a": 2}')[1]
         assert await value(pool, made, json.loads(text)) == 42
-
-
-async def test_arguments_that_do_not_fit_in_the_worker_start_nothing(pool: WorkerPool) -> None:
-    wrong = await error(pool, tools.touches, {"path": 3})
-    assert isinstance(wrong, NotStartedError) and "path" in str(wrong)
 
 
 async def test_results_arrive_as_they_were(pool: WorkerPool) -> None:
@@ -385,28 +374,6 @@ async def test_a_late_handler_is_killed_while_the_loop_is_blocked(own_pool: Work
 
 
 @pytest.mark.large
-async def test_a_kill_while_the_loop_was_blocked_is_a_timeout_without_a_traceback(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The worker's thread kills it then, and the loop hears of that before it hears of the deadline."""
-    caplog.set_level(logging.DEBUG)
-    path = tmp_path / "pid"
-    runner = Runner([tool(tools.waits, isolation="process")], timeout=1)
-    call = asyncio.ensure_future(runner.run("waits", {"path": str(path)}))
-    (pid,) = await asyncio.to_thread(read_pids, path)
-    (state,) = probe.live_calls(runner)
-    while state.attempt.deadline.at == inf:  # the handler is not known to have begun
-        await asyncio.sleep(0)
-    for _ in range(5):  # the task that waits for the deadline learns that it was moved
-        await asyncio.sleep(0)
-    wait_until(lambda: not lives(pid) and not probe.workers_busy(shared_pool()))
-    result = await call
-    assert (result.status, result.executed) == ("timeout", None)
-    assert "did not end by its deadline" in str(result.error)
-    assert [record for record in caplog.records if record.exc_info] == []
-
-
-@pytest.mark.large
 async def test_a_worker_that_dies_while_it_is_idle_is_replaced(own_pool: WorkerPool) -> None:
     for _ in range(3):
         assert await value(own_pool, tools.add, {"a": 1}) == 3
@@ -544,18 +511,3 @@ def test_a_handler_does_not_read_the_programs_input() -> None:
     with program(text, stdin=subprocess.PIPE) as parent:
         out, _ = parent.communicate("typed", timeout=BOUND)
         assert out == "said\nraw\nto the end" + "typed\n"
-
-
-@pytest.mark.large
-def test_the_prints_of_a_killed_handler_are_not_lost(tmp_path: Path) -> None:
-    text = """
-        async def main():
-            job = pool.submit(order(tools.prints_and_waits, {"path": sys.argv[1]}))
-            while not os.path.exists(sys.argv[1]):
-                await asyncio.sleep(0.01)
-            job.kill()
-            await job.future
-        asyncio.run(main())
-    """
-    with program(text, str(tmp_path / "pid")) as parent:
-        assert parent.communicate(timeout=BOUND)[0] == "said\n"

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Event, Runner, Tool, ToolCall, ToolContext, ToolResult, Toolset, tool
 from ferrule.executors import Executor
-from ferrule.remote import OrderRunner, OrderTransport, RemoteExecutor, Seal, _executor, _order_runner, list_places
+from ferrule.remote import OrderRunner, OrderTransport, RemoteExecutor, Seal, _executor, list_places
 from ferrule.remote._wire import Order
+from ferrule.testing import ManualClock
+from waits import until
 
 KEY = b"k" * 32
 HANDLERS = [
@@ -86,10 +88,6 @@ async def test_a_handler_runs_in_the_worker() -> None:
     assert (result.status, result.output, result.executed) == ("ok", 3, True)
 
 
-async def test_a_tool_gets_the_context_of_its_own_module() -> None:
-    assert (await run(remote_handlers.own, Memory(make_order_runner()))).output == "the module's"
-
-
 async def test_a_worker_imports_only_its_own_handlers() -> None:
     result = await run(textwrap.shorten, Memory(make_order_runner()), {"text": "one two", "width": 5})
     assert (result.status, result.executed) == ("failed", False)
@@ -99,11 +97,6 @@ async def test_a_worker_imports_only_its_own_handlers() -> None:
 async def test_an_expired_order_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_executor, "VALID_SECONDS", -1.0)
     result = await run(remote_handlers.add, Memory(make_order_runner()), {"a": 1})
-    assert (result.status, result.executed) == ("unknown", None)
-
-
-async def test_an_order_with_another_key_is_refused() -> None:
-    result = await run(remote_handlers.add, Memory(make_order_runner(Seal(b"o" * 32, ()))), {"a": 1})
     assert (result.status, result.executed) == ("unknown", None)
 
 
@@ -166,23 +159,12 @@ async def test_messages_of_two_runs_do_not_make_one_result() -> None:
     assert (await Runner([made]).run(ToolCall("c1", "add", {"a": 1}), session="s")).status == "unknown"
 
 
-async def test_a_message_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_order_runner, "VERSION", 2)
-    assert (await run(remote_handlers.add, Memory(make_order_runner()), {"a": 1})).status == "unknown"
-
-
 async def test_an_order_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     transport = Memory(make_order_runner())
     write = Order.text
     monkeypatch.setattr(Order, "text", lambda order: write(order).replace('"version": 1', '"version": 2'))
     result = await run(remote_handlers.add, transport, {"a": 1})
     assert (result.status, result.executed) == ("failed", False) and "version 2" in (result.error or "")
-
-
-async def test_progress_that_is_no_json_does_not_harm_the_result() -> None:
-    here = await Runner([tool(remote_handlers.odd_progress)]).run("odd_progress")
-    there = await run(remote_handlers.odd_progress, Memory(make_order_runner()))
-    assert (there.status, there.text) == (here.status, here.text) == ("ok", here.text)
 
 
 async def test_a_broken_connection_leaves_the_call_unknown(caplog: pytest.LogCaptureFixture) -> None:
@@ -197,16 +179,14 @@ async def test_a_broken_connection_leaves_the_call_unknown(caplog: pytest.LogCap
 
 
 async def test_a_deadline_ends_the_handler(tmp_path: Path) -> None:
-    began = tmp_path / "began"
+    began, clock = tmp_path / "began", ManualClock()
     made = tool(remote_handlers.wait, isolation=Place(Memory(make_order_runner())))
-    result = await Runner([made], timeout=0.2).run("wait", {"began": str(began)})
+    call = asyncio.ensure_future(Runner([made], timeout=10, clock=clock).run("wait", {"began": str(began)}))
+    await until(began.exists)
+    await clock.advance(10)
+    result = await call
     assert Path(f"{began}.cancelled").exists()  # and not when the loop ends
     assert (result.status, result.executed) == ("timeout", None)
-
-
-async def test_a_handler_in_a_worker_cannot_call_other_tools() -> None:
-    result = await run(remote_handlers.ask, Memory(make_order_runner()))
-    assert result.status == "failed" and "context.run(...) is not available" in (result.error or "")
 
 
 def test_hidden_values_need_a_seal_that_encrypts() -> None:
@@ -229,10 +209,3 @@ async def test_an_order_has_no_deps_and_no_secrets() -> None:
     context = ToolContext(deps="sesame", secrets={"token": "sesame"}, session="s1", metadata={"tenant": 7})
     assert (await Runner([made]).run("steps", {"count": 1}, context)).success
     assert "sesame" not in transport.orders[0][1] and "tenant" in transport.orders[0][1]
-
-
-async def test_the_trace_of_the_caller_continues_in_the_worker() -> None:
-    trace = pytest.importorskip("opentelemetry.trace")
-    parent = trace.NonRecordingSpan(trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1)))
-    with trace.use_span(parent):
-        assert (await run(remote_handlers.traced, Memory(make_order_runner()))).output == f"{0xABC:032x}"

@@ -59,14 +59,6 @@ def test_an_expired_text_is_not_opened() -> None:
         seal.open(seal.close("body", valid=-1, **ABOUT), **ABOUT)
 
 
-def test_the_first_key_signs_and_all_verify() -> None:
-    old, both, new = Seal(OTHER, ()), Seal([KEY, OTHER], ()), Seal(KEY, ())
-    assert both.open(old.close("body", valid=60, **ABOUT), **ABOUT)[0] == "body"
-    assert new.open(both.close("body", valid=60, **ABOUT), **ABOUT)[0] == "body"
-    with pytest.raises(SealError, match="known"):
-        old.open(both.close("body", valid=60, **ABOUT), **ABOUT)
-
-
 def test_an_encrypted_text_is_read_only_with_its_key() -> None:
     text = Seal(KEY, OTHER).close("the body", valid=60, **ABOUT)
     assert "the body" not in text

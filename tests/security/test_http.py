@@ -139,39 +139,6 @@ def test_redirects_are_bounded_and_checked() -> None:
     assert other.connections == 0
 
 
-def test_rules_hold_for_names_and_their_addresses() -> None:
-    names = {
-        "a.test": [["93.184.216.34"]],
-        "b.test": [["1.1.1.1"]],
-        "c.test": [[]],
-        "db": [["10.0.0.5"]],
-        "x.lan": [["10.0.0.6"]],
-        "localhost": [["::1", "127.0.0.1"]],
-    }
-    names |= {"y.internal": [["169.254.169.254"]], "z.internal": [["93.184.216.34"]]}
-    transport = Transport(
-        *("*", "db", "10.0.0.5", "localhost", "*.lan", "*.internal"),
-        deny=["a.test:8443", "1.1.1.1"],
-        schemes=["https"],
-        ports=[443, 8443],
-        resolve=Names(names),
-        inner=httpx2.MockTransport(lambda request: httpx2.Response(200)),
-    )
-
-    def came(url: str) -> str:
-        with httpx2.Client(transport=transport) as http:
-            try:
-                return str(http.get(url).status_code)
-            except httpx2.RequestError as error:
-                return type(error).__name__
-
-    urls = "https://a.test https://a.test:8443 http://a.test https://a.test:80 https://b.test https://c.test https://d.test"
-    assert [came(url) for url in urls.split()] == ["200", *["NotReachableError"] * 4, *["ConnectError"] * 2]
-    urls = "https://db https://localhost https://z.internal"
-    urls += " https://x.lan https://y.internal https://u:p@a.test https://127.1"
-    assert [came(url) for url in urls.split()] == ["200"] * 3 + ["NotReachableError"] * 4
-
-
 async def test_a_name_lookup_has_the_connect_timeout() -> None:
     done = threading.Event()
 

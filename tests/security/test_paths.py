@@ -67,25 +67,6 @@ def test_links_are_resolved_before_dot_dot(root: Path) -> None:
 
 
 @posix
-def test_a_loop_of_links_is_refused(root: Path) -> None:
-    (root / "a").symlink_to("b")
-    (root / "b").symlink_to("a")
-    with pytest.raises(OSError, match="loop"):
-        resolve_path("a/x", str(root))
-
-
-@posix
-def test_a_path_too_long_to_resolve_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(root)
-    for _ in range(30):
-        os.mkdir("d" * 200)
-        os.chdir("d" * 200)
-    os.chdir(root)
-    with pytest.raises(OSError, match="cannot be resolved"):
-        resolve_path("/".join(["d" * 200] * 30) + "/../link", str(root))
-
-
-@posix
 @pytest.mark.parametrize(
     ("path", "lookups"),
     [
@@ -112,6 +93,14 @@ def test_each_component_is_looked_up_at_most_once(
     monkeypatch.setattr(os, "readlink", counted)
     resolve_path(path, str(root))
     assert len(looked_up) - len(root.parts[1:]) <= lookups
+
+
+@posix
+def test_a_loop_of_links_is_refused(root: Path) -> None:
+    (root / "a").symlink_to("b")
+    (root / "b").symlink_to("a")
+    with pytest.raises(OSError, match="loop"):
+        resolve_path("a/x", str(root))
 
 
 def test_an_impossibly_long_path_is_refused_without_a_lookup(root: Path) -> None:
@@ -171,21 +160,6 @@ def test_no_component_may_be_a_link(root: Path) -> None:
 
 
 @posix
-def test_a_directory_swapped_for_a_link_is_refused(root: Path) -> None:
-    (root / "inside").mkdir()
-    (root / "outside").mkdir()
-    (root / "outside" / "a.txt").write_text("secret")
-    judged = resolve_path("inside/a.txt", str(root))
-    (root / "inside").rmdir()
-    (root / "inside").symlink_to("outside")
-    with pytest.raises(SymbolicLinkError):
-        open_exactly(judged)
-    with pytest.raises(SymbolicLinkError):
-        write_exactly(judged, b"overwritten", make_directories=True)
-    assert (root / "outside" / "a.txt").read_text() == "secret"
-
-
-@posix
 @pytest.mark.usefixtures("both_ways")
 def test_pipes_and_devices_are_refused_at_once(root: Path) -> None:
     os.mkfifo(root / "pipe")
@@ -237,16 +211,6 @@ def test_writing_keeps_the_mode_and_leaves_nothing_beside(root: Path) -> None:
     assert target.read_bytes() == b"new"
     assert stat.S_IMODE(target.stat().st_mode) == 0o751
     assert [entry.name for entry in root.iterdir()] == ["run.sh"]
-
-
-@posix
-def test_a_new_file_follows_the_umask(root: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        assert write_exactly(str(root / "new"), b"") is True
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((root / "new").stat().st_mode) == 0o640
 
 
 @pytest.mark.usefixtures("both_ways")
@@ -306,21 +270,6 @@ def as_somebody_else(user: int, directory: str) -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
-
-
-@posix
-@pytest.mark.usefixtures("both_ways")
-def test_directory_entries_have_a_kind(root: Path) -> None:
-    (root / "f").write_text("x")
-    (root / "d").mkdir()
-    (root / "l").symlink_to("f")
-    os.mkfifo(root / "p")
-    with open_directory(str(root)) as directory:
-        assert dict(directory.entries()) == {"f": "file", "d": "directory", "l": "link", "p": "other"}
-        with directory.enter("d") as inner:
-            assert list(inner.entries()) == []
-        with pytest.raises(SymbolicLinkError):
-            directory.enter("l")
 
 
 @posix
@@ -426,28 +375,3 @@ def test_a_hard_linked_file_is_refused_on_request(inside: Path, mode: str) -> No
         assert file.read() == "secret"
     write_exactly(str(inside / "hard"), b"mine")
     assert (inside.parent / "secret").read_text() == "secret"  # the name is replaced, not the file
-
-
-def test_a_root_may_be_the_file_itself(inside: Path) -> None:
-    with open_inside(inside / "a", inside / "a") as file:
-        assert file.read() == "ä"
-    with pytest.raises(PermissionError):
-        open_inside(inside / "a", inside / "b")
-
-
-@posix
-@given(st.lists(names, min_size=1, max_size=6))
-def test_every_file_that_open_inside_opens_is_inside(parts: list[str]) -> None:
-    with tempfile.TemporaryDirectory() as made:
-        base = Path(os.path.realpath(made))
-        (base / "in" / "a" / "b").mkdir(parents=True)
-        for folder in (base, base / "in", base / "in" / "a"):
-            (folder / "file").write_text(str(folder))
-        (base / "in" / "a" / "link").symlink_to("../..")
-        (base / "in" / "link").symlink_to("a")
-        try:
-            with open_inside(base / "in", "/".join(parts)) as file:
-                where = Path(file.read())
-        except (OSError, ValueError):
-            return
-        assert where in {base / "in", base / "in" / "a"}

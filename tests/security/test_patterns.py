@@ -268,14 +268,6 @@ def test_a_value_that_looks_like_a_pattern_and_is_none_changes_nothing() -> None
     assert "does not match" in outcome(runner, b="y")
 
 
-def test_light_name_patterns_are_enforced_beside_a_heavy_one() -> None:
-    names = {HEAVY: False, "^n": {"type": "integer"}}
-    schema = {"type": "object", "properties": {}, "patternProperties": names, "additionalProperties": False}
-    runner = echoing(input_schema=ForeignSchema(schema))
-    assert outcome(runner, n=1, m=1) == "ok"
-    assert "'n' must be an integer" in outcome(runner, n=[])
-
-
 def test_a_parameter_may_be_a_schema_itself() -> None:
     meta = {"$ref": "https://json-schema.org/draft/2020-12/schema"}
     runner = echoing(input_schema=ForeignSchema({"type": "object", "properties": {"a": meta}}))
@@ -305,13 +297,3 @@ def test_each_pattern_is_compiled_once_and_their_number_is_bounded() -> None:
 def test_no_pattern_is_compiled_after_the_deadline() -> None:
     schema = ForeignSchema(of_property(pattern="a"), Patterns(is_late=lambda: True))
     assert all("the time for compiling" in one for one in schema.not_enforced)
-
-
-def test_refused_patterns_count_too() -> None:
-    patterns = Patterns()
-    refused = [str(patterns.compile(f"{HEAVY}{number}")) for number in range(1000)]
-    assert 100 < sum("too many states" in one for one in refused) < 300
-    assert "the schemas have too many patterns" in refused[-1]
-    patterns = Patterns()
-    long = [str(patterns.compile(r"(?i:\p{L})" * 200 + str(number))) for number in range(10)]
-    assert sum("too many states" in one for one in long) < 5

@@ -90,66 +90,22 @@ def test_redirections_name_the_files_they_open() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    "text",
     [
-        ("a >&'$(b)'", "what '>&' does"),  # bash expands it twice
-        ("a 2>& -n", "what '>&' does"),  # bash takes the `-` for itself
-        ("a &>b c", "'&>'"),  # `a &` and `>b c` for dash
-        ("a &>/dev/null b", "'&>'"),
-        ("a {x}>b", "a redirection to a variable"),
-        ("a 12>b", "more than one digit"),  # `a 12 >b` for dash
-        ("x\\\nm a", "a backslash before the end of a line"),
-        ("a `b`", "backquotes"),
-        ("a ${b:-$(c)}", "an expansion"),
-        ("a $'b'", "an expansion"),
-        ('a $"b"', "an expansion"),
-        ("a $((1))", "an expansion"),
-        ("((a))", "arithmetic"),
-        ("a[1]=b", "an array"),
-        ("a=(b)", "a parenthesis"),
-        ("a+=b", "an array, or a '+='"),
-        ("case a in b) ;; esac", "'case'"),
-        ("[[ a ]]", "'[['"),
-        ("coproc a", "'coproc'"),
-        ("function a { b; }", "'function'"),
-        ("select a in b; do c; done", "'select'"),
-        ("time { a; }", "'time'"),
-        ("time ! a", "'time'"),
-        ("a <<E\n$(b)\nE", "a here-document in which something is expanded"),
-        ("a <<E\nb", "a here-document without an end"),
-        ("a <<''\n\nb", "a here-document whose end is no plain word"),
-        ("a <<E 'b\nc'\nE", "a line end in a word"),
-        ("a <<E $(b)\nE", "a substitution before the body"),
-        ("$(a <<E\nE\n)", "a here-document in a substitution"),
-        ("$(a # )\n)", "a comment in a substitution"),
-        ("a<(b)", "a process substitution within a word"),
-        ("a(b)", "a parenthesis"),
-        ("a() b", "a function without a body"),
-        ("a 'b", "a quote without an end"),
-        ('a "b', "a quote without an end"),
-        ("a ;; b", "an operator without a command"),
-        ("a |", "an operator without a command"),
-        ("a && ", "an operator without a command"),
-        ("{ a", "an operator"),
-        ("(a", "an operator"),
-        ("(a) b", "after a command"),
-        ("a >", "an operator in the place of a word"),
-        ("a\rb", "not printable"),
-        ("a\u00a0b", "not printable"),
-        ("a \u202e b", "not printable"),
-        ("a\0b", "not printable"),
-        ("eval a", "what 'eval' does"),
-        ("printf -vx a", "what 'printf' does"),
-        ("[ -v x ]", "what '[' does"),
-        ("wait -np x", "what 'wait' does"),
-        ("export A", "what 'export' does"),
-        ("a() { b; }", "a function named 'a'"),
-        ("a" * 20_001, "more than 20000 characters"),
-        ("( " * 31 + "a" + ")" * 31, "more than 30 levels"),
+        *("a >&'$(b)'", "a 2>& -n"),  # bash expands the one twice, and takes the `-` of the other for itself
+        *("a &>b c", "a &>/dev/null b", "a 12>b"),  # other words for dash
+        *("a {x}>b", "a >", "a |", "a && ", "a ;; b", "x\\\nm a", "a 'b", 'a "b', "a<(b)", "a(b)", "a() b", "(a) b"),
+        *("a `b`", "a ${b:-$(c)}", "a $'b'", 'a $"b"', "a $((1))", "((a))", "a[1]=b", "a=(b)", "a+=b"),
+        *("case a in b) ;; esac", "[[ a ]]", "coproc a", "function a { b; }", "select a in b; do c; done"),
+        *("time { a; }", "time ! a", "{ a", "(a", "$(a # )\n)", "a() { b; }"),
+        *("a <<E\n$(b)\nE", "a <<E\nb", "a <<''\n\nb", "a <<E 'b\nc'\nE", "a <<E $(b)\nE", "$(a <<E\nE\n)"),
+        *("a\rb", "a\u00a0b", "a \u202e b", "a\0b"),
+        *("eval a", "printf -vx a", "[ -v x ]", "wait -np x", "export A"),
+        *("a" * 20_001, "( " * 31 + "a" + ")" * 31),
     ],
 )
-def test_an_ambiguous_line_is_unknown(text: str, reason: str) -> None:
-    assert reason in " ".join(read_line(text).unknown)
+def test_an_ambiguous_line_is_unknown(text: str) -> None:
+    assert read_line(text).unknown
 
 
 def test_reading_a_line_takes_linear_steps() -> None:
@@ -164,12 +120,6 @@ def test_reading_a_line_takes_linear_steps() -> None:
     for make in makes:
         short, long = (lines(lambda text=make * times: read_line.__wrapped__(text)) for times in (5, 20))  # type: ignore[misc]
         assert long < 5 * short, make
-
-
-def test_matching_a_pattern_takes_linear_steps() -> None:
-    pattern = CommandPattern("a * b * c * d*e*f * g")
-    short, long = (lines(lambda size=size: pattern.matches(("a", *["b", "c", "def"] * size))) for size in (50, 200))  # type: ignore[misc]
-    assert long < 5 * short
 
 
 @pytest.mark.large
@@ -194,27 +144,13 @@ def test_lines_in_lines_have_a_bound() -> None:
     assert finds("env " * 200 + "rm x", "rm *") is None
 
 
-def test_a_relative_target_is_unknown_after_a_cd() -> None:
-    targets = [one.target for each in read_line("cd a && b >c >/d").commands for one in each.redirections]
-    assert targets == [None, "/d"]
-
-
 # -- patterns ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("pattern", "text", "expected"),
-    [
-        ("git status *", "git status -s 'a b'", True),
-        ("pytest tests/*", "pytest tests/a/b.py", True),
-        ("echo '*' \"a b\"", "echo '*' 'a b'", True),
-        ("echo '*'", "echo x", False),
-        ("git status *", "/bin/git status", False),
-        ("git status *", "GIT status", False),
-    ],
-)
-def test_a_pattern_matches_word_by_word(pattern: str, text: str, expected: bool) -> None:
-    assert may_run(text, pattern) is expected
+def test_a_pattern_matches_word_by_word() -> None:
+    assert may_run("git status -s 'a b'", "git status *") and may_run("pytest tests/a/b.py", "pytest tests/*")
+    assert may_run("echo '*' 'a b'", "echo '*' \"a b\"") and not may_run("echo x", "echo '*'")
+    assert not may_run("/bin/git status", "git status *") and not may_run("GIT status", "git status *")
 
 
 @pytest.mark.parametrize(
@@ -226,21 +162,13 @@ def test_an_invalid_pattern_is_refused(text: str) -> None:
         CommandPattern(text)
 
 
-@pytest.mark.parametrize(
-    ("wide", "narrow", "expected"),
-    [
-        ("git *", "git status *", True),
-        ("git status *", "git *", False),
-        ("git status", "git status", True),
-        ("git status *", "git status", True),
-        ("a b*", "a bc*", True),
-        ("a *", "a * b *", True),
-        ("a * b *", "a * c", False),
-        ("a '*'", "a *", False),
-    ],
-)
-def test_a_pattern_covers_narrower_ones(wide: str, narrow: str, expected: bool) -> None:
-    assert CommandPattern(wide).covers(CommandPattern(narrow)) is expected
+def test_a_pattern_covers_narrower_ones() -> None:
+    def covers(wide: str, *narrow: str) -> list[bool]:
+        return [CommandPattern(wide).covers(CommandPattern(one)) for one in narrow]
+
+    assert covers("git *", "git status *") == covers("a b*", "a bc*") == covers("a *", "a * b *") == [True]
+    assert covers("git status *", "git status", "git *") == [True, False]
+    assert covers("a * b *", "a * c") == covers("a '*'", "a *") == [False]
 
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "*", "a*", "*b", "a*b", "'*'", "ab"]), max_size=4).map(
@@ -328,46 +256,24 @@ def test_a_command_is_found_behind_every_wrapper() -> None:
     assert [name for name, given in BEFORE.items() if finds(f"{name} {given} rm x", "rm *") is not True] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "pattern"),
-    [
-        ("$x y", "rm *"),
-        ("$(echo rm) x", "rm *"),
-        ("a `rm x`", "rm *"),
-        ("a $x", "rm *"),
-        ("frobnicate -x rm y", "rm *"),
-        ("ssh host 'r\\m x'", "rm *"),
-        ("perl -e'system(\"rm x\")'", "rm *"),
-        ("tar -Irm a", "rm *"),
-        ("git -c a=b push", "git push *"),
-        ("git push -f", "git push --force *"),
-        ("rm -r -f x", "rm -rf *"),
-        ("bash < x", "rm *"),
-        ("A=1 b", "rm *"),
-        ("printf -v 'a[$(rm x)]' y", "rm *"),
-        (". ./x", "rm *"),
-    ],
-)
-def test_a_possible_match_is_unknown(text: str, pattern: str) -> None:
-    assert finds(text, pattern) is None
+POSSIBLE = {
+    "rm *": ["$x y", "$(echo rm) x", "a `rm x`", "a $x", "frobnicate -x rm y", "ssh host 'r\\m x'", "tar -Irm a"],
+    "rm  *": ["perl -e'system(\"rm x\")'", "bash < x", "A=1 b", "printf -v 'a[$(rm x)]' y", ". ./x"],
+    "git push *": ["git -c a=b push"],
+    "git push --force *": ["git push -f"],
+    "rm -rf *": ["rm -r -f x"],
+}
+ABSENT = {
+    "rm *": ["git status", "grep rm a", "docker run --rm a", "ls $x", ""],
+    "git push --force *": ["git push origin main"],
+    "git push *": ["git status", "git log git"],
+    "rm -rf *": ["rm x"],
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "pattern"),
-    [
-        ("git status", "rm *"),
-        ("grep rm a", "rm *"),
-        ("docker run --rm a", "rm *"),
-        ("git push origin main", "git push --force *"),
-        ("git status", "git push *"),
-        ("git log git", "git push *"),
-        ("rm x", "rm -rf *"),
-        ("ls $x", "rm *"),
-        ("", "rm *"),
-    ],
-)
-def test_an_absent_command_is_not_found(text: str, pattern: str) -> None:
-    assert finds(text, pattern) is False
+def test_a_possible_match_is_unknown_and_an_absent_command_is_not_found() -> None:
+    assert [text for pattern, texts in POSSIBLE.items() for text in texts if finds(text, pattern) is not None] == []
+    assert [text for pattern, texts in ABSENT.items() for text in texts if finds(text, pattern) is not False] == []
     assert finds("eval $x") is False  # without any pattern
 
 
@@ -409,29 +315,11 @@ def test_an_argument_vector_is_read_by_no_shell() -> None:
     assert has_match(read_argv(["env", "rm", "x"]), [RM]) is True
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("git status", True),
-        ("git log | head '-3 *'", True),
-        ("pytest -q", True),
-        ("bash x", False),
-        ("python3.11 x", False),
-        ("env git status", False),
-        ("git status > x", False),
-        ("git status $x", False),
-        ("A=1 git status", False),
-        ("eval git status", False),
-        ("sudo -i", False),
-        ("env", False),
-        ("find .", False),
-        ("bash --version", False),
-        ("printf %s -v", True),
-        ("", False),
-    ],
-)
-def test_shells_interpreters_and_wrappers_are_not_transparent(text: str, expected: bool) -> None:
-    assert is_transparent(read_line(text)) is expected
+def test_shells_interpreters_and_wrappers_are_not_transparent() -> None:
+    plain = ["git status", "git log | head '-3 *'", "pytest -q", "printf %s -v"]
+    opaque = ["bash x", "python3.11 x", "env git status", "git status > x", "git status $x", "A=1 git status", ""]
+    opaque += ["eval git status", "sudo -i", "env", "find .", "bash --version"]
+    assert [text for text in [*plain, *opaque] if is_transparent(read_line(text))] == plain
 
 
 @pytest.mark.parametrize(

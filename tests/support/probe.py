@@ -70,11 +70,6 @@ def keys_held(what: Runner | KeyLocks) -> int:
     return len(_locks(what).queues)
 
 
-def joined(what: Runner | KeyLocks) -> int:
-    """How many hold a key or wait for one, counted for each key."""
-    return sum(len(key.holders) + len(key.waiting) for key in _locks(what).queues.values())
-
-
 def _locks(what: Runner | KeyLocks) -> KeyLocks:
     return what._state.locks if isinstance(what, Runner) else what
 
@@ -150,24 +145,9 @@ def worker_pids(pool: Any) -> list[int]:
         return [worker.pid for worker in pool._alive if worker.pid is not None]
 
 
-def workers_busy(pool: Any) -> int:
-    """How many workers of a pool have a call."""
-    return sum(worker.job is not None for worker in list(pool._alive))
-
-
-def workers_idle(pool: Any) -> list[Any]:
-    """The processes of a pool that wait for a call."""
-    return list(pool._idle)
-
-
 # -- tools -------------------------------------------------------------------------------------------------------------
 
 
 def parameters(tool: Tool) -> Any:
     """What validates the arguments of the tool."""
     return tool.handling.parameters
-
-
-def timer(runner: Runner) -> object:
-    """What its calls count their time by."""
-    return runner._state.timer

@@ -13,7 +13,7 @@ import pytest
 from served import Page, serve
 
 from browser import Browser, driver
-from ferrule import Journal, Runner, ToolCall, tool
+from ferrule import Journal, Runner, ToolCall
 from ferrule.journal import Filter, Reader
 from needed import needed
 from waits import wait_until
@@ -121,64 +121,6 @@ def test_a_nested_form_is_filled_called_approved_and_found_in_the_journal(
     assert done.input["ship"]["address"]["street"] == "Main 1"
 
 
-def test_a_call_is_edited_and_another_denied_after_a_restart(tmp_path: Path, page: Page, window: Browser) -> None:
-    sign_in(window, page)
-    call(window, page, "set_price", article="tea", euros="9")
-    go(window, page, "/approvals")
-    assert "-tea: 4 EUR" in window.text() and "+tea: 9 EUR" in window.text()
-    window.send("a[href^='/approvals/edit']")
-    window.write("#f\\%2Feuros", "6")
-    window.click("#preview")
-    window.wait("return document.body.innerText.includes('Your changes')")
-    assert "+tea: 6 EUR" in window.text()
-    window.send("form[action='/approvals/answer'] .primary")
-    window.wait("return document.body.innerText.includes('tea costs 6 EUR now')")
-    call(window, page, "set_price", article="coffee", euros="1")
-    page.stop(kill=True)
-    page.start()
-    go(window, page, "/approvals")
-    window.write(".deny input[name=reason]", "too cheap")
-    window.click(".deny .stop")
-    window.wait("return document.querySelector('.result')")
-    assert "too cheap" in window.text()
-    assert journaled(tmp_path, "set_price", "ok", "denied")[0].input["euros"] == 6
-
-
-def test_two_browsers_answer_the_same_question_and_one_counts(
-    tmp_path: Path, page: Page, window: Browser, windows: Any
-) -> None:
-    sign_in(window, page)
-    other = windows()
-    other.do("url", url=page.address)  # the first link is used: the terminal gets a new one
-    assert "Sign in" in other.text()
-    wait_until(lambda: page.link.partition("#")[2])
-    sign_in(other, page)
-    call(window, page, "set_price", article="tea", euros="9")
-    for one in (window, other):
-        go(one, page, "/approvals")
-    window.send(".answers .primary")
-    window.wait("return document.body.innerText.includes('tea costs 9 EUR now')")
-    other.wait("return document.body.innerText.includes('Nothing waits')")  # it is told
-    call(window, page, "set_price", article="tea", euros="5")
-    for one in (window, other):
-        go(one, page, "/approvals")
-        one.wait("return document.querySelector('.answers .primary')")
-        one.script("document.hasFocus; window.onmessage = null")
-    # Both send what they see: the second one comes too late.
-    form = "return Object.fromEntries(new FormData(document.querySelector('form:not(.deny)')))"
-    late = other.script(form)
-    window.send(".answers .primary")
-    window.wait("return document.body.innerText.includes('tea costs 5 EUR now')")
-    script = """const form = document.createElement('form'); form.method = 'post'; form.action = '/approvals/answer';
-    for (const [name, value] of Object.entries(arguments[0])) {
-      const input = document.createElement('input'); input.name = name; input.value = value; form.append(input);
-    }
-    document.body.append(form); form.submit()"""
-    other.script(script, late)
-    other.wait("return document.body.innerText.includes('does not count')")
-    journaled(tmp_path, "set_price", "ok", "ok")
-
-
 def test_an_open_page_follows_the_journal_and_survives_a_dead_server(
     tmp_path: Path, page: Page, window: Browser
 ) -> None:
@@ -206,50 +148,6 @@ def test_an_open_page_follows_the_journal_and_survives_a_dead_server(
     assert window.script("return document.getElementById('tool').value") == "typed and not sent"
     go(window, page, "/tools")
     assert "set_price" in window.text()  # the session holds
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A journal with 10,000 calls."""
-
-    @tool(read_only=True)
-    async def look(number: int) -> str:
-        """Look at a number."""
-        if number % 1000 == 0:
-            raise LookupError("there is no such number")
-        return f"number {number}"
-
-    async def work(path: Path) -> None:
-        journal = Journal.open(path, durable="normal")
-        runner = Runner([look], journal=journal)
-        for start in range(0, 10_000, 500):
-            await runner.run_all([ToolCall(f"c{n}", "look", {"number": n}) for n in range(start, start + 500)])
-            await journal.flush()  # a writer that falls 10,000 events behind drops some
-        journal.close()
-
-    folder = tmp_path_factory.mktemp("many")
-    asyncio.run(work(folder / "calls.db"))
-    assert len(list(Reader(folder / "calls.db").calls())) == 10_000
-    return folder
-
-
-@pytest.mark.large
-def test_ten_thousand_calls_are_read_page_by_page(many: Path, window: Browser, record_property: Any) -> None:
-    with serve(many, "--journal", str(many / "calls.db")) as page:
-        sign_in(window, page)
-        go(window, page, "/calls")
-        paint = window.wait("return performance.getEntriesByName('first-contentful-paint')[0]?.startTime")
-        record_property("first_paint_ms", paint)
-        print(f"first paint after {paint:.0f} ms")
-        seen: list[str] = []
-        for _ in range(3):
-            seen += window.script("return [...document.querySelectorAll('.calls td.mono')].map(cell => cell.innerText)")
-            window.send("a[rel=next]")
-        newest = list(Reader(many / "calls.db").calls(newest=150))
-        assert seen == [f"number={call.input['number']}" for call in reversed(newest)]
-        go(window, page, "/calls?status=failed")
-        assert window.script("return document.querySelectorAll('.calls tbody tr').length") == 10
-        assert window.script("return document.querySelectorAll('nav a').length") == 2  # no tools, no policy
 
 
 SERIOUS = """

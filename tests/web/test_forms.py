@@ -133,9 +133,5 @@ def count_choices(field: Field) -> int:
     return len(field.choices) + sum(map(count_choices, inner))
 
 
-def test_what_is_empty_and_optional_is_not_sent() -> None:
-    assert to_json(read_form(TREE, send(draw_form(TREE, {})))) == {}
-
-
 def test_line_breaks_of_a_browser_are_line_feeds() -> None:
     assert read_form(TREE, {"f#on": ["1"], "f/text": ["a\r\nb"]}) == {"text": "a\nb"}

@@ -6,12 +6,10 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from html import unescape
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import desk_tools
 import httpx
@@ -24,13 +22,10 @@ from visitors import HOST, Tags, Visitor, mount, until, visit
 from ferrule import Journal, Runner, ToolCall, ToolContext, approval, tool
 from ferrule.guards import ask_before_changes, rules
 from ferrule.journal import Filter, Reader
-from ferrule.middleware import redact, retry
 from ferrule.providers import NAMES
-from ferrule.stores import Memory
 from ferrule.values.input import InputRequired
 from ferrule.web.live import Topics, file_state
 from journal_desk import journaled, look
-from waits import BOUND
 
 KEY = b"k" * 32
 
@@ -66,13 +61,6 @@ async def test_a_nested_form_becomes_a_call_with_its_path() -> None:
         page = await ann.get(await ann.end(response.headers["location"]))
     assert "ok" in page and 'class="number">19</span>' in page and "Main 1" in page
     assert "<dd>bob</dd>" in page and "<dd>s1</dd>" in page and "Where the time went" in page
-
-
-async def test_json_text_is_repaired_or_refused_as_that_of_a_model() -> None:
-    async with visit(Runner(tools)) as ann:
-        for text, said in {'{"article": "tea",}': "Repaired", '{"article": "beer"}': "invalid"}.items():
-            response = await ann.send("/tool/call", {"name": "stock", "mode": "json", "json": text})
-            assert said in await ann.get(await ann.end(response.headers["location"]))
 
 
 async def test_a_field_that_cannot_be_read_calls_nothing() -> None:
@@ -132,20 +120,6 @@ async def test_of_two_people_who_answer_the_first_counts() -> None:
         assert codes == [303, 409] and any(one in late.text for one in refusals)
 
 
-async def test_a_late_answer_names_the_person_as_they_are_called() -> None:
-    class Overtaken(Memory):
-        def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
-            if isinstance(new, dict) and new.get("answered") == "ann":
-                super().compare_and_set(key, old, {**new, "answered": "eve"})
-            return super().compare_and_set(key, old, new)
-
-    runner = make_runner(approve=approval.later)
-    async with visit(runner, queue=approval.web(Overtaken(), tools=runner.tools)) as ann:
-        await ann.call("set_price", article="tea", euros=9)
-        late = await ann.answer("deny", await ann.question())
-    assert late.status_code == 409 and " eve " in late.text and "Eve" not in late.text
-
-
 async def test_a_tool_that_needs_to_know_more_gets_a_form() -> None:
     @tool
     def book(day: str, context: ToolContext) -> Any:
@@ -183,18 +157,6 @@ async def test_a_question_without_its_key_is_shown_and_not_answered(journal: Any
         [waiting] = await approval.web(journal.store).waiting()
         response = await ann.answer("approve", {"id": waiting.id, "digest": waiting.digest})
         assert response.status_code == 409 and PRICES["tea"] == 4
-
-
-async def test_an_approver_of_the_runner_stays(journal: Any) -> None:
-    asked = []
-
-    def never(call: ToolCall, decision: Any, context: Any) -> bool:
-        asked.append(call.name)
-        return False
-
-    async with visit(make_runner(approve=never, journal=journal)) as ann:
-        assert "denied" in await ann.get(await ann.call("set_price", article="tea", euros=9))
-    assert asked == ["set_price"]
 
 
 async def test_a_running_call_can_be_stopped_and_reports_progress() -> None:
@@ -254,41 +216,6 @@ async def test_the_journal_is_shown_page_by_page_and_filtered(tmp_path: Path) ->
     with_file.journal.close()
 
 
-async def test_calls_are_filtered_by_who_made_them_and_when(tmp_path: Path) -> None:
-    async def work(runner: Runner) -> None:
-        for person, session in (("ann", "s1"), ("ann", "s2"), ("bob", "s1")):
-            await runner.run("look", {"order": f"{person}{session}"}, principal=person, session=session)
-
-    path = tmp_path / "calls.db"
-    await asyncio.to_thread(journaled, path, work)
-    first, second, _ = Reader(path).calls()
-    between = datetime.fromtimestamp(((first.ended_at or 0.0) + second.began_at) / 2, UTC).isoformat()
-    wanted = {
-        "principal=ann": ["anns2", "anns1"],
-        "session=s1": ["bobs1", "anns1"],
-        "principal=ann&session=s1": ["anns1"],
-        urlencode({"since": between}): ["bobs1", "anns2"],
-        urlencode({"until": between}): ["anns1"],
-        "since=1h": ["bobs1", "anns2", "anns1"],
-        "until=1h": [],
-    }
-    journal = Journal.open(path)
-    async with visit(Runner([look], journal=journal)) as ann:
-        for query, orders in wanted.items():
-            assert re.findall(r"order=&#34;(\w+)&#34;", await ann.get(f"/calls?{query}")) == orders, query
-    journal.close()
-
-
-async def test_a_redacted_journal_is_shown_redacted(journal: Any) -> None:
-    key = "sk-proj-" + "Ab1" * 10
-    runner = Runner([look], journal=redact().journal(journal))
-    await runner.run("look", {"order": f"o7 {key}"})
-    await journal.flush()
-    async with visit(runner) as ann:
-        page = await ann.get("/calls")
-    assert "o7 ***" in page and key not in page
-
-
 async def test_a_past_call_passes_the_guards_again(journal: Any) -> None:
     async with visit(make_runner(journal=journal)) as ann:
         await ann.call("set_price", article="tea", euros=9)
@@ -302,40 +229,6 @@ async def test_a_past_call_passes_the_guards_again(journal: Any) -> None:
         response = await ann.send("/tool/call", {**shown.inputs, "f/article": "tea"})
         assert "Waits for your answer" in await ann.get(await ann.end(response.headers["location"]))
         assert "+tea: 9 EUR" in await ann.get("/approvals") and PRICES["tea"] == 4
-
-
-async def test_the_path_shows_a_wait_for_a_slot_and_each_attempt() -> None:
-    inside, reached = asyncio.Event(), asyncio.Event()
-    failing = iter([ConnectionError("no line"), None])
-
-    @tool(concurrency=1, read_only=True, inside=[retry(2, wait=0.0)])
-    async def wait(name: str) -> str:
-        """Wait."""
-        if name == "first":
-            reached.set()
-            await inside.wait()
-        elif error := next(failing):
-            raise error
-        return f"{name} is done"
-
-    def send(name: str) -> dict[str, str]:
-        return {"name": "wait", "mode": "form", "f#on": "1", "f/name": name}
-
-    async with visit(Runner([wait], guards=[ask_before_changes])) as ann:
-        await ann.send("/tool/call", send("first"))
-        await reached.wait()
-        second = (await ann.send("/tool/call", send("second"))).headers["location"]
-
-        async def waits() -> bool:
-            step = r'<li class="current"><span class="dot" aria-hidden="true"></span><span class="step">scheduled<'
-            return re.search(step, await ann.get(second)) is not None
-
-        async with asyncio.timeout(BOUND):
-            while not await waits():
-                pass
-        inside.set()
-        page = await ann.get(await ann.end(second))
-    assert "attempt 1 of 2: failed" in page and "second is done" in page and "1 failed attempt" in page
 
 
 @pytest.mark.parametrize("provider", NAMES)
@@ -398,17 +291,6 @@ async def test_the_page_is_a_part_of_an_application(journal: Any, framework: Any
     await page.drain()
     for visitor in (ann, nobody):
         await visitor.client.aclose()
-
-
-async def test_nothing_there_is_said_in_words(tmp_path: Path) -> None:
-    async with visit(Runner([])) as ann:
-        assert "No tools" in await ann.get("/tools")
-        assert "has no journal" in await ann.get("/calls")
-        assert "Nothing waits" in await ann.get("/approvals")
-        assert "no policy file" in await ann.get("/policy")
-        for path in ("/tool?name=x", "/run?id=x", "/call?at=1", "/nothing"):
-            response = await ann.client.get(path)
-            assert response.status_code == 404 and "<h1>" in response.text
 
 
 async def test_a_stream_tells_what_has_changed_and_looks_at_files_only_while_it_is_open(tmp_path: Path) -> None:

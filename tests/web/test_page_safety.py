@@ -13,19 +13,15 @@ import hostile_desk
 import pytest
 from desk_tools import PRICES, tools
 from hostile_desk import PAYLOADS
-from starlette.requests import Request
 from visitors import HOST, Tags, Visitor, mount, visit
 
 from ferrule import DefinitionError, Journal, Runner, Text, approval, tool, web
 from ferrule.guards import ask_before_changes
-from ferrule.web.checks import Refused, check_host, check_origin
 from ferrule.web.live import MOST_STREAMS
 from ferrule.web.page_app import VIEWS
-from ferrule.web.rendering import show
 from ferrule.web.shown import make_tree
 from ferrule.web.sign_in import SignIn
 
-HERE = Path(web.__file__).parent
 ADDRESSES = {"href", "src", "action", "formaction", "data-live", "data-swap-to", "data-get", "srcset", "xlink:href"}
 
 
@@ -48,13 +44,6 @@ async def test_a_sign_in_that_raises_lets_nobody_in(caplog: pytest.LogCaptureFix
         response = await visitor.client.get("/tools")
     await visitor.client.aclose()
     assert response.status_code == 401 and "no database" not in response.text
-
-
-@pytest.mark.parametrize("answer", [True, 1, b"ann", object(), ""])
-async def test_only_a_name_is_a_person(answer: Any) -> None:
-    visitor = Visitor(web.app(Runner(tools), authenticate=lambda request: answer))
-    assert (await visitor.client.get("/tools")).status_code == 401
-    await visitor.client.aclose()
 
 
 def test_the_page_needs_a_sign_in() -> None:
@@ -91,14 +80,6 @@ async def test_a_forged_form_does_nothing(headers: dict[str, str], fields: dict[
         assert "set_price" in await ann.get("/approvals")
 
 
-async def test_the_form_of_one_browser_does_not_work_in_another() -> None:
-    async with visit(Runner(tools), "ann", "eve") as (ann, eve):
-        stolen = await ann.token()
-        await eve.token()
-        data = {"token": stolen, "name": "stock", "mode": "form"}
-        assert (await eve.client.post("/tool/call", data=data)).status_code == 403
-
-
 @pytest.mark.parametrize("path", [view.path for view in VIEWS if view.changes])
 async def test_a_read_only_page_changes_nothing(path: str) -> None:
     runner = Runner(tools, guards=[ask_before_changes], approve=approval.later)
@@ -111,17 +92,6 @@ async def test_a_read_only_page_changes_nothing(path: str) -> None:
         pages = [await ann.get(one) for one in ("/tool?name=stock", "/approvals", "/tools")]
     assert not any(word in page for page in pages for word in ('action="/tool/call"', ">Deny", "Approve<", "Edit…"))
     assert PRICES["tea"] == 4
-
-
-async def test_nobody_allows_their_own_call_if_the_queue_says_so() -> None:
-    runner = Runner(tools, guards=[ask_before_changes], approve=approval.later)
-    queue = approval.web(tools=runner.tools, own=False)
-    await queue.put(await runner.run("set_price", {"article": "tea", "euros": 9}, principal="ann"))
-    async with visit(runner, "ann", "bob", queue=queue) as (ann, bob):
-        refused = await ann.answer("approve", await ann.question())
-        assert refused.status_code == 409 and "their own call" in refused.text
-        assert (await bob.answer("approve", await bob.question())).status_code == 303
-    PRICES["tea"] = 4
 
 
 @pytest.mark.parametrize("principal", ["", "zed", "Ann"])
@@ -281,6 +251,7 @@ def find_shape(page: str) -> list[Any]:
     return [shape for shape in Tags(without_lint).shape if shape[0] not in ("option", "p")]
 
 
+@pytest.mark.time_limit(600)  # it draws four hundred pages
 async def test_no_text_changes_a_page(tmp_path: Path) -> None:
     assert len(PAYLOADS) >= 60
     pages = []
@@ -299,17 +270,6 @@ async def test_no_text_changes_a_page(tmp_path: Path) -> None:
             assert find_shape(page) == shapes[kind], name
         wrong = [address for address in Addresses(page).found if address and not re.match(r"[/#](?!/)", address)]
         assert wrong == [], name
-
-
-def test_no_template_turns_escaping_off() -> None:
-    texts = [file.read_text(encoding="utf-8") for file in [*HERE.glob("templates/*"), *HERE.glob("*.py")]]
-    off = r"\|\s*safe\b|autoescape\s*(=\s*)?false|Markup\(|style=|\son[a-z]+=|<script(?! type=\"module\" src)"
-    banned = re.compile(off, re.I)
-    assert [found[0] for text in texts for found in banned.finditer(text)] == []
-    script = (HERE / "static" / "page.js").read_text(encoding="utf-8")
-    assert not re.search(
-        r"(inner|outer)HTML\s*=(?!=)|insertAdjacentHTML|document\.write|eval\(|Function\(|https?://", script
-    )
 
 
 async def test_every_answer_forbids_inline_scripts_and_other_hosts() -> None:
@@ -378,14 +338,6 @@ async def test_the_number_of_open_streams_is_bounded() -> None:
         assert topics.streams == 0
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [("a\u202eb", "a\\u202eb"), ("a\u200bb", "a\\u200bb"), ("\x1b[2J", "\\x1b[2J"), ("né\n\té", "né\n\té")],
-)
-def test_hidden_characters_are_shown(text: str, shown: str) -> None:
-    assert show(text) == shown
-
-
 async def test_secrets_are_stars_on_every_page(tmp_path: Path) -> None:
     secret = "sesame-open-now-12345"
 
@@ -406,15 +358,3 @@ async def test_secrets_are_stars_on_every_page(tmp_path: Path) -> None:
         texts = [page, calls, await ann.get(f"/call?at={seq[1]}"), await ann.get("/tool?name=unlock")]
     journal.close()
     assert "**********" in page and all(secret not in text for text in texts)
-
-
-def test_the_checks_refuse_what_is_malformed() -> None:
-    def request(**headers: str) -> Request:
-        raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-        return Request({"type": "http", "headers": raw, "method": "POST", "path": "/"})
-
-    for host in ("", "a@b", "localhost:8765@evil.test", "localhost.evil.test:8765", "localhost:99999999", "127.0.0.1"):
-        with pytest.raises(Refused):
-            check_host(request(host=host).headers, {"localhost:8765", "127.0.0.1:8765"})
-    check_host(request(host="LOCALHOST:8765").headers, {"localhost:8765"})
-    check_origin(request(host="x", origin="https://ops.example.com"), {"https://ops.example.com"})

@@ -160,15 +160,6 @@ def test_a_call_that_no_worker_takes_is_limited_and_never_runs(url: str, tmp_pat
     assert noted(file) == [["y"]]
 
 
-def test_a_call_that_no_worker_took_runs_when_repeated(url: str, tmp_path: Path) -> None:
-    file = tmp_path / "noted"
-    made = queued(far_tools.note, url)
-    assert send(made, {"file": str(file), "line": "x"}, waits=Waits(slot=0.5)).status == "limited"
-    with worker(url):
-        assert send(made, {"file": str(file), "line": "x"}).output == "x"
-    assert noted(file) == [["x"]]
-
-
 async def test_a_call_cancelled_in_the_queue_never_runs(url: str, tmp_path: Path) -> None:
     file = tmp_path / "noted"
     made = queued(far_tools.note, url)
@@ -310,8 +301,3 @@ def test_encrypted_values_are_nowhere_in_the_database(url: str, monkeypatch: pyt
 def test_impossible_limits_are_refused(options: Any, said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
         dbos.queue("far", **options)
-
-
-def test_a_name_of_dbos_is_refused() -> None:
-    with pytest.raises(DefinitionError, match="_dbos_"):
-        dbos.queue("_dbos_internal")
