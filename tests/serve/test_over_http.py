@@ -386,9 +386,9 @@ async def test_a_session_in_use_is_not_ended_for_a_new_one(monkeypatch: pytest.M
             headers["Mcp-Session-Id"] = session
             await streams.enter_async_context(http.stream("GET", f"{url}/mcp", headers=headers))
 
-        sessions = await opened("a1 a2")
+        sessions = await opened("a1")
         await listen(sessions["a1"])
-        sessions |= await opened("a3")
+        sessions |= await opened("a2 a3")  # a1 had its last request before a2
         left = await alive(http, url, sessions)
         await listen(sessions["a3"])
         headers = {**STANDARD, "Authorization": "Bearer token of ann"}
@@ -450,9 +450,16 @@ async def test_a_session_belongs_to_the_context_that_opened_it() -> None:
             before = own
 
 
+class Connection:
+    """It shows where in memory it is, and nothing else."""
+
+    def __hash__(self) -> int:
+        return 7
+
+
 async def test_the_order_of_keys_and_mutable_deps_make_no_other_caller() -> None:
-    one = ToolContext(principal="ann", metadata={"a": 1, "b": [2]}, deps=[Database("a")])
-    same = ToolContext(principal="ann", metadata={"b": [2], "a": 1}, deps=[Database("b")])
+    one = ToolContext(principal="ann", metadata={"a": 1, "b": [2]}, deps=[Database("a"), Connection()])
+    same = ToolContext(principal="ann", metadata={"b": [2], "a": 1}, deps=[Database("b"), Connection()])
     async with listening(serve.mcp(Runner([who]), tokens={"one": one, "same": same}.get)) as url:
         async with httpx2.AsyncClient(timeout=BOUND) as http:
             assert (await in_session(http, url, await begin(http, url, "one"), "same")).status_code == 200

@@ -127,6 +127,12 @@ async def test_a_call_that_fails_is_a_result_with_its_error(arguments: Any, erro
 
 
 @both_eras
+async def test_without_structured_content_there_is_no_output_schema(era: str) -> None:
+    assert [one.output_schema for one in await listed(Runner([origin]), era, structured=False)] == [None]
+    assert (await call(Runner([origin]), era, "origin", structured=False)).structured_content is None
+
+
+@both_eras
 async def test_a_served_call_passes_the_guards(era: str) -> None:
     judged: list[ToolCall] = []
     events: list[Event] = []
