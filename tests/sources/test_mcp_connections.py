@@ -100,7 +100,7 @@ async def test_a_silent_program_is_given_up_and_its_process_is_gone(
     tmp_path: Path, let_time_pass: Callable[[], None]
 ) -> None:
     file = tmp_path / "pid"
-    silent = ["sh", "-c", f"echo $$ > {file}; exec sleep 3600"]
+    silent = ["sh", "-c", f"read asked; echo $$ > {file}; exec sleep 3600"]
     starting = asyncio.ensure_future(start_error(silent, start_timeout=BOUND))
     await until(lambda: file.exists() and file.read_text())
     let_time_pass()

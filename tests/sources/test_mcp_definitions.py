@@ -48,6 +48,7 @@ HOSTILE = {
     ),
     "wrong pattern": (with_property({"type": "string", "pattern": "("}), "is not a regular expression"),
     "too deep": (with_property(nested(205)), "recursion limit"),
+    "too large": (with_property({"enum": ["x" * 100] * 3000}), "characters of JSON"),
     "required is no list": ({"type": "object", "required": [["a"]]}, "must be a string"),
     "hidden name of a property": (with_property({}, "a\u200b"), "hidden characters"),
     "hidden value": (with_property({"enum": ["a\U000e0041"]}), "hidden characters"),
@@ -215,7 +216,9 @@ async def test_hints_are_believed_of_a_trusted_server_alone(trusted: Any, hints:
     ("options", "error"),
     [
         ({"trusted": ["b"]}, "trusted='b' names no server"),
+        ({"trusted": 5}, "trusted must be true, false"),
         ({"start_timeout": "5"}, "start_timeout must be a number"),
+        ({"longest_description": 0}, "a number of characters"),
     ],
 )
 def test_an_invalid_option_is_an_error(options: Any, error: str) -> None:

@@ -259,6 +259,7 @@ async def test_over_http_broken_characters_are_replaced_and_noise_is_skipped() -
 STREAMS = {
     "carriage returns": event(OK).replace(b"\n", b"\r"),
     "a byte order mark": b"\xef\xbb\xbf" + event(OK).removeprefix(b"event: message\n"),
+    "comments": b": hi\n\n:\n" + event(OK),
     "another event": b"event: error\ndata: " + OK.replace(b"there", b"no") + b"\n\n" + event(OK),
     "no event": b"data" + b"\n\n" + event(OK),
     "odd fields": b"retry: soon\nretry: " + b"9" * 4_000 + b"\nx: y\nid: a\0b\n" + event(OK),

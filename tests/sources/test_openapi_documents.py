@@ -195,6 +195,7 @@ PATHS = {
     "/a/../b": "have '.' or '..'",
     "/a/%2E%2e/b": "have '.' or '..'",
     "//evil.example/b": "'//'",
+    "a": "begin with '/'",
     "/{a}": "must be both in",
     "/" + "x" * 1_001: "over 1,000 characters",
     "/a\u00adb": "must not have",
@@ -218,6 +219,7 @@ PATHS = {
         (document({"/a": {"get": []}}), "must be an object"),
         (document({"/a": {"get": {"parameters": {}}}}), "must be a list"),
         (one("get", {"in": "body", "name": "b"}), "be in one of path"),
+        (one("get", {"in": "query", "name": "b", "style": "matrix"}), "has the style 'matrix'"),
         (one("post", requestBody={"content": {}}), "needs 'content'"),
         (document({"/a": {"additionalOperations": {"TRACE": operation()}}}, "3.2.0"), "this method is not supported"),
     ],
@@ -233,6 +235,7 @@ def test_an_invalid_operation_is_left_out_with_the_reason(given: Any, why: str) 
     [
         (b"[" * 100_000, "nested too deeply"),
         (b"{", "is not JSON"),
+        (b"a: b: c", "is not YAML"),
         (b"a: !!python/object/apply:os.system [id]", "it has tags"),
         (b'a: !!int ""', "it has tags"),
         (b"a: " + b"[" * 1_000_000, "nested more than 200 deep"),
