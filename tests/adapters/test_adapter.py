@@ -110,7 +110,7 @@ async def test_an_answer_with_a_malformed_record_runs_nothing(record: Any) -> No
     assert not bank.paid
 
 
-@pytest.mark.parametrize("name", ["kind", "arguments", "turn", "seal"])
+@pytest.mark.parametrize("name", ["kind", "sent", "arguments", "turn", "seal"])
 async def test_a_changed_record_runs_nothing(name: str) -> None:
     bank = Bank()
     adapter = bank.adapter()

@@ -139,6 +139,8 @@ def test_a_definition_may_be_an_mcp_object() -> None:
 NOTHING_RUNS = r"'weather' has no 'execute'.*build_tool\(definition, handler\)"
 WRONG: list[tuple[Callable[[], Any], str]] = [
     *((lambda one=one: build_tool(one), NOTHING_RUNS) for one in SHAPES.values()),
+    (lambda: Runner([CHAT]), r"build_tool\(definition, handler\)"),
+    (lambda: build_tool({**MCP, "inputShema": SCHEMA}, weather), "no option 'inputShema'"),
     (lambda: Tool("weather", MCP), "handler, or execute, must be a function"),  # type: ignore[arg-type]
     (lambda: build_tool(weather, CHAT), r"takes a definition as a dict, not <function"),  # type: ignore[arg-type]
     (lambda: build_tool({**ANTHROPIC, "execute": of_payload}, weather), "an 'execute' beside the handler; leave"),

@@ -290,6 +290,7 @@ async def test_a_changed_list_of_an_upstream_server_is_followed(folder: Path) ->
         (["--allow-host", "tools.example.com"], "--allow-host and --allow-origin need --http"),
         (["--http", "0", "--allow-origin", "*"], "origins: '*' is invalid"),
         (["--http", "8000", "--install"], "leave out --http"),
+        (["--directory", "nowhere"], "No such file"),
         (["--yes", "sell"], "there is no tool 'sell'"),
     ],
 )
