@@ -303,6 +303,28 @@ async def message_after(world: World, answer: Any) -> Any:
     return found[0] if found else None
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"type": "approve"}, "saw tea"),
+        ({"type": "reject", "message": "not today"}, "not today"),
+        ({"type": "respond", "message": "green tea"}, "green tea"),
+    ],
+    ids=["yes", "no", "instead"],
+)
+async def test_an_answered_call_keeps_its_outcome_when_its_node_reruns(said: Any, told: str) -> None:
+    world = World()
+    runner = world.runner(guards=[lambda call, context: ask("sure?")], journal=memory())
+    calls = [ScriptedCall("c1", "look", {"name": "tea"}), ScriptedCall("c2", "pay", {"to": "ada"})]
+    driven = DrivenGraph(graph_of(model_of(*calls), langchain.tools(runner)))
+    await driven.run(GO)
+    await driven.run(Command(resume={"decisions": [said, {"type": "no answer"}]}))
+    assert waiting_for(driven) == ["c2"], "who is asked again"
+    await driven.run(Command(resume={"decisions": [{"type": "approve"}]}))
+    assert told in driven.results["c1"].text
+    assert len(world.deps) == (told == "saw tea") and world.paid == {"ada 1": 1}
+
+
 async def test_values_that_do_not_fit_a_question_are_asked_for_again() -> None:
     wanted = {"type": "object", "properties": {"euros": {"type": "integer"}}, "required": ["euros"]}
 
