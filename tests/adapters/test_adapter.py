@@ -73,25 +73,6 @@ async def test_one_of_three_concurrent_answers_runs_the_call() -> None:
     assert bank.paid == {"ada 5": 1}
 
 
-async def test_an_answer_without_a_record_counts_for_the_shown_arguments() -> None:
-    bank = Bank()
-    adapter = bank.adapter()
-    for call in (paying(5), paying(500, to="eve")):
-        assert (await adapter.run(call, HERE)).status == "suspended"
-    assert (await adapter.answer(paying(5), HERE, {"to": "ada", "euros": 4})).success
-    assert (await adapter.answer(paying(500, to="eve"), HERE, False)).status == "denied"
-    assert bank.paid == {"ada 4": 1}
-
-
-async def test_a_call_that_was_suspended_twice_runs_once() -> None:
-    bank = Bank()
-    adapter = bank.adapter()
-    first, second = await suspended(adapter, paying()), await suspended(adapter, paying())
-    same, edit = {"to": "ada", "euros": 5}, {"to": "ada", "euros": 4}
-    await asyncio.gather(adapter.answer(paying(), HERE, same, first), adapter.answer(paying(), HERE, edit, second))
-    assert bank.paid.total() == 1
-
-
 @pytest.mark.parametrize(
     ("call", "context"),
     [
@@ -120,17 +101,16 @@ async def test_an_answer_counts_for_its_record_alone(call: ToolCall, context: To
     assert "it was asked about before, and" in again.pending["reason"]
 
 
-@pytest.mark.parametrize("record", [None, "x", {}, 7])
+@pytest.mark.parametrize("record", [7, {"pending": "x"}, {"pending": {}}])
 async def test_an_answer_with_a_malformed_record_runs_nothing(record: Any) -> None:
     bank = Bank()
     adapter = bank.adapter()
     await suspended(adapter, paying())
-    malformed = record if record == 7 else {"pending": record}
-    assert (await adapter.answer(paying(), HERE, {"to": "ada", "euros": 5}, malformed)).status == "suspended"
+    assert (await adapter.answer(paying(), HERE, {"to": "ada", "euros": 5}, record)).status == "suspended"
     assert not bank.paid
 
 
-@pytest.mark.parametrize("name", ["kind", "reason", "sent", "arguments", "turn", "seal", "expires_at"])
+@pytest.mark.parametrize("name", ["kind", "sent", "arguments", "turn", "seal"])
 async def test_a_changed_record_runs_nothing(name: str) -> None:
     bank = Bank()
     adapter = bank.adapter()
@@ -329,11 +309,10 @@ async def test_a_cancelled_call_does_not_wait_for_a_progress_report() -> None:
     [
         (("c1", HERE), ("c2", HERE)),
         (("c1", HERE), ("c1", HERE.replace(principal="bob"))),
-        (("c1", HERE), ("c1", HERE.replace(session="t"))),
         (("c1", ToolContext()), ("c1", ToolContext())),
         (("", HERE), ("", HERE)),
     ],
-    ids=["ids", "principals", "sessions", "no session", "no ids"],
+    ids=["ids", "principals", "no session", "no ids"],
 )
 async def test_progress_reaches_only_its_own_call(first: Any, second: Any) -> None:
     @tool(read_only=True)

@@ -59,7 +59,6 @@ def test_the_engine_gets_the_judged_call() -> None:
     ("made", "decision"),
     [
         (rule("allow"), Decision("allow")),
-        (rule("deny"), Decision("deny", "denied by policy")),
         (rule("deny", reason="no"), Decision("deny", "no")),
         (rule("defer", reason="sure?"), Decision("ask", "sure?")),
         (rule("request_approval"), Decision("ask", "pay needs approval")),
@@ -71,7 +70,6 @@ def test_the_engine_gets_the_judged_call() -> None:
             rule("defer", reason="PIN?", payload={"interaction": "Input", "target_arg": "pin"}),
             Decision("ask", "PIN?", into="pin"),
         ),
-        (rule("request_user_input"), Decision("ask", "pay needs a value")),
     ],
 )
 async def test_each_action_becomes_a_decision_with_its_rule(made: Any, decision: Decision) -> None:
@@ -85,11 +83,9 @@ async def test_each_action_becomes_a_decision_with_its_rule(made: Any, decision:
     "made",
     [
         rule("ALLOW"),
-        rule(["allow"]),
         rule("allow", arguments=["to"]),  # type: ignore[arg-type]
         rule("allow", arguments={"nobody": 1}),
         rule("defer", arguments={"to": "bob"}),
-        rule("defer", payload="soon"),  # type: ignore[arg-type]
     ],
 )
 def test_any_other_action_denies(made: Any) -> None:
@@ -98,7 +94,7 @@ def test_any_other_action_denies(made: Any) -> None:
     assert (result.status, result.executed, asked) == ("denied", False, [])
 
 
-@pytest.mark.parametrize("answer", [None, True, "allow", {"action": "allow"}, SimpleNamespace(), Decision("allow")])
+@pytest.mark.parametrize("answer", [None, "allow", SimpleNamespace(), Decision("allow")])
 def test_any_other_answer_denies(answer: Any) -> None:
     assert run(lambda event: answer).status == "denied"
 
@@ -137,7 +133,7 @@ def test_arguments_from_the_policy_are_judged_again_and_run() -> None:
     assert [event.tool_args["to"] for event in engine.events] == ["ada", "bob"]
 
 
-@pytest.mark.parametrize("engine", [None, "engine", 5, PolicyEngine, SimpleNamespace(evaluate=5)])
+@pytest.mark.parametrize("engine", [None, PolicyEngine, SimpleNamespace(evaluate=5)])
 def test_a_wrong_engine_is_refused(engine: Any) -> None:
     with pytest.raises(DefinitionError, match=r"an engine with evaluate\(event\)"):
         afk.policy(engine)

@@ -122,18 +122,6 @@ async def test_execute_checks_permissions_itself(context: TheirContext) -> None:
         assert "absolute" in str(result.error) or "outside" in str(result.error)
 
 
-async def test_a_failure_is_a_result_and_nothing_is_raised(context: TheirContext) -> None:
-    @tool(read_only=True)
-    def explode(times: int) -> str:
-        raise RuntimeError("the secret inside")
-
-    held = ToolRegistry().register(explode).get("explode")
-    assert await held.check_permissions({}, context) is None
-    assert (await held.execute({}, context)).status == "invalid"
-    failed = await held.execute({"times": 1}, context)
-    assert failed.error is not None and "secret" not in failed.error
-
-
 def runner_that(answer: Callable[..., Any] | None, **options: Any) -> Runner:
     return Runner([], guards=[lambda call, context: ask("really?")], approve=answer, **options)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import DefinitionError, Runner, Tool, ToolContext, ToolResult, Toolset, build_tool, tool
+from ferrule import DefinitionError, Runner, Tool, ToolContext, ToolResult, Toolset, build_tool
 
 PLACE: dict[str, Any] = {
     "type": "object",
@@ -37,14 +37,6 @@ def with_named_context(city, days, ctx):  # type: ignore[no-untyped-def]
     return weather(city, days) if ctx.session == "s" else ""
 
 
-def context_by_keyword(payload: dict[str, Any], *, context: ToolContext) -> str:
-    return of_payload(payload, context)
-
-
-def dict_of_a_propertys_name(city: dict[str, Any]) -> str:
-    return weather(**city)
-
-
 class Weather:
     def forecast(self, city, days):  # type: ignore[no-untyped-def]
         return weather(city, days)
@@ -62,8 +54,6 @@ class Weather:
         lambda **payload: weather(**payload),
         of_payload,
         lambda *given: of_payload(*given),
-        context_by_keyword,
-        dict_of_a_propertys_name,
         functools.partial(weather),
         Weather().forecast,
         Weather().execute,
@@ -85,27 +75,12 @@ def test_a_single_parameter_named_like_a_property_gets_it() -> None:
     assert run(Tool("find", find, input_schema=filters), {"filter": {"n": 2}}).output == 2
 
 
-def test_a_property_may_be_called_context() -> None:
-    schema = {"type": "object", "properties": {"city": {"type": "string"}, "context": {"type": "integer"}}}
-
-    def search(payload: Any, context: Any) -> str:
-        return f"{payload['context']} {context.session}"
-
-    def find(city: str = "", context: int = 0) -> str:
-        return f"{city} {context}"
-
-    assert run(Tool("search", search, input_schema=schema), {"context": 4}).output == "4 s"
-    assert run(Tool("find", find, input_schema=schema), {"city": "Bern", "context": 4}).output == "Bern 4"
-
-
 @pytest.mark.parametrize(
     ("function", "named"),
     [
         (lambda town, days: "", ["(town, days)", "'town'"]),
         (lambda city: "", ["called with city, days", "'days'"]),
         (lambda city, days, /: "", ["called with city, days", "days, /)"]),
-        (lambda: "", ["called with city, days", "'city'"]),
-        (lambda days, payload: "", ["(days, payload)", "'payload'"]),
         (lambda db, city, days: "", ["'db'", "functools.partial(f, db)", "ToolContext"]),
     ],
 )
@@ -169,13 +144,6 @@ def test_a_toolset_refuses_a_method_without_an_instance() -> None:
     for taken in (Weather.forecast, Tool("execute", Weather.execute, input_schema=PLACE)):
         with pytest.raises(DefinitionError, match="taken off its class; take it off an instance"):
             Toolset([taken])
-
-
-def test_a_typed_parameter_may_be_called_self() -> None:
-    def link(self: str, other: str) -> str:
-        return self + other
-
-    assert run(tool(link), {"self": "a", "other": "b"}).output == "ab"
 
 
 def context_first(ctx: ToolContext, payload: dict[str, Any]) -> str:

@@ -42,13 +42,11 @@ class Shelf:
 
         @tool
         async def remove(name: str) -> str:
-            """Remove it."""
             self.removed.append(name)
             return f"removed {name}"
 
         @tool(read_only=True)
         async def look() -> str:
-            """Look."""
             return "a shelf"
 
         self.tools: list[Tool] = [remove, look]
@@ -61,7 +59,6 @@ class Shelf:
 def booking(schema: Any) -> Tool:
     @tool
     async def book(city: str, context: ToolContext) -> Any:
-        """Book a room."""
         if context.answer is None:
             return InputRequired("Which day?", schema, {"price": 80})
         return f"{city} {json.dumps(dict(context.answer.value))} {context.answer.state['price']}"
@@ -102,12 +99,6 @@ async def test_any_answer_but_yes_denies(answer: Any, error: str, era: str) -> N
     assert result.is_error and error in text(result) and shelf.removed == []
 
 
-async def test_a_client_of_2025_that_cannot_ask_is_refused() -> None:
-    shelf = Shelf()
-    result = await shelf.remove(LEGACY)
-    assert result.is_error and "declares no elicitation" in text(result) and shelf.removed == []
-
-
 async def refusal(runner: Runner, name: str, arguments: Any = None) -> MCPError:
     """The protocol error of a call by a client that declares nothing."""
     async with client(runner, MODERN) as connected:
@@ -119,12 +110,10 @@ async def refusal(runner: Runner, name: str, arguments: Any = None) -> MCPError:
 async def test_a_client_of_2026_that_cannot_ask_reads_what_it_has_to_declare() -> None:
     @tool
     async def book(context: ToolContext) -> Any:
-        """Book."""
         return "booked" if context.answer else InputRequired("Where to?", {"type": "object"})
 
     @tool
     async def summarize() -> str:
-        """Summarize."""
         required = {"requiredCapabilities": {"sampling": {}}}
         raise MCPError(wire.MISSING_REQUIRED_CLIENT_CAPABILITY, "This tool needs sampling.", required)
 
@@ -165,7 +154,6 @@ async def test_a_client_does_not_answer_a_question_that_was_put_off_for_somebody
 
     @tool
     async def pay(context: ToolContext) -> Any:
-        """Pay."""
         if context.answer is None:
             colour = InputRequired("Which colour?", {"type": "object", "properties": {"c": {}}})
             assert await context.ask(colour) is None
@@ -187,7 +175,6 @@ async def test_outside_a_served_call_ask_client_denies() -> None:
 async def test_a_client_is_never_asked_for_a_private_value(era: str) -> None:
     @tool(private=["key"])
     async def send(text: str, key: str) -> str:
-        """Send."""
         return key
 
     runner = Runner([send], guards=[lambda call, context: ask("which key?", into="key")])
@@ -200,7 +187,6 @@ async def test_a_client_is_never_asked_for_a_private_value(era: str) -> None:
 async def test_the_question_shows_the_preview_hides_bound_values_and_is_bounded(era: str) -> None:
     @tool(preview=lambda arguments: f"would shred {arguments['name']}")
     async def shred(name: str, key: str) -> str:
-        """Shred."""
         return "shredded"
 
     person = Person(YES)
@@ -221,7 +207,6 @@ async def test_a_client_is_not_asked_about_a_call_that_cannot_work(era: str) -> 
 
     @tool(preview=cannot)
     async def shred(name: str) -> str:
-        """Shred."""
         return "shredded"
 
     person = Person(YES)
@@ -298,31 +283,16 @@ async def test_an_answer_without_properties_is_asked_for_as_a_yes(schema: dict[s
     assert text(await book(schema, era, Person(YES))) == "Rome {} 80"
 
 
-@both_eras
-async def test_a_tool_may_be_asked_about_and_ask_more_than_once(era: str) -> None:
-    @tool
-    async def book(context: ToolContext) -> Any:
-        """Book."""
-        step = 0 if context.answer is None else context.answer.state
-        return InputRequired(f"step {step}?", state=step + 1) if step < 2 else "booked"
-
-    person = Person(YES)
-    result = await call(Runner([book], guards=[ask_before_changes]), era, "book", {}, person)
-    assert text(result) == "booked" and len(person.asked) == 3
-
-
 @pytest.mark.parametrize(("era", "answered", "status"), [(MODERN, False, "denied"), (LEGACY, True, "ok")])
 async def test_only_a_client_of_2025_is_asked_while_a_handler_runs(era: str, answered: bool, status: str) -> None:
     shelf = Shelf()
 
     @tool(read_only=True)
     async def book(context: ToolContext) -> str:
-        """Book."""
         return "nobody answered" if await context.ask(InputRequired("sure?")) is None else "booked"
 
     @tool(read_only=True)
     async def outer(context: ToolContext) -> str:
-        """Call another."""
         return (await context.run("remove", VASE)).status
 
     runner = Runner([*shelf.tools, book, outer], guards=[ask_before_changes])
@@ -452,7 +422,6 @@ async def test_an_answer_without_a_question_is_a_new_call_that_asks() -> None:
 async def test_the_answer_to_a_tool_may_come_with_the_call_once_under_the_title_of_its_schema() -> None:
     @tool(read_only=True)
     async def book(context: ToolContext) -> Any:
-        """Book, for two days."""
         days = [] if context.answer is None else [*context.answer.state, context.answer.value["day"]]
         return f"booked {days}" if len(days) == 2 else InputRequired("Which day?", {**FLAT, "title": "when"}, days)
 
@@ -487,7 +456,6 @@ async def test_another_process_of_the_same_server_goes_on_with_the_same_keys(key
 async def test_a_call_that_is_too_large_to_be_carried_is_refused() -> None:
     @tool
     async def book(context: ToolContext) -> Any:
-        """Book."""
         return InputRequired("sure?", state="x" * 1_100_000)
 
     shelf = Shelf()

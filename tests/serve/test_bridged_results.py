@@ -189,12 +189,6 @@ async def test_a_text_of_any_type_stays_text() -> None:
     assert block.resource.text == "a: 1"  # type: ignore[union-attr]
 
 
-async def test_the_annotations_of_a_block_that_middleware_changed_are_dropped() -> None:
-    result = wire.CallToolResult(content=[BLOCKS[0]])
-    [block] = (await bridged(server_of(result), MODERN, around=[untrusted])).content
-    assert block.annotations is None
-
-
 @pytest.mark.parametrize("around", [untrusted, limit_output(1000)])
 async def test_the_description_of_a_block_does_not_evade_middleware(around: Any) -> None:
     """The link is as it came, and the texts round it are not."""
@@ -212,7 +206,6 @@ async def test_the_description_of_a_block_does_not_evade_middleware(around: Any)
 
 @tool(destructive=False)
 def pay(to: str) -> str:
-    """Pay somebody."""
     if to == "bob":
         raise ToolError("the bank is closed", executed=False)
     if to == "eve":
@@ -242,11 +235,8 @@ async def test_only_a_trusted_ferrule_server_says_whether_a_call_was_executed(
 @pytest.mark.parametrize(
     "outcome",
     [
-        {"status": "ok", "executed": False},
         {"status": "suspended", "executed": False},
-        {"status": "denied"},
         {"status": "denied", "executed": "no"},
-        {"status": ["denied"], "executed": False},
         "denied",
     ],
 )

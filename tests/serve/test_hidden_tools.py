@@ -18,7 +18,6 @@ from ferrule import Event, Runner, ToolCall, ToolContext, build_tool, deny, serv
 
 @tool(read_only=True)
 async def look(place: str) -> str:
-    """Look."""
     return place
 
 
@@ -30,7 +29,6 @@ async def order(article: str, count: int = 1) -> str:
 
 @tool(destructive=lambda arguments: arguments["everything"])
 async def clear(everything: bool) -> str:
-    """Clear."""
     return "cleared"
 
 
@@ -64,9 +62,8 @@ async def names(runner: Runner, era: str, principal: str | None) -> list[str]:
 
 
 @both_eras
-async def test_a_client_sees_no_tool_that_its_policy_denies_whatever_the_arguments(era: str) -> None:
+async def test_each_principal_sees_its_own_tools(era: str) -> None:
     runner = Runner(TOOLS, guards=[ANN_ORDERS])
-    assert await names(runner, era, "ann") == ["look", "order", "clear"]
     assert await names(runner, era, "bob") == ["look", "clear"]
     assert await names(runner, era, None) == ["look", "order", "clear"]  # unknown is no denial
 

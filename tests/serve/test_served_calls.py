@@ -20,7 +20,6 @@ from ferrule import (
     Media,
     Runner,
     Text,
-    Tool,
     ToolCall,
     ToolContext,
     ToolResult,
@@ -40,7 +39,6 @@ async def add(a: int, b: int) -> int:
 
 @tool(idempotent=True, open_world=False)
 async def remove(name: str) -> str:
-    """Remove it."""
     return f"removed {name}"
 
 
@@ -51,7 +49,6 @@ class Point(BaseModel):
 
 @tool(read_only=True)
 async def origin() -> Point:
-    """Give a point."""
     return Point(x=0, y=0)
 
 
@@ -83,25 +80,9 @@ async def test_only_clients_of_2026_see_an_output_schema_that_is_no_object() -> 
     assert [one.output_schema and one.output_schema["type"] for one in legacy] == [None, "object"]
 
 
-@both_eras
-async def test_a_tool_that_may_return_none_has_no_output_schema_for_clients(era: str) -> None:
-    @tool
-    async def find(name: str) -> str | None:
-        """Find."""
-        return name or None
-
-    async with client(Runner([find]), era) as connected:
-        [listed] = (await connected.list_tools()).tools
-        assert listed.output_schema is None
-        for name, said in (("", "null"), ("key", "key")):
-            result = await connected.call_tool("find", {"name": name})
-            assert (result.is_error, text(result), result.structured_content) == (False, said, None)
-
-
 async def test_a_result_that_does_not_fit_the_output_schema_is_an_error() -> None:
     @tool
     async def measure() -> int:
-        """Measure."""
         return ToolResult(None)  # type: ignore[return-value]
 
     result = await call(Runner([measure]), MODERN, "measure")
@@ -132,65 +113,23 @@ async def test_a_value_that_json_cannot_express_is_a_valid_answer(
     assert (result.is_error, result.structured_content) == (False, structured)
 
 
+# -- each outcome ------------------------------------------------------------------------------------------------------
+
+
+@both_eras
+@pytest.mark.parametrize(
+    ("arguments", "error"), [({"a": "x", "b": 2}, "'a' must be a valid integer"), ({"a": 1, "b": 2}, "not on a Sunday")]
+)
+async def test_a_call_that_fails_is_a_result_with_its_error(arguments: Any, error: str, era: str) -> None:
+    runner = Runner([add], guards=[lambda call, context: deny("not on a Sunday")])
+    result = await call(runner, era, "add", arguments)
+    assert result.is_error and error in text(result) and result.structured_content is None
+
+
 @both_eras
 async def test_without_structured_content_there_is_no_output_schema(era: str) -> None:
     assert [one.output_schema for one in await listed(Runner([origin]), era, structured=False)] == [None]
     assert (await call(Runner([origin]), era, "origin", structured=False)).structured_content is None
-
-
-@both_eras
-async def test_a_name_that_mcp_does_not_take_is_replaced_and_can_be_called(era: str) -> None:
-    @tool(name="say:hello")
-    async def hello() -> str:
-        """Say hello."""
-        return "hello"
-
-    [one] = await listed(Runner([hello]), era)
-    assert one.name == hello.wire_name != "say:hello"
-    assert text(await call(Runner([hello]), era, one.name)) == "hello"
-
-
-# -- each outcome ------------------------------------------------------------------------------------------------------
-
-
-def fails() -> Tool:
-    @tool
-    async def break_it() -> str:
-        """Break."""
-        raise ValueError("it is broken")
-
-    return break_it
-
-
-def slow() -> Tool:
-    @tool(timeout=0.01)
-    async def wait() -> None:
-        """Wait."""
-        await asyncio.Event().wait()
-
-    return wait
-
-
-async def lose_track(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-    return ToolResult(error="its effect may have happened", status="unknown", executed=None)
-
-
-OUTCOMES = [
-    (add, {"a": "x", "b": 2}, {}, "'a' must be a valid integer"),
-    (add, {"a": 1, "b": 2}, {"guards": [lambda call, context: deny("not on a Sunday")]}, "not on a Sunday"),
-    (remove, {"name": "a"}, {"around": [lose_track]}, "its effect may have happened"),
-    (fails(), {}, {}, "it is broken"),
-    (slow(), {}, {}, "0.01"),
-]
-
-
-@both_eras
-@pytest.mark.parametrize(("tried", "arguments", "options", "error"), OUTCOMES)
-async def test_a_call_that_fails_is_a_result_with_its_error(
-    tried: Tool, arguments: Any, options: Any, error: str, era: str
-) -> None:
-    result = await call(Runner([tried], **options), era, tried.name, arguments)
-    assert result.is_error and error in text(result) and result.structured_content is None
 
 
 @both_eras
@@ -201,9 +140,8 @@ async def test_a_served_call_passes_the_guards(era: str) -> None:
     def judge(call: ToolCall, context: ToolContext) -> None:
         judged.append(call)
 
-    assert not (
-        await call(Runner([add], guards=[judge], observers=[events.append]), era, "add", {"a": 1, "b": 2})
-    ).is_error
+    runner = Runner([add], guards=[judge], observers=[events.append])
+    assert not (await call(runner, era, "add", {"a": 1, "b": 2})).is_error
     assert [dict(one.arguments) for one in judged] == [{"a": 1, "b": 2}]
     assert [event.kind for event in events] == ["tool:pre", "tool:decided", "tool:started", "tool:post"]
 
@@ -243,7 +181,6 @@ BLOCKS = [
 async def test_each_kind_of_block_becomes_one_of_mcp(block: Text | Media, expected: dict[str, Any], era: str) -> None:
     @tool
     async def give() -> Any:
-        """Give it."""
         return block
 
     [found] = (await call(Runner([give]), era, "give")).content
@@ -273,7 +210,6 @@ async def test_progress_reaches_the_client_before_the_result_and_only_increases(
 
     @tool
     def work(context: ToolContext) -> str:
-        """Work in a thread, with progress that MCP cannot say."""
         for done in (1, 3, 2, 10**400, float("inf"), 4):
             context.progress(done, 4, f"step {done}")
         return "done"
@@ -294,7 +230,6 @@ async def test_a_call_that_its_client_cancels_has_its_grace(era: str) -> None:
 
     @tool
     async def hold() -> None:
-        """Hold."""
         entered.set()
         try:
             await asyncio.Event().wait()
@@ -414,7 +349,6 @@ async def test_a_repeated_request_is_a_call_of_its_own(era: str) -> None:
 
     @tool
     async def pay(euros: int, context: ToolContext) -> str:
-        """Pay."""
         keys.append(context.idempotency_key)
         return "paid"
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -19,7 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from test_over_http import listening
 
-from ferrule import InputRequired, Journal, Runner, ToolContext, ToolError, serve, tool
+from ferrule import InputRequired, Runner, ToolContext, ToolError, serve, tool
 from ferrule.guards import ask_before_changes
 from ferrule.mcp._tasks import TaskSupport
 from ferrule.mcp.task_messages import TASKS, CreatedTask, TaskRequest, TaskState
@@ -32,7 +31,6 @@ UNKNOWN = "work_" + "0" * 32
 
 @tool(background=True, read_only=True)
 async def bake(loaves: int, context: ToolContext) -> dict[str, int]:
-    """Bake bread."""
     if not loaves:
         raise ToolError("there is no flour")
     return {"loaves": loaves}
@@ -40,7 +38,6 @@ async def bake(loaves: int, context: ToolContext) -> dict[str, int]:
 
 @tool(background=True, read_only=True)
 async def greet(context: ToolContext) -> str:
-    """Ask two people for their names, and greet them."""
     asked = [InputRequired(f"Who is {which}?", NAME) for which in ("first", "second")]
     answers = await asyncio.gather(*map(context.ask, asked))
     return " and ".join("nobody" if one is None else str(one["name"]) for one in answers)
@@ -48,7 +45,6 @@ async def greet(context: ToolContext) -> str:
 
 @tool(background=True, read_only=True)
 async def break_protocol() -> str:
-    """Raise an error of the protocol."""
     raise MCPError(-32000, "the oven is cold", {"degrees": 12})
 
 
@@ -118,7 +114,6 @@ async def test_a_task_shows_its_progress_and_then_its_result() -> None:
 
     @tool(background=True, read_only=True)
     async def work(context: ToolContext) -> list[int]:
-        """Work."""
         context.progress(1, 2, "half")
         entered.set()
         await opened.wait()
@@ -147,7 +142,6 @@ async def test_an_error_of_the_tool_is_a_result_and_one_of_the_protocol_a_failur
 async def test_a_denied_call_begins_no_task() -> None:
     @tool(background=True, guards=[ask_before_changes])
     async def burn() -> str:
-        """Burn it."""
         return "ashes"
 
     async with served(burn) as client:
@@ -286,29 +280,3 @@ async def test_a_question_without_an_answer_in_time_is_a_no() -> None:
     async with served(greet, answer_within=0.01) as client:
         done = await client.wait(await client.begin("greet"), "completed")
     assert done.result is not None and text(done.result) == "nobody and nobody"
-
-
-# -- the journal -------------------------------------------------------------------------------------------------------
-
-
-def make_runner(path: Path, tools: Iterable[Any]) -> Runner:
-    return Runner(tools, journal=Journal.open(path))
-
-
-async def test_a_task_is_found_by_another_server_with_the_same_journal(tmp_path: Path) -> None:
-    @tool(background=True)
-    async def order(count: int) -> str:
-        """Order."""
-        return f"ordered {count}"
-
-    path, context = tmp_path / "calls.db", ToolContext(principal="ann")
-    async with make_runner(path, [order]) as runner, task_client(serve.mcp(runner, context=context).server) as client:
-        task_id = await client.begin("order", count=3)
-        before = await client.wait(task_id, "completed")
-    async with make_runner(path, [order]) as again:
-        async with task_client(serve.mcp(again, context=context).server) as client:
-            after = await client.get(task_id)
-        async with task_client(serve.mcp(again, context=ToolContext(principal="bob")).server) as client:
-            assert (await refusal(client, "tasks/get", task_id))[0] == wire.INVALID_PARAMS
-    assert before.result is not None and after.result is not None
-    assert text(before.result) == text(after.result) == "ordered 3"

@@ -8,15 +8,12 @@ import httpx2
 import mcp_types as wire
 import pytest
 from connected import ENVELOPE, MODERN, Person, both_eras, call, client, text
-from hypothesis import given
-from hypothesis import strategies as st
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from test_over_http import listening, request
 
 from cast import Person as Approver
 from ferrule import DefinitionError, Runner, ToolContext, mcp, serve, tool
-from ferrule.mcp.visits import find_host
 from waits import BOUND
 
 URL = "https://pay.example.com/orders/42"
@@ -24,7 +21,6 @@ URL = "https://pay.example.com/orders/42"
 
 @tool
 async def order(context: ToolContext) -> Any:
-    """Order tea."""
     return "ordered" if context.answer is not None else serve.ask_to_visit(URL, "Pay 12 € for the tea.")
 
 
@@ -44,12 +40,6 @@ async def test_a_client_sends_its_person_to_the_address(era: str) -> None:
     assert isinstance(asked, wire.ElicitRequestURLParams) and asked.url == URL
     assert "Pay 12 € for the tea." in asked.message and "pay.example.com" in asked.message
     assert era == MODERN or asked.elicitation_id
-
-
-@both_eras
-async def test_a_person_who_does_not_go_there_denies_the_call(era: str) -> None:
-    result = await call(Runner([order]), era, "order", {}, Person("decline"))
-    assert result.is_error and "declined" in text(result)
 
 
 @pytest.mark.parametrize("declared", [{}, {"elicitation": {}}, {"elicitation": {"form": {}}}])
@@ -147,13 +137,3 @@ async def test_a_gateway_passes_the_address_on(era: str) -> None:
         assert text(await call(Runner(toolset), era, "shop__buy", {}, person)) == "bought"
     [asked] = person.asked
     assert isinstance(asked, wire.ElicitRequestURLParams) and asked.url == URL
-
-
-@given(st.text(max_size=20), st.sampled_from(["https", "http", "ftp", "data", ""]))
-def test_only_https_and_this_machine_are_visited(rest: str, scheme: str) -> None:
-    url = f"{scheme}://{rest}"
-    try:
-        host = find_host(url)
-    except ValueError:
-        return
-    assert scheme == "https" or (scheme == "http" and ("localhost" in host or host[:1] in "1270:"))

@@ -1,4 +1,7 @@
-"""An MCP server as a program, for tests: python stdio_server.py [FILE], where it writes which calls were cancelled."""
+"""An MCP server as a program, for tests: python stdio_server.py [FILE], where it writes which calls were cancelled.
+
+A call of `grow` adds a tool to its list.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,11 @@ import anyio
 import mcp_types as types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
-NAMES = ("echo", "pid", "die", "wait", "environment", "ask")
+NAMES = ["echo", "pid", "die", "wait", "environment", "ask", "grow"]
+BUS = InMemorySubscriptionBus()
 DAY = {"type": "object", "properties": {"day": {"type": "integer"}}, "required": ["day"]}
 
 
@@ -34,6 +39,9 @@ async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.
             await anyio.sleep_forever()
         finally:
             Path(sys.argv[1]).write_text(f"cancelled {said}")
+    elif params.name == "grow":
+        NAMES.append("grown")
+        await BUS.publish(ToolsListChanged())
     elif params.name == "environment":
         said = os.environ.get(said, "(not there)")
     elif params.name == "ask":
@@ -43,7 +51,13 @@ async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.
 
 
 async def main() -> None:
-    server: Server[Any] = Server("program", version="1", on_list_tools=list_tools, on_call_tool=call_tool)
+    server: Server[Any] = Server(
+        "program",
+        version="1",
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        on_subscriptions_listen=ListenHandler(BUS),
+    )
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
 

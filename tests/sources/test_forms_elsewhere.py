@@ -48,10 +48,6 @@ class CallableWipe(Wipe):
         return "wiped"
 
 
-class NamelessWipe(Wipe):
-    name = None
-
-
 class StaticWipe:
     name = "wipe"
     execute = staticmethod(lambda payload: "wiped")
@@ -90,15 +86,13 @@ def function(disk: str) -> str:
 
 object_ = Wipe()
 callable_object = CallableWipe()
-nameless_object = NamelessWipe()
 object_class = StaticWipe
 foreign_object = ForeignTool()
 definition = {"name": "wipe", "input_schema": SCHEMA, "execute": lambda p: "wiped", "check_permissions": never}
-asking_definition = {"name": "wipe", "input_schema": SCHEMA, "execute": lambda p: "wiped"}
 handler_class = Handler
 '''
-OBJECTS = ("object_", "callable_object", "nameless_object", "object_class", "foreign_object")
-FORMS = (*OBJECTS, "definition", "asking_definition", "nested", "marked", "function", "handler_class")
+OBJECTS = ("object_", "callable_object", "object_class", "foreign_object")
+FORMS = (*OBJECTS, "definition", "nested", "marked", "function", "handler_class")
 
 
 @pytest.fixture
@@ -154,7 +148,7 @@ def answers(load: Callable[[], Any]) -> list[tuple[object, ...]] | None:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_form_of_a_tool_is_the_same_from_everywhere(form: str, folder: Path) -> None:
     here = answers(lambda: [getattr(importlib.import_module("pack"), form)])
-    assert (here is None) == (form in ("nameless_object", "object_class", "foreign_object"))
+    assert (here is None) == (form in ("object_class", "foreign_object"))
     ways: dict[str, Callable[[], Any]] = {
         "file": lambda: join_tools([f"pack.py:{form}"]).tools,
         "module": lambda: join_tools([f"pack:{form}"]).tools,
@@ -169,11 +163,6 @@ def test_a_form_of_a_tool_is_the_same_from_everywhere(form: str, folder: Path) -
     assert {way: answers(load) for way, load in ways.items()} == dict.fromkeys(ways, here)
 
 
-def test_a_denied_object_stays_denied_from_a_plug_in(folder: Path) -> None:
-    result = Runner(plugins("object_")).run_sync("wipe", {"disk": "sda"})
-    assert (result.status, "never" in result.text) == ("denied", True)
-
-
 def test_a_list_of_tools_hides_the_other_functions_of_its_module(folder: Path) -> None:
     (folder / "pack_several.py").write_text(f"{CODE}\nTOOLS = [marked, object_]\n")
     (folder / "pack_none.py").write_text(f"{CODE}\nTOOLS = []\n")
@@ -182,13 +171,3 @@ def test_a_list_of_tools_hides_the_other_functions_of_its_module(folder: Path) -
     assert [tool.name for tool in python("pack_several.py")] == ["marked", "wipe"]
     assert [tool.name for tool in join_tools(["pack_several.py"]).tools] == ["marked", "wipe"]
     assert not python("pack_none.py") and not join_tools(["pack_none.py"]).tools
-
-
-def test_an_object_with_methods_gives_a_tool_for_each(folder: Path) -> None:
-    (folder / "pack_shop.py").write_text(
-        'class Shop:\n    name = "shop"\n\n    def find(self) -> str:\n        return ""\n\n'
-        "class Database:\n    def execute(self, query: str) -> str:\n        return query\n\n"
-        "shop, database = Shop(), Database()\n"
-    )
-    places = ["pack_shop.py:shop", "pack_shop.py:database"]
-    assert [tool.name for tool in join_tools(places).tools] == ["find", "execute"]

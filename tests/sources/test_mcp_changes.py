@@ -67,15 +67,6 @@ async def test_a_changed_list_is_a_new_toolset_and_running_calls_go_on(mode: str
         await changes.aclose()
 
 
-async def test_an_unchanged_tool_is_the_same_object() -> None:
-    server = made("one")
-    servers = mcp.connect(server.memory())
-    async with servers as toolset:
-        server.add("two")
-        changed = await anext(servers.changes())
-        assert changed.get("one") is toolset.get("one") and "two" in changed
-
-
 async def test_a_server_that_comes_later_brings_its_tools() -> None:
     async with http(made("first")) as address:
         port = int(address.rpartition(":")[2].partition("/")[0])
@@ -218,16 +209,6 @@ async def test_a_new_hint_of_a_trusted_server_quarantines_its_tool(tmp_path: Pat
         assert toolset.get("one__drop").read_only is False  # of any other nothing is believed, and nothing changed
 
 
-async def test_another_server_under_the_same_name_is_quarantined(tmp_path: Path) -> None:
-    server = made("read")
-    file = await write_server_lock(tmp_path, server)
-    async with mcp.connect(server.memory(name="one"), lock=file) as toolset:
-        assert [tool.name for tool in toolset] == ["one__read"]
-    server.server.name = "another"
-    async with mcp.connect(server.memory(name="one"), lock=file) as toolset:
-        assert not toolset and "its source" in str(toolset.quarantined[0].quarantine)
-
-
 async def test_a_missing_lock_is_an_error_and_a_broken_one_leaves_no_tool(tmp_path: Path) -> None:
     server = made("read")
     with pytest.raises(DefinitionError, match=r"there is no '.*ferrule\.lock'"):
@@ -250,8 +231,8 @@ async def test_a_changed_lock_counts_once_a_person_trusts_it(tmp_path: Path, mon
     file = await write_server_lock(tmp_path, server)
     servers = mcp.connect(server.memory(name="one"), lock=file)
     async with servers:
-        server.add("send")
-        await write_server_lock(tmp_path, server)  # as a model can that may write files
+        await write_server_lock(tmp_path, made("read").add("send"))  # as a model can that may write files
+        server.add("send")  # after that: its list may be read again at any time
         changes = servers.changes()
         toolset = await next_toolset(server, changes)
         assert not toolset and "nobody trusts that version" in str(toolset.quarantined[0].quarantine)

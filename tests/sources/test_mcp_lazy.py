@@ -7,8 +7,8 @@ from typing import Any
 
 import mcp_types as types
 import pytest
-from mcp_servers import PROGRAM, Made, made
-from test_mcp_changes import write_lock, write_server_lock
+from mcp_servers import Made, made
+from test_mcp_changes import write_server_lock
 
 from ferrule import Runner, mcp
 from ferrule.policy.lock import RECORDED_TOOLSETS
@@ -38,16 +38,6 @@ async def test_a_server_starts_with_the_first_call_of_its_tools(trusted: bool, t
         assert (await runner.run("one__drop", {"b": 1})).text == "drop {'b': 1}"
         assert servers.status["one"].state == "ready" and server.lists
         assert [one.name for one in servers.toolset] == ["one__add", "one__drop"]
-
-
-async def test_a_program_starts_with_the_first_call(tmp_path: Path) -> None:
-    async with mcp.connect(PROGRAM, name="one") as toolset:
-        file = write_lock(tmp_path, toolset)
-    servers = mcp.connect(PROGRAM, name="one", lock=file, lazy=True)
-    async with servers as toolset:
-        assert servers.status["one"].state == "idle"
-        assert (await Runner(toolset).run("one__pid")).success
-        assert servers.status["one"].state == "ready"
 
 
 CHANGED: list[dict[str, Any]] = [

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import pytest
 from mcp_servers import ERAS, PROGRAM, Made, http, made, text
 
 from cast import Person
-from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, Toolset, allow, ask, deny, mcp
+from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, allow, ask, deny, mcp
 from ferrule.testing import ManualClock
 
 DAY = {"type": "object", "properties": {"day": {"type": "integer", "minimum": 1}}, "required": ["day"]}
@@ -154,18 +152,6 @@ async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
     return text(f"{answer.action} {answer.content}")
 
 
-@asynccontextmanager
-async def connected(server: Made, over: str) -> AsyncIterator[Toolset]:
-    """The tools of a server of 2025, over one of the transports."""
-    if over == "http":
-        async with http(server) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
-            yield toolset
-    else:
-        program = mcp.Stdio(PROGRAM[0], PROGRAM[1:], mode="legacy")
-        async with mcp.connect(program if over == "stdio" else server.memory("legacy")) as toolset:
-            yield toolset
-
-
 @pytest.mark.parametrize(
     ("answer", "output"),
     [(allow({"day": 4}), "accept {'day': 4}"), (deny("no"), "decline None"), (allow({"day": 0}), "decline None")],
@@ -210,8 +196,7 @@ async def test_a_program_with_several_running_calls_asks_nobody(
     assert result.output == f"decline None Ferrule {why}" and why in caplog.text
 
 
-@pytest.mark.parametrize("over", ["memory", "http"])
-async def test_of_several_running_calls_the_person_of_the_right_one_is_asked(over: str) -> None:
+async def test_of_several_running_calls_the_person_of_the_right_one_is_asked() -> None:
     """Each call has a stream of its own there, on which its questions come."""
     together = asyncio.Barrier(8)
 
@@ -222,7 +207,8 @@ async def test_of_several_running_calls_the_person_of_the_right_one_is_asked(ove
     async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
         return allow({"day": context.metadata["day"]})
 
-    async with connected(made("ask", elicit_together), over) as toolset:
+    server = made("ask", elicit_together)
+    async with http(server) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
         runner = Runner(toolset, approve=approve)
         calls = [runner.run("ask", context=ToolContext(metadata={"day": day})) for day in range(1, 9)]
         results = await asyncio.gather(*calls)

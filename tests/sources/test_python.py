@@ -68,11 +68,8 @@ def test_a_text_is_a_path_if_it_ends_in_a_slash_or_py_and_else_a_module(
     [
         ("import nothing_of_the_kind", "No module named 'nothing_of_the_kind'"),
         ("def f(:", "SyntaxError"),
-        ("raise SystemExit(3)", "SystemExit: 3"),
-        ("from . import orders", "cannot be imported"),
         ("import orders", "No module named 'orders'"),
         ("def f(x: object(), y: int) -> int: ...", "f:"),
-        ("NOTHING = 1", "has no public function or method"),
         ("raise GeneratorExit('over')", "GeneratorExit: over"),
         ("import sys\ndel sys.modules[__name__]\nraise ValueError('gone')", "ValueError: gone"),
     ],

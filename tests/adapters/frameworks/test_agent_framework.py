@@ -172,13 +172,6 @@ class TestAgentFramework(AdapterContract):
         await driven.agent.run(answer, session=driven.session, stream=True, **given).get_final_response()
         assert driven.client.read["c1"] == ModelView("paid 1 EUR to ada") and world.paid == {"ada 1": 1}
 
-    async def test_a_no_counts_for_an_old_copy_of_the_session(self) -> None:
-        world = World()
-        driven = await AgentFramework().start_run(world.runner(), PAY_ADA)
-        await driven.answer({"c1": False})
-        await driven.answer({"c1": True})
-        assert not world.paid and driven.results["c1"].failed
-
     async def test_an_approved_tool_may_ask_for_more(self) -> None:
         schema = {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from axio.context import MemoryContextStore
 from axio.events import IterationEnd, ToolInputDelta, ToolUseStart
 from axio.exceptions import GuardError, HandlerError, StreamError
 from axio.permission import ConcurrentGuard, PermissionGuard
-from axio.permission_policy import Approval, PolicyGuard
 from axio.testing import StubTransport, make_text_response
 from axio.tool import CONTEXT
 from axio.tool import Tool as AxioTool
@@ -172,19 +170,6 @@ async def test_a_concurrent_guard_checks_one_call_at_a_time(taken: Any) -> None:
     results = await runner.run_all([ToolCall(f"c{n}", "pay", {"to": "ada"}) for n in range(4)])
     assert all(result.success for result in results)
     assert guard.most == 1
-
-
-async def test_a_policy_guard_asks_its_own_prompt(tmp_path: Path) -> None:
-    asked: list[str] = []
-
-    async def prompt(request: Any) -> Approval:
-        asked.append(request.tool)
-        return Approval("allow" if '"ada"' in request.arguments else "deny")
-
-    runner = Runner([pay], guards=[axio.guard(PolicyGuard(tmp_path, prompt))])
-    assert (await runner.run("pay", {"to": "ada"})).success
-    assert (await runner.run("pay", {"to": "bob"})).status == "denied"
-    assert asked == ["pay", "pay"]
 
 
 def test_a_wrong_guard_is_refused() -> None:

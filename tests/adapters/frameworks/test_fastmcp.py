@@ -19,7 +19,7 @@ from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import ToolError as TheirToolError
 from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
 from fastmcp.server.middleware import Middleware
-from fastmcp.tools.base import InputRequiredToolResult, ToolResult
+from fastmcp.tools.base import ToolResult
 from fastmcp.utilities.types import Image
 from mcp.server.request_state import RequestStateSecurity
 from mcp.shared.exceptions import MCPError
@@ -28,7 +28,6 @@ from pydantic import BaseModel
 from ferrule import DefinitionError, InputRequired, Runner, ToolContext, ask, tool
 from ferrule.adapters import fastmcp
 from ferrule.guards import ask_before_changes
-from ferrule.mcp import serve
 from ferrule.mcp.serve._http import MCPApp
 from ferrule.middleware import limit_output, untrusted
 from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
@@ -249,20 +248,6 @@ async def test_a_client_that_cannot_ask_gets_an_error(mode: str) -> None:
 
 
 @MODES
-async def test_a_person_who_declines_runs_nothing(mode: str) -> None:
-    async def decline(*_: Any) -> Any:
-        return wire.ElicitResult(action="decline")
-
-    paid: list[str] = []
-    runner = Runner([paying(paid)], guards=[ask_before_changes])
-    async with Client(server(runner), mode=mode, elicitation_handler=decline) as client:
-        assert seen(await client.call_tool_mcp("pay", {"to": "ada", "euros": 5})) == ModelView(
-            "Denied: the person who was asked declined. Nothing was run.", failed=True
-        )
-    assert not paid
-
-
-@MODES
 async def test_a_client_answers_the_question_of_a_tool(mode: str) -> None:
     @tool
     async def book(context: ToolContext) -> Any:
@@ -418,25 +403,6 @@ async def test_an_anonymous_client_of_2026_is_asked_over_http() -> None:
     assert paid == ["ada 5"]
 
 
-async def test_middleware_and_namespace_of_a_server_apply() -> None:
-    class Shout(Middleware):
-        async def on_call_tool(self, context: Any, call_next: Any) -> Any:
-            result = await call_next(context)
-            if not isinstance(result, InputRequiredToolResult):
-                result.content[0].text = result.content[0].text.upper()
-            return result
-
-    inner = server(Runner([paying([])], guards=[ask_before_changes]))
-    outer = FastMCP("outer", middleware=[Shout()])
-    outer.mount(inner, namespace="shop")
-    async with Client(outer, elicitation_handler=accept) as client:
-        listed = [one.name for one in await client.list_tools()]
-        assert (seen(await client.call_tool_mcp("shop_pay", {"to": "ada", "euros": 5})).text, listed) == (
-            "PAID ADA",
-            ["shop_pay"],
-        )
-
-
 async def test_a_program_may_call_a_tool_without_a_client() -> None:
     paid: list[str] = []
     mcp = FastMCP("tested")
@@ -556,25 +522,3 @@ async def test_an_exception_is_shown_only_if_the_runner_exposes_it(expose: Any, 
 async def test_a_client_is_refused_with_the_remedy() -> None:
     with pytest.raises(DefinitionError, match=r"mcp\.connect"):
         await fastmcp.from_tools(Client(theirs()))  # type: ignore[arg-type]
-
-
-async def test_their_client_lists_and_calls_a_served_runner() -> None:
-    @tool(read_only=True)
-    async def stock(item: str) -> dict[str, int]:
-        """Return how many of an item there are."""
-        return {item: 3}
-
-    @tool
-    async def pay(to: str) -> str:
-        """Pay somebody."""
-        return f"paid {to}"
-
-    async def approve(message: str, *_: object) -> dict[str, bool]:
-        assert "ada" in message
-        return ASKED
-
-    runner = Runner([stock, pay], guards=[ask_before_changes])
-    async with served(serve.mcp(runner)) as url, Client(url, elicitation_handler=approve) as client:
-        assert {one.name for one in await client.list_tools()} == {"stock", "pay"}
-        assert (await client.call_tool("stock", {"item": "tea"})).data == {"tea": 3}
-        assert (await client.call_tool("pay", {"to": "ada"})).data == "paid ada"

@@ -157,16 +157,6 @@ class GoogleADK(Framework):
 class TestGoogleADK(AdapterContract):
     framework = GoogleADK()
 
-    async def test_a_call_made_again_after_a_lost_record_is_asked_about(self) -> None:
-        world = World()
-        driven = await GoogleADK().start_run(world.runner(journal=memory()), ScriptedCall("c1", "pay", {"to": "ada"}))
-        driven.app.agent.model.again = (ScriptedCall("c2", "pay", {"to": "ada"}),)
-        await without_records(driven, record="lost")
-        assert list(driven.questions) == ["c2"]
-        await driven.answer({"c2": True})
-        assert driven.results["c2"] == ModelView("paid 1 EUR to ada")
-        assert world.paid == {"ada 1": 1}
-
     async def test_an_answer_finds_its_record_in_the_session_events(self) -> None:
         world = World()
         key = b"k" * 32
@@ -214,14 +204,6 @@ class TestGoogleADK(AdapterContract):
         response = await one_response(Runner([pictures]), ScriptedCall("c1", "pictures"))
         assert [part.file_data.file_uri for part in response.parts] == [shown.uri]
         assert response.response == {"result": f"[image {hidden.uri}]"}
-
-
-async def without_records(driven: DrivenAgent, record: Literal["lost"]) -> None:
-    """Answer, where no record is kept anywhere."""
-    records = driven.runner.journal.store
-    for key, value in records.items("interop ").items():
-        assert records.compare_and_set(key, value, None)
-    await driven.answer({"c1": True}, record=record)
 
 
 async def one_response(runner: Runner, said: ScriptedCall) -> types.FunctionResponse:

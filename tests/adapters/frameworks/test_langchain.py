@@ -30,7 +30,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphInterrupt
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolNode, ToolRuntime, tools_condition
-from langgraph.types import Command, RetryPolicy, interrupt
+from langgraph.types import Command, interrupt
 from pydantic import AfterValidator, BaseModel
 
 from ferrule import (
@@ -50,7 +50,6 @@ from ferrule import (
 )
 from ferrule.adapters import langchain
 from ferrule.journal import memory
-from ferrule.stores.store import Memory
 from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
 from ferrule.testing.world import World
 from ferrule.values.frozen import thaw
@@ -81,11 +80,11 @@ def agent_of(model: Any, tools: Any, saver: Any = None) -> Any:
     return create_agent(model, tools=tools, checkpointer=saver or InMemorySaver(), context_schema=str)
 
 
-def graph_of(model: Any, tools: Any, saver: Any = None, retry_policy: Any = None, **options: Any) -> Any:
+def graph_of(model: Any, tools: Any, saver: Any = None, **options: Any) -> Any:
     """Return a graph; all calls of a message are one task."""
     graph = StateGraph(MessagesState, context_schema=str)
     graph.add_node("model", lambda state: {"messages": [model.invoke(state["messages"])]})
-    graph.add_node("tools", ToolNode(tools, **options), retry_policy=retry_policy)
+    graph.add_node("tools", ToolNode(tools, **options))
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", tools_condition)
     graph.add_edge("tools", "model")
@@ -191,38 +190,6 @@ def waiting_for(driven: FrameworkRun) -> list[str]:
     return sorted(driven.questions)
 
 
-@PROGRAMS
-async def test_an_answer_to_a_lost_record_reaches_no_other_call(program_of: Any) -> None:
-    world = World()
-    runner = world.runner(journal=memory())
-    calls = [ADA, BOB, ScriptedCall("c3", "pay", {"to": "cy"})]
-    driven = await LangChain(program_of).start_run(runner, *calls)
-    records = runner.journal.store
-    for key, record in records.items("interop ").items():
-        if record["pending"]["arguments"]["to"] == "ada":
-            assert records.compare_and_set(key, record, None)
-    await driven.answer({"c1": True, "c2": False, "c3": True}, record="lost")
-    assert waiting_for(driven) == ["c1"] and world.paid == {"cy 1": 1}
-    await driven.answer({"c1": True}, record="lost")
-    assert not driven.questions
-    assert world.paid == {"ada 1": 1, "cy 1": 1} and driven.results["c2"].failed
-
-
-class Broken(Memory):
-    def get(self, key: str) -> Any:
-        raise ConnectionError("no way to redis://svc:hunter2@10.0.0.7")
-
-    compare_and_set = get  # type: ignore[assignment]
-
-
-async def test_the_model_does_not_read_the_error_of_a_store() -> None:
-    """`handle_tool_errors` shows the model the text of any exception."""
-    tools = langchain.tools(World().runner(journal=memory()), records=Broken())
-    driven = DrivenGraph(graph_of(model_of(ADA), tools, handle_tool_errors=True))
-    await driven.run(GO)
-    assert driven.results["c1"] == ModelView("pay failed. It is unknown whether anything was run.", failed=True)
-
-
 async def test_questions_of_one_node_wait_until_its_other_calls_end() -> None:
     """A `ToolNode` leaves its other calls behind at the first interrupt, and a program that ends cancels them."""
 
@@ -301,28 +268,6 @@ async def test_a_retried_node_pays_once_even_if_an_id_repeats(program_of: Any) -
     await run(journal, breaks=False)
 
 
-async def test_a_retried_node_keeps_the_answers_of_its_calls() -> None:
-    """`interrupt` goes on counting in the second attempt."""
-
-    @lc_tool
-    def flaky() -> str:
-        "Fails once after each answer."
-        if len(fails) < 2 and waiting:
-            fails.append("")
-            raise ConnectionError
-        return "there"
-
-    world, fails, waiting = World(), list[str](), list[str]()
-    model = model_of(ADA, ScriptedCall("c2", "flaky"), ScriptedCall("c3", "pay", {"to": "bob"}))
-    again = RetryPolicy(initial_interval=0, jitter=False)
-    driven = DrivenGraph(graph_of(model, [*langchain.tools(world.runner()), flaky], retry_policy=again))
-    await driven.run(GO)
-    waiting.append("")
-    await driven.answer({"c1": True, "c3": False})
-    assert len(fails) == 2 and world.paid == {"ada 1": 1}
-    assert driven.results["c1"] == ModelView("paid 1 EUR to ada") and driven.results["c3"].failed
-
-
 @pytest.mark.parametrize("answer", [{"decisions": [{"type": "approve"}]}, {"type": "approve"}, True], ids=repr)
 async def test_each_form_of_a_yes_runs_the_call(answer: Any) -> None:
     world = World()
@@ -378,24 +323,6 @@ async def test_an_answered_call_keeps_its_outcome_when_its_node_reruns(said: Any
     await driven.run(Command(resume={"decisions": [{"type": "approve"}]}))
     assert told in driven.results["c1"].text
     assert len(world.deps) == (told == "saw tea") and world.paid == {"ada 1": 1}
-
-
-async def test_a_handler_may_ask_twice() -> None:
-    wanted = {"type": "object", "properties": {"it": {"type": "string"}}, "required": ["it"]}
-
-    @tool
-    async def book(context: ToolContext) -> str | InputRequired:
-        if context.answer is None:
-            return InputRequired("Which city?", wanted, state=[])
-        known = [*context.answer.state, context.answer.value["it"]]
-        return InputRequired("Which day?", wanted, state=known) if len(known) < 2 else " on ".join(known)
-
-    driven = await LangChain(agent_of).start_run(Runner([book]), ScriptedCall("c1", "book"))
-    assert driven.waiting[0].value["review_configs"][0]["args_schema"] == wanted
-    for reason, it in (("Which city?", "Rome"), ("Which day?", "Monday")):
-        assert driven.questions["c1"].reason == reason
-        await driven.answer({"c1": {"it": it}})
-    assert driven.results["c1"] == ModelView("Rome on Monday")
 
 
 async def test_values_that_do_not_fit_a_question_are_asked_for_again() -> None:
@@ -647,15 +574,16 @@ async def test_only_errors_of_the_arguments_are_shown_to_the_model(number: int) 
 
 
 @pytest.mark.filterwarnings("ignore::langchain_core._api.LangChainBetaWarning")
-@pytest.mark.parametrize("saver", [InMemorySaver, lambda: None])
-async def test_an_interrupted_graph_as_a_tool_is_a_failure(saver: Any) -> None:
+async def test_an_interrupted_graph_as_a_tool_is_a_failure() -> None:
     def node(state: Even) -> dict[str, Any]:
         return {"number": interrupt("pay?")}
 
     graph = StateGraph(Even)
     graph.add_node("node", node)
     graph.add_edge(START, "node")
-    theirs = graph.compile(checkpointer=saver()).as_tool(name="pay", description="Pay.", arg_types={"number": int})
+    theirs = graph.compile(checkpointer=InMemorySaver()).as_tool(
+        name="pay", description="Pay.", arg_types={"number": int}
+    )
     result = await run_theirs(theirs, {"number": 4})
     assert result.status == "failed" and "interrupted" in result.text
 

@@ -268,28 +268,6 @@ async def test_a_question_needs_a_session() -> None:
     assert world.paid == {"ada 5": 1}
 
 
-async def test_a_streamed_run_is_interrupted_and_resumed() -> None:
-    world = World()
-    agent = agent_of(openai_agents.tools(world.runner()), (PAY,))
-    result: Any = AgentsRunner.run_streamed(agent, "go")
-    [_ async for _ in result.stream_events()]
-    state = result.to_state()
-    state.approve(result.interruptions[0])
-    result = AgentsRunner.run_streamed(agent, state)
-    [_ async for _ in result.stream_events()]
-    assert outputs(result)["c1"] == "paid 5 EUR to ada"
-
-
-async def test_a_question_of_an_inner_agent_interrupts_the_outer_run() -> None:
-    world = World()
-    inner = agent_of(openai_agents.tools(world.runner()), (PAY,))
-    outer = agent_of([inner.as_tool("clerk", "Pays.")], (ScriptedCall("o1", "clerk", {"input": "pay ada"}),))
-    result = await AgentsRunner.run(outer, "go")
-    assert [item.name for item in result.interruptions] == ["pay"]
-    assert outputs(await approved(outer, result))["o1"] == "done"
-    assert world.paid == {"ada 5": 1}
-
-
 async def test_a_guard_that_asks_against_its_asks_runs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     def careful(call: ToolCall, context: ToolContext) -> Any:
         return ask("after all")
@@ -304,13 +282,6 @@ async def test_a_guard_that_asks_against_its_asks_runs_nothing(caplog: pytest.Lo
     assert "nobody can be asked" in outputs(await run(approve=lambda call, decision, context: decision))["c1"]
     assert "`asks`" in caplog.text and "suspends = True" in caplog.text
     assert not world.paid
-
-
-async def test_custom_data_has_the_status_of_a_call() -> None:
-    agent = agent_of(openai_agents.tools(World().runner()), (ScriptedCall("c1", "explode"),))
-    [item] = (item for item in (await AgentsRunner.run(agent, "go")).new_items if item.type == "tool_call_output_item")
-    assert item.custom_data["ferrule"]["status"] == "failed"
-    assert "output" not in item.custom_data["ferrule"]
 
 
 async def test_files_are_converted_and_other_media_described() -> None:

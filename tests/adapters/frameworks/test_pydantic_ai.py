@@ -148,10 +148,6 @@ class PydanticAI(Framework):
 class TestPydanticAI(AdapterContract):
     framework = PydanticAI()
 
-    def test_the_model_is_told_which_tools_there_are_when_it_calls_another(self) -> None:
-        driven = self.start_run(World(), ScriptedCall("c1", "pays", {"to": "ada"}))
-        assert driven.results["c1"].failed and "pay" in driven.results["c1"].text.replace("pays", "")
-
 
 DAY = {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}
 
@@ -356,24 +352,6 @@ async def test_metadata_has_no_secrets_no_deps_and_no_stored_record() -> None:
     assert set(await run(records=Memory())) == {"reason", "tool"}
 
 
-def paying(**options: Any) -> tuple[list[str], Runner]:
-    paid: list[str] = []
-
-    @tool
-    async def pay(to: str) -> str:
-        paid.append(to)
-        return f"paid {to}"
-
-    return paid, Runner([pay], guards=[ask_before_changes], journal=memory(), **options)
-
-
-async def approve_in(agent: Agent[Any, Any]) -> Any:
-    first = await agent.run("go")
-    requests = in_json(first.output)
-    results = requests.build_results(approve_all=True, metadata=requests.metadata)
-    return await agent.run(message_history=first.all_messages(), deferred_tool_results=results)
-
-
 @pytest.mark.parametrize("metadata", ["unchanged", "lost"])
 @pytest.mark.parametrize("changed", ["arguments", "calls swapped"])
 async def test_a_yes_does_not_cover_a_call_changed_in_the_history(changed: str, metadata: str) -> None:
@@ -396,11 +374,15 @@ async def test_a_yes_does_not_cover_a_call_changed_in_the_history(changed: str, 
 
 
 async def test_a_prefixed_toolset_finds_its_records() -> None:
-    paid, runner = paying()
+    world = World()
+    runner = world.runner(journal=memory())
     toolset = pydantic_ai.toolset(runner).prefixed("bank")
     agent = asks_once(runner, ToolCallPart("bank_pay", {"to": "ada"}, "c1"), toolset)
-    assert returned(await approve_in(agent)).content == "paid ada"
-    assert paid == ["ada"]
+    first = await agent.run("go")
+    results = first.output.build_results(approve_all=True, metadata=first.output.metadata)
+    done = await agent.run(message_history=first.all_messages(), deferred_tool_results=results)
+    assert returned(done).content == "paid 1 EUR to ada"
+    assert world.paid == {"ada 1": 1}
 
 
 async def test_the_model_gets_a_url_only_if_the_developer_allows_it() -> None:
@@ -509,13 +491,10 @@ async def test_a_deferred_call_of_a_tool_ends_with_its_result() -> None:
     assert (await runner.resume(waits.record(), ToolResult("built"))).text == "built"
 
 
-@pytest.mark.parametrize(
-    "read", [lambda ctx: ctx.messages[-1], lambda ctx: len(ctx.messages), lambda ctx: ctx.model.system]
-)
-async def test_reading_the_run_of_an_agent_fails_the_call(read: Any) -> None:
+async def test_reading_the_run_of_an_agent_fails_the_call() -> None:
     def look(ctx: RunContext[Any]) -> str:
         """Look."""
-        return str(read(ctx))
+        return str(ctx.messages[-1])
 
     result = await run_of(look).run("look")
     assert result.status == "failed" and "run of pydantic-ai" in result.text

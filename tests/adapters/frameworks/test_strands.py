@@ -16,7 +16,6 @@ from strands.types.tools import AgentTool
 
 from ferrule import (
     DefinitionError,
-    Event,
     InputRequired,
     Media,
     Runner,
@@ -151,16 +150,6 @@ class Strands(Framework):
 class TestStrands(AdapterContract):
     framework = Strands()
 
-    async def test_an_unanswered_question_keeps_waiting(self) -> None:
-        world = World()
-        calls = [ScriptedCall("c1", "pay", {"to": "ada"}), ScriptedCall("c2", "pay", {"to": "bob"})]
-        driven = await Strands().start_run(world.runner(), *calls)
-        await driven.answer({"c2": True})
-        assert list(driven.questions) == ["c1"] and world.paid == {"bob 1": 1}
-        await driven.answer({"c1": True})
-        assert not driven.questions
-        assert world.paid == {"ada 1": 1, "bob 1": 1}
-
     def test_a_text_is_a_denial_with_that_reason(self) -> None:
         world = World()
         _, driven = self.run_and_answer(world, {"c1": "too much"}, ScriptedCall("c1", "pay", {"to": "ada"}))  # type: ignore[dict-item]
@@ -233,31 +222,6 @@ class TestStrands(AdapterContract):
         assert (await anext(events))["done"] == 1
         await events.aclose()
         assert cancelled
-
-    async def test_all_progress_comes_before_the_result(self) -> None:
-        ended = asyncio.Event()
-
-        @tool(read_only=True)
-        async def count(context: ToolContext) -> str:
-            for step in range(3):
-                context.progress(step, 3)
-                await asyncio.sleep(0)
-            return "counted"
-
-        def note(event: Event) -> None:
-            if event.kind == "tool:post":
-                ended.set()
-
-        [made] = strands.tools(Runner([count], observers=[note]))
-        agent = Agent(model=Scripted(()), callback_handler=None)
-        sent: Any = {"name": "count", "toolUseId": "c1", "input": {}}
-        found = []
-        async for event in made.stream(sent, {"agent": agent}):
-            found.append(event.get("done", "the result"))
-            await ended.wait()
-            for _ in range(20):  # the turns of the loop in which the task of the call ends
-                await asyncio.sleep(0)
-        assert found == [0, 1, 2, "the result"]
 
     async def test_a_background_call_waits_for_a_person(self) -> None:
         world = World()
@@ -399,15 +363,6 @@ def test_a_tool_with_a_context_needs_an_agent() -> None:
         strands.from_tools([ask_leave])
     with pytest.raises(DefinitionError, match="functions with @tool"):
         strands.from_tools([len])  # type: ignore[list-item]
-
-
-async def test_an_interrupting_tool_runs_again_with_each_answer() -> None:
-    said = {"How many days?": 3, "Where?": "Rome"}
-    agent = Agent(model=Scripted(()), callback_handler=None)
-    result = await run_ours(
-        ask_leave, {}, agent, approve=lambda call, decision, context: allow({"response": said[decision.reason]})
-    )
-    assert result.output == "3 days in Rome"
 
 
 async def test_an_answer_to_an_interrupt_counts_for_one_call() -> None:

@@ -47,51 +47,6 @@ SCOPES = {
     "fastmcp": "ferrule",
 }
 """Who opens the span of a call."""
-TREES = {
-    "pydantic_ai": """
-invoke_agent agent  [pydantic-ai]
-  chat function::_reply  [pydantic-ai]
-  execute_tool look  [pydantic-ai]
-      ferrule.decision = allow
-      ferrule.executed = True
-      ferrule.repairs = 0
-      ferrule.status = ok
-  chat function::_reply  [pydantic-ai]
-""",
-    "google_adk": """
-invoke_workflow agent  [gcp.vertex.agent]
-  invoke_agent agent  [gcp.vertex.agent]
-    generate_content scripted  [gcp.vertex.agent]
-    execute_tool look  [gcp.vertex.agent]
-        ferrule.decision = allow
-        ferrule.executed = True
-        ferrule.repairs = 0
-        ferrule.status = ok
-    generate_content scripted  [gcp.vertex.agent]
-""",
-    "strands": """
-invoke_agent Strands Agents  [strands.telemetry.tracer]
-  execute_event_loop_cycle  [strands.telemetry.tracer]
-    chat  [strands.telemetry.tracer]
-    execute_tool look  [strands.telemetry.tracer]
-        ferrule.decision = allow
-        ferrule.executed = True
-        ferrule.repairs = 0
-        ferrule.status = ok
-  execute_event_loop_cycle  [strands.telemetry.tracer]
-    chat  [strands.telemetry.tracer]
-""",
-    "fastmcp": """
-MCP send tools/call look  [mcp-python-sdk]
-  tools/call look  [fastmcp]
-    execute_tool look  [ferrule]
-        ferrule.decision = allow
-        ferrule.executed = True
-        ferrule.repairs = 0
-        ferrule.status = ok
-""",
-}
-"""The spans of a run with one call."""
 
 
 @pytest.fixture(autouse=True)
@@ -139,7 +94,6 @@ async def test_a_resumed_call_has_a_second_span_linked_to_the_first() -> None:
         traced(world), ScriptedCall("c1", "pay", {"to": "ada", "euros": 5})
     )
     await driven.answer({"c1": True})
-    driven
     world.expect_paid({"ada 5": 1})
     told = [span for span in finished() if "ferrule.status" in facts(span)]
     assert [facts(span)["ferrule.status"] for span in told] == ["suspended", "ok"]
@@ -166,7 +120,7 @@ def tree() -> str:
     return "\n".join(lines(0, 0))
 
 
-async def test_a_run_has_these_spans_which_the_page_shows_for_one_framework() -> None:
+@pytest.mark.skipif(FRAMEWORK != "pydantic_ai", reason="the page shows one framework")
+async def test_a_run_has_the_spans_that_the_page_shows() -> None:
     await FRAMEWORKS[FRAMEWORK]().start_run(traced(World()), LOOK)
-    assert f"\n{tree()}\n" == TREES[FRAMEWORK]
-    assert FRAMEWORK != "pydantic_ai" or f"```text\n{tree()}\n```" in PAGE.read_text(encoding="utf-8")
+    assert f"```text\n{tree()}\n```" in PAGE.read_text(encoding="utf-8")
