@@ -16,10 +16,7 @@ from ferrule import DefinitionError, Runner, ToolCall, ToolContext, Toolset, all
 from ferrule.journal import events
 
 SOURCE = Path(__file__).parent.parent / "src"
-KEYS = [
-    *("time", "tool_name", "call_id", "parent", "principal", "session", "status", "executed", "duration_ms"),
-    "approved_by",
-]
+KEYS = "time tool_name call_id parent principal session status executed duration_ms approved_by".split()
 
 
 @tool
