@@ -329,13 +329,6 @@ async def test_a_forwarded_result_has_one_artifact() -> None:
     assert artifacts.get(result.metadata["artifact"]["id"], ADA) is not None
 
 
-async def test_a_page_over_the_limit_is_cut_and_not_kept_anew() -> None:
-    runner = desk(ROWS, Artifacts(), page=14_500)
-    id = (await runner.run("give", {}, ADA)).metadata["artifact"]["id"]
-    page = await runner.run("read_artifact", {"id": id}, ADA)
-    assert len(page.text) <= 1_000 and page.metadata["artifact"]["id"] == id
-
-
 async def test_a_search_stops_within_its_time_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ferrule.tools.artifacts._SEARCH_SECONDS", 0.0)
     rows = [f"{number} " + "ab" * 150 for number in range(400)] + ["x" * 100_000]
@@ -350,16 +343,6 @@ async def test_a_search_stops_within_its_time_and_goes_on(monkeypatch: pytest.Mo
     for wrong in ("(a", "(?=a)b", r"(a)\1", "a{1000}{1000}", "x" * 1_001):
         refused = await runner.run("read_artifact", {"id": id, "grep": wrong}, ADA)
         assert refused.status in ("failed", "invalid") and len(str(refused.error)) < 400
-
-
-async def test_ten_thousand_columns_are_named_in_part() -> None:
-    table = [{f"column {number}": number for number in range(10_000)}] * 3
-    runner = desk(table, Artifacts())
-    result = await runner.run("give", {}, ADA)
-    assert count_characters(result.content) <= 1_000
-    assert "columns column 0, column 1" in result.text and "more" in result.text
-    page = await runner.run("read_artifact", {"id": result.metadata["artifact"]["id"]}, ADA)
-    assert len(page.text) < 800 and page.text.endswith("[rows 0 to 0 of 3; go on with start=1]")
 
 
 @pytest.mark.parametrize("options", [{"keep": 0}, {"keep": "1"}, {"count": 1.5}, {"count": True}, {"size": -1}])

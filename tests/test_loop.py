@@ -112,14 +112,6 @@ async def test_a_run_runs_once_and_keeps_its_result() -> None:
             pass
 
 
-async def test_malformed_arguments_do_not_end_the_run() -> None:
-    came = await go([[("add", '{"a": 1, "b":'), ("nothing", {})], "Sorry."])
-    assert came.status == "done"
-    assert [result.status for result in came.results] == ["invalid", "not_found"]
-    assert asked_and_answered(came.messages)[0] == asked_and_answered(came.messages)[1]
-    assert came.messages[1]["tool_calls"][0]["function"]["arguments"] == "{}"
-
-
 async def test_calls_of_a_cut_turn_are_answered_and_not_run() -> None:
     cut = ToolCall("c1", "add", {"a": 1, "b": 2}, problem="cut off; nothing was run")
     came = await go([Reply("", [cut], [{"role": "assistant", "tool_calls": [{"id": "c1"}]}], "cut"), "Again."])
@@ -134,13 +126,6 @@ async def test_a_paused_turn_is_sent_back_and_runs_nothing() -> None:
     assert (came.status, came.turns, came.text) == ("done", 2, "Found.")
     assert came.messages[1] == turn and came.results == []
     assert (await go([paused], max_turns=1)).status == "limited"
-
-
-async def test_a_refusal_ends_the_run() -> None:
-    call = ToolCall("c1", "add", {"a": 1, "b": 2}, problem="refused; nothing was run")
-    came = await go([Reply("", [call], [{"role": "assistant", "tool_calls": [{"id": "c1"}]}], "refused")])
-    assert (came.status, came.turns) == ("failed", 1)
-    assert asked_and_answered(came.messages) == (["c1"], ["c1"])
 
 
 async def test_calls_over_the_limit_do_not_run() -> None:

@@ -288,19 +288,6 @@ async def test_an_edited_state_cannot_offer_unsearchable_tools() -> None:
     assert "delta" not in ran
 
 
-async def test_a_suspended_search_finds_when_resumed() -> None:
-    def asked_to_search(call: ToolCall, context: ToolContext) -> Any:
-        return ask("sure?") if call.name == "search_tools" else None
-
-    ran: list[str] = []
-    runner = Runner(catalogue(ran), guards=[asked_to_search], approve=later)
-    before = await run(Scripted([SEARCH]), ASK, runner, selector=Chosen())
-    model = Scripted([[("gamma", {})], "Done."])
-    assert before.suspended is not None
-    came = await resume(before.suspended, dict.fromkeys(before.suspended["waiting"], True), model, runner)
-    assert offered(model) == [["search_tools", "gamma"]] * 2 and ran == ["gamma"] and came.status == "done"
-
-
 # The rule itself
 
 ODD = [("Alpha", {}), ("functions.gamma", {}), ("search_tools", {"query": "x"}), ("nothing", {})]

@@ -169,7 +169,7 @@ def test_a_table_may_have_its_own_name_and_schema(postgres_url: Url) -> None:
     assert Postgres(url, table="Own.Kept").items() == {"a": 1} and Postgres(url).items() == {}
 
 
-@pytest.mark.parametrize("key", ["a\x00b", "\ud800", "".join(map(chr, range(33, 8000)))])
+@pytest.mark.parametrize("key", ["a\x00b", "\ud800"])
 def test_an_unstorable_key_is_an_error(postgres_url: Url, key: str) -> None:
     store = Postgres(postgres_url("stores"))
     with pytest.raises(StoreError):

@@ -262,25 +262,6 @@ async def test_the_resumers_context_overrides_the_saved_one() -> None:
     assert (seen.principal, seen.session, seen.deps, seen.metadata) == ("bob", "s2", "new", {"tenant": 7})
 
 
-async def test_a_model_error_after_resuming_loses_nothing() -> None:
-    office = Office()
-
-    def busy(messages: Any) -> str:
-        raise ConnectionError("no network")
-
-    suspended_state = await suspended(office, [PAY], context=ToolContext(principal="bob", session="s1"))
-    going = resume(suspended_state, {"call_1": True}, Scripted([busy]), office.runner())
-    with pytest.raises(ConnectionError):
-        await going
-    assert going.suspended is None and going.messages[-1]["content"] == "paid ada"
-    assert [result.status for result in going.results] == ["ok"]
-    model = Scripted([[("whoami", {})], "Done."])
-    came = await run(model, going.messages, office.runner(), state=going.state, context=going.context)
-    assert (came.status, office.paid) == ("done", ["ada"])
-    assert model.requests[0].messages == going.messages
-    assert [(seen.principal, seen.session) for seen in office.seen] == [("bob", "s1")]
-
-
 async def test_events_of_resumed_calls_come_before_the_next_turn() -> None:
     office = Office()
     state = await suspended(office, [PAY])
@@ -337,22 +318,6 @@ async def test_a_resume_cancelled_before_it_begins_changes_nothing() -> None:
     assert (came.status, came.suspended, office.paid) == ("suspended", state, [])
 
 
-async def test_leaving_a_resume_stops_one_call_and_keeps_the_rest_waiting() -> None:
-    office = Slow()
-    state = (await run(Scripted([[PAY, PAY_BOB]]), ASK, office.runner())).suspended
-    assert state is not None
-    going = resume(state, dict.fromkeys(state["waiting"], True), Scripted([]), office.runner())
-    assert going.suspended == state
-    awaited = asyncio.ensure_future(going)
-    await office.started.wait()
-    awaited.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await awaited
-    assert [result.status for result in going.results] == ["cancelled", "suspended"]
-    assert going.suspended is not None and going.suspended["waiting"].keys() == {"call_2"}
-    assert [one["role"] for one in going.messages] == ["user", "assistant", "tool", "tool"]
-
-
 # -- edits and mistakes ------------------------------------------------------------------------------------------------
 
 
@@ -398,33 +363,6 @@ async def test_an_edit_of_any_field_runs_nothing_else() -> None:
 def again(runner: Runner) -> Runner:
     """The same in another process, which has taken up nothing yet."""
     return Runner(runner.tools, guards=[asks], approve=later, resume_key=KEY)
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "says"),
-    [
-        (("usage_by_turn",), [{"input_tokens": "5"}], "usage_by_turn.*input_tokens.*valid"),
-        (("results", 1, "content", 1, "fetch"), "yes", "fetch: Input should be a valid boolean"),
-        (("results", 1, "content", 1, "mime_type"), "no type", "Media whose mime_type is 'no type'"),
-    ],
-)
-async def test_an_edit_is_reported_with_its_place(path: tuple[Any, ...], value: Any, says: str) -> None:
-    office = Office()
-    state = await suspended(office, [PAY, ("look", {})])
-    with pytest.raises(DefinitionError, match=says):
-        resume(edited(state, path, value), {"call_1": True}, Scripted(["Done."]), office.runner())
-
-
-async def test_search_results_in_a_state_are_validated() -> None:
-    office = Office()
-    runner = Runner([*office.tools(), search_tool(office.tools())], guards=[asks], approve=later, resume_key=KEY)
-    came = await run(Scripted([[PAY, ("look", {}), ("search_tools", {"query": "who"})]]), ASK, runner)
-    for wrong in (5, [5], [{"name": []}], None):
-        changed = edited(came.suspended, ("results", 2, "metadata", "found"), wrong)
-        with pytest.raises(DefinitionError, match="'search_tools' found is a list of definitions, not"):
-            resume(changed, {"call_1": True}, Scripted(["Done."]), again(runner))
-    own = edited(came.suspended, ("results", 1, "metadata", "found"), 5)
-    assert (await resume(own, {"call_1": True}, Scripted(["Done."]), again(runner))).status == "done"
 
 
 async def test_one_changed_record_stops_the_whole_resume() -> None:
