@@ -261,6 +261,16 @@ def test_numpy_and_python_give_the_same_scores(tools: list[Tool], query: str) ->
     assert answers[0] == answers[1]
 
 
+@given(TOOLS, st.randoms(use_true_random=False), QUERIES, st.integers(1, 24))
+def test_the_order_of_the_tools_only_breaks_ties(tools: list[Tool], random: Any, query: str, limit: int) -> None:
+    shuffled = random.sample(tools, len(tools))
+    one, other = (keyword(examples=WORKED).rank(order, query, limit=24) for order in (tools, shuffled))
+    assert dict(one) == dict(other)
+    assert other == sorted(other, key=lambda match: (-match.score, shuffled.index(match.tool)))
+    assert keyword(examples=WORKED).rank(tools, query, limit=limit) == one[:limit]
+    assert all(match.score > 0 for match in one)
+
+
 @given(TOOLS, QUERIES)
 def test_the_parts_of_any_score_add_up(tools: list[Tool], query: str) -> None:
     ranker = keyword(examples=WORKED)
