@@ -59,10 +59,11 @@ def outcomes(tools: Toolset, calls: Sequence[tuple[str, str]], **options: Any) -
 
 def test_a_higher_rate_keeps_the_faults_of_a_lower_rate() -> None:
     calls = [("look", str(n)) for n in range(200)]
-    few = outcomes(faults(look, errors=0.2), calls)
     more = outcomes(faults(look, errors=0.4, timeouts=0.3), calls)
-    failed = [n for n, outcome in enumerate(few) if outcome[3]]
-    assert failed and all(more[n] == few[n] for n in failed)
+    for rate in ({"errors": 0.2}, {"timeouts": 0.3}):
+        few = outcomes(faults(look, **rate), calls)
+        failed = [n for n, outcome in enumerate(few) if outcome[1] == "failed"]
+        assert failed and all(more[n] == few[n] for n in failed)
 
 
 def test_each_kind_of_error_occurs() -> None:
