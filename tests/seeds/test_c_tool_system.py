@@ -68,23 +68,6 @@ async def test_an_object_of_the_protocol_is_a_tool(file: str) -> None:
         result.output = "y"
 
 
-async def test_execute_and_check_permissions_get_the_context(tmp_path: Path) -> None:
-    seen: list[ToolContext] = []
-
-    class Look(ReadFileTool):
-        async def execute(self, payload: dict[str, Any], context: ToolContext) -> ToolResult:
-            seen.append(context)
-            return ToolResult(output=context.session)
-
-        async def check_permissions(self, payload: dict[str, Any], context: ToolContext) -> None:
-            seen.append(context)
-
-    context = ToolContext(working_directory=tmp_path, session="session-001")
-    result = await Runner([Look()]).run("read_file", {"file_path": "/x"}, context)
-    assert result.output == "session-001"
-    assert [one.working_directory for one in seen] == [str(tmp_path)] * 2
-
-
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
