@@ -111,6 +111,15 @@ def test_a_missing_right_tool_is_named_with_its_query() -> None:
         evaluate(Told(), [named("stock")], [LabelledQuery("x", ("shop:Stock",), "q7")])
 
 
+@pytest.mark.parametrize(
+    ("queries", "k", "what"),
+    [([], (1,), "no queries"), ([wanting("x")], (1,), "no right tool"), ([wanting("one", "a")], (0,), "at least 1")],
+)
+def test_nothing_to_measure_is_refused(queries: list[LabelledQuery], k: tuple[int, ...], what: str) -> None:
+    with pytest.raises(DefinitionError, match=what):
+        evaluate(Told(one="a"), TOOLS, queries, k=k)
+
+
 # Files
 
 

@@ -155,6 +155,15 @@ def test_examples_find_a_tool_by_other_words() -> None:
     assert found("refund", ranker=worked) == ["refund_order"]
 
 
+def test_a_rebuilt_index_has_the_examples_of_its_tools() -> None:
+    many = [made(f"tool_{number}") for number in range(200)]
+    ranker = keyword(examples={tool.name: ["Book a table"] * 2 for tool in many})
+    for start in range(0, 190, 5):  # five come and five go each time, until most numbers are of tools that are gone
+        some = many[start : start + 10]
+        expected = keyword(examples={tool.name: ["Book a table"] * 2 for tool in some}).rank(some, "book a table")
+        assert ranker.rank(some, "book a table") == expected
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
