@@ -132,7 +132,7 @@ async def test_a_broken_source_ends_the_batch_after_running_calls() -> None:
     assert batch.summary.counts == {"ok": 1}
 
 
-@pytest.mark.parametrize("wrong", [0, True, "4"])
+@pytest.mark.parametrize("wrong", [0, True, None])
 def test_an_invalid_concurrency_is_refused(wrong: object) -> None:
     with pytest.raises(DefinitionError, match="concurrency"):
         run_many(Runner([]), [], concurrency=wrong)  # type: ignore[arg-type]

@@ -313,6 +313,7 @@ async def test_a_resume_cancelled_before_it_begins_changes_nothing() -> None:
     office = Office()
     state = await suspended(office, [PAY])
     going = resume(state, {"call_1": True}, Scripted([]), office.runner())
+    assert going.suspended == state
     going.cancel()
     came = await going
     assert (came.status, came.suspended, office.paid) == ("suspended", state, [])
